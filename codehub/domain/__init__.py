@@ -1,0 +1,1 @@
+"""What CodeHub decides: pure functions over facts. No I/O, no clock, no logging."""

@@ -1,0 +1,114 @@
+"""Facts about the world, as the providers report them. Reality is the truth; these are one look at it."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from codehub.domain.states import ErrorReason
+
+
+@dataclass(frozen=True)
+class Generation:
+    """Which operation made a volume, and from which archive: the marker beside the home."""
+
+    op_id: str
+    archive_key: str | None
+
+
+@dataclass(frozen=True)
+class VolumeFact:
+    """A home directory that exists. Without a generation it is unfinished, and not ready."""
+
+    generation: Generation | None
+
+
+@dataclass(frozen=True)
+class ContainerFact:
+    exists: bool
+    running: bool
+    ready: bool
+    upstream: str | None
+    op_id: str | None
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class ArchiveFact:
+    """A complete archive: the object and its `.meta` are both there."""
+
+    workspace_id: str
+    archive_op_id: str
+    key: str
+    sha256: str
+    bytes: int
+    unpacked: int
+    entries: int
+
+
+@dataclass(frozen=True)
+class Progress:
+    bytes: int
+    total: int | None = None
+    files: int | None = None
+
+
+class JobState(StrEnum):
+    """GONE: it was started, is dead, and left no result (it was killed)."""
+
+    RUNNING = "RUNNING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    GONE = "GONE"
+
+
+@dataclass(frozen=True)
+class JobFact:
+    state: JobState
+    progress: Progress | None
+    reason: ErrorReason | None
+    message: str
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """Something could not be looked at. It keeps its last value and never reads as "gone"."""
+
+    message: str
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One look at everything a workspace has.
+
+    `archive` is the archive that matters now: of the running archive operation, else of `archive_key`;
+    `Unlooked` when this look did not include it (archives are not observed in each pass).
+    """
+
+    at: datetime
+    container: ContainerFact | None | Unknown
+    volume: VolumeFact | None | Unknown
+    archive: "ArchiveFact | None | Unknown | Unlooked"
+    job: JobFact | None = None
+    deletion: JobFact | None = None
+
+
+@dataclass(frozen=True)
+class Unlooked:
+    """Not part of this look: the last known value stands."""
+
+
+UNLOOKED = Unlooked()
+
+__all__ = [
+    "UNLOOKED",
+    "ArchiveFact",
+    "ContainerFact",
+    "Generation",
+    "JobFact",
+    "JobState",
+    "Observation",
+    "Progress",
+    "Unknown",
+    "Unlooked",
+    "VolumeFact",
+]

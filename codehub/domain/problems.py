@@ -1,0 +1,67 @@
+"""What a caller did wrong or cannot have now, each with its code, status and words."""
+
+
+class Problem(Exception):
+    """The request cannot be fulfilled."""
+
+    code = "VALIDATION_ERROR"
+    status = 422
+
+    def __init__(self, message: str | None = None, *, retry_after: int | None = None) -> None:
+        self.message = message or (type(self).__doc__ or "").strip()
+        self.retry_after = retry_after
+        super().__init__(self.message)
+
+
+class Unauthorized(Problem):
+    """Sign in first."""
+
+    code, status = "UNAUTHORIZED", 401
+
+
+class Forbidden(Problem):
+    """This is not yours."""
+
+    code, status = "FORBIDDEN", 403
+
+
+class WorkspaceNotFound(Problem):
+    """There is no such workspace."""
+
+    code, status = "WORKSPACE_NOT_FOUND", 404
+
+
+class NotFound(Problem):
+    """There is nothing here."""
+
+    code, status = "NOT_FOUND", 404
+
+
+class OperationInProgress(Problem):
+    """Another step is under way for this workspace. Wait until it ends, or cancel it."""
+
+    code, status = "OPERATION_IN_PROGRESS", 409
+
+
+class InvalidState(Problem):
+    """The workspace is not in a state that allows this."""
+
+    code, status = "INVALID_STATE", 409
+
+
+class ValidationFailed(Problem):
+    """The request is not valid."""
+
+    code, status = "VALIDATION_ERROR", 422
+
+
+class RunningLimitExceeded(Problem):
+    """Too many workspaces are running. Stop one first."""
+
+    code, status = "RUNNING_LIMIT_EXCEEDED", 429
+
+
+class TooManyRequests(Problem):
+    """Too many attempts. Try again later."""
+
+    code, status = "TOO_MANY_REQUESTS", 429

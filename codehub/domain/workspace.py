@@ -1,0 +1,71 @@
+"""A workspace as the database last knew it."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from codehub.domain.conditions import Conditions
+from codehub.domain.observation import Generation, Progress
+from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
+
+
+class RequestKind(StrEnum):
+    RECOVER = "recover"
+    CANCEL = "cancel"
+
+
+class RecoverSource(StrEnum):
+    ARCHIVE = "archive"
+    EMPTY = "empty"
+
+
+@dataclass(frozen=True)
+class Request:
+    """A recover or cancel that waits for the controller."""
+
+    kind: RequestKind
+    actor: str
+    source: RecoverSource | None = None
+    archive_op_id: str | None = None
+
+
+@dataclass(frozen=True)
+class Workspace:
+    id: str
+    number: int
+    owner_id: str
+    name: str
+    description: str
+    memo: str
+    image_ref: str
+    instance_backend: str
+    storage_backend: str
+    home_store_key: str
+    standby_ttl_seconds: int | None
+    archive_ttl_seconds: int | None
+    desired_state: DesiredState
+    deleted_at: datetime | None
+    purged_at: datetime | None
+    keep_until: datetime | None
+    last_access_at: datetime
+    request: Request | None
+    conditions: Conditions
+    observed_at: datetime | None
+    phase: Phase
+    phase_changed_at: datetime
+    operation: Operation
+    op_id: str | None
+    op_started_at: datetime | None
+    progress: Progress | None
+    progress_at: datetime | None
+    archive_op_id: str | None
+    archive_key: str | None
+    upstream: str | None
+    error_count: int
+    error_reason: ErrorReason | None
+    error_message: str | None
+    next_retry_at: datetime | None
+    started_at: datetime | None
+    home_ctx: Generation | None
+    created_at: datetime
+    updated_at: datetime
