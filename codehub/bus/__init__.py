@@ -1,0 +1,1 @@
+"""Redis: hints, activity and tickets. Nothing here is the truth; everything here may be lost."""

@@ -1,0 +1,1 @@
+"""The one leader: it observes, decides through the domain, and acts."""

@@ -1,0 +1,166 @@
+"""Every setting of CodeHub, read from the environment and checked before anything starts."""
+
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+Seconds = Annotated[float, Field(gt=0, le=31_536_000)]
+WholeSeconds = Annotated[int, Field(ge=0, le=31_536_000)]
+
+
+def default_data_dir() -> Path:
+    return Path("/var/lib/codehub") if os.geteuid() == 0 else Path.home() / ".local/share/codehub"
+
+
+def default_tools_dir() -> Path:
+    return Path("/var/cache/codehub") if os.geteuid() == 0 else Path.home() / ".cache/codehub"
+
+
+class SettingsError(Exception):
+    """A setting is wrong; the message names it and says what it takes."""
+
+
+class Settings(BaseSettings):
+    model_config = SettingsConfigDict(extra="ignore", frozen=True, populate_by_name=True)
+
+    database_url: str = ""
+    redis_url: str = ""
+    archive_url: str = ""
+    data_dir: Path = Field(default_factory=default_data_dir, validation_alias="CODEHUB_DATA_DIR")
+    tools_dir: Path = Field(default_factory=default_tools_dir, validation_alias="CODEHUB_TOOLS_DIR")
+    images_file: Path | None = None
+    runtime: Literal["process", "docker"] = "process"
+    insecure_process_runtime: bool = False
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=1, le=65535)] = 8080
+    public_base_url: str = ""
+    apps_domain: str | None = None
+    gateway_workers: Annotated[int, Field(ge=1, le=256)] = Field(default_factory=lambda: os.cpu_count() or 1)
+    gateway_max_connections: Annotated[int, Field(ge=16, le=1_000_000)] = 10_000
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    coordinator_idle_interval: Seconds = 15
+    coordinator_active_interval: Seconds = 1
+    coordinator_active_duration: Seconds = 30
+    coordinator_ttl_interval: Seconds = 60
+    coordinator_gc_interval: Seconds = 14_400
+    coordinator_leader_retry_interval: Seconds = 5
+
+    reconciler_max_retries: Annotated[int, Field(ge=1, le=100)] = 3
+    reconciler_retry_backoff: Seconds = 30
+    reconciler_provisioning_timeout: Seconds = 300
+    reconciler_create_empty_archive_timeout: Seconds = 300
+    reconciler_starting_timeout: Seconds = 300
+    reconciler_stopping_timeout: Seconds = 300
+    reconciler_deleting_timeout: Seconds = 600
+    reconciler_archiving_timeout: Seconds = 1800
+    reconciler_restoring_timeout: Seconds = 1800
+
+    activity_flush_interval: Seconds = 30
+    ttl_standby_seconds: WholeSeconds = 600
+    ttl_archive_seconds: WholeSeconds = 1800
+    trash_retention_seconds: WholeSeconds = 604_800
+    gc_orphan_grace_seconds: WholeSeconds = 7200
+    disk_reserve_bytes: Annotated[int, Field(ge=0)] = 1 << 30
+
+    limits_max_running_per_user: Annotated[int, Field(ge=0, le=100_000)] = 2
+    limits_max_running_global: Annotated[int, Field(ge=0, le=1_000_000)] = 100
+
+    redis_channel_sse_prefix: str = "codehub:sse:"
+    redis_channel_wake_prefix: str = "codehub:wake:"
+
+    admin_username: str = "admin"
+    admin_password: str | None = None
+
+    @field_validator("public_base_url")
+    @classmethod
+    def _an_origin(cls, value: str) -> str:
+        if not value:
+            return value
+        parts = urlsplit(value)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
+            raise ValueError("must be an origin such as https://codehub.example.com, without a path")
+        return f"{parts.scheme}://{parts.netloc}"
+
+    @field_validator("apps_domain")
+    @classmethod
+    def _a_domain(cls, value: str | None) -> str | None:
+        if value and ("/" in value or value.startswith((".", "*"))):
+            raise ValueError("must be a bare domain such as apps.example.com (or empty for the path mode)")
+        return value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if 0 < self.ttl_standby_seconds < self.minimum_standby_ttl:
+            raise ValueError(
+                f"TTL_STANDBY_SECONDS is {self.ttl_standby_seconds}, but activity needs up to "
+                f"{self.minimum_standby_ttl} s to be seen (two ACTIVITY_FLUSH_INTERVAL and "
+                "COORDINATOR_TTL_INTERVAL together): raise it, set it to 0 (never), or shorten those intervals"
+            )
+        if not _is_loopback(self.public_host) and self.apps_domain is None:
+            raise ValueError(
+                f"PUBLIC_BASE_URL is {self.base_url}, which is not loopback: set APPS_DOMAIN to a wildcard domain "
+                "for the workspaces' own origins, or to empty for the path mode (trusted users only)"
+            )
+        return self
+
+    @property
+    def minimum_standby_ttl(self) -> int:
+        return int(2 * (self.activity_flush_interval + self.coordinator_ttl_interval))
+
+    @cached_property
+    def base_url(self) -> str:
+        return self.public_base_url or f"http://localhost:{self.port}"
+
+    @cached_property
+    def public_host(self) -> str:
+        return urlsplit(self.base_url).hostname or "localhost"
+
+    @cached_property
+    def apps_host(self) -> str:
+        """`host[:port]` below which workspaces have their origins; empty in the path mode."""
+        if self.apps_domain is not None:
+            return self.apps_domain
+        port = urlsplit(self.base_url).port
+        return "localhost" if port is None else f"localhost:{port}"
+
+    @cached_property
+    def run_dir(self) -> Path:
+        return self.data_dir / "run"
+
+    @cached_property
+    def api_socket(self) -> Path:
+        return self.run_dir / "api.sock"
+
+    @cached_property
+    def images_text(self) -> str | None:
+        """The images file's text; None stands for the built-in list."""
+        if self.images_file is None:
+            return None
+        try:
+            return self.images_file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingsError(f"IMAGES_FILE {self.images_file} cannot be read: {error}") from error
+
+
+def _is_loopback(host: str) -> bool:
+    return host in ("localhost", "127.0.0.1", "::1") or host.endswith(".localhost")
+
+
+def load(**overrides: object) -> Settings:
+    """The settings of this process, or SettingsError with one line for each thing that is wrong."""
+    try:
+        return Settings(**overrides)  # type: ignore[arg-type]
+    except ValidationError as error:
+        lines = []
+        for problem in error.errors():
+            name = str(problem["loc"][-1]).upper() if problem["loc"] else ""
+            words = problem["msg"].removeprefix("Value error, ")
+            lines.append(f"{name}: {words} (it is {problem['input']!r})" if name else words)
+        raise SettingsError("\n".join(lines)) from error

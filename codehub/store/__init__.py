@@ -1,0 +1,1 @@
+"""PostgreSQL: the last observation of every workspace, and the wishes of people."""

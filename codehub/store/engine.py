@@ -1,0 +1,18 @@
+"""Connections to PostgreSQL."""
+
+from sqlalchemy.engine import make_url
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+
+def engine_url(url: str) -> str:
+    """The URL with the driver that CodeHub uses."""
+    return make_url(url).set(drivername="postgresql+asyncpg").render_as_string(hide_password=False)
+
+
+def create_engine(url: str, *, pool_size: int = 5) -> AsyncEngine:
+    return create_async_engine(engine_url(url), pool_size=pool_size, max_overflow=5, pool_pre_ping=True)
+
+
+def asyncpg_dsn(url: str) -> str:
+    """The URL as asyncpg itself wants it, for LISTEN and the leader's session."""
+    return make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
