@@ -1,0 +1,43 @@
+"""Structured logs: one line an event, JSON for machines and colours for a terminal."""
+
+import logging
+import sys
+
+import structlog
+
+
+def configure(component: str, level: str = "info") -> None:
+    """Sends every log line of this process to standard error, marked with its component."""
+    terminal = sys.stderr.isatty()
+    shared: list[structlog.types.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    if terminal:
+        renderer: structlog.types.Processor = structlog.dev.ConsoleRenderer()
+    else:
+        shared.append(structlog.processors.format_exc_info)
+        renderer = structlog.processors.JSONRenderer(default=str, ensure_ascii=False)
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    structlog.contextvars.bind_contextvars(component=component)
+
+
+def get(name: str) -> structlog.stdlib.BoundLogger:
+    logger: structlog.stdlib.BoundLogger = structlog.get_logger(name)
+    return logger
