@@ -84,7 +84,12 @@ class Settings(BaseSettings):
         if not value:
             return value
         parts = urlsplit(value)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
+        if (
+            parts.scheme not in ("http", "https")
+            or not parts.hostname
+            or parts.path.strip("/")
+            or parts.query
+        ):
             raise ValueError("must be an origin such as https://codehub.example.com, without a path")
         return f"{parts.scheme}://{parts.netloc}"
 

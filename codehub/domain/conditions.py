@@ -20,9 +20,7 @@ Conditions = Mapping[ConditionName, Condition]
 
 def unobserved(now: datetime) -> dict[ConditionName, Condition]:
     """What holds before the first observation."""
-    return {
-        name: Condition(name is ConditionName.HEALTHY, "NotObserved", "", now) for name in ConditionName
-    }
+    return {name: Condition(name is ConditionName.HEALTHY, "NotObserved", "", now) for name in ConditionName}
 
 
 def changed(

@@ -98,17 +98,3 @@ class Unlooked:
 
 
 UNLOOKED = Unlooked()
-
-__all__ = [
-    "UNLOOKED",
-    "ArchiveFact",
-    "ContainerFact",
-    "Generation",
-    "JobFact",
-    "JobState",
-    "Observation",
-    "Progress",
-    "Unknown",
-    "Unlooked",
-    "VolumeFact",
-]

@@ -35,7 +35,9 @@ Time = DateTime(timezone=True)
 Json = JSONB(none_as_null=True)
 
 
-def _one_of(column: str, words: type[DesiredState | ErrorReason | Operation | Phase | Role]) -> CheckConstraint:
+def _one_of(
+    column: str, words: type[DesiredState | ErrorReason | Operation | Phase | Role]
+) -> CheckConstraint:
     values = ", ".join(f"'{word.value}'" for word in words)
     return CheckConstraint(f"{column} IN ({values})", name=f"{column}_known")
 
@@ -151,9 +153,7 @@ workspaces = Table(
     CheckConstraint("purged_at IS NULL OR deleted_at IS NOT NULL", name="purged_is_deleted"),
     CheckConstraint("purged_at IS NULL OR operation <> 'RESTORING'", name="purged_is_not_restored"),
     CheckConstraint("error_count >= 0", name="error_count_positive"),
-    CheckConstraint(
-        "standby_ttl_seconds >= 0 AND archive_ttl_seconds >= 0", name="ttl_not_negative"
-    ),
+    CheckConstraint("standby_ttl_seconds >= 0 AND archive_ttl_seconds >= 0", name="ttl_not_negative"),
     CheckConstraint("upstream IS NULL OR upstream ~ '^(unix:/|tcp:)'", name="upstream_form"),
     Index("ix_workspaces_owner", "owner_id", "created_at", postgresql_where=text("deleted_at IS NULL")),
     Index("ix_workspaces_trash", "owner_id", "deleted_at", postgresql_where=text("deleted_at IS NOT NULL")),

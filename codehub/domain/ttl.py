@@ -1,0 +1,71 @@
+"""When an idle workspace gives back its memory, then its disk."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from codehub.domain.states import DesiredState, Operation, Phase
+from codehub.domain.workspace import Workspace
+
+
+@dataclass(frozen=True)
+class TtlDefaults:
+    """Seconds; 0 = never."""
+
+    standby: int
+    archive: int
+
+
+@dataclass(frozen=True)
+class Expiry:
+    """A deadline that has passed, and the wish that follows from it."""
+
+    desired: DesiredState
+    sentence: str
+
+
+def standby_at(workspace: Workspace, defaults: TtlDefaults) -> datetime | None:
+    """When a RUNNING workspace will stand by if nobody uses it; None = never, or not running."""
+    if workspace.phase is not Phase.RUNNING:
+        return None
+    ttl = _ttl(workspace.standby_ttl_seconds, defaults.standby)
+    return _deadline(workspace.last_access_at, ttl, workspace.keep_until)
+
+
+def archive_at(workspace: Workspace, defaults: TtlDefaults) -> datetime | None:
+    """When a STANDBY workspace will be archived; None = never, or not standing by."""
+    if workspace.phase is not Phase.STANDBY:
+        return None
+    ttl = _ttl(workspace.archive_ttl_seconds, defaults.archive)
+    return _deadline(workspace.phase_changed_at, ttl, workspace.keep_until)
+
+
+def expired(workspace: Workspace, defaults: TtlDefaults, now: datetime) -> Expiry | None:
+    """The wish that a TTL has for this workspace now, with its reason; None while there is none."""
+    if workspace.operation is not Operation.NONE or workspace.deleted_at is not None:
+        return None
+    if workspace.desired_state.value != workspace.phase.value:
+        return None
+    standby = standby_at(workspace, defaults)
+    if standby is not None and standby <= now:
+        return Expiry(DesiredState.STANDBY, f"Idle since {_words(workspace.last_access_at)}: standing by.")
+    archive = archive_at(workspace, defaults)
+    if archive is not None and archive <= now:
+        return Expiry(
+            DesiredState.ARCHIVED, f"Standing by since {_words(workspace.phase_changed_at)}: archiving."
+        )
+    return None
+
+
+def _ttl(own: int | None, default: int) -> int:
+    return default if own is None else own
+
+
+def _deadline(since: datetime, ttl: int, keep_until: datetime | None) -> datetime | None:
+    if ttl == 0:
+        return None
+    deadline = since + timedelta(seconds=ttl)
+    return max(deadline, keep_until) if keep_until is not None else deadline
+
+
+def _words(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"

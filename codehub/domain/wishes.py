@@ -1,0 +1,106 @@
+"""Which wishes a workspace accepts now. Each rule raises the Problem that a person reads."""
+
+from codehub.domain.errors import is_terminal
+from codehub.domain.judge import level_of
+from codehub.domain.problems import InvalidState, OperationInProgress, ValidationFailed, WorkspaceNotFound
+from codehub.domain.states import CANCELLABLE, DesiredState, ErrorReason, Operation, Phase
+from codehub.domain.workspace import RecoverSource, Workspace
+
+ASKABLE = (DesiredState.RUNNING, DesiredState.STANDBY, DesiredState.ARCHIVED)
+
+
+def check_alive(workspace: Workspace) -> None:
+    if workspace.deleted_at is not None:
+        raise WorkspaceNotFound
+
+
+def check_idle(workspace: Workspace) -> None:
+    if workspace.operation is not Operation.NONE:
+        raise OperationInProgress(
+            f"{workspace.operation} is under way for this workspace. Wait until it ends, or cancel it."
+        )
+
+
+def in_error(workspace: Workspace) -> bool:
+    return workspace.phase is Phase.ERROR or is_terminal(workspace.error_reason)
+
+
+def check_wish(workspace: Workspace, desired: DesiredState) -> bool:
+    """Whether the wish changes anything; asking for what is already wished is accepted and changes nothing."""
+    check_alive(workspace)
+    if desired not in ASKABLE:
+        raise ValidationFailed("desired_state must be RUNNING, STANDBY or ARCHIVED.")
+    if workspace.desired_state is desired:
+        return False
+    check_idle(workspace)
+    if workspace.request is not None:
+        raise OperationInProgress("A recovery of this workspace is about to begin. Try again in a moment.")
+    if in_error(workspace):
+        raise InvalidState("This workspace is in ERROR. Recover it first.")
+    return True
+
+
+def check_delete(workspace: Workspace) -> None:
+    check_alive(workspace)
+    check_idle(workspace)
+
+
+def check_undelete(workspace: Workspace) -> DesiredState:
+    """Where an undeleted workspace comes back to: the level it stands at."""
+    if workspace.deleted_at is None:
+        raise InvalidState("This workspace is not deleted.")
+    if workspace.purged_at is not None:
+        raise WorkspaceNotFound
+    check_idle(workspace)
+    return DesiredState(level_of(workspace.conditions).value)
+
+
+def check_recover(workspace: Workspace, source: RecoverSource | None, archive_op_id: str | None) -> None:
+    check_alive(workspace)
+    check_idle(workspace)
+    if not in_error(workspace):
+        raise InvalidState("This workspace is not in ERROR: there is nothing to recover.")
+    if workspace.request is not None:
+        raise OperationInProgress("A recovery was already asked for.")
+    if source is RecoverSource.ARCHIVE and archive_op_id is None:
+        raise ValidationFailed("Say which archive to restore: archive_op_id is missing.")
+    if source is not RecoverSource.ARCHIVE and archive_op_id is not None:
+        raise ValidationFailed('archive_op_id goes with "from": "archive" only.')
+    if workspace.error_reason is ErrorReason.DataLost and source is None:
+        raise ValidationFailed(
+            "The home of this workspace was lost. Choose what to come back with: "
+            '{"from": "archive", "archive_op_id": ...} or {"from": "empty"}.'
+        )
+    if workspace.error_reason is not ErrorReason.DataLost and source is RecoverSource.EMPTY:
+        raise ValidationFailed(
+            "The home of this workspace is not lost: it will not be replaced by an empty one."
+        )
+
+
+def check_cancel(workspace: Workspace) -> None:
+    check_alive(workspace)
+    if workspace.operation not in CANCELLABLE:
+        raise InvalidState("There is nothing that can be cancelled.")
+    if workspace.operation is Operation.ARCHIVING and archive_committed(workspace):
+        raise InvalidState(
+            "The archive is already safe; only its volume is being removed. It cannot be cancelled."
+        )
+
+
+def archive_committed(workspace: Workspace) -> bool:
+    """Whether the archive of the present claim is the workspace's archive already."""
+    if workspace.archive_key is None or workspace.archive_op_id is None:
+        return False
+    return workspace.archive_key == archive_key(workspace.id, workspace.archive_op_id)
+
+
+def archive_key(workspace_id: str, archive_op_id: str) -> str:
+    return f"{workspace_id}/{archive_op_id}/home.tar.zst"
+
+
+def archive_op_id_of(key: str) -> str:
+    """The archive_op_id inside an archive key."""
+    parts = key.split("/")
+    if len(parts) != 3:
+        raise ValueError(f"not an archive key: {key!r}")
+    return parts[1]

@@ -1,0 +1,280 @@
+"""The one gate for wishes: desired_state, deleted_at, keep_until, last_access_at and request.
+
+The API, the gateway's auto-wake and the TTL runner come through here and nowhere else (contract 3). Each
+function works inside its caller's transaction, with the row locked, and raises a Problem or returns the
+workspace as it is afterwards.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import and_, func, insert, or_, select, text, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+from ulid import ULID
+
+from codehub.domain import wishes
+from codehub.domain.conditions import unobserved
+from codehub.domain.errors import TERMINAL
+from codehub.domain.limits import Limits, Usage, admit
+from codehub.domain.problems import InvalidState, ValidationFailed, WorkspaceNotFound
+from codehub.domain.states import ConditionName, DesiredState, Phase
+from codehub.domain.workspace import RecoverSource, Request, RequestKind, Workspace
+from codehub.store import timeline
+from codehub.store.rows import column_values, conditions_json, to_workspace
+from codehub.store.tables import archives, workspaces
+
+LIMIT_LOCK = 0x636F646568756201
+"""The advisory lock under which running workspaces are counted and admitted."""
+
+
+@dataclass(frozen=True)
+class Backends:
+    """Where a new workspace will live."""
+
+    instance: str
+    storage: str
+
+
+@dataclass(frozen=True)
+class RecoverFrom:
+    source: RecoverSource
+    archive_op_id: str | None = None
+
+
+def new_id() -> str:
+    return str(ULID()).lower()
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+async def lock(conn: AsyncConnection, workspace_id: str) -> Workspace:
+    """The workspace, its row locked for this transaction."""
+    row = (
+        (await conn.execute(select(workspaces).where(workspaces.c.id == workspace_id).with_for_update()))
+        .mappings()
+        .one_or_none()
+    )
+    if row is None:
+        raise WorkspaceNotFound
+    return to_workspace(row)
+
+
+async def create(
+    conn: AsyncConnection,
+    *,
+    owner_id: str,
+    name: str,
+    description: str,
+    image_ref: str,
+    standby_ttl: int | None,
+    archive_ttl: int | None,
+    desired: DesiredState,
+    actor: str,
+    limits: Limits,
+    backends: Backends,
+) -> Workspace:
+    if desired not in wishes.ASKABLE:
+        raise ValidationFailed("desired_state must be RUNNING, STANDBY or ARCHIVED.")
+    workspace_id, now = new_id(), _now()
+    if desired is DesiredState.RUNNING:
+        await _admit(conn, owner_id, workspace_id, limits)
+    row = (
+        (
+            await conn.execute(
+                insert(workspaces)
+                .values(
+                    id=workspace_id,
+                    owner_id=owner_id,
+                    name=name,
+                    description=description,
+                    image_ref=image_ref,
+                    instance_backend=backends.instance,
+                    storage_backend=backends.storage,
+                    home_store_key=f"users/{owner_id}/workspaces/{workspace_id}/home",
+                    standby_ttl_seconds=standby_ttl,
+                    archive_ttl_seconds=archive_ttl,
+                    desired_state=desired.value,
+                    last_access_at=now,
+                    conditions=conditions_json(unobserved(now)),
+                    phase=Phase.PENDING.value,
+                    phase_changed_at=now,
+                    created_at=now,
+                    updated_at=now,
+                )
+                .returning(workspaces)
+            )
+        )
+        .mappings()
+        .one()
+    )
+    await timeline.record(
+        conn, workspace_id, now, actor=actor, event="created", message=f"Created; to be {desired}."
+    )
+    return to_workspace(row)
+
+
+async def wish(
+    conn: AsyncConnection, workspace_id: str, desired: DesiredState, *, actor: str, limits: Limits
+) -> Workspace:
+    """Set desired_state. Starting or waking counts as activity."""
+    if desired is DesiredState.RUNNING:
+        await _lock_limits(conn)
+    workspace = await lock(conn, workspace_id)
+    if not wishes.check_wish(workspace, desired):
+        return workspace
+    changes: dict[str, Any] = {"desired_state": desired.value}
+    if desired is DesiredState.RUNNING:
+        await _admit(conn, workspace.owner_id, workspace_id, limits)
+        changes["last_access_at"] = _now()
+    return await _write(conn, workspace, changes, actor, "wish", f"Wished to be {desired}.")
+
+
+async def expire(
+    conn: AsyncConnection, seen: Workspace, desired: DesiredState, sentence: str
+) -> Workspace | None:
+    """A TTL's wish: only if nothing that it was decided on has changed since. None when something has."""
+    workspace = await lock(conn, seen.id)
+    decided_on = ("desired_state", "phase", "phase_changed_at", "last_access_at", "keep_until", "operation",
+                  "deleted_at", "standby_ttl_seconds", "archive_ttl_seconds", "request")  # fmt: skip
+    if any(getattr(workspace, name) != getattr(seen, name) for name in decided_on):
+        return None
+    return await _write(conn, workspace, {"desired_state": desired.value}, "ttl", "expired", sentence)
+
+
+async def delete(conn: AsyncConnection, workspace_id: str, *, actor: str) -> Workspace:
+    workspace = await lock(conn, workspace_id)
+    wishes.check_delete(workspace)
+    changes = {"desired_state": DesiredState.DELETED.value, "deleted_at": _now(), "request": None}
+    return await _write(conn, workspace, changes, actor, "deleted", "Deleted; it can be undeleted.")
+
+
+async def undelete(conn: AsyncConnection, workspace_id: str, *, actor: str, limits: Limits) -> Workspace:
+    await _lock_limits(conn)
+    workspace = await lock(conn, workspace_id)
+    desired = wishes.check_undelete(workspace)
+    if desired is DesiredState.RUNNING:
+        await _admit(conn, workspace.owner_id, workspace_id, limits)
+    changes = {"desired_state": desired.value, "deleted_at": None, "last_access_at": _now()}
+    return await _write(conn, workspace, changes, actor, "undeleted", f"Undeleted; to be {desired}.")
+
+
+async def recover(
+    conn: AsyncConnection, workspace_id: str, *, actor: str, limits: Limits, source: RecoverFrom | None
+) -> Workspace:
+    await _lock_limits(conn)
+    workspace = await lock(conn, workspace_id)
+    kind = source.source if source else None
+    archive_op_id = source.archive_op_id if source else None
+    wishes.check_recover(workspace, kind, archive_op_id)
+    if archive_op_id is not None:
+        await _check_archive(conn, workspace_id, archive_op_id)
+    if workspace.desired_state is DesiredState.RUNNING:
+        await _admit(conn, workspace.owner_id, workspace_id, limits)
+    request = Request(RequestKind.RECOVER, actor, kind, archive_op_id)
+    changes = {"request": request, "last_access_at": _now()}
+    return await _write(conn, workspace, changes, actor, "recover", "Recovery asked for.")
+
+
+async def cancel(conn: AsyncConnection, workspace_id: str, *, actor: str) -> Workspace:
+    workspace = await lock(conn, workspace_id)
+    wishes.check_cancel(workspace)
+    request = Request(RequestKind.CANCEL, actor)
+    message = f"Cancelling {workspace.operation} asked for."
+    return await _write(conn, workspace, {"request": request}, actor, "cancel", message)
+
+
+async def extend(conn: AsyncConnection, workspace_id: str, *, until: datetime, actor: str) -> Workspace:
+    workspace = await lock(conn, workspace_id)
+    wishes.check_alive(workspace)
+    if until <= _now():
+        raise InvalidState("The new deadline must lie in the future.")
+    message = f"Kept until {until:%Y-%m-%d %H:%M} UTC."
+    return await _write(conn, workspace, {"keep_until": until}, actor, "extended", message)
+
+
+async def edit(conn: AsyncConnection, workspace_id: str, changes: Mapping[str, Any]) -> Workspace:
+    """Change name, description, memo or the TTLs: what is the owner's alone and no wish."""
+    unknown = set(changes) - {"name", "description", "memo", "standby_ttl_seconds", "archive_ttl_seconds"}
+    if unknown:
+        raise ValueError(f"not editable: {', '.join(sorted(unknown))}")
+    workspace = await lock(conn, workspace_id)
+    wishes.check_alive(workspace)
+    return await _write(conn, workspace, changes, actor=None)
+
+
+async def touch(conn: AsyncConnection, seen: Mapping[str, datetime]) -> None:
+    """Carry activity over into last_access_at, only ever forward."""
+    for workspace_id, at in sorted(seen.items()):
+        await conn.execute(
+            update(workspaces)
+            .where(workspaces.c.id == workspace_id, workspaces.c.last_access_at < at)
+            .values(last_access_at=at)
+        )
+
+
+async def _write(
+    conn: AsyncConnection,
+    workspace: Workspace,
+    changes: Mapping[str, Any],
+    actor: str | None,
+    event: str = "",
+    message: str = "",
+) -> Workspace:
+    now = _now()
+    row = (
+        (
+            await conn.execute(
+                update(workspaces)
+                .where(workspaces.c.id == workspace.id)
+                .values(**column_values(changes), updated_at=now)
+                .returning(workspaces)
+            )
+        )
+        .mappings()
+        .one()
+    )
+    if actor is not None:
+        await timeline.record(conn, workspace.id, now, actor=actor, event=event, message=message)
+    return to_workspace(row)
+
+
+async def _check_archive(conn: AsyncConnection, workspace_id: str, archive_op_id: str) -> None:
+    found = await conn.scalar(
+        select(archives.c.archive_op_id).where(
+            archives.c.workspace_id == workspace_id,
+            archives.c.archive_op_id == archive_op_id,
+            archives.c.removed_at.is_(None),
+        )
+    )
+    if found is None:
+        raise ValidationFailed("This workspace has no such archive.")
+
+
+async def _lock_limits(conn: AsyncConnection) -> None:
+    """Taken before any row lock, so that two admissions cannot wait for each other."""
+    await conn.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": LIMIT_LOCK})
+
+
+async def _admit(conn: AsyncConnection, owner_id: str, workspace_id: str, limits: Limits) -> None:
+    await _lock_limits(conn)
+    admit(await usage(conn, owner_id, besides=workspace_id), limits)
+
+
+async def usage(conn: AsyncConnection, owner_id: str, *, besides: str = "") -> Usage:
+    """How many workspaces count against the limits."""
+    c = workspaces.c
+    terminal = [reason.value for reason in TERMINAL]
+    wanted = and_(
+        c.desired_state == DesiredState.RUNNING.value,
+        or_(c.error_reason.is_(None), c.error_reason.not_in(terminal)),
+    )
+    has_container = c.conditions[ConditionName.CONTAINER_EXISTS.value]["status"].astext == "True"
+    counted = select(func.count().filter(c.owner_id == owner_id), func.count()).where(
+        or_(wanted, has_container), c.id != besides
+    )
+    mine, everyone = (await conn.execute(counted)).one()
+    return Usage(mine, everyone)

@@ -1,0 +1,84 @@
+"""Between rows and the domain's facts."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import RowMapping
+
+from codehub.domain.conditions import Condition, Conditions
+from codehub.domain.observation import Generation, Progress
+from codehub.domain.states import ConditionName, DesiredState, ErrorReason, Operation, Phase
+from codehub.domain.workspace import RecoverSource, Request, RequestKind, Workspace
+
+
+class CorruptRow(Exception):
+    """A row holds something that this version of CodeHub does not understand."""
+
+
+def to_workspace(row: RowMapping) -> Workspace:
+    try:
+        return _workspace(row)
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptRow(f"workspace {row.get('id')}: {error!r}") from error
+
+
+def _workspace(row: RowMapping) -> Workspace:
+    values = dict(row)
+    values["desired_state"] = DesiredState(row["desired_state"])
+    values["phase"] = Phase(row["phase"])
+    values["operation"] = Operation(row["operation"])
+    values["error_reason"] = ErrorReason(row["error_reason"]) if row["error_reason"] else None
+    values["conditions"] = _conditions(row["conditions"])
+    values["request"] = _request(row["request"])
+    values["progress"] = Progress(**row["progress"]) if row["progress"] else None
+    values["home_ctx"] = Generation(**row["home_ctx"]) if row["home_ctx"] else None
+    return Workspace(**values)
+
+
+def _conditions(stored: Mapping[str, Mapping[str, str]]) -> Conditions:
+    return {
+        name: Condition(
+            status=stored[name]["status"] == "True",
+            reason=stored[name]["reason"],
+            message=stored[name]["message"],
+            last_transition_time=datetime.fromisoformat(stored[name]["last_transition_time"]),
+        )
+        for name in ConditionName
+    }
+
+
+def _request(stored: Mapping[str, str | None] | None) -> Request | None:
+    if stored is None:
+        return None
+    source = stored.get("source")
+    return Request(
+        kind=RequestKind(str(stored["kind"])),
+        actor=str(stored["actor"]),
+        source=RecoverSource(source) if source else None,
+        archive_op_id=stored.get("archive_op_id"),
+    )
+
+
+def conditions_json(conditions: Conditions) -> dict[str, dict[str, str]]:
+    return {
+        name.value: {
+            "status": "True" if condition.status else "False",
+            "reason": condition.reason,
+            "message": condition.message,
+            "last_transition_time": condition.last_transition_time.isoformat(),
+        }
+        for name, condition in conditions.items()
+    }
+
+
+def column_values(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Domain values as the columns hold them."""
+    values = dict(changes)
+    if "conditions" in values:
+        values["conditions"] = conditions_json(values["conditions"])
+    for name in ("request", "progress", "home_ctx"):
+        if values.get(name) is not None:
+            values[name] = asdict(values[name])
+    return values
