@@ -1,0 +1,88 @@
+"""Bring the schema to this version, or say clearly why that cannot be."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, text
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from codehub.store.engine import create_engine
+
+MIGRATION_LOCK = 0x636F646568756202
+
+
+class SchemaError(Exception):
+    """The database's schema does not fit this version of CodeHub."""
+
+
+def config() -> Config:
+    made = Config()
+    made.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    return made
+
+
+def head() -> str:
+    revision = ScriptDirectory.from_config(config()).get_current_head()
+    if revision is None:
+        raise SchemaError("this build of CodeHub carries no migrations")
+    return revision
+
+
+async def upgrade(url: str, revision: str = "head") -> None:
+    """Migrate up to `revision`. Safe to run from several processes at once."""
+    engine = create_engine(url)
+    try:
+        async with engine.begin() as conn:
+            await conn.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
+            await conn.run_sync(_refuse_newer)
+            await conn.run_sync(_run, lambda made: command.upgrade(made, revision))
+    finally:
+        await engine.dispose()
+
+
+async def downgrade(url: str, revision: str) -> None:
+    engine = create_engine(url)
+    try:
+        async with engine.begin() as conn:
+            await conn.run_sync(_run, lambda made: command.downgrade(made, revision))
+    finally:
+        await engine.dispose()
+
+
+async def check(engine: AsyncEngine) -> None:
+    """Raise SchemaError unless the database is at exactly this version."""
+    async with engine.connect() as conn:
+        found = await current(conn)
+    if found is None:
+        raise SchemaError("the database is empty: run `codehub migrate` first")
+    if found != head():
+        raise SchemaError(
+            f"the database is at schema {found}, this CodeHub needs {head()}: run `codehub migrate`"
+        )
+
+
+async def current(conn: AsyncConnection) -> str | None:
+    return await conn.run_sync(_current)
+
+
+def _current(connection: Connection) -> str | None:
+    return MigrationContext.configure(connection).get_current_revision()
+
+
+def _refuse_newer(connection: Connection) -> None:
+    found = _current(connection)
+    known = {script.revision for script in ScriptDirectory.from_config(config()).walk_revisions()}
+    if found is not None and found not in known:
+        raise SchemaError(
+            f"the database was made by a newer CodeHub (schema {found}): install that version or a later one"
+        )
+
+
+def _run(connection: Connection, action: Callable[[Config], None]) -> None:
+    made = config()
+    made.attributes["connection"] = connection
+    action(made)
