@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import func, insert, select, text, update
+from sqlalchemy import Row, func, insert, select, text, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from ulid import ULID
@@ -20,7 +20,7 @@ from codehub.store import gate, lockout, sessions
 from codehub.store.passwords import hash_password, verify_password
 from codehub.store.tables import users, workspaces
 
-ADMINS_LOCK: Final = 0x636F646568756202
+ADMINS_LOCK: Final = 0x636F646568756203
 """The advisory lock under which admins are made and unmade, so that there is always one."""
 
 MIN_PASSWORD: Final = 8
@@ -63,7 +63,9 @@ async def sign_in(
     """A new session, or Unauthorized with the same words and the same work whatever was wrong."""
     now = now or datetime.now(UTC)
     name = username.lower()
-    key = lockout.lockout_key(name[:64], address)
+    if not _USERNAME.fullmatch(name):
+        name = ""  # nobody's: it takes the same way as any other unknown name
+    key = lockout.lockout_key(name, address)
     async with _one_attempt_at_a_time(key):
         async with engine.begin() as conn:
             await lockout.refuse_if_locked(conn, key, now)
@@ -74,7 +76,7 @@ async def sign_in(
             raise Unauthorized("The username or the password is not right.")
         async with engine.begin() as conn:
             await lockout.forget_failures(conn, key)
-            await hold(conn, row.id)
+            await _hold_as_verified(conn, row)
             session_id = await sessions.open_session(conn, row.id, now)
     return SignedIn(_account(row), session_id)
 
@@ -105,14 +107,21 @@ async def _one_attempt_at_a_time(key: str) -> AsyncIterator[None]:
 _living = select(users).where(users.c.deleted_at.is_(None))
 
 
-def _account(row: object) -> Account:
-    return Account(row.id, row.username, Role(row.role), row.created_at)  # type: ignore[attr-defined]
+def _account(row: Row[Any]) -> Account:
+    return Account(row.id, row.username, Role(row.role), row.created_at)
 
 
 async def hold(conn: AsyncConnection, user_id: str) -> None:
     """Keep the user from being deleted until this transaction ends; Unauthorized when it already is."""
     query = _living.where(users.c.id == user_id).with_for_update(read=True, key_share=True)
     if (await conn.execute(query)).first() is None:
+        raise Unauthorized
+
+
+async def _hold_as_verified(conn: AsyncConnection, row: Row[Any]) -> None:
+    """Hold the user whose password was verified, unless it was deleted or changed in the meantime."""
+    query = _living.where(users.c.id == row.id, users.c.password_hash == row.password_hash)
+    if (await conn.execute(query.with_for_update())).first() is None:
         raise Unauthorized
 
 
@@ -172,7 +181,7 @@ async def change_own_password(
         password_hash = await hash_password(new)
         async with engine.begin() as conn:
             await lockout.forget_failures(conn, key)
-            await hold(conn, session.user_id)
+            await _hold_as_verified(conn, row)
             await _set(conn, session.user_id, password_hash=password_hash)
             await sessions.end_sessions(conn, session.user_id, spare=session.id_hash)
 

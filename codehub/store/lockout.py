@@ -2,7 +2,7 @@
 
 import ipaddress
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import Row, delete, select
 from sqlalchemy.dialects.postgresql import insert
@@ -22,7 +22,7 @@ def lock_after(failures: int) -> timedelta:
     if failures <= FREE_FAILURES:
         return timedelta(0)
     doublings = min(failures - FREE_FAILURES - 1, 10)
-    return min(FIRST_LOCK * 2**doublings, LONGEST_LOCK)
+    return min(FIRST_LOCK * (1 << doublings), LONGEST_LOCK)
 
 
 def lockout_key(username: str, address: str) -> str:
@@ -63,8 +63,6 @@ async def forget_failures(conn: AsyncConnection, key: str) -> None:
     await conn.execute(delete(login_failures).where(login_failures.c.key == key))
 
 
-async def _row(
-    conn: AsyncConnection, key: str, *, for_update: bool = False
-) -> Row[tuple[object, ...]] | None:
+async def _row(conn: AsyncConnection, key: str, *, for_update: bool = False) -> Row[Any] | None:
     query = select(login_failures).where(login_failures.c.key == key)
     return (await conn.execute(query.with_for_update() if for_update else query)).first()
