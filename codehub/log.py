@@ -11,6 +11,7 @@ def configure(component: str, level: str = "info") -> None:
     terminal = sys.stderr.isatty()
     shared: list[structlog.types.Processor] = [
         structlog.contextvars.merge_contextvars,
+        lambda _logger, _method, event: {"component": component, **event},
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
@@ -35,7 +36,6 @@ def configure(component: str, level: str = "info") -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    structlog.contextvars.bind_contextvars(component=component)
 
 
 def get(name: str) -> structlog.stdlib.BoundLogger:

@@ -1,0 +1,1 @@
+"""PostgreSQL and Redis that need no installing."""

@@ -1,0 +1,84 @@
+"""The system user that embedded servers run as, when CodeHub itself runs as root."""
+
+import os
+import pwd
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+SYSTEM_USER = "codehub"
+
+
+class EmbeddedError(Exception):
+    """An embedded server cannot run; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Account:
+    """Who a server runs as; `switch` is false when that is who we are already."""
+
+    uid: int
+    gid: int
+    switch: bool
+
+    @property
+    def switch_uid(self) -> int | None:
+        return self.uid if self.switch else None
+
+    @property
+    def switch_gid(self) -> int | None:
+        return self.gid if self.switch else None
+
+    def can_enter(self, directory: Path) -> bool:
+        return self.run(["test", "-x", directory]).returncode == 0
+
+    def give(self, path: Path) -> None:
+        """Makes the account the owner of a path."""
+        if self.switch:
+            os.chown(path, self.uid, self.gid)
+
+    def run(self, command: Sequence[str | Path], *, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+        """Runs a short command as this account and returns its outcome."""
+        return subprocess.run(
+            [str(part) for part in command], cwd="/", capture_output=True, text=True, timeout=timeout,
+            check=False, env=plain_environment(),
+            user=self.switch_uid, group=self.switch_gid, extra_groups=[] if self.switch else None,
+        )  # fmt: skip
+
+
+def plain_environment() -> dict[str, str]:
+    """What a server needs of our environment, which may hold secrets that are none of its business."""
+    return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
+
+
+def server_account() -> Account:
+    """PostgreSQL refuses to run as root, so under root the servers get a user of their own."""
+    if os.geteuid() != 0:
+        return Account(os.geteuid(), os.getegid(), switch=False)
+    entry = _lookup() or _create()
+    return Account(entry.pw_uid, entry.pw_gid, switch=True)
+
+
+def _lookup() -> pwd.struct_passwd | None:
+    try:
+        return pwd.getpwnam(SYSTEM_USER)
+    except KeyError:
+        return None
+
+
+def _create() -> pwd.struct_passwd:
+    command = [
+        "useradd", "--system", "--user-group", "--no-create-home",
+        "--home-dir", "/nonexistent", "--shell", "/usr/sbin/nologin", SYSTEM_USER,
+    ]  # fmt: skip
+    if shutil.which(command[0]) is None:
+        raise EmbeddedError(
+            f"the system user {SYSTEM_USER!r} is missing and there is no useradd to create it"
+        )
+    outcome = subprocess.run(command, capture_output=True, text=True, check=False)
+    entry = _lookup()
+    if entry is None:
+        raise EmbeddedError(f"the system user {SYSTEM_USER!r} could not be created: {outcome.stderr.strip()}")
+    return entry

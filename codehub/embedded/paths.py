@@ -1,0 +1,61 @@
+"""Directories that only one account may enter, and sockets whose paths are short enough."""
+
+import hashlib
+import os
+import stat
+from pathlib import Path
+
+from codehub.embedded.account import Account, EmbeddedError
+
+SOCKET_PATH_LIMIT = 107  # sun_path holds 108 bytes with its closing NUL
+
+
+def make_dir(path: Path, mode: int, account: Account | None = None) -> Path:
+    """The directory with this mode and owner; refuses what someone else put in its place."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    facts = path.lstat()
+    owners = {os.geteuid()} if account is None else {os.geteuid(), account.uid}
+    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid not in owners:
+        raise EmbeddedError(f"{path} is not a directory of ours: it belongs to user id {facts.st_uid}")
+    path.chmod(mode)
+    if account is not None:
+        account.give(path)
+    return path
+
+
+def socket_dir(data_dir: Path, name: str, socket_name: str, account: Account) -> Path:
+    """`{data_dir}/run/{name}`, or a short private directory when a socket's path there would be too long."""
+    wanted = data_dir / "run" / name
+    if len(os.fsencode(wanted / socket_name)) <= SOCKET_PATH_LIMIT:
+        make_dir(data_dir / "run", 0o711)
+        return make_dir(wanted, 0o700, account)
+    make_dir(short_run_dir(data_dir), 0o711)
+    return make_dir(short_run_dir(data_dir) / name, 0o700, account)
+
+
+def short_run_dir(data_dir: Path) -> Path:
+    """The same short directory for the same data directory, so that the next start finds it again."""
+    digest = hashlib.sha256(os.fsencode(data_dir.absolute())).hexdigest()[:12]
+    base = Path("/run") if os.geteuid() == 0 and os.access("/run", os.W_OK) else Path("/tmp")  # noqa: S108
+    return base / f"codehub-{os.geteuid()}-{digest}"
+
+
+def write_private(path: Path, text: str) -> None:
+    """Writes a secret so that it is either whole or not there, and readable by its owner alone."""
+    staged = path.with_name(f".{path.name}.new")
+    staged.unlink(missing_ok=True)
+    descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    staged.rename(path)
+    sync_dir(path.parent)
+
+
+def sync_dir(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,173 @@
+"""A real PostgreSQL below the data directory, reachable through a private Unix socket only."""
+
+import asyncio
+import secrets
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+from urllib.parse import quote
+
+import asyncpg
+
+from codehub import log
+from codehub.embedded import binaries, process
+from codehub.embedded.account import EmbeddedError, server_account
+from codehub.embedded.paths import make_dir, socket_dir, sync_dir, write_private
+
+USER = DATABASE = "codehub"
+SOCKET_NAME = ".s.PGSQL.5432"
+START_SECONDS = 120.0  # crash recovery of a busy database takes its time
+FAST_SHUTDOWN = [(signal.SIGINT, 60.0), (signal.SIGQUIT, 15.0), (signal.SIGKILL, 5.0)]
+
+SETTINGS = {
+    "listen_addresses": "",
+    "unix_socket_permissions": "0700",
+    "max_connections": "200",
+    "shared_buffers": "64MB",
+    "max_wal_size": "512MB",
+    "log_min_messages": "warning",
+    "log_checkpoints": "off",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+    # An orphaned server notices clients that died with the machine's other half.
+    "client_connection_check_interval": "5s",
+}
+UNSAFE_SETTINGS = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+
+
+class EmbeddedPostgres:
+    """One PostgreSQL cluster in `{data_dir}/postgres`.
+
+    `durable=False` is for tests alone: it gives up crash safety for speed.
+    """
+
+    def __init__(self, data_dir: Path, tools_dir: Path, *, durable: bool = True) -> None:
+        self._account = server_account()
+        self._data_dir = data_dir.absolute()
+        self._tools_dir = tools_dir
+        self._durable = durable
+        self.cluster = self._data_dir / "postgres"
+        self.socket_dir = socket_dir(self._data_dir, "pg", SOCKET_NAME, self._account)
+        self.log_file = make_dir(self._data_dir / "logs", 0o700) / "postgres.log"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """Where CodeHub's parts find it."""
+        return self.database_url(DATABASE)
+
+    def database_url(self, name: str) -> str:
+        host = quote(str(self.socket_dir), safe="/")
+        return f"postgresql://{USER}:{self._password()}@/{name}?host={host}"
+
+    async def start(self) -> None:
+        """Returns when the server answers and its database exists."""
+        if not self.socket_dir.is_relative_to(self._data_dir):
+            log.get("embedded").warning("the data directory's path is long", sockets=str(self.socket_dir))
+        if not self._account.can_enter(self._data_dir):
+            raise EmbeddedError(
+                f"PostgreSQL runs as user id {self._account.uid}, which may not enter {self._data_dir}: "
+                "choose another --data-dir, or allow it on each directory above (chmod o+x)"
+            )
+        home = binaries.postgres_home(self._cluster_version(), self._tools_dir, self._account)
+        self._end_orphan()
+        if not self.cluster.exists():
+            self._create_cluster(home)
+        self.process = process.spawn(
+            [home / "bin" / "postgres", "-D", self.cluster, "-k", self.socket_dir, *self._options()],
+            log=self.log_file, death_signal=signal.SIGINT, account=self._account,
+        )  # fmt: skip
+        connection = await self._connect()
+        try:
+            if not await connection.fetchval("SELECT true FROM pg_database WHERE datname = $1", DATABASE):
+                await connection.execute(f'CREATE DATABASE "{DATABASE}"')
+        finally:
+            await connection.close()
+
+    def stop(self) -> None:
+        """Fast shutdown: open transactions are rolled back, everything committed is on disk."""
+        if self.process is not None:
+            process.end(self.process, FAST_SHUTDOWN)
+            self.process = None
+
+    def _options(self) -> list[str]:
+        settings = SETTINGS if self._durable else SETTINGS | UNSAFE_SETTINGS
+        return [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+
+    def _password(self) -> str:
+        path = self._data_dir / "postgres.password"
+        try:
+            return path.read_text()
+        except FileNotFoundError:
+            if self.cluster.exists():
+                raise EmbeddedError(f"{path} is missing; it holds the password of {self.cluster}") from None
+        write_private(path, secrets.token_urlsafe(32))
+        return path.read_text()
+
+    def _cluster_version(self) -> str | None:
+        if not self.cluster.exists():
+            return None
+        try:
+            return (self.cluster / "PG_VERSION").read_text().strip()
+        except FileNotFoundError:
+            raise EmbeddedError(f"{self.cluster} is not a PostgreSQL data directory") from None
+
+    def _create_cluster(self, home: Path) -> None:
+        """initdb beside the final place, renamed when complete: a killed first start leaves nothing half."""
+        staged = self.cluster.with_name("postgres.new")
+        shutil.rmtree(staged, ignore_errors=True)
+        make_dir(staged, 0o700, self._account)
+        password_file = self.socket_dir / "initdb.password"
+        write_private(password_file, self._password())
+        self._account.give(password_file)
+        command: list[str | Path] = [
+            home / "bin" / "initdb", "-D", staged, "-U", USER, f"--pwfile={password_file}",
+            "--auth-local=scram-sha-256", "--auth-host=reject", "--encoding=UTF8", "--locale=C",
+        ]  # fmt: skip
+        if not self._durable:
+            command.append("--no-sync")
+        outcome = self._account.run(command)
+        password_file.unlink()
+        if outcome.returncode != 0:
+            raise EmbeddedError(
+                f"PostgreSQL's initdb failed: {outcome.stderr.strip() or outcome.stdout.strip()}"
+            )
+        staged.rename(self.cluster)
+        sync_dir(self._data_dir)
+
+    def _end_orphan(self) -> None:
+        """Ends a server whose `up` was killed, and clears what a server killed itself left behind.
+
+        The caller holds the data directory's lock, so a server found here serves nobody.
+        """
+        orphans = self._working
+        if orphans():
+            log.get("embedded").info("ending the PostgreSQL of an earlier start", pids=orphans())
+        if not process.end_all(orphans, FAST_SHUTDOWN):
+            raise EmbeddedError(f"PostgreSQL processes {orphans()} of an earlier start do not end")
+        # Its lock files name process ids, which another process may have by now.
+        (self.cluster / "postmaster.pid").unlink(missing_ok=True)
+        for leftover in self.socket_dir.glob(f"{SOCKET_NAME}*"):
+            leftover.unlink()
+
+    def _working(self) -> list[int]:
+        return process.working_in(self.cluster, "postgres")
+
+    async def _connect(self) -> "asyncpg.Connection[asyncpg.Record]":
+        assert self.process is not None
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                return await asyncpg.connect(self.database_url("postgres"), timeout=5)
+            except (OSError, asyncpg.CannotConnectNowError, TimeoutError) as error:
+                if self.process.poll() is not None:
+                    words = process.tail(self.log_file)
+                    raise EmbeddedError(f"PostgreSQL ended while it started:\n{words}") from error
+                if time.monotonic() > deadline:
+                    self.stop()
+                    raise EmbeddedError(
+                        f"PostgreSQL did not answer in {START_SECONDS:.0f} s: {error}"
+                    ) from error
+            await asyncio.sleep(0.02)

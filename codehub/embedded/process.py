@@ -1,0 +1,115 @@
+"""Starting, finding and ending the processes of embedded servers."""
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from codehub.embedded.account import Account, plain_environment
+
+PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def die_with_parent(number: signal.Signals) -> Callable[[], None]:
+    """A hook for a new child: the kernel sends it the signal when the process that started it dies.
+
+    Only the main thread may start such children: the kernel watches the starting thread, not its process.
+    """
+    parent = os.getpid()
+
+    def hook() -> None:
+        _libc.prctl(PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+        if os.getppid() != parent:  # it died before the kernel was told to watch
+            os._exit(1)
+
+    return hook
+
+
+def spawn(
+    command: Sequence[str | Path],
+    *,
+    log: Path,
+    death_signal: signal.Signals,
+    account: Account,
+) -> subprocess.Popen[bytes]:
+    """Starts a child in a session of its own, so that a terminal's Ctrl-C reaches only its supervisor."""
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            [str(part) for part in command], cwd="/", stdin=subprocess.DEVNULL, stdout=output,
+            stderr=subprocess.STDOUT, env=plain_environment(), start_new_session=True,
+            preexec_fn=die_with_parent(death_signal),
+            user=account.switch_uid, group=account.switch_gid, extra_groups=[] if account.switch else None,
+        )  # fmt: skip
+
+
+def working_in(directory: Path, program: str) -> list[int]:
+    """Process ids of a program whose working directory is this one: how a server left behind is recognised.
+
+    Both PostgreSQL's and Redis' processes stay in their data directory; a pid file may name a recycled id.
+    """
+    wanted = directory.resolve()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):  # it ended while we looked, or belongs to someone else
+            if (entry / "cwd").readlink() == wanted and (entry / "comm").read_text().strip() == program:
+                found.append(int(entry.name))
+    return found
+
+
+def leaders(pids: Sequence[int]) -> list[int]:
+    """Those whose parent is not one of them: a server's first process answers for its helpers."""
+    parents = {pid: _parent(pid) for pid in pids}
+    return [pid for pid in pids if parents[pid] not in parents]
+
+
+def _parent(pid: int) -> int:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0
+    return int(stat.rpartition(")")[2].split()[1])
+
+
+def end(process: subprocess.Popen[bytes], signals: Sequence[tuple[signal.Signals, float]]) -> None:
+    """Ends our own child: each signal in turn, with the seconds it has to work."""
+    for number, patience in signals:
+        if process.poll() is not None:
+            return
+        process.send_signal(number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(patience)
+
+
+def end_all(find: Callable[[], list[int]], signals: Sequence[tuple[signal.Signals, float]]) -> bool:
+    """Ends processes that are not our children; True when none is left."""
+    for number, patience in signals:
+        for pid in leaders(find()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        if wait_until(lambda: not find(), patience):
+            return True
+    return not find()
+
+
+def wait_until(condition: Callable[[], bool], seconds: float, *, every: float = 0.02) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(every)
+    return True
+
+
+def tail(path: Path, lines: int = 12) -> str:
+    """The last lines of a log, for an error message."""
+    try:
+        return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
+    except FileNotFoundError:
+        return ""

@@ -1,0 +1,87 @@
+"""A real Redis below the data directory, reachable through a private Unix socket only."""
+
+import asyncio
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from codehub import log
+from codehub.embedded import binaries, process
+from codehub.embedded.account import EmbeddedError, server_account
+from codehub.embedded.paths import make_dir, socket_dir
+
+SOCKET_NAME = "redis.sock"
+START_SECONDS = 30.0
+SHUTDOWN = [(signal.SIGTERM, 20.0), (signal.SIGKILL, 5.0)]
+
+
+class EmbeddedRedis:
+    """One Redis in `{data_dir}/redis`; what it holds is rebuilt or re-sent when it is lost."""
+
+    def __init__(self, data_dir: Path, tools_dir: Path) -> None:
+        self._account = server_account()
+        self._tools_dir = tools_dir
+        self._directory = make_dir(data_dir.absolute() / "redis", 0o700, self._account)
+        self._socket = socket_dir(data_dir.absolute(), "redis", SOCKET_NAME, self._account) / SOCKET_NAME
+        self.log_file = make_dir(data_dir.absolute() / "logs", 0o700) / "redis.log"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"unix://{self._socket}"
+
+    async def start(self) -> None:
+        """Returns when the server answers."""
+        program = binaries.redis_server(self._tools_dir, self._account)
+        self._end_orphan()
+        # A snapshot keeps a minute-old picture of activity over a restart of the machine.
+        self.process = process.spawn(
+            [
+                program, "--port", "0", "--unixsocket", self._socket, "--unixsocketperm", "700",
+                "--dir", self._directory, "--dbfilename", "dump.rdb", "--save", "60 1", "--appendonly", "no",
+                "--stop-writes-on-bgsave-error", "no", "--daemonize", "no", "--loglevel", "warning",
+            ],
+            log=self.log_file, death_signal=signal.SIGTERM, account=self._account,
+        )  # fmt: skip
+        await self._answering()
+
+    def stop(self) -> None:
+        if self.process is not None:
+            process.end(self.process, SHUTDOWN)
+            self.process = None
+
+    def _end_orphan(self) -> None:
+        if orphans := self._working():
+            log.get("embedded").info("ending the Redis of an earlier start", pids=orphans)
+        if not process.end_all(self._working, SHUTDOWN):
+            raise EmbeddedError(f"Redis processes {self._working()} of an earlier start do not end")
+        self._socket.unlink(missing_ok=True)
+
+    def _working(self) -> list[int]:
+        return process.working_in(self._directory, "redis-server")
+
+    async def _answering(self) -> None:
+        assert self.process is not None
+        deadline = time.monotonic() + START_SECONDS
+        client = Redis.from_url(self.url)
+        try:
+            while True:
+                try:
+                    await client.ping()
+                    return
+                except (OSError, RedisError) as error:
+                    if self.process.poll() is not None:
+                        words = process.tail(self.log_file)
+                        raise EmbeddedError(f"Redis ended while it started:\n{words}") from error
+                    if time.monotonic() > deadline:
+                        self.stop()
+                        raise EmbeddedError(
+                            f"Redis did not answer in {START_SECONDS:.0f} s: {error}"
+                        ) from error
+                await asyncio.sleep(0.02)
+        finally:
+            await client.aclose()
