@@ -1,0 +1,60 @@
+"""Fixtures of every layer."""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import pytest
+from redis.asyncio import Redis
+
+from tests.services import Services, System
+
+
+@pytest.fixture(scope="session")
+def services() -> Iterator[Services]:
+    """A real PostgreSQL and Redis, started at the first test that asks."""
+    with Services.running() as running:
+        yield running
+
+
+@pytest.fixture
+async def database_url(services: Services) -> AsyncIterator[str]:
+    """A fresh database with CodeHub's schema."""
+    url = await services.migrated_database()
+    yield url
+    await services.drop_database(url)
+
+
+@pytest.fixture
+async def empty_database_url(services: Services) -> AsyncIterator[str]:
+    """A fresh database without a schema."""
+    url = await services.empty_database()
+    yield url
+    await services.drop_database(url)
+
+
+@pytest.fixture
+async def redis_url(services: Services) -> str:
+    """A Redis with nothing in it."""
+    client = Redis.from_url(services.redis.url)
+    await client.flushall()
+    await client.aclose()
+    return services.redis.url
+
+
+@pytest.fixture
+def make_system() -> Iterator[Callable[..., System]]:
+    """Makes whole systems (`make_system(TTL_STANDBY_SECONDS="4")`), and ends all that belongs to them."""
+    made: list[System] = []
+
+    def make(**environment: str) -> System:
+        made.append(System(environment))
+        return made[-1]
+
+    yield make
+    for system in made:
+        system.close()
+
+
+@pytest.fixture
+def up(make_system: Callable[..., System]) -> System:
+    """A whole system, started and ready."""
+    return make_system().start()

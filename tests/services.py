@@ -1,0 +1,248 @@
+"""Real services for tests: PostgreSQL, Redis, and a whole `codehub up`."""
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import asyncpg
+import httpx
+
+from codehub.embedded.postgres import EmbeddedPostgres
+from codehub.embedded.redis import EmbeddedRedis
+from codehub.settings import default_tools_dir
+from codehub.store import migrate
+
+T = TypeVar("T")
+TEMPLATE = "codehub_template"
+TOOLS_DIR = Path(os.environ.get("CODEHUB_TOOLS_DIR", default_tools_dir()))
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine from synchronous code without touching the tests' own event loops."""
+    loop = asyncio.new_event_loop()
+    try:
+        return loop.run_until_complete(work)
+    finally:
+        loop.close()
+
+
+def wait_for(condition: Callable[[], T], what: str, seconds: float = 30, every: float = 0.05) -> T:
+    """The condition's first true value; fails with `what` was waited for."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"waited {seconds:.0f} s for {what}"
+        time.sleep(every)
+    return value
+
+
+def short_temp_dir() -> Path:
+    """A data directory that system users may pass through, with room for the names of sockets."""
+    path = Path(tempfile.mkdtemp(prefix="ch-", dir="/tmp"))
+    path.chmod(0o711)
+    return path
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Services:
+    """One PostgreSQL and one Redis for a whole test session."""
+
+    def __init__(self) -> None:
+        self.data_dir = short_temp_dir()
+        self.postgres = EmbeddedPostgres(self.data_dir, TOOLS_DIR, durable=False)
+        self.redis = EmbeddedRedis(self.data_dir, TOOLS_DIR)
+        self._numbers = itertools.count(1)
+        self._has_template = False
+
+    @classmethod
+    @contextlib.contextmanager
+    def running(cls) -> Iterator[Self]:
+        services = cls()
+        try:
+            run(services.postgres.start())
+            run(services.redis.start())
+            yield services
+        finally:
+            services.redis.stop()
+            services.postgres.stop()
+            shutil.rmtree(services.data_dir)
+
+    async def empty_database(self) -> str:
+        """The URL of a new database without a schema."""
+        return await self._create("template1")
+
+    async def migrated_database(self) -> str:
+        """The URL of a new database with CodeHub's schema: a copy of one that was migrated once."""
+        if not self._has_template:
+            await self._execute(f"CREATE DATABASE {TEMPLATE}")
+            await migrate.upgrade(self.postgres.database_url(TEMPLATE))
+            self._has_template = True
+        return await self._create(TEMPLATE)
+
+    async def drop_database(self, url: str) -> None:
+        name = url.split("@/")[1].split("?")[0]
+        await self._execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+    async def _create(self, template: str) -> str:
+        name = f"codehub_{next(self._numbers)}"
+        await self._execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+        return self.postgres.database_url(name)
+
+    async def _execute(self, statement: str) -> None:
+        connection = await asyncpg.connect(self.postgres.database_url("postgres"))
+        try:
+            await connection.execute(statement)
+        finally:
+            await connection.close()
+
+
+class System:
+    """A whole `codehub up`, in a data directory of its own."""
+
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        self.data_dir = short_temp_dir()
+        self.port = free_port()
+        self.base_url = f"http://localhost:{self.port}"
+        self.admin_username = "admin"
+        self.admin_password = ""
+        self.output = ""
+        self.process: subprocess.Popen[str] | None = None
+        self._environment = dict(environment or {})
+
+    def environment(self) -> dict[str, str]:
+        cleared = {
+            name: value for name, value in os.environ.items() if name not in ("DATABASE_URL", "REDIS_URL")
+        }
+        return cleared | {"CODEHUB_DATA_DIR": str(self.data_dir), "PORT": str(self.port)} | self._environment
+
+    def start(self, seconds: float = 90) -> Self:
+        """Starts `codehub up` and returns when it says that it is ready."""
+        self.process = self.command("up", "--runtime", "process")
+        assert self.process.stdout is not None
+        self.output = ""
+        os.set_blocking(self.process.stdout.fileno(), False)
+        wait_for(self._read_until_ready, "`codehub up` to be ready", seconds)
+        if found := re.search(r"password:\s+(\S+)", self.output):
+            self.admin_password = found.group(1)
+        return self
+
+    def command(self, *arguments: str) -> subprocess.Popen[str]:
+        """`codehub ...` for this system's data directory."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "codehub", *arguments], env=self.environment(), text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )  # fmt: skip
+
+    def stop(self, seconds: float = 60) -> int:
+        """SIGTERM, and the exit code."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(seconds)
+
+    def pids(self) -> dict[str, int]:
+        """Name -> process id of what `up` supervises."""
+        children: dict[str, Any] = json.loads((self.data_dir / "run" / "children.json").read_text())
+        return {name: entry["pid"] for name, entry in children.items()}
+
+    def kill9(self, *, everything: bool = True) -> None:
+        """kill -9 of `up`, and of all it supervises; workspaces and storage jobs are left alone."""
+        assert self.process is not None
+        victims = [self.process.pid]
+        for name, pid in self.pids().items() if everything else ():
+            # The coordinator's children are storage jobs, which a crash of CodeHub leaves alone.
+            victims += [pid] if name == "coordinator" else [pid, *descendants(pid)]
+        for pid in victims:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait(10)
+
+    def restart(self) -> Self:
+        if self.process is not None and self.process.poll() is None:
+            self.stop()
+        return self.start()
+
+    def client(self, username: str | None = None, password: str | None = None) -> httpx.Client:
+        """A signed-in client of the API."""
+        client = httpx.Client(base_url=self.base_url, timeout=30)
+        body = {"username": username or self.admin_username, "password": password or self.admin_password}
+        answer = client.post("/api/v1/login", json=body)
+        assert answer.status_code == 200, answer.text
+        return client
+
+    def logs(self) -> str:
+        files = sorted((self.data_dir / "logs").glob("*.log"))
+        return "\n".join(f"== {file.name}\n{file.read_text(errors='replace')[-4000:]}" for file in files)
+
+    def close(self) -> None:
+        """Ends every process that belongs to this system, workspaces and orphans included."""
+        if self.process is not None and self.process.poll() is None:
+            try:
+                self.stop(30)
+            except subprocess.TimeoutExpired:
+                self.kill9()
+        wait_for(lambda: not kill_processes_of(self.data_dir), "every process of the system to end", 30)
+        if self.process is not None and self.process.stdout is not None:
+            self.process.stdout.close()
+        shutil.rmtree(self.data_dir)
+
+    def _read_until_ready(self) -> bool:
+        assert self.process is not None and self.process.stdout is not None
+        ended = self.process.poll() is not None
+        self.output += self.process.stdout.read() or ""
+        assert not ended, f"`codehub up` ended with {self.process.returncode}:\n{self.output}\n{self.logs()}"
+        return "is ready at" in self.output
+
+
+def kill_processes_of(directory: Path) -> list[int]:
+    """kill -9 of every process that names the directory; what it found (empty when all are gone)."""
+    found = processes_of(directory)
+    for pid in found:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return found
+
+
+def processes_of(directory: Path) -> list[int]:
+    """Processes with the directory's unique name in command line, environment or working directory."""
+    mark = os.fsencode(directory)
+    found = {pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if mark in _description(pid)}
+    for pid in list(found):
+        found.update(descendants(pid))
+    return sorted(found - {os.getpid()})
+
+
+def descendants(pid: int) -> list[int]:
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return []
+    return [found for child in map(int, children) for found in (child, *descendants(child))]
+
+
+def _description(pid: int) -> bytes:
+    parts = []
+    with contextlib.suppress(OSError):
+        parts.append(os.fsencode(os.readlink(f"/proc/{pid}/cwd")))
+    for name in ("cmdline", "environ"):
+        with contextlib.suppress(OSError):
+            parts.append(Path(f"/proc/{pid}/{name}").read_bytes())
+    return b"\0".join(parts)
