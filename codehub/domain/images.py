@@ -159,7 +159,7 @@ class _Table:
 
 
 def _likely_activity(docker: str | None, process: tuple[str, ...] | None) -> Activity:
-    """Counting a foreign IDE by VS Code's rules would stop it under its user's hands, so only code-server is."""
+    """VS Code's rules would find the user of another IDE idle, so only code-server is judged by them."""
     names = (docker or "", process[0] if process else "")
     return "vscode" if any("code-server" in name for name in names) else "any"
 

