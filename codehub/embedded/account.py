@@ -53,10 +53,14 @@ def plain_environment() -> dict[str, str]:
     return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
 
 
+def own_account() -> Account:
+    return Account(os.geteuid(), os.getegid(), switch=False)
+
+
 def server_account() -> Account:
     """PostgreSQL refuses to run as root, so under root the servers get a user of their own."""
     if os.geteuid() != 0:
-        return Account(os.geteuid(), os.getegid(), switch=False)
+        return own_account()
     entry = _lookup() or _create()
     return Account(entry.pw_uid, entry.pw_gid, switch=True)
 

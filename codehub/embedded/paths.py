@@ -23,14 +23,17 @@ def make_dir(path: Path, mode: int, account: Account | None = None) -> Path:
     return path
 
 
-def socket_dir(data_dir: Path, name: str, socket_name: str, account: Account) -> Path:
+def socket_dir(data_dir: Path, name: str, socket_name: str) -> Path:
     """`{data_dir}/run/{name}`, or a short private directory when a socket's path there would be too long."""
     wanted = data_dir / "run" / name
     if len(os.fsencode(wanted / socket_name)) <= SOCKET_PATH_LIMIT:
-        make_dir(data_dir / "run", 0o711)
-        return make_dir(wanted, 0o700, account)
-    make_dir(short_run_dir(data_dir), 0o711)
-    return make_dir(short_run_dir(data_dir) / name, 0o700, account)
+        return wanted
+    return short_run_dir(data_dir) / name
+
+
+def make_socket_dir(path: Path, account: Account) -> None:
+    make_dir(path.parent, 0o711)
+    make_dir(path, 0o700, account)
 
 
 def short_run_dir(data_dir: Path) -> Path:

@@ -14,7 +14,7 @@ import asyncpg
 from codehub import log
 from codehub.embedded import binaries, process
 from codehub.embedded.account import EmbeddedError, server_account
-from codehub.embedded.paths import make_dir, socket_dir, sync_dir, write_private
+from codehub.embedded.paths import make_dir, make_socket_dir, socket_dir, sync_dir, write_private
 
 USER = DATABASE = "codehub"
 SOCKET_NAME = ".s.PGSQL.5432"
@@ -43,14 +43,16 @@ class EmbeddedPostgres:
     `durable=False` is for tests alone: it gives up crash safety for speed.
     """
 
+    name = "postgres"
+
     def __init__(self, data_dir: Path, tools_dir: Path, *, durable: bool = True) -> None:
         self._account = server_account()
         self._data_dir = data_dir.absolute()
         self._tools_dir = tools_dir
         self._durable = durable
         self.cluster = self._data_dir / "postgres"
-        self.socket_dir = socket_dir(self._data_dir, "pg", SOCKET_NAME, self._account)
-        self.log_file = make_dir(self._data_dir / "logs", 0o700) / "postgres.log"
+        self.socket_dir = socket_dir(self._data_dir, "pg", SOCKET_NAME)
+        self.log_file = self._data_dir / "logs" / "postgres.log"
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -59,8 +61,7 @@ class EmbeddedPostgres:
         return self.database_url(DATABASE)
 
     def database_url(self, name: str) -> str:
-        host = quote(str(self.socket_dir), safe="/")
-        return f"postgresql://{USER}:{self._password()}@/{name}?host={host}"
+        return _url(self.socket_dir, self._password(), name)
 
     async def start(self) -> None:
         """Returns when the server answers and its database exists."""
@@ -71,6 +72,8 @@ class EmbeddedPostgres:
                 f"PostgreSQL runs as user id {self._account.uid}, which may not enter {self._data_dir}: "
                 "choose another --data-dir, or allow it on each directory above (chmod o+x)"
             )
+        make_socket_dir(self.socket_dir, self._account)
+        make_dir(self.log_file.parent, 0o700)
         home = binaries.postgres_home(self._cluster_version(), self._tools_dir, self._account)
         self._end_orphan()
         if not self.cluster.exists():
@@ -171,3 +174,16 @@ class EmbeddedPostgres:
                         f"PostgreSQL did not answer in {START_SECONDS:.0f} s: {error}"
                     ) from error
             await asyncio.sleep(0.02)
+
+
+def url_of(data_dir: Path) -> str | None:
+    """Where the embedded database of a data directory answers while it runs; None where there is none."""
+    try:
+        password = (data_dir / "postgres.password").read_text()
+    except FileNotFoundError:
+        return None
+    return _url(socket_dir(data_dir.absolute(), "pg", SOCKET_NAME), password, DATABASE)
+
+
+def _url(sockets: Path, password: str, database: str) -> str:
+    return f"postgresql://{USER}:{password}@/{database}?host={quote(str(sockets), safe='/')}"

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from codehub.embedded.account import Account, plain_environment
@@ -36,12 +36,13 @@ def spawn(
     log: Path,
     death_signal: signal.Signals,
     account: Account,
+    environment: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
     """Starts a child in a session of its own, so that a terminal's Ctrl-C reaches only its supervisor."""
     with log.open("ab") as output:
         return subprocess.Popen(
             [str(part) for part in command], cwd="/", stdin=subprocess.DEVNULL, stdout=output,
-            stderr=subprocess.STDOUT, env=plain_environment(), start_new_session=True,
+            stderr=subprocess.STDOUT, env=environment or plain_environment(), start_new_session=True,
             preexec_fn=die_with_parent(death_signal),
             user=account.switch_uid, group=account.switch_gid, extra_groups=[] if account.switch else None,
         )  # fmt: skip

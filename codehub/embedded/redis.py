@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 from codehub import log
 from codehub.embedded import binaries, process
 from codehub.embedded.account import EmbeddedError, server_account
-from codehub.embedded.paths import make_dir, socket_dir
+from codehub.embedded.paths import make_dir, make_socket_dir, socket_dir
 
 SOCKET_NAME = "redis.sock"
 START_SECONDS = 30.0
@@ -22,12 +22,14 @@ SHUTDOWN = [(signal.SIGTERM, 20.0), (signal.SIGKILL, 5.0)]
 class EmbeddedRedis:
     """One Redis in `{data_dir}/redis`; what it holds is rebuilt or re-sent when it is lost."""
 
+    name = "redis"
+
     def __init__(self, data_dir: Path, tools_dir: Path) -> None:
         self._account = server_account()
         self._tools_dir = tools_dir
-        self._directory = make_dir(data_dir.absolute() / "redis", 0o700, self._account)
-        self._socket = socket_dir(data_dir.absolute(), "redis", SOCKET_NAME, self._account) / SOCKET_NAME
-        self.log_file = make_dir(data_dir.absolute() / "logs", 0o700) / "redis.log"
+        self._directory = data_dir.absolute() / "redis"
+        self._socket = socket_dir(data_dir.absolute(), "redis", SOCKET_NAME) / SOCKET_NAME
+        self.log_file = data_dir.absolute() / "logs" / "redis.log"
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -36,6 +38,9 @@ class EmbeddedRedis:
 
     async def start(self) -> None:
         """Returns when the server answers."""
+        make_dir(self._directory, 0o700, self._account)
+        make_socket_dir(self._socket.parent, self._account)
+        make_dir(self.log_file.parent, 0o700)
         program = binaries.redis_server(self._tools_dir, self._account)
         self._end_orphan()
         # A snapshot keeps a minute-old picture of activity over a restart of the machine.
@@ -85,3 +90,8 @@ class EmbeddedRedis:
                 await asyncio.sleep(0.02)
         finally:
             await client.aclose()
+
+
+def url_of(data_dir: Path) -> str:
+    """Where the embedded Redis of a data directory answers while it runs."""
+    return f"unix://{socket_dir(data_dir.absolute(), 'redis', SOCKET_NAME) / SOCKET_NAME}"
