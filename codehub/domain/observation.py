@@ -77,24 +77,29 @@ class Unknown:
 
 
 @dataclass(frozen=True)
-class Observation:
-    """One look at everything a workspace has.
-
-    `archive` is the archive that matters now: of the running archive operation, else of `archive_key`;
-    `Unlooked` when this look did not include it (archives are not observed in each pass).
-    """
-
-    at: datetime
-    container: ContainerFact | None | Unknown
-    volume: VolumeFact | None | Unknown
-    archive: "ArchiveFact | None | Unknown | Unlooked"
-    job: JobFact | None = None
-    deletion: JobFact | None = None
-
-
-@dataclass(frozen=True)
 class Unlooked:
     """Not part of this look: the last known value stands."""
 
 
 UNLOOKED = Unlooked()
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One look at everything a workspace has.
+
+    `archive` is the archive that matters now: of the archive operation under way, else of `archive_key`.
+    `silent_since` is when a container that was ready stopped answering. `first_look` says that this
+    controller has not seen the workspace before: what happened earlier happened while CodeHub was down.
+    `job_is_ours` says that this controller started the job, so that its death is the job's own.
+    """
+
+    at: datetime
+    container: ContainerFact | None | Unknown
+    volume: VolumeFact | None | Unknown
+    archive: ArchiveFact | None | Unknown | Unlooked = UNLOOKED
+    job: JobFact | None = None
+    deletion: JobFact | None = None
+    silent_since: datetime | None = None
+    first_look: bool = False
+    job_is_ours: bool = True

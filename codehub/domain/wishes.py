@@ -1,9 +1,10 @@
 """Which wishes a workspace accepts now. Each rule raises the Problem that a person reads."""
 
+from codehub.domain.conditions import holds
 from codehub.domain.errors import is_terminal
 from codehub.domain.judge import level_of
 from codehub.domain.problems import InvalidState, OperationInProgress, ValidationFailed, WorkspaceNotFound
-from codehub.domain.states import CANCELLABLE, DesiredState, ErrorReason, Operation, Phase
+from codehub.domain.states import CANCELLABLE, ConditionName, DesiredState, ErrorReason, Operation, Phase
 from codehub.domain.workspace import RecoverSource, Workspace
 
 ASKABLE = (DesiredState.RUNNING, DesiredState.STANDBY, DesiredState.ARCHIVED)
@@ -26,7 +27,7 @@ def in_error(workspace: Workspace) -> bool:
 
 
 def check_wish(workspace: Workspace, desired: DesiredState) -> bool:
-    """Whether the wish changes anything; asking for what is already wished is accepted and changes nothing."""
+    """Whether the wish changes anything; asking for what is already wished changes nothing and is fine."""
     check_alive(workspace)
     if desired not in ASKABLE:
         raise ValidationFailed("desired_state must be RUNNING, STANDBY or ARCHIVED.")
@@ -66,15 +67,21 @@ def check_recover(workspace: Workspace, source: RecoverSource | None, archive_op
         raise ValidationFailed("Say which archive to restore: archive_op_id is missing.")
     if source is not RecoverSource.ARCHIVE and archive_op_id is not None:
         raise ValidationFailed('archive_op_id goes with "from": "archive" only.')
-    if workspace.error_reason is ErrorReason.DataLost and source is None:
+    if source is None and home_is_lost(workspace):
         raise ValidationFailed(
             "The home of this workspace was lost. Choose what to come back with: "
             '{"from": "archive", "archive_op_id": ...} or {"from": "empty"}.'
         )
-    if workspace.error_reason is not ErrorReason.DataLost and source is RecoverSource.EMPTY:
-        raise ValidationFailed(
-            "The home of this workspace is not lost: it will not be replaced by an empty one."
-        )
+    if source is not None and holds(workspace.conditions, ConditionName.VOLUME_READY):
+        raise ValidationFailed("The home of this workspace is there: it will not be replaced.")
+
+
+def home_is_lost(workspace: Workspace) -> bool:
+    """Whether a recovery must be told what to come back with."""
+    if workspace.error_reason not in (ErrorReason.DataLost, ErrorReason.ContainerWithoutVolume):
+        return False
+    expected = ConditionName.VOLUME_READY if workspace.home_ctx else ConditionName.ARCHIVE_READY
+    return not holds(workspace.conditions, expected)
 
 
 def check_cancel(workspace: Workspace) -> None:

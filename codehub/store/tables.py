@@ -172,6 +172,7 @@ archives = Table(
     Column("unpacked", BigInteger, nullable=False),
     Column("entries", BigInteger, nullable=False),
     Column("created_at", Time, nullable=False),
+    Column("kept_until", Time),
     Column("removed_at", Time),
 )
 

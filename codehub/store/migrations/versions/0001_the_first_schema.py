@@ -262,6 +262,7 @@ def upgrade() -> None:
         sa.Column("unpacked", sa.BigInteger(), nullable=False),
         sa.Column("entries", sa.BigInteger(), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("kept_until", sa.DateTime(timezone=True), nullable=True),
         sa.Column("removed_at", sa.DateTime(timezone=True), nullable=True),
         sa.ForeignKeyConstraint(["workspace_id"], ["workspaces.id"], name=op.f("fk_archives_workspace_id")),
         sa.PrimaryKeyConstraint("archive_op_id", name=op.f("pk_archives")),

@@ -1,0 +1,113 @@
+"""A decision: the workspace as it shall be, what is to be done, and one sentence that says why."""
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from codehub.domain.effects import Effect
+from codehub.domain.errors import Failure, RetryPolicy, verdict
+from codehub.domain.judge import judge
+from codehub.domain.observation import ArchiveFact
+from codehub.domain.states import DesiredState, Operation
+from codehub.domain.workspace import Workspace
+
+
+class Event(StrEnum):
+    """What a timeline entry is about."""
+
+    CLAIMED = "claimed"
+    FINISHED = "finished"
+    FAILED = "failed"
+    ERROR = "error"
+    ARCHIVED = "archived"
+    RECOVERED = "recovered"
+    CANCELLED = "cancelled"
+    DIED = "died"
+    LOST = "lost"
+
+
+DEFAULT_TIMEOUTS = {
+    Operation.PROVISIONING: timedelta(seconds=300),
+    Operation.CREATE_EMPTY_ARCHIVE: timedelta(seconds=300),
+    Operation.STARTING: timedelta(seconds=300),
+    Operation.STOPPING: timedelta(seconds=300),
+    Operation.DELETING: timedelta(seconds=600),
+    Operation.ARCHIVING: timedelta(seconds=1800),
+    Operation.RESTORING: timedelta(seconds=1800),
+}
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The settings that decisions depend on."""
+
+    retry: RetryPolicy
+    timeouts: dict[Operation, timedelta]
+
+
+DEFAULT_RULES = Rules(RetryPolicy(), DEFAULT_TIMEOUTS)
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a decision is made in: the time, the rules, and fresh values for what it may need."""
+
+    now: datetime
+    rules: Rules
+    op_id: str
+    archive_op_id: str
+    jitter: float
+
+
+@dataclass(frozen=True)
+class Decision:
+    """`after` holds only the controller's columns changed; `desired` and `consume` go through the gate."""
+
+    sentence: str
+    after: Workspace
+    event: Event | None = None
+    effect: Effect | None = None
+    archive: ArchiveFact | None = None
+    keep_archives: bool = False
+    desired: DesiredState | None = None
+    consume: bool = False
+
+
+def settle(decision: Decision, now: datetime) -> Decision:
+    """The decision with the phase that follows from it."""
+    after = decision.after
+    phase = judge(after.conditions, after.deleted_at, after.error_reason)
+    if phase is not after.phase:
+        after = replace(after, phase=phase, phase_changed_at=now)
+    return replace(decision, after=after)
+
+
+def ended(workspace: Workspace) -> Workspace:
+    """The workspace with no operation under way."""
+    return replace(
+        workspace, operation=Operation.NONE, op_id=None, op_started_at=None, progress=None, progress_at=None
+    )
+
+
+def forgiven(workspace: Workspace) -> Workspace:
+    """The workspace with its errors forgotten."""
+    return replace(workspace, error_reason=None, error_count=0, error_message=None, next_retry_at=None)
+
+
+def failed(workspace: Workspace, failure: Failure, context: Context) -> Decision:
+    """One more failure: tried again later within the same claim, or the end of it in ERROR."""
+    outcome = verdict(failure, workspace.error_count, context.rules.retry, context.now, context.jitter)
+    during = "" if workspace.operation is Operation.NONE else f" during {workspace.operation}"
+    after = replace(
+        workspace,
+        error_reason=outcome.reason,
+        error_count=outcome.count,
+        error_message=f"{outcome.message} ({outcome.reason}{during}, {context.now:%Y-%m-%d %H:%M:%S} UTC)",
+        next_retry_at=outcome.next_retry_at,
+    )
+    if outcome.terminal:
+        after = replace(ended(after), started_at=None)
+        return Decision(f"{outcome.reason}{during}: {outcome.message}", after, Event.ERROR)
+    return Decision(
+        f"Attempt {outcome.count}{during} failed, trying again: {outcome.message}", after, Event.FAILED
+    )

@@ -1,0 +1,114 @@
+"""Which archives nothing protects. The store is listed first, the database read after."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from codehub.domain.states import Phase
+from codehub.domain.wishes import archive_op_id_of
+
+GUARD_FROM = 20
+"""From this many archives on, the mass-deletion guard applies."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An archive in the store, complete or not."""
+
+    key: str
+    workspace_id: str
+    archive_op_id: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Holder:
+    """What the database says about a workspace that may hold archives."""
+
+    archive_key: str | None
+    archive_op_id: str | None
+    phase: Phase
+    deleted_at: datetime | None
+    purged_at: datetime | None
+    kept: frozenset[str]
+    """Archive keys that a recovery left behind and that are still in their grace period."""
+
+
+@dataclass(frozen=True)
+class GcRules:
+    orphan_grace: timedelta
+    retention: timedelta
+
+
+@dataclass(frozen=True)
+class Sweep:
+    remove: tuple[Stored, ...]
+    first_seen: Mapping[str, datetime]
+    alarm: str | None
+
+
+def protection(stored: Stored, holder: Holder | None, present: Collection[str]) -> str | None:
+    """Why an archive must stay, or None. `present` are the keys that the store listed."""
+    if holder is None:
+        return None
+    if holder.purged_at is not None:
+        return None
+    if holder.phase is Phase.ERROR:
+        return "its workspace is in ERROR"
+    if holder.deleted_at is not None:
+        return "its workspace is in its grace period"
+    if stored.key == holder.archive_key:
+        return "it is the archive of its workspace"
+    if stored.archive_op_id == holder.archive_op_id:
+        return "it belongs to the last archive operation"
+    if stored.key in holder.kept:
+        return "a recovery left it behind"
+    if holder.archive_key is not None and stored.archive_op_id > archive_op_id_of(holder.archive_key):
+        return "it is newer than the archive of its workspace"
+    if holder.archive_key is not None and holder.archive_key not in present:
+        return "the archive that replaced it is not there"
+    return None
+
+
+def sweep(
+    listed: Collection[Stored],
+    holders: Mapping[str, Holder],
+    first_seen: Mapping[str, datetime],
+    rules: GcRules,
+    now: datetime,
+) -> Sweep:
+    """What to remove now, and which orphans to remember."""
+    present = {item.key for item in listed}
+    orphans = [item for item in listed if protection(item, holders.get(item.workspace_id), present) is None]
+    seen = {item.key: first_seen.get(item.key, now) for item in orphans}
+    due = tuple(item for item in orphans if now - seen[item.key] >= _grace(item, holders, rules))
+    alarm = _alarm(len(listed), orphans, holders)
+    return Sweep(() if alarm else due, seen, alarm)
+
+
+def purgeable(deleted_at: datetime, rules: GcRules, now: datetime) -> bool:
+    return now - deleted_at >= rules.retention
+
+
+def _grace(item: Stored, holders: Mapping[str, Holder], rules: GcRules) -> timedelta:
+    """Archives of workspaces that the database does not know wait as long as the trash does."""
+    unknown = item.workspace_id not in holders
+    return max(rules.retention, rules.orphan_grace) if unknown else rules.orphan_grace
+
+
+def _alarm(total: int, orphans: Iterable[Stored], holders: Mapping[str, Holder]) -> str | None:
+    """More than a tenth orphaned at once is more likely a mistake of ours than garbage.
+
+    What is expected to go does not count: archives of purged workspaces, and those that a newer archive
+    of the same workspace, itself in the store, has replaced.
+    """
+    suspicious = sum(1 for item in orphans if not _is_expected(holders.get(item.workspace_id)))
+    if total >= GUARD_FROM and suspicious * 10 > total:
+        return (
+            f"{suspicious} of {total} archives look orphaned at once: nothing is deleted. Check the database."
+        )
+    return None
+
+
+def _is_expected(holder: Holder | None) -> bool:
+    return holder is not None and (holder.purged_at is not None or holder.archive_key is not None)

@@ -1,0 +1,142 @@
+"""From one look at the world to the conditions of a workspace."""
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from codehub.domain.conditions import Condition, changed, holds
+from codehub.domain.observation import (
+    ArchiveFact,
+    Generation,
+    Observation,
+    Unknown,
+    Unlooked,
+    VolumeFact,
+)
+from codehub.domain.states import ConditionName, Operation
+from codehub.domain.wishes import archive_committed
+from codehub.domain.workspace import Workspace
+
+SILENCE = timedelta(seconds=30)
+"""How long a ready container may stay without an answer before it counts as not ready."""
+
+VANISHED = "Vanished"
+"""The reason of a condition that still holds although one look found nothing: a second look decides."""
+
+
+def observed(workspace: Workspace, look: Observation, now: datetime) -> Workspace:
+    """The workspace with the conditions that this look shows, and the route that follows from them."""
+    conditions = dict(workspace.conditions)
+    for name, condition in (
+        (ConditionName.VOLUME_READY, _volume(workspace, look, now)),
+        (ConditionName.ARCHIVE_READY, _archive(workspace, look, now)),
+        (ConditionName.CONTAINER_EXISTS, _container_exists(workspace, look, now)),
+        (ConditionName.CONTAINER_READY, _container_ready(workspace, look, now)),
+    ):
+        conditions[name] = condition
+    conditions[ConditionName.HEALTHY] = _healthy(workspace, conditions, now)
+    if conditions == workspace.conditions:
+        return _routed(workspace, look)
+    return _routed(replace(workspace, conditions=conditions, observed_at=look.at), look)
+
+
+def expected_generation(workspace: Workspace) -> str | None:
+    """The op_id that the volume's marker must carry now; None when no home is expected."""
+    if workspace.operation in (Operation.PROVISIONING, Operation.RESTORING):
+        return workspace.op_id
+    return workspace.home_ctx.op_id if workspace.home_ctx is not None else None
+
+
+def removes_volume(workspace: Workspace) -> bool:
+    """Whether a committed operation removes the home: only then may it vanish."""
+    return workspace.operation is Operation.ARCHIVING and archive_committed(workspace)
+
+
+def volume_generation(look: Observation) -> Generation | None:
+    return look.volume.generation if isinstance(look.volume, VolumeFact) else None
+
+
+def _volume(workspace: Workspace, look: Observation, now: datetime) -> Condition:
+    name, old = ConditionName.VOLUME_READY, workspace.conditions
+    if isinstance(look.volume, Unknown):
+        return changed(old, name, old[name].status, "Unobservable", look.volume.message, now)
+    generation = volume_generation(look)
+    if generation is not None and generation.op_id == expected_generation(workspace):
+        return changed(old, name, True, "Ready", "", now)
+    if workspace.home_ctx is not None and old[name].status and not removes_volume(workspace):
+        if old[name].reason != VANISHED:
+            return changed(old, name, True, VANISHED, "The home is not there; looking again.", now)
+        return changed(old, name, False, "Missing", "The home was there and is gone.", now)
+    if generation is not None:
+        return changed(old, name, False, "ForeignGeneration", f"A home of {generation.op_id} is there.", now)
+    if look.volume is not None:
+        return changed(old, name, False, "Unfinished", "A home without its marker is there.", now)
+    return changed(old, name, False, "NoVolume", "", now)
+
+
+def _archive(workspace: Workspace, look: Observation, now: datetime) -> Condition:
+    name, old = ConditionName.ARCHIVE_READY, workspace.conditions
+    if isinstance(look.archive, Unlooked):
+        return old[name]
+    if isinstance(look.archive, Unknown):
+        return changed(old, name, old[name].status, "Unobservable", look.archive.message, now)
+    if isinstance(look.archive, ArchiveFact):
+        committed = look.archive.key == workspace.archive_key
+        return changed(old, name, True, "Ready", "", now) if committed else old[name]
+    if workspace.operation.makes_archive and not archive_committed(workspace):
+        return old[name]
+    if workspace.archive_key is None:
+        return changed(old, name, False, "NoArchive", "", now)
+    if old[name].status and old[name].reason != VANISHED:
+        return changed(old, name, True, VANISHED, "The archive is not there; looking again.", now)
+    return changed(old, name, False, "Missing", f"The archive {workspace.archive_key} is not there.", now)
+
+
+def _container_exists(workspace: Workspace, look: Observation, now: datetime) -> Condition:
+    name, old = ConditionName.CONTAINER_EXISTS, workspace.conditions
+    if isinstance(look.container, Unknown):
+        return changed(old, name, old[name].status, "Unobservable", look.container.message, now)
+    if look.container is None or not look.container.exists:
+        return changed(old, name, False, "NoContainer", "", now)
+    reason = "Running" if look.container.running else "Exited"
+    return changed(old, name, True, reason, look.container.message, now)
+
+
+def _container_ready(workspace: Workspace, look: Observation, now: datetime) -> Condition:
+    name, old = ConditionName.CONTAINER_READY, workspace.conditions
+    if isinstance(look.container, Unknown):
+        return changed(old, name, old[name].status, "Unobservable", look.container.message, now)
+    container = look.container
+    if container is None or not container.exists or not container.running:
+        return changed(old, name, False, "NotRunning", "", now)
+    if container.ready:
+        return changed(old, name, True, "Ready", "", now)
+    silent = look.silent_since is not None and now - look.silent_since >= SILENCE
+    if old[name].status and not silent:
+        return changed(old, name, True, "NotAnswering", "The IDE does not answer at the moment.", now)
+    return changed(old, name, False, "NotAnswering", container.message, now)
+
+
+def _healthy(workspace: Workspace, conditions: dict[ConditionName, Condition], now: datetime) -> Condition:
+    """A container whose volume is gone is the one violation (contract 6)."""
+    broken = (
+        holds(conditions, ConditionName.CONTAINER_EXISTS)
+        and not holds(conditions, ConditionName.VOLUME_READY)
+        and workspace.home_ctx is not None
+    )
+    reason = "ContainerWithoutVolume" if broken else "Healthy"
+    return changed(workspace.conditions, ConditionName.HEALTHY, not broken, reason, "", now)
+
+
+def _routed(workspace: Workspace, look: Observation) -> Workspace:
+    """The way to the IDE is known exactly while it is ready."""
+    ready = holds(workspace.conditions, ConditionName.CONTAINER_READY)
+    if isinstance(look.container, Unknown):
+        upstream = workspace.upstream if ready else None
+    else:
+        upstream = look.container.upstream if ready and look.container is not None else None
+    return workspace if upstream == workspace.upstream else replace(workspace, upstream=upstream)
+
+
+def silent_since(previous: datetime | None, look_ready: bool, at: datetime) -> datetime | None:
+    """When a container stopped answering, as far as this controller has seen."""
+    return None if look_ready else previous or at

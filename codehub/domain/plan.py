@@ -1,0 +1,186 @@
+"""The one decision for a workspace, from what is known and what was just seen. Pure."""
+
+from dataclasses import replace
+
+from codehub.domain.conditions import holds
+from codehub.domain.decision import Context, Decision, Event, ended, failed, forgiven, settle
+from codehub.domain.errors import STABLE_AFTER, Failure, is_terminal
+from codehub.domain.judge import level_of
+from codehub.domain.observation import Observation, Unknown
+from codehub.domain.observe import VANISHED, observed
+from codehub.domain.states import ConditionName, DesiredState, ErrorReason, Level, Operation
+from codehub.domain.steps import LOST_HOME, step
+from codehub.domain.wishes import archive_key
+from codehub.domain.workspace import RecoverSource, Request, RequestKind, Workspace
+
+
+def plan(workspace: Workspace, look: Observation, context: Context) -> Decision:
+    """What to do about this workspace now, and why, in one sentence."""
+    seen = observed(workspace, look, context.now)
+    if seen.operation is not Operation.NONE:
+        decision = step(seen, look, context)
+    elif seen.purged_at is not None:
+        decision = Decision("Purged.", seen)
+    else:
+        decision = _at_rest(seen, look, context)
+    return settle(decision, context.now)
+
+
+def wanted_operation(workspace: Workspace) -> Operation:
+    """The next step from the level to the wish; one at a time, never up and down on one way."""
+    level, desired = level_of(workspace.conditions), workspace.desired_state
+    container = holds(workspace.conditions, ConditionName.CONTAINER_EXISTS)
+    if desired is DesiredState.PENDING:
+        return Operation.NONE
+    if level is Level.RUNNING:
+        return Operation.NONE if desired is DesiredState.RUNNING else Operation.STOPPING
+    if level is Level.STANDBY:
+        return _from_standby(desired, container)
+    if desired is DesiredState.DELETED:
+        return Operation.DELETING if container else Operation.NONE
+    if container:
+        return Operation.STOPPING
+    return _from_below(workspace, level, desired)
+
+
+def _from_standby(desired: DesiredState, container: bool) -> Operation:
+    if desired is DesiredState.RUNNING:
+        return Operation.STARTING
+    if container:
+        return Operation.STOPPING
+    return Operation.NONE if desired is DesiredState.STANDBY else Operation.ARCHIVING
+
+
+def _from_below(workspace: Workspace, level: Level, desired: DesiredState) -> Operation:
+    if level is Level.ARCHIVED:
+        return Operation.NONE if desired is DesiredState.ARCHIVED else Operation.RESTORING
+    if workspace.archive_key is not None:
+        return Operation.NONE
+    return Operation.CREATE_EMPTY_ARCHIVE if desired is DesiredState.ARCHIVED else Operation.PROVISIONING
+
+
+def looks_at_archive(workspace: Workspace) -> bool:
+    """Whether a look must include the archive; otherwise it is left to the hourly audit."""
+    if workspace.operation.makes_archive:
+        return True
+    conditions = workspace.conditions
+    if conditions[ConditionName.ARCHIVE_READY].reason in (VANISHED, "Unobservable", "NotObserved"):
+        return workspace.archive_key is not None
+    return workspace.archive_key is not None and level_of(conditions) is Level.PENDING
+
+
+def _at_rest(workspace: Workspace, look: Observation, context: Context) -> Decision:
+    if workspace.request is not None:
+        return _requested(workspace, workspace.request)
+    if is_terminal(workspace.error_reason):
+        return _in_error(workspace, look, context)
+    lost = _lost(workspace)
+    if lost is not None:
+        return replace(failed(workspace, lost, context), event=Event.LOST)
+    if _unsettled(workspace, look):
+        return Decision("Something could not be looked at, or vanished: looking again.", workspace)
+    died = _died(workspace, look, context)
+    if died is not None:
+        return died
+    if _has_proven_stable(workspace, context):
+        return Decision("Ready for ten minutes: earlier failures are forgiven.", forgiven(workspace))
+    return _claim(workspace, wanted_operation(workspace), context)
+
+
+def _requested(workspace: Workspace, request: Request) -> Decision:
+    """Consume a recover; a cancel that found nothing to cancel is dropped."""
+    if request.kind is RequestKind.CANCEL:
+        return Decision("Nothing is under way that could be cancelled.", workspace, consume=True)
+    after = forgiven(workspace)
+    words = "Recovered: judging anew from what is there."
+    lost = not holds(workspace.conditions, ConditionName.VOLUME_READY)
+    replaced = request.source is not None and lost
+    if replaced and request.source is RecoverSource.ARCHIVE and request.archive_op_id is not None:
+        after = _forget_home(after, archive_key(workspace.id, request.archive_op_id))
+        words = f"Recovered: restoring the archive {after.archive_key}."
+    elif replaced and request.source is RecoverSource.EMPTY:
+        after = _forget_home(after, None)
+        words = "Recovered: starting with an empty home."
+    return Decision(words, after, Event.RECOVERED, keep_archives=replaced, consume=True)
+
+
+def _forget_home(workspace: Workspace, key: str | None) -> Workspace:
+    """The owner has chosen what the lost home is replaced by; the archive is looked at anew."""
+    conditions = dict(workspace.conditions)
+    for name in (ConditionName.ARCHIVE_READY, ConditionName.HEALTHY):
+        status = name is ConditionName.HEALTHY
+        conditions[name] = replace(conditions[name], status=status, reason="NotObserved", message="")
+    return replace(workspace, home_ctx=None, archive_key=key, conditions=conditions, started_at=None)
+
+
+def _in_error(workspace: Workspace, look: Observation, context: Context) -> Decision:
+    """ERROR stays until someone recovers it; a deleted one only loses its container."""
+    container = holds(workspace.conditions, ConditionName.CONTAINER_EXISTS)
+    if workspace.deleted_at is not None and container and not isinstance(look.container, Unknown):
+        return _claim(workspace, Operation.STOPPING, context)
+    return Decision(f"In ERROR ({workspace.error_reason}) until it is recovered.", workspace)
+
+
+def _lost(workspace: Workspace) -> Failure | None:
+    """A home that was there and is gone is never papered over."""
+    volume = workspace.conditions[ConditionName.VOLUME_READY]
+    archive = workspace.conditions[ConditionName.ARCHIVE_READY]
+    if workspace.home_ctx is not None and not volume.status and volume.reason != "Unobservable":
+        if holds(workspace.conditions, ConditionName.CONTAINER_EXISTS):
+            return Failure(ErrorReason.ContainerWithoutVolume, LOST_HOME)
+        return Failure(ErrorReason.DataLost, LOST_HOME)
+    if workspace.home_ctx is None and archive.reason == "Missing" and not volume.status:
+        words = (
+            f"The archive {workspace.archive_key} is not in the store. If the store was moved, bring it back "
+            "and recover; else recover from another archive, or with an empty home."
+        )
+        return Failure(ErrorReason.DataLost, words)
+    return None
+
+
+def _unsettled(workspace: Workspace, look: Observation) -> bool:
+    if isinstance(look.container, Unknown) or isinstance(look.volume, Unknown):
+        return True
+    reasons = {workspace.conditions[name].reason for name in ConditionName}
+    return VANISHED in reasons
+
+
+def _died(workspace: Workspace, look: Observation, context: Context) -> Decision | None:
+    """A container that was ready and is wanted, but is no longer: a crash loop must end in ERROR."""
+    running = level_of(workspace.conditions) is Level.RUNNING
+    if workspace.started_at is None or running or workspace.desired_state is not DesiredState.RUNNING:
+        return None
+    after = replace(workspace, started_at=None)
+    lived = context.now - workspace.started_at
+    if look.first_look or lived >= STABLE_AFTER:
+        return Decision("The IDE is gone; starting it again.", after, Event.DIED)
+    message = workspace.conditions[ConditionName.CONTAINER_EXISTS].message
+    words = f"The IDE died {lived.total_seconds():.0f} s after its start. {message}".rstrip()
+    return failed(after, Failure(ErrorReason.ActionFailed, words), context)
+
+
+def _has_proven_stable(workspace: Workspace, context: Context) -> bool:
+    if workspace.started_at is None or workspace.error_count == 0:
+        return False
+    running = level_of(workspace.conditions) is Level.RUNNING
+    return running and context.now - workspace.started_at >= STABLE_AFTER
+
+
+def _claim(workspace: Workspace, operation: Operation, context: Context) -> Decision:
+    if operation is Operation.NONE:
+        return Decision("At rest.", workspace)
+    if workspace.next_retry_at is not None and context.now < workspace.next_retry_at:
+        return Decision(f"{operation} will be tried at {workspace.next_retry_at:%H:%M:%S}.", workspace)
+    after = replace(
+        ended(workspace),
+        operation=operation,
+        op_id=context.op_id,
+        op_started_at=context.now,
+        next_retry_at=None,
+    )
+    if operation.makes_archive:
+        after = replace(after, archive_op_id=context.archive_op_id)
+    if operation in (Operation.STOPPING, Operation.ARCHIVING):
+        after = replace(after, started_at=None)
+    level = level_of(workspace.conditions)
+    return Decision(f"{operation}: from {level} towards {workspace.desired_state}.", after, Event.CLAIMED)
