@@ -19,7 +19,7 @@ from codehub.domain.effects import (
     deletion_job_id,
     job_id,
 )
-from codehub.domain.errors import Failure
+from codehub.domain.errors import Failure, is_terminal
 from codehub.domain.judge import level_of
 from codehub.domain.observation import (
     ArchiveFact,
@@ -117,20 +117,21 @@ def _with_progress(workspace: Workspace, look: Observation, now: datetime) -> Wo
 
 def _finished(workspace: Workspace, look: Observation, context: Context) -> Decision:
     operation = workspace.operation
-    after = ended(workspace)
+    after = _after_success(ended(workspace), operation, context.now)
     if operation in (Operation.PROVISIONING, Operation.RESTORING):
         after = replace(after, home_ctx=volume_generation(look))
     if operation is Operation.ARCHIVING:
         after = replace(after, home_ctx=None)
-    if operation is Operation.STARTING:
-        after = replace(after, started_at=context.now)
-    else:
-        after = forgiven(after)
-    if operation is Operation.STARTING:
-        after = replace(after, next_retry_at=None)
     consume = workspace.request is not None and workspace.request.kind is RequestKind.CANCEL
     level = level_of(after.conditions)
     return Decision(f"{operation} is done: {level}.", after, Event.FINISHED, consume=consume)
+
+
+def _after_success(workspace: Workspace, operation: Operation, now: datetime) -> Workspace:
+    """A start is forgiven only once it has lasted, a terminal error only by a recovery."""
+    if operation is Operation.STARTING:
+        return replace(workspace, started_at=now, next_retry_at=None)
+    return workspace if is_terminal(workspace.error_reason) else forgiven(workspace)
 
 
 def _violation(workspace: Workspace) -> Failure | None:
