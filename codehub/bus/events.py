@@ -44,7 +44,6 @@ class Changes:
 
     everything: bool = False
     workspace_ids: tuple[str, ...] = ()
-    ended: bool = False
 
 
 class Feed:
@@ -53,7 +52,7 @@ class Feed:
     def __init__(self) -> None:
         self._waiting: dict[str, None] = {}
         self._everything = False
-        self._ended = False
+        self._ended = asyncio.Event()
         self._stirred = asyncio.Event()
 
     def hint(self, workspace_id: str) -> None:
@@ -70,12 +69,10 @@ class Feed:
         self._stirred.set()
 
     def end(self) -> None:
-        self._ended = True
-        self._stirred.set()
+        self._ended.set()
 
-    @property
-    def ended(self) -> bool:
-        return self._ended
+    async def wait_ended(self) -> None:
+        await self._ended.wait()
 
     async def changes(self, timeout: float) -> Changes:
         """What has happened since the last call; waits for something up to `timeout` seconds."""
@@ -84,11 +81,10 @@ class Feed:
                 await self._stirred.wait()
         except TimeoutError:
             return Changes()
-        found = Changes(self._everything, tuple(self._waiting), self._ended)
+        found = Changes(self._everything, tuple(self._waiting))
         self._everything = False
         self._waiting.clear()
-        if not self._ended:
-            self._stirred.clear()
+        self._stirred.clear()
         return found
 
 

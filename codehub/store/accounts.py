@@ -111,11 +111,10 @@ def _account(row: Row[Any]) -> Account:
     return Account(row.id, row.username, Role(row.role), row.created_at)
 
 
-async def hold(conn: AsyncConnection, user_id: str) -> None:
-    """Keep the user from being deleted until this transaction ends; Unauthorized when it already is."""
+async def hold(conn: AsyncConnection, user_id: str) -> bool:
+    """Keep the user from being deleted until this transaction ends; False when it already is."""
     query = _living.where(users.c.id == user_id).with_for_update(read=True, key_share=True)
-    if (await conn.execute(query)).first() is None:
-        raise Unauthorized
+    return (await conn.execute(query)).first() is not None
 
 
 async def _hold_as_verified(conn: AsyncConnection, row: Row[Any]) -> None:

@@ -1,0 +1,76 @@
+"""`/admin`: the whole installation at a glance. For admins."""
+
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel
+
+from codehub.api.guards import Admin
+from codehub.api.services import Shared
+from codehub.api.views import WorkspacePage, WorkspaceView, owned_view
+from codehub.api.words import Words
+from codehub.api.workspaces import Limit, Offset, page_of
+from codehub.domain.states import Phase
+from codehub.store import gate, workspace_reads
+from codehub.store.workspace_reads import Leader, Selection
+
+router = APIRouter(prefix="/admin", tags=["admin"])
+
+
+class LimitsView(BaseModel):
+    max_running_per_user: int
+    max_running_global: int
+
+
+class LeaderView(BaseModel):
+    holder: str
+    epoch: int
+    heartbeat_at: datetime | None
+
+
+class OverviewView(BaseModel):
+    phases: dict[Phase, int]
+    running: int
+    limits: LimitsView
+    users: int
+    leader: LeaderView | None
+    errors: list[WorkspaceView]
+
+
+@router.get("/workspaces")
+async def list_all_workspaces(
+    _admin: Admin,
+    services: Shared,
+    limit: Limit = 50,
+    offset: Offset = 0,
+    phase: Phase | None = None,
+    q: Annotated[Words, Query()] = "",
+    trash: bool = False,
+) -> WorkspacePage:
+    return await page_of(services, Selection(None, phase, q, trash), limit, offset)
+
+
+@router.get("/overview")
+async def get_overview(admin: Admin, services: Shared) -> OverviewView:
+    """`running` counts as the limits do: what is wished to run, and whatever still has a container."""
+    config = services.config
+    async with services.engine.connect() as conn:
+        seen = await workspace_reads.overview(conn)
+        usage = await gate.usage(conn, admin.user_id)
+    return OverviewView(
+        phases=seen.phases,
+        running=usage.everyone,
+        limits=LimitsView(
+            max_running_per_user=config.limits.per_user, max_running_global=config.limits.everyone
+        ),
+        users=seen.users,
+        leader=_leader_view(seen.leader),
+        errors=[owned_view(owned, config) for owned in seen.errors],
+    )
+
+
+def _leader_view(leader: Leader | None) -> LeaderView | None:
+    if leader is None:
+        return None
+    return LeaderView(holder=leader.holder, epoch=leader.epoch, heartbeat_at=leader.heartbeat_at)

@@ -1,0 +1,116 @@
+"""The API as one ASGI application."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from typing import Any, Final
+
+from fastapi import APIRouter, FastAPI, Request, Response
+from redis.asyncio import Redis
+
+from codehub.api import (
+    admin,
+    errors,
+    events,
+    health,
+    images,
+    session,
+    users,
+    workspace_actions,
+    workspaces,
+)
+from codehub.api.bodies import BodyLimitMiddleware
+from codehub.api.csrf import CsrfMiddleware
+from codehub.api.dashboard import Dashboard
+from codehub.api.headers import SecurityHeadersMiddleware
+from codehub.api.metrics import Metrics, MetricsMiddleware
+from codehub.api.services import Config, Services
+from codehub.api.session_ends import SessionEnds
+from codehub.bus.events import Subscriptions
+from codehub.domain.problems import NotFound
+from codehub.settings import Settings
+from codehub.store.engine import create_engine
+
+PREFIX: Final = "/api/v1"
+POOL_SIZE: Final = 20
+
+_ERROR_STATUSES: Final = (401, 403, 404, 409, 413, 422, 429, 503)
+_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
+    status: {"model": errors.ErrorEnvelope} for status in _ERROR_STATUSES
+}
+
+
+def create_app(settings: Settings) -> FastAPI:
+    config = Config(settings)
+    _ = config.images  # a wrong images file is an error at start, not at the first call
+    app = FastAPI(
+        title="CodeHub",
+        openapi_url=f"{PREFIX}/openapi.json",
+        docs_url=None,  # their pages load scripts from elsewhere
+        redoc_url=None,
+        lifespan=_lifespan(config),
+        redirect_slashes=False,
+    )
+    app.state.metrics = Metrics()
+    errors.install(app)
+    app.include_router(_api())
+    app.include_router(health.router)
+    _add_fallback(app)
+    app.add_middleware(BodyLimitMiddleware)
+    app.add_middleware(
+        CsrfMiddleware,
+        own_origin=settings.base_url,
+        cookie_name=config.cookie_name,
+        login_path=f"{PREFIX}/login",
+    )
+    app.add_middleware(SecurityHeadersMiddleware)
+    app.add_middleware(MetricsMiddleware, metrics=app.state.metrics)
+    return app
+
+
+def _api() -> APIRouter:
+    api = APIRouter(prefix=PREFIX, responses=_ERRORS)
+    for resource in (session, workspaces, workspace_actions, events, images, users, admin):
+        api.include_router(resource.router)
+    return api
+
+
+def _add_fallback(app: FastAPI) -> None:
+    dashboard = Dashboard()
+
+    @app.api_route("/api", methods=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"], include_in_schema=False)
+    @app.api_route(
+        "/api/{path:path}",
+        methods=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"],
+        include_in_schema=False,
+    )
+    async def unknown_call() -> Response:
+        raise NotFound
+
+    @app.api_route("/{path:path}", methods=["GET", "HEAD"], include_in_schema=False)
+    async def dashboard_file(path: str, request: Request) -> Response:
+        return await dashboard.answer(path, request.scope)
+
+
+def _lifespan(config: Config) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        settings = config.settings
+        engine = create_engine(settings.database_url, pool_size=POOL_SIZE)
+        redis = Redis.from_url(settings.redis_url, socket_connect_timeout=3, socket_timeout=5)
+        subscriptions = Subscriptions(redis, settings.redis_channel_sse_prefix)
+        session_ends = SessionEnds(settings.database_url, engine)
+        app.state.services = Services(config, engine, redis, subscriptions, session_ends)
+        listeners = [asyncio.create_task(subscriptions.run()), asyncio.create_task(session_ends.run())]
+        try:
+            yield
+        finally:
+            subscriptions.end_all()
+            for task in listeners:
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+            await redis.aclose()
+            await engine.dispose()
+
+    return lifespan

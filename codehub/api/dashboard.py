@@ -1,0 +1,58 @@
+"""The dashboard's files, for every path that is not the API's."""
+
+from pathlib import Path
+from typing import Final
+
+from fastapi.responses import FileResponse, HTMLResponse, Response
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+
+from codehub.api.errors import envelope
+
+IMMUTABLE: Final = "public, max-age=31536000, immutable"
+REVALIDATE: Final = "no-cache"
+
+_MISSING: Final = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>CodeHub</title></head>
+<body><h1>CodeHub</h1><p>The dashboard is not built yet. <code>make install</code> builds it.</p>
+<p>The API works: <a href="/api/v1/openapi.json">/api/v1/openapi.json</a></p></body></html>
+"""
+
+
+def find_dist() -> Path | None:
+    """Where the built dashboard is: inside an installed package, or in a checkout."""
+    package = Path(__file__).resolve().parent.parent
+    for candidate in (package / "dashboard", package.parent / "web" / "dist"):
+        if (candidate / "index.html").is_file():
+            return candidate
+    return None
+
+
+class Dashboard:
+    """Files as they are, and the page itself for every other path: the page knows its own routes."""
+
+    def __init__(self, dist: Path | None = None) -> None:
+        self._fixed = dist
+        self._dist: Path | None = None
+        self._files: StaticFiles | None = None
+
+    async def answer(self, path: str, scope: Scope) -> Response:
+        files = self._current_files()
+        if files is None or self._dist is None:
+            return HTMLResponse(_MISSING, status_code=503, headers={"Cache-Control": "no-store"})
+        found, stat = files.lookup_path(path) if path and "\0" not in path else ("", None)
+        if stat is not None and Path(found).is_file():
+            response = files.file_response(found, stat, scope)
+            response.headers["Cache-Control"] = IMMUTABLE if path.startswith("assets/") else REVALIDATE
+            return response
+        if path.startswith("assets/"):
+            return envelope(404, "NOT_FOUND", "There is nothing here.")
+        return FileResponse(self._dist / "index.html", headers={"Cache-Control": REVALIDATE})
+
+    def _current_files(self) -> StaticFiles | None:
+        """Looked for until found, so that a dashboard that is built later needs no restart."""
+        if self._files is None:
+            self._dist = self._fixed if self._fixed is not None else find_dist()
+            if self._dist is not None and (self._dist / "index.html").is_file():
+                self._files = StaticFiles(directory=self._dist)
+        return self._files

@@ -1,0 +1,110 @@
+"""Every error leaves in one envelope: `{"error": {"code", "message"}}`."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+from redis.exceptions import ConnectionError as RedisConnectionError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from starlette.exceptions import HTTPException
+
+from codehub.domain.problems import Problem
+
+log = structlog.get_logger(__name__)
+
+_CODES: Final[Mapping[int, tuple[str, str]]] = {
+    400: ("VALIDATION_ERROR", "The body is not valid JSON."),
+    404: ("NOT_FOUND", "There is nothing here."),
+    405: ("METHOD_NOT_ALLOWED", "This address does not take this method."),
+}
+
+
+class ErrorDetail(BaseModel):
+    code: str
+    message: str
+
+
+class ErrorEnvelope(BaseModel):
+    """What every refused or failed call answers."""
+
+    error: ErrorDetail
+
+
+def envelope(status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    return JSONResponse(
+        {"error": {"code": code, "message": message}}, status, headers=dict(headers or {}) or None
+    )
+
+
+def problem_response(problem: Problem) -> JSONResponse:
+    headers = {} if problem.retry_after is None else {"Retry-After": str(problem.retry_after)}
+    if problem.status == 429 and not headers:
+        headers["Retry-After"] = "5"
+    return envelope(problem.status, problem.code, problem.message, headers)
+
+
+def unavailable() -> JSONResponse:
+    return envelope(
+        503,
+        "UNAVAILABLE",
+        "The database does not answer. Try again shortly; /readyz says what is wrong.",
+        {"Retry-After": "2"},
+    )
+
+
+def describe(errors: Sequence[Any]) -> str:
+    """The first few complaints in one line, each with the field that it is about, and no input echoed."""
+    lines = []
+    for error in errors[:5]:
+        place = [str(part) for part in error.get("loc", ())]
+        field = ".".join(place[1:] if place[:1] in (["body"], ["query"], ["path"]) else place)
+        words = str(error.get("msg", "is not valid")).removeprefix("Value error, ")
+        lines.append(f"{field[:100]}: {words}" if field else words)
+    return "; ".join(lines).encode("utf-8", "replace").decode() or "The request is not valid."
+
+
+def install(app: FastAPI) -> None:
+    app.add_exception_handler(Problem, _on_problem)
+    app.add_exception_handler(RequestValidationError, _on_validation_error)
+    app.add_exception_handler(HTTPException, _on_http_exception)
+    for lost in (OperationalError, InterfaceError, PoolTimeout, RedisConnectionError, OSError, DBAPIError):
+        app.add_exception_handler(lost, _on_lost_connection)
+    app.add_exception_handler(Exception, _on_surprise)
+
+
+async def _on_problem(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, Problem)
+    return problem_response(error)
+
+
+async def _on_validation_error(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    return envelope(422, "VALIDATION_ERROR", describe(error.errors()))
+
+
+async def _on_http_exception(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    code, message = _CODES.get(error.status_code, ("HTTP_ERROR", str(error.detail)))
+    status = 422 if error.status_code == 400 else error.status_code
+    return envelope(status, code, message, error.headers)
+
+
+async def _on_lost_connection(request: Request, error: Exception) -> JSONResponse:
+    if isinstance(error, DBAPIError) and not _means_lost(error):
+        return await _on_surprise(request, error)
+    log.warning("a call failed: a dependency does not answer", path=request.url.path, error=str(error))
+    return unavailable()
+
+
+def _means_lost(error: DBAPIError) -> bool:
+    return error.connection_invalidated or isinstance(error, OperationalError | InterfaceError)
+
+
+async def _on_surprise(request: Request, error: Exception) -> JSONResponse:
+    log.error("a call failed", path=request.url.path, method=request.method, exc_info=error)
+    return envelope(500, "INTERNAL_ERROR", "Something went wrong inside CodeHub. It has been logged.")

@@ -1,0 +1,97 @@
+"""Who is calling, and what they may do to a workspace."""
+
+import re
+from datetime import UTC, datetime
+from typing import Annotated, Final
+
+from fastapi import Depends, Path, Request
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from codehub.api.services import Shared
+from codehub.domain.problems import Forbidden, NotFound, Unauthorized, WorkspaceNotFound
+from codehub.store import workspace_reads
+from codehub.store.sessions import Session, find_session, hash_of
+from codehub.store.workspace_reads import OwnedWorkspace
+
+_ULID: Final = re.compile(r"[0-7][0-9a-hjkmnp-tv-z]{25}")
+
+
+async def _current_session(request: Request, services: Shared) -> Session:
+    session_id = request.cookies.get(services.config.cookie_name)
+    if not session_id:
+        raise Unauthorized
+    async with services.engine.connect() as conn:
+        session = await find_session(conn, hash_of(session_id), datetime.now(UTC))
+    if session is None:
+        raise Unauthorized("Your session is over. Sign in again.")
+    return session
+
+
+Caller = Annotated[Session, Depends(_current_session)]
+
+
+async def _admin(session: Caller) -> Session:
+    if not session.is_admin:
+        raise Forbidden("Only an admin may do this.")
+    return session
+
+
+Admin = Annotated[Session, Depends(_admin)]
+
+
+def _workspace_id(workspace_id: Annotated[str, Path()]) -> str:
+    if not _ULID.fullmatch(workspace_id):
+        raise WorkspaceNotFound
+    return workspace_id
+
+
+def _user_id(user_id: Annotated[str, Path()]) -> str:
+    if not _ULID.fullmatch(user_id):
+        raise NotFound("There is no such user.")
+    return user_id
+
+
+WorkspaceId = Annotated[str, Depends(_workspace_id)]
+UserId = Annotated[str, Depends(_user_id)]
+
+
+def client_address(request: Request) -> str:
+    """What the gateway says: only it reaches this socket, and its entry is the last one."""
+    forwarded = request.headers.get("x-forwarded-for", "")
+    return forwarded.rsplit(",", 1)[-1].strip()
+
+
+async def reach_own(conn: AsyncConnection, session: Session, workspace_id: str) -> OwnedWorkspace:
+    """The caller's own living workspace. What exists and is another's is 403, as at the gateway."""
+    owned = await _living(conn, workspace_id)
+    if owned.workspace.owner_id != session.user_id:
+        raise Forbidden("This workspace belongs to someone else.")
+    return owned
+
+
+async def reach(conn: AsyncConnection, session: Session, workspace_id: str) -> OwnedWorkspace:
+    """A living workspace that is the caller's own, or any for an admin."""
+    owned = await _living(conn, workspace_id)
+    _refuse_others(owned, session)
+    return owned
+
+
+async def reach_even_deleted(conn: AsyncConnection, session: Session, workspace_id: str) -> OwnedWorkspace:
+    """As `reach`, but the trash counts as well."""
+    owned = await workspace_reads.find(conn, workspace_id)
+    if owned is None:
+        raise WorkspaceNotFound
+    _refuse_others(owned, session)
+    return owned
+
+
+async def _living(conn: AsyncConnection, workspace_id: str) -> OwnedWorkspace:
+    owned = await workspace_reads.find(conn, workspace_id)
+    if owned is None or owned.workspace.deleted_at is not None:
+        raise WorkspaceNotFound
+    return owned
+
+
+def _refuse_others(owned: OwnedWorkspace, session: Session) -> None:
+    if owned.workspace.owner_id != session.user_id and not session.is_admin:
+        raise Forbidden("This workspace belongs to someone else.")

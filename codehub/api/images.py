@@ -1,0 +1,30 @@
+"""`/images`: what a workspace can be made from."""
+
+from fastapi import APIRouter
+from pydantic import BaseModel
+
+from codehub.api.guards import Caller
+from codehub.api.services import Shared
+
+router = APIRouter(prefix="/images", tags=["images"])
+
+
+class ImageView(BaseModel):
+    name: str
+    title: str
+    default: bool
+
+
+class Images(BaseModel):
+    items: list[ImageView]
+
+
+@router.get("")
+async def list_images(_caller: Caller, services: Shared) -> Images:
+    config = services.config
+    return Images(
+        items=[
+            ImageView(name=image.name, title=image.title, default=image.name == config.default_image)
+            for image in config.images
+        ]
+    )

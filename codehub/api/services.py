@@ -1,0 +1,74 @@
+"""What the handlers of one process share."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated
+
+from fastapi import Depends, Request
+from redis.asyncio import Redis
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from codehub.api.session_ends import SessionEnds
+from codehub.bus.events import Subscriptions
+from codehub.domain.images import BUILT_IN, Image, parse_images
+from codehub.domain.limits import Limits
+from codehub.domain.ttl import TtlDefaults
+from codehub.settings import Settings
+from codehub.store.gate import Backends
+
+
+@dataclass(frozen=True)
+class Config:
+    """The settings in the words of the domain."""
+
+    settings: Settings
+
+    @cached_property
+    def limits(self) -> Limits:
+        return Limits(self.settings.limits_max_running_per_user, self.settings.limits_max_running_global)
+
+    @cached_property
+    def ttl(self) -> TtlDefaults:
+        return TtlDefaults(self.settings.ttl_standby_seconds, self.settings.ttl_archive_seconds)
+
+    @cached_property
+    def backends(self) -> Backends:
+        return Backends(instance=self.settings.runtime, storage="local-dir")
+
+    @cached_property
+    def images(self) -> tuple[Image, ...]:
+        """What can be chosen: the images that this runtime can start."""
+        text = self.settings.images_text
+        known = BUILT_IN if text is None else parse_images(text)
+        return tuple(image for image in known if getattr(image, self.settings.runtime) is not None)
+
+    @cached_property
+    def default_image(self) -> str | None:
+        """The image that says so, or the first where the runtime cannot start that one."""
+        names = [image.name for image in self.images if image.default] + [image.name for image in self.images]
+        return names[0] if names else None
+
+    @cached_property
+    def https(self) -> bool:
+        return self.settings.base_url.startswith("https://")
+
+    @cached_property
+    def cookie_name(self) -> str:
+        return "__Host-session" if self.https else "session"
+
+
+@dataclass(frozen=True)
+class Services:
+    config: Config
+    engine: AsyncEngine
+    redis: Redis
+    subscriptions: Subscriptions
+    session_ends: SessionEnds
+
+
+def _services(request: Request) -> Services:
+    found: Services = request.app.state.services
+    return found
+
+
+Shared = Annotated[Services, Depends(_services)]

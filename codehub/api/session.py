@@ -1,0 +1,97 @@
+"""`/login`, `/logout`, `/session`: signing in and out."""
+
+from typing import Literal
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel
+
+from codehub.api.guards import Caller, client_address
+from codehub.api.services import Config, Shared
+from codehub.api.views import UserView
+from codehub.api.words import Body, Secret, Words
+from codehub.store import accounts, gate, sessions
+
+router = APIRouter(tags=["session"])
+
+
+class Credentials(Body):
+    username: Words
+    password: Secret
+
+
+class PasswordChange(Body):
+    current: Secret
+    new: Secret
+
+
+class SignedIn(BaseModel):
+    user: UserView
+
+
+class RunningLimits(BaseModel):
+    max_running_per_user: int
+    running: int
+
+
+class TtlDefaultsView(BaseModel):
+    standby_seconds: int
+    archive_seconds: int
+
+
+class SessionView(BaseModel):
+    user: UserView
+    limits: RunningLimits
+    ttl: TtlDefaultsView
+    apps_mode: Literal["origin", "path"]
+
+
+@router.post("/login")
+async def login(body: Credentials, request: Request, response: Response, services: Shared) -> SignedIn:
+    signed_in = await accounts.sign_in(services.engine, body.username, body.password, client_address(request))
+    set_session_cookie(response, signed_in.session_id, services.config)
+    return SignedIn(user=UserView.of_account(signed_in.account))
+
+
+def set_session_cookie(response: Response, session_id: str, config: Config) -> None:
+    response.set_cookie(
+        config.cookie_name,
+        session_id,
+        max_age=int(sessions.LIFETIME.total_seconds()),
+        path="/",
+        secure=config.https,
+        httponly=True,
+        samesite="lax",
+    )
+
+
+@router.post("/logout", status_code=204)
+async def logout(session: Caller, services: Shared) -> Response:
+    async with services.engine.begin() as conn:
+        await sessions.end_session(conn, session.id_hash)
+    response = Response(status_code=204)
+    config = services.config
+    response.delete_cookie(config.cookie_name, path="/", secure=config.https, httponly=True, samesite="lax")
+    return response
+
+
+@router.get("/session")
+async def get_session(session: Caller, services: Shared) -> SessionView:
+    config = services.config
+    async with services.engine.connect() as conn:
+        usage = await gate.usage(conn, session.user_id)
+    return SessionView(
+        user=UserView.of_session(session),
+        limits=RunningLimits(max_running_per_user=config.limits.per_user, running=usage.user),
+        ttl=TtlDefaultsView(standby_seconds=config.ttl.standby, archive_seconds=config.ttl.archive),
+        apps_mode="origin" if config.settings.apps_host else "path",
+    )
+
+
+@router.post("/session/password", status_code=204)
+async def change_password(
+    body: PasswordChange, request: Request, session: Caller, services: Shared
+) -> Response:
+    await accounts.change_own_password(
+        services.engine, session, body.current, body.new, client_address(request)
+    )
+    return Response(status_code=204)

@@ -1,0 +1,66 @@
+"""`/users`: who may sign in. For admins."""
+
+from typing import Literal
+
+from fastapi import APIRouter, Response
+from pydantic import BaseModel
+
+from codehub.api.guards import Admin, UserId
+from codehub.api.services import Shared
+from codehub.api.views import AccountView
+from codehub.api.words import Body, Secret, Words
+from codehub.api.workspaces import Limit, Offset
+from codehub.domain.states import Role
+from codehub.store import accounts
+
+router = APIRouter(prefix="/users", tags=["users"])
+
+RoleName = Literal["user", "admin"]
+
+
+class NewUser(Body):
+    username: Words
+    password: Secret
+    role: RoleName = "user"
+
+
+class UserChanges(Body):
+    password: Secret = ""
+    role: RoleName = "user"
+
+
+class UserPage(BaseModel):
+    items: list[AccountView]
+    total: int
+
+
+@router.get("")
+async def list_users(_admin: Admin, services: Shared, limit: Limit = 200, offset: Offset = 0) -> UserPage:
+    async with services.engine.connect() as conn:
+        found, total = await accounts.list_accounts(conn, limit, offset)
+    return UserPage(items=[AccountView.of_account(account) for account in found], total=total)
+
+
+@router.post("", status_code=201)
+async def create_user(body: NewUser, _admin: Admin, services: Shared) -> AccountView:
+    account = await accounts.create_account(services.engine, body.username, body.password, Role(body.role))
+    return AccountView.of_account(account)
+
+
+@router.patch("/{user_id}")
+async def change_user(user_id: UserId, body: UserChanges, admin: Admin, services: Shared) -> AccountView:
+    given = body.model_fields_set
+    account = await accounts.change_account(
+        services.engine,
+        user_id,
+        password=body.password if "password" in given else None,
+        role=Role(body.role) if "role" in given else None,
+        spare=admin.id_hash,
+    )
+    return AccountView.of_account(account)
+
+
+@router.delete("/{user_id}", status_code=204)
+async def delete_user(user_id: UserId, admin: Admin, services: Shared) -> Response:
+    await accounts.delete_account(services.engine, user_id, actor=admin.username)
+    return Response(status_code=204)

@@ -1,0 +1,153 @@
+"""Workspaces and people as the API shows them."""
+
+from datetime import datetime, timedelta
+from typing import Literal
+
+from pydantic import BaseModel
+
+from codehub.api.services import Config
+from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase, Role
+from codehub.domain.ttl import archive_at, standby_at
+from codehub.domain.workspace import Workspace
+from codehub.store.accounts import Account
+from codehub.store.sessions import Session
+from codehub.store.workspace_reads import OwnedWorkspace
+
+
+class UserView(BaseModel):
+    id: str
+    username: str
+    role: Role
+
+    @classmethod
+    def of_session(cls, session: Session) -> "UserView":
+        return cls(id=session.user_id, username=session.username, role=session.role)
+
+    @classmethod
+    def of_account(cls, account: Account) -> "UserView":
+        return cls(id=account.id, username=account.username, role=account.role)
+
+
+class AccountView(UserView):
+    created_at: datetime
+
+    @classmethod
+    def of_account(cls, account: Account) -> "AccountView":
+        return cls(id=account.id, username=account.username, role=account.role, created_at=account.created_at)
+
+
+class OwnerView(BaseModel):
+    id: str
+    username: str
+
+
+class ConditionView(BaseModel):
+    status: Literal["True", "False"]
+    reason: str
+    message: str
+    last_transition_time: datetime
+
+
+class ProgressView(BaseModel):
+    bytes: int
+    total: int | None
+    files: int | None
+
+
+class WorkspaceView(BaseModel):
+    id: str
+    name: str
+    description: str
+    memo: str
+    image_ref: str
+    owner: OwnerView
+    phase: Phase
+    operation: Operation
+    desired_state: DesiredState
+    conditions: dict[str, ConditionView]
+    error_reason: ErrorReason | None
+    error_count: int
+    error_message: str | None
+    progress: ProgressView | None
+    has_archive: bool
+    url: str
+    created_at: datetime
+    updated_at: datetime
+    last_access_at: datetime
+    phase_changed_at: datetime
+    op_started_at: datetime | None
+    standby_at: datetime | None
+    archive_at: datetime | None
+    keep_until: datetime | None
+    standby_ttl_seconds: int | None
+    archive_ttl_seconds: int | None
+    deleted_at: datetime | None
+    purge_at: datetime | None
+
+
+class WorkspacePage(BaseModel):
+    items: list[WorkspaceView]
+    total: int
+
+
+def workspace_view(workspace: Workspace, owner_name: str, config: Config) -> WorkspaceView:
+    return WorkspaceView(
+        id=workspace.id,
+        name=workspace.name,
+        description=workspace.description,
+        memo=workspace.memo,
+        image_ref=workspace.image_ref,
+        owner=OwnerView(id=workspace.owner_id, username=owner_name),
+        phase=workspace.phase,
+        operation=workspace.operation,
+        desired_state=workspace.desired_state,
+        conditions=_conditions(workspace),
+        error_reason=workspace.error_reason,
+        error_count=workspace.error_count,
+        error_message=workspace.error_message,
+        progress=_progress(workspace),
+        has_archive=workspace.archive_key is not None,
+        url=f"{config.settings.base_url}/w/{workspace.id}/",
+        created_at=workspace.created_at,
+        updated_at=workspace.updated_at,
+        last_access_at=workspace.last_access_at,
+        phase_changed_at=workspace.phase_changed_at,
+        op_started_at=workspace.op_started_at,
+        standby_at=standby_at(workspace, config.ttl),
+        archive_at=archive_at(workspace, config.ttl),
+        keep_until=workspace.keep_until,
+        standby_ttl_seconds=workspace.standby_ttl_seconds,
+        archive_ttl_seconds=workspace.archive_ttl_seconds,
+        deleted_at=workspace.deleted_at,
+        purge_at=_purge_at(workspace, config),
+    )
+
+
+def owned_view(owned: OwnedWorkspace, config: Config) -> WorkspaceView:
+    return workspace_view(owned.workspace, owned.owner_name, config)
+
+
+def _conditions(workspace: Workspace) -> dict[str, ConditionView]:
+    return {
+        name.value: ConditionView(
+            status="True" if condition.status else "False",
+            reason=condition.reason,
+            message=condition.message,
+            last_transition_time=condition.last_transition_time,
+        )
+        for name, condition in workspace.conditions.items()
+    }
+
+
+def _progress(workspace: Workspace) -> ProgressView | None:
+    """Progress belongs to the operation under way; what an earlier one left behind is not shown."""
+    if workspace.progress is None or workspace.operation is Operation.NONE:
+        return None
+    seen = workspace.progress
+    return ProgressView(bytes=seen.bytes, total=seen.total, files=seen.files)
+
+
+def _purge_at(workspace: Workspace, config: Config) -> datetime | None:
+    if workspace.deleted_at is None:
+        return None
+    return workspace.deleted_at + timedelta(seconds=config.settings.trash_retention_seconds)

@@ -1,0 +1,127 @@
+"""`/workspaces/{id}/...`: what one asks of a workspace, and its history."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Literal
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+
+from codehub.api.guards import Caller, WorkspaceId, reach, reach_even_deleted, reach_own
+from codehub.api.services import Shared
+from codehub.api.views import WorkspaceView, workspace_view
+from codehub.api.words import Body
+from codehub.domain.problems import InvalidState, ValidationFailed
+from codehub.domain.workspace import RecoverSource
+from codehub.store import accounts, gate, workspace_reads
+
+router = APIRouter(prefix="/workspaces/{workspace_id}", tags=["workspaces"])
+
+
+class Nothing(Body):
+    """No choices."""
+
+
+class Recovery(Body):
+    """Without a choice the workspace comes back as it is; a lost home needs one."""
+
+    source: Literal["archive", "empty"] | None = Field(default=None, alias="from")
+    archive_op_id: Annotated[str, Field(pattern=r"^[0-9a-z]{26}$")] | None = None
+
+    @property
+    def recover_from(self) -> gate.RecoverFrom | None:
+        if self.source is None:
+            if self.archive_op_id is not None:
+                raise ValidationFailed('archive_op_id goes with "from": "archive" only.')
+            return None
+        return gate.RecoverFrom(RecoverSource(self.source), self.archive_op_id)
+
+
+class Extension(Body):
+    seconds: Annotated[int, Field(ge=1, le=604_800)]
+
+
+class TimelineItem(BaseModel):
+    at: datetime
+    actor: str
+    event: str
+    message: str
+    operation: str | None
+
+
+class Timeline(BaseModel):
+    items: list[TimelineItem]
+
+
+class ArchiveItem(BaseModel):
+    archive_op_id: str
+    created_at: datetime
+    bytes: int
+    current: bool
+
+
+class Archives(BaseModel):
+    items: list[ArchiveItem]
+
+
+@router.post("/recover")
+async def recover_workspace(
+    workspace_id: WorkspaceId, session: Caller, services: Shared, body: Recovery | None = None
+) -> WorkspaceView:
+    source = (body or Recovery()).recover_from
+    config = services.config
+    async with services.engine.begin() as conn:
+        owned = await reach(conn, session, workspace_id)
+        workspace = await gate.recover(
+            conn, workspace_id, actor=session.username, limits=config.limits, source=source
+        )
+    return workspace_view(workspace, owned.owner_name, config)
+
+
+@router.post("/cancel")
+async def cancel_operation(
+    workspace_id: WorkspaceId, session: Caller, services: Shared, body: Nothing | None = None
+) -> WorkspaceView:
+    async with services.engine.begin() as conn:
+        owned = await reach_own(conn, session, workspace_id)
+        workspace = await gate.cancel(conn, workspace_id, actor=session.username)
+    return workspace_view(workspace, owned.owner_name, services.config)
+
+
+@router.post("/undelete")
+async def undelete_workspace(
+    workspace_id: WorkspaceId, session: Caller, services: Shared, body: Nothing | None = None
+) -> WorkspaceView:
+    config = services.config
+    async with services.engine.begin() as conn:
+        owned = await reach_even_deleted(conn, session, workspace_id)
+        if not await accounts.hold(conn, owned.workspace.owner_id):
+            raise InvalidState("The owner of this workspace was deleted: it has nobody to come back to.")
+        workspace = await gate.undelete(conn, workspace_id, actor=session.username, limits=config.limits)
+    return workspace_view(workspace, owned.owner_name, config)
+
+
+@router.post("/extend")
+async def extend_workspace(
+    workspace_id: WorkspaceId, body: Extension, session: Caller, services: Shared
+) -> WorkspaceView:
+    until = datetime.now(UTC) + timedelta(seconds=body.seconds)
+    async with services.engine.begin() as conn:
+        owned = await reach_own(conn, session, workspace_id)
+        workspace = await gate.extend(conn, workspace_id, until=until, actor=session.username)
+    return workspace_view(workspace, owned.owner_name, services.config)
+
+
+@router.get("/timeline")
+async def get_timeline(workspace_id: WorkspaceId, session: Caller, services: Shared) -> Timeline:
+    async with services.engine.connect() as conn:
+        await reach_even_deleted(conn, session, workspace_id)
+        entries = await workspace_reads.timeline_of(conn, workspace_id)
+    return Timeline(items=[TimelineItem(**vars(entry)) for entry in entries])
+
+
+@router.get("/archives")
+async def get_archives(workspace_id: WorkspaceId, session: Caller, services: Shared) -> Archives:
+    async with services.engine.connect() as conn:
+        owned = await reach_even_deleted(conn, session, workspace_id)
+        found = await workspace_reads.archives_of(conn, owned.workspace)
+    return Archives(items=[ArchiveItem(**vars(archive)) for archive in found])

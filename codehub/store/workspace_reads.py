@@ -1,0 +1,183 @@
+"""What people read about workspaces. Nothing here writes."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, RowMapping, Select, func, or_, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from codehub.domain.states import Phase
+from codehub.domain.wishes import archive_op_id_of
+from codehub.domain.workspace import Workspace
+from codehub.store.rows import to_workspace
+from codehub.store.tables import archives, leadership, timeline, users, workspaces
+
+TIMELINE_LENGTH = 200
+ERRORS_SHOWN = 50
+
+
+@dataclass(frozen=True)
+class OwnedWorkspace:
+    workspace: Workspace
+    owner_name: str
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which workspaces a list shows: of one owner or of all (None), living or in the trash."""
+
+    owner_id: str | None
+    phase: Phase | None = None
+    words: str = ""
+    trash: bool = False
+
+
+@dataclass(frozen=True)
+class TimelineEntry:
+    at: datetime
+    actor: str
+    event: str
+    message: str
+    operation: str | None
+
+
+@dataclass(frozen=True)
+class Archive:
+    archive_op_id: str
+    created_at: datetime
+    bytes: int
+    current: bool
+
+
+@dataclass(frozen=True)
+class Leader:
+    holder: str
+    epoch: int
+    heartbeat_at: datetime | None
+    heartbeat_age: float | None
+
+
+@dataclass(frozen=True)
+class Overview:
+    phases: dict[Phase, int]
+    users: int
+    leader: Leader | None
+    errors: list[OwnedWorkspace]
+
+
+def _owned() -> Select[Any]:
+    return select(workspaces, users.c.username.label("owner_name")).join(
+        users, users.c.id == workspaces.c.owner_id
+    )
+
+
+def _to_owned(row: RowMapping) -> OwnedWorkspace:
+    columns = {column.name: row[column.name] for column in workspaces.columns}
+    return OwnedWorkspace(to_workspace(columns), row["owner_name"])  # type: ignore[arg-type]
+
+
+async def find(conn: AsyncConnection, workspace_id: str) -> OwnedWorkspace | None:
+    """The workspace, deleted or not, until it is purged."""
+    query = _owned().where(workspaces.c.id == workspace_id, workspaces.c.purged_at.is_(None))
+    row = (await conn.execute(query)).mappings().one_or_none()
+    return None if row is None else _to_owned(row)
+
+
+async def find_living(
+    conn: AsyncConnection, owner_id: str, workspace_ids: tuple[str, ...]
+) -> list[OwnedWorkspace]:
+    """Those of these workspaces that the user owns and has not deleted."""
+    query = _owned().where(
+        workspaces.c.owner_id == owner_id,
+        workspaces.c.id.in_(workspace_ids),
+        workspaces.c.deleted_at.is_(None),
+    )
+    return [_to_owned(row) for row in (await conn.execute(query)).mappings()]
+
+
+async def list_all(conn: AsyncConnection, selection: Selection) -> list[OwnedWorkspace]:
+    query = _owned().where(*_conditions(selection)).order_by(*_newest_first(selection))
+    return [_to_owned(row) for row in (await conn.execute(query)).mappings()]
+
+
+async def list_page(
+    conn: AsyncConnection, selection: Selection, limit: int, offset: int
+) -> tuple[list[OwnedWorkspace], int]:
+    """One page, and the true count of all pages."""
+    conditions = _conditions(selection)
+    total = await conn.scalar(select(func.count()).select_from(workspaces).where(*conditions))
+    query = _owned().where(*conditions).order_by(*_newest_first(selection)).limit(limit).offset(offset)
+    return [_to_owned(row) for row in (await conn.execute(query)).mappings()], total or 0
+
+
+def _conditions(selection: Selection) -> list[ColumnElement[bool]]:
+    c = workspaces.c
+    found: list[ColumnElement[bool]] = [
+        c.deleted_at.is_not(None) if selection.trash else c.deleted_at.is_(None),
+        c.purged_at.is_(None),
+    ]
+    if selection.owner_id is not None:
+        found.append(c.owner_id == selection.owner_id)
+    if selection.phase is not None:
+        found.append(c.phase == selection.phase.value)
+    if selection.words:
+        found.append(
+            or_(
+                c.name.icontains(selection.words, autoescape=True),
+                c.description.icontains(selection.words, autoescape=True),
+            )
+        )
+    return found
+
+
+def _newest_first(selection: Selection) -> tuple[ColumnElement[Any], ...]:
+    c = workspaces.c
+    return ((c.deleted_at if selection.trash else c.created_at).desc(), c.number.desc())
+
+
+async def timeline_of(conn: AsyncConnection, workspace_id: str) -> list[TimelineEntry]:
+    """Newest first."""
+    c = timeline.c
+    rows = await conn.execute(
+        select(c.at, c.actor, c.event, c.message, c.operation)
+        .where(c.workspace_id == workspace_id)
+        .order_by(c.id.desc())
+        .limit(TIMELINE_LENGTH)
+    )
+    return [TimelineEntry(row.at, row.actor, row.event, row.message, row.operation) for row in rows]
+
+
+async def archives_of(conn: AsyncConnection, workspace: Workspace) -> list[Archive]:
+    """The archives that can still be restored, newest first."""
+    c = archives.c
+    current = archive_op_id_of(workspace.archive_key) if workspace.archive_key else None
+    rows = await conn.execute(
+        select(c.archive_op_id, c.created_at, c.bytes)
+        .where(c.workspace_id == workspace.id, c.removed_at.is_(None))
+        .order_by(c.created_at.desc(), c.archive_op_id.desc())
+    )
+    return [
+        Archive(row.archive_op_id, row.created_at, row.bytes, row.archive_op_id == current) for row in rows
+    ]
+
+
+async def leader(conn: AsyncConnection) -> Leader | None:
+    """Who leads, and for how many seconds it has been silent, by the database's clock."""
+    age = func.extract("epoch", func.now() - leadership.c.heartbeat_at).label("age")
+    row = (await conn.execute(select(leadership, age))).first()
+    if row is None or row.holder is None:
+        return None
+    return Leader(row.holder, row.epoch, row.heartbeat_at, None if row.age is None else float(row.age))
+
+
+async def overview(conn: AsyncConnection) -> Overview:
+    c = workspaces.c
+    counts = await conn.execute(
+        select(c.phase, func.count().label("n")).where(c.purged_at.is_(None)).group_by(c.phase)
+    )
+    phases = dict.fromkeys(Phase, 0) | {Phase(row.phase): row.n for row in counts}
+    people = await conn.scalar(select(func.count()).select_from(users).where(users.c.deleted_at.is_(None)))
+    failing = _owned().where(c.phase == Phase.ERROR.value).order_by(c.phase_changed_at.desc())
+    errors = [_to_owned(row) for row in (await conn.execute(failing.limit(ERRORS_SHOWN))).mappings()]
+    return Overview(phases, people or 0, await leader(conn), errors)
