@@ -19,7 +19,7 @@ from codehub.domain.conditions import unobserved
 from codehub.domain.errors import TERMINAL
 from codehub.domain.limits import Limits, Usage, admit
 from codehub.domain.problems import InvalidState, ValidationFailed, WorkspaceNotFound
-from codehub.domain.states import ConditionName, DesiredState, Phase
+from codehub.domain.states import ConditionName, DesiredState, Operation, Phase
 from codehub.domain.workspace import RecoverSource, Request, RequestKind, Workspace
 from codehub.store import timeline
 from codehub.store.rows import column_values, conditions_json, to_workspace
@@ -204,6 +204,29 @@ async def edit(conn: AsyncConnection, workspace_id: str, changes: Mapping[str, A
     workspace = await lock(conn, workspace_id)
     wishes.check_alive(workspace)
     return await _write(conn, workspace, changes, actor=None)
+
+
+async def consume(conn: AsyncConnection, workspace_id: str, desired: DesiredState | None) -> None:
+    """The controller has taken the request; a cancelled workspace rests where it stands."""
+    values: dict[str, Any] = {"request": None}
+    if desired is not None:
+        values["desired_state"] = desired.value
+    await conn.execute(update(workspaces).where(workspaces.c.id == workspace_id).values(**values))
+
+
+async def purge(conn: AsyncConnection, workspace_id: str, deleted_before: datetime) -> bool:
+    """Commit that a deleted workspace will not come back. False when it was undeleted meanwhile."""
+    done = await conn.execute(
+        update(workspaces)
+        .where(
+            workspaces.c.id == workspace_id,
+            workspaces.c.deleted_at <= deleted_before,
+            workspaces.c.purged_at.is_(None),
+            workspaces.c.operation == Operation.NONE.value,
+        )
+        .values(purged_at=_now())
+    )
+    return done.rowcount == 1
 
 
 async def touch(conn: AsyncConnection, seen: Mapping[str, datetime]) -> None:

@@ -1,0 +1,141 @@
+"""Looks at the world: one workspace closely, or all of them in a constant number of calls."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from codehub.coordinator.providers import Providers
+from codehub.domain.observation import (
+    UNLOOKED,
+    ArchiveFact,
+    ContainerFact,
+    Observation,
+    Unknown,
+    Unlooked,
+    VolumeFact,
+)
+from codehub.domain.observe import silent_since
+from codehub.domain.plan import looks_at_archive
+from codehub.domain.states import Operation
+from codehub.domain.steps import current_deletion_job_id, current_job_id
+from codehub.domain.wishes import archive_op_id_of
+from codehub.domain.workspace import Workspace
+from codehub.runtimes.base import Unobservable as RuntimeUnobservable
+from codehub.storage.errors import CorruptedArchive, StorageProblem
+
+
+@dataclass
+class Memory:
+    """What this controller remembers of its own: nothing that convergence depends on."""
+
+    seen: set[str] = field(default_factory=set)
+    silent: dict[str, datetime] = field(default_factory=dict)
+    started_jobs: set[str] = field(default_factory=set)
+    to_audit: set[str] = field(default_factory=set)
+
+    def silence(self, workspace_id: str, container: ContainerFact | None, at: datetime) -> datetime | None:
+        answering = container is None or not container.running or container.ready
+        since = silent_since(self.silent.get(workspace_id), answering, at)
+        if since is None:
+            self.silent.pop(workspace_id, None)
+        else:
+            self.silent[workspace_id] = since
+        return since
+
+
+class Observer:
+    def __init__(self, providers: Providers, memory: Memory) -> None:
+        self._providers = providers
+        self._memory = memory
+
+    async def look(self, workspace: Workspace, at: datetime) -> Observation:
+        """Look at everything of one workspace that matters now."""
+        look = self._with_memory(
+            workspace,
+            Observation(
+                at=at,
+                container=await self._container(workspace.id),
+                volume=await self._volume(workspace.home_store_key),
+                archive=await self._archive(workspace),
+            ),
+        )
+        if workspace.operation is Operation.NONE:
+            return look
+        return await self._with_jobs(workspace, look)
+
+    async def look_at_all(self, workspaces: list[Workspace], at: datetime) -> dict[str, Observation]:
+        """Look at all containers and volumes, in one call each."""
+        containers = await self._all_containers()
+        volumes = await self._all_volumes()
+        return {
+            workspace.id: self._with_memory(
+                workspace,
+                Observation(
+                    at=at,
+                    container=containers if isinstance(containers, Unknown) else containers.get(workspace.id),
+                    volume=volumes if isinstance(volumes, Unknown) else volumes.get(workspace.id),
+                ),
+            )
+            for workspace in workspaces
+        }
+
+    def _with_memory(self, workspace: Workspace, look: Observation) -> Observation:
+        container = None if isinstance(look.container, Unknown) else look.container
+        return replace(
+            look,
+            silent_since=self._memory.silence(workspace.id, container, look.at),
+            first_look=workspace.id not in self._memory.seen,
+        )
+
+    async def _with_jobs(self, workspace: Workspace, look: Observation) -> Observation:
+        name, deletion = current_job_id(workspace), current_deletion_job_id(workspace)
+        jobs = self._providers.jobs
+        started = self._memory.started_jobs
+        return replace(
+            look,
+            job=await jobs.status(name),
+            deletion=await jobs.status(deletion),
+            job_is_ours=name in started or deletion in started,
+        )
+
+    async def _container(self, workspace_id: str) -> ContainerFact | Unknown | None:
+        try:
+            return await self._providers.runtime.status(workspace_id)
+        except RuntimeUnobservable as error:
+            return Unknown(error.message)
+
+    async def _volume(self, key: str) -> VolumeFact | Unknown | None:
+        try:
+            return await self._providers.volumes.status(key)
+        except StorageProblem as error:
+            return Unknown(str(error))
+
+    async def _archive(self, workspace: Workspace) -> ArchiveFact | Unknown | Unlooked | None:
+        """The archive of the operation under way, else the one that the row names."""
+        audit = workspace.id in self._memory.to_audit and workspace.archive_key is not None
+        if not audit and not looks_at_archive(workspace):
+            return UNLOOKED
+        if workspace.operation.makes_archive and workspace.archive_op_id is not None:
+            archive_op_id = workspace.archive_op_id
+        elif workspace.archive_key is not None:
+            archive_op_id = archive_op_id_of(workspace.archive_key)
+        else:
+            return UNLOOKED
+        try:
+            return await self._providers.archives.find(workspace.id, archive_op_id)
+        except CorruptedArchive as error:
+            return Unknown(f"its .meta is unreadable: {error}")
+        except StorageProblem as error:
+            return Unknown(str(error))
+
+    async def _all_containers(self) -> Mapping[str, ContainerFact] | Unknown:
+        try:
+            return await self._providers.runtime.observe()
+        except RuntimeUnobservable as error:
+            return Unknown(error.message)
+
+    async def _all_volumes(self) -> Mapping[str, VolumeFact] | Unknown:
+        try:
+            return await self._providers.volumes.observe()
+        except StorageProblem as error:
+            return Unknown(str(error))

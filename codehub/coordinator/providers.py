@@ -1,0 +1,47 @@
+"""What the coordinator acts on, as it needs it."""
+
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from codehub.domain.images import Image
+from codehub.domain.observation import ArchiveFact, Generation, JobFact, VolumeFact
+from codehub.runtimes.base import Runtime
+from codehub.storage.archives import StoredArchive
+from codehub.storage.specs import JobSpec
+
+
+class Volumes(Protocol):
+    async def observe(self) -> dict[str, VolumeFact]: ...
+    async def status(self, home_store_key: str) -> VolumeFact | None: ...
+    def hold(self, home_store_key: str, epoch: int) -> AbstractAsyncContextManager[None]: ...
+    async def provision(
+        self, home_store_key: str, generation: Generation, epoch: int, uid: int | None
+    ) -> None: ...
+    def path(self, home_store_key: str) -> Path: ...
+    def free_bytes(self) -> int: ...
+
+
+class Archives(Protocol):
+    async def find(self, workspace_id: str, archive_op_id: str) -> ArchiveFact | None: ...
+    async def list(self) -> list[StoredArchive]: ...
+    async def remove(self, key: str) -> None: ...
+
+
+class Jobs(Protocol):
+    async def start(self, job_id: str, spec: JobSpec) -> None: ...
+    async def status(self, job_id: str) -> JobFact | None: ...
+    async def cancel(self, job_id: str) -> None: ...
+    async def forget(self, job_id: str) -> None: ...
+    async def list(self) -> list[str]: ...
+
+
+@dataclass(frozen=True)
+class Providers:
+    runtime: Runtime
+    volumes: Volumes
+    archives: Archives
+    jobs: Jobs
+    images: Mapping[str, Image]

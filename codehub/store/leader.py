@@ -1,0 +1,86 @@
+"""Leadership: one session-level advisory lock, and an epoch that fences every write of a leader."""
+
+import asyncio
+from dataclasses import dataclass
+from datetime import timedelta
+
+import asyncpg
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from codehub.store.engine import asyncpg_dsn
+
+LEADER_LOCK = 0x636F646568756203
+ANSWER_WITHIN = 5.0
+"""Seconds in which the leader's own session must answer a heartbeat."""
+HUNG_AFTER = timedelta(seconds=20)
+"""A leader without a heartbeat for this long is hung; a standby ends its database session."""
+
+
+class StaleLeader(Exception):  # noqa: N818 - a fact, not a fault
+    """Another coordinator leads now: this one may write nothing."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """One time in office."""
+
+    epoch: int
+    connection: "asyncpg.Connection[asyncpg.Record]"
+
+    async def heartbeat(self) -> None:
+        """Prove that the lock is still held; raises StaleLeader or a connection error when it is not."""
+        async with asyncio.timeout(ANSWER_WITHIN):
+            beat = await self.connection.fetchval(
+                "UPDATE leadership SET heartbeat_at = clock_timestamp() WHERE epoch = $1 RETURNING epoch",
+                self.epoch,
+            )
+        if beat is None:
+            raise StaleLeader
+
+    async def resign(self) -> None:
+        """End the session, and with it the lock."""
+        try:
+            async with asyncio.timeout(ANSWER_WITHIN):
+                await self.connection.close()
+        except (TimeoutError, OSError, asyncpg.PostgresError):
+            self.connection.terminate()
+
+
+async def campaign(url: str, holder: str) -> Term | None:
+    """Take office if nobody holds it. A leader that hangs loses its session, for the next try."""
+    connection = await asyncpg.connect(asyncpg_dsn(url), timeout=ANSWER_WITHIN)
+    try:
+        if await connection.fetchval("SELECT pg_try_advisory_lock($1)", LEADER_LOCK):
+            epoch = await connection.fetchval(
+                "UPDATE leadership SET epoch = epoch + 1, holder = $1, backend_pid = pg_backend_pid(), "
+                "heartbeat_at = clock_timestamp() RETURNING epoch",
+                holder,
+            )
+            return Term(epoch, connection)
+        await _evict_if_hung(connection)
+    except BaseException:
+        connection.terminate()
+        raise
+    await connection.close()
+    return None
+
+
+async def _evict_if_hung(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+    """Only the session that holds the lock is ended, whatever pid the row remembers."""
+    await connection.execute(
+        "SELECT pg_terminate_backend(held.pid) FROM pg_locks held, leadership "
+        "WHERE held.locktype = 'advisory' AND held.granted AND held.objsubid = 1 "
+        "AND held.database = (SELECT oid FROM pg_database WHERE datname = current_database()) "
+        "AND ((held.classid::bigint << 32) | held.objid::bigint) = $1 "
+        "AND leadership.heartbeat_at < clock_timestamp() - $2::interval",
+        LEADER_LOCK,
+        HUNG_AFTER,
+    )
+
+
+async def fence(conn: AsyncConnection, epoch: int) -> None:
+    """Hold off any newer leader until this transaction ends, or raise StaleLeader if there is one."""
+    current = await conn.scalar(text("SELECT epoch FROM leadership FOR SHARE"))
+    if current != epoch:
+        raise StaleLeader
