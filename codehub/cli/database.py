@@ -1,0 +1,49 @@
+"""The database that a command of the operator means."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, TypeVar
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from codehub.cli.errors import CommandError
+from codehub.embedded import postgres
+from codehub.settings import Settings
+from codehub.store.engine import create_engine
+
+T = TypeVar("T")
+
+
+def database_url(settings: Settings) -> str:
+    """DATABASE_URL, or the embedded database of the data directory."""
+    url = settings.database_url or postgres.url_of(settings.data_dir)
+    if url is None:
+        raise CommandError(
+            f"there is no database: DATABASE_URL is not set, and {settings.data_dir} holds none "
+            "(name another with --data-dir, or start it first with `codehub up`)"
+        )
+    return url
+
+
+@contextlib.asynccontextmanager
+async def connected(settings: Settings) -> AsyncIterator[AsyncEngine]:
+    engine = create_engine(database_url(settings))
+    try:
+        async with engine.connect():
+            pass
+        yield engine
+    except (ConnectionError, FileNotFoundError) as error:
+        raise CommandError(f"the database does not answer ({error}): is CodeHub running?") from error
+    finally:
+        await engine.dispose()
+
+
+def with_engine(settings: Settings, work: Callable[[AsyncEngine], Coroutine[Any, Any, T]]) -> T:
+    """Runs one piece of asynchronous work with a connected engine."""
+
+    async def run() -> T:
+        async with connected(settings) as engine:
+            return await work(engine)
+
+    return asyncio.run(run())

@@ -1,0 +1,25 @@
+"""`codehub down`: the other end of `codehub up`."""
+
+import os
+import signal
+from pathlib import Path
+
+import typer
+
+from codehub.cli import lock
+from codehub.cli.errors import CommandError
+from codehub.embedded.process import wait_until
+
+STOP_SECONDS = 180.0
+
+
+def stop_system(data_dir: Path) -> None:
+    """Ends the `up` of a data directory and returns when it has ended."""
+    pid = lock.holder(data_dir)
+    if pid is None:
+        typer.echo(f"CodeHub is not running on {data_dir}")
+        return
+    os.kill(pid, signal.SIGTERM)
+    if not wait_until(lambda: lock.holder(data_dir) is None, STOP_SECONDS, every=0.1):
+        raise CommandError(f"process {pid} has not ended after {STOP_SECONDS:.0f} s")
+    typer.echo("CodeHub has stopped")

@@ -1,0 +1,110 @@
+"""Does this machine have what CodeHub needs?"""
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from codehub.cli.findings import Finding, fail, ok, warn
+from codehub.cli.ide import CODE_SERVER_VERSION
+from codehub.settings import Settings
+
+PYTHON = (3, 11)
+
+
+def check_machine(settings: Settings) -> list[Finding]:
+    return [_python(), _tar(), _sandbox(settings), _ide(settings), _dashboard(), *_disk(settings)]
+
+
+def _python() -> Finding:
+    version = platform.python_version()
+    if sys.version_info < PYTHON:
+        return fail("python", f"{version} is too old", "install Python 3.11 or later, then `make install`")
+    return ok("python", f"{version} at {sys.executable}")
+
+
+def _tar() -> Finding:
+    outcome = _run(["tar", "--version"])
+    if outcome is None or "GNU tar" not in outcome.stdout:
+        return fail("tar", "GNU tar is missing; homes are archived with it", "apt-get install tar")
+    return ok("tar", outcome.stdout.splitlines()[0])
+
+
+def _sandbox(settings: Settings) -> Finding:
+    """Bubblewrap, tried for real: a kernel may forbid what the program could do."""
+    subject = "sandbox"
+    if shutil.which("bwrap") is None:
+        return _no_sandbox(settings, "bubblewrap is not installed", "apt-get install bubblewrap")
+    outcome = _run(
+        [
+            "bwrap",
+            "--unshare-pid",
+            "--unshare-ipc",
+            "--ro-bind",
+            "/",
+            "/",
+            "--proc",
+            "/proc",
+            "--dev",
+            "/dev",
+            "true",
+        ]
+    )
+    if outcome is None or outcome.returncode != 0:
+        words = outcome.stderr.strip() if outcome is not None else "it does not run"
+        return _no_sandbox(
+            settings, f"bubblewrap does not work here: {words}",
+            "allow unprivileged user namespaces (sysctl kernel.unprivileged_userns_clone, AppArmor)",
+        )  # fmt: skip
+    return ok(subject, "bubblewrap works: a workspace has its own view of processes and files")
+
+
+def _no_sandbox(settings: Settings, words: str, advice: str) -> Finding:
+    if os.geteuid() == 0 or settings.insecure_process_runtime:
+        return warn("sandbox", f"{words}; workspaces are kept apart by user ids alone", advice)
+    return fail("sandbox", f"{words}; nothing would keep workspaces apart", advice)
+
+
+def _ide(settings: Settings) -> Finding:
+    program = settings.tools_dir / "bin" / "code-server"
+    if not program.exists():
+        return fail("code-server", f"is not in {settings.tools_dir}", "codehub ide install")
+    outcome = _run([str(program), "--version"])
+    if outcome is None or outcome.returncode != 0:
+        return fail("code-server", f"{program} does not run", "remove it, then `codehub ide install`")
+    found = outcome.stdout.split()[0] if outcome.stdout.split() else "unknown"
+    if found != CODE_SERVER_VERSION:
+        return warn("code-server", f"is {found}, expected {CODE_SERVER_VERSION}", "codehub ide install")
+    return ok("code-server", f"{found} in {settings.tools_dir}")
+
+
+def _dashboard() -> Finding:
+    package = Path(__file__).resolve().parents[1]
+    for place in (package / "dashboard", package.parent / "web" / "dist"):
+        if (place / "index.html").is_file():
+            return ok("dashboard", f"built, in {place}")
+    return fail("dashboard", "is not built", "make install")
+
+
+def _disk(settings: Settings) -> list[Finding]:
+    place = settings.data_dir.absolute()
+    while not place.exists():
+        place = place.parent
+    free, reserve = shutil.disk_usage(place).free, settings.disk_reserve_bytes
+    words = f"{free >> 20:,} MiB free below {place}, {reserve >> 20:,} MiB of them in reserve"
+    if free < reserve:
+        return [
+            fail("disk", f"{words}: starts and restores are refused", "free some space, or move the data")
+        ]
+    if free < 3 * reserve:
+        return [warn("disk", words, "soon there is no room for starts and restores")]
+    return [ok("disk", words)]
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str] | None:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None

@@ -1,0 +1,87 @@
+"""`codehub serve ...`: one part, against servers of one's own."""
+
+import asyncio
+import signal
+
+import typer
+import uvloop
+
+from codehub import log
+from codehub.cli.errors import CommandError, told
+from codehub.cli.options import load_settings
+from codehub.cli.workers import run_workers
+from codehub.domain.images import BUILT_IN, parse_images
+from codehub.domain.limits import Limits
+from codehub.settings import Settings
+
+app = typer.Typer(no_args_is_help=True, help="Run one part against a PostgreSQL, Redis and archive store.")
+
+
+@app.command()
+def api() -> None:
+    """The HTTP API and the dashboard, on a Unix socket that the gateway forwards to."""
+    with told():
+        settings = _settings("api")
+        from codehub.api.server import run
+
+        run(settings)
+
+
+@app.command()
+def gateway() -> None:
+    """The front door: the only public port."""
+    with told():
+        settings = _settings("gateway")
+        run_workers(settings.gateway_workers, lambda: uvloop.run(_serve_gateway(settings)))
+
+
+@app.command()
+def coordinator() -> None:
+    """What turns wishes into reality; several may run, one of them leads."""
+    with told():
+        settings = _settings("coordinator")
+        uvloop.run(_serve_coordinator(settings))
+
+
+def _settings(component: str) -> Settings:
+    settings = load_settings()
+    if missing := [name for name in ("database_url", "redis_url") if not getattr(settings, name)]:
+        raise CommandError(f"{' and '.join(missing).upper()} must be set (`codehub up` brings its own)")
+    log.configure(component, settings.log_level)
+    return settings
+
+
+async def _serve_coordinator(settings: Settings) -> None:
+    from codehub.coordinator.main import run
+
+    await run(settings, _stop_event())
+
+
+async def _serve_gateway(settings: Settings) -> None:
+    from codehub.gateway.config import GatewayConfig
+    from codehub.gateway.server import serve
+
+    images = BUILT_IN if settings.images_text is None else parse_images(settings.images_text)
+    config = GatewayConfig(
+        host=settings.host,
+        port=settings.port,
+        public_base_url=settings.base_url,
+        apps_domain=settings.apps_host,
+        api_upstream=f"unix:{settings.api_socket}",
+        database_url=settings.database_url,
+        redis_url=settings.redis_url,
+        limits=Limits(settings.limits_max_running_per_user, settings.limits_max_running_global),
+        activity={image.name: image.activity for image in images},
+        activity_flush_interval=settings.activity_flush_interval,
+        max_connections=max(16, settings.gateway_max_connections // settings.gateway_workers),
+    )
+    await serve(
+        config, stop=_stop_event(), ready=lambda: log.get("gateway").info("ready", port=settings.port)
+    )
+
+
+def _stop_event() -> asyncio.Event:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return stop

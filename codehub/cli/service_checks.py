@@ -1,0 +1,113 @@
+"""Do the services answer, and is what they hold this installation's?"""
+
+import asyncio
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+from sqlalchemy.exc import SQLAlchemyError
+
+from codehub.cli import lock, place
+from codehub.cli.findings import Finding, fail, ok, warn
+from codehub.embedded import postgres, redis
+from codehub.settings import Settings
+from codehub.storage.errors import Unobservable
+from codehub.storage.installation import check_directory
+from codehub.store import migrate
+from codehub.store.engine import create_engine
+
+
+async def check_services(settings: Settings) -> list[Finding]:
+    """What is embedded is looked at only while it runs."""
+    findings = [_running(settings)]
+    running = lock.holder(settings.data_dir) is not None
+    if settings.database_url or running:
+        findings.append(await _database(settings.database_url or postgres.url_of(settings.data_dir) or ""))
+    if settings.redis_url or running:
+        findings.append(await _redis(settings.redis_url or redis.url_of(settings.data_dir)))
+    return findings + _markers(settings)
+
+
+def check_exposure(settings: Settings) -> list[Finding]:
+    """What the chosen settings mean for the people who use it."""
+    findings = []
+    if not settings.apps_host:
+        findings.append(
+            warn(
+                "origins", "APPS_DOMAIN is empty: code in a workspace can act as its user on the platform",
+                "fit for trusted users only; set APPS_DOMAIN to a wildcard domain otherwise",
+            )
+        )  # fmt: skip
+    else:
+        findings.append(ok("origins", f"each workspace has its own below {settings.apps_host}"))
+    if settings.host not in ("127.0.0.1", "::1", "localhost") and settings.base_url.startswith("http://"):
+        findings.append(
+            warn(
+                "https", f"listens on {settings.host} without https: passwords travel in the clear",
+                "put a TLS proxy in front and set PUBLIC_BASE_URL to its https address",
+            )
+        )  # fmt: skip
+    if settings.runtime == "process":
+        findings.append(
+            warn(
+                "network", "a process workspace shares this machine's network, loopback included",
+                "keep services that trust loopback off this machine, or give them passwords",
+            )
+        )  # fmt: skip
+    return findings
+
+
+def _running(settings: Settings) -> Finding:
+    pid = lock.holder(settings.data_dir)
+    if pid is not None:
+        return ok("codehub", f"`codehub up` runs on {settings.data_dir} (process {pid})")
+    if settings.database_url:
+        return ok("codehub", "uses the services that DATABASE_URL and REDIS_URL name")
+    return warn("codehub", f"does not run on {settings.data_dir}", "codehub up")
+
+
+async def _database(url: str) -> Finding:
+    engine = create_engine(url)
+    try:
+        async with asyncio.timeout(10):
+            await migrate.check(engine)
+    except migrate.SchemaError as error:
+        return fail("database", str(error), "codehub migrate")
+    except (OSError, SQLAlchemyError, TimeoutError) as error:
+        return fail("database", f"does not answer: {error}", "is it running, and is DATABASE_URL right?")
+    finally:
+        await engine.dispose()
+    return ok("database", f"answers, schema {migrate.head()}")
+
+
+async def _redis(url: str) -> Finding:
+    client = Redis.from_url(url, socket_timeout=10)
+    try:
+        version = str((await client.info("server"))["redis_version"])
+    except (OSError, RedisError) as error:
+        return fail("redis", f"does not answer: {error}", "is it running, and is REDIS_URL right?")
+    finally:
+        await client.aclose()
+    if tuple(int(part) for part in version.split(".")[:2]) < (6, 2):
+        return fail("redis", f"{version} is too old", "install Redis 6.2 or later")
+    return ok("redis", f"answers, version {version}")
+
+
+def _markers(settings: Settings) -> list[Finding]:
+    owner = place.installation_id(settings.data_dir)
+    if owner is None:
+        return []
+    archive_url = settings.archive_url or f"file://{settings.data_dir}/archives"
+    roots = {"volumes": settings.data_dir / "volumes"}
+    if urlsplit(archive_url).scheme == "file":
+        roots["archives"] = Path(unquote(urlsplit(archive_url).path))
+    return [_marker(subject, root, owner) for subject, root in roots.items()]
+
+
+def _marker(subject: str, root: Path, owner: str) -> Finding:
+    try:
+        check_directory(root, owner)
+    except Unobservable as problem:
+        return fail(subject, str(problem), f"mount the disk that belongs at {root}")
+    return ok(subject, f"{root} is this installation's")

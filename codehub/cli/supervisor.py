@@ -1,0 +1,177 @@
+"""Keeps the parts of one machine's CodeHub running, and ends them in order."""
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from codehub import log
+from codehub.cli.errors import CommandError
+from codehub.embedded import process
+from codehub.embedded.account import EmbeddedError, own_account
+
+STEADY_SECONDS = 60.0  # a part that ran this long has its earlier failures forgiven
+MAX_BACKOFF = 30.0
+MAX_LOG_BYTES = 20 << 20
+LOG_CHECK_SECONDS = 60.0
+
+
+class Service(Protocol):
+    """Something that runs as one process and can be started again after it died."""
+
+    name: str
+    log_file: Path
+    process: subprocess.Popen[bytes] | None
+
+    async def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class Part:
+    """`codehub serve ...` as a child that ends with its supervisor."""
+
+    def __init__(
+        self, name: str, environment: Mapping[str, str], logs_dir: Path, patience: float = 30
+    ) -> None:
+        self.name = name
+        self.log_file = logs_dir / f"{name}.log"
+        self.process: subprocess.Popen[bytes] | None = None
+        self._environment = environment
+        self._patience = patience
+
+    async def start(self) -> None:
+        self.process = process.spawn(
+            [sys.executable, "-m", "codehub", "serve", self.name],
+            log=self.log_file, death_signal=signal.SIGTERM, account=own_account(),
+            environment=self._environment,
+        )  # fmt: skip
+
+    def stop(self) -> None:
+        if self.process is not None:
+            process.end(self.process, [(signal.SIGTERM, self._patience), (signal.SIGKILL, 5)])
+
+
+class Supervisor:
+    """Services in the order of their start; they end in the reverse order."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._children_file = run_dir / "children.json"
+        self._services: list[Service] = []
+        self._keepers: list[asyncio.Task[None]] = []
+        self._log = log.get("up")
+
+    async def start(self, service: Service) -> None:
+        self._services.append(service)
+        await service.start()
+        self._record()
+
+    def check(self) -> None:
+        """During the start nothing may die: what dies then would die again."""
+        for service in self._services:
+            if service.process is not None and service.process.poll() is not None:
+                raise CommandError(
+                    f"{service.name} ended with exit code {service.process.returncode} while it started; "
+                    f"its log {service.log_file} ends with:\n{process.tail(service.log_file)}"
+                )
+
+    def keep(self) -> None:
+        """From now on a part that dies is started again."""
+        self._keepers = [asyncio.create_task(self._keep(service)) for service in self._services]
+        self._keepers.append(asyncio.create_task(self._keep_logs_small()))
+
+    async def stop(self) -> None:
+        for keeper in self._keepers:
+            keeper.cancel()
+        await asyncio.gather(*self._keepers, return_exceptions=True)
+        for service in reversed(self._services):
+            self._log.info("stopping", part=service.name)
+            service.stop()
+        self._children_file.unlink(missing_ok=True)
+
+    async def _keep(self, service: Service) -> None:
+        failures = 0
+        while True:
+            started = time.monotonic()
+            code = await _ended(service)
+            failures = 1 if time.monotonic() - started > STEADY_SECONDS else failures + 1
+            pause = min(0.25 * 2 ** (failures - 1), MAX_BACKOFF)
+            self._log.error("a part died", part=service.name, exit_code=code, again_in_seconds=pause)
+            await asyncio.sleep(pause)
+            try:
+                await service.start()
+            except EmbeddedError as error:
+                self._log.error("a part does not start", part=service.name, error=str(error))
+            self._record()
+
+    async def _keep_logs_small(self) -> None:
+        """The parts append to their logs, so a copy may be taken and the file cut under their hands."""
+        while True:
+            await asyncio.sleep(LOG_CHECK_SECONDS)
+            for path in {service.log_file for service in self._services}:
+                if path.exists() and path.stat().st_size > MAX_LOG_BYTES:
+                    shutil.copyfile(path, path.with_suffix(".log.1"))
+                    os.truncate(path, 0)
+
+    def _record(self) -> None:
+        """Who runs, for `doctor`, for tests, and for the next start after a kill -9 of this process."""
+        children = {
+            service.name: {"pid": service.process.pid, "birth": birth(service.process.pid)}
+            for service in self._services
+            if service.process is not None and service.process.poll() is None
+        }
+        staged = self._children_file.with_suffix(".new")
+        staged.write_text(json.dumps(children))
+        staged.replace(self._children_file)
+
+
+async def _ended(service: Service) -> int | None:
+    """Waits for the end of a service's process; its exit code."""
+    child = service.process
+    if child is None or child.poll() is not None:
+        return None if child is None else child.returncode
+    descriptor = os.pidfd_open(child.pid)
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    loop.add_reader(descriptor, ended.set)
+    try:
+        await ended.wait()
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+    return child.wait()
+
+
+def birth(pid: int) -> int | None:
+    """When a living process began, in the kernel's ticks: with its id that names one process for good."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = stat.rpartition(")")[2].split()
+    return None if fields[0] == "Z" else int(fields[19])
+
+
+def end_leftovers(run_dir: Path, names: Sequence[str]) -> None:
+    """Ends what an `up` that was killed left: they were told to end by the kernel, and may need a moment."""
+    try:
+        children = json.loads((run_dir / "children.json").read_text())
+    except (FileNotFoundError, json.JSONDecodeError):
+        return
+    known = [entry for name, entry in children.items() if name in names]
+
+    def alive() -> list[int]:
+        return [entry["pid"] for entry in known if birth(entry["pid"]) == entry["birth"]]
+
+    if alive() and not process.end_all(alive, [(signal.SIGTERM, 20), (signal.SIGKILL, 5)]):
+        raise CommandError(f"processes {alive()} of an earlier start do not end")
+    with contextlib.suppress(FileNotFoundError):
+        (run_dir / "children.json").unlink()

@@ -1,0 +1,212 @@
+"""`codehub up`: the whole system on one machine, below one data directory."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import typer
+from ulid import ULID
+
+from codehub import log
+from codehub.cli import lock, place
+from codehub.cli.errors import CommandError
+from codehub.cli.supervisor import Part, Supervisor, end_leftovers
+from codehub.embedded.account import EmbeddedError
+from codehub.embedded.paths import SOCKET_PATH_LIMIT
+from codehub.embedded.postgres import EmbeddedPostgres
+from codehub.embedded.redis import EmbeddedRedis
+from codehub.settings import Settings
+from codehub.store import accounts, installation, migrate
+from codehub.store.engine import create_engine
+
+PARTS = ("coordinator", "api", "gateway")
+READY_SECONDS = 120.0
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+async def run(settings: Settings) -> None:
+    """Starts everything, says that it is ready, and returns when it was told to stop and has stopped."""
+    stop = asyncio.Event()
+    for number in STOP_SIGNALS:
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    data_dir = place.prepare(settings.data_dir)
+    _check_socket_path(data_dir)
+    held = lock.take(data_dir)
+    supervisor = Supervisor(data_dir / "run")
+    try:
+        end_leftovers(data_dir / "run", PARTS)
+        check_port_free(settings.host, settings.port)
+        system = _System(settings.model_copy(update={"data_dir": data_dir}), supervisor)
+        await _unless_stopped(system.start(), stop)
+        if not stop.is_set():
+            supervisor.keep()
+            await stop.wait()
+            typer.echo("Stopping. Workspaces keep running.", err=True)
+    finally:
+        await supervisor.stop()
+        held.release()
+
+
+class _System:
+    """The steps from an empty machine to a ready one."""
+
+    def __init__(self, settings: Settings, supervisor: Supervisor) -> None:
+        self._settings = settings
+        self._supervisor = supervisor
+        self._log = log.get("up")
+
+    async def start(self) -> None:
+        settings = self._settings
+        database_url, redis_url = await self._servers()
+        archive_url = settings.archive_url or f"file://{settings.data_dir}/archives"
+        typer.echo("Preparing the database", err=True)
+        await migrate.upgrade(database_url)
+        password = await self._first_start(database_url, archive_url)
+        try:
+            environment = self._environment(database_url, redis_url, archive_url)
+            for name in PARTS:
+                part = Part(name, environment, settings.data_dir / "logs")
+                await self._supervisor.start(part)
+            await self._ready()
+        except BaseException:
+            typer.echo(self._first_password(password), nl=False)  # nobody would ever see it again
+            raise
+        typer.echo(f"CodeHub is ready at {settings.base_url}\n{self._first_password(password)}", nl=False)
+        sys.stdout.flush()
+
+    async def _servers(self) -> tuple[str, str]:
+        """The embedded servers, but for those that the environment names."""
+        settings = self._settings
+        database_url, redis_url = settings.database_url, settings.redis_url
+        if not database_url:
+            typer.echo("Starting PostgreSQL", err=True)
+            postgres = EmbeddedPostgres(settings.data_dir, settings.tools_dir)
+            await self._supervisor.start(postgres)
+            database_url = postgres.url
+        if not redis_url:
+            typer.echo("Starting Redis", err=True)
+            redis = EmbeddedRedis(settings.data_dir, settings.tools_dir)
+            await self._supervisor.start(redis)
+            redis_url = redis.url
+        return database_url, redis_url
+
+    async def _first_start(self, database_url: str, archive_url: str) -> str | None:
+        """Marks what belongs to this installation, and makes the first admin; its generated password."""
+        settings = self._settings
+        engine = create_engine(database_url)
+        try:
+            candidate = place.installation_id(settings.data_dir) or str(ULID()).lower()
+            found = await installation.ensure(engine, candidate)
+            await place.settle(settings.data_dir, found.id, _local_directory(archive_url))
+            return await accounts.ensure_admin(engine, settings.admin_username, settings.admin_password)
+        finally:
+            await engine.dispose()
+
+    def _environment(self, database_url: str, redis_url: str, archive_url: str) -> Mapping[str, str]:
+        settings = self._settings
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in ("ADMIN_PASSWORD", "ADMIN_USERNAME")
+        }
+        return environment | {
+            "DATABASE_URL": database_url,
+            "REDIS_URL": redis_url,
+            "ARCHIVE_URL": archive_url,
+            "CODEHUB_DATA_DIR": str(settings.data_dir),
+            "CODEHUB_TOOLS_DIR": str(settings.tools_dir.absolute()),
+            "HOST": settings.host,
+            "PORT": str(settings.port),
+            "RUNTIME": settings.runtime,
+            "INSECURE_PROCESS_RUNTIME": str(settings.insecure_process_runtime).lower(),
+            "PUBLIC_BASE_URL": settings.base_url,
+        }
+
+    async def _ready(self) -> None:
+        """Waits until the system answers as its users will reach it."""
+        typer.echo("Starting CodeHub", err=True)
+        deadline = time.monotonic() + READY_SECONDS
+        while True:
+            self._supervisor.check()
+            answer = await asyncio.to_thread(_ask_ready, self._settings.host, self._settings.port)
+            if answer is None:
+                return
+            if time.monotonic() > deadline:
+                raise CommandError(
+                    f"CodeHub is not ready after {READY_SECONDS:.0f} s ({answer}); "
+                    f"the logs are in {self._settings.data_dir / 'logs'}"
+                )
+            await asyncio.sleep(0.1)
+
+    def _first_password(self, password: str | None) -> str:
+        if password is None:
+            return ""
+        return (
+            f"  admin:    {self._settings.admin_username}\n"
+            f"  password: {password}\n"
+            "Shown only this once; `codehub users passwd` sets another.\n"
+        )
+
+
+def _ask_ready(host: str, port: int) -> str | None:
+    """None when /readyz is good, else what is wrong."""
+    address = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
+    url = f"http://[{address}]:{port}/readyz" if ":" in address else f"http://{address}:{port}/readyz"
+    try:
+        with urllib.request.urlopen(url, timeout=5):  # noqa: S310
+            return None
+    except urllib.error.HTTPError as error:
+        return error.read(2000).decode(errors="replace") or str(error)
+    except OSError as error:
+        return str(error)
+
+
+async def _unless_stopped(work: Coroutine[None, None, None], stop: asyncio.Event) -> None:
+    """Runs the start, but lets Ctrl-C end it halfway."""
+    starting, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
+    if starting.done():
+        stopping.cancel()
+        starting.result()
+        return
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
+
+
+def check_port_free(host: str, port: int) -> None:
+    """The gateway's workers share their port, and would share it with a stranger's process as well."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except socket.gaierror as error:
+        raise CommandError(f"--host {host} is not an address of this machine: {error}") from error
+    with socket.socket(family, kind, protocol) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(address)
+            probe.listen(1)
+        except OSError as error:
+            raise CommandError(
+                f"port {port} on {host} cannot be used ({error.strerror}): choose another with --port"
+            ) from error
+
+
+def _check_socket_path(data_dir: Path) -> None:
+    longest = data_dir / "run" / "api.sock"
+    if (size := len(os.fsencode(longest))) > SOCKET_PATH_LIMIT:
+        raise EmbeddedError(
+            f"{longest} has {size} bytes, and the path of a socket may have {SOCKET_PATH_LIMIT}: "
+            "choose a shorter --data-dir"
+        )
+
+
+def _local_directory(archive_url: str) -> Path | None:
+    parts = urlsplit(archive_url)
+    return Path(unquote(parts.path)) if parts.scheme == "file" else None

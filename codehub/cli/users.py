@@ -1,0 +1,108 @@
+"""`codehub users ...`: accounts, for the operator of the machine."""
+
+import secrets
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from codehub.cli.database import with_engine
+from codehub.cli.errors import told
+from codehub.cli.options import DataDir, load_settings
+from codehub.domain.states import Role
+from codehub.store import accounts
+
+app = typer.Typer(no_args_is_help=True, help="Accounts, seen from the machine itself.")
+Name = Annotated[str, typer.Argument(help="The user's name.")]
+Generate = Annotated[bool, typer.Option("--generate", help="Make a password and print it.")]
+PAGE = 1000
+
+
+@app.command("list")
+def list_users(data_dir: DataDir = None) -> None:
+    """List every account."""
+
+    async def work(engine: AsyncEngine) -> list[accounts.Account]:
+        found: list[accounts.Account] = []
+        async with engine.connect() as conn:
+            while True:
+                page, total = await accounts.list_accounts(conn, PAGE, len(found))
+                found += page
+                if not page or len(found) >= total:
+                    return found
+
+    with told():
+        table = Table("name", "role", "created", "id", box=None)
+        for account in with_engine(load_settings(data_dir=data_dir), work):
+            created = account.created_at.isoformat(timespec="seconds")
+            table.add_row(account.username, account.role.value, created, account.id)
+        Console().print(table)
+
+
+@app.command()
+def create(
+    name: Name,
+    role: Annotated[Role, typer.Option(help="What the account may do.")] = Role.USER,
+    generate: Generate = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Create an account; the password is asked for, or read from standard input."""
+    with told():
+        settings = load_settings(data_dir=data_dir)
+        password = _password(generate)
+        with_engine(settings, lambda engine: accounts.create_account(engine, name, password, role))
+        _report(f"created {role.value} {name.lower()}", password if generate else None)
+
+
+@app.command()
+def passwd(name: Name, generate: Generate = False, data_dir: DataDir = None) -> None:
+    """Set a new password, which ends the user's sessions."""
+
+    async def work(engine: AsyncEngine) -> None:
+        async with engine.connect() as conn:
+            account = await accounts.find_account(conn, name)
+        await accounts.change_account(engine, account.id, password=password)
+
+    with told():
+        settings = load_settings(data_dir=data_dir)
+        password = _password(generate)
+        with_engine(settings, work)
+        _report(f"the password of {name.lower()} is set", password if generate else None)
+
+
+@app.command()
+def delete(
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Delete an account, and put its workspaces into the trash."""
+
+    async def work(engine: AsyncEngine) -> None:
+        async with engine.connect() as conn:
+            account = await accounts.find_account(conn, name)
+        await accounts.delete_account(engine, account.id, actor="operator")
+
+    with told():
+        if not yes:
+            typer.confirm(f"Delete {name} and all workspaces of theirs?", abort=True)
+        with_engine(load_settings(data_dir=data_dir), work)
+        _report(f"deleted {name.lower()}", None)
+
+
+def _password(generate: bool) -> str:
+    if generate:
+        return secrets.token_urlsafe(15)
+    if sys.stdin.isatty():
+        entered: str = typer.prompt("Password", hide_input=True, confirmation_prompt=True)
+        return entered
+    return sys.stdin.readline().rstrip("\n")
+
+
+def _report(words: str, password: str | None) -> None:
+    typer.echo(words)
+    if password is not None:
+        typer.echo(f"  password: {password}")

@@ -1,0 +1,86 @@
+"""Several equal processes of one part that share its port."""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable
+
+from codehub import log
+from codehub.embedded.process import die_with_parent
+
+RESTART_PAUSE = 0.5
+STOP_SECONDS = 25.0
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def run_workers(count: int, work: Callable[[], None]) -> None:
+    """Runs `work` in `count` processes until SIGTERM; one that dies is started again.
+
+    Forked before any loop or thread exists, so that the workers share the memory of what was imported.
+    """
+    if count == 1:
+        work()
+        return
+    stopping = False
+
+    def on_stop(_number: int, _frame: object) -> None:
+        nonlocal stopping
+        stopping = True
+        _send(signal.SIGTERM, workers)
+
+    workers: set[int] = set()
+    for number in STOP_SIGNALS:
+        signal.signal(number, on_stop)
+    while len(workers) < count and not stopping:
+        workers.add(_fork(work))
+    while workers and not stopping:
+        ended = _wait(workers)
+        if ended is not None and not stopping:
+            log.get("workers").error("a worker died", pid=ended)
+            time.sleep(RESTART_PAUSE)
+            workers.add(_fork(work))
+    _send(signal.SIGTERM, workers)  # one may have been born while the signal came
+    _end(workers)
+
+
+def _fork(work: Callable[[], None]) -> int:
+    hook = die_with_parent(signal.SIGTERM)
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        hook()
+        for number in STOP_SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+        work()
+        code = 0
+    except Exception:  # noqa: BLE001 - the process ends here, with the reason logged
+        log.get("workers").exception("a worker failed")
+    finally:
+        os._exit(code)
+
+
+def _wait(workers: set[int]) -> int | None:
+    """The id of a worker that ended; None when a signal woke us instead."""
+    ended, _ = os.waitpid(-1, os.WNOHANG)
+    if ended == 0:
+        time.sleep(0.1)
+        return None
+    workers.discard(ended)
+    return ended
+
+
+def _end(workers: set[int]) -> None:
+    deadline = time.monotonic() + STOP_SECONDS
+    while workers:
+        if _wait(workers) is None and time.monotonic() > deadline:
+            _send(signal.SIGKILL, workers)
+            deadline += 5
+
+
+def _send(number: signal.Signals, workers: set[int]) -> None:
+    for pid in list(workers):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
