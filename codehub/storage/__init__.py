@@ -1,0 +1,1 @@
+"""Homes: the live volumes, the archive store, and the jobs that move a home between them."""

@@ -1,0 +1,212 @@
+"""The archive store: immutable objects, each committed by the `.meta` that is written last."""
+
+import asyncio
+import re
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeVar
+
+from obstore.exceptions import BaseError
+
+from codehub.domain.observation import ArchiveFact
+from codehub.storage import installation
+from codehub.storage.errors import (
+    ArchiveMissing,
+    CorruptedArchive,
+    InvalidKey,
+    StorageProblem,
+    StoreTrouble,
+    Unobservable,
+)
+from codehub.storage.layout import NAME, checked_name
+from codehub.storage.objects import Objects, first_line, open_objects
+
+_OBJECT = "home.tar.zst"
+_META = ".meta"
+_KEY = re.compile(rf"({NAME})/({NAME})/home\.tar\.zst")
+_META_TEXT = re.compile(r"sha256:([0-9a-f]{64})\nbytes=(\d{1,18}) unpacked=(\d{1,18}) entries=(\d{1,12})\n")
+_MAX_META = 4096
+_THREADS = 8
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class StoredArchive:
+    """What a listing shows of one archive. Incomplete: unfinished, or half removed."""
+
+    workspace_id: str
+    archive_op_id: str
+    key: str
+    bytes: int
+    last_modified: datetime
+    complete: bool
+
+
+def archive_key(workspace_id: str, archive_op_id: str) -> str:
+    return f"{checked_name(workspace_id)}/{checked_name(archive_op_id)}/{_OBJECT}"
+
+
+def parse_archive_key(key: str) -> tuple[str, str]:
+    """(workspace_id, archive_op_id)."""
+    match = _KEY.fullmatch(key)
+    if match is None:
+        raise InvalidKey(f"{key!r} is not an archive_key")
+    return match[1], match[2]
+
+
+def _meta_key(key: str) -> str:
+    return key.removesuffix(_OBJECT) + _META
+
+
+def meta_text(fact: ArchiveFact) -> bytes:
+    sizes = f"bytes={fact.bytes} unpacked={fact.unpacked} entries={fact.entries}"
+    return f"sha256:{fact.sha256}\n{sizes}\n".encode()
+
+
+def parse_meta(key: str, content: bytes) -> ArchiveFact:
+    match = _META_TEXT.fullmatch(content[:_MAX_META].decode("ascii", "replace"))
+    if match is None:
+        raise CorruptedArchive(f"the .meta of archive {key} is malformed")
+    workspace_id, archive_op_id = parse_archive_key(key)
+    sizes = [int(match[number]) for number in (2, 3, 4)]
+    return ArchiveFact(workspace_id, archive_op_id, key, match[1], *sizes)
+
+
+class Archives:
+    """The store as a job uses it: blocking calls, each of which checks that the store is ours."""
+
+    def __init__(self, url: str, installation_id: str) -> None:
+        self._url = url
+        self._installation_id = installation_id
+
+    def _open(self) -> Objects:
+        """The store, once its installation marker has been seen."""
+        objects = self._connect()
+        installation.compare(objects.read(installation.MARKER), self._installation_id, self._url)
+        return objects
+
+    def _connect(self, *, create: bool = False) -> Objects:
+        try:
+            return open_objects(self._url, create=create)
+        except (BaseError, ValueError, OSError) as error:
+            words = f"the archive store {self._url} cannot be opened: {first_line(error)}"
+            raise Unobservable(words) from error
+
+    def check(self) -> None:
+        self._open()
+
+    def initialise(self) -> None:
+        """Claim a store that is new, that is empty. One that holds anything is only checked."""
+        objects = self._connect(create=True)
+        if objects.read(installation.MARKER) is None and not objects.list():
+            objects.write(installation.MARKER, f"{self._installation_id}\n".encode())
+        self.check()
+
+    def find(self, workspace_id: str, archive_op_id: str) -> ArchiveFact | None:
+        """The archive if it is complete: the object and its `.meta` are both there."""
+        key = archive_key(workspace_id, archive_op_id)
+        objects = self._open()
+        meta = objects.read(_meta_key(key))
+        size = objects.size(key)
+        if meta is None or size is None:
+            return None
+        fact = parse_meta(key, meta)
+        if fact.bytes != size:
+            raise CorruptedArchive(f"the archive {key} has {size} bytes where its .meta says {fact.bytes}")
+        return fact
+
+    def list(self) -> list[StoredArchive]:
+        """Everything that looks like an archive, complete or not."""
+        objects = self._open()
+        found: dict[str, dict[str, tuple[int, datetime]]] = {}
+        for stored in objects.list():
+            folder, _, name = stored.path.rpartition("/")
+            base = _OBJECT if name.startswith(f"{_OBJECT}#") else name
+            if base in (_OBJECT, _META) and _KEY.fullmatch(f"{folder}/{_OBJECT}"):
+                found.setdefault(folder, {})[name] = (stored.size, stored.last_modified)
+        return [_stored_archive(folder, parts) for folder, parts in sorted(found.items())]
+
+    def remove(self, key: str) -> None:
+        """Remove an archive, `.meta` first: a crash in between leaves what counts as unfinished."""
+        parse_archive_key(key)
+        objects = self._open()
+        objects.remove(_meta_key(key))
+        objects.remove(key)
+        objects.remove_rest(key)
+
+    def upload(self, key: str, chunks: Iterable[bytes], size_limit: int) -> None:
+        """Write the object of an archive that has no `.meta` yet. An exception in `chunks` leaves none."""
+        parse_archive_key(key)
+        objects = self._open()
+        if objects.read(_meta_key(key)) is not None:
+            raise StorageProblem(f"the archive {key} is already complete and is never written again")
+        objects.remove_rest(key)
+        try:
+            objects.upload(key, chunks, size_limit)
+        except StorageProblem:
+            objects.remove_rest(key)
+            raise
+
+    def commit(self, fact: ArchiveFact) -> None:
+        """Write the `.meta`. The object must have been read back before."""
+        self._open().write(_meta_key(fact.key), meta_text(fact))
+
+    def read(self, fact: ArchiveFact) -> Iterable[memoryview]:
+        """The bytes of the object, in order."""
+        return self._open().stream(fact.key, fact.bytes)
+
+    def flush(self, key: str) -> None:
+        """Return when the object is durable."""
+        self._open().flush(key)
+
+    def size(self, key: str) -> int:
+        size = self._open().size(key)
+        if size is None:
+            raise ArchiveMissing(f"the archive {key} is not in the store")
+        return size
+
+
+def _stored_archive(folder: str, parts: dict[str, tuple[int, datetime]]) -> StoredArchive:
+    workspace_id, _, archive_op_id = folder.partition("/")
+    return StoredArchive(
+        workspace_id,
+        archive_op_id,
+        f"{folder}/{_OBJECT}",
+        bytes=sum(size for size, _ in parts.values()),
+        last_modified=max(modified for _, modified in parts.values()),
+        complete=_OBJECT in parts and _META in parts,
+    )
+
+
+class ArchiveStore:
+    """The store as the control plane uses it. Its threads are its own: a store that hangs is alone."""
+
+    def __init__(self, url: str, installation_id: str) -> None:
+        self.url = url
+        self._archives = Archives(url, installation_id)
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="archive-store")
+
+    async def check(self) -> None:
+        """Raise Unobservable unless the store answers and is this installation's."""
+        await self._run(self._archives.check)
+
+    async def initialise(self) -> None:
+        await self._run(self._archives.initialise)
+
+    async def find(self, workspace_id: str, archive_op_id: str) -> ArchiveFact | None:
+        return await self._run(lambda: self._archives.find(workspace_id, archive_op_id))
+
+    async def list(self) -> "list[StoredArchive]":
+        return await self._run(self._archives.list)
+
+    async def remove(self, key: str) -> None:
+        await self._run(lambda: self._archives.remove(key))
+
+    async def _run(self, call: Callable[[], T]) -> T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        except StoreTrouble as trouble:
+            raise Unobservable(trouble.message) from trouble

@@ -1,0 +1,77 @@
+"""Child processes of a job: they keep its locks as long as they live, and die with it."""
+
+import ctypes
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from codehub.storage.errors import NoSpace, StorageProblem, says_no_space
+
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)
+
+PIPE = subprocess.PIPE
+_ENVIRONMENT = {"LC_ALL": "C", "TZ": "UTC0"}
+
+
+def spawn(
+    command: Sequence[str | bytes | Path],
+    *,
+    locks: Sequence[int] = (),
+    stdin: int | None = subprocess.DEVNULL,
+    stdout: int | None = subprocess.DEVNULL,
+    stderr: int | None = subprocess.PIPE,
+) -> subprocess.Popen[bytes]:
+    """Start a child from a thread that outlives it: the death signal follows the thread, not the process."""
+    parent = os.getpid()
+
+    def die_with_parent() -> None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return subprocess.Popen(
+        command,
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        pass_fds=tuple(locks),
+        env=_ENVIRONMENT | {"PATH": os.environ.get("PATH", os.defpath)},
+        preexec_fn=die_with_parent,  # there is no other way to ask for the death signal
+    )
+
+
+def remove_tree(path: Path, locks: Sequence[int] = ()) -> None:
+    """Remove a tree, or nothing when there is none. `rm` copes with depths that recursion does not."""
+    if not path.is_symlink() and not path.exists():
+        return
+    words = _run(["rm", "-rf", "--one-file-system", "--", path], locks)
+    if words and os.geteuid() != 0:
+        # One's own directories may be without permissions; root does not need any.
+        _run(["chmod", "-R", "u+rwx", "--", path], locks)
+        words = _run(["rm", "-rf", "--one-file-system", "--", path], locks)
+    if words:
+        raise StorageProblem(f"{path} cannot be removed: {words}")
+
+
+def _run(command: Sequence[str | Path], locks: Sequence[int]) -> str:
+    """Run to the end; the last words of a failure, or nothing."""
+    child = spawn(command, locks=locks)
+    _, said = child.communicate()
+    if child.returncode == 0:
+        return ""
+    return last_words(said) or f"{command[0]} ended with {child.returncode}"
+
+
+def last_words(said: bytes) -> str:
+    lines = said.decode("utf-8", "backslashreplace").strip().splitlines()
+    return lines[-1] if lines else ""
+
+
+def failure(message: str) -> StorageProblem:
+    """The problem behind what a tool said."""
+    if says_no_space(message):
+        return NoSpace(f"{message}; make room on the disk")
+    return StorageProblem(message)

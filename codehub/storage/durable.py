@@ -1,0 +1,66 @@
+"""Writes that survive a power cut: the file, then the directory that names it."""
+
+import ctypes
+import os
+from pathlib import Path
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def fsync_path(path: Path) -> None:
+    """Flush one file or directory. A directory's flush makes renames and new names in it last."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Replace a file in one step; after the return it is on the disk."""
+    replace_file(path, data, durable=True)
+    fsync_path(path.parent)
+
+
+def replace_file(path: Path, data: bytes, *, durable: bool = False) -> None:
+    """Replace a file in one step, so that a reader sees the old or the new content, never a part."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            file.flush()
+            if durable:
+                os.fsync(file.fileno())
+        temporary.rename(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def read_if_there(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def make_directory(path: Path, mode: int) -> None:
+    """Make a directory and its missing parents with exactly this mode, durably."""
+    if path.is_dir():
+        return
+    make_directory(path.parent, mode)
+    path.mkdir(exist_ok=True)
+    path.chmod(mode)
+    fsync_path(path.parent)
+
+
+def sync_filesystem(path: Path) -> None:
+    """Flush everything of the file system that holds `path`, and raise what it could not write."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if _libc.syncfs(fd) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code), str(path))
+    finally:
+        os.close(fd)

@@ -1,0 +1,83 @@
+"""What can go wrong with a home, each as one class. Nothing here ever means that a home was harmed."""
+
+import errno
+
+from codehub.domain.states import ErrorReason
+
+
+class StorageProblem(Exception):  # noqa: N818 - the names of the specification
+    """The home could not be handled."""
+
+    reason = ErrorReason.ActionFailed
+    passing = False
+
+    def __init__(self, message: str | None = None) -> None:
+        self.message = message or (type(self).__doc__ or "").strip()
+        super().__init__(self.message)
+
+
+class Unobservable(StorageProblem):
+    """The disk or the store could not be looked at; what it holds is unknown, not gone."""
+
+    reason = ErrorReason.Unreachable
+    passing = True
+
+
+class StoreTrouble(StorageProblem):
+    """The archive store did not do what it was asked to."""
+
+    reason = ErrorReason.Unreachable
+    passing = True
+
+
+class InvalidKey(StorageProblem):
+    """This is not a key of a home or an archive."""
+
+
+class VolumeBusy(StorageProblem):
+    """A storage job is working on this home."""
+
+
+class StaleEpoch(StorageProblem):
+    """A newer leader has taken over this home."""
+
+
+class GenerationMismatch(StorageProblem):
+    """The home that is there is of another generation than the one that was meant."""
+
+
+class NoSpace(StorageProblem):
+    """The disk is full."""
+
+
+class Unpackable(StorageProblem):
+    """The home cannot be put into an archive completely."""
+
+
+class ArchiveMissing(StorageProblem):
+    """The archive is not in the store."""
+
+    reason = ErrorReason.DataLost
+
+
+class CorruptedArchive(StorageProblem):
+    """The archive is not what was once written."""
+
+    reason = ErrorReason.ArchiveCorrupted
+
+
+class JobIsRunning(StorageProblem):
+    """The job still runs."""
+
+
+def says_no_space(text: str) -> bool:
+    """Tools and the store library report a full disk in words only."""
+    return "No space left on device" in text or "Disk quota exceeded" in text
+
+
+def from_os(error: OSError, what: str) -> StorageProblem:
+    """A failure of the local disk, in words a person can act on."""
+    words = f"{what}: {error.strerror or error}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return NoSpace(f"{words}; make room on the disk")
+    return StorageProblem(words)

@@ -1,0 +1,87 @@
+"""The storage job: `python -m codehub.storage.job {jobs_dir}/{job_id}`.
+
+A separate, stateless, crash-only program. It knows no database and survives whoever started it. It holds a
+lock in its own directory for its life, which proves that it runs, and the workspace's lock while it works.
+"""
+
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from codehub.domain.states import ErrorReason
+from codehub.storage.errors import StorageProblem
+from codehub.storage.jobspec import JobSpec, load_spec
+from codehub.storage.lock import is_file_at, try_lock
+from codehub.storage.report import Reporter, Result, has_result, write_result
+from codehub.storage.work import Bench, perform
+
+LOCK = "lock"
+SPEC = "spec.json"
+LOCK_VARIABLE = "CODEHUB_JOB_LOCK_FD"
+
+_PAUSES = (0.5, 2.0)
+
+EXIT_DONE, EXIT_FAILED, EXIT_RUNNING = 0, 1, 3
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 1:
+        print("usage: python -m codehub.storage.job JOB_DIRECTORY", file=sys.stderr)
+        return 2
+    directory = Path(arguments[0])
+    lock = _own_lock(directory)
+    if lock is None:
+        print("this job is already running", file=sys.stderr)
+        return EXIT_RUNNING
+    if has_result(directory):
+        return EXIT_DONE
+    result = _run(directory, lock)
+    write_result(directory, result)
+    print(result.message, file=sys.stderr)
+    return EXIT_DONE if result.ok else EXIT_FAILED
+
+
+def _own_lock(directory: Path) -> int | None:
+    """The lock that the starter took and left to us, or one that we take."""
+    path = directory / LOCK
+    inherited = os.environ.pop(LOCK_VARIABLE, None)
+    if inherited is not None and is_file_at(int(inherited), path):
+        os.set_inheritable(int(inherited), False)
+        return int(inherited)
+    return try_lock(path)
+
+
+def _run(directory: Path, lock: int) -> Result:
+    """Any failure becomes a result: a job that says nothing counts as killed and would be started again."""
+    try:
+        spec = load_spec((directory / SPEC).read_bytes())
+        return _attempts(spec, Bench(Reporter(directory), directory, [lock]))
+    except StorageProblem as problem:
+        return Result(False, problem.reason, problem.message)
+    except Exception as error:  # noqa: BLE001 - told in the result, with its trace in the log
+        traceback.print_exc()
+        return Result(False, ErrorReason.ActionFailed, f"the storage job failed: {error!r}")
+
+
+def _attempts(spec: JobSpec, bench: Bench) -> Result:
+    """Passing troubles of the store are tried again here; the rest is for the controller to judge."""
+    for pause in _PAUSES:
+        try:
+            return _attempt(spec, bench)
+        except StorageProblem as problem:
+            if not problem.passing:
+                raise
+            print(f"{problem.message}; trying again in {pause} s", file=sys.stderr)
+            time.sleep(pause)
+    return _attempt(spec, bench)
+
+
+def _attempt(spec: JobSpec, bench: Bench) -> Result:
+    done = perform(spec, bench)
+    return Result(True, None, done.message, done.archive)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

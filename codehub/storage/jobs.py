@@ -1,0 +1,163 @@
+"""Storage jobs on this machine: started detached, seen through their lock, never tied to who started them."""
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import codehub
+from codehub.domain.observation import JobFact, JobState
+from codehub.storage.durable import fsync_path, make_directory, write_durably
+from codehub.storage.errors import JobIsRunning, StorageProblem
+from codehub.storage.job import LOCK, LOCK_VARIABLE, SPEC
+from codehub.storage.jobspec import JobSpec, dump_spec
+from codehub.storage.layout import checked_name
+from codehub.storage.lock import is_locked, lock_within
+from codehub.storage.report import clear_progress, has_result, read_ended, read_progress
+
+_PASSED_VARIABLES = ("PATH", "TMPDIR", "LANG", "SSL_CERT_FILE", "SSL_CERT_DIR", "HTTPS_PROXY", "NO_PROXY")
+_FORGOTTEN = ".forgotten-"
+
+# A look at a job takes its lock for an instant; a lock that stays taken longer is the job's own.
+_A_LOOK = 0.2
+_KILL_WAIT = 30.0
+_KILL_PAUSE = 0.02
+
+
+class LocalJobs:
+    """Jobs as processes, each with a directory of its own below `jobs_dir`."""
+
+    def __init__(self, jobs_dir: Path, python: str = sys.executable) -> None:
+        self._jobs_dir = jobs_dir
+        self._python = python
+
+    async def start(self, job_id: str, spec: JobSpec) -> None:
+        """Start a job, unless it runs or has ended. One that was killed is started again."""
+        await asyncio.to_thread(self._start, self._directory(job_id), spec)
+
+    async def status(self, job_id: str) -> JobFact | None:
+        """None when it was never started."""
+        return await asyncio.to_thread(_status, self._directory(job_id))
+
+    async def cancel(self, job_id: str) -> None:
+        """Kill a job, and return when it and its children are seen dead."""
+        await asyncio.to_thread(_cancel, self._directory(job_id))
+
+    async def forget(self, job_id: str) -> None:
+        """Remove what an ended job has left."""
+        await asyncio.to_thread(self._forget, self._directory(job_id))
+
+    async def list(self) -> "list[str]":
+        """Every job that was started and not forgotten."""
+        return await asyncio.to_thread(_job_ids, self._jobs_dir)
+
+    def _directory(self, job_id: str) -> Path:
+        return self._jobs_dir / checked_name(job_id)
+
+    def _start(self, directory: Path, spec: JobSpec) -> None:
+        make_directory(directory, 0o700)
+        lock = lock_within(directory / LOCK, _A_LOOK)
+        if lock is None:
+            return
+        try:
+            if has_result(directory):
+                return
+            clear_progress(directory)
+            write_durably(directory / SPEC, dump_spec(spec))
+            self._spawn(directory, lock)
+        finally:
+            os.close(lock)
+
+    def _spawn(self, directory: Path, lock: int) -> None:
+        """The job inherits the lock that its starter took: there is no moment at which nobody has it."""
+        with (directory / "log").open("ab") as log:
+            process = subprocess.Popen(
+                [self._python, "-m", "codehub.storage.job", str(directory)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                env=_environment() | {LOCK_VARIABLE: str(lock)},
+                start_new_session=True,
+                pass_fds=(lock,),
+            )
+        threading.Thread(target=process.wait, name=f"reap-{process.pid}", daemon=True).start()
+
+    def _forget(self, directory: Path) -> None:
+        if not directory.exists():
+            return
+        lock = lock_within(directory / LOCK, _A_LOOK)
+        if lock is None:
+            raise JobIsRunning(f"job {directory.name} still runs")
+        try:
+            # Out of sight in one step, so that nobody starts it while it is half removed.
+            forgotten = directory.with_name(f"{_FORGOTTEN}{directory.name}-{time.monotonic_ns()}")
+            directory.rename(forgotten)
+            fsync_path(self._jobs_dir)
+            shutil.rmtree(forgotten)
+        finally:
+            os.close(lock)
+
+
+def _job_ids(jobs_dir: Path) -> list[str]:
+    return sorted(path.parent.name for path in jobs_dir.glob(f"[!.]*/{SPEC}"))
+
+
+def _environment() -> dict[str, str]:
+    """Credentials of the store go this way and no other; the database's do not go at all."""
+    passed = {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith("AWS_") or name.upper() in _PASSED_VARIABLES
+    }
+    return passed | {"PYTHONPATH": str(Path(codehub.__file__).parent.parent), "PYTHONUNBUFFERED": "1"}
+
+
+def _status(directory: Path) -> JobFact | None:
+    if not (directory / SPEC).exists():
+        return None
+    if is_locked(directory / LOCK):
+        return JobFact(JobState.RUNNING, read_progress(directory), None, "")
+    return read_ended(directory)
+
+
+def _cancel(directory: Path) -> None:
+    deadline = time.monotonic() + _KILL_WAIT
+    while is_locked(directory / LOCK):
+        if time.monotonic() > deadline:
+            raise StorageProblem(f"job {directory.name} does not end: is a disk hanging?")
+        for pid in _processes_of(directory):
+            _kill(pid, directory)
+        time.sleep(_KILL_PAUSE)
+
+
+def _processes_of(directory: Path) -> list[int]:
+    return [int(path.name) for path in Path("/proc").glob("[0-9]*") if _is_job(path, directory)]
+
+
+def _is_job(process: Path, directory: Path) -> bool:
+    try:
+        words = (process / "cmdline").read_bytes().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return False
+    return b"codehub.storage.job" in words and os.fsencode(directory) in words
+
+
+def _kill(pid: int, directory: Path) -> None:
+    """Kill by a handle that is looked at once more, so that a number given to another cannot be hit."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        if _is_job(Path(f"/proc/{pid}"), directory):
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    finally:
+        os.close(handle)

@@ -1,0 +1,90 @@
+"""What a storage job is told: everything it needs, and nothing of the database."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import ClassVar, TypeAlias
+
+from codehub.domain.observation import Generation
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where homes and archives lie, and whose they must be."""
+
+    volumes_root: Path
+    archive_url: str
+    installation_id: str
+
+
+@dataclass(frozen=True)
+class ArchiveJob:
+    """Put a home into the store. The home stays as it is."""
+
+    kind: ClassVar[str] = "archive"
+    place: Place
+    workspace_id: str
+    home_store_key: str
+    generation: Generation
+    archive_op_id: str
+    epoch: int
+
+
+@dataclass(frozen=True)
+class EmptyArchiveJob:
+    """Put the archive of an empty home into the store; `uid` will own the home."""
+
+    kind: ClassVar[str] = "empty-archive"
+    place: Place
+    workspace_id: str
+    home_store_key: str
+    archive_op_id: str
+    uid: int | None
+    epoch: int
+
+
+@dataclass(frozen=True)
+class RestoreJob:
+    """Make a home from an archive. Its generation will be `{op_id, archive_key}`."""
+
+    kind: ClassVar[str] = "restore"
+    place: Place
+    workspace_id: str
+    home_store_key: str
+    op_id: str
+    archive_key: str
+    sha256: str | None
+    epoch: int
+
+
+@dataclass(frozen=True)
+class DeleteJob:
+    """Remove a home of this generation, and only of this."""
+
+    kind: ClassVar[str] = "delete"
+    place: Place
+    workspace_id: str
+    home_store_key: str
+    generation: Generation
+    epoch: int
+
+
+JobSpec: TypeAlias = ArchiveJob | EmptyArchiveJob | RestoreJob | DeleteJob
+
+_KINDS: dict[str, type[JobSpec]] = {
+    job.kind: job for job in (ArchiveJob, EmptyArchiveJob, RestoreJob, DeleteJob)
+}
+
+
+def dump_spec(spec: JobSpec) -> bytes:
+    return json.dumps({"kind": spec.kind, **asdict(spec)}, default=str, indent=1).encode()
+
+
+def load_spec(content: bytes) -> JobSpec:
+    fields = json.loads(content)
+    job = _KINDS[fields.pop("kind")]
+    place = fields.pop("place")
+    place["volumes_root"] = Path(place["volumes_root"])
+    if "generation" in fields:
+        fields["generation"] = Generation(**fields["generation"])
+    return job(place=Place(**place), **fields)

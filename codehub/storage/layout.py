@@ -1,0 +1,136 @@
+"""Where the parts of one volume lie, and the rules by which they change. Callers hold the workspace's lock.
+
+A volume is ready if and only if `home` and `.marker` both exist. The marker is written before the home is
+renamed into place, and removed after it has been renamed away, so that a crash at any point leaves either a
+ready volume or none, and never a home under the marker of another.
+"""
+
+import errno
+import json
+import re
+import stat
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from codehub.domain.observation import Generation, VolumeFact
+from codehub.storage.durable import fsync_path, make_directory, read_if_there, write_durably
+from codehub.storage.errors import InvalidKey
+
+NAME = r"[0-9A-Za-z_-]{1,64}"
+_HOME_KEY = re.compile(rf"users/({NAME})/workspaces/({NAME})/home")
+_NAME = re.compile(NAME)
+
+# Workspaces run under uids of their own and must get through to their home, and only there.
+_DIRECTORY_MODE = 0o711
+
+
+def checked_name(name: str) -> str:
+    """An id that is safe as one component of a path."""
+    if not _NAME.fullmatch(name):
+        raise InvalidKey(f"{name!r} is not an id")
+    return name
+
+
+@dataclass(frozen=True)
+class WorkspaceDirectory:
+    """`{root}/users/{user_id}/workspaces/{workspace_id}`."""
+
+    root: Path
+    user_id: str
+    workspace_id: str
+
+    @classmethod
+    def of_key(cls, root: Path, home_store_key: str) -> "WorkspaceDirectory":
+        match = _HOME_KEY.fullmatch(home_store_key)
+        if match is None:
+            raise InvalidKey(f"{home_store_key!r} is not a home_store_key")
+        return cls(root, match[1], match[2])
+
+    @property
+    def path(self) -> Path:
+        return self.root / "users" / self.user_id / "workspaces" / self.workspace_id
+
+    @property
+    def home(self) -> Path:
+        return self.path / "home"
+
+    @property
+    def marker(self) -> Path:
+        return self.path / ".marker"
+
+    @property
+    def lock(self) -> Path:
+        return self.path / ".lock"
+
+    @property
+    def fence(self) -> Path:
+        return self.path / ".fence"
+
+    def staging(self, op_id: str) -> Path:
+        return self.path / f".staging-{checked_name(op_id)}"
+
+    def leftovers(self, kind: str) -> list[Path]:
+        """What earlier attempts left behind: kind is `staging` or `deleted`."""
+        return sorted(self.path.glob(f".{kind}-*"))
+
+    def ensure(self) -> None:
+        make_directory(self.path, _DIRECTORY_MODE)
+
+    def look(self) -> VolumeFact | None:
+        """None when there is no home. Needs no lock: a home is looked at again when its marker is missing."""
+        if not self._home_exists():
+            return None
+        content = read_if_there(self.marker)
+        generation = None if content is None else parse_marker(content)
+        if generation is None and not self._home_exists():
+            return None
+        return VolumeFact(generation)
+
+    def _home_exists(self) -> bool:
+        try:
+            mode = self.home.lstat().st_mode
+        except FileNotFoundError:
+            return False
+        if not stat.S_ISDIR(mode):
+            raise NotADirectoryError(errno.ENOTDIR, "the home is not a directory", str(self.home))
+        return True
+
+    def swap_in(self, prepared: Path, generation: Generation) -> None:
+        """Make a prepared directory the home of this generation. There must be no home."""
+        if self._home_exists():
+            raise FileExistsError(f"{self.home} is already there")
+        write_durably(self.marker, json.dumps(asdict(generation)).encode())
+        prepared.rename(self.home)
+        fsync_path(self.path)
+
+    def set_aside(self, op_id: str) -> Path:
+        """Keep a home that is not ready under another name; nobody knows what it is worth."""
+        return self._move_home(f".aside-{checked_name(op_id)}")
+
+    def condemn(self, generation: Generation) -> Path:
+        """Take the home out of sight. From then on there is no volume, only a tree to remove."""
+        return self._move_home(f".deleted-{checked_name(generation.op_id)}")
+
+    def _move_home(self, name: str) -> Path:
+        target = self.path / name
+        number = 1
+        while target.exists() or target.is_symlink():
+            number += 1
+            target = self.path / f"{name}-{number}"
+        self.home.rename(target)
+        fsync_path(self.path)
+        self.marker.unlink(missing_ok=True)
+        fsync_path(self.path)
+        return target
+
+
+def parse_marker(content: bytes) -> Generation | None:
+    """A marker that cannot be understood marks nothing."""
+    try:
+        fields = json.loads(content)
+        op_id, archive_key = fields["op_id"], fields["archive_key"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    if isinstance(op_id, str) and (archive_key is None or isinstance(archive_key, str)):
+        return Generation(op_id, archive_key)
+    return None

@@ -1,0 +1,181 @@
+"""Plain objects behind one interface: a local directory or an S3-compatible service."""
+
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import unquote, urlsplit
+
+import obstore
+from obstore.exceptions import BaseError
+from obstore.store import LocalStore, S3Store
+
+from codehub.storage.durable import fsync_path, make_directory
+from codehub.storage.errors import InvalidKey, NoSpace, StoreTrouble, Unobservable, says_no_space
+
+_READ = 8 << 20
+_PART = 8 << 20
+_MAX_PARTS = 9000
+_UPLOAD_MEMORY = 64 << 20
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class StoredObject:
+    path: str
+    size: int
+    last_modified: datetime
+
+
+class Objects:
+    """Objects of one store. A missing one is None; trouble is StoreTrouble, a full disk NoSpace."""
+
+    def __init__(self, store: LocalStore | S3Store, place: str) -> None:
+        self._store = store
+        self._place = place
+
+    def read(self, path: str) -> bytes | None:
+        with suppress(FileNotFoundError):
+            return self._do(lambda: bytes(obstore.get(self._store, path).bytes()))
+        return None
+
+    def size(self, path: str) -> int | None:
+        with suppress(FileNotFoundError):
+            return self._do(lambda: obstore.head(self._store, path)["size"])
+        return None
+
+    def list(self) -> "list[StoredObject]":
+        listed = self._do(lambda: obstore.list(self._store).collect())
+        return [StoredObject(meta["path"], meta["size"], meta["last_modified"]) for meta in listed]
+
+    def write(self, path: str, content: bytes) -> None:
+        """Write a small object; it is durable on return."""
+        self._do(lambda: obstore.put(self._store, path, content, use_multipart=False))
+        self.flush(path)
+
+    def remove(self, path: str) -> None:
+        """Remove an object, or nothing when there is none."""
+        with suppress(FileNotFoundError):
+            self._do(lambda: obstore.delete(self._store, path))
+
+    def upload(self, path: str, chunks: Iterable[bytes], size_limit: int) -> None:
+        """Write an object of unknown length. `size_limit` bounds it, as stores bound the number of parts."""
+        part = max(_PART, math.ceil(size_limit / _MAX_PARTS))
+        self._do(
+            lambda: obstore.put(
+                self._store,
+                path,
+                iter(chunks),
+                use_multipart=True,
+                chunk_size=part,
+                max_concurrency=max(1, _UPLOAD_MEMORY // part),
+            )
+        )
+
+    def stream(self, path: str, size: int) -> Iterator[memoryview]:
+        """The bytes of an object, one range after the other, reading one ahead."""
+        starts = range(0, size, _READ)
+
+        def fetch(start: int) -> memoryview:
+            length = min(_READ, size - start)
+            read = self._do(lambda: obstore.get_range(self._store, path, start=start, length=length))
+            return memoryview(read)
+
+        with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as reader:
+            ahead = [reader.submit(fetch, start) for start in starts[:1]]
+            for start in starts:
+                current = ahead.pop().result()
+                if start + _READ < size:
+                    ahead.append(reader.submit(fetch, start + _READ))
+                yield current
+
+    def flush(self, path: str) -> None:
+        """A service answers only when an object is durable."""
+
+    def remove_rest(self, path: str) -> None:
+        """A service keeps unfinished uploads out of sight; its lifecycle rules remove them."""
+
+    def _do(self, call: Callable[[], T]) -> T:
+        try:
+            return call()
+        except FileNotFoundError:
+            raise
+        except (BaseError, OSError) as error:
+            words = f"the archive store {self._place} failed: {first_line(error)}"
+            if says_no_space(str(error)):
+                raise NoSpace(f"{words}; make room in it") from error
+            raise StoreTrouble(words) from error
+
+
+class LocalObjects(Objects):
+    """Objects as files. The library renames them into place, but leaves it to us to make them last."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(LocalStore(root), str(root))
+        self._root = root
+
+    def list(self) -> "list[StoredObject]":
+        """Unfinished uploads (`name#1`) are listed, too, though the library hides them."""
+        return super().list() + [_stored(self._root, path) for path in self._root.glob("*/*/*#*")]
+
+    def flush(self, path: str) -> None:
+        target = self._root / path
+        self._do(lambda: fsync_path(target))
+        for directory in target.relative_to(self._root).parents:
+            here = self._root / directory
+            self._do(lambda here=here: fsync_path(here))  # type: ignore[misc]
+
+    def remove_rest(self, path: str) -> None:
+        """Unfinished uploads of this object, and the directories that it leaves empty."""
+        target = self._root / path
+        for leftover in target.parent.glob(f"{target.name}#*"):
+            self._do(lambda leftover=leftover: leftover.unlink(missing_ok=True))  # type: ignore[misc]
+        for directory in (target.parent, target.parent.parent):
+            with suppress(OSError):
+                directory.rmdir()
+
+
+def first_line(error: Exception) -> str:
+    """The store library appends its internals to each message."""
+    return str(error).strip().partition("\n")[0]
+
+
+def _stored(root: Path, path: Path) -> StoredObject:
+    found = path.stat()
+    modified = datetime.fromtimestamp(found.st_mtime, UTC)
+    return StoredObject(str(path.relative_to(root)), found.st_size, modified)
+
+
+def open_objects(url: str, *, create: bool = False) -> Objects:
+    """`file:///directory` or `s3://bucket/prefix` with the usual AWS_* variables."""
+    parts = urlsplit(url)
+    if parts.scheme == "file" and parts.path.startswith("/"):
+        root = Path(unquote(parts.path))
+        if create:
+            make_directory(root, 0o700)
+        elif not root.is_dir():
+            raise Unobservable(f"the archive store {root} is not there: is its disk mounted?")
+        return LocalObjects(root)
+    if parts.scheme == "s3" and parts.netloc:
+        return Objects(_open_s3(url), url)
+    raise InvalidKey(f"{url!r} is not an archive store: file:///directory or s3://bucket/prefix")
+
+
+def _open_s3(url: str) -> S3Store:
+    endpoint = os.environ.get("AWS_ENDPOINT_URL", "")
+    return S3Store.from_url(
+        url,
+        config={"endpoint": endpoint} if endpoint else {},
+        client_options={
+            "allow_http": endpoint.startswith("http://"),
+            "connect_timeout": "5s",
+            "timeout": "120s",
+        },
+        retry_config={"max_retries": 3, "retry_timeout": timedelta(seconds=30)},
+    )

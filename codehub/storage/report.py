@@ -1,0 +1,69 @@
+"""What a job tells: its progress while it runs, its result at the end."""
+
+import json
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from codehub.domain.observation import ArchiveFact, JobFact, JobState, Progress
+from codehub.domain.states import ErrorReason
+from codehub.storage.durable import read_if_there, replace_file, write_durably
+
+_PROGRESS_INTERVAL = 0.2
+_PROGRESS = "progress.json"
+_RESULT = "result.json"
+
+
+@dataclass(frozen=True)
+class Result:
+    ok: bool
+    reason: ErrorReason | None
+    message: str
+    archive: ArchiveFact | None = None
+
+
+class Reporter:
+    """Writes a job's progress, at most five times a second."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / _PROGRESS
+        self._next = 0.0
+        self.total: int | None = None
+
+    def progress(self, done: int, files: int) -> None:
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + _PROGRESS_INTERVAL
+            # Only a hint: a disk too full for it may be just what this job is about to relieve.
+            with suppress(OSError):
+                replace_file(self._path, json.dumps(asdict(Progress(done, self.total, files))).encode())
+
+
+def write_result(directory: Path, result: Result) -> None:
+    write_durably(directory / _RESULT, json.dumps(asdict(result)).encode())
+
+
+def has_result(directory: Path) -> bool:
+    return (directory / _RESULT).exists()
+
+
+def clear_progress(directory: Path) -> None:
+    (directory / _PROGRESS).unlink(missing_ok=True)
+
+
+def read_progress(directory: Path) -> Progress | None:
+    content = read_if_there(directory / _PROGRESS)
+    return None if content is None else Progress(**json.loads(content))
+
+
+def read_ended(directory: Path) -> JobFact:
+    """What is left of a job that is dead."""
+    progress = read_progress(directory)
+    content = read_if_there(directory / _RESULT)
+    if content is None:
+        return JobFact(JobState.GONE, progress, None, "the job ended without a result: it was killed")
+    result = json.loads(content)
+    reason = None if result["reason"] is None else ErrorReason(result["reason"])
+    state = JobState.SUCCEEDED if result["ok"] else JobState.FAILED
+    return JobFact(state, progress, reason, result["message"])

@@ -1,0 +1,244 @@
+"""The one dialect of tar that a home's archive is written in: pax headers as GNU tar makes them.
+
+Two programs that read one stream must never read two different things out of it. So this accepts only what
+our own archives contain, and refuses every number, key or name that another reader could take differently.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from codehub.storage.errors import CorruptedArchive
+
+BLOCK = 512
+_MAX_PATH = 4095
+_MAX_PAX = 4 << 20
+_MAX_MAP = 64 << 20
+
+REGULAR, HARD_LINK, SYMLINK, DIRECTORY, PAX = b"0", b"1", b"2", b"5", b"x"
+SPECIAL = frozenset({b"3", b"4", b"6"})
+
+# mode, uid, gid; size; mtime; checksum; type; link target; magic and version.
+_FIELDS = re.compile(
+    rb"(?:[0-7]{7}\0){3}([0-7]{11})\0[0-7]{11}\0([0-7]{6})\0 (.)(.{100})ustar\x0000", re.DOTALL
+)
+_NO_PREFIX = bytes(BLOCK - 345)
+_DECIMAL = re.compile(rb"0|[1-9][0-9]{0,18}")
+_TIME = re.compile(rb"-?[0-9]{1,20}(\.[0-9]{1,9})?")
+_ID = re.compile(rb"[0-9]{1,10}")
+_XATTR = b"SCHILY.xattr."
+_TEXT_KEYS = frozenset({b"path", b"linkpath", b"GNU.sparse.name"})
+_NUMBER_KEYS = frozenset({b"size", b"GNU.sparse.realsize", b"GNU.sparse.major", b"GNU.sparse.minor"})
+_SPARSE_KEYS = frozenset(b"GNU.sparse." + key for key in (b"major", b"minor", b"name", b"realsize"))
+
+
+class NotOurs(CorruptedArchive):
+    """The tar stream contains something that no archive of CodeHub contains."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One member. `size`: what follows its headers, without padding. A directory's path ends with a slash."""
+
+    kind: bytes
+    path: bytes
+    target: bytes
+    size: int
+    header_length: int
+    is_hole: bool = False
+
+    @property
+    def padded(self) -> int:
+        return padded(self.size)
+
+
+@dataclass(frozen=True)
+class _Header:
+    kind: bytes
+    path: bytes
+    target: bytes
+    size: int
+
+
+def padded(size: int) -> int:
+    return -(-size // BLOCK) * BLOCK
+
+
+def read_entry(data: bytes, start: int) -> Entry | None:
+    """The entry whose headers begin at `start`, or None when more bytes are needed to tell."""
+    if len(data) - start < BLOCK:
+        return None
+    position = start
+    header = _header(data[position : position + BLOCK])
+    position += BLOCK
+    pax: Mapping[bytes, bytes] = {}
+    if header.kind == PAX:
+        if header.size > _MAX_PAX:
+            raise NotOurs("a pax header is too large")
+        if len(data) - position < padded(header.size) + BLOCK:
+            return None
+        pax = parse_pax(data[position : position + header.size])
+        position += padded(header.size)
+        header = _header(data[position : position + BLOCK])
+        position += BLOCK
+    return _entry(header, pax, data, start, position)
+
+
+def _entry(
+    header: _Header, pax: Mapping[bytes, bytes], data: bytes, start: int, position: int
+) -> Entry | None:
+    if header.kind not in (REGULAR, HARD_LINK, SYMLINK, DIRECTORY) and header.kind not in SPECIAL:
+        raise NotOurs(f"an entry has the type {header.kind!r}")
+    size = int(pax.get(b"size", header.size))
+    path = pax.get(b"GNU.sparse.name", pax.get(b"path", header.path))
+    target = pax.get(b"linkpath", header.target)
+    is_hole = False
+    if not _SPARSE_KEYS.isdisjoint(pax):
+        extent = _sparse(header.kind, pax, size, data, position)
+        if extent is None:
+            return None
+        map_length, is_hole = extent
+        position += map_length
+        size -= map_length
+    check_path(path, header.kind == DIRECTORY)
+    if header.kind != REGULAR and size:
+        raise NotOurs("an entry that is not a file has content")
+    return Entry(header.kind, path, _target(header.kind, target), size, position - start, is_hole)
+
+
+def _target(kind: bytes, target: bytes) -> bytes:
+    if kind == HARD_LINK:
+        check_path(target, is_directory=False)
+    elif kind == SYMLINK:
+        if not target:
+            raise NotOurs("a symbolic link points nowhere")
+    elif target:
+        raise NotOurs("an entry that is no link has a target")
+    return target
+
+
+def check_path(path: bytes, is_directory: bool) -> None:
+    """Paths are `./`, or `./` and plain components; only directories end with a slash."""
+    if len(path) > _MAX_PATH:
+        raise NotOurs(f"a path of {len(path)} bytes is longer than a system can open: {path[:80]!r}...")
+    if path == b"./" and is_directory:
+        return
+    if not path.startswith(b"./") or b"\0" in path:
+        raise NotOurs(f"the path {path!r} is not below the home")
+    if path.endswith(b"/") != is_directory:
+        raise NotOurs(f"the path {path!r} does not fit its type")
+    for part in path[2:].removesuffix(b"/").split(b"/"):
+        if part in (b"", b".", b".."):
+            raise NotOurs(f"the path {path!r} has an unsafe component")
+
+
+def _header(block: bytes) -> _Header:
+    fields = _FIELDS.fullmatch(block, 100, 265)
+    if fields is None:
+        raise NotOurs("a header is not in pax format")
+    if int(fields[2], 8) != sum(block) - sum(block[148:156]) + 8 * 0x20:
+        raise NotOurs("a header has a wrong checksum")
+    if block[345:] != _NO_PREFIX:
+        raise NotOurs("a header splits its path")
+    return _Header(fields[3], _text(block[:100]), _text(fields[4]), int(fields[1], 8))
+
+
+def _text(field: bytes) -> bytes:
+    text, _, rest = field.partition(b"\0")
+    if rest.strip(b"\0"):
+        raise NotOurs("a header hides bytes behind a name")
+    return text
+
+
+def parse_pax(data: bytes) -> dict[bytes, bytes]:
+    """Records of `length key=value\\n`; a wrong length, a doubled or an unknown key is refused."""
+    records: dict[bytes, bytes] = {}
+    position = 0
+    while position < len(data):
+        space = data.find(b" ", position, position + 12)
+        if space < 0 or not _DECIMAL.fullmatch(data[position:space]):
+            raise NotOurs("a pax record has no length")
+        end = position + int(data[position:space])
+        key, equals, value = data[space + 1 : end - 1].partition(b"=")
+        if end > len(data) or data[end - 1 : end] != b"\n" or not equals:
+            raise NotOurs("a pax record is malformed")
+        if key in records:
+            raise NotOurs(f"the pax key {key!r} comes twice")
+        _check_record(key, value)
+        records[key] = value
+        position = end
+    return records
+
+
+def _check_record(key: bytes, value: bytes) -> None:
+    if key.startswith(_XATTR):
+        valid = len(key) > len(_XATTR) and b"\0" not in key
+    elif key in _TEXT_KEYS:
+        valid = bool(value) and b"\0" not in value
+    elif key in _NUMBER_KEYS:
+        valid = _DECIMAL.fullmatch(value) is not None
+    elif key in (b"uid", b"gid"):
+        valid = _ID.fullmatch(value) is not None
+    elif key == b"mtime":
+        valid = _TIME.fullmatch(value) is not None
+    else:
+        raise NotOurs(f"the pax key {key!r} is not one of ours")
+    if not valid:
+        raise NotOurs(f"the pax key {key!r} has an impossible value")
+
+
+def _sparse(
+    kind: bytes, pax: Mapping[bytes, bytes], size: int, data: bytes, position: int
+) -> tuple[int, bool] | None:
+    """Check the map of a sparse file, which stands before its content. (length of the map, all hole?)"""
+    if kind != REGULAR or not pax.keys() >= _SPARSE_KEYS:
+        raise NotOurs("a sparse entry is incomplete")
+    if (pax[b"GNU.sparse.major"], pax[b"GNU.sparse.minor"]) != (b"1", b"0"):
+        raise NotOurs("a sparse entry is of another version")
+    limit = min(size, _MAX_MAP)
+    numbers = _sparse_numbers(data[position : position + limit])
+    if numbers is None:
+        if len(data) - position >= limit:
+            raise NotOurs("a sparse entry has no complete map")
+        return None
+    values, length = numbers
+    if length > size:
+        raise NotOurs("a sparse entry is shorter than its map")
+    if len(data) - position < length:
+        return None
+    content = _content_of_map(values, int(pax[b"GNU.sparse.realsize"]))
+    if length + content != size:
+        raise NotOurs("a sparse entry's map does not fit its size")
+    return length, content == 0 and int(pax[b"GNU.sparse.realsize"]) > 0
+
+
+def _sparse_numbers(text: bytes) -> tuple[list[int], int] | None:
+    """The numbers of a map (offset, length, ...) and its padded length, once it is complete."""
+    first, newline, _ = text[:21].partition(b"\n")
+    if not newline:
+        if len(text) >= 21:
+            raise NotOurs("a sparse map is malformed")
+        return None
+    if not _DECIMAL.fullmatch(first):
+        raise NotOurs("a sparse map is malformed")
+    count = 2 * int(first)
+    if count > _MAX_MAP:
+        raise NotOurs("a sparse map is too long")
+    if text.count(b"\n") <= count:
+        return None
+    lines = text.split(b"\n", count + 1)
+    if not all(_DECIMAL.fullmatch(line) for line in lines[1:-1]):
+        raise NotOurs("a sparse map is malformed")
+    used = len(text) - len(lines[-1])
+    return [int(line) for line in lines[1:-1]], padded(used)
+
+
+def _content_of_map(values: list[int], real_size: int) -> int:
+    """The bytes that a map announces. Extents ascend, and all but the last fill whole blocks."""
+    end = content = 0
+    for offset, length in zip(values[::2], values[1::2], strict=True):
+        if offset < end or offset + length > real_size or content % BLOCK:
+            raise NotOurs("a sparse map leads out of its file")
+        end = offset + length
+        content += length
+    return content

@@ -1,0 +1,126 @@
+"""Live homes in a local directory (`local-dir`)."""
+
+import asyncio
+import os
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from codehub.domain.observation import Generation, VolumeFact
+from codehub.storage.children import remove_tree
+from codehub.storage.durable import fsync_path
+from codehub.storage.errors import GenerationMismatch, Unobservable, from_os
+from codehub.storage.installation import check_directory, initialise_directory
+from codehub.storage.layout import WorkspaceDirectory
+from codehub.storage.lock import acquire, held
+
+
+class LocalVolumes:
+    """Volumes below one root directory that carries the installation's marker."""
+
+    def __init__(self, root: Path, installation_id: str) -> None:
+        self._root = root
+        self._installation_id = installation_id
+
+    def path(self, key: str) -> Path:
+        return self._directory(key).home
+
+    def free_bytes(self) -> int:
+        return shutil.disk_usage(self._root).free
+
+    def initialise(self) -> None:
+        """Claim a new, empty root; a root that is already there is only checked."""
+        initialise_directory(self._root, self._installation_id)
+
+    async def observe(self) -> dict[str, VolumeFact]:
+        """Every home there is, by workspace id."""
+        return await asyncio.to_thread(self._observe)
+
+    async def status(self, key: str) -> VolumeFact | None:
+        return await asyncio.to_thread(self._status, self._directory(key))
+
+    @asynccontextmanager
+    async def hold(self, key: str, epoch: int) -> AsyncIterator[None]:
+        """Keep every job and every earlier leader away from this home for a while."""
+        locking = asyncio.ensure_future(
+            asyncio.to_thread(acquire, self._directory(key), self._installation_id, epoch)
+        )
+        try:
+            fd = await asyncio.shield(locking)
+        except asyncio.CancelledError:
+            # The thread cannot be cancelled: whatever it locks has to be let go.
+            locking.add_done_callback(_release)
+            raise
+        try:
+            yield
+        finally:
+            os.close(fd)
+
+    async def provision(self, key: str, generation: Generation, epoch: int, uid: int | None) -> None:
+        """Make an empty home of this generation where there is none."""
+        await asyncio.to_thread(self._provision, self._directory(key), generation, epoch, uid)
+
+    def _directory(self, key: str) -> WorkspaceDirectory:
+        return WorkspaceDirectory.of_key(self._root, key)
+
+    def _observe(self) -> dict[str, VolumeFact]:
+        check_directory(self._root, self._installation_id)
+        try:
+            return {
+                directory.workspace_id: fact
+                for directory in self._directories()
+                if (fact := directory.look()) is not None
+            }
+        except OSError as error:
+            raise Unobservable(f"the homes below {self._root} cannot be read: {error}") from error
+
+    def _directories(self) -> list[WorkspaceDirectory]:
+        return [
+            WorkspaceDirectory(self._root, path.parent.parent.name, path.name)
+            for path in (self._root / "users").glob("*/workspaces/*")
+        ]
+
+    def _status(self, directory: WorkspaceDirectory) -> VolumeFact | None:
+        check_directory(self._root, self._installation_id)
+        try:
+            return directory.look()
+        except OSError as error:
+            raise Unobservable(f"{directory.home} cannot be read: {error}") from error
+
+    def _provision(
+        self, directory: WorkspaceDirectory, generation: Generation, epoch: int, uid: int | None
+    ) -> None:
+        try:
+            with held(directory, self._installation_id, epoch):
+                fact = directory.look()
+                if fact is None:
+                    _make_home(directory, generation, uid)
+                elif fact.generation is None:
+                    directory.set_aside(generation.op_id)
+                    _make_home(directory, generation, uid)
+                elif fact.generation != generation:
+                    raise GenerationMismatch(f"a home of operation {fact.generation.op_id} is already there")
+        except OSError as error:
+            raise from_os(error, f"cannot make the home of workspace {directory.workspace_id}") from error
+
+
+def _make_home(directory: WorkspaceDirectory, generation: Generation, uid: int | None) -> None:
+    prepared = directory.staging(generation.op_id)
+    remove_tree(prepared)
+    make_private_directory(prepared, uid)
+    fsync_path(prepared)
+    directory.swap_in(prepared, generation)
+
+
+def make_private_directory(path: Path, uid: int | None) -> None:
+    """An empty directory for one workspace's user; ownership can only be given away by root."""
+    path.mkdir(mode=0o700)
+    path.chmod(0o700)
+    if uid is not None and os.geteuid() == 0:
+        os.chown(path, uid, uid)
+
+
+def _release(locking: "asyncio.Future[int]") -> None:
+    if not locking.cancelled() and locking.exception() is None:
+        os.close(locking.result())

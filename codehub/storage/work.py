@@ -1,0 +1,187 @@
+"""What storage jobs do with a home. Each may be killed at any point and run again, and harms no only copy."""
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from codehub.domain.observation import ArchiveFact, Generation
+from codehub.storage.archives import Archives, archive_key, parse_archive_key
+from codehub.storage.children import remove_tree
+from codehub.storage.codec import Packing, unpack
+from codehub.storage.durable import sync_filesystem
+from codehub.storage.errors import (
+    ArchiveMissing,
+    CorruptedArchive,
+    GenerationMismatch,
+    InvalidKey,
+    StorageProblem,
+    StoreTrouble,
+    from_os,
+)
+from codehub.storage.jobspec import ArchiveJob, DeleteJob, EmptyArchiveJob, JobSpec, Place, RestoreJob
+from codehub.storage.layout import WorkspaceDirectory
+from codehub.storage.lock import held
+from codehub.storage.report import Reporter
+from codehub.storage.volumes import make_private_directory
+
+# A start or a provision holds the lock for moments only; whoever holds it longer is another job.
+_LOCK_WAIT = 10.0
+_NAMED = 5
+
+
+@dataclass(frozen=True)
+class Done:
+    message: str
+    archive: ArchiveFact | None = None
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What a job works with: its reporter, and the locks that its children share."""
+
+    reporter: Reporter
+    scratch: Path
+    locks: list[int] = field(default_factory=list)
+
+
+def perform(spec: JobSpec, bench: Bench) -> Done:
+    """Do what the spec says; raises StorageProblem."""
+    directory = WorkspaceDirectory.of_key(spec.place.volumes_root, spec.home_store_key)
+    if directory.workspace_id != spec.workspace_id:
+        raise InvalidKey(f"{spec.home_store_key} is not the home of workspace {spec.workspace_id}")
+    try:
+        with _working(directory, spec, bench):
+            match spec:
+                case ArchiveJob():
+                    return _archive(spec, directory, bench)
+                case EmptyArchiveJob():
+                    return _archive_nothing(spec, bench)
+                case RestoreJob():
+                    return _restore(spec, directory, bench)
+                case DeleteJob():
+                    return _delete(spec, directory, bench)
+    except OSError as error:
+        raise from_os(error, f"the {spec.kind} job of workspace {spec.workspace_id} failed") from error
+
+
+@contextmanager
+def _working(directory: WorkspaceDirectory, spec: JobSpec, bench: Bench) -> Iterator[None]:
+    with held(directory, spec.place.installation_id, spec.epoch, wait=_LOCK_WAIT) as fd:
+        bench.locks.append(fd)
+        try:
+            yield
+        finally:
+            bench.locks.remove(fd)
+
+
+def _archive(spec: ArchiveJob, directory: WorkspaceDirectory, bench: Bench) -> Done:
+    fact = directory.look()
+    if fact is None:
+        raise GenerationMismatch("generation differs: there is no home to archive")
+    if fact.generation != spec.generation:
+        raise GenerationMismatch("generation differs: another home has taken the place of the one meant")
+    return _store(_archives(spec.place), spec.workspace_id, spec.archive_op_id, directory.home, bench)
+
+
+def _archive_nothing(spec: EmptyArchiveJob, bench: Bench) -> Done:
+    with tempfile.TemporaryDirectory(dir=bench.scratch) as scratch:
+        home = Path(scratch) / "home"
+        make_private_directory(home, spec.uid)
+        return _store(_archives(spec.place), spec.workspace_id, spec.archive_op_id, home, bench)
+
+
+def _store(archives: Archives, workspace_id: str, archive_op_id: str, home: Path, bench: Bench) -> Done:
+    """Upload, read back, and only then commit with the `.meta`."""
+    complete = archives.find(workspace_id, archive_op_id)
+    if complete is not None:
+        return Done("the archive was already complete", complete)
+    key = archive_key(workspace_id, archive_op_id)
+    packing = Packing(home, bench.locks, bench.reporter.progress)
+    archives.upload(key, packing, _size_limit(home))
+    fact = ArchiveFact(
+        workspace_id, archive_op_id, key, packing.sha256, packing.bytes, packing.unpacked, packing.entries
+    )
+    archives.flush(key)
+    _read_back(archives, fact)
+    archives.commit(fact)
+    return Done(_stored_words(fact, packing.left_out), fact)
+
+
+def _size_limit(home: Path) -> int:
+    """An archive is not larger than everything on the disk that its home is on."""
+    usage = os.statvfs(home)
+    return (usage.f_blocks - usage.f_bfree) * usage.f_frsize
+
+
+def _read_back(archives: Archives, fact: ArchiveFact) -> None:
+    digest = hashlib.sha256()
+    if archives.size(fact.key) == fact.bytes:
+        for chunk in archives.read(fact):
+            digest.update(chunk)
+    if digest.hexdigest() != fact.sha256:
+        raise StoreTrouble(f"the archive {fact.key} reads back differently from what was written")
+
+
+def _stored_words(fact: ArchiveFact, left_out: Sequence[str]) -> str:
+    words = f"archived {fact.entries} entries in {fact.bytes} bytes"
+    if left_out:
+        some = ", ".join(left_out[:_NAMED]) + (", ..." if len(left_out) > _NAMED else "")
+        words += f"; left out {len(left_out)} sockets, pipes or devices: {some}"
+    return words
+
+
+def _restore(spec: RestoreJob, directory: WorkspaceDirectory, bench: Bench) -> Done:
+    there = directory.look()
+    if there is not None and there.generation is not None:
+        if there.generation.op_id == spec.op_id:
+            return Done("the home was already restored")
+        raise GenerationMismatch(f"a home of operation {there.generation.op_id} is there; it is left alone")
+    # Whoever made them is dead, since the lock is ours.
+    for leftover in directory.leftovers("staging"):
+        remove_tree(leftover, bench.locks)
+    archives = _archives(spec.place)
+    fact = _wanted_archive(spec, archives)
+    bench.reporter.total = fact.unpacked
+    staging = directory.staging(spec.op_id)
+    staging.mkdir(mode=0o700)
+    try:
+        unpack(archives.read(fact), fact, staging, bench.locks, bench.reporter.progress)
+        sync_filesystem(staging)
+    except (StorageProblem, OSError):
+        remove_tree(staging, bench.locks)
+        raise
+    if there is not None:
+        directory.set_aside(spec.op_id)
+    directory.swap_in(staging, Generation(spec.op_id, spec.archive_key))
+    return Done(f"restored {fact.entries} entries", fact)
+
+
+def _wanted_archive(spec: RestoreJob, archives: Archives) -> ArchiveFact:
+    workspace_id, archive_op_id = parse_archive_key(spec.archive_key)
+    if workspace_id != spec.workspace_id:
+        raise InvalidKey(f"the archive {spec.archive_key} is of another workspace")
+    fact = archives.find(workspace_id, archive_op_id)
+    if fact is None:
+        raise ArchiveMissing(f"the archive {spec.archive_key} is not in the store, or without its .meta")
+    if spec.sha256 is not None and spec.sha256 != fact.sha256:
+        raise CorruptedArchive(f"the .meta of archive {spec.archive_key} is not the one that was committed")
+    return fact
+
+
+def _delete(spec: DeleteJob, directory: WorkspaceDirectory, bench: Bench) -> Done:
+    there = directory.look()
+    if there is not None and there.generation != spec.generation:
+        raise GenerationMismatch("generation differs: another home has taken the place of the one meant")
+    if there is not None:
+        directory.condemn(spec.generation)
+    for leftover in directory.leftovers("deleted"):
+        remove_tree(leftover, bench.locks)
+    return Done("the home is removed" if there is not None else "there was no home")
+
+
+def _archives(place: Place) -> Archives:
+    return Archives(place.archive_url, place.installation_id)

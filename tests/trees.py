@@ -1,0 +1,170 @@
+"""Home directories to test with, and a hash that tells whether two of them are the same."""
+
+import hashlib
+import os
+import random
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def make_tree(path: Path, seed: int, files: int = 40) -> None:
+    """Fill a directory with everything that a home may contain, the same for each seed."""
+    rng = random.Random(seed)
+    path.mkdir(parents=True, exist_ok=True)
+    folders = _make_folders(path, rng)
+    for number in range(files):
+        _make_file(rng.choice(folders) / f"file-{number}", rng)
+    _make_links(path)
+    _make_sparse_files(path, rng)
+    _make_odd_names(path, rng)
+    _make_attributes(path)
+    _make_odd_times(path)
+    _make_odd_owners(path)
+    _make_locked_folder(path)
+    path.chmod(0o750)
+    os.utime(path, ns=(1, 1_600_000_000_123_456_789 + seed))
+
+
+def tree_hash(path: Path) -> str:
+    """Content, modes, owners, times, link targets, hard links, and extended attributes of a tree."""
+    digest = hashlib.sha256()
+    groups: dict[tuple[int, int], bytes] = {}
+    for relative in sorted(_walk(os.fsencode(path), b".")):
+        _hash_entry(digest, os.path.join(os.fsencode(path), relative), relative, groups)
+    return digest.hexdigest()
+
+
+def snapshot(path: Path) -> dict[bytes, str]:
+    """Each entry with its own hash, to see where two trees differ."""
+    groups: dict[tuple[int, int], bytes] = {}
+    entries = {}
+    for relative in sorted(_walk(os.fsencode(path), b".")):
+        digest = hashlib.sha256()
+        _hash_entry(digest, os.path.join(os.fsencode(path), relative), relative, groups)
+        entries[relative] = digest.hexdigest()
+    return entries
+
+
+def _walk(root: bytes, relative: bytes) -> Iterator[bytes]:
+    yield relative
+    with os.scandir(os.path.join(root, relative)) as entries:
+        found = sorted(entries, key=lambda entry: entry.name)
+    for entry in found:
+        below = os.path.join(relative, entry.name)
+        if entry.is_dir(follow_symlinks=False):
+            yield from _walk(root, below)
+        else:
+            yield below
+
+
+def _hash_entry(
+    digest: "hashlib._Hash", path: bytes, relative: bytes, groups: dict[tuple[int, int], bytes]
+) -> None:
+    found = os.lstat(path)
+    facts = [relative, oct(found.st_mode), found.st_uid, found.st_gid, found.st_mtime_ns]
+    if not stat.S_ISDIR(found.st_mode):
+        facts.append(groups.setdefault((found.st_dev, found.st_ino), relative))
+    if stat.S_ISLNK(found.st_mode):
+        facts.append(os.readlink(path))
+    elif stat.S_ISREG(found.st_mode):
+        facts.append(found.st_size)
+        with open(path, "rb") as file:
+            facts.append(hashlib.file_digest(file, "sha256").hexdigest())
+    for name in sorted(os.listxattr(path, follow_symlinks=False)):
+        facts += [name, os.getxattr(path, name, follow_symlinks=False)]
+    digest.update(repr(facts).encode())
+
+
+def _make_folders(path: Path, rng: random.Random) -> list[Path]:
+    folders = [path]
+    for number in range(6):
+        folder = rng.choice(folders) / f"folder-{number}"
+        folder.mkdir()
+        folders.append(folder)
+    (path / "empty").mkdir()
+    deep = path.joinpath(*["d" * 90] * 4)
+    deep.mkdir(parents=True)
+    return [*folders, deep]
+
+
+def _make_file(path: Path, rng: random.Random) -> None:
+    size = rng.choice([0, 1, 511, 512, 513, 4096, 100_000, rng.randrange(300_000)])
+    path.write_bytes(rng.randbytes(size // 2) + bytes(size - size // 2))
+    path.chmod(rng.choice([0o600, 0o644, 0o755, 0o400, 0o000, 0o4755]))
+
+
+def _make_links(path: Path) -> None:
+    (path / "original").write_text("one content, three names")
+    os.link(path / "original", path / "again")
+    os.link(path / "original", path / "empty" / "and again")
+    os.symlink("original", path / "link")
+    os.symlink("/etc/passwd", path / "absolute link")
+    os.symlink("../../../outside", path / "outside link")
+    os.symlink("nowhere/" + "x" * 150, path / "dangling link")
+    os.symlink(b"\xff\xfe not utf-8 \n", os.fsencode(path / "odd link"))
+    os.link(path / "link", path / "hard link to a link", follow_symlinks=False)
+    os.symlink("empty", path / "link to folder")
+
+
+def _make_sparse_files(path: Path, rng: random.Random) -> None:
+    with open(path / "sparse", "wb") as file:
+        for block in range(5):
+            file.seek(block * 10_000_000)
+            file.write(rng.randbytes(5000))
+        file.truncate(60_000_001)
+    with open(path / "hole", "wb") as file:
+        file.truncate(3_000_000)
+
+
+def _make_odd_names(path: Path, rng: random.Random) -> None:
+    root = os.fsencode(path)
+    names = [b"\xff\xfe\x80", b"new\nline", b"tail\n", b" ", b"-rf", b"back\\slash", b"tab\t", "한글".encode()]
+    names += [b"n" * 255, b"a=b", b"%41", b"GNUSparseFile.0", b"PaxHeaders", b"quote'\""]
+    for name in names:
+        with open(os.path.join(root, name), "wb") as file:
+            file.write(rng.randbytes(20))
+    os.mkdir(os.path.join(root, b"folder \xff\n"))
+    with open(os.path.join(root, b"folder \xff\n", b"inside"), "wb") as file:
+        file.write(b"inside")
+
+
+def _make_attributes(path: Path) -> None:
+    target = path / "attributes"
+    target.write_text("attributes")
+    try:
+        os.setxattr(target, "user.plain", b"value")
+        os.setxattr(target, "user.with=and%", b"line\nbreak\0nul")
+        os.setxattr(path / "empty", "user.folder", b"x" * 1000)
+    except OSError:
+        return
+    acl = bytes.fromhex(
+        "02000000" "01000600ffffffff" "02000400d2040000" "04000400ffffffff" "10000400ffffffff" "20000000ffffffff"
+    )
+    os.setxattr(target, "system.posix_acl_access", acl)
+    os.setxattr(path / "empty", "system.posix_acl_default", acl)
+    if os.geteuid() == 0:
+        os.setxattr(target, "trusted.secret", b"root only")
+
+
+def _make_odd_times(path: Path) -> None:
+    for name, time in [("ancient", -1_000_000_000_500_000_000), ("epoch", 0), ("future", 7_000_000_000_000_000_001)]:
+        (path / name).write_text(name)
+        os.utime(path / name, ns=(time, time))
+
+
+def _make_odd_owners(path: Path) -> None:
+    if os.geteuid() != 0:
+        return
+    for name, owner in [("owned by someone", 12345), ("owned by many", 3_000_000_000)]:
+        (path / name).write_text(name)
+        os.chown(path / name, owner, owner)
+
+
+def _make_locked_folder(path: Path) -> None:
+    """Only root can look into a folder without permissions; for others it would be a file they cannot read."""
+    if os.geteuid() != 0:
+        return
+    (path / "locked").mkdir()
+    (path / "locked" / "inside").write_text("hidden")
+    (path / "locked").chmod(0o000)
