@@ -1,0 +1,140 @@
+import { noteServerTime } from "./state/clock";
+import type {
+  Archive,
+  Image,
+  ListedUser,
+  Overview,
+  Page,
+  RecoverSource,
+  Role,
+  Session,
+  TimelineEntry,
+  User,
+  Workspace,
+  WorkspaceDraft,
+  WorkspacePatch,
+} from "./types";
+
+const PREFIX = "/api/v1";
+
+/** An answer of the API that is not a success; code NETWORK when there was no answer at all. */
+export class ApiError extends Error {
+  constructor(
+    readonly status: number,
+    readonly code: string,
+    message: string,
+    readonly retryAfterSeconds: number | null = null,
+  ) {
+    super(message);
+    this.name = "ApiError";
+  }
+}
+
+type UnauthorizedListener = () => void;
+let onUnauthorized: UnauthorizedListener = () => {};
+
+/** Where a 401 may mean a wrong password rather than the end of the session. */
+const ASKS_FOR_PASSWORD: ReadonlySet<string> = new Set(["/login", "/session/password"]);
+
+/** Called whenever the session turns out to have ended. */
+export function setUnauthorizedListener(listener: UnauthorizedListener): void {
+  onUnauthorized = listener;
+}
+
+async function request<T>(method: string, path: string, body?: unknown, signal?: AbortSignal): Promise<T> {
+  const init: RequestInit = { method, credentials: "same-origin", headers: { Accept: "application/json" } };
+  if (body !== undefined) {
+    init.headers = { ...init.headers, "Content-Type": "application/json" };
+    init.body = JSON.stringify(body);
+  }
+  if (signal) init.signal = signal;
+  const response = await send(PREFIX + path, init);
+  noteServerTime(response.headers.get("Date"));
+  if (!response.ok) {
+    const error = await readError(response);
+    if (error.status === 401 && !ASKS_FOR_PASSWORD.has(path)) onUnauthorized();
+    throw error;
+  }
+  if (response.status === 204) return undefined as T;
+  return (await response.json()) as T;
+}
+
+async function send(url: string, init: RequestInit): Promise<Response> {
+  try {
+    return await fetch(url, init);
+  } catch (cause) {
+    if (cause instanceof DOMException && cause.name === "AbortError") throw cause;
+    throw new ApiError(0, "NETWORK", "");
+  }
+}
+
+async function readError(response: Response): Promise<ApiError> {
+  const retryAfter = Number(response.headers.get("Retry-After"));
+  const seconds = Number.isFinite(retryAfter) && retryAfter > 0 ? retryAfter : null;
+  const text = await response.text();
+  try {
+    const { error } = JSON.parse(text) as { error: { code: string; message: string } };
+    return new ApiError(response.status, error.code, error.message, seconds);
+  } catch {
+    // A proxy in between answers with a page of its own: the status is all there is to tell.
+    return new ApiError(response.status, "UNEXPECTED", `HTTP ${response.status}`, seconds);
+  }
+}
+
+export interface ListQuery {
+  limit?: number;
+  offset?: number;
+  phase?: string;
+  q?: string;
+  trash?: boolean;
+}
+
+function withQuery(path: string, query: ListQuery): string {
+  const parameters = new URLSearchParams();
+  for (const [key, value] of Object.entries(query)) {
+    if (value !== undefined && value !== "" && value !== false) parameters.set(key, String(value));
+  }
+  const text = parameters.toString();
+  return text ? `${path}?${text}` : path;
+}
+
+const workspacePath = (id: string, rest = "") => `/workspaces/${encodeURIComponent(id)}${rest}`;
+const userPath = (id: string) => `/users/${encodeURIComponent(id)}`;
+
+export const eventsUrl = `${PREFIX}/events`;
+
+export const api = {
+  login: (username: string, password: string) =>
+    request<{ user: User }>("POST", "/login", { username, password }),
+  logout: () => request<void>("POST", "/logout"),
+  session: () => request<Session>("GET", "/session"),
+  changePassword: (current: string, next: string) =>
+    request<void>("POST", "/session/password", { current, new: next }),
+
+  workspaces: (query: ListQuery, signal?: AbortSignal) =>
+    request<Page<Workspace>>("GET", withQuery("/workspaces", query), undefined, signal),
+  workspace: (id: string, signal?: AbortSignal) =>
+    request<Workspace>("GET", workspacePath(id), undefined, signal),
+  createWorkspace: (draft: WorkspaceDraft) => request<Workspace>("POST", "/workspaces", draft),
+  patchWorkspace: (id: string, patch: WorkspacePatch) => request<Workspace>("PATCH", workspacePath(id), patch),
+  deleteWorkspace: (id: string) => request<void>("DELETE", workspacePath(id)),
+  recover: (id: string, source: RecoverSource) => request<Workspace>("POST", workspacePath(id, "/recover"), source),
+  cancel: (id: string) => request<Workspace>("POST", workspacePath(id, "/cancel"), {}),
+  undelete: (id: string) => request<Workspace>("POST", workspacePath(id, "/undelete"), {}),
+  extend: (id: string, seconds: number) => request<Workspace>("POST", workspacePath(id, "/extend"), { seconds }),
+  timeline: (id: string, signal?: AbortSignal) =>
+    request<{ items: TimelineEntry[] }>("GET", workspacePath(id, "/timeline"), undefined, signal),
+  archives: (id: string) => request<{ items: Archive[] }>("GET", workspacePath(id, "/archives")),
+  images: () => request<{ items: Image[] }>("GET", "/images"),
+
+  users: () => request<{ items: ListedUser[] }>("GET", "/users"),
+  createUser: (username: string, password: string, role: Role) =>
+    request<ListedUser>("POST", "/users", { username, password, role }),
+  patchUser: (id: string, patch: { password?: string; role?: Role }) =>
+    request<ListedUser>("PATCH", userPath(id), patch),
+  deleteUser: (id: string) => request<void>("DELETE", userPath(id)),
+
+  adminWorkspaces: (query: ListQuery, signal?: AbortSignal) =>
+    request<Page<Workspace>>("GET", withQuery("/admin/workspaces", query), undefined, signal),
+  overview: (signal?: AbortSignal) => request<Overview>("GET", "/admin/overview", undefined, signal),
+};

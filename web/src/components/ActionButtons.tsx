@@ -1,0 +1,87 @@
+import { useLayoutEffect, useRef } from "preact/hooks";
+
+import { messages } from "../i18n";
+import { perform } from "../state/actions";
+import type { Task } from "../state/task";
+import type { Workspace } from "../types";
+import { actionsFor, type Action, type Viewer } from "../workspace";
+import { Icon } from "./Icon";
+
+interface Props {
+  workspace: Workspace;
+  viewer: Viewer;
+  task: Task;
+  onDone?: () => void;
+}
+
+const PRIMARY: ReadonlySet<Action> = new Set(["open", "recover", "undelete"]);
+
+export function ActionButtons({ workspace, viewer, task, onDone = () => {} }: Props) {
+  const group = useRef<HTMLDivElement>(null);
+  const keepFocus = useFocusKeeper(group);
+  const actions = actionsFor(workspace, viewer);
+  if (actions.length === 0) return null;
+  return (
+    <div class="actions" ref={group} role="group" aria-label={workspace.name} tabIndex={-1} {...keepFocus}>
+      {actions.map((action) => {
+        const primary = PRIMARY.has(action) || (action === "start" && !actions.includes("open"));
+        const look = primary ? "button button-primary" : action === "delete" ? "button button-danger" : "button";
+        if (action === "open") return <OpenLink key={action} workspace={workspace} look={look} />;
+        return (
+          <button
+            key={action}
+            type="button"
+            class={look}
+            data-testid={`action-${action}`}
+            aria-label={messages.value.actions.on(labelOf(action, workspace), workspace.name)}
+            aria-disabled={task.busy}
+            title={action === "extend" ? messages.value.actions.extendHint : undefined}
+            onClick={() => void task.run(() => perform(action, workspace, onDone))}
+          >
+            <Icon name={action} />
+            {labelOf(action, workspace)}
+          </button>
+        );
+      })}
+    </div>
+  );
+}
+
+function labelOf(action: Action, workspace: Workspace): string {
+  const text = messages.value.actions;
+  return action === "start" && workspace.phase === "ARCHIVED" ? text.restoreAndStart : text[action];
+}
+
+function OpenLink({ workspace, look }: { workspace: Workspace; look: string }) {
+  const text = messages.value.actions;
+  return (
+    <a
+      class={look}
+      href={workspace.url}
+      target="_blank"
+      rel="noopener"
+      data-testid="action-open"
+      aria-label={`${text.on(text.open, workspace.name)} (${text.opensInNewTab})`}
+    >
+      <Icon name="open" />
+      {text.open}
+    </a>
+  );
+}
+
+/** The pressed button often disappears with the state it belonged to; the keyboard must not be thrown to the top. */
+function useFocusKeeper(group: { current: HTMLDivElement | null }) {
+  const inside = useRef(false);
+  useLayoutEffect(() => {
+    if (inside.current && document.activeElement === document.body) group.current?.focus();
+  });
+  return {
+    onFocusIn: () => {
+      inside.current = true;
+    },
+    onFocusOut: (event: FocusEvent) => {
+      const left = event.target instanceof Element && event.target.isConnected;
+      if (left && !group.current?.contains(event.relatedTarget as Node | null)) inside.current = false;
+    },
+  };
+}

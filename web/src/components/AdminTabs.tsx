@@ -1,0 +1,21 @@
+import { messages } from "../i18n";
+import { route } from "../state/router";
+import { NavLink } from "./NavLink";
+
+export function AdminTabs() {
+  const text = messages.value.admin;
+  const page = route.value.page;
+  return (
+    <nav class="tabs" aria-label={text.label}>
+      <NavLink href="/admin" current={page === "admin-overview"} testId="admin-overview">
+        {text.overview}
+      </NavLink>
+      <NavLink href="/admin/users" current={page === "admin-users"} testId="admin-users">
+        {text.users}
+      </NavLink>
+      <NavLink href="/admin/workspaces" current={page === "admin-workspaces"} testId="admin-workspaces">
+        {text.workspaces}
+      </NavLink>
+    </nav>
+  );
+}

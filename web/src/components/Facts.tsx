@@ -1,0 +1,41 @@
+import { messages } from "../i18n";
+import { now } from "../state/clock";
+import type { Workspace } from "../types";
+import { Time } from "./Time";
+
+export function Facts({ workspace }: { workspace: Workspace }) {
+  const text = messages.value.detail;
+  const kept = workspace.keep_until !== null && Date.parse(workspace.keep_until) > now.value;
+  return (
+    <dl class="facts">
+      <dt>{text.id}</dt>
+      <dd>
+        <code>{workspace.id}</code>
+      </dd>
+      <dt>{text.image}</dt>
+      <dd>{workspace.image_ref}</dd>
+      <dt>{text.created}</dt>
+      <dd>
+        <Time at={workspace.created_at} as="full" />
+      </dd>
+      {workspace.last_access_at && (
+        <>
+          <dt>{text.lastUsed}</dt>
+          <dd>
+            <Time at={workspace.last_access_at} as="relative" />
+          </dd>
+        </>
+      )}
+      {kept && (
+        <>
+          <dt>{text.keptUntil}</dt>
+          <dd>
+            <Time at={workspace.keep_until!} as="full" />
+          </dd>
+        </>
+      )}
+      <dt>{text.hasArchive}</dt>
+      <dd>{workspace.has_archive ? text.archiveYes : text.archiveNo}</dd>
+    </dl>
+  );
+}

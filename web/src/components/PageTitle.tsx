@@ -1,0 +1,21 @@
+import { useEffect } from "preact/hooks";
+
+import type { ComponentChildren } from "preact";
+
+interface Props {
+  title: string;
+  children?: ComponentChildren;
+}
+
+/** The page's heading, which is also the name of the browser's tab. */
+export function PageTitle({ title, children }: Props) {
+  useEffect(() => {
+    document.title = `${title} · CodeHub`;
+  }, [title]);
+  return (
+    <div class="page-title">
+      <h1>{title}</h1>
+      {children}
+    </div>
+  );
+}

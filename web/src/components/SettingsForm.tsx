@@ -1,0 +1,101 @@
+import { api } from "../api";
+import { messages } from "../i18n";
+import { draftField } from "../state/drafts";
+import { applyWorkspace } from "../state/live";
+import { session } from "../state/session";
+import { useTask } from "../state/task";
+import type { Workspace, WorkspacePatch } from "../types";
+import { DraftButtons } from "./DraftButtons";
+import { ErrorNote } from "./ErrorNote";
+import { Field } from "./Field";
+import { TtlSelect, ttlFromText, ttlToText } from "./TtlSelect";
+
+function settingsDrafts(workspace: Workspace) {
+  return {
+    name: draftField(`${workspace.id}/name`, workspace.name),
+    description: draftField(`${workspace.id}/description`, workspace.description),
+    standby: draftField(`${workspace.id}/standby-ttl`, ttlToText(workspace.standby_ttl_seconds)),
+    archive: draftField(`${workspace.id}/archive-ttl`, ttlToText(workspace.archive_ttl_seconds)),
+  };
+}
+
+type Drafts = ReturnType<typeof settingsDrafts>;
+
+/** Only what was edited is sent, so that two people who edit different fields do not undo one another. */
+function patchOf({ name, description, standby, archive }: Drafts): WorkspacePatch {
+  return {
+    ...(name.dirty ? { name: name.value.trim() } : {}),
+    ...(description.dirty ? { description: description.value.trim() } : {}),
+    ...(standby.dirty ? { standby_ttl_seconds: ttlFromText(standby.value) } : {}),
+    ...(archive.dirty ? { archive_ttl_seconds: ttlFromText(archive.value) } : {}),
+  };
+}
+
+export function SettingsForm({ workspace }: { workspace: Workspace }) {
+  const text = messages.value;
+  const ttl = session.value?.ttl;
+  const task = useTask();
+  const drafts = settingsDrafts(workspace);
+  const { name, description, standby, archive } = drafts;
+  const fields = Object.values(drafts);
+  const dirty = fields.some((field) => field.dirty);
+
+  const save = async (event: Event) => {
+    event.preventDefault();
+    if (!dirty) return;
+    await task.run(async () => {
+      applyWorkspace(await api.patchWorkspace(workspace.id, patchOf(drafts)));
+      for (const field of fields) field.saved(field.value);
+    });
+  };
+  return (
+    <form class="panel" onSubmit={save}>
+      <h2>{text.detail.settings}</h2>
+      <Field label={text.create.name}>
+        {(ids) => (
+          <input
+            {...ids}
+            type="text"
+            required
+            maxLength={64}
+            value={name.value}
+            onInput={(event) => name.set(event.currentTarget.value)}
+          />
+        )}
+      </Field>
+      <Field label={text.create.description}>
+        {(ids) => (
+          <input
+            {...ids}
+            type="text"
+            maxLength={1000}
+            value={description.value}
+            onInput={(event) => description.set(event.currentTarget.value)}
+          />
+        )}
+      </Field>
+      <TtlSelect
+        kind="standby"
+        label={text.create.standbyTtl}
+        value={standby.value}
+        defaultSeconds={ttl?.standby_seconds ?? 0}
+        onChange={standby.set}
+      />
+      <TtlSelect
+        kind="archive"
+        label={text.create.archiveTtl}
+        value={archive.value}
+        defaultSeconds={ttl?.archive_seconds ?? 0}
+        onChange={archive.set}
+      />
+      <ErrorNote error={task.error} />
+      <DraftButtons
+        dirty={dirty}
+        conflict={fields.some((field) => field.conflict)}
+        busy={task.busy}
+        testId="settings-save"
+        onDiscard={() => fields.forEach((field) => field.discard())}
+      />
+    </form>
+  );
+}

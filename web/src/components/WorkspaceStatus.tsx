@@ -1,0 +1,104 @@
+import { span } from "../format";
+import { messages } from "../i18n";
+import { now } from "../state/clock";
+import type { Workspace } from "../types";
+import { isWaiting, nextDeadline } from "../workspace";
+import { Countdown } from "./Countdown";
+import { Icon } from "./Icon";
+import { ProgressBar } from "./ProgressBar";
+import { Time } from "./Time";
+
+/** One thing at a time: what is under way, what went wrong, what comes next, or when it was last used. */
+export function WorkspaceStatus({ workspace }: { workspace: Workspace }) {
+  if (workspace.operation !== "NONE") return <UnderWay workspace={workspace} />;
+  if (workspace.deleted_at) return <Deleted workspace={workspace} />;
+  if (workspace.phase === "ERROR") return <Failed workspace={workspace} />;
+  if (isWaiting(workspace)) return <Waiting workspace={workspace} />;
+  const deadline = nextDeadline(workspace);
+  if (deadline) return <Countdown deadline={deadline} />;
+  return <LastUsed workspace={workspace} />;
+}
+
+function UnderWay({ workspace }: { workspace: Workspace }) {
+  const started = workspace.op_started_at;
+  const seconds = started ? (now.value - Date.parse(started)) / 1000 : 0;
+  return (
+    <div class="status status-busy">
+      <p>
+        <span class="spinner" aria-hidden="true" />
+        {messages.value.operations[workspace.operation]}
+        {seconds >= 1 && <span class="muted">{span(seconds)}</span>}
+      </p>
+      <ProgressBar progress={workspace.progress} />
+    </div>
+  );
+}
+
+function Failed({ workspace }: { workspace: Workspace }) {
+  return (
+    <div class="note note-error">
+      <Icon name="alert" />
+      <p>
+        <strong>{workspace.error_reason}</strong> {workspace.error_message}
+      </p>
+    </div>
+  );
+}
+
+function Waiting({ workspace }: { workspace: Workspace }) {
+  const text = messages.value;
+  const goal = workspace.desired_state;
+  return (
+    <div class="status status-busy">
+      <p>
+        <span class="spinner" aria-hidden="true" />
+        {text.card.waiting(text.phases[goal])}
+      </p>
+      {workspace.error_count > 0 && (
+        <p class="muted">
+          {text.card.retries(workspace.error_count)}
+          {workspace.error_message && ` · ${workspace.error_message}`}
+        </p>
+      )}
+    </div>
+  );
+}
+
+function Deleted({ workspace }: { workspace: Workspace }) {
+  const text = messages.value.card;
+  return (
+    <p class="status">
+      <Icon name="extend" />
+      {workspace.purge_at && <Phrase say={text.purgeAt} at={workspace.purge_at} as="full" />}
+    </p>
+  );
+}
+
+function LastUsed({ workspace }: { workspace: Workspace }) {
+  const text = messages.value.card;
+  const used = workspace.last_access_at;
+  return (
+    <p class="status">
+      <Icon name="extend" />
+      {used ? (
+        <Phrase say={text.lastUsed} at={used} as="relative" />
+      ) : (
+        <Phrase say={text.created} at={workspace.created_at} as="relative" />
+      )}
+    </p>
+  );
+}
+
+const HOLE = "\u0000";
+
+/** A sentence with a time in it, wherever the language puts it. */
+export function Phrase({ say, at, as }: { say: (time: string) => string; at: string; as: "relative" | "full" }) {
+  const [before, after] = say(HOLE).split(HOLE);
+  return (
+    <span>
+      {before}
+      <Time at={at} as={as} />
+      {after}
+    </span>
+  );
+}

@@ -1,0 +1,27 @@
+import { dialog } from "../state/dialogs";
+import { CreateDialog } from "./CreateDialog";
+import { DeleteDialog } from "./DeleteDialog";
+import { DeleteUserDialog } from "./DeleteUserDialog";
+import { HelpDialog } from "./HelpDialog";
+import { RecoverDialog } from "./RecoverDialog";
+import { SetPasswordDialog } from "./SetPasswordDialog";
+
+export function DialogHost() {
+  const shown = dialog.value;
+  switch (shown?.kind) {
+    case undefined:
+      return null;
+    case "create":
+      return <CreateDialog />;
+    case "help":
+      return <HelpDialog />;
+    case "delete":
+      return <DeleteDialog workspace={shown.workspace} onDone={shown.onDone} />;
+    case "recover":
+      return <RecoverDialog workspace={shown.workspace} onDone={shown.onDone} />;
+    case "set-password":
+      return <SetPasswordDialog user={shown.user} />;
+    case "delete-user":
+      return <DeleteUserDialog user={shown.user} onDone={shown.onDone} />;
+  }
+}

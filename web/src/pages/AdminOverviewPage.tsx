@@ -1,0 +1,99 @@
+import { api } from "../api";
+import { AdminTabs } from "../components/AdminTabs";
+import { ErrorNote } from "../components/ErrorNote";
+import { PageTitle } from "../components/PageTitle";
+import { PhaseChip } from "../components/PhaseChip";
+import { Time } from "../components/Time";
+import { messages } from "../i18n";
+import { useLoader } from "../state/loader";
+import type { Overview, Workspace } from "../types";
+import { PHASES } from "../workspace";
+
+const POLL_MILLISECONDS = 5_000;
+
+export function AdminOverviewPage() {
+  const text = messages.value.admin;
+  const overview = useLoader("overview", api.overview, POLL_MILLISECONDS);
+  return (
+    <>
+      <PageTitle title={text.overview} />
+      <AdminTabs />
+      <ErrorNote error={overview.error} />
+      {overview.data && <Figures overview={overview.data} />}
+    </>
+  );
+}
+
+function Figures({ overview }: { overview: Overview }) {
+  const text = messages.value.admin;
+  return (
+    <>
+      <dl class="figures">
+        <div class="panel">
+          <dt>{text.running}</dt>
+          <dd>{text.runningOf(overview.running, overview.limits.max_running_global)}</dd>
+        </div>
+        <div class="panel">
+          <dt>{text.userCount}</dt>
+          <dd>{overview.users}</dd>
+        </div>
+        <div class="panel">
+          <dt>{text.leader}</dt>
+          <dd class="small">
+            <LeaderFact leader={overview.leader} />
+          </dd>
+        </div>
+      </dl>
+      <section class="panel">
+        <h2>{text.phases}</h2>
+        <ul class="phase-counts">
+          {PHASES.map((phase) => (
+            <li key={phase}>
+              <PhaseChip phase={phase} />
+              {overview.phases[phase] ?? 0}
+            </li>
+          ))}
+        </ul>
+      </section>
+      <section class="panel">
+        <h2>{text.errors}</h2>
+        {overview.errors.length === 0 && <p class="muted">{text.noErrors}</p>}
+        <ul class="rows">
+          {overview.errors.map((workspace) => (
+            <ErrorRow key={workspace.id} workspace={workspace} />
+          ))}
+        </ul>
+      </section>
+    </>
+  );
+}
+
+function LeaderFact({ leader }: { leader: Overview["leader"] }) {
+  if (!leader) return <>{messages.value.admin.noLeader}</>;
+  return (
+    <>
+      {leader.holder}
+      {leader.heartbeat_at && (
+        <span class="hint">
+          <Time at={leader.heartbeat_at} as="relative" />
+        </span>
+      )}
+    </>
+  );
+}
+
+function ErrorRow({ workspace }: { workspace: Workspace }) {
+  return (
+    <li class="row">
+      <div class="row-text">
+        <p class="row-title">
+          <a href={`/workspaces/${workspace.id}`}>{workspace.name}</a>
+          <span class="muted">{workspace.owner.username}</span>
+        </p>
+        <p class="hint">
+          {workspace.error_reason} · {workspace.error_message}
+        </p>
+      </div>
+    </li>
+  );
+}

@@ -1,0 +1,78 @@
+import { useState } from "preact/hooks";
+
+import { api } from "../api";
+import { AdminTabs } from "../components/AdminTabs";
+import { ErrorNote } from "../components/ErrorNote";
+import { Field } from "../components/Field";
+import { PageTitle } from "../components/PageTitle";
+import { PasswordField } from "../components/PasswordField";
+import { RoleSelect } from "../components/RoleSelect";
+import { UserRow } from "../components/UserRow";
+import { messages } from "../i18n";
+import { useLoader } from "../state/loader";
+import { useTask } from "../state/task";
+import type { Role } from "../types";
+
+export function AdminUsersPage() {
+  const text = messages.value.admin;
+  const users = useLoader("users", api.users);
+  return (
+    <>
+      <PageTitle title={text.users} />
+      <AdminTabs />
+      <ErrorNote error={users.error} />
+      <ul class="panel rows">
+        {users.data?.items.map((user) => (
+          <UserRow key={user.id} user={user} onChanged={users.reload} />
+        ))}
+      </ul>
+      <section class="panel narrow">
+        <h2>{text.addUser}</h2>
+        <NewUserForm onCreated={users.reload} />
+      </section>
+    </>
+  );
+}
+
+function NewUserForm({ onCreated }: { onCreated: () => void }) {
+  const text = messages.value;
+  const task = useTask();
+  const [username, setUsername] = useState("");
+  const [password, setPassword] = useState("");
+  const [role, setRole] = useState<Role>("user");
+
+  const submit = async (event: Event) => {
+    event.preventDefault();
+    if (!(await task.run(() => api.createUser(username.trim(), password, role)))) return;
+    setUsername("");
+    setPassword("");
+    setRole("user");
+    onCreated();
+  };
+  return (
+    <form onSubmit={submit} autocomplete="off">
+      <Field label={text.login.username}>
+        {(ids) => (
+          <input
+            {...ids}
+            type="text"
+            required
+            maxLength={64}
+            autoComplete="off"
+            autoCapitalize="none"
+            spellcheck={false}
+            data-testid="user-name"
+            value={username}
+            onInput={(event) => setUsername(event.currentTarget.value)}
+          />
+        )}
+      </Field>
+      <PasswordField label={text.login.password} value={password} onInput={setPassword} isNew testId="user-password" />
+      <Field label={text.admin.role}>{(ids) => <RoleSelect {...ids} value={role} onChange={setRole} />}</Field>
+      <ErrorNote error={task.error} />
+      <button type="submit" class="button button-primary" aria-disabled={task.busy} data-testid="user-submit">
+        {text.admin.createUser}
+      </button>
+    </form>
+  );
+}

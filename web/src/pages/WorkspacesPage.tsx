@@ -1,0 +1,85 @@
+import { signal } from "@preact/signals";
+
+import { Icon } from "../components/Icon";
+import { ListTools } from "../components/ListTools";
+import { PageTitle } from "../components/PageTitle";
+import { WorkspaceCard } from "../components/WorkspaceCard";
+import { messages } from "../i18n";
+import { showDialog } from "../state/dialogs";
+import { loaded, workspaces } from "../state/live";
+import { session } from "../state/session";
+import { select, type Selection } from "../workspace";
+
+const EVERYTHING: Selection = { query: "", phase: "", sort: "activity" };
+
+/** Outlives the page, so that coming back from a workspace finds the list as it was left. */
+const selection = signal<Selection>(EVERYTHING);
+
+export function WorkspacesPage() {
+  const text = messages.value.list;
+  const all = [...workspaces.value.values()];
+  const shown = select(all, selection.value);
+  return (
+    <>
+      <PageTitle title={text.title}>
+        <RunningCount />
+        <button
+          type="button"
+          class="button button-primary"
+          data-testid="new-workspace"
+          onClick={() => showDialog({ kind: "create" })}
+        >
+          <Icon name="plus" />
+          {text.create}
+        </button>
+      </PageTitle>
+      {all.length > 0 && (
+        <ListTools selection={selection.value} onChange={(next) => (selection.value = next)}>
+          <p class="muted" role="status">
+            {text.shown(shown.length, all.length)}
+          </p>
+        </ListTools>
+      )}
+      {!loaded.value && all.length === 0 && <p class="muted">{text.loading}</p>}
+      {loaded.value && all.length === 0 && <Empty />}
+      {all.length > 0 && shown.length === 0 && <NoMatch />}
+      <ul class="cards">
+        {shown.map((workspace) => (
+          <WorkspaceCard key={workspace.id} workspace={workspace} viewer="owner" />
+        ))}
+      </ul>
+    </>
+  );
+}
+
+function RunningCount() {
+  const limits = session.value?.limits;
+  if (!limits || !loaded.value) return null;
+  const running = [...workspaces.value.values()].filter(
+    (workspace) =>
+      workspace.phase !== "ERROR" && (workspace.desired_state === "RUNNING" || workspace.phase === "RUNNING"),
+  );
+  return <p class="muted">{messages.value.list.running(running.length, limits.max_running_per_user)}</p>;
+}
+
+function Empty() {
+  const text = messages.value.list;
+  return (
+    <div class="empty">
+      <h2>{text.emptyTitle}</h2>
+      <p>{text.emptyText}</p>
+    </div>
+  );
+}
+
+function NoMatch() {
+  const text = messages.value.list;
+  return (
+    <div class="empty">
+      <p>{text.noMatch}</p>
+      <button type="button" class="button" onClick={() => (selection.value = { ...EVERYTHING, sort: selection.value.sort })}>
+        {text.clear}
+      </button>
+    </div>
+  );
+}

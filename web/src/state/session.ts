@@ -1,0 +1,59 @@
+import { computed, signal } from "@preact/signals";
+
+import { api, ApiError, setUnauthorizedListener } from "../api";
+import { safeNext } from "../next";
+import type { Session } from "../types";
+import { address, navigate, route } from "./router";
+
+const DEFAULT_RETENTION_SECONDS = 604_800;
+
+/** undefined while unknown, null when signed out. */
+export const session = signal<Session | null | undefined>(undefined);
+
+/** Set when someone was in the middle of something, so that the sign-in page can say why it appeared. */
+export const sessionExpired = signal(false);
+
+/** Set when the first question for the session got no usable answer. */
+export const sessionProblem = signal<ApiError | null>(null);
+
+export const isAdmin = computed(() => session.value?.user.role === "admin");
+export const trashRetentionSeconds = computed(
+  () => session.value?.trash_retention_seconds ?? DEFAULT_RETENTION_SECONDS,
+);
+
+export async function loadSession(): Promise<void> {
+  sessionProblem.value = null;
+  try {
+    session.value = await api.session();
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    if (error.status !== 401) sessionProblem.value = error;
+  }
+}
+
+export async function signIn(username: string, password: string): Promise<void> {
+  await api.login(username, password);
+  session.value = await api.session();
+  sessionExpired.value = false;
+  navigate(nextAfterSignIn(), { replace: true });
+}
+
+export async function signOut(): Promise<void> {
+  await api.logout();
+  session.value = null;
+  sessionExpired.value = false;
+  navigate("/login");
+}
+
+export const nextAfterSignIn = (): string => safeNext(new URLSearchParams(address.value.search).get("next"));
+
+function goToSignIn(): void {
+  if (session.value) sessionExpired.value = true;
+  session.value = null;
+  if (route.value.page === "login") return;
+  const { pathname, search } = address.value;
+  const back = pathname + search;
+  navigate(back === "/" ? "/login" : `/login?next=${encodeURIComponent(back)}`, { replace: true });
+}
+
+setUnauthorizedListener(goToSignIn);

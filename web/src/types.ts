@@ -1,0 +1,132 @@
+/** The API's JSON, in the words of the specification. */
+
+export type Phase = "PENDING" | "ARCHIVED" | "STANDBY" | "RUNNING" | "ERROR" | "DELETING" | "DELETED";
+
+export type Operation =
+  | "NONE"
+  | "PROVISIONING"
+  | "RESTORING"
+  | "STARTING"
+  | "STOPPING"
+  | "ARCHIVING"
+  | "CREATE_EMPTY_ARCHIVE"
+  | "DELETING";
+
+export type DesiredState = "PENDING" | "RUNNING" | "STANDBY" | "ARCHIVED" | "DELETED";
+
+/** What a person can ask for; PENDING only results from a cancel. */
+export type Wish = "RUNNING" | "STANDBY" | "ARCHIVED";
+
+export type Role = "user" | "admin";
+
+export interface User {
+  id: string;
+  username: string;
+  role: Role;
+}
+
+export interface ListedUser extends User {
+  created_at?: string;
+}
+
+export interface Session {
+  user: User;
+  limits: { max_running_per_user: number; running: number };
+  ttl: { standby_seconds: number; archive_seconds: number };
+  apps_mode: "origin" | "path";
+  trash_retention_seconds?: number;
+}
+
+export interface Condition {
+  status: "True" | "False";
+  reason: string;
+  message: string;
+  last_transition_time: string | null;
+}
+
+export interface Progress {
+  bytes: number;
+  total: number | null;
+  files: number | null;
+}
+
+export interface Workspace {
+  id: string;
+  name: string;
+  description: string;
+  memo: string;
+  image_ref: string;
+  owner: { id: string; username: string };
+  phase: Phase;
+  operation: Operation;
+  desired_state: DesiredState;
+  conditions: Record<string, Condition>;
+  error_reason: string | null;
+  error_count: number;
+  error_message: string | null;
+  progress: Progress | null;
+  has_archive: boolean;
+  url: string;
+  created_at: string;
+  updated_at: string;
+  last_access_at: string | null;
+  phase_changed_at: string | null;
+  standby_at: string | null;
+  archive_at: string | null;
+  keep_until: string | null;
+  standby_ttl_seconds: number | null;
+  archive_ttl_seconds: number | null;
+  deleted_at: string | null;
+  purge_at: string | null;
+  op_started_at: string | null;
+}
+
+export interface Page<T> {
+  items: T[];
+  total: number;
+}
+
+export interface TimelineEntry {
+  at: string;
+  actor: string;
+  event: string;
+  message: string;
+  operation: Operation | null;
+}
+
+export interface Archive {
+  archive_op_id: string;
+  created_at: string;
+  bytes: number | null;
+  current: boolean;
+}
+
+export interface Image {
+  name: string;
+  title: string;
+  default: boolean;
+}
+
+export interface Overview {
+  phases: Partial<Record<Phase, number>>;
+  running: number;
+  limits: { max_running_per_user: number; max_running_global: number };
+  users: number;
+  leader: { holder: string; epoch: number; heartbeat_at: string | null } | null;
+  errors: Workspace[];
+}
+
+export interface WorkspaceDraft {
+  name: string;
+  description: string;
+  image_ref?: string;
+  standby_ttl_seconds: number | null;
+  archive_ttl_seconds: number | null;
+  desired_state: Wish;
+}
+
+export type WorkspacePatch = Partial<
+  Pick<Workspace, "name" | "description" | "memo" | "standby_ttl_seconds" | "archive_ttl_seconds">
+> & { desired_state?: Wish };
+
+export type RecoverSource = { from: "archive"; archive_op_id: string } | { from: "empty" } | Record<string, never>;
