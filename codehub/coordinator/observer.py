@@ -88,15 +88,11 @@ class Observer:
         )
 
     async def _with_jobs(self, workspace: Workspace, look: Observation) -> Observation:
-        name, deletion = current_job_id(workspace), current_deletion_job_id(workspace)
-        jobs = self._providers.jobs
-        started = self._memory.started_jobs
-        return replace(
-            look,
-            job=await jobs.status(name),
-            deletion=await jobs.status(deletion),
-            job_is_ours=name in started or deletion in started,
-        )
+        name, deletion_name = current_job_id(workspace), current_deletion_job_id(workspace)
+        job = await self._providers.jobs.status(name)
+        deletion = await self._providers.jobs.status(deletion_name)
+        latest = name if deletion is None else deletion_name
+        return replace(look, job=job, deletion=deletion, job_is_ours=latest in self._memory.started_jobs)
 
     async def _container(self, workspace_id: str) -> ContainerFact | Unknown | None:
         try:

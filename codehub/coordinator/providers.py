@@ -10,7 +10,7 @@ from codehub.domain.images import Image
 from codehub.domain.observation import ArchiveFact, Generation, JobFact, VolumeFact
 from codehub.runtimes.base import Runtime
 from codehub.storage.archives import StoredArchive
-from codehub.storage.specs import JobSpec
+from codehub.storage.jobspec import JobSpec, Place
 
 
 class Volumes(Protocol):
@@ -45,3 +45,4 @@ class Providers:
     archives: Archives
     jobs: Jobs
     images: Mapping[str, Image]
+    place: Place

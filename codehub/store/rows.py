@@ -13,7 +13,7 @@ from codehub.domain.states import ConditionName, DesiredState, ErrorReason, Oper
 from codehub.domain.workspace import RecoverSource, Request, RequestKind, Workspace
 
 
-class CorruptRow(Exception):
+class CorruptRow(Exception):  # noqa: N818 - a fact about a row
     """A row holds something that this version of CodeHub does not understand."""
 
 

@@ -1,0 +1,169 @@
+"""Carries out effects. A call that returns has completed nothing: only a later look does."""
+
+import os
+from dataclasses import dataclass
+
+from codehub.coordinator.observer import Memory
+from codehub.coordinator.providers import Providers
+from codehub.domain.effects import (
+    ArchiveEmpty,
+    ArchiveHome,
+    CancelJob,
+    DeleteContainer,
+    DeleteVolume,
+    Effect,
+    Provision,
+    RestoreHome,
+    StartContainer,
+)
+from codehub.domain.errors import Failure
+from codehub.domain.observation import Generation
+from codehub.domain.states import ErrorReason
+from codehub.domain.workspace import Workspace
+from codehub.runtimes.base import RuntimeFailure, WorkloadSpec
+from codehub.runtimes.base import Unobservable as RuntimeUnobservable
+from codehub.storage.errors import StaleEpoch, StorageProblem, VolumeBusy
+from codehub.storage.jobspec import ArchiveJob, DeleteJob, EmptyArchiveJob, JobSpec, RestoreJob
+from codehub.store.leader import StaleLeader
+
+
+class EffectFailed(Exception):  # noqa: N818 - a fact, not a fault
+    """An effect could not be carried out; the failure says why."""
+
+    def __init__(self, reason: ErrorReason, message: str) -> None:
+        super().__init__(message)
+        self.failure = Failure(reason, message)
+
+
+class NotNow(Exception):  # noqa: N818 - a fact, not a fault
+    """The world is not as the decision saw it: look again."""
+
+
+@dataclass(frozen=True)
+class ActorRules:
+    disk_reserve: int
+    uid_base: int
+
+
+class Actor:
+    """`epoch` is the leader's: disks refuse an earlier leader's effects, as the database its writes."""
+
+    def __init__(self, providers: Providers, memory: Memory, rules: ActorRules, epoch: int) -> None:
+        self._providers = providers
+        self._memory = memory
+        self._rules = rules
+        self._epoch = epoch
+
+    async def perform(self, workspace: Workspace, effect: Effect, sha256: str | None) -> None:
+        """Carry out one effect, or raise EffectFailed, NotNow or StaleLeader."""
+        try:
+            await self._perform(workspace, effect, sha256)
+        except StaleEpoch as error:
+            raise StaleLeader from error
+        except VolumeBusy as error:
+            raise NotNow(error.message) from error
+        except StorageProblem as error:
+            raise EffectFailed(error.reason, error.message) from error
+        except RuntimeFailure as error:
+            raise EffectFailed(error.reason, error.message) from error
+        except RuntimeUnobservable as error:
+            raise EffectFailed(ErrorReason.Unreachable, error.message) from error
+
+    async def _perform(self, workspace: Workspace, effect: Effect, sha256: str | None) -> None:
+        match effect:
+            case Provision():
+                self._check_disk()
+                await self._providers.volumes.provision(
+                    workspace.home_store_key, effect.generation, self._epoch, self._uid(workspace)
+                )
+            case StartContainer():
+                await self._start(workspace, effect)
+            case DeleteContainer():
+                await self._providers.runtime.delete(workspace.id)
+            case CancelJob():
+                await self._providers.jobs.cancel(effect.job_id)
+            case ArchiveHome() | DeleteVolume():
+                await self._fence_out_containers(workspace, effect.generation)
+                await self._start_job(effect.job_id, self._volume_job(workspace, effect))
+            case ArchiveEmpty():
+                await self._start_job(effect.job_id, self._empty_archive(workspace, effect))
+            case RestoreHome():
+                self._check_disk()
+                await self._start_job(effect.job_id, self._restore(workspace, effect, sha256))
+
+    async def _start(self, workspace: Workspace, effect: StartContainer) -> None:
+        image = self._providers.images.get(workspace.image_ref)
+        if image is None:
+            known = ", ".join(sorted(self._providers.images))
+            words = f"The image {workspace.image_ref!r} is not offered any more. Offered: {known}."
+            raise EffectFailed(ErrorReason.ActionFailed, words)
+        self._check_disk()
+        async with self._providers.volumes.hold(workspace.home_store_key, self._epoch):
+            await self._check_generation(workspace, effect.generation)
+            await self._providers.runtime.start(
+                WorkloadSpec(
+                    workspace_id=workspace.id,
+                    image=image,
+                    home=self._providers.volumes.path(workspace.home_store_key),
+                    op_id=effect.attempt,
+                    uid=self._uid(workspace),
+                )
+            )
+
+    async def _fence_out_containers(self, workspace: Workspace, generation: Generation) -> None:
+        """After the fence no earlier leader can start a container; so this look is the last word."""
+        async with self._providers.volumes.hold(workspace.home_store_key, self._epoch):
+            await self._check_generation(workspace, generation)
+            container = await self._providers.runtime.status(workspace.id)
+            if container.exists:
+                raise NotNow("A container of this workspace has appeared.")
+
+    async def _check_generation(self, workspace: Workspace, generation: Generation) -> None:
+        volume = await self._providers.volumes.status(workspace.home_store_key)
+        if volume is None or volume.generation != generation:
+            raise NotNow("The home is not the one that was meant.")
+
+    async def _start_job(self, job_id: str, spec: JobSpec) -> None:
+        self._memory.started_jobs.add(job_id)
+        await self._providers.jobs.start(job_id, spec)
+
+    def _volume_job(self, workspace: Workspace, effect: ArchiveHome | DeleteVolume) -> JobSpec:
+        place, key = self._providers.place, workspace.home_store_key
+        if isinstance(effect, DeleteVolume):
+            return DeleteJob(place, workspace.id, key, effect.generation, self._epoch)
+        return ArchiveJob(place, workspace.id, key, effect.generation, effect.archive_op_id, self._epoch)
+
+    def _empty_archive(self, workspace: Workspace, effect: ArchiveEmpty) -> JobSpec:
+        return EmptyArchiveJob(
+            self._providers.place,
+            workspace.id,
+            workspace.home_store_key,
+            effect.archive_op_id,
+            self._uid(workspace),
+            self._epoch,
+        )
+
+    def _restore(self, workspace: Workspace, effect: RestoreHome, sha256: str | None) -> JobSpec:
+        return RestoreJob(
+            self._providers.place,
+            workspace.id,
+            workspace.home_store_key,
+            effect.op_id,
+            effect.archive_key,
+            sha256,
+            self._epoch,
+        )
+
+    def _uid(self, workspace: Workspace) -> int | None:
+        """A user of its own for each workspace, which only root can give."""
+        return self._rules.uid_base + workspace.number if os.geteuid() == 0 else None
+
+    def _check_disk(self) -> None:
+        """A full home must not stop the database."""
+        free = self._providers.volumes.free_bytes()
+        if free < self._rules.disk_reserve:
+            words = (
+                f"The disk of the homes has {free >> 20} MiB left, less than the reserve of "
+                f"{self._rules.disk_reserve >> 20} MiB. Make room, or archive workspaces."
+            )
+            raise EffectFailed(ErrorReason.ActionFailed, words)

@@ -1,0 +1,49 @@
+"""The coordinator process, put together from the settings."""
+
+import asyncio
+
+from codehub.coordinator.providers import Providers
+from codehub.coordinator.server import serve
+from codehub.domain.images import BUILT_IN, Image, parse_images
+from codehub.runtimes.process import ProcessRuntime
+from codehub.settings import Settings
+from codehub.storage.archives import ArchiveStore
+from codehub.storage.jobs import LocalJobs
+from codehub.storage.jobspec import Place
+from codehub.storage.volumes import LocalVolumes
+from codehub.store import installation, migrate
+from codehub.store.engine import create_engine
+from codehub.store.gate import new_id
+
+
+async def run(settings: Settings, stop: asyncio.Event) -> None:
+    """Coordinate until `stop` is set."""
+    engine = create_engine(settings.database_url)
+    try:
+        await migrate.check(engine)
+        own = await installation.ensure(engine, new_id())
+    finally:
+        await engine.dispose()
+    await serve(settings, make_providers(settings, own.id), stop=stop)
+
+
+def make_providers(settings: Settings, installation_id: str) -> Providers:
+    data_dir = settings.data_dir
+    archive_url = settings.archive_url or f"file://{data_dir / 'archives'}"
+    place = Place(data_dir / "volumes", archive_url, installation_id)
+    return Providers(
+        runtime=ProcessRuntime(
+            data_dir / "runtime", settings.tools_dir, insecure=settings.insecure_process_runtime
+        ),
+        volumes=LocalVolumes(place.volumes_root, installation_id),
+        archives=ArchiveStore(archive_url, installation_id),
+        jobs=LocalJobs(data_dir / "jobs"),
+        images=offered_images(settings),
+        place=place,
+    )
+
+
+def offered_images(settings: Settings) -> dict[str, Image]:
+    """The images that this runtime can run, by name."""
+    images = BUILT_IN if settings.images_text is None else parse_images(settings.images_text)
+    return {image.name: image for image in images if image.process is not None}

@@ -1,0 +1,179 @@
+"""The coordinator process: campaign, lead, and campaign again whenever leadership is lost."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+
+import asyncpg
+import structlog
+from redis.asyncio import Redis
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from codehub.coordinator.actor import Actor, ActorRules
+from codehub.coordinator.controller import Controller, Rhythm
+from codehub.coordinator.gc import GcRunner
+from codehub.coordinator.listener import Listener
+from codehub.coordinator.observer import Memory
+from codehub.coordinator.providers import Providers
+from codehub.coordinator.ttl import TtlRunner
+from codehub.domain.decision import Rules
+from codehub.domain.errors import RetryPolicy
+from codehub.domain.gc import GcRules
+from codehub.domain.states import Operation
+from codehub.domain.ttl import TtlDefaults
+from codehub.settings import Settings
+from codehub.store.engine import create_engine
+from codehub.store.leader import StaleLeader, Term, campaign
+
+log = structlog.get_logger(__name__)
+
+HEARTBEAT_EVERY = 2.0
+WORKSPACE_UID_BASE = 2_000_000
+"""Under root each workspace runs as the user of this number plus its own."""
+
+DatabaseTrouble = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, SQLAlchemyError)
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+async def serve(settings: Settings, providers: Providers, *, stop: asyncio.Event) -> None:
+    """Lead whenever nobody else does, until `stop` is set. Jobs and workspaces live on."""
+    holder = f"{socket.gethostname()}:{os.getpid()}"
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        while not stop.is_set():
+            leading = asyncio.create_task(_campaign_and_lead(settings, providers, holder))
+            await asyncio.wait({leading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            leading.cancel()
+            await asyncio.gather(leading, return_exceptions=True)
+            _raise_unexpected(leading)
+    finally:
+        stopping.cancel()
+
+
+def _raise_unexpected(leading: "asyncio.Task[None]") -> None:
+    error = None if leading.cancelled() else leading.exception()
+    if error is not None:
+        raise error
+
+
+async def _campaign_and_lead(settings: Settings, providers: Providers, holder: str) -> None:
+    term = await _win(settings, holder)
+    log.info("this coordinator leads", epoch=term.epoch, holder=holder)
+    engine = create_engine(settings.database_url, pool_size=10)
+    redis = Redis.from_url(settings.redis_url)
+    try:
+        await Leader(settings, providers, engine, redis, term).lead()
+    except* StaleLeader:
+        log.warning("another coordinator leads now", epoch=term.epoch)
+    except* DatabaseTrouble as group:
+        log.warning("leadership is given up", epoch=term.epoch, error=str(group.exceptions[0]))
+    finally:
+        await term.resign()
+        await engine.dispose()
+        await redis.aclose()
+
+
+async def _win(settings: Settings, holder: str) -> Term:
+    while True:
+        try:
+            term = await campaign(settings.database_url, holder)
+        except DatabaseTrouble as error:
+            log.warning("the database does not answer; campaigning again", error=str(error))
+            term = None
+        if term is not None:
+            return term
+        await asyncio.sleep(settings.coordinator_leader_retry_interval)
+
+
+class Leader:
+    """One time in office: the components, each on its rhythm, none taking the others down."""
+
+    def __init__(
+        self, settings: Settings, providers: Providers, engine: AsyncEngine, redis: Redis, term: Term
+    ) -> None:
+        self._settings = settings
+        self._term = term
+        memory = Memory()
+        gc_rules = GcRules(
+            timedelta(seconds=settings.gc_orphan_grace_seconds),
+            timedelta(seconds=settings.trash_retention_seconds),
+        )
+        self._controller = Controller(
+            engine,
+            providers,
+            Actor(providers, memory, ActorRules(settings.disk_reserve_bytes, WORKSPACE_UID_BASE), term.epoch),
+            memory,
+            rules=rules_of(settings),
+            rhythm=Rhythm(settings.coordinator_active_interval, settings.coordinator_active_duration),
+            retention=gc_rules.retention,
+            epoch=term.epoch,
+            clock=now,
+        )
+        self._sweep_now = asyncio.Event()
+        self._listener = Listener(
+            settings.database_url,
+            redis,
+            sse_prefix=settings.redis_channel_sse_prefix,
+            wake_prefix=settings.redis_channel_wake_prefix,
+            hint=self._controller.hint,
+            resync=self._sweep_now.set,
+        )
+        defaults = TtlDefaults(settings.ttl_standby_seconds, settings.ttl_archive_seconds)
+        self._ttl = TtlRunner(engine, redis, defaults, term.epoch)
+        self._gc = GcRunner(engine, providers, gc_rules, term.epoch)
+
+    async def lead(self) -> None:
+        """Until leadership is lost; raises what ended it."""
+        settings = self._settings
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._keep_office())
+            tasks.create_task(self._controller.queue.run())
+            tasks.create_task(self._listener.run())
+            tasks.create_task(self._sweep())
+            tasks.create_task(self._every(settings.coordinator_ttl_interval, self._ttl.tick, "TTL"))
+            tasks.create_task(self._every(settings.coordinator_gc_interval, self._gc.tick, "GC"))
+
+    async def _keep_office(self) -> None:
+        while True:
+            await self._term.heartbeat()
+            await asyncio.sleep(HEARTBEAT_EVERY)
+
+    async def _sweep(self) -> None:
+        while True:
+            await self._guarded(self._controller.sweep, "sweep")
+            try:
+                async with asyncio.timeout(self._settings.coordinator_idle_interval):
+                    await self._sweep_now.wait()
+            except TimeoutError:
+                continue
+            self._sweep_now.clear()
+
+    async def _every(self, interval: float, tick: Callable[[datetime], Awaitable[object]], name: str) -> None:
+        while True:
+            await asyncio.sleep(interval)
+            await self._guarded(lambda: tick(now()), name)
+
+    async def _guarded(self, tick: Callable[[], Awaitable[object]], name: str) -> None:
+        """A failing component skips its tick; only a lost office ends the term."""
+        try:
+            await tick()
+        except StaleLeader:
+            raise
+        except Exception:
+            log.exception("a tick failed and is skipped", component=name)
+
+
+def rules_of(settings: Settings) -> Rules:
+    timeouts: dict[Operation, timedelta] = {
+        operation: timedelta(seconds=getattr(settings, f"reconciler_{operation.value.lower()}_timeout"))
+        for operation in Operation
+        if operation is not Operation.NONE
+    }
+    retry = RetryPolicy(settings.reconciler_max_retries, timedelta(seconds=settings.reconciler_retry_backoff))
+    return Rules(retry, timeouts)

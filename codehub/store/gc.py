@@ -1,0 +1,88 @@
+"""What the GC runner reads and remembers."""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+
+from sqlalchemy import delete, select, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from codehub.domain.gc import Holder
+from codehub.domain.states import Operation, Phase
+from codehub.domain.workspace import Workspace
+from codehub.store.rows import to_workspace
+from codehub.store.tables import archives, gc_orphans, workspaces
+
+
+async def holders(conn: AsyncConnection, now: datetime) -> dict[str, Holder]:
+    """What every workspace protects."""
+    kept_rows = await conn.execute(
+        select(archives.c.workspace_id, archives.c.archive_key).where(archives.c.kept_until > now)
+    )
+    kept: dict[str, set[str]] = {}
+    for row in kept_rows:
+        kept.setdefault(row.workspace_id, set()).add(row.archive_key)
+    c = workspaces.c
+    rows = await conn.execute(
+        select(c.id, c.archive_key, c.archive_op_id, c.phase, c.deleted_at, c.purged_at)
+    )
+    return {
+        row.id: Holder(
+            archive_key=row.archive_key,
+            archive_op_id=row.archive_op_id,
+            phase=Phase(row.phase),
+            deleted_at=row.deleted_at,
+            purged_at=row.purged_at,
+            kept=frozenset(kept.get(row.id, ())),
+        )
+        for row in rows
+    }
+
+
+async def first_seen(conn: AsyncConnection) -> dict[str, datetime]:
+    rows = await conn.execute(select(gc_orphans.c.key, gc_orphans.c.first_seen_at))
+    return {row.key: row.first_seen_at for row in rows}
+
+
+async def remember(conn: AsyncConnection, seen: Mapping[str, datetime]) -> None:
+    """Keep exactly these orphans in mind."""
+    await conn.execute(delete(gc_orphans).where(gc_orphans.c.key.not_in(list(seen))))
+    if seen:
+        await conn.execute(
+            insert(gc_orphans).on_conflict_do_nothing(),
+            [{"key": key, "first_seen_at": at} for key, at in seen.items()],
+        )
+
+
+async def mark_removed(conn: AsyncConnection, key: str, now: datetime) -> None:
+    await conn.execute(update(archives).where(archives.c.archive_key == key).values(removed_at=now))
+
+
+async def purge_candidates(conn: AsyncConnection, deleted_before: datetime) -> list[str]:
+    c = workspaces.c
+    rows = await conn.execute(
+        select(c.id).where(
+            c.deleted_at <= deleted_before,
+            c.purged_at.is_(None),
+            c.phase == Phase.DELETED.value,
+            c.operation == Operation.NONE.value,
+        )
+    )
+    return [row.id for row in rows]
+
+
+async def purged_with_home(conn: AsyncConnection) -> list[Workspace]:
+    """Purged workspaces whose volume only waited for this."""
+    c = workspaces.c
+    rows = await conn.execute(select(workspaces).where(c.purged_at.is_not(None), c.home_ctx.is_not(None)))
+    return [to_workspace(row) for row in rows.mappings()]
+
+
+async def known_ids(conn: AsyncConnection, ids: Iterable[str]) -> set[str]:
+    rows = await conn.execute(select(workspaces.c.id).where(workspaces.c.id.in_(list(ids))))
+    return {row.id for row in rows}
+
+
+async def current_op_ids(conn: AsyncConnection) -> set[str]:
+    rows = await conn.execute(select(workspaces.c.op_id).where(workspaces.c.op_id.is_not(None)))
+    return {row.op_id for row in rows}

@@ -1,0 +1,89 @@
+"""What the gateway asks the database: who a session is, where a workspace is, what its pages say."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from codehub.domain.states import DesiredState, Operation, Phase
+from codehub.domain.workspace import Workspace
+from codehub.store import workspace_reads
+from codehub.store.sessions import find_session
+from codehub.store.tables import installation, workspaces
+from codehub.store.workspace_reads import Archive, Selection
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """The user behind a session, for as long as it lasts (`expires_at` in seconds since the epoch)."""
+
+    user_id: str
+    username: str
+    expires_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where a workspace is. Exactly what the `route_changed` notification speaks of."""
+
+    workspace_id: str
+    owner_id: str
+    phase: Phase
+    operation: Operation
+    upstream: str | None
+    image_ref: str
+
+
+@dataclass(frozen=True)
+class Situation:
+    """A workspace that cannot be connected to now, with what its owner can choose from."""
+
+    workspace: Workspace
+    archives: list[Archive]
+
+
+async def find_visitor(conn: AsyncConnection, id_hash: bytes) -> Visitor | None:
+    session = await find_session(conn, id_hash, datetime.now(UTC))
+    if session is None:
+        return None
+    return Visitor(session.user_id, session.username, session.expires_at.timestamp())
+
+
+async def find_route(conn: AsyncConnection, workspace_id: str) -> Route | None:
+    """The route of a workspace that is not deleted."""
+    c = workspaces.c
+    row = (
+        await conn.execute(
+            select(c.owner_id, c.phase, c.operation, c.upstream, c.image_ref).where(
+                c.id == workspace_id, c.deleted_at.is_(None)
+            )
+        )
+    ).first()
+    if row is None:
+        return None
+    phase, operation = Phase(row.phase), Operation(row.operation)
+    return Route(workspace_id, row.owner_id, phase, operation, row.upstream, row.image_ref)
+
+
+async def find_situation(conn: AsyncConnection, workspace_id: str) -> Situation | None:
+    found = await workspace_reads.find(conn, workspace_id)
+    if found is None or found.workspace.deleted_at is not None:
+        return None
+    return Situation(found.workspace, await workspace_reads.archives_of(conn, found.workspace))
+
+
+async def running_workspaces(conn: AsyncConnection, owner_id: str) -> list[Workspace]:
+    """The owner's workspaces that run or want to: one of these has to stop before another can start."""
+    owned = await workspace_reads.list_all(conn, Selection(owner_id))
+    return [
+        item.workspace
+        for item in owned
+        if item.workspace.phase is Phase.RUNNING
+        or (item.workspace.desired_state is DesiredState.RUNNING and item.workspace.phase is not Phase.ERROR)
+    ]
+
+
+async def cookie_key(conn: AsyncConnection) -> bytes:
+    """The key of this installation's workspace cookies."""
+    return bytes((await conn.execute(select(installation.c.cookie_key))).scalar_one())
