@@ -106,12 +106,13 @@ class Settings(BaseSettings):
             raise ValueError(
                 f"TTL_STANDBY_SECONDS is {self.ttl_standby_seconds}, but activity needs up to "
                 f"{self.minimum_standby_ttl} s to be seen (two ACTIVITY_FLUSH_INTERVAL and "
-                "COORDINATOR_TTL_INTERVAL together): raise it, set it to 0 (never), or shorten those intervals"
+                "COORDINATOR_TTL_INTERVAL together): raise it, set it to 0 (never), or "
+                "shorten those intervals"
             )
         if not _is_loopback(self.public_host) and self.apps_domain is None:
             raise ValueError(
-                f"PUBLIC_BASE_URL is {self.base_url}, which is not loopback: set APPS_DOMAIN to a wildcard domain "
-                "for the workspaces' own origins, or to empty for the path mode (trusted users only)"
+                f"PUBLIC_BASE_URL is {self.base_url}, which is not loopback: set APPS_DOMAIN to a wildcard "
+                "domain for the workspaces' own origins, or to empty for the path mode (trusted users only)"
             )
         return self
 

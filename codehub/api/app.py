@@ -5,8 +5,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, Final
 
-from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI
 from redis.asyncio import Redis
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from codehub.api import (
     admin,
@@ -55,7 +57,7 @@ def create_app(settings: Settings) -> FastAPI:
     errors.install(app)
     app.include_router(_api())
     app.include_router(health.router)
-    _add_fallback(app)
+    app.router.default = _fallback()
     app.add_middleware(BodyLimitMiddleware)
     app.add_middleware(
         CsrfMiddleware,
@@ -75,21 +77,20 @@ def _api() -> APIRouter:
     return api
 
 
-def _add_fallback(app: FastAPI) -> None:
+def _fallback() -> ASGIApp:
+    """Paths that no route takes: unknown calls below /api, the dashboard's elsewhere."""
     dashboard = Dashboard()
 
-    @app.api_route("/api", methods=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"], include_in_schema=False)
-    @app.api_route(
-        "/api/{path:path}",
-        methods=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"],
-        include_in_schema=False,
-    )
-    async def unknown_call() -> Response:
-        raise NotFound
+    async def fallback(scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope["path"]
+        if path == "/api" or path.startswith("/api/"):
+            raise NotFound
+        if scope["method"] not in ("GET", "HEAD"):
+            raise HTTPException(405, headers={"Allow": "GET, HEAD"})
+        response = await dashboard.answer(path.lstrip("/"), scope)
+        await response(scope, receive, send)
 
-    @app.api_route("/{path:path}", methods=["GET", "HEAD"], include_in_schema=False)
-    async def dashboard_file(path: str, request: Request) -> Response:
-        return await dashboard.answer(path, request.scope)
+    return fallback
 
 
 def _lifespan(config: Config) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:

@@ -112,7 +112,7 @@ class EventStream(Response):
                 yield event
 
     async def _session_holds(self) -> bool:
-        """Looked up again with each snapshot and heartbeat: the word of its end is a hint that may be lost."""
+        """Looked up with each snapshot and heartbeat: the word of its end is a hint that may be lost."""
         async with self._services.engine.connect() as conn:
             return await find_session(conn, self._session.id_hash, datetime.now(UTC)) is not None
 

@@ -95,9 +95,9 @@ class Observation:
     """
 
     at: datetime
-    container: ContainerFact | None | Unknown
-    volume: VolumeFact | None | Unknown
-    archive: ArchiveFact | None | Unknown | Unlooked = UNLOOKED
+    container: ContainerFact | Unknown | None
+    volume: VolumeFact | Unknown | None
+    archive: ArchiveFact | Unknown | Unlooked | None = UNLOOKED
     job: JobFact | None = None
     deletion: JobFact | None = None
     silent_since: datetime | None = None

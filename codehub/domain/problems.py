@@ -1,7 +1,7 @@
 """What a caller did wrong or cannot have now, each with its code, status and words."""
 
 
-class Problem(Exception):
+class Problem(Exception):  # noqa: N818 - the word people read
     """The request cannot be fulfilled."""
 
     code = "VALIDATION_ERROR"

@@ -12,6 +12,7 @@ from codehub.storage.errors import CorruptedArchive
 
 BLOCK = 512
 _MAX_PATH = 4095
+_MAX_HEADER_SIZE = 8**11 - 1
 _MAX_PAX = 4 << 20
 _MAX_MAP = 64 << 20
 
@@ -89,7 +90,7 @@ def _entry(
 ) -> Entry | None:
     if header.kind not in (REGULAR, HARD_LINK, SYMLINK, DIRECTORY) and header.kind not in SPECIAL:
         raise NotOurs(f"an entry has the type {header.kind!r}")
-    size = int(pax.get(b"size", header.size))
+    size = _size(header, pax)
     path = pax.get(b"GNU.sparse.name", pax.get(b"path", header.path))
     target = pax.get(b"linkpath", header.target)
     is_hole = False
@@ -104,6 +105,16 @@ def _entry(
     if header.kind != REGULAR and size:
         raise NotOurs("an entry that is not a file has content")
     return Entry(header.kind, path, _target(header.kind, target), size, position - start, is_hole)
+
+
+def _size(header: _Header, pax: Mapping[bytes, bytes]) -> int:
+    """A size stands in the header, or in the pax header when it does not fit there: never in both."""
+    if b"size" not in pax:
+        return header.size
+    size = int(pax[b"size"])
+    if header.size or size <= _MAX_HEADER_SIZE:
+        raise NotOurs("an entry has two sizes")
+    return size
 
 
 def _target(kind: bytes, target: bytes) -> bytes:

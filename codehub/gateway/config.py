@@ -1,0 +1,108 @@
+"""What one gateway worker is told, and the origins that follow from it."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from urllib.parse import urlsplit
+
+from codehub.domain.images import Activity
+from codehub.domain.limits import Limits
+
+WORKSPACE_ID = re.compile(r"[0-9a-hjkmnp-tv-z]{26}")
+_ID_LENGTH = 26
+_LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """Seconds."""
+
+    head: float = 10
+    """From the first byte of a request to the end of its head: slowloris gets no further."""
+    idle: float = 75
+    """A kept-alive connection without a request."""
+    body: float = 60
+    """Between two pieces of a request body."""
+    response: float = 60
+    """From the whole request to the head of its response."""
+    connect: float = 5
+    write: float = 120
+    """How long a client may refuse to read what it asked for."""
+    linger: float = 2
+    drain: float = 5
+    ticket: int = 30
+
+
+@dataclass(frozen=True)
+class GatewayConfig:
+    host: str
+    port: int
+    public_base_url: str
+    apps_domain: str
+    """`host[:port]` below which each workspace has its own origin; empty for the path mode."""
+    api_upstream: str
+    """`unix:/path` or `tcp:host:port`."""
+    database_url: str
+    redis_url: str
+    limits: Limits
+    activity: Mapping[str, Activity] = field(default_factory=dict)
+    """How activity shows, by image; an image that is not named here counts as `any`."""
+    activity_flush_interval: float = 30
+    max_connections: int = 10_000
+    trusted_proxies: frozenset[str] = frozenset()
+    """Peers whose X-Forwarded-For names the client (a TLS terminator in front)."""
+    timeouts: Timeouts = Timeouts()
+
+    @cached_property
+    def origins(self) -> "Origins":
+        return Origins(self.public_base_url, self.apps_domain)
+
+
+class Origins:
+    """Which host is the platform, which one a workspace, and what their cookies are called."""
+
+    def __init__(self, public_base_url: str, apps_domain: str) -> None:
+        parts = urlsplit(public_base_url)
+        self.scheme = parts.scheme
+        self.secure = parts.scheme == "https"
+        self.platform_host = self.normal(parts.netloc.lower())
+        self.platform = f"{self.scheme}://{self.platform_host}"
+        self.path_mode = not apps_domain
+        self.apps_host = self._with_port(apps_domain.lower(), parts.port)
+        self._suffix = f".{self.apps_host}"
+        self.aliases = self._loopback_aliases(parts.hostname or "", parts.port)
+        prefix = "__Host-" if self.secure else ""
+        self.session_cookie = f"{prefix}session".encode()
+        self.workspace_cookie = f"{prefix}codehub-workspace".encode()
+
+    def normal(self, host: str) -> str:
+        """A host without the port that its scheme implies."""
+        return host.removesuffix(":443" if self.secure else ":80")
+
+    def workspace_of(self, host: str) -> str | None:
+        """The workspace whose own origin this host is."""
+        if self.path_mode or not host.endswith(self._suffix) or len(host) != _ID_LENGTH + len(self._suffix):
+            return None
+        workspace_id = host[:_ID_LENGTH]
+        return workspace_id if WORKSPACE_ID.fullmatch(workspace_id) else None
+
+    def workspace_host(self, workspace_id: str) -> str:
+        return workspace_id + self._suffix
+
+    def workspace_origin(self, workspace_id: str) -> str:
+        return self.platform if self.path_mode else f"{self.scheme}://{workspace_id}{self._suffix}"
+
+    def _with_port(self, apps_domain: str, port: int | None) -> str:
+        """Workspaces are behind the same public port as the platform."""
+        if ":" in apps_domain or port is None:
+            return self.normal(apps_domain)
+        return self.normal(f"{apps_domain}:{port}")
+
+    def _loopback_aliases(self, public: str, port: int | None) -> frozenset[str]:
+        """Other names of this machine that people type; navigations there are sent to the one origin."""
+        if public not in ("localhost", "127.0.0.1", "::1"):
+            return frozenset()
+        suffix = "" if port is None else f":{port}"
+        names = {self.normal(f"{name}{suffix}") for name in _LOOPBACK}
+        return frozenset(names - {self.platform_host})

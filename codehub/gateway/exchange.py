@@ -1,0 +1,247 @@
+"""One request and its response on their way through."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from codehub import log
+from codehub.domain.images import Activity
+from codehub.gateway.framing import Body, FramingError, UntilCloseBody
+from codehub.gateway.head import RequestHead
+from codehub.gateway.response import MAX_RESPONSE_HEAD, BadResponse, ResponseHead, parse_response
+from codehub.gateway.rewrite import response_for_client
+from codehub.gateway.tunnel import Tunnel
+from codehub.gateway.upstream import UpstreamConnection
+
+if TYPE_CHECKING:
+    from codehub.gateway.client import ClientConnection
+
+logger = log.get(__name__)
+
+MAX_INTERIM: Final = 16
+
+
+@dataclass(slots=True)
+class Relay:
+    """A request that may pass, as its upstream will see it."""
+
+    upstream: str
+    wire: bytes
+    workspace_id: str = ""
+    """Empty for the API."""
+    session_hash: bytes = b""
+    """By whose leave; the connection ends with that session."""
+    activity: Activity = "any"
+    is_stream: bool = False
+    """An event stream of the platform: it has no end of its own."""
+
+
+class Exchange:
+    __slots__ = (
+        "_body",
+        "_buffer",
+        "_client",
+        "_head",
+        "_interim",
+        "_keep",
+        "_over",
+        "_response",
+        "_upstream",
+        "relay",
+    )
+
+    def __init__(self, client: ClientConnection, head: RequestHead, relay: Relay) -> None:
+        self.relay = relay
+        self._client = client
+        self._head = head
+        self._upstream: UpstreamConnection | None = None
+        self._buffer = b""
+        self._body: Body | None = None
+        self._response: ResponseHead | None = None
+        self._interim = 0
+        self._keep = False
+        self._over = False
+
+    @property
+    def connected(self) -> bool:
+        return self._upstream is not None
+
+    @property
+    def answered(self) -> bool:
+        """Whether the client has seen any of the response."""
+        return self._body is not None or self._interim > 0
+
+    def start(self) -> None:
+        """A kept-alive connection may turn out to be dead, so it takes only what can be sent again."""
+        connection = self._client.gateway.pool.take(self.relay.upstream) if self._repeatable else None
+        if connection is not None:
+            self._send(connection)
+        else:
+            self._client.gateway.start(self._connect())
+
+    def send_body(self, data: bytes) -> None:
+        if self._upstream is not None:
+            self._upstream.transport.write(data)
+
+    def client_writable(self, writable: bool) -> None:
+        if self._upstream is None or self._upstream.transport.is_closing():
+            return
+        if writable:
+            self._upstream.transport.resume_reading()
+        else:
+            self._upstream.transport.pause_reading()
+
+    def client_lost(self) -> None:
+        self._over = True
+        if self._upstream is not None:
+            self._upstream.abort()
+            self._upstream = None
+
+    def upstream_writable(self, writable: bool) -> None:
+        self._client.hold_for_upstream(not writable)
+
+    def upstream_data(self, data: bytes) -> None:
+        if self._body is not None:
+            self._pass_body(b"", data)
+            return
+        data = self._buffer + data
+        try:
+            head, data = self._take_head(data)
+            self._buffer = data if head is None else b""
+            if head is None:
+                return
+            if head.status == 101:
+                self._switch(head, data)
+            else:
+                self._begin(head, data)
+        except BadResponse as error:
+            self._fail(str(error))
+
+    def upstream_lost(self, error: Exception | None) -> None:
+        was_reused = self._upstream is not None and self._upstream.reused
+        self._upstream = None
+        if self._body is None:
+            if was_reused and self._repeatable and not self._buffer and not self._interim:
+                self._client.gateway.start(self._connect())
+            else:
+                self._fail("the upstream closed the connection without an answer")
+        elif isinstance(self._body, UntilCloseBody) and error is None:
+            self._over = True
+            self._client.exchange_done(keep=False)
+        else:
+            self._over = True
+            self._client.abort()  # the client must see that the response is not whole
+
+    @property
+    def _repeatable(self) -> bool:
+        return self._head.is_safe and not self._head.has_body and not self._head.wants_websocket
+
+    async def _connect(self) -> None:
+        try:
+            connection = await self._client.gateway.pool.connect(self.relay.upstream)
+        except (OSError, TimeoutError) as error:
+            self._fail(f"the upstream cannot be reached: {error!r}")
+            return
+        if self._over:
+            connection.abort()
+        else:
+            self._send(connection)
+
+    def _send(self, connection: UpstreamConnection) -> None:
+        self._upstream = connection
+        connection.user = self
+        connection.transport.write(self.relay.wire)
+        if self._client.write_paused:
+            connection.transport.pause_reading()
+        self._client.upstream_ready()
+
+    def _take_head(self, data: bytes) -> tuple[ResponseHead | None, bytes]:
+        """The final response head, and what follows it; interim responses are passed on by the way."""
+        while True:
+            end = data.find(b"\r\n\r\n") + 4
+            if end < 4:
+                if len(data) > MAX_RESPONSE_HEAD:
+                    raise BadResponse("the response head is too large")
+                return None, data
+            head, data = parse_response(data[:end]), data[end:]
+            if head.status >= 200 or head.status == 101:
+                return head, data
+            self._pass_interim(head)
+
+    def _pass_interim(self, head: ResponseHead) -> None:
+        self._interim += 1
+        if self._interim > MAX_INTERIM:
+            raise BadResponse("too many interim responses")
+        if self._head.minor == 1:
+            wire = response_for_client(head, from_workspace=bool(self.relay.workspace_id), close=False)
+            self._client.transport.write(wire)
+
+    def _begin(self, head: ResponseHead, data: bytes) -> None:
+        if head.transfer_encoding and self._head.minor == 0:
+            raise BadResponse("a chunked response to HTTP/1.0")
+        body = head.body(self._head.method)
+        until_close = isinstance(body, UntilCloseBody)
+        self._keep = self._client.may_stay(self._head) and not until_close
+        self._response = head
+        self._body = body
+        self._client.response_begun()
+        wire = response_for_client(head, from_workspace=bool(self.relay.workspace_id), close=not self._keep)
+        self._pass_body(wire, data)
+
+    def _pass_body(self, head: bytes, data: bytes) -> None:
+        body = self._body
+        assert body is not None
+        try:
+            taken = body.feed(data)
+        except FramingError as error:
+            self._fail(str(error))
+            return
+        self._client.transport.write(head + (data if taken == len(data) else data[:taken]))
+        if body.done:
+            self._finish(clean=taken == len(data))
+
+    def _finish(self, *, clean: bool) -> None:
+        connection, self._upstream = self._upstream, None
+        self._over = True
+        assert connection is not None and self._response is not None
+        reusable = clean and self._response.keep_alive and self._head.minor == 1 and self._client.request_done
+        if reusable:
+            self._client.gateway.pool.put(connection, self._client.gateway.now)
+        else:
+            connection.abort()
+        self._client.exchange_done(keep=self._keep)
+
+    def _switch(self, head: ResponseHead, data: bytes) -> None:
+        """RFC 9110, 7.8: the upstream agreed to speak WebSocket."""
+        if not self._head.wants_websocket or head.upgrade != b"websocket":
+            raise BadResponse("the upstream switched to a protocol that nobody asked for")
+        connection, self._upstream = self._upstream, None
+        assert connection is not None
+        self._over = True
+        self._client.transport.write(
+            response_for_client(head, from_workspace=bool(self.relay.workspace_id), close=False)
+        )
+        inspectors = self._client.gateway.recorder.inspectors(self.relay.activity, self.relay.workspace_id)
+        tunnel = Tunnel(self._client, connection, inspectors)
+        connection.user = tunnel
+        self._client.tunnel_begins(tunnel)
+        if data:
+            tunnel.upstream_data(data)
+
+    def _fail(self, why: str) -> None:
+        if self._upstream is not None:
+            self._upstream.abort()
+            self._upstream = None
+        if self._over:
+            return
+        self._over = True
+        logger.warning("relay failed", upstream=self.relay.upstream, why=why, answered=self.answered)
+        if self._body is not None:
+            self._client.abort()
+        else:
+            self._client.upstream_failed(self._head, self.relay)
+
+
+NO_DEADLINE: Final = math.inf

@@ -1,0 +1,106 @@
+"""Where a message body ends (RFC 9112, 6 and 7). Bodies are relayed as they are; this only counts."""
+
+import re
+from typing import Final, Protocol
+
+MAX_LINE: Final = 8 * 1024
+MAX_TRAILERS: Final = 32 * 1024
+_SIZE = re.compile(rb"([0-9a-fA-F]{1,15})(?:[ \t]*;[\t -~\x80-\xff]*)?\r\n")
+_TRAILER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*\r\n")
+
+
+class FramingError(Exception):
+    """The body does not keep to its framing."""
+
+
+class Body(Protocol):
+    done: bool
+
+    def feed(self, data: bytes) -> int:
+        """How many bytes of `data` belong to this body."""
+
+
+class LengthBody:
+    __slots__ = ("done", "left")
+
+    def __init__(self, length: int) -> None:
+        self.left = length
+        self.done = length == 0
+
+    def feed(self, data: bytes) -> int:
+        taken = min(self.left, len(data))
+        self.left -= taken
+        self.done = self.left == 0
+        return taken
+
+
+class UntilCloseBody:
+    __slots__ = ("done",)
+
+    def __init__(self) -> None:
+        self.done = False
+
+    def feed(self, data: bytes) -> int:
+        return len(data)
+
+
+class ChunkedBody:
+    __slots__ = ("_left", "_line", "_state", "_trailers", "done")
+
+    _SIZE_LINE, _DATA, _DATA_END, _TRAILERS = range(4)
+
+    def __init__(self) -> None:
+        self.done = False
+        self._state = self._SIZE_LINE
+        self._left = 0
+        self._line = b""
+        self._trailers = 0
+
+    def feed(self, data: bytes) -> int:
+        position, size = 0, len(data)
+        while position < size and not self.done:
+            if self._state == self._DATA:
+                taken = min(self._left, size - position)
+                self._left -= taken
+                position += taken
+                if not self._left:
+                    self._state = self._DATA_END
+            else:
+                position = self._take_line(data, position)
+        return position
+
+    def _take_line(self, data: bytes, start: int) -> int:
+        newline = data.find(b"\n", start)
+        end = len(data) if newline < 0 else newline + 1
+        self._line += data[start:end]
+        if len(self._line) > MAX_LINE:
+            raise FramingError("a line of the chunked body is too long")
+        if newline >= 0:
+            line, self._line = self._line, b""
+            self._on_line(line)
+        return end
+
+    def _on_line(self, line: bytes) -> None:
+        if self._state == self._SIZE_LINE:
+            match = _SIZE.fullmatch(line)
+            if match is None:
+                raise FramingError("not a chunk size")
+            self._left = int(match[1], 16)
+            self._state = self._DATA if self._left else self._TRAILERS
+        elif self._state == self._DATA_END:
+            if line != b"\r\n":
+                raise FramingError("a chunk is longer than it says")
+            self._state = self._SIZE_LINE
+        elif line == b"\r\n":
+            self.done = True
+        else:
+            self._on_trailer(line)
+
+    def _on_trailer(self, line: bytes) -> None:
+        self._trailers += len(line)
+        if self._trailers > MAX_TRAILERS or not _TRAILER.fullmatch(line):
+            raise FramingError("not a valid trailer")
+
+
+def request_body(length: int, chunked: bool) -> Body:
+    return ChunkedBody() if chunked else LengthBody(length)

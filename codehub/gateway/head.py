@@ -1,0 +1,202 @@
+"""The request head: parsed by llhttp, and held to what every HTTP implementation reads in one way."""
+
+import re
+from typing import Final
+
+import httptools
+
+MAX_HEAD: Final = 64 * 1024
+_CONTROL: Final = bytes(range(9)) + b"\x0b\x0c" + bytes(range(14, 32)) + b"\x7f"
+_TARGET = re.compile(rb"[!-\"$-~]+")  # printable, without a fragment
+_LENGTH = re.compile(rb"[0-9]{1,18}")
+_HOST = re.compile(rb"(?:[a-zA-Z0-9._-]{1,253}|\[[0-9a-fA-F:.]{2,45}\])(?::[0-9]{1,5})?")
+_METHODS: Final = frozenset(
+    b"GET HEAD POST PUT PATCH DELETE OPTIONS PROPFIND PROPPATCH MKCOL COPY MOVE LOCK UNLOCK REPORT SEARCH".split()
+)
+_SAFE: Final = frozenset((b"GET", b"HEAD", b"OPTIONS"))
+_ONCE: Final = frozenset(
+    b"host content-length transfer-encoding upgrade origin authorization content-type expect "
+    b"sec-fetch-site sec-fetch-mode sec-fetch-dest sec-websocket-key sec-websocket-version".split()
+)
+"""Fields that decide something here: two of them would leave open which one decides."""
+
+
+class BadRequest(Exception):
+    """A request that two implementations could read in two ways; it goes no further."""
+
+    def __init__(self, message: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class RequestHead:
+    """One request head that passed every check. Field names are lower-case."""
+
+    __slots__ = (
+        "chunked",
+        "fields",
+        "host",
+        "keep_alive",
+        "length",
+        "method",
+        "minor",
+        "repeated",
+        "target",
+        "wants_websocket",
+    )
+
+    def __init__(self) -> None:
+        self.method = b""
+        self.target = b""
+        self.minor = 1
+        self.fields: dict[bytes, bytes] = {}
+        self.repeated: list[tuple[bytes, bytes]] = []
+        """Further lines of fields that may come several times."""
+        self.host = ""
+        self.length = 0
+        self.chunked = False
+        self.keep_alive = True
+        self.wants_websocket = False
+
+    def on_url(self, url: bytes) -> None:
+        self.target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        name = name.lower()
+        if name in self.fields:
+            if name in _ONCE:
+                raise BadRequest(f"more than one {name.decode('ascii')} field")
+            self.repeated.append((name, value))
+        else:
+            self.fields[name] = value
+
+    def get(self, name: bytes) -> bytes:
+        """The field's value, or nothing; lines of a repeated field are joined as a list."""
+        value = self.fields.get(name, b"")
+        if self.repeated:
+            separator = b"; " if name == b"cookie" else b", "
+            return separator.join([value, *(other for key, other in self.repeated if key == name)])
+        return value
+
+    @property
+    def has_body(self) -> bool:
+        return self.chunked or self.length > 0
+
+    @property
+    def is_safe(self) -> bool:
+        return self.method in _SAFE
+
+    @property
+    def path(self) -> bytes:
+        return self.target.partition(b"?")[0]
+
+    @property
+    def sends_fetch_metadata(self) -> bool:
+        return b"sec-fetch-site" in self.fields or b"sec-fetch-mode" in self.fields
+
+    @property
+    def is_navigation(self) -> bool:
+        """A person opening a page in a tab: the one request that may wake a workspace."""
+        if self.method != b"GET":
+            return False
+        if self.sends_fetch_metadata:
+            fields = self.fields
+            return fields.get(b"sec-fetch-mode") == b"navigate" and fields.get(b"sec-fetch-dest") == b"document"
+        return b"text/html" in self.get(b"accept") and not self.wants_websocket
+
+
+def parse_head(data: bytes) -> RequestHead:
+    """The head in `data`, which ends with its empty line; BadRequest for everything that is not plain."""
+    _check_lines(data)
+    head = RequestHead()
+    parser = httptools.HttpRequestParser(head)
+    try:
+        parser.feed_data(data)
+    except httptools.HttpParserUpgrade:
+        pass  # the tunnel begins only when the upstream agrees
+    except httptools.HttpParserCallbackError as error:
+        if isinstance(error.__context__, BadRequest):
+            raise error.__context__ from None
+        raise
+    except httptools.HttpParserError as error:
+        raise BadRequest(f"not HTTP: {error}") from None
+    head.method = parser.get_method()
+    head.minor = _minor_version(parser.get_http_version())
+    _check_line(head)
+    _check_framing(head)
+    _check_connection(head)
+    return head
+
+
+def looks_broken(data: bytes) -> bool:
+    """Whether an unfinished head can never become a good one."""
+    return data.count(b"\n") != data.count(b"\r\n") or b"\x00" in data
+
+
+def _check_lines(data: bytes) -> None:
+    if len(data.translate(None, _CONTROL)) != len(data):
+        raise BadRequest("a control character in the head")
+    ends = data.count(b"\r\n")
+    if data.count(b"\n") != ends or data.count(b"\r") != ends:
+        raise BadRequest("a bare CR or LF in the head")
+    if b"\n " in data or b"\n\t" in data:
+        raise BadRequest("a folded header line")
+    if data[:1] in b"\r\n":
+        raise BadRequest("an empty line before the request")
+
+
+def _minor_version(version: str) -> int:
+    if version == "1.1":
+        return 1
+    if version == "1.0":
+        return 0
+    raise BadRequest("this HTTP version is not spoken here", 505)
+
+
+def _check_line(head: RequestHead) -> None:
+    if head.method not in _METHODS:
+        raise BadRequest("this method is not known here")
+    host = head.fields.get(b"host")
+    if not host or not _HOST.fullmatch(host):
+        raise BadRequest("no valid Host field")
+    head.host = host.decode("ascii").lower()
+    if head.target[:1] != b"/":
+        head.target = _origin_form(head.target, host)
+    if not _TARGET.fullmatch(head.target):
+        raise BadRequest("this request target is not valid")
+
+
+def _origin_form(target: bytes, host: bytes) -> bytes:
+    """RFC 9112, 3.2.2: the absolute form is accepted when it says the same as Host."""
+    scheme, separator, rest = target.partition(b"://")
+    authority, slash, path = rest.partition(b"/")
+    if not separator or scheme.lower() not in (b"http", b"https") or authority.lower() != host.lower():
+        raise BadRequest("this request target is not valid")
+    return slash + path or b"/"
+
+
+def _check_framing(head: RequestHead) -> None:
+    """RFC 9112, 6.3, without its leniencies."""
+    length = head.fields.get(b"content-length")
+    coding = head.fields.get(b"transfer-encoding")
+    if coding is not None:
+        if length is not None:
+            raise BadRequest("both Content-Length and Transfer-Encoding")
+        if coding.lower() != b"chunked" or head.minor == 0:
+            raise BadRequest("this Transfer-Encoding is not understood")
+        head.chunked = True
+    elif length is not None:
+        if not _LENGTH.fullmatch(length):
+            raise BadRequest("not a valid Content-Length")
+        head.length = int(length)
+
+
+def _check_connection(head: RequestHead) -> None:
+    connection = head.get(b"connection").lower() if b"connection" in head.fields else b""
+    options = connection.replace(b" ", b"").replace(b"\t", b"").split(b",") if connection else ()
+    head.keep_alive = head.minor == 1 and b"close" not in options
+    if b"upgrade" in head.fields and b"upgrade" in options:
+        asks = head.fields[b"upgrade"].lower() == b"websocket"
+        head.wants_websocket = asks and head.method == b"GET" and head.minor == 1
+        if head.wants_websocket and head.has_body:
+            raise BadRequest("a WebSocket handshake has no body")

@@ -1,0 +1,119 @@
+"""Heads on their way through: hop-by-hop fields end here, credentials never reach a workspace."""
+
+from typing import Final
+
+from codehub.gateway.cookies import may_set, without_platform_cookies
+from codehub.gateway.head import RequestHead
+from codehub.gateway.response import ResponseHead
+
+TOKEN_PREFIX: Final = b"chp_"
+
+# RFC 9110, 7.6.1, and every field by which a client could claim to be, or to have come, elsewhere.
+_DROPPED: Final = frozenset(
+    b"connection keep-alive proxy-connection proxy-authorization te trailer upgrade transfer-encoding http2-settings "
+    b"forwarded x-forwarded-for x-forwarded-host x-forwarded-proto x-forwarded-port x-forwarded-server "
+    b"x-forwarded-prefix x-real-ip x-original-url x-rewrite-url".split()
+)
+_NEVER_NOMINATED: Final = frozenset((b"host", b"content-length", b"transfer-encoding", b"cookie", b"authorization"))
+_MERGED: Final = frozenset((b"cookie", b"sec-websocket-extensions"))
+"""Fields of which a workspace gets one line, after all of them were looked through."""
+
+# A workspace may not widen a service worker, clear the platform's storage or move its origin elsewhere.
+_REFUSED_FROM_WORKSPACE: Final = frozenset((b"service-worker-allowed", b"clear-site-data", b"alt-svc"))
+
+
+class Forwarding:
+    """What the upstream is told about where a request came from."""
+
+    __slots__ = ("client", "host", "proto")
+
+    def __init__(self, client: bytes, host: str, proto: str) -> None:
+        self.client = client
+        self.host = host.encode()
+        self.proto = proto.encode()
+
+
+def request_for_api(head: RequestHead, forwarding: Forwarding) -> bytes:
+    return _request(head, head.target, head.fields, head.repeated, forwarding, websocket=False)
+
+
+def request_for_workspace(
+    head: RequestHead, target: bytes, forwarding: Forwarding, *, strip_extensions: bool
+) -> bytes:
+    fields, repeated = dict(head.fields), head.repeated
+    if repeated:
+        repeated = [(name, value) for name, value in repeated if name not in _MERGED]
+    if b"cookie" in fields:
+        fields[b"cookie"] = without_platform_cookies(head.get(b"cookie"))
+        if not fields[b"cookie"]:
+            del fields[b"cookie"]
+    if b"authorization" in fields and carries_token(fields[b"authorization"]):
+        del fields[b"authorization"]
+    if b"sec-websocket-extensions" in fields:
+        fields[b"sec-websocket-extensions"] = head.get(b"sec-websocket-extensions")
+        if strip_extensions:
+            del fields[b"sec-websocket-extensions"]
+    return _request(head, target, fields, repeated, forwarding, websocket=head.wants_websocket)
+
+
+def carries_token(authorization: bytes) -> bool:
+    """Whether this is one of the platform's own tokens, under whatever scheme it was put."""
+    scheme, _, credentials = authorization.strip().partition(b" ")
+    return scheme.startswith(TOKEN_PREFIX) or credentials.strip().startswith(TOKEN_PREFIX)
+
+
+def _request(
+    head: RequestHead,
+    target: bytes,
+    fields: dict[bytes, bytes],
+    repeated: list[tuple[bytes, bytes]],
+    forwarding: Forwarding,
+    *,
+    websocket: bool,
+) -> bytes:
+    dropped = _DROPPED | _nominated(head) if b"connection" in head.fields else _DROPPED
+    lines = [b"%b %b HTTP/1.%d" % (head.method, target, head.minor)]
+    lines += [name + b": " + value for name, value in fields.items() if name not in dropped]
+    lines += [name + b": " + value for name, value in repeated if name not in dropped]
+    if websocket:
+        lines.append(b"connection: Upgrade\r\nupgrade: websocket")
+    elif head.minor == 0:
+        lines.append(b"connection: close")
+    if head.chunked:
+        lines.append(b"transfer-encoding: chunked")
+    lines.append(
+        b"x-forwarded-for: %b\r\nx-forwarded-host: %b\r\nx-forwarded-proto: %b\r\n\r\n"
+        % (forwarding.client, forwarding.host, forwarding.proto)
+    )
+    return b"\r\n".join(lines)
+
+
+def _nominated(head: RequestHead) -> frozenset[bytes]:
+    options = frozenset(option.strip() for option in head.get(b"connection").lower().split(b","))
+    return options - _NEVER_NOMINATED
+
+
+def response_for_client(head: ResponseHead, *, from_workspace: bool, close: bool) -> bytes:
+    lines = [b"HTTP/1.1 " + head.reason_line]
+    bodyless = head.status < 200 or head.status == 204
+    if bodyless:
+        head.lines = [(name, line) for name, line in head.lines if name != b"content-length"]
+    if from_workspace:
+        lines += [line for name, line in head.lines if _workspace_may_send(name, line)]
+    else:
+        lines += [line for _, line in head.lines]
+    if head.status == 101:
+        lines.append(b"Connection: Upgrade\r\nUpgrade: websocket")
+    else:
+        if head.transfer_encoding and not bodyless:
+            lines.append(b"Transfer-Encoding: chunked")
+        if close and head.status >= 200:
+            lines.append(b"Connection: close")
+    lines.append(b"\r\n")
+    return b"\r\n".join(lines)
+
+
+def _workspace_may_send(name: bytes, line: bytes) -> bool:
+    if name == b"set-cookie":
+        return may_set(line.partition(b":")[2])
+    return name not in _REFUSED_FROM_WORKSPACE

@@ -1,0 +1,58 @@
+"""An upgraded connection: bytes both ways until one side ends, which ends the other."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from codehub.gateway.activity import Inspectors
+from codehub.gateway.upstream import UpstreamConnection
+
+if TYPE_CHECKING:
+    from codehub.gateway.client import ClientConnection
+
+CLOSE_SECONDS: Final = 5.0
+"""How long the last bytes may take to reach a side that is being closed."""
+
+
+class Tunnel:
+    __slots__ = ("_client", "_inspectors", "_upstream")
+
+    def __init__(
+        self, client: ClientConnection, upstream: UpstreamConnection, inspectors: Inspectors
+    ) -> None:
+        self._client = client
+        self._upstream = upstream
+        self._inspectors = inspectors
+
+    def client_data(self, data: bytes) -> None:
+        if self._inspectors.from_client is not None:
+            self._inspectors.from_client.feed(data)
+        self._upstream.transport.write(data)
+
+    def upstream_data(self, data: bytes) -> None:
+        if self._inspectors.from_upstream is not None:
+            self._inspectors.from_upstream.feed(data)
+        self._client.transport.write(data)
+
+    def client_lost(self) -> None:
+        self._inspectors.close()
+        transport = self._upstream.transport
+        self._upstream.close()
+        asyncio.get_running_loop().call_later(CLOSE_SECONDS, transport.abort)
+
+    def upstream_lost(self, error: Exception | None) -> None:
+        self._inspectors.close()
+        self._client.tunnel_ended()
+
+    def client_writable(self, writable: bool) -> None:
+        transport = self._upstream.transport
+        if transport.is_closing():
+            return
+        if writable:
+            transport.resume_reading()
+        else:
+            transport.pause_reading()
+
+    def upstream_writable(self, writable: bool) -> None:
+        self._client.hold_for_upstream(not writable)

@@ -1,0 +1,124 @@
+"""Connections to upstreams (the API, the workspaces), kept alive between requests."""
+
+import asyncio
+from typing import Final, Protocol, cast
+
+MAX_IDLE_PER_UPSTREAM: Final = 64
+IDLE_SECONDS: Final = 30.0
+
+
+class UpstreamUser(Protocol):
+    """What is done with a connection right now: an exchange, or a tunnel."""
+
+    def upstream_data(self, data: bytes) -> None: ...
+
+    def upstream_lost(self, error: Exception | None) -> None: ...
+
+    def upstream_writable(self, writable: bool) -> None: ...
+
+
+class UpstreamConnection(asyncio.Protocol):
+    __slots__ = ("address", "idle_since", "pool", "reused", "transport", "user")
+
+    def __init__(self, address: str, pool: "Pool") -> None:
+        self.address = address
+        self.pool = pool
+        self.user: UpstreamUser | None = None
+        self.transport: asyncio.Transport
+        self.reused = False
+        self.idle_since = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self.user is None:
+            self.transport.abort()  # an answer that nobody asked for must not become the next one's
+        else:
+            self.user.upstream_data(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.user is None:
+            self.pool.remove(self)
+        else:
+            user, self.user = self.user, None
+            user.upstream_lost(exc)
+
+    def pause_writing(self) -> None:
+        if self.user is not None:
+            self.user.upstream_writable(False)
+
+    def resume_writing(self) -> None:
+        if self.user is not None:
+            self.user.upstream_writable(True)
+
+    def abort(self) -> None:
+        self.user = None
+        self.transport.abort()
+
+    def close(self) -> None:
+        """Close when what was written has been sent."""
+        self.user = None
+        self.transport.close()
+
+
+class Pool:
+    """Idle connections by address, the latest used first."""
+
+    def __init__(self, connect_timeout: float) -> None:
+        self._idle: dict[str, list[UpstreamConnection]] = {}
+        self._connect_timeout = connect_timeout
+
+    def take(self, address: str) -> UpstreamConnection | None:
+        waiting = self._idle.get(address)
+        while waiting:
+            connection = waiting.pop()
+            if not connection.transport.is_closing():
+                connection.reused = True
+                return connection
+        return None
+
+    def put(self, connection: UpstreamConnection, now: float) -> None:
+        connection.user = None
+        waiting = self._idle.setdefault(connection.address, [])
+        if len(waiting) >= MAX_IDLE_PER_UPSTREAM or connection.transport.is_closing():
+            connection.transport.close()
+            return
+        connection.idle_since = now
+        waiting.append(connection)
+
+    async def connect(self, address: str) -> UpstreamConnection:
+        """A new connection; OSError or TimeoutError when there is none to be had."""
+        loop = asyncio.get_running_loop()
+        kind, _, where = address.partition(":")
+
+        def make() -> UpstreamConnection:
+            return UpstreamConnection(address, self)
+
+        async with asyncio.timeout(self._connect_timeout):
+            if kind == "unix":
+                return (await loop.create_unix_connection(make, where))[1]
+            host, _, port = where.rpartition(":")
+            return (await loop.create_connection(make, host.strip("[]"), int(port)))[1]
+
+    def remove(self, connection: UpstreamConnection) -> None:
+        waiting = self._idle.get(connection.address)
+        if waiting and connection in waiting:
+            waiting.remove(connection)
+
+    def drop(self, address: str) -> None:
+        """Nothing that was connected to this address is used again."""
+        for connection in self._idle.pop(address, ()):
+            connection.transport.abort()
+
+    def expire(self, now: float) -> None:
+        for address, waiting in list(self._idle.items()):
+            for connection in [item for item in waiting if now - item.idle_since > IDLE_SECONDS]:
+                waiting.remove(connection)
+                connection.transport.close()
+            if not waiting:
+                del self._idle[address]
+
+    def close(self) -> None:
+        for address in list(self._idle):
+            self.drop(address)

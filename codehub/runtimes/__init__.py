@@ -1,0 +1,1 @@
+"""Where containers run: one protocol, one module per runtime. Knows no database."""

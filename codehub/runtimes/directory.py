@@ -1,0 +1,235 @@
+"""The directory that the process runtime keeps for one workspace. Standard library only (see `keeper`).
+
+    state.json      who runs here, and how it ended
+    output.log      what the IDE printed (output.log.1: before that)
+    io/             the only directory the workspace's own user may write; the IDE binds io/ide.sock
+    ide.sock        a hard link to it, made by us
+    passwd, group   what the sandbox shows as /etc/passwd and /etc/group
+
+The gateway connects to the hard link. A workspace could replace io/ide.sock by a symbolic link to a socket
+of the host and have the gateway, which has more rights, talk to that; a hard link cannot be talked into it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import shutil
+import stat
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from codehub.runtimes.procfs import ProcessId, boot_id
+
+LOG_BYTES = 1 << 20
+LONGEST_SOCKET_PATH = 107
+_LAUNCH_SECONDS = 2.0
+
+
+class StateGarbled(Exception):
+    """state.json cannot be read."""
+
+
+class DirectoryGone(Exception):
+    """The directory was removed while we waited for it."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    code: int
+    stopped: bool
+
+
+@dataclass(frozen=True)
+class State:
+    op_id: str
+    image: str
+    ready_path: str
+    isolation: str
+    uid: int | None
+    boot_id: str
+    keeper: ProcessId
+    child: ProcessId | None = None
+    ended: Ended | None = None
+
+    def is_alive(self) -> bool:
+        processes = (self.keeper, self.child)
+        return self.boot_id == boot_id() and any(p is not None and p.is_alive() for p in processes)
+
+
+class Directory:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.state_file = path / "state.json"
+        self.log_file = path / "output.log"
+        self.older_log_file = path / "output.log.1"
+        self.io = path / "io"
+        self.bound_socket = self.io / "ide.sock"
+        self.socket = path / "ide.sock"
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[int | None]:
+        """Hold the directory alone; None when someone who lives holds it.
+
+        A look (`is_locked`) also takes the lock, for an instant: so a busy lock is tried again for a while.
+        """
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if not self._lock(descriptor):
+                yield None
+                return
+            if not self._is_still(descriptor):
+                raise DirectoryGone(str(self.path))
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _lock(self, descriptor: int) -> bool:
+        deadline = time.monotonic() + _LAUNCH_SECONDS
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            except BlockingIOError:
+                if self._is_alive() or time.monotonic() > deadline:
+                    return False
+                time.sleep(0.01)
+
+    def _is_alive(self) -> bool:
+        try:
+            state = self.read_state()
+        except StateGarbled:
+            return False
+        return state is not None and state.is_alive()
+
+    def _is_still(self, descriptor: int) -> bool:
+        with contextlib.suppress(FileNotFoundError):
+            return os.path.samestat(os.fstat(descriptor), self.path.stat())
+        return False
+
+    def is_locked(self) -> bool:
+        with contextlib.suppress(FileNotFoundError):
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+            finally:
+                os.close(descriptor)
+        return False
+
+    def read_state(self) -> State | None:
+        try:
+            raw = json.loads(self.state_file.read_bytes())
+            return State(
+                op_id=_text(raw["op_id"]),
+                image=_text(raw["image"]),
+                ready_path=_text(raw["ready_path"]),
+                isolation=_text(raw["isolation"]),
+                uid=None if raw["uid"] is None else int(raw["uid"]),
+                boot_id=_text(raw["boot_id"]),
+                keeper=ProcessId(**raw["keeper"]),
+                child=ProcessId(**raw["child"]) if raw["child"] else None,
+                ended=Ended(**raw["ended"]) if raw["ended"] else None,
+            )
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError, NotADirectoryError) as error:
+            raise StateGarbled(f"{self.state_file} is damaged: {error}") from error
+
+    def write_state(self, state: State) -> None:
+        staged = self.path / f".state-{os.getpid()}"
+        staged.write_text(json.dumps(asdict(state)))
+        staged.replace(self.state_file)
+
+    def prepare(self, uid: int | None, traversable: bool, files: dict[str, str]) -> None:
+        """Clear what an earlier container left, and give the next one its own corner. Only under the lock."""
+        self.path.chmod(0o711 if traversable else 0o700)
+        self.socket.unlink(missing_ok=True)
+        if self.io.exists():
+            _remove_tree(self.io)
+        self.io.mkdir(mode=0o700)
+        if uid is not None:
+            os.chown(self.io, uid, uid)
+        for name, text in files.items():
+            file = self.path / name
+            file.write_text(text)
+            file.chmod(0o644)
+        with contextlib.suppress(FileNotFoundError):
+            self.log_file.replace(self.older_log_file)
+
+    def publish_socket(self) -> bool:
+        """Make the IDE's socket reachable at `socket`; False while there is none."""
+        try:
+            bound = self.bound_socket.lstat()
+        except FileNotFoundError:
+            return False
+        if not stat.S_ISSOCK(bound.st_mode):
+            return False
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(bound, self.socket.lstat()):
+                return True
+        staged = self.path / f".socket-{secrets.token_hex(4)}"
+        try:
+            os.link(self.bound_socket, staged, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        # The workspace may have swapped the file since the look above: what counts is what was linked.
+        if not stat.S_ISSOCK(staged.lstat().st_mode):
+            staged.unlink()
+            return False
+        staged.replace(self.socket)
+        return True
+
+    def tail(self, lines: int) -> str:
+        text = b"".join(_read(file) for file in (self.older_log_file, self.log_file))
+        return _last_lines(text, lines)
+
+    def last_output(self, lines: int) -> str:
+        """The last lines of the latest run alone."""
+        return _last_lines(_read(self.log_file), lines)
+
+    def remove(self) -> bool:
+        """Remove the directory; False when someone who lives holds it."""
+        aside = self.path.with_name(f".deleted-{self.path.name}-{secrets.token_hex(4)}")
+        try:
+            with self.locked() as lock:
+                if lock is None:
+                    return False
+                self.path.rename(aside)
+        except (FileNotFoundError, DirectoryGone):
+            return True
+        _remove_tree(aside)
+        return True
+
+
+def _remove_tree(path: Path) -> None:
+    """Remove a tree that a workspace wrote in, and may have left without permissions."""
+    for parent, names, _ in os.walk(path):
+        for name in names:
+            directory = Path(parent, name)
+            if not directory.is_symlink():
+                directory.chmod(0o700)
+    shutil.rmtree(path)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not a string")
+    return value
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except FileNotFoundError:
+        return b""
+
+
+def _last_lines(text: bytes, lines: int) -> str:
+    return "\n".join(text.decode(errors="replace").splitlines()[-lines:]) if lines > 0 else ""

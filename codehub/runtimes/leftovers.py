@@ -1,0 +1,56 @@
+"""What may outlive a keeper that was killed, and how it ends. Standard library only (see `keeper`)."""
+
+from __future__ import annotations
+
+import signal
+import time
+from enum import StrEnum
+
+from codehub.runtimes.directory import State
+from codehub.runtimes.procfs import (
+    ProcessId,
+    boot_id,
+    descendants,
+    processes_of_user,
+    processes_with_variable,
+)
+
+WORKSPACE_VARIABLE = "CODEHUB_WORKSPACE_ID"
+_KILL_SECONDS = 5.0
+
+
+class Isolation(StrEnum):
+    """What stands between two workspaces: namespaces, a user each, or nothing."""
+
+    SANDBOX = "sandbox"
+    USER = "user"
+    NONE = "none"
+
+
+class LeftoversAlive(Exception):
+    """Processes of the workspace cannot be ended."""
+
+
+def end_leftovers(workspace_id: str, state: State | None, isolation: str, uid: int | None) -> None:
+    """Kill what is left of a tree whose keeper is dead, and see it dead."""
+    deadline = time.monotonic() + _KILL_SECONDS
+    while leftovers := _leftovers(workspace_id, state, isolation, uid):
+        if time.monotonic() > deadline:
+            pids = ", ".join(str(process.pid) for process in leftovers)
+            raise LeftoversAlive(f"processes {pids} of the workspace do not end, even when killed")
+        for process in leftovers:
+            process.send(signal.SIGKILL)
+        time.sleep(0.01)
+
+
+def _leftovers(workspace_id: str, state: State | None, isolation: str, uid: int | None) -> set[ProcessId]:
+    found: set[ProcessId] = set()
+    if state is not None:
+        isolation, uid = state.isolation, state.uid
+        if state.boot_id == boot_id() and state.child is not None and state.child.is_alive():
+            found |= {state.child, *descendants(state.child.pid)}
+    if isolation == Isolation.USER and uid is not None:
+        found.update(processes_of_user(uid))
+    elif isolation == Isolation.NONE:
+        found.update(processes_with_variable(f"{WORKSPACE_VARIABLE}={workspace_id}"))
+    return found

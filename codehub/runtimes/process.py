@@ -1,0 +1,271 @@
+"""The process runtime: a container is a sandboxed tree of local processes with a keeper of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import codehub
+from codehub.domain.observation import ContainerFact
+from codehub.domain.states import ErrorReason
+from codehub.runtimes import keeper
+from codehub.runtimes.base import ABSENT, RuntimeFailure, Unobservable, WorkloadSpec
+from codehub.runtimes.directory import LONGEST_SOCKET_PATH, Directory, State, StateGarbled
+from codehub.runtimes.leftovers import Isolation, LeftoversAlive, end_leftovers
+from codehub.runtimes.procfs import ProcessId, boot_id, processes_with_argument
+from codehub.runtimes.readiness import why_not_ready
+from codehub.runtimes.sandbox import Command, Walls, find_walls, sandboxed, unsandboxed
+
+STOP_GRACE_SECONDS = 10.0
+_KEEPER_GRACE_SECONDS = 5.0
+_POLL_SECONDS = 0.02
+_PROBES_AT_ONCE = 32
+_LINES_IN_MESSAGE = 5
+_WORKSPACE_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,49}")
+
+
+@dataclass(frozen=True)
+class _Look:
+    """One container as its directory tells it, before the IDE itself is asked."""
+
+    alive: bool
+    state: State | None
+    socket: Path | None
+    trouble: str
+
+
+class ProcessRuntime:
+    """Containers below `root` (`{data_dir}/runtime`), with the programs in `tools`."""
+
+    name = "process"
+
+    def __init__(
+        self, root: Path, tools: Path, *, insecure: bool = False, stop_grace: float = STOP_GRACE_SECONDS
+    ) -> None:
+        self._root = root.absolute()
+        self._tools = tools.absolute()
+        self._insecure = insecure
+        self._stop_grace = stop_grace
+        self._walls: Walls | None = None
+        self._probes = asyncio.Semaphore(_PROBES_AT_ONCE)
+        self._root.mkdir(mode=0o711, parents=True, exist_ok=True)
+
+    async def walls(self) -> Walls:
+        """What separates workspaces here; a failure when nothing does and nobody has accepted that."""
+        if self._walls is None:
+            self._walls = await find_walls()
+        if os.geteuid() == 0 and self._walls.setpriv is None:
+            message = "setpriv is missing, without which a workspace would run as root: install util-linux"
+            raise RuntimeFailure(ErrorReason.ActionFailed, message)
+        if self._walls.isolation is Isolation.NONE and not self._insecure:
+            raise RuntimeFailure(
+                ErrorReason.ActionFailed,
+                "there is no wall between workspaces on this machine: CodeHub does not run as root, and "
+                f"{self._walls.why_not_better}. Every workspace could read and change every other one. "
+                "Fix that, or accept it with --insecure-process-runtime",
+            )
+        return self._walls
+
+    async def start(self, spec: WorkloadSpec) -> None:
+        walls = await self.walls()
+        directory = self._directory(spec.workspace_id)
+        self._check(spec, directory)
+        request = self._request(spec, walls, directory)
+        for _ in range(3):
+            directory.path.mkdir(mode=0o700, exist_ok=True)
+            answer = await _launch(request, directory)
+            if answer in (keeper.STARTED, keeper.ALREADY_RUNNING):
+                return
+            if answer != keeper.GONE:
+                break
+        raise RuntimeFailure(ErrorReason.ActionFailed, f"the container did not start: {answer}")
+
+    def _check(self, spec: WorkloadSpec, directory: Directory) -> None:
+        if spec.image.process is None:
+            message = (
+                f"image {spec.image.name!r} has no 'process' command: the process runtime cannot start it"
+            )
+            raise RuntimeFailure(ErrorReason.ActionFailed, message)
+        if os.geteuid() == 0 and not spec.uid:
+            message = "under root a workspace needs a user id of its own, and it may not be root's"
+            raise RuntimeFailure(ErrorReason.ActionFailed, message)
+        if len(os.fsencode(directory.bound_socket)) > LONGEST_SOCKET_PATH:
+            message = f"{directory.bound_socket} is too long for a Unix socket: use a shorter data directory"
+            raise RuntimeFailure(ErrorReason.ActionFailed, message)
+        if spec.home.is_symlink() or not spec.home.is_dir():
+            message = f"the home {spec.home} is missing; a start does not make one"
+            raise RuntimeFailure(ErrorReason.ContainerWithoutVolume, message)
+
+    def _request(self, spec: WorkloadSpec, walls: Walls, directory: Directory) -> keeper.Request:
+        uid = spec.uid if os.geteuid() == 0 else None
+        spec = WorkloadSpec(spec.workspace_id, spec.image, spec.home.absolute(), spec.op_id, uid)
+        is_sandboxed = walls.isolation is Isolation.SANDBOX
+        command: Command = (
+            sandboxed(walls, spec, directory, self._tools, self._root.parent)
+            if is_sandboxed
+            else unsandboxed(walls, spec, directory, self._tools)
+        )
+        return keeper.Request(
+            workspace_id=spec.workspace_id,
+            op_id=spec.op_id,
+            image=spec.image.name,
+            ready_path=spec.image.ready_path,
+            isolation=walls.isolation.value,
+            uid=uid,
+            home=str(spec.home),
+            argv=command.argv,
+            env=command.env,
+            cwd=command.cwd,
+            umask=command.umask,
+            # The limit counts all processes of a user, so it fits only a user that has one workspace.
+            pids=spec.image.pids if uid is not None else None,
+            grace_seconds=self._stop_grace,
+            spare_depth=command.spare_depth,
+            files=command.files,
+        )
+
+    async def stop(self, workspace_id: str) -> None:
+        directory = self._directory(workspace_id)
+        look = await asyncio.to_thread(_look, directory)
+        if look is None:
+            return
+        for process in await asyncio.to_thread(_keepers, directory, look):
+            process.send(signal.SIGTERM)
+            if not await _ends(process, self._stop_grace + _KEEPER_GRACE_SECONDS):
+                process.send(signal.SIGKILL)
+                await _ends(process, _KEEPER_GRACE_SECONDS)
+        state, uid = look.state, look.state.uid if look.state else None
+        isolation = look.state.isolation if look.state else (await self.walls()).isolation.value
+        try:
+            await asyncio.to_thread(end_leftovers, workspace_id, state, isolation, uid)
+        except LeftoversAlive as error:
+            raise RuntimeFailure(ErrorReason.ActionFailed, str(error)) from error
+
+    async def delete(self, workspace_id: str) -> None:
+        await self.stop(workspace_id)
+        directory = self._directory(workspace_id)
+        if not await asyncio.to_thread(directory.remove):
+            raise RuntimeFailure(
+                ErrorReason.ActionFailed, "the container was started again while it was deleted"
+            )
+
+    async def upstream(self, workspace_id: str) -> str | None:
+        look = await asyncio.to_thread(_look, self._directory(workspace_id))
+        return None if look is None else _upstream(look)
+
+    async def status(self, workspace_id: str) -> ContainerFact:
+        look = await asyncio.to_thread(self._look_at, workspace_id)
+        return ABSENT if look is None else await self._fact(workspace_id, look)
+
+    async def observe(self) -> dict[str, ContainerFact]:
+        looks = await asyncio.to_thread(self._look_at_all)
+        facts = await asyncio.gather(*(self._fact(name, look) for name, look in looks.items()))
+        return dict(zip(looks, facts, strict=True))
+
+    async def logs(self, workspace_id: str, lines: int) -> str:
+        return await asyncio.to_thread(self._directory(workspace_id).tail, lines)
+
+    def _directory(self, workspace_id: str) -> Directory:
+        if not _WORKSPACE_ID.fullmatch(workspace_id):
+            raise ValueError(f"{workspace_id!r} is no workspace id")
+        return Directory(self._root / workspace_id)
+
+    def _look_at(self, workspace_id: str) -> _Look | None:
+        if not self._root.is_dir():
+            raise Unobservable(f"{self._root} is missing: is its disk mounted?")
+        try:
+            return _look(self._directory(workspace_id))
+        except OSError as error:
+            raise Unobservable(f"the runtime directory cannot be read: {error}") from error
+
+    def _look_at_all(self) -> dict[str, _Look]:
+        try:
+            names = sorted(entry.name for entry in self._root.iterdir())
+        except OSError as error:
+            raise Unobservable(f"the runtime directory cannot be read: {error}") from error
+        looks = {name: self._look_at(name) for name in names if _WORKSPACE_ID.fullmatch(name)}
+        return {name: look for name, look in looks.items() if look is not None}
+
+    async def _fact(self, workspace_id: str, look: _Look) -> ContainerFact:
+        upstream = _upstream(look)
+        message = look.trouble
+        ready = False
+        if upstream is not None and look.state is not None:
+            async with self._probes:
+                reason = await why_not_ready(upstream, look.state.ready_path)
+            ready, message = reason is None, reason or ""
+        elif look.alive:
+            message = message or "the IDE does not listen yet"
+        elif look.state is not None:
+            message = await asyncio.to_thread(_epitaph, self._directory(workspace_id), look.state)
+        op_id = look.state.op_id if look.state is not None else None
+        return ContainerFact(True, look.alive, ready, upstream, op_id, message)
+
+
+def _look(directory: Directory) -> _Look | None:
+    try:
+        state = directory.read_state()
+    except StateGarbled as error:
+        return _Look(directory.is_locked(), None, None, str(error))
+    if state is None:
+        return _Look(True, None, None, "it is being started") if directory.is_locked() else None
+    alive = state.is_alive()
+    socket = directory.socket if alive and directory.publish_socket() else None
+    return _Look(alive, state, socket, "")
+
+
+def _upstream(look: _Look) -> str | None:
+    return f"unix:{look.socket}" if look.socket is not None else None
+
+
+def _epitaph(directory: Directory, state: State) -> str:
+    """Why a container that exists does not run, with what it said last."""
+    if state.boot_id != boot_id():
+        return "it ended when the machine restarted"
+    if state.ended is None:
+        return "it was killed from outside"
+    if state.ended.stopped:
+        return "it was stopped"
+    output = directory.last_output(_LINES_IN_MESSAGE)
+    return f"it exited with code {state.ended.code}" + (f": {output}" if output else ", without a word")
+
+
+def _keepers(directory: Directory, look: _Look) -> list[ProcessId]:
+    """Who keeps this directory; without a readable state, whoever says so on its command line."""
+    if look.state is not None:
+        keeper_process = look.state.keeper
+        return [keeper_process] if look.state.is_alive() and keeper_process.is_alive() else []
+    return processes_with_argument(str(directory.path))
+
+
+async def _ends(process: ProcessId, within: float) -> bool:
+    deadline = time.monotonic() + within
+    while process.is_alive():
+        if time.monotonic() > deadline:
+            return False
+        await asyncio.sleep(_POLL_SECONDS)
+    return True
+
+
+async def _launch(request: keeper.Request, directory: Directory) -> str:
+    """Run the keeper's first half, which ends once the second one stands on its own feet."""
+    package_parent = Path(codehub.__file__).parent.parent
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-S", "-P", "-m", keeper.__name__, str(directory.path)),
+        env={"PYTHONPATH": str(package_parent), "PATH": os.defpath, "LANG": "C.UTF-8"},
+        cwd="/",
+        start_new_session=True,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    output, complaints = await process.communicate(json.dumps(asdict(request)).encode())
+    answer = output.decode(errors="replace").strip()
+    return answer or complaints.decode(errors="replace").strip() or f"exit code {process.returncode}"

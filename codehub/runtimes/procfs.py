@@ -1,0 +1,123 @@
+"""Processes as the kernel tells of them. Standard library only: the keeper imports it, and starts fast."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+PROC = Path("/proc")
+
+
+@dataclass(frozen=True)
+class ProcessId:
+    """A process for good: a PID is used again, a PID with its start time (in ticks since boot) is not."""
+
+    pid: int
+    started: int
+
+    @classmethod
+    def of(cls, pid: int) -> ProcessId | None:
+        stat = _stat(pid)
+        return cls(pid, stat.started) if stat is not None and not stat.dead else None
+
+    def is_alive(self) -> bool:
+        return ProcessId.of(self.pid) == self
+
+    def send(self, number: signal.Signals) -> bool:
+        """Signal exactly this process, never a later one with its PID; False when it is gone."""
+        try:
+            handle = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return False
+        try:
+            if not self.is_alive():
+                return False
+            signal.pidfd_send_signal(handle, number)
+        except ProcessLookupError:
+            return False
+        finally:
+            os.close(handle)
+        return True
+
+
+@dataclass(frozen=True)
+class _Stat:
+    parent: int
+    dead: bool
+    started: int
+
+
+def _stat(pid: int) -> _Stat | None:
+    try:
+        text = (PROC / str(pid) / "stat").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The command name before the last ")" may hold anything, blanks and parentheses included.
+    fields = text[text.rindex(b")") + 2 :].split()
+    return _Stat(parent=int(fields[1]), dead=fields[0] in (b"Z", b"X"), started=int(fields[19]))
+
+
+def boot_id() -> str:
+    return (PROC / "sys/kernel/random/boot_id").read_text().strip()
+
+
+def descendants(ancestor: int) -> dict[ProcessId, int]:
+    """Every living process below `ancestor`, with its depth (a child has depth 1)."""
+    stats = {pid: stat for pid in _pids() if (stat := _stat(pid)) is not None}
+    children: dict[int, list[int]] = {}
+    for pid, stat in stats.items():
+        children.setdefault(stat.parent, []).append(pid)
+    found: dict[ProcessId, int] = {}
+    level, depth = children.get(ancestor, []), 1
+    while level:
+        found.update({ProcessId(pid, stats[pid].started): depth for pid in level if not stats[pid].dead})
+        level = [child for pid in level for child in children.get(pid, [])]
+        depth += 1
+    return found
+
+
+def processes_of_user(uid: int) -> list[ProcessId]:
+    return [process for process in _all() if _real_uid(process.pid) == uid]
+
+
+def processes_with_variable(assignment: str) -> list[ProcessId]:
+    """Processes of our own user whose environment holds `NAME=value`."""
+    wanted = assignment.encode()
+    return [process for process in _all() if wanted in _split(process.pid, "environ")]
+
+
+def processes_with_argument(argument: str) -> list[ProcessId]:
+    """Processes of our own user that were started with this argument."""
+    wanted, uid = argument.encode(), os.geteuid()
+    return [
+        process
+        for process in _all()
+        if wanted in _split(process.pid, "cmdline") and _real_uid(process.pid) == uid
+    ]
+
+
+def _pids() -> Iterator[int]:
+    return (int(entry) for entry in os.listdir(PROC) if entry.isdigit())  # noqa: PTH208 - names only, no objects
+
+
+def _all() -> Iterator[ProcessId]:
+    return (process for pid in _pids() if (process := ProcessId.of(pid)) is not None)
+
+
+def _split(pid: int, name: str) -> list[bytes]:
+    try:
+        return (PROC / str(pid) / name).read_bytes().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return []
+
+
+def _real_uid(pid: int) -> int | None:
+    try:
+        status = (PROC / str(pid) / "status").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    line = next(line for line in status.splitlines() if line.startswith(b"Uid:"))
+    return int(line.split()[1])
