@@ -1,0 +1,149 @@
+"""A process runtime with a tiny IDE: an HTTP server on a Unix socket that also runs commands."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from codehub.domain.images import BUILT_IN, Image
+from codehub.domain.observation import ContainerFact
+from codehub.runtimes.base import WorkloadSpec
+from codehub.runtimes.directory import Directory
+from codehub.runtimes.process import ProcessRuntime
+from codehub.runtimes.procfs import processes_with_argument
+
+SERVER = r"""
+import http.server, socketserver, subprocess, sys, os
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.answer(b"ready")
+    def do_POST(self):
+        script = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        done = subprocess.run(["/bin/bash", "-c", script], capture_output=True)
+        self.answer(done.stdout + done.stderr)
+    def answer(self, body):
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def address_string(self):
+        return "-"
+
+class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    daemon_threads = True
+
+print("hello from the IDE", flush=True)
+Server(sys.argv[1], Handler).serve_forever()
+"""
+
+_uids = itertools.count(47_000 + os.getpid() % 1000 * 10)
+
+
+def script_image(script: str, *arguments: str) -> Image:
+    """An image that runs a Python script; `arguments` may hold placeholders."""
+    command = ("/usr/bin/python3", "-c", script.replace("{", "{{").replace("}", "}}"), *arguments)
+    return replace(BUILT_IN[0], name="tiny", process=command, ready_path="/", pids=200)
+
+
+TINY = script_image(SERVER, "{socket}")
+
+
+@dataclass
+class Bench:
+    """A data directory, a runtime on it, and homes to start containers on."""
+
+    data_dir: Path
+    runtime: ProcessRuntime
+
+    def another_runtime(self) -> ProcessRuntime:
+        return ProcessRuntime(self.data_dir / "runtime", self.data_dir / "tools", stop_grace=2)
+
+    def directory(self, workspace_id: str) -> Directory:
+        return Directory(self.data_dir / "runtime" / workspace_id)
+
+    def spec(self, workspace_id: str, image: Image = TINY, op_id: str = "op-1") -> WorkloadSpec:
+        home = self.data_dir / "volumes" / workspace_id / "home"
+        uid = next(_uids)
+        if not home.exists():
+            home.mkdir(parents=True)
+            os.chown(home, uid, uid)
+            home.chmod(0o700)
+        return WorkloadSpec(workspace_id, image, home, op_id, uid)
+
+    async def started(self, workspace_id: str, image: Image = TINY) -> WorkloadSpec:
+        spec = self.spec(workspace_id, image)
+        await self.runtime.start(spec)
+        await self.until(workspace_id, lambda fact: fact.ready)
+        return spec
+
+    async def until(
+        self, workspace_id: str, holds: Callable[[ContainerFact], bool], within: float = 20
+    ) -> ContainerFact:
+        return await eventually(lambda: self.runtime.status(workspace_id), holds, within)
+
+    async def inside(self, workspace_id: str, script: str) -> str:
+        """What a shell inside the container prints."""
+        upstream = await self.runtime.upstream(workspace_id)
+        assert upstream is not None
+        return await post(upstream.removeprefix("unix:"), script)
+
+
+T = TypeVar("T")
+
+
+async def eventually(look: Callable[[], Awaitable[T]], holds: Callable[[T], bool], within: float = 20) -> T:
+    deadline = time.monotonic() + within
+    while True:
+        seen = await look()
+        if holds(seen):
+            return seen
+        assert time.monotonic() < deadline, f"not within {within} s; last seen: {seen}"
+        await asyncio.sleep(0.02)
+
+
+async def post(socket: str, script: str) -> str:
+    reader, writer = await asyncio.open_unix_connection(socket)
+    body = script.encode()
+    writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    answer = await reader.read()
+    writer.close()
+    return answer.partition(b"\r\n\r\n")[2].decode()
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    if os.geteuid() != 0:
+        pytest.skip(
+            "needs root: a workspace gets a user of its own. Run: sudo pytest tests/integration/runtimes"
+        )
+    if shutil.which("bwrap") is None:
+        pytest.skip("needs bubblewrap: apt-get install bubblewrap")
+    # Short, because a Unix socket's path is; not below pytest's own directory, which only root may enter.
+    data_dir = Path(tempfile.mkdtemp(prefix="ch-", dir="/tmp"))
+    data_dir.chmod(0o711)
+    made = Bench(data_dir, ProcessRuntime(data_dir / "runtime", data_dir / "tools", stop_grace=2))
+    yield made
+    for path in (data_dir / "runtime").iterdir():
+        for process in processes_with_argument(str(path)):
+            process.send(signal.SIGKILL)
+        await made.runtime.stop(path.name)
+    shutil.rmtree(data_dir)
+
+
+def state_of(directory: Directory) -> dict[str, object]:
+    state = json.loads(directory.state_file.read_text())
+    assert isinstance(state, dict)
+    return state

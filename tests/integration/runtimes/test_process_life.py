@@ -1,0 +1,324 @@
+"""The life of a container on the process runtime: start, look, adopt, stop, delete."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from codehub.domain.states import ErrorReason
+from codehub.runtimes.base import ABSENT, RuntimeFailure, Unobservable
+from codehub.runtimes.procfs import ProcessId, descendants
+from tests.integration.runtimes.conftest import SERVER, TINY, Bench, eventually, script_image, state_of
+
+
+def keeper_of(bench: Bench, workspace_id: str) -> ProcessId:
+    state = bench.directory(workspace_id).read_state()
+    assert state is not None
+    return state.keeper
+
+
+async def test_a_container_starts_becomes_ready_stops_and_is_deleted(bench: Bench) -> None:
+    assert await bench.runtime.status("w1") == ABSENT
+    assert await bench.runtime.observe() == {}
+    spec = await bench.started("w1")
+    fact = await bench.runtime.status("w1")
+    assert (fact.exists, fact.running, fact.ready, fact.op_id) == (True, True, True, spec.op_id)
+    assert fact.upstream == f"unix:{bench.data_dir}/runtime/w1/ide.sock"
+    assert await bench.runtime.observe() == {"w1": fact}
+    await bench.runtime.stop("w1")
+    fact = await bench.runtime.status("w1")
+    assert (fact.exists, fact.running, fact.ready, fact.upstream) == (True, False, False, None)
+    assert "stopped" in fact.message
+    await bench.runtime.delete("w1")
+    assert await bench.runtime.status("w1") == ABSENT
+    assert await bench.runtime.observe() == {}
+    assert list((bench.data_dir / "runtime").iterdir()) == []
+    assert spec.home.is_dir()
+
+
+async def test_stopping_and_deleting_what_is_not_there_succeeds(bench: Bench) -> None:
+    await bench.runtime.stop("w1")
+    await bench.runtime.delete("w1")
+    await bench.started("w1")
+    await bench.runtime.stop("w1")
+    await bench.runtime.stop("w1")
+    await bench.runtime.delete("w1")
+    await bench.runtime.delete("w1")
+
+
+async def test_starting_a_running_container_changes_nothing(bench: Bench) -> None:
+    spec = await bench.started("w1")
+    before = keeper_of(bench, "w1")
+    await bench.runtime.start(spec)
+    assert keeper_of(bench, "w1") == before and before.is_alive()
+
+
+async def test_concurrent_starts_make_one_container(bench: Bench) -> None:
+    spec = bench.spec("w1")
+    runtimes = [bench.runtime, bench.another_runtime(), bench.another_runtime()]
+    await asyncio.gather(*(runtime.start(spec) for runtime in runtimes * 2))
+    await bench.until("w1", lambda fact: fact.ready)
+    assert (await bench.inside("w1", "ps -e -o args | grep -c '^/usr/bin/python3'")).strip() == "1"
+
+
+async def test_a_stopped_container_starts_again_with_the_new_operation(bench: Bench) -> None:
+    spec = await bench.started("w1")
+    await bench.runtime.stop("w1")
+    await bench.runtime.start(replace(spec, op_id="op-2"))
+    fact = await bench.until("w1", lambda fact: fact.ready)
+    assert fact.op_id == "op-2"
+
+
+async def test_start_and_delete_at_once_end_in_one_of_both(bench: Bench) -> None:
+    spec = bench.spec("w1")
+    for _ in range(5):
+        await asyncio.gather(
+            bench.runtime.start(spec), bench.another_runtime().delete("w1"), return_exceptions=True
+        )
+        await bench.runtime.delete("w1")
+        assert await bench.runtime.status("w1") == ABSENT
+
+
+async def test_a_new_runtime_adopts_what_runs(bench: Bench) -> None:
+    await bench.started("w1")
+    other = bench.another_runtime()
+    assert (await other.status("w1")).ready
+    assert await other.upstream("w1") == await bench.runtime.upstream("w1")
+    await other.delete("w1")
+    assert await bench.runtime.status("w1") == ABSENT
+
+
+async def test_a_container_survives_a_kill_of_whoever_started_it(bench: Bench) -> None:
+    spec = bench.spec("w1")
+    script = textwrap.dedent(f"""
+        import asyncio, os, signal
+        from pathlib import Path
+        from codehub.runtimes.base import WorkloadSpec
+        from codehub.runtimes.process import ProcessRuntime
+        from tests.integration.runtimes.conftest import TINY
+
+        async def main():
+            runtime = ProcessRuntime(Path({str(bench.data_dir / "runtime")!r}), Path("/nonexistent"))
+            await runtime.start(WorkloadSpec("w1", TINY, Path({str(spec.home)!r}), "op-1", {spec.uid}))
+            os.killpg(0, signal.SIGKILL)
+
+        asyncio.run(main())
+    """)
+    starter = subprocess.run([sys.executable, "-c", script], start_new_session=True, check=False)
+    assert starter.returncode == -signal.SIGKILL
+    assert (await bench.until("w1", lambda fact: fact.ready)).op_id == "op-1"
+
+
+async def test_no_zombies_stay_behind(bench: Bench) -> None:
+    await bench.started("w1")
+    await bench.runtime.delete("w1")
+    listing = subprocess.run(
+        ["ps", "--ppid", str(os.getpid()), "-o", "stat,args"], capture_output=True, text=True, check=False
+    )
+    assert "Z" not in [line.split()[0][0] for line in listing.stdout.splitlines()[1:]]
+
+
+async def test_killing_the_keeper_kills_its_tree(bench: Bench) -> None:
+    await bench.started("w1")
+    keeper = keeper_of(bench, "w1")
+    tree = descendants(keeper.pid)
+    assert len(tree) >= 3
+    keeper.send(signal.SIGKILL)
+    fact = await bench.until("w1", lambda fact: not fact.running)
+    assert fact.exists and "killed" in fact.message
+
+    async def living() -> list[ProcessId]:
+        return [process for process in tree if process.is_alive()]
+
+    await eventually(living, lambda processes: not processes)
+    await bench.started("w1")
+
+
+async def test_a_recycled_pid_is_not_taken_for_the_container(bench: Bench) -> None:
+    await bench.started("w1")
+    await bench.runtime.stop("w1")
+    directory = bench.directory("w1")
+    stranger = ProcessId.of(os.getpid())
+    assert stranger is not None
+    recycled = {"pid": stranger.pid, "started": stranger.started - 1}
+    directory.state_file.write_text(
+        json.dumps({**state_of(directory), "keeper": recycled, "child": recycled, "ended": None})
+    )
+    assert not (await bench.runtime.status("w1")).running
+    await bench.runtime.delete("w1")  # would end this very test if it took us for the keeper
+    assert await bench.runtime.status("w1") == ABSENT
+
+
+async def test_a_container_of_an_earlier_boot_does_not_run(bench: Bench) -> None:
+    await bench.started("w1")
+    await bench.runtime.stop("w1")
+    directory = bench.directory("w1")
+    me = ProcessId.of(os.getpid())
+    assert me is not None
+    directory.state_file.write_text(
+        json.dumps(
+            {**state_of(directory), "keeper": vars(me), "child": None, "ended": None, "boot_id": "earlier"}
+        )
+    )
+    fact = await bench.runtime.status("w1")
+    assert fact.exists and not fact.running and "restarted" in fact.message
+
+
+@pytest.mark.parametrize("garbage", ["", "{", "[]", "null", '{"op_id": 1}', "\x00\x01"])
+async def test_garbage_in_the_state_of_a_dead_container(bench: Bench, garbage: str) -> None:
+    await bench.started("w1")
+    await bench.runtime.stop("w1")
+    bench.directory("w1").state_file.write_text(garbage)
+    fact = await bench.runtime.status("w1")
+    assert fact.exists and not fact.running and "damaged" in fact.message
+    await bench.started("w1")
+
+
+async def test_garbage_in_the_state_of_a_living_container(bench: Bench) -> None:
+    await bench.started("w1")
+    tree = descendants(keeper_of(bench, "w1").pid)
+    bench.directory("w1").state_file.write_text("garbage")
+    fact = await bench.runtime.status("w1")
+    assert fact.exists and fact.running and not fact.ready
+    await bench.runtime.start(bench.spec("w1"))  # it runs, so this changes nothing
+    await bench.runtime.delete("w1")
+    assert not [process for process in tree if process.is_alive()]
+    assert await bench.runtime.status("w1") == ABSENT
+
+
+async def test_a_missing_home_is_never_made(bench: Bench) -> None:
+    spec = bench.spec("w1")
+    spec.home.rmdir()
+    with pytest.raises(RuntimeFailure) as failure:
+        await bench.runtime.start(spec)
+    assert failure.value.reason is ErrorReason.ContainerWithoutVolume
+    assert not spec.home.exists()
+    assert await bench.runtime.status("w1") == ABSENT
+
+
+async def test_a_home_that_is_a_link_is_refused(bench: Bench) -> None:
+    spec = bench.spec("w1")
+    spec.home.rmdir()
+    spec.home.symlink_to("/root")
+    with pytest.raises(RuntimeFailure):
+        await bench.runtime.start(spec)
+
+
+async def test_a_command_that_exits_at_once_tells_its_last_output(bench: Bench) -> None:
+    image = script_image("import sys; print('first'); sys.exit('no licence found')")
+    await bench.runtime.start(bench.spec("w1", image))
+    fact = await bench.until("w1", lambda fact: not fact.running)
+    assert fact.exists and not fact.ready
+    assert "exited with code 1" in fact.message and "no licence found" in fact.message
+
+
+async def test_a_command_that_does_not_exist_says_so(bench: Bench) -> None:
+    image = replace(TINY, process=("no-such-ide", "{socket}"))
+    await bench.runtime.start(bench.spec("w1", image))
+    fact = await bench.until("w1", lambda fact: not fact.running)
+    assert "no-such-ide" in fact.message
+
+
+async def test_a_command_that_never_listens_is_running_and_not_ready(bench: Bench) -> None:
+    await bench.runtime.start(bench.spec("w1", script_image("import time; time.sleep(600)")))
+    fact = await bench.until("w1", lambda fact: fact.running)
+    assert not fact.ready and fact.upstream is None and "listen" in fact.message
+
+
+async def test_a_command_that_listens_and_never_answers_is_not_ready(bench: Bench) -> None:
+    mute = (
+        "import socket, sys, time\n"
+        "s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen(); time.sleep(600)"
+    )
+    await bench.runtime.start(bench.spec("w1", script_image(mute, "{socket}")))
+    fact = await bench.until("w1", lambda fact: fact.upstream is not None)
+    assert fact.running and not fact.ready and "within 2 s" in fact.message
+
+
+async def test_a_stop_ends_daemons_and_those_who_ignore_signals(bench: Bench) -> None:
+    await bench.started("w1")
+    await bench.inside("w1", "setsid nohup sleep 601 >/dev/null 2>&1 & disown")
+    await bench.inside("w1", "(trap '' TERM HUP; setsid sleep 602 >/dev/null 2>&1 &)")
+    tree = descendants(keeper_of(bench, "w1").pid)
+    names = [Path(f"/proc/{process.pid}/cmdline").read_bytes() for process in tree]
+    assert sum(name.startswith(b"sleep") for name in names) == 2
+    await bench.runtime.stop("w1")
+    assert not [process for process in tree if process.is_alive()]
+
+
+async def test_a_stubborn_ide_is_killed_after_the_grace_period(bench: Bench) -> None:
+    stubborn = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SERVER
+    await bench.started("w1", script_image(stubborn, "{socket}"))
+    await bench.runtime.stop("w1")
+    assert not (await bench.runtime.status("w1")).running
+
+
+async def test_a_polite_ide_gets_to_finish(bench: Bench) -> None:
+    polite = (
+        "import os, signal, sys, pathlib\n"
+        "def bye(*_):\n    pathlib.Path('bye').write_text('saved')\n    os._exit(0)\n"
+        "signal.signal(signal.SIGTERM, bye)\n" + SERVER
+    )
+    spec = await bench.started("w1", script_image(polite, "{socket}"))
+    await bench.runtime.stop("w1")
+    assert (spec.home / "bye").read_text() == "saved"
+
+
+async def test_a_stop_of_a_container_that_floods_its_output(bench: Bench) -> None:
+    flood = "import sys\nwhile True: sys.stdout.write('x' * 9999 + '\\n')"
+    await bench.runtime.start(bench.spec("w1", script_image(flood)))
+    log = bench.directory("w1").older_log_file
+
+    async def rotated() -> bool:
+        return log.exists()
+
+    await eventually(rotated, bool)
+    await bench.runtime.stop("w1")
+    directory = bench.directory("w1")
+    assert not (await bench.runtime.status("w1")).running
+    assert directory.log_file.stat().st_size + log.stat().st_size <= 2 * (1 << 20)
+
+
+async def test_the_logs_are_the_last_lines(bench: Bench) -> None:
+    await bench.started("w1", script_image("for i in range(100): print('line', i)\n" + SERVER, "{socket}"))
+    text = await bench.runtime.logs("w1", 1000)
+    assert "line 0" in text and "hello from the IDE" in text
+    assert len((await bench.runtime.logs("w1", 3)).splitlines()) == 3
+    assert await bench.runtime.logs("w2", 3) == ""
+
+
+async def test_an_ide_that_binds_its_socket_anew_is_found_again(bench: Bench) -> None:
+    await bench.started("w1")
+    bound = bench.directory("w1").bound_socket
+    bound.unlink()
+    with socket.socket(socket.AF_UNIX) as replacement:
+        replacement.bind(str(bound))
+        await bench.runtime.status("w1")
+        assert os.path.samestat(bound.stat(), bench.directory("w1").socket.stat())
+
+
+async def test_a_runtime_directory_that_vanished_is_not_an_empty_one(bench: Bench) -> None:
+    root = bench.data_dir / "runtime"
+    aside = bench.data_dir / "aside"
+    root.rename(aside)
+    with pytest.raises(Unobservable):
+        await bench.runtime.observe()
+    with pytest.raises(Unobservable):
+        await bench.runtime.status("w1")
+    aside.rename(root)
+
+
+@pytest.mark.parametrize("workspace_id", ["", "..", "a/b", ".hidden", "../w1", "w1\n"])
+async def test_an_id_that_is_no_name_is_refused(bench: Bench, workspace_id: str) -> None:
+    with pytest.raises(ValueError, match="no workspace id"):
+        await bench.runtime.delete(workspace_id)
