@@ -1,0 +1,107 @@
+# CodeHub. `make help` says what there is.
+#
+# Each step of an install leaves a stamp in .make/, so that a repeat costs a moment only.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+
+TOOLS_DIR := $(or $(CODEHUB_TOOLS_DIR),$(if $(filter 0,$(shell id -u)),/var/cache/codehub,$(HOME)/.cache/codehub))
+export CODEHUB_TOOLS_DIR := $(TOOLS_DIR)
+VENV := .venv
+BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest
+WEB_SOURCES := $(shell find web -type f -not -path 'web/node_modules/*' -not -path 'web/dist/*' 2>/dev/null)
+say = @printf '\033[1m==> %s\033[0m\n' "$(1)"
+
+.PHONY: help install install-tests run test check test-unit test-simulation test-integration test-e2e test-chaos \
+	test-web test-readme bench clean FORCE
+
+help: ## What there is
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: .make/ide .make/web ## Everything that `make run` needs
+	@:
+
+run: install ## Install what is missing, then start CodeHub until Ctrl-C
+	@exec $(BIN)/python -m codehub up
+
+test: install-tests ## Everything: check and every layer of tests
+	@$(MAKE) --no-print-directory check test-web
+	@$(PYTEST) $(call layers,unit simulation integration e2e chaos)
+
+check: install ## Format, lint, types, import rules
+	$(call say,Checking)
+	@$(BIN)/ruff format --check --quiet codehub tests scripts $(wildcard bench)
+	@$(BIN)/ruff check --quiet codehub tests scripts $(wildcard bench)
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+	@PATH="$(TOOLS_DIR)/bin:$$PATH" npm --prefix web run --silent check
+
+test-unit: install ## Pure rules and single rooms, in seconds
+	@$(PYTEST) $(call layers,unit)
+
+test-simulation: install ## The control plane in simulated time
+	@$(PYTEST) $(call layers,simulation)
+
+test-integration: install-tests ## Rooms with real PostgreSQL, Redis, processes
+	@$(PYTEST) $(call layers,integration)
+
+test-e2e: install-tests ## The whole system, as a person uses it
+	@$(PYTEST) $(call layers,e2e)
+
+test-chaos: install-tests ## kill -9 in the middle of things
+	@$(PYTEST) $(call layers,chaos)
+
+test-web: install ## The dashboard's own tests
+	@PATH="$(TOOLS_DIR)/bin:$$PATH" npm --prefix web test --silent
+
+test-readme: ## Follow the README literally, in an empty directory with empty caches
+	@scripts/test-readme.sh
+
+bench: install-tests ## Measure, beside peers
+	@$(BIN)/python -m bench
+
+clean: ## Remove what was installed or built in this directory
+	rm -rf .make .venv web/dist web/node_modules .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+
+# Layers that have tests; pytest calls an empty directory an error.
+layers = $(foreach layer,$(1),$(if $(wildcard tests/$(layer)/*),tests/$(layer)))
+# A prerequisite that is out of date when the named file is gone, whatever the stamp says.
+gone = $(if $(wildcard $(1)),,FORCE)
+
+install-tests: install .make/system-test
+	@:
+
+.make/system-run: scripts/system-packages.sh
+	@scripts/system-packages.sh run
+	@mkdir -p .make && touch $@
+
+.make/system-test: scripts/system-packages.sh
+	@scripts/system-packages.sh test
+	@mkdir -p .make && touch $@
+
+.make/python: requirements.lock .make/system-run $(call gone,$(BIN)/python)
+	$(call say,Installing Python packages)
+	@scripts/python-packages.sh $(VENV)
+	@touch $@
+
+.make/package: pyproject.toml scripts/hatch_build.py .make/python
+	$(call say,Installing CodeHub)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
+.make/ide: codehub/cli/ide.py .make/package $(call gone,$(TOOLS_DIR)/bin/code-server)
+	$(call say,Installing the IDE)
+	@$(BIN)/python -m codehub ide install
+	@touch $@
+
+.make/web: $(WEB_SOURCES) .make/ide $(call gone,web/dist/index.html)
+	$(call say,Building the dashboard)
+	@# Not `npm ci`: it insists on the optional packages of foreign platforms, which not every registry carries.
+	@PATH="$(TOOLS_DIR)/bin:$$PATH" npm --prefix web install --no-save --no-audit --no-fund --loglevel=error
+	@PATH="$(TOOLS_DIR)/bin:$$PATH" npm --prefix web run --silent build
+	@touch $@
+
+FORCE:

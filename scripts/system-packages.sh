@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# Makes sure that the system has what CodeHub needs: `run`, or `test` for what the tests need besides.
+# Root installs what is missing; anyone else is told the one line to ask for, before anything is begun.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+purpose=${1:?run or test}
+tools=${CODEHUB_TOOLS_DIR:?}
+missing=()
+
+need() { # need PACKAGE CONDITION...
+  local package=$1
+  shift
+  "$@" >/dev/null 2>&1 || missing+=("$package")
+}
+
+has_header() { echo "#include <$1>" | g++ -E -x c++ - ; }
+
+needs_compiler() { # to build code-server, or a Redis for a Python without a wheel of it
+  [[ ! -x $tools/bin/code-server ]] || "$python" -c 'import sys; sys.exit(sys.version_info < (3, 13))'
+}
+
+if ! python=$(scripts/find-python.sh); then
+  python=python3
+  missing+=(python3)
+fi
+need python3-venv "$python" -c 'import ensurepip, venv'
+need bubblewrap command -v bwrap
+need tar command -v tar
+if needs_compiler 2>/dev/null; then
+  need g++ command -v g++
+  need make command -v make
+  need pkg-config command -v pkg-config
+  need libkrb5-dev has_header gssapi/gssapi.h
+fi
+if [[ $purpose == test ]]; then
+  need chromium command -v chromium
+  need fonts-noto-cjk test -e /usr/share/fonts/opentype/noto/NotoSansCJK-Regular.ttc
+  need zstd command -v zstd
+  need acl command -v setfacl
+  need attr command -v setfattr
+fi
+
+((${#missing[@]})) || exit 0
+if ! command -v apt-get >/dev/null; then
+  echo "This system lacks what Debian calls: ${missing[*]}. Install it, then try again." >&2
+  exit 1
+fi
+line="apt-get install -y ${missing[*]}"
+if [[ $(id -u) != 0 ]]; then
+  printf 'CodeHub needs a little more from this system. Ask for it with\n\n    sudo %s\n\nand try again. Nothing was changed.\n' \
+    "$line" >&2
+  exit 1
+fi
+printf '\033[1m==> Installing %s\033[0m\n' "${missing[*]}"
+export DEBIAN_FRONTEND=noninteractive
+apt-get update -qq
+# shellcheck disable=SC2086
+$line -qq --no-install-recommends
