@@ -110,7 +110,7 @@ class GcRunner:
                     workspace.home_ctx,
                     self._epoch,
                 )
-                await self._providers.jobs.start(f"{workspace.id}.purge", spec)
+                await self._providers.jobs.start(f"{workspace.id}-purge", spec)
             except StorageProblem as error:
                 log.warning("a purged home could not be removed", workspace_id=workspace.id, error=str(error))
 
@@ -127,7 +127,7 @@ class GcRunner:
         async with self._engine.connect() as conn:
             current = await records.current_op_ids(conn)
         for name in names:
-            if name.split(".")[0] in current:
+            if name.split("-")[0] in current:
                 continue
             status = await self._providers.jobs.status(name)
             if status is not None and status.state is not JobState.RUNNING:

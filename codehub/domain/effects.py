@@ -70,9 +70,9 @@ Effect = (
 
 def job_id(op_id: str, attempt: int) -> str:
     """The main job of one attempt at an operation."""
-    return f"{op_id}.{attempt}"
+    return f"{op_id}-{attempt}"
 
 
 def deletion_job_id(op_id: str, attempt: int) -> str:
     """The job that removes the volume once its archive is committed."""
-    return f"{op_id}.{attempt}.delete"
+    return f"{op_id}-{attempt}-delete"

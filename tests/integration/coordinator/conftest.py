@@ -1,0 +1,180 @@
+"""A coordinator on real PostgreSQL, Redis, files and processes, with a tiny IDE."""
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from codehub.coordinator.main import make_providers
+from codehub.coordinator.server import serve
+from codehub.domain.limits import Limits
+from codehub.domain.states import DesiredState, Operation, Phase
+from codehub.domain.workspace import Workspace
+from codehub.runtimes.base import RuntimeFailure
+from codehub.settings import Settings, load
+from codehub.storage.archives import ArchiveStore
+from codehub.storage.volumes import LocalVolumes
+from codehub.store import gate
+from codehub.store.engine import create_engine
+from codehub.store.gate import Backends
+from codehub.store.rows import to_workspace
+from codehub.store.tables import timeline, users, workspaces
+from tests.services import short_temp_dir
+
+LIMITS = Limits(10, 100)
+INSTALLATION = "test-installation"
+IDE = """
+import http.server, socketserver, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers(); self.wfile.write(b"ok")
+    def address_string(self):
+        return "unix"
+class Server(socketserver.UnixStreamServer):
+    def get_request(self):
+        request, _ = super().get_request()
+        return request, ("unix", 0)
+Server(sys.argv[1], Handler).serve_forever()
+"""
+
+
+def images_toml() -> str:
+    """`tiny` runs; `broken` ends at once."""
+    source = IDE.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return (
+        '[[image]]\nname = "tiny"\ndefault = true\nready_path = "/"\n'
+        f'process = ["/usr/bin/python3", "-c", "{source}", "{{socket}}"]\n'
+        '[[image]]\nname = "broken"\nready_path = "/"\nprocess = ["/bin/sh", "-c", "echo no such luck; exit 3"]\n'
+    )
+
+
+class Bench:
+    """One installation, and as many coordinators as a test starts."""
+
+    def __init__(self, settings: Settings, engine: AsyncEngine) -> None:
+        self.settings = settings
+        self.engine = engine
+        self.providers = make_providers(settings, INSTALLATION)
+        self._stops: list[tuple[asyncio.Event, asyncio.Task[None]]] = []
+
+    async def start(self, settings: Settings | None = None) -> None:
+        stop = asyncio.Event()
+        chosen = settings or self.settings
+        task = asyncio.create_task(serve(chosen, make_providers(chosen, INSTALLATION), stop=stop))
+        self._stops.append((stop, task))
+
+    async def stop(self) -> None:
+        for stop, task in self._stops:
+            stop.set()
+            await task
+        self._stops.clear()
+
+    def with_settings(self, **changes: object) -> Settings:
+        return self.settings.model_copy(update=changes)
+
+    async def create(self, desired: DesiredState = DesiredState.RUNNING, image: str = "tiny") -> str:
+        async with self.engine.begin() as conn:
+            made = await gate.create(
+                conn,
+                owner_id="u1",
+                name="one",
+                description="",
+                image_ref=image,
+                standby_ttl=None,
+                archive_ttl=None,
+                desired=desired,
+                actor="u1",
+                limits=LIMITS,
+                backends=Backends("process", "local-dir"),
+            )
+        return made.id
+
+    async def wish(self, workspace_id: str, desired: DesiredState) -> None:
+        async with self.engine.begin() as conn:
+            await gate.wish(conn, workspace_id, desired, actor="u1", limits=LIMITS)
+
+    async def get(self, workspace_id: str) -> Workspace:
+        async with self.engine.connect() as conn:
+            row = await conn.execute(select(workspaces).where(workspaces.c.id == workspace_id))
+            return to_workspace(row.mappings().one())
+
+    async def until(
+        self, workspace_id: str, condition: Callable[[Workspace], bool], seconds: float = 30
+    ) -> Workspace:
+        deadline = asyncio.get_running_loop().time() + seconds
+        while True:
+            workspace = await self.get(workspace_id)
+            if condition(workspace):
+                return workspace
+            assert asyncio.get_running_loop().time() < deadline, (
+                f"waited {seconds} s; it is {workspace}\n{await self.story(workspace_id)}"
+            )
+            await asyncio.sleep(0.05)
+
+    async def until_phase(self, workspace_id: str, phase: Phase, seconds: float = 30) -> Workspace:
+        return await self.until(
+            workspace_id, lambda w: w.phase is phase and w.operation is Operation.NONE, seconds
+        )
+
+    async def reach(self, workspace_id: str, desired: DesiredState, seconds: float = 30) -> Workspace:
+        await self.wish(workspace_id, desired)
+        return await self.until_phase(workspace_id, Phase(desired.value), seconds)
+
+    async def story(self, workspace_id: str) -> list[str]:
+        """The timeline, oldest first."""
+        async with self.engine.connect() as conn:
+            rows = await conn.execute(
+                select(timeline.c.event, timeline.c.message)
+                .where(timeline.c.workspace_id == workspace_id)
+                .order_by(timeline.c.id)
+            )
+            return [f"{row.event}: {row.message}" for row in rows]
+
+    async def home(self, workspace_id: str) -> Path:
+        return self.providers.volumes.path((await self.get(workspace_id)).home_store_key)
+
+    async def delete_container(self, workspace_id: str) -> None:
+        await self.providers.runtime.delete(workspace_id)
+
+
+@pytest.fixture
+async def bench(database_url: str, redis_url: str) -> AsyncIterator[Bench]:
+    data_dir = short_temp_dir()
+    (data_dir / "images.toml").write_text(images_toml())
+    settings = load(
+        database_url=database_url,
+        redis_url=redis_url,
+        CODEHUB_DATA_DIR=data_dir,
+        images_file=data_dir / "images.toml",
+        disk_reserve_bytes=0,
+        activity_flush_interval=0.5,
+        coordinator_ttl_interval=0.5,
+        coordinator_gc_interval=3600,
+        coordinator_idle_interval=1,
+        coordinator_active_interval=0.2,
+        coordinator_leader_retry_interval=0.3,
+        reconciler_retry_backoff=0.2,
+        ttl_standby_seconds=0,
+        ttl_archive_seconds=0,
+    )
+    LocalVolumes(data_dir / "volumes", INSTALLATION).initialise()
+    await ArchiveStore(f"file://{data_dir}/archives", INSTALLATION).initialise()
+    engine = create_engine(database_url)
+    async with engine.begin() as conn:
+        await conn.execute(users.insert().values(id="u1", username="one", password_hash="x", role="user"))
+    bench = Bench(settings, engine)
+    yield bench
+    await bench.stop()
+    for workspace_id in await bench.providers.runtime.observe():
+        try:
+            await bench.delete_container(workspace_id)
+        except RuntimeFailure as error:
+            pytest.fail(f"a container stayed behind: {error}")
+    for job_id in await bench.providers.jobs.list():
+        await bench.providers.jobs.cancel(job_id)
+    await engine.dispose()
+    shutil.rmtree(data_dir)

@@ -1,0 +1,148 @@
+"""The life of a workspace, driven by a real coordinator."""
+
+import shutil
+
+from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
+from codehub.domain.workspace import RecoverSource
+from codehub.store import gate
+from codehub.store.gate import RecoverFrom
+from tests.integration.coordinator.conftest import LIMITS, Bench
+from tests.trees import make_tree, tree_hash
+
+
+async def test_the_whole_life_keeps_every_byte(bench: Bench) -> None:
+    await bench.start()
+    workspace_id = await bench.create()
+    running = await bench.until_phase(workspace_id, Phase.RUNNING)
+    assert running.upstream is not None
+    home = await bench.home(workspace_id)
+    make_tree(home, seed=1)
+    before = tree_hash(home)
+
+    standing = await bench.reach(workspace_id, DesiredState.STANDBY)
+    assert standing.upstream is None
+    archived = await bench.reach(workspace_id, DesiredState.ARCHIVED)
+    assert not home.exists()
+    assert archived.archive_key is not None
+    assert archived.home_ctx is None
+    restored = await bench.reach(workspace_id, DesiredState.RUNNING)
+    assert tree_hash(home) == before
+    assert restored.home_ctx is not None
+    assert restored.home_ctx.archive_key == archived.archive_key
+
+
+async def test_the_timeline_tells_each_step(bench: Bench) -> None:
+    await bench.start()
+    workspace_id = await bench.create()
+    await bench.until_phase(workspace_id, Phase.RUNNING)
+    story = await bench.story(workspace_id)
+    assert story == [
+        "created: Created; to be RUNNING.",
+        "claimed: PROVISIONING: from PENDING towards RUNNING.",
+        "finished: PROVISIONING is done: STANDBY.",
+        "claimed: STARTING: from STANDBY towards RUNNING.",
+        "finished: STARTING is done: RUNNING.",
+    ]
+
+
+async def test_a_new_workspace_can_be_archived_at_once_and_then_run(bench: Bench) -> None:
+    await bench.start()
+    workspace_id = await bench.create(DesiredState.ARCHIVED)
+    await bench.until_phase(workspace_id, Phase.ARCHIVED)
+    await bench.reach(workspace_id, DesiredState.RUNNING)
+    assert list((await bench.home(workspace_id)).iterdir()) == []
+
+
+async def test_delete_goes_through_the_archive_and_undelete_brings_the_home_back(bench: Bench) -> None:
+    await bench.start()
+    workspace_id = await bench.create()
+    await bench.until_phase(workspace_id, Phase.RUNNING)
+    home = await bench.home(workspace_id)
+    make_tree(home, seed=2)
+    before = tree_hash(home)
+    async with bench.engine.begin() as conn:
+        await gate.delete(conn, workspace_id, actor="u1")
+    deleted = await bench.until_phase(workspace_id, Phase.DELETED)
+    assert deleted.archive_key is not None
+    assert not home.exists()
+    async with bench.engine.begin() as conn:
+        undeleted = await gate.undelete(conn, workspace_id, actor="u1", limits=LIMITS)
+    assert undeleted.desired_state is DesiredState.ARCHIVED
+    await bench.until_phase(workspace_id, Phase.ARCHIVED)
+    await bench.reach(workspace_id, DesiredState.STANDBY)
+    assert tree_hash(home) == before
+
+
+async def test_a_container_that_vanishes_is_started_again(bench: Bench) -> None:
+    await bench.start()
+    workspace_id = await bench.create()
+    first = await bench.until_phase(workspace_id, Phase.RUNNING)
+    await bench.delete_container(workspace_id)
+    await bench.until(
+        workspace_id,
+        lambda w: w.phase is Phase.RUNNING and w.started_at not in (None, first.started_at),
+    )
+
+
+async def test_an_ide_that_keeps_dying_ends_in_error_with_its_last_words(bench: Bench) -> None:
+    await bench.start()
+    workspace_id = await bench.create(image="broken")
+    ended = await bench.until_phase(workspace_id, Phase.ERROR)
+    assert ended.error_reason is ErrorReason.RetryExceeded
+    assert ended.error_count == 3
+    assert "no such luck" in (ended.error_message or "")
+
+
+async def test_an_unknown_image_says_which_are_offered(bench: Bench) -> None:
+    await bench.start()
+    workspace_id = await bench.create(image="gone")
+    ended = await bench.until_phase(workspace_id, Phase.ERROR)
+    assert "tiny" in (ended.error_message or "")
+
+
+async def test_a_lost_home_is_never_papered_over(bench: Bench) -> None:
+    await bench.start()
+    workspace_id = await bench.create()
+    await bench.until_phase(workspace_id, Phase.RUNNING)
+    make_tree(await bench.home(workspace_id), seed=3)
+    archived = await bench.reach(workspace_id, DesiredState.ARCHIVED)
+    await bench.reach(workspace_id, DesiredState.STANDBY)
+    home = await bench.home(workspace_id)
+    before = tree_hash(home)
+    shutil.rmtree(home)
+    lost = await bench.until_phase(workspace_id, Phase.ERROR)
+    assert lost.error_reason is ErrorReason.DataLost
+    assert not home.exists()
+    assert archived.archive_op_id is not None
+    source = RecoverFrom(RecoverSource.ARCHIVE, archived.archive_op_id)
+    async with bench.engine.begin() as conn:
+        await gate.recover(conn, workspace_id, actor="u1", limits=LIMITS, source=source)
+    await bench.until_phase(workspace_id, Phase.STANDBY)
+    assert tree_hash(home) == before
+
+
+async def test_an_unmounted_volumes_root_reads_as_unknown_not_gone(bench: Bench) -> None:
+    await bench.start()
+    workspace_id = await bench.create(DesiredState.STANDBY)
+    await bench.until_phase(workspace_id, Phase.STANDBY)
+    root = bench.settings.data_dir / "volumes"
+    root.rename(root.with_name("away"))
+    seen = await bench.until(
+        workspace_id, lambda w: w.conditions["storage.volume_ready"].reason == "Unobservable"
+    )
+    assert seen.phase is Phase.STANDBY
+    root.with_name("away").rename(root)
+    again = await bench.until(workspace_id, lambda w: w.conditions["storage.volume_ready"].reason == "Ready")
+    assert again.error_reason is None
+    assert again.operation is Operation.NONE
+
+
+async def test_a_second_coordinator_takes_over_and_the_workspace_lives_on(bench: Bench) -> None:
+    await bench.start()
+    workspace_id = await bench.create()
+    running = await bench.until_phase(workspace_id, Phase.RUNNING)
+    await bench.stop()
+    await bench.start()
+    await bench.reach(workspace_id, DesiredState.STANDBY)
+    again = await bench.reach(workspace_id, DesiredState.RUNNING)
+    assert again.home_ctx == running.home_ctx
