@@ -16,7 +16,9 @@ def configure(component: str, level: str = "info") -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     if terminal:
-        renderer: structlog.types.Processor = structlog.dev.ConsoleRenderer()
+        renderer: structlog.types.Processor = structlog.dev.ConsoleRenderer(
+            exception_formatter=structlog.dev.plain_traceback
+        )
     else:
         shared.append(structlog.processors.format_exc_info)
         renderer = structlog.processors.JSONRenderer(default=str, ensure_ascii=False)
@@ -36,6 +38,7 @@ def configure(component: str, level: str = "info") -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    logging.getLogger("alembic").setLevel(logging.WARNING)
 
 
 def get(name: str) -> structlog.stdlib.BoundLogger:

@@ -11,6 +11,7 @@ from sqlalchemy.exc import DBAPIError
 from codehub.domain.images import ImagesError
 from codehub.domain.problems import Problem
 from codehub.embedded.account import EmbeddedError
+from codehub.runtimes.base import RuntimeFailure
 from codehub.settings import SettingsError
 from codehub.storage.errors import StorageProblem
 from codehub.store.migrate import SchemaError
@@ -35,6 +36,8 @@ def told() -> Iterator[None]:
         Problem,
     ) as error:
         fail(str(error))
+    except RuntimeFailure as error:
+        fail(error.message)
     except DBAPIError as error:
         fail(f"the database refused: {error.orig}")
     except RedisError as error:

@@ -1,13 +1,14 @@
 """The data directory: made, recognised, and marked as this installation's."""
 
-import asyncio
 from pathlib import Path
 
 from codehub import log
 from codehub.cli.errors import CommandError
 from codehub.embedded.paths import make_dir, write_private
+from codehub.storage.archives import ArchiveStore
 from codehub.storage.errors import Unobservable
-from codehub.storage.installation import check_directory, initialise_directory
+from codehub.storage.installation import check_directory
+from codehub.storage.volumes import LocalVolumes
 
 INSTALLATION_ID = "installation-id"
 PARTS = {
@@ -43,7 +44,7 @@ def installation_id(data_dir: Path) -> str | None:
         return None
 
 
-async def settle(data_dir: Path, database_id: str, archive_dir: Path | None) -> None:
+async def settle(data_dir: Path, database_id: str, archive_url: str) -> None:
     """Marks volumes and archives at the very first start; from then on they are only looked at.
 
     An empty directory after the first start is a disk that is not mounted, and must not be claimed anew. The
@@ -55,14 +56,14 @@ async def settle(data_dir: Path, database_id: str, archive_dir: Path | None) -> 
             f"{data_dir} belongs to installation {known}, but the database to {database_id}: "
             "they are not of one CodeHub"
         )
-    roots = [data_dir / "volumes", *([archive_dir] if archive_dir is not None else [])]
+    archives = ArchiveStore(archive_url, database_id)
     if known is None:
-        for root in roots:
-            await asyncio.to_thread(initialise_directory, root, database_id)
+        LocalVolumes(data_dir / "volumes", database_id).initialise()
+        await archives.initialise()
         write_private(data_dir / INSTALLATION_ID, f"{database_id}\n")
         return
-    for root in roots:
-        try:
-            await asyncio.to_thread(check_directory, root, database_id)
-        except Unobservable as problem:
-            log.get("up").warning("a disk is not there; what it holds is left as it is", problem=str(problem))
+    try:
+        check_directory(data_dir / "volumes", database_id)
+        await archives.check()
+    except Unobservable as problem:
+        log.get("up").warning("a disk is not there; what it holds is left as it is", problem=str(problem))

@@ -1,6 +1,7 @@
 """`codehub serve ...`: one part, against servers of one's own."""
 
 import asyncio
+import importlib
 import signal
 
 import typer
@@ -32,6 +33,7 @@ def gateway() -> None:
     """The front door: the only public port."""
     with told():
         settings = _settings("gateway")
+        importlib.import_module("codehub.gateway.server")  # once, before the workers fork
         run_workers(settings.gateway_workers, lambda: uvloop.run(_serve_gateway(settings)))
 
 
@@ -45,8 +47,8 @@ def coordinator() -> None:
 
 def _settings(component: str) -> Settings:
     settings = load_settings()
-    if missing := [name for name in ("database_url", "redis_url") if not getattr(settings, name)]:
-        raise CommandError(f"{' and '.join(missing).upper()} must be set (`codehub up` brings its own)")
+    if missing := [name for name in ("DATABASE_URL", "REDIS_URL") if not getattr(settings, name.lower())]:
+        raise CommandError(f"{' and '.join(missing)} must be set (`codehub up` brings its own)")
     log.configure(component, settings.log_level)
     return settings
 

@@ -1,8 +1,6 @@
 """Do the services answer, and is what they hold this installation's?"""
 
 import asyncio
-from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
@@ -12,6 +10,7 @@ from codehub.cli import lock, place
 from codehub.cli.findings import Finding, fail, ok, warn
 from codehub.embedded import postgres, redis
 from codehub.settings import Settings
+from codehub.storage.archives import ArchiveStore
 from codehub.storage.errors import Unobservable
 from codehub.storage.installation import check_directory
 from codehub.store import migrate
@@ -26,7 +25,7 @@ async def check_services(settings: Settings) -> list[Finding]:
         findings.append(await _database(settings.database_url or postgres.url_of(settings.data_dir) or ""))
     if settings.redis_url or running:
         findings.append(await _redis(settings.redis_url or redis.url_of(settings.data_dir)))
-    return findings + _markers(settings)
+    return findings + await _markers(settings)
 
 
 def check_exposure(settings: Settings) -> list[Finding]:
@@ -94,20 +93,23 @@ async def _redis(url: str) -> Finding:
     return ok("redis", f"answers, version {version}")
 
 
-def _markers(settings: Settings) -> list[Finding]:
+async def _markers(settings: Settings) -> list[Finding]:
+    """Volumes and archives carry the installation's id, which a disk that is not mounted does not."""
     owner = place.installation_id(settings.data_dir)
     if owner is None:
         return []
-    archive_url = settings.archive_url or f"file://{settings.data_dir}/archives"
-    roots = {"volumes": settings.data_dir / "volumes"}
-    if urlsplit(archive_url).scheme == "file":
-        roots["archives"] = Path(unquote(urlsplit(archive_url).path))
-    return [_marker(subject, root, owner) for subject, root in roots.items()]
-
-
-def _marker(subject: str, root: Path, owner: str) -> Finding:
+    archive_url = settings.archive_url or f"file://{settings.data_dir / 'archives'}"
+    findings = []
     try:
-        check_directory(root, owner)
+        check_directory(settings.data_dir / "volumes", owner)
+        findings.append(ok("volumes", f"{settings.data_dir / 'volumes'} is this installation's"))
     except Unobservable as problem:
-        return fail(subject, str(problem), f"mount the disk that belongs at {root}")
-    return ok(subject, f"{root} is this installation's")
+        findings.append(fail("volumes", str(problem), "mount the disk that belongs there"))
+    try:
+        await ArchiveStore(archive_url, owner).check()
+        findings.append(ok("archives", f"{archive_url} is this installation's"))
+    except Unobservable as problem:
+        findings.append(
+            fail("archives", str(problem), "mount the disk or start the store that belongs there")
+        )
+    return findings

@@ -10,7 +10,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Coroutine, Mapping
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 import typer
 from ulid import ULID
@@ -23,6 +22,7 @@ from codehub.embedded.account import EmbeddedError
 from codehub.embedded.paths import SOCKET_PATH_LIMIT
 from codehub.embedded.postgres import EmbeddedPostgres
 from codehub.embedded.redis import EmbeddedRedis
+from codehub.runtimes.process import ProcessRuntime
 from codehub.settings import Settings
 from codehub.store import accounts, installation, migrate
 from codehub.store.engine import create_engine
@@ -37,11 +37,14 @@ async def run(settings: Settings) -> None:
     stop = asyncio.Event()
     for number in STOP_SIGNALS:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    _check_socket_path(settings.data_dir.expanduser().absolute())
     data_dir = place.prepare(settings.data_dir)
-    _check_socket_path(data_dir)
     held = lock.take(data_dir)
     supervisor = Supervisor(data_dir / "run")
     try:
+        await ProcessRuntime(
+            data_dir / "runtime", settings.tools_dir, insecure=settings.insecure_process_runtime
+        ).walls()
         end_leftovers(data_dir / "run", PARTS)
         check_port_free(settings.host, settings.port)
         system = _System(settings.model_copy(update={"data_dir": data_dir}), supervisor)
@@ -105,7 +108,7 @@ class _System:
         try:
             candidate = place.installation_id(settings.data_dir) or str(ULID()).lower()
             found = await installation.ensure(engine, candidate)
-            await place.settle(settings.data_dir, found.id, _local_directory(archive_url))
+            await place.settle(settings.data_dir, found.id, archive_url)
             return await accounts.ensure_admin(engine, settings.admin_username, settings.admin_password)
         finally:
             await engine.dispose()
@@ -199,14 +202,10 @@ def check_port_free(host: str, port: int) -> None:
 
 
 def _check_socket_path(data_dir: Path) -> None:
-    longest = data_dir / "run" / "api.sock"
+    """Before anything is made: a workspace whose socket has no place would only fail later."""
+    longest = data_dir / "runtime" / str(ULID()).lower() / "io" / "ide.sock"
     if (size := len(os.fsencode(longest))) > SOCKET_PATH_LIMIT:
         raise EmbeddedError(
             f"{longest} has {size} bytes, and the path of a socket may have {SOCKET_PATH_LIMIT}: "
             "choose a shorter --data-dir"
         )
-
-
-def _local_directory(archive_url: str) -> Path | None:
-    parts = urlsplit(archive_url)
-    return Path(unquote(parts.path)) if parts.scheme == "file" else None

@@ -10,8 +10,13 @@ from codehub import log
 from codehub.embedded.process import die_with_parent
 
 RESTART_PAUSE = 0.5
+STEADY_SECONDS = 10.0
 STOP_SECONDS = 25.0
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class WorkersError(Exception):
+    """The workers die as soon as they are started."""
 
 
 def run_workers(count: int, work: Callable[[], None]) -> None:
@@ -34,14 +39,22 @@ def run_workers(count: int, work: Callable[[], None]) -> None:
         signal.signal(number, on_stop)
     while len(workers) < count and not stopping:
         workers.add(_fork(work))
+    early_deaths, born = 0, time.monotonic()
     while workers and not stopping:
         ended = _wait(workers)
-        if ended is not None and not stopping:
-            log.get("workers").error("a worker died", pid=ended)
-            time.sleep(RESTART_PAUSE)
-            workers.add(_fork(work))
+        if ended is None or stopping:
+            continue
+        early_deaths = early_deaths + 1 if time.monotonic() - born < STEADY_SECONDS else 0
+        if early_deaths > count:
+            break
+        log.get("workers").error("a worker died", pid=ended)
+        time.sleep(RESTART_PAUSE)
+        workers.add(_fork(work))
+        born = time.monotonic()
     _send(signal.SIGTERM, workers)  # one may have been born while the signal came
     _end(workers)
+    if not stopping:
+        raise WorkersError(f"{early_deaths} workers died one after the other")
 
 
 def _fork(work: Callable[[], None]) -> int:

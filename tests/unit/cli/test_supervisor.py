@@ -1,0 +1,133 @@
+"""What dies is started again; what an earlier `up` left is ended."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from codehub.cli.errors import CommandError
+from codehub.cli.supervisor import Supervisor, birth, end_leftovers
+from codehub.embedded import process
+from codehub.embedded.account import own_account
+
+SLEEP = [sys.executable, "-c", "import signal; print('up', flush=True); signal.pause()"]
+
+
+class Sleeper:
+    """The smallest service there is."""
+
+    def __init__(self, directory: Path, name: str, command: list[str] = SLEEP) -> None:
+        self.name = name
+        self.log_file = directory / f"{name}.log"
+        self.process: subprocess.Popen[bytes] | None = None
+        self.starts = 0
+        self.ended: list[str] = []
+        self._command = command
+
+    async def start(self) -> None:
+        self.starts += 1
+        self.process = process.spawn(
+            self._command, log=self.log_file, death_signal=signal.SIGKILL, account=own_account()
+        )
+
+    def stop(self) -> None:
+        assert self.process is not None
+        self.ended.append(self.name)
+        process.end(self.process, [(signal.SIGKILL, 5)])
+
+
+async def until(condition: object) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # type: ignore[operator]
+            await asyncio.sleep(0.01)
+
+
+async def test_a_part_that_dies_is_started_again(tmp_path: Path) -> None:
+    supervisor, part = Supervisor(tmp_path), Sleeper(tmp_path, "part")
+    await supervisor.start(part)
+    supervisor.keep()
+    try:
+        assert part.process is not None
+        first = part.process.pid
+        os.kill(first, signal.SIGKILL)
+        await until(lambda: part.starts == 2)
+        recorded = json.loads((tmp_path / "children.json").read_text())
+        await until(lambda: json.loads((tmp_path / "children.json").read_text())["part"]["pid"] != first)
+        assert recorded.keys() == {"part"}
+    finally:
+        await supervisor.stop()
+    assert part.process.poll() is not None
+    assert not (tmp_path / "children.json").exists()
+
+
+async def test_parts_end_in_the_reverse_order_of_their_start(tmp_path: Path) -> None:
+    supervisor, order = Supervisor(tmp_path), []
+    for name in ("database", "coordinator", "gateway"):
+        service = Sleeper(tmp_path, name)
+        service.ended = order
+        await supervisor.start(service)
+    await supervisor.stop()
+    assert order == ["gateway", "coordinator", "database"]
+
+
+async def test_a_part_that_dies_while_it_starts_is_an_error_with_its_last_words(tmp_path: Path) -> None:
+    supervisor = Supervisor(tmp_path)
+    part = Sleeper(tmp_path, "part", [sys.executable, "-c", "raise SystemExit('no such setting')"])
+    await supervisor.start(part)
+    assert part.process is not None
+    part.process.wait(10)
+    with pytest.raises(CommandError, match=r"part ended with exit code 1(.|\n)*no such setting"):
+        supervisor.check()
+    await supervisor.stop()
+
+
+@contextlib.contextmanager
+def stranger() -> "contextlib.Generator[subprocess.Popen[bytes]]":
+    child = subprocess.Popen(SLEEP, stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    child.stdout.readline()
+    try:
+        yield child
+    finally:
+        child.kill()
+        child.wait()
+        child.stdout.close()
+
+
+def test_what_a_killed_up_left_is_ended(tmp_path: Path) -> None:
+    with stranger() as child:
+        entry = {"pid": child.pid, "birth": birth(child.pid)}
+        (tmp_path / "children.json").write_text(json.dumps({"api": entry}))
+        end_leftovers(tmp_path, ("api",))
+        assert child.wait(5) == -signal.SIGTERM
+
+
+def test_a_recycled_process_id_is_left_alone(tmp_path: Path) -> None:
+    with stranger() as child:
+        entry = {"pid": child.pid, "birth": 1}
+        (tmp_path / "children.json").write_text(json.dumps({"api": entry}))
+        end_leftovers(tmp_path, ("api",))
+        assert child.poll() is None
+
+
+def test_children_end_when_their_supervisor_is_killed(tmp_path: Path) -> None:
+    program = (
+        "import signal, sys; from pathlib import Path;"
+        "from codehub.embedded import process; from codehub.embedded.account import own_account;"
+        "child = process.spawn([sys.executable, '-c', 'import signal; signal.pause()'],"
+        "    log=Path(sys.argv[1]), death_signal=signal.SIGTERM, account=own_account());"
+        "print(child.pid, flush=True); signal.pause()"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "log")], stdout=subprocess.PIPE)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    assert process.wait_until(lambda: birth(child) is None, 10)

@@ -1,0 +1,80 @@
+"""What `up` refuses before it begins."""
+
+import socket
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from codehub.cli.errors import CommandError
+from codehub.cli.main import app
+from codehub.cli.up import check_port_free
+
+
+def invoke(*arguments: str, **environment: str) -> tuple[int, str]:
+    outcome = CliRunner().invoke(app, arguments, env=environment)
+    return outcome.exit_code, outcome.output
+
+
+def test_a_port_in_use_is_named() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(CommandError, match=rf"port {port} on 127.0.0.1 cannot be used .* --port"):
+            check_port_free("127.0.0.1", port)
+    check_port_free("127.0.0.1", port)
+
+
+def test_a_port_that_is_shared_by_its_owner_counts_as_in_use() -> None:
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        with pytest.raises(CommandError):
+            check_port_free("127.0.0.1", other.getsockname()[1])
+
+
+def test_docker_is_said_to_come_later(tmp_path: Path) -> None:
+    code, words = invoke("up", "--runtime", "docker", "--data-dir", str(tmp_path))
+    assert code == 1
+    assert "a later release brings it" in words
+
+
+def test_an_unknown_runtime_is_named(tmp_path: Path) -> None:
+    code, words = invoke("up", "--runtime", "vmware", "--data-dir", str(tmp_path))
+    assert code == 1
+    assert "RUNTIME" in words
+
+
+def test_a_path_too_long_for_sockets_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    data_dir = tmp_path / ("d" * 100)
+    code, words = invoke("up", "--data-dir", str(data_dir))
+    assert code == 1
+    assert "choose a shorter --data-dir" in words
+    assert not data_dir.exists()
+
+
+def test_a_wrong_setting_is_one_sentence(tmp_path: Path) -> None:
+    code, words = invoke("up", "--data-dir", str(tmp_path), TTL_STANDBY_SECONDS="soon")
+    assert code == 1
+    assert "TTL_STANDBY_SECONDS" in words
+    assert "Traceback" not in words
+
+
+def test_down_says_when_nothing_runs(tmp_path: Path) -> None:
+    code, words = invoke("down", "--data-dir", str(tmp_path))
+    assert code == 0
+    assert "is not running" in words
+
+
+def test_users_says_when_there_is_no_database(tmp_path: Path) -> None:
+    code, words = invoke("users", "list", "--data-dir", str(tmp_path), DATABASE_URL="")
+    assert code == 1
+    assert "there is no database" in words
+
+
+def test_serve_needs_its_services() -> None:
+    code, words = invoke("serve", "api", DATABASE_URL="", REDIS_URL="")
+    assert code == 1
+    assert "DATABASE_URL and REDIS_URL must be set" in words

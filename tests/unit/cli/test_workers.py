@@ -1,0 +1,53 @@
+"""Workers of one part."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from codehub.embedded.process import wait_until
+from tests.services import descendants
+
+PROGRAM = """
+import signal, sys
+from codehub.cli.workers import run_workers
+def work():
+    signal.pause()
+run_workers(2, work)
+"""
+FAILING = """
+from codehub import log
+log.configure("gateway")
+from codehub.cli import workers
+workers.RESTART_PAUSE = 0.01
+workers.run_workers(2, lambda: 1 / 0)
+"""
+
+
+def start(program: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE)
+
+
+def test_a_worker_that_dies_is_replaced_and_sigterm_ends_all() -> None:
+    parent = start(PROGRAM)
+    try:
+        assert wait_until(lambda: len(descendants(parent.pid)) == 2, 10)
+        first = descendants(parent.pid)
+        os.kill(first[0], signal.SIGKILL)
+        assert wait_until(lambda: len(set(descendants(parent.pid)) - set(first)) == 1, 10)
+        workers = descendants(parent.pid)
+        parent.terminate()
+        assert parent.wait(10) == 0
+        assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
+    finally:
+        parent.kill()
+        parent.communicate()
+
+
+def test_workers_that_keep_dying_end_the_part() -> None:
+    parent = start(FAILING)
+    _, words = parent.communicate(timeout=20)
+    assert parent.returncode == 1
+    assert b"WorkersError" in words
+    assert b"ZeroDivisionError" in words
