@@ -1,0 +1,62 @@
+"""Leadership: one at a time, and a late leader writes nothing."""
+
+from datetime import UTC, datetime, timedelta
+
+import asyncpg
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from codehub.domain.decision import Decision, Event
+from codehub.store import control
+from codehub.store.engine import asyncpg_dsn
+from codehub.store.leader import StaleLeader, campaign
+from tests.integration.store.conftest import create
+
+
+async def test_one_leads_and_the_next_takes_over_when_its_session_ends(database_url: str) -> None:
+    first = await campaign(database_url, "first")
+    assert first is not None
+    assert await campaign(database_url, "second") is None
+    await first.heartbeat()
+    await first.resign()
+    second = await campaign(database_url, "second")
+    assert second is not None
+    assert second.epoch == first.epoch + 1
+    await second.resign()
+
+
+async def test_a_hung_leader_loses_its_session(database_url: str, engine: AsyncEngine) -> None:
+    hung = await campaign(database_url, "hung")
+    assert hung is not None
+    async with engine.begin() as conn:
+        await conn.execute(text("UPDATE leadership SET heartbeat_at = now() - interval '1 hour'"))
+    assert await campaign(database_url, "next") is None
+    term = None
+    for _ in range(50):
+        term = await campaign(database_url, "next")
+        if term is not None:
+            break
+    assert term is not None
+    with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError, OSError)):
+        await hung.heartbeat()
+    await term.resign()
+
+
+async def test_a_late_leader_writes_nothing(database_url: str, engine: AsyncEngine) -> None:
+    async with engine.begin() as conn:
+        workspace = await create(conn)
+    first = await campaign(database_url, "first")
+    assert first is not None
+    await first.resign()
+    second = await campaign(database_url, "second")
+    assert second is not None
+    decision = Decision("late", workspace, Event.FAILED)
+    with pytest.raises(StaleLeader):
+        await control.save(
+            engine, workspace, decision, epoch=first.epoch, now=datetime.now(UTC), retention=timedelta(1)
+        )
+    connection = await asyncpg.connect(asyncpg_dsn(database_url))
+    assert await connection.fetchval("SELECT count(*) FROM timeline WHERE message = 'late'") == 0
+    await connection.close()
+    await second.resign()
