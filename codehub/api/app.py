@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI
@@ -109,8 +109,7 @@ def _lifespan(config: Config) -> Callable[[FastAPI], AbstractAsyncContextManager
             subscriptions.end_all()
             for task in listeners:
                 task.cancel()
-                with suppress(asyncio.CancelledError):
-                    await task
+            await asyncio.gather(*listeners, return_exceptions=True)
             await redis.aclose()
             await engine.dispose()
 

@@ -152,6 +152,7 @@ class Subscriptions:
     async def _listen(self, pubsub: PubSub) -> None:
         asked = False
         while True:
+            _honour_cancellation()
             message = await pubsub.get_message(timeout=SILENCE)
             if message is not None:
                 asked = False
@@ -217,6 +218,13 @@ class Subscriptions:
             await self._pubsub.unsubscribe(self._prefix + user_id)
         except (RedisError, OSError) as error:
             log.debug("unsubscribing failed; the subscription ended with its connection", error=str(error))
+
+
+def _honour_cancellation() -> None:
+    """redis-py swallows a cancellation that meets it while it connects; the task still knows of it."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 def _text(value: bytes | str) -> str:

@@ -1,0 +1,103 @@
+"""The API on real services, called in-process or over its socket."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from sqlalchemy import insert, update
+from sqlalchemy.ext.asyncio import AsyncEngine
+from ulid import ULID
+
+from codehub.api.app import create_app
+from codehub.domain.states import Role
+from codehub.settings import Settings
+from codehub.store import accounts, sessions
+from codehub.store.engine import create_engine
+from codehub.store.passwords import hash_password
+from codehub.store.tables import users, workspaces
+
+BASE = "http://localhost:8080"
+PASSWORD = "a good password"
+
+
+async def eventually(condition: Callable[[], Awaitable[Any]], what: str, seconds: float = 10) -> Any:
+    async with asyncio.timeout(seconds):
+        while not (value := await condition()):
+            await asyncio.sleep(0.02)
+    assert value, what
+    return value
+
+
+@dataclass
+class Api:
+    """One running API with its database, and clients for the people in it."""
+
+    app: FastAPI
+    engine: AsyncEngine
+    settings: Settings
+    stack: AsyncExitStack
+    ids: dict[str, str] = field(default_factory=dict)
+    password_hash: str = ""
+
+    async def client(self, **headers: str) -> httpx.AsyncClient:
+        transport = httpx.ASGITransport(app=self.app, raise_app_exceptions=False)
+        return await self.stack.enter_async_context(
+            httpx.AsyncClient(transport=transport, base_url=BASE, headers=headers)
+        )
+
+    async def person(self, username: str, role: Role = Role.USER) -> httpx.AsyncClient:
+        """A client signed in as this user, who is made when missing."""
+        if username not in self.ids:
+            account = await accounts.create_account(self.engine, username, PASSWORD, role)
+            self.ids[username] = account.id
+        client = await self.client()
+        answer = await client.post("/api/v1/login", json={"username": username, "password": PASSWORD})
+        assert answer.status_code == 200, answer.text
+        return client
+
+    async def person_quickly(self, username: str, role: Role) -> httpx.AsyncClient:
+        """A client with a session of a new user, without the work of hashing a password for each."""
+        if not self.password_hash:
+            self.password_hash = await hash_password(PASSWORD)
+        self.ids[username] = str(ULID()).lower()
+        async with self.engine.begin() as conn:
+            values = {"username": username, "password_hash": self.password_hash, "role": role.value}
+            await conn.execute(insert(users).values(id=self.ids[username], **values))
+            session_id = await sessions.open_session(conn, self.ids[username], datetime.now(UTC))
+        client = await self.client()
+        client.cookies.set("session", session_id)
+        return client
+
+    async def workspace(self, client: httpx.AsyncClient, **values: Any) -> dict[str, Any]:
+        body = {"name": "one", "desired_state": "STANDBY"} | values
+        answer = await client.post("/api/v1/workspaces", json=body)
+        assert answer.status_code == 201, answer.text
+        made: dict[str, Any] = answer.json()
+        return made
+
+    async def set(self, workspace_id: str, **values: Any) -> None:
+        """Plays the controller, which alone writes these columns."""
+        async with self.engine.begin() as conn:
+            await conn.execute(update(workspaces).where(workspaces.c.id == workspace_id).values(**values))
+
+
+@pytest.fixture
+def settings(database_url: str, redis_url: str, tmp_path: Path) -> Settings:
+    return Settings(database_url=database_url, redis_url=redis_url, data_dir=tmp_path, port=8080)
+
+
+@pytest.fixture
+async def api(settings: Settings) -> AsyncIterator[Api]:
+    app = create_app(settings)
+    engine = create_engine(settings.database_url)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(engine.dispose)
+        await stack.enter_async_context(app.router.lifespan_context(app))
+        yield Api(app, engine, settings, stack)

@@ -1,0 +1,141 @@
+"""Who may call what: every call x anonymous, owner, other, admin. A route without a row here fails."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx
+
+from codehub.domain.states import Role
+from tests.integration.api.conftest import PASSWORD, Api
+
+WHO = ("anonymous", "owner", "other", "admin")
+
+
+@dataclass(frozen=True)
+class Row:
+    """What each of WHO gets, and the state in which the owner's workspace is asked."""
+
+    statuses: tuple[int, int, int, int]
+    body: dict[str, Any] | None = None
+    state: str = "living"
+
+
+V1 = "/api/v1"
+W = f"{V1}/workspaces/{{workspace_id}}"
+U = f"{V1}/users"
+
+MATRIX: dict[str, tuple[Row, ...]] = {
+    f"POST {V1}/login": (Row((200, 200, 200, 200), {"username": "owner", "password": PASSWORD}),),
+    f"POST {V1}/logout": (Row((401, 204, 204, 204)),),
+    f"GET {V1}/session": (Row((401, 200, 200, 200)),),
+    f"POST {V1}/session/password": (
+        Row((401, 204, 204, 204), {"current": PASSWORD, "new": "another good password"}),
+    ),
+    f"GET {V1}/workspaces": (Row((401, 200, 200, 200)),),
+    f"POST {V1}/workspaces": (Row((401, 201, 201, 201), {"name": "new"}),),
+    f"GET {W}": (Row((401, 200, 403, 200)), Row((401, 404, 404, 404), state="deleted")),
+    f"PATCH {W}": (
+        Row((401, 200, 403, 403), {"name": "renamed"}),
+        Row((401, 200, 403, 403), {"desired_state": "RUNNING"}),
+        Row((401, 200, 403, 200), {"desired_state": "STANDBY"}, "running"),
+        Row((401, 404, 404, 404), {"name": "renamed"}, "deleted"),
+    ),
+    f"DELETE {W}": (Row((401, 204, 403, 204)), Row((401, 404, 404, 404), state="deleted")),
+    f"POST {W}/recover": (Row((401, 200, 403, 200), {}, "error"), Row((401, 404, 404, 404), {}, "deleted")),
+    f"POST {W}/cancel": (Row((401, 200, 403, 403), {}, "busy"), Row((401, 404, 404, 404), {}, "deleted")),
+    f"POST {W}/undelete": (Row((401, 200, 403, 200), {}, "deleted"),),
+    f"POST {W}/extend": (
+        Row((401, 200, 403, 403), {"seconds": 60}),
+        Row((401, 404, 404, 404), {"seconds": 60}, "deleted"),
+    ),
+    f"GET {W}/timeline": (Row((401, 200, 403, 200)), Row((401, 200, 403, 200), state="deleted")),
+    f"GET {W}/archives": (Row((401, 200, 403, 200)), Row((401, 200, 403, 200), state="deleted")),
+    f"GET {V1}/images": (Row((401, 200, 200, 200)),),
+    f"GET {U}": (Row((401, 403, 403, 200)),),
+    f"POST {U}": (Row((401, 403, 403, 201), {"username": "fresh", "password": PASSWORD}),),
+    f"PATCH {U}/{{user_id}}": (Row((401, 403, 403, 200), {"role": "admin"}),),
+    f"DELETE {U}/{{user_id}}": (Row((401, 403, 403, 204)),),
+    f"GET {V1}/admin/workspaces": (Row((401, 403, 403, 200)),),
+    f"GET {V1}/admin/overview": (Row((401, 403, 403, 200)),),
+    "GET /healthz": (Row((200, 200, 200, 200)),),
+    "GET /readyz": (Row((503, 503, 503, 503)),),
+    "GET /metrics": (Row((200, 200, 200, 200)),),
+}
+STREAMS = {f"GET {V1}/events"}
+"""Calls that do not end by themselves; test_events.py shows who may make them."""
+
+STATES: dict[str, dict[str, Any]] = {
+    "error": {"phase": "ERROR", "error_reason": "Timeout", "error_count": 1, "error_message": "too slow"},
+    "running": {"phase": "RUNNING", "desired_state": "RUNNING"},
+    "busy": {"operation": "PROVISIONING", "op_id": "x", "op_started_at": datetime.now(UTC)},
+}
+
+
+async def test_every_route_has_a_row(api: Api) -> None:
+    routes = {
+        f"{method.upper()} {path}" for path, calls in api.app.openapi()["paths"].items() for method in calls
+    }
+    assert routes == set(MATRIX) | STREAMS
+
+
+async def test_the_matrix_holds(api: Api) -> None:
+    wrong = []
+    for call, rows in MATRIX.items():
+        for row in rows:
+            for who, expected in zip(WHO, row.statuses, strict=True):
+                answer = await _call(await _people(api), who, call, row)
+                if answer.status_code != expected:
+                    wrong.append(f"{call} ({row.state}) by {who}: {answer.status_code}, not {expected}")
+                if answer.status_code >= 400 and call != "GET /readyz":
+                    assert set(answer.json()["error"]) == {"code", "message"}
+    assert not wrong, "\n".join(wrong)
+
+
+async def test_a_session_that_is_made_up_is_nobodys(api: Api) -> None:
+    client = await api.client()
+    for value in ("x", "a" * 5000, "../../etc", "%00"):
+        client.cookies.set("session", value)
+        assert (await client.get("/api/v1/session")).status_code == 401
+
+
+@dataclass
+class People:
+    """Fresh ones for each cell of the matrix, so that no cell changes the next."""
+
+    api: Api
+    clients: dict[str, httpx.AsyncClient]
+    owner_name: str
+    bystander_id: str
+
+
+async def _people(api: Api) -> People:
+    number = len(api.ids)
+    clients = {"anonymous": await api.client()}
+    for who in WHO[1:]:
+        role = Role.ADMIN if who == "admin" else Role.USER
+        clients[who] = await api.person_quickly(f"{who}-{number}", role)
+    await api.person_quickly(f"bystander-{number}", Role.USER)
+    return People(api, clients, f"owner-{number}", api.ids[f"bystander-{number}"])
+
+
+async def _call(people: People, who: str, call: str, row: Row) -> httpx.Response:
+    method, path = call.split(" ")
+    if "{workspace_id}" in path:
+        path = path.format(workspace_id=await _workspace(people, row.state))
+    path = path.format(user_id=people.bystander_id)
+    body = row.body
+    if body is not None and "username" in body:
+        name = people.owner_name if call.endswith("/login") else f"new-{people.owner_name}"
+        body = body | {"username": name}
+    return await people.clients[who].request(method, path, json=body)
+
+
+async def _workspace(people: People, state: str) -> str:
+    api, owner = people.api, people.clients["owner"]
+    workspace_id: str = (await api.workspace(owner))["id"]
+    if state == "deleted":
+        assert (await owner.delete(f"/api/v1/workspaces/{workspace_id}")).status_code == 204
+    elif state != "living":
+        await api.set(workspace_id, **STATES[state])
+    return workspace_id
