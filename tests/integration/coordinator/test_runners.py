@@ -1,0 +1,172 @@
+"""TTL, GC and cancel, by the runners of a real leader on real stores."""
+
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from redis.asyncio import Redis
+from sqlalchemy import select, update
+
+from codehub.bus import activity
+from codehub.coordinator.gc import GcRunner
+from codehub.coordinator.ttl import TtlRunner
+from codehub.domain.gc import GcRules
+from codehub.domain.states import DesiredState, Operation, Phase
+from codehub.domain.ttl import TtlDefaults
+from codehub.store import gate
+from codehub.store.leader import StaleLeader, campaign
+from codehub.store.tables import archives, workspaces
+from tests.integration.coordinator.conftest import LIMITS, Bench
+from tests.trees import make_tree, tree_hash
+
+HOUR = timedelta(hours=1)
+RULES = GcRules(orphan_grace=2 * HOUR, retention=24 * HOUR)
+
+
+async def take_office(bench: Bench) -> int:
+    """The epoch of a term that the test itself holds, so that no coordinator interferes."""
+    await bench.stop()
+    term = await campaign(bench.settings.database_url, "test")
+    assert term is not None
+    await term.resign()
+    return term.epoch
+
+
+async def test_an_idle_workspace_stands_by_then_archives_itself(bench: Bench) -> None:
+    await bench.start(bench.with_settings(ttl_standby_seconds=2, ttl_archive_seconds=1))
+    workspace_id = await bench.create()
+    await bench.until_phase(workspace_id, Phase.RUNNING)
+    await bench.until_phase(workspace_id, Phase.STANDBY)
+    await bench.until_phase(workspace_id, Phase.ARCHIVED)
+    story = await bench.story(workspace_id)
+    assert any(line.startswith("expired: Idle since") for line in story)
+    assert any(line.startswith("expired: Standing by since") for line in story)
+
+
+async def test_activity_and_keep_until_hold_a_ttl_off(bench: Bench) -> None:
+    await bench.start()
+    workspace_id = await bench.create()
+    await bench.until_phase(workspace_id, Phase.RUNNING)
+    epoch = await take_office(bench)
+    redis = Redis.from_url(bench.settings.redis_url)
+    runner = TtlRunner(bench.engine, redis, TtlDefaults(600, 600), epoch)
+    later = datetime.now(UTC) + HOUR
+
+    await activity.flush(redis, {workspace_id: later.timestamp() - 10})
+    await runner.tick(later)
+    assert (await bench.get(workspace_id)).desired_state is DesiredState.RUNNING
+    assert await activity.read(redis) == {}
+
+    async with bench.engine.begin() as conn:
+        await gate.extend(conn, workspace_id, until=later + 3 * HOUR, actor="u1")
+    await runner.tick(later + 2 * HOUR)
+    assert (await bench.get(workspace_id)).desired_state is DesiredState.RUNNING
+    await runner.tick(later + 4 * HOUR)
+    assert (await bench.get(workspace_id)).desired_state is DesiredState.STANDBY
+    await redis.aclose()
+
+
+async def test_unreadable_activity_is_unknown_not_idle(bench: Bench) -> None:
+    await bench.start()
+    workspace_id = await bench.create()
+    await bench.until_phase(workspace_id, Phase.RUNNING)
+    epoch = await take_office(bench)
+    nowhere = Redis(unix_socket_path=str(bench.settings.data_dir / "no-redis.sock"))
+    runner = TtlRunner(bench.engine, nowhere, TtlDefaults(600, 600), epoch)
+    await runner.tick(datetime.now(UTC) + HOUR)
+    assert (await bench.get(workspace_id)).desired_state is DesiredState.RUNNING
+
+
+async def test_a_late_runner_changes_nothing(bench: Bench) -> None:
+    await bench.start()
+    workspace_id = await bench.create()
+    await bench.until_phase(workspace_id, Phase.RUNNING)
+    epoch = await take_office(bench)
+    redis = Redis.from_url(bench.settings.redis_url)
+    late = TtlRunner(bench.engine, redis, TtlDefaults(600, 600), epoch - 1)
+    with pytest.raises(StaleLeader):
+        await late.tick(datetime.now(UTC) + HOUR)
+    assert (await bench.get(workspace_id)).desired_state is DesiredState.RUNNING
+    await redis.aclose()
+
+
+async def test_gc_removes_a_replaced_archive_only_after_its_grace(bench: Bench) -> None:
+    await bench.start()
+    workspace_id = await bench.create()
+    await bench.until_phase(workspace_id, Phase.RUNNING)
+    first = await bench.reach(workspace_id, DesiredState.ARCHIVED)
+    await bench.reach(workspace_id, DesiredState.STANDBY)
+    second = await bench.reach(workspace_id, DesiredState.ARCHIVED)
+    epoch = await take_office(bench)
+    runner = GcRunner(bench.engine, bench.providers, RULES, epoch)
+    now = datetime.now(UTC)
+    assert await runner.tick(now) == 0
+    assert await runner.tick(now + HOUR) == 0
+    assert await runner.tick(now + 3 * HOUR) > 0
+    left = {item.key for item in await bench.providers.archives.list()}
+    assert left == {second.archive_key}
+    async with bench.engine.connect() as conn:
+        removed = await conn.scalar(
+            select(archives.c.removed_at).where(archives.c.archive_key == first.archive_key)
+        )
+    assert removed is not None
+
+
+async def test_the_trash_is_purged_after_its_retention_and_not_before(bench: Bench) -> None:
+    await bench.start()
+    workspace_id = await bench.create()
+    await bench.until_phase(workspace_id, Phase.RUNNING)
+    async with bench.engine.begin() as conn:
+        await gate.delete(conn, workspace_id, actor="u1")
+    await bench.until_phase(workspace_id, Phase.DELETED)
+    epoch = await take_office(bench)
+    runner = GcRunner(bench.engine, bench.providers, RULES, epoch)
+    now = datetime.now(UTC)
+    await runner.tick(now + 23 * HOUR)
+    assert (await bench.get(workspace_id)).purged_at is None
+    assert len(await bench.providers.archives.list()) == 1
+    await runner.tick(now + 25 * HOUR)
+    assert (await bench.get(workspace_id)).purged_at is not None
+    await runner.tick(now + 28 * HOUR)
+    assert await bench.providers.archives.list() == []
+
+
+async def test_gc_leaves_everything_alone_when_the_store_is_not_ours(bench: Bench) -> None:
+    await bench.start()
+    workspace_id = await bench.create(DesiredState.ARCHIVED)
+    await bench.until_phase(workspace_id, Phase.ARCHIVED)
+    epoch = await take_office(bench)
+    async with bench.engine.begin() as conn:
+        await conn.execute(update(workspaces).values(archive_key=None, archive_op_id=None))
+    marker = bench.settings.data_dir / "archives" / ".codehub-installation"
+    marker.write_text("another installation")
+    runner = GcRunner(bench.engine, bench.providers, RULES, epoch)
+    for hours in (0, 3, 100):
+        assert await runner.tick(datetime.now(UTC) + hours * HOUR) == 0
+    assert list((bench.settings.data_dir / "archives" / workspace_id).rglob("home.tar.zst"))
+
+
+async def test_a_cancelled_archive_leaves_the_home_where_it_is(bench: Bench) -> None:
+    await bench.start()
+    workspace_id = await bench.create(DesiredState.STANDBY)
+    await bench.until_phase(workspace_id, Phase.STANDBY)
+    home = await bench.home(workspace_id)
+    make_tree(home, seed=5)
+    big = home / "big"
+    with big.open("wb") as file:
+        for _ in range(64):
+            file.write(time.time_ns().to_bytes(8, "little") * (1 << 17))
+    before = tree_hash(home)
+    await bench.wish(workspace_id, DesiredState.ARCHIVED)
+    await bench.until(workspace_id, lambda w: w.operation is Operation.ARCHIVING)
+    async with bench.engine.begin() as conn:
+        await gate.cancel(conn, workspace_id, actor="u1")
+    rested = await bench.until(workspace_id, lambda w: w.operation is Operation.NONE)
+    if rested.phase is Phase.STANDBY:
+        assert rested.desired_state is DesiredState.STANDBY
+        assert rested.error_count == 0
+    await bench.until(workspace_id, lambda w: w.request is None)
+    async with bench.engine.begin() as conn:
+        await gate.wish(conn, workspace_id, DesiredState.STANDBY, actor="u1", limits=LIMITS)
+    await bench.until_phase(workspace_id, Phase.STANDBY)
+    assert tree_hash(home) == before
