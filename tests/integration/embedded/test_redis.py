@@ -1,0 +1,71 @@
+"""The embedded Redis."""
+
+import os
+import shutil
+import signal
+import stat
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+
+from codehub.embedded import redis
+from codehub.embedded.process import wait_until, working_in
+from codehub.embedded.redis import EmbeddedRedis
+from tests.services import TOOLS_DIR, short_temp_dir
+
+
+@pytest.fixture
+async def data_dir() -> AsyncIterator[Path]:
+    path = short_temp_dir()
+    yield path
+    for pid in working_in(path / "redis", "redis-server"):
+        os.kill(pid, signal.SIGKILL)
+    assert wait_until(lambda: not working_in(path / "redis", "redis-server"), 10)
+    shutil.rmtree(path)
+
+
+async def test_it_is_private_new_enough_and_listens_on_no_port(data_dir: Path) -> None:
+    server = EmbeddedRedis(data_dir, TOOLS_DIR)
+    await server.start()
+    client = Redis.from_url(server.url)
+    assert (await client.config_get("port"))["port"] == "0"
+    await client.zadd("activity", {"w": 5})
+    assert await client.zadd("activity", {"w": 3}, gt=True) == 0
+    assert await client.zscore("activity", "w") == 5
+    await client.aclose()
+    assert stat.S_IMODE((data_dir / "run" / "redis").stat().st_mode) == 0o700
+    assert redis.url_of(data_dir) == server.url
+    server.stop()
+
+
+async def test_activity_survives_an_orderly_restart(data_dir: Path) -> None:
+    server = EmbeddedRedis(data_dir, TOOLS_DIR)
+    for expected in (None, b"1"):
+        await server.start()
+        client = Redis.from_url(server.url)
+        assert await client.get("seen") == expected
+        await client.set("seen", 1)
+        await client.aclose()
+        server.stop()
+
+
+async def test_a_server_whose_up_was_killed_is_replaced(data_dir: Path) -> None:
+    first, second = EmbeddedRedis(data_dir, TOOLS_DIR), EmbeddedRedis(data_dir, TOOLS_DIR)
+    await first.start()
+    await second.start()
+    assert first.process is not None and second.process is not None
+    assert first.process.wait(10) == 0
+    assert working_in(data_dir / "redis", "redis-server") == [second.process.pid]
+    second.stop()
+
+
+async def test_a_killed_server_starts_again(data_dir: Path) -> None:
+    server = EmbeddedRedis(data_dir, TOOLS_DIR)
+    await server.start()
+    assert server.process is not None
+    server.process.kill()
+    server.process.wait()
+    await server.start()
+    server.stop()
