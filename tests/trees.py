@@ -119,7 +119,16 @@ def _make_sparse_files(path: Path, rng: random.Random) -> None:
 
 def _make_odd_names(path: Path, rng: random.Random) -> None:
     root = os.fsencode(path)
-    names = [b"\xff\xfe\x80", b"new\nline", b"tail\n", b" ", b"-rf", b"back\\slash", b"tab\t", "한글".encode()]
+    names = [
+        b"\xff\xfe\x80",
+        b"new\nline",
+        b"tail\n",
+        b" ",
+        b"-rf",
+        b"back\\slash",
+        b"tab\t",
+        "한글".encode(),
+    ]
     names += [b"n" * 255, b"a=b", b"%41", b"GNUSparseFile.0", b"PaxHeaders", b"quote'\""]
     for name in names:
         with open(os.path.join(root, name), "wb") as file:
@@ -139,7 +148,7 @@ def _make_attributes(path: Path) -> None:
     except OSError:
         return
     acl = bytes.fromhex(
-        "02000000" "01000600ffffffff" "02000400d2040000" "04000400ffffffff" "10000400ffffffff" "20000000ffffffff"
+        "0200000001000600ffffffff02000400d204000004000400ffffffff10000400ffffffff20000000ffffffff"
     )
     os.setxattr(target, "system.posix_acl_access", acl)
     os.setxattr(path / "empty", "system.posix_acl_default", acl)
@@ -148,7 +157,11 @@ def _make_attributes(path: Path) -> None:
 
 
 def _make_odd_times(path: Path) -> None:
-    for name, time in [("ancient", -1_000_000_000_500_000_000), ("epoch", 0), ("future", 7_000_000_000_000_000_001)]:
+    for name, time in [
+        ("ancient", -1_000_000_000_500_000_000),
+        ("epoch", 0),
+        ("future", 7_000_000_000_000_000_001),
+    ]:
         (path / name).write_text(name)
         os.utime(path / name, ns=(time, time))
 
@@ -162,7 +175,7 @@ def _make_odd_owners(path: Path) -> None:
 
 
 def _make_locked_folder(path: Path) -> None:
-    """Only root can look into a folder without permissions; for others it would be a file they cannot read."""
+    """Only root can look into a folder without permissions; for others it would be unreadable."""
     if os.geteuid() != 0:
         return
     (path / "locked").mkdir()

@@ -65,7 +65,7 @@ class Packing:
         self._home = home
         self._locks = locks
         self._on_progress = on_progress
-        self._check = TarCheck(leave_out_special=True)
+        self._check = TarCheck(making=True)
         self._hash = hashlib.sha256()
         self.bytes = 0
         self.left_out: list[str] = []
@@ -108,6 +108,7 @@ class Packing:
         self._judge(tar.wait(), said)
         self._check.finish()
         self._check_holes()
+        yield from chunker.compress(self._check.ending())
         yield from chunker.finish()  # type: ignore[no-untyped-call]
 
     def _judge(self, code: int, said: IO[bytes]) -> None:
@@ -144,7 +145,7 @@ def unpack(
     on_progress: OnProgress,
 ) -> None:
     """Fill an empty directory from an archive that is exactly what `fact` says; otherwise raise."""
-    check = TarCheck(leave_out_special=False, max_entries=fact.entries, max_bytes=fact.unpacked)
+    check = TarCheck(making=False, max_entries=fact.entries, max_bytes=fact.unpacked)
     digest = hashlib.sha256()
     with tempfile.TemporaryFile() as said:
         tar = spawn(_tar_extract(target), locks=locks, stdin=PIPE, stderr=said.fileno())

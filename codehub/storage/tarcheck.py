@@ -1,25 +1,23 @@
 """Every header of a tar stream is checked before a byte of it goes on."""
 
-from collections.abc import Iterator
 from hashlib import blake2b
 
 from codehub.storage.errors import CorruptedArchive
 from codehub.storage.tarheader import BLOCK, DIRECTORY, HARD_LINK, SPECIAL, Entry, NotOurs, read_entry
 
 _ZEROS = bytes(BLOCK)
+_RECORD = 20 * BLOCK
 
 
 class TarCheck:
     """A filter for a tar stream: bytes go in, approved bytes come out, anything doubtful raises.
 
-    When an archive is made, `leave_out_special` drops pipes and devices (and hard links to them) from the
-    stream and remembers their names; when one is restored, they are refused.
+    When an archive is restored, pipes and devices are refused. When one is `making`, they (and hard links to
+    them) are dropped from the stream and their names remembered, and `ending` replaces what tar pads with.
     """
 
-    def __init__(
-        self, *, leave_out_special: bool, max_entries: int | None = None, max_bytes: int | None = None
-    ) -> None:
-        self._leave_out_special = leave_out_special
+    def __init__(self, *, making: bool, max_entries: int | None = None, max_bytes: int | None = None) -> None:
+        self._making = making
         self._max_entries = max_entries
         self._max_bytes = max_bytes
         self._carry = b""
@@ -58,6 +56,15 @@ class TarCheck:
         if self._zero_blocks < 2 or self._carry or self._content_left:
             raise CorruptedArchive("the tar stream is cut off")
 
+    def ending(self) -> bytes:
+        """The end of an archive that is being made, after `finish`.
+
+        A plain `tar` reads records of 20 blocks and leaves early: more than one would break `zstd`'s pipe.
+        """
+        end = bytes(2 * BLOCK + -(self.bytes + 2 * BLOCK) % _RECORD)
+        self.bytes += len(end)
+        return end
+
     def _count(self, approved: list[memoryview]) -> None:
         self.bytes += sum(len(piece) for piece in approved)
         if self._max_bytes is not None and self.bytes > self._max_bytes:
@@ -72,7 +79,7 @@ class TarCheck:
         if len(data) - position < BLOCK:
             return None
         if self._zero_blocks or data.startswith(_ZEROS, position):
-            return self._end(data, position), True
+            return self._end(data, position), not self._making
         entry = read_entry(data, position)
         if entry is None:
             return None
@@ -119,17 +126,10 @@ class TarCheck:
             raise NotOurs(f"the path {entry.path!r} does not lie in a directory of the archive")
 
     def _leave_out(self, entry: Entry, name: bytes) -> None:
-        if not self._leave_out_special:
+        if not self._making:
             raise NotOurs(f"{entry.path!r} is a pipe or a device")
         self._left_out.add(name)
         self.left_out.append(entry.path)
-
-
-def through(check: TarCheck, chunks: Iterator[bytes]) -> Iterator[memoryview]:
-    """A whole stream through a check."""
-    for chunk in chunks:
-        yield from check.feed(chunk)
-    check.finish()
 
 
 def _digest(path: bytes) -> bytes:

@@ -1,0 +1,175 @@
+"""An archive holds the whole home, opens with plain tools, and anything else than itself is refused."""
+
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from codehub.domain.observation import ArchiveFact
+from codehub.storage.codec import Packing, unpack
+from codehub.storage.errors import CorruptedArchive, Unpackable
+from tests.trees import make_tree, snapshot, tree_hash
+
+
+def pack(home: Path) -> tuple[bytes, ArchiveFact, Packing]:
+    packing = Packing(home, [], lambda done, files: None)
+    data = b"".join(packing)
+    fact = ArchiveFact(
+        "w", "a", "w/a/home.tar.zst", packing.sha256, packing.bytes, packing.unpacked, packing.entries
+    )
+    return data, fact, packing
+
+
+def restore(data: bytes, fact: ArchiveFact, target: Path) -> None:
+    target.mkdir(mode=0o700)
+    pieces = (memoryview(data)[start : start + 10_000] for start in range(0, len(data), 10_000))
+    unpack(pieces, fact, target, [], lambda done, files: None)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    make_tree(tmp_path / "home", seed=7)
+    yield tmp_path / "home"
+    subprocess.run(["chmod", "-R", "u+rwx", tmp_path], check=True)
+
+
+def test_a_home_comes_back_with_every_property(home: Path, tmp_path: Path) -> None:
+    data, fact, packing = pack(home)
+    restore(data, fact, tmp_path / "restored")
+    assert snapshot(tmp_path / "restored") == snapshot(home)
+    assert packing.left_out == []
+
+
+def test_sparse_files_stay_sparse(home: Path, tmp_path: Path) -> None:
+    data, fact, _ = pack(home)
+    restore(data, fact, tmp_path / "restored")
+    for name in ("sparse", "hole"):
+        assert (tmp_path / "restored" / name).stat().st_blocks <= (home / name).stat().st_blocks
+    assert fact.unpacked < 10_000_000
+
+
+def test_plain_zstd_and_tar_open_it(home: Path, tmp_path: Path) -> None:
+    data, _, _ = pack(home)
+    (tmp_path / "a.tar.zst").write_bytes(data)
+    (tmp_path / "plain").mkdir()
+    command = "zstd -dc a.tar.zst | tar -x -p --numeric-owner --xattrs --xattrs-include='*' -C plain"
+    subprocess.run(["bash", "-o", "pipefail", "-c", command], cwd=tmp_path, check=True)
+    assert tree_hash(tmp_path / "plain") == tree_hash(home)
+
+
+def test_an_empty_home_comes_back_empty(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir(mode=0o700)
+    data, fact, _ = pack(tmp_path / "home")
+    restore(data, fact, tmp_path / "restored")
+    assert tree_hash(tmp_path / "restored") == tree_hash(tmp_path / "home")
+    assert fact.entries == 1
+
+
+def test_sockets_and_pipes_are_left_out_and_named(home: Path, tmp_path: Path) -> None:
+    before = tree_hash(home)
+    times = home.stat()
+    os.mkfifo(home / "pipe")
+    os.link(home / "pipe", home / "pipe too")
+    listener = socket.socket(socket.AF_UNIX)
+    directory = os.open(home, os.O_RDONLY)
+    listener.bind(f"/proc/self/fd/{directory}/so\ncket")
+    os.utime(home, ns=(times.st_atime_ns, times.st_mtime_ns))
+    data, fact, packing = pack(home)
+    listener.close()
+    os.close(directory)
+    restore(data, fact, tmp_path / "restored")
+    assert packing.left_out == ["./pipe", "./pipe too", "./so\\ncket"]
+    assert tree_hash(tmp_path / "restored") == before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make devices")
+def test_devices_are_left_out_and_named(home: Path) -> None:
+    os.mknod(home / "null", 0o020600, os.makedev(1, 3))
+    assert pack(home)[2].left_out == ["./null"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root can read everything")
+def test_a_file_that_cannot_be_read_fails_the_archive(home: Path) -> None:
+    (home / "unreadable").write_text("x")
+    (home / "unreadable").chmod(0)
+    with pytest.raises(Unpackable, match="Permission denied"):
+        pack(home)
+
+
+def test_a_file_that_changes_while_it_is_read_fails_the_archive(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    log = tmp_path / "home" / "log"
+    log.write_bytes(os.urandom(8 << 20))
+    chunks = iter(Packing(tmp_path / "home", [], lambda done, files: os.truncate(log, 10)))
+    with pytest.raises(Unpackable, match="log"):
+        list(chunks)
+
+
+def test_a_path_too_long_to_restore_fails_the_archive(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    directory = os.open(tmp_path / "home", os.O_RDONLY)
+    for _ in range(17):
+        os.mkdir("n" * 250, dir_fd=directory)
+        below = os.open("n" * 250, os.O_RDONLY, dir_fd=directory)
+        os.close(directory)
+        directory = below
+    os.close(directory)
+    with pytest.raises(Unpackable, match="longer than a system can open"):
+        pack(tmp_path / "home")
+    subprocess.run(["rm", "-rf", tmp_path / "home"], check=True)
+
+
+def test_a_vanished_home_fails_the_archive(tmp_path: Path) -> None:
+    with pytest.raises((Unpackable, OSError)):
+        pack(tmp_path / "gone")
+
+
+def frame(data: bytes) -> bytes:
+    return zstandard.ZstdCompressor().compress(data)
+
+
+DAMAGE = {
+    "truncated": lambda data: data[: len(data) // 2],
+    "truncated by one byte": lambda data: data[:-1],
+    "empty": lambda data: b"",
+    "flipped bit": lambda data: data[:5000] + bytes([data[5000] ^ 1]) + data[5001:],
+    "flipped bit in the frame header": lambda data: bytes([data[0] ^ 1]) + data[1:],
+    "trailing data": lambda data: data + b"x",
+    "second frame": lambda data: data + frame(b"x"),
+    "empty second frame": lambda data: data + frame(b""),
+    "skippable frame": lambda data: data + b"\x50\x2a\x4d\x18\x00\x00\x00\x00",
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_archive_is_refused(name: str, home: Path, tmp_path: Path) -> None:
+    data, fact, _ = pack(home)
+    with pytest.raises(CorruptedArchive):
+        restore(DAMAGE[name](data), fact, tmp_path / "restored")
+
+
+def test_an_archive_that_is_not_as_declared_is_refused(home: Path, tmp_path: Path) -> None:
+    data, fact, _ = pack(home)
+    for number, wrong in enumerate(
+        [
+            replace(fact, sha256="0" * 64),
+            replace(fact, unpacked=fact.unpacked - 1),
+            replace(fact, unpacked=fact.unpacked + 1),
+            replace(fact, entries=fact.entries - 1),
+            replace(fact, entries=fact.entries + 1),
+        ]
+    ):
+        with pytest.raises(CorruptedArchive):
+            restore(data, wrong, tmp_path / f"restored-{number}")
+
+
+def test_a_bomb_is_stopped_at_the_declared_size(tmp_path: Path) -> None:
+    bomb = frame(bytes(200 << 20))
+    fact = ArchiveFact("w", "a", "k", "0" * 64, len(bomb), 1 << 20, 10)
+    with pytest.raises(CorruptedArchive, match="more bytes"):
+        restore(bomb, fact, tmp_path / "restored")

@@ -1,0 +1,247 @@
+"""A restore refuses every tar stream that could do anything but fill its own directory."""
+
+import io
+import tarfile
+
+import pytest
+
+from codehub.storage.errors import CorruptedArchive
+from codehub.storage.tarcheck import TarCheck
+from codehub.storage.tarheader import BLOCK, parse_pax
+
+
+def entry(name: str, kind: bytes = tarfile.REGTYPE, **fields: object) -> tuple[tarfile.TarInfo, bytes]:
+    info = tarfile.TarInfo(name)
+    info.type = kind
+    content = fields.pop("content", b"")
+    assert isinstance(content, bytes)
+    info.size = len(content)
+    for field, value in fields.items():
+        setattr(info, field, value)
+    return info, content
+
+
+HOME = entry("./", tarfile.DIRTYPE)
+
+
+def stream(*entries: tuple[tarfile.TarInfo, bytes], end: bytes = bytes(2 * BLOCK)) -> bytes:
+    """A stream of headers as given: unlike tarfile's own writer, this keeps `./` and doubtful names."""
+    parts = []
+    for info, content in entries:
+        parts.append(_headers(info))
+        parts.append(content + bytes(-len(content) % BLOCK))
+    return b"".join(parts) + end
+
+
+def _headers(info: tarfile.TarInfo) -> bytes:
+    fields = info.get_info()
+    fields["name"] = info.name
+    pax = dict(info.pax_headers)
+    header = tarfile.TarInfo._create_header(fields, tarfile.USTAR_FORMAT, "ascii", "surrogateescape")
+    if not pax:
+        return header
+    return (
+        pax_block(b"".join(record(key.encode(), value.encode("latin-1")) for key, value in pax.items()))
+        + header
+    )
+
+
+def record(key: bytes, value: bytes) -> bytes:
+    body = b" " + key + b"=" + value + b"\n"
+    length = len(body)
+    while len(str(length)) + len(body) != length:
+        length = len(str(length)) + len(body)
+    return str(length).encode() + body
+
+
+def pax_block(data: bytes) -> bytes:
+    info = tarfile.TarInfo("./PaxHeaders/x")
+    info.type = b"x"
+    info.size = len(data)
+    header = tarfile.TarInfo._create_header(info.get_info(), tarfile.USTAR_FORMAT, "ascii", "surrogateescape")
+    return header + data + bytes(-len(data) % BLOCK)
+
+
+def with_prefix(data: bytes, prefix: bytes) -> bytes:
+    block = bytearray(data[:BLOCK])
+    block[345 : 345 + len(prefix)] = prefix
+    block[148:156] = b" " * 8
+    block[148:156] = b"%06o\0 " % sum(block)
+    return bytes(block) + data[BLOCK:]
+
+
+def feed(data: bytes, step: int = 1 << 20, **limits: int) -> tuple[bytes, TarCheck]:
+    check = TarCheck(making=False, **limits)
+    out = io.BytesIO()
+    for start in range(0, len(data), step):
+        for piece in check.feed(data[start : start + step]):
+            out.write(piece)
+    check.finish()
+    return out.getvalue(), check
+
+
+@pytest.mark.parametrize("step", [1, 7, 511, 512, 513, 1 << 20])
+def test_a_good_stream_passes_unchanged_however_it_is_cut(step: int) -> None:
+    data = stream(
+        HOME,
+        entry("./a", content=b"x" * 700),
+        entry("./d/", tarfile.DIRTYPE),
+        entry("./d/long", pax_headers={"path": "./d/" + "n" * 200}, content=b"y"),
+        entry("./d/link", tarfile.SYMTYPE, linkname="/anywhere/../at/all"),
+        entry("./hard", tarfile.LNKTYPE, linkname="./a"),
+    )
+    out, check = feed(data, step)
+    assert out == data
+    assert (check.entries, check.bytes) == (6, len(data))
+
+
+def sparse(map_text: bytes, size: int, realsize: str, **more: str) -> tuple[tarfile.TarInfo, bytes]:
+    pax = {
+        "GNU.sparse.major": "1",
+        "GNU.sparse.minor": "0",
+        "GNU.sparse.name": "./s",
+        "GNU.sparse.realsize": realsize,
+    }
+    body = map_text + bytes(-len(map_text) % BLOCK)
+    return entry("./GNUSparseFile.1/s", content=body + bytes(size), pax_headers=pax | more)
+
+
+def test_a_sparse_file_passes() -> None:
+    data = stream(HOME, sparse(b"2\n512\n512\n4096\n0\n", 512, "4096"), entry("./after"))
+    assert feed(data, 100)[0] == data
+
+
+HOSTILE = {
+    "absolute path": stream(HOME, entry("/etc/passwd")),
+    "path without ./": stream(HOME, entry("a")),
+    "dot dot": stream(HOME, entry("./../a")),
+    "dot dot inside": stream(HOME, entry("./d/", tarfile.DIRTYPE), entry("./d/../a")),
+    "dot dot in pax": stream(HOME, entry("./a", pax_headers={"path": "./../a"})),
+    "dot inside": stream(HOME, entry("././a")),
+    "double slash": stream(HOME, entry(".//a")),
+    "through a symlink": stream(HOME, entry("./l", tarfile.SYMTYPE, linkname="/tmp"), entry("./l/a")),
+    "symlink replaces a directory": stream(
+        HOME, entry("./d/", tarfile.DIRTYPE), entry("./d", tarfile.SYMTYPE, linkname="/tmp"), entry("./d/a")
+    ),
+    "directory over a symlink": stream(
+        HOME, entry("./l", tarfile.SYMTYPE, linkname="/tmp"), entry("./l/", tarfile.DIRTYPE), entry("./l/a")
+    ),
+    "file over a symlink": stream(HOME, entry("./l", tarfile.SYMTYPE, linkname="/tmp/x"), entry("./l")),
+    "through a hard link to a symlink": stream(
+        HOME,
+        entry("./l", tarfile.SYMTYPE, linkname="/tmp"),
+        entry("./h", tarfile.LNKTYPE, linkname="./l"),
+        entry("./h/a"),
+    ),
+    "hard link out": stream(HOME, entry("./h", tarfile.LNKTYPE, linkname="/etc/passwd")),
+    "hard link up": stream(HOME, entry("./h", tarfile.LNKTYPE, linkname="./../../etc/passwd")),
+    "hard link to nothing": stream(HOME, entry("./h", tarfile.LNKTYPE, linkname="./later"), entry("./later")),
+    "hard link to a directory": stream(
+        HOME, entry("./d/", tarfile.DIRTYPE), entry("./h", tarfile.LNKTYPE, linkname="./d")
+    ),
+    "hard link with content": stream(
+        HOME, entry("./a"), entry("./h", tarfile.LNKTYPE, linkname="./a", content=b"data")
+    ),
+    "directory with content": stream(HOME, entry("./d/", tarfile.DIRTYPE, content=b"data")),
+    "character device": stream(HOME, entry("./c", tarfile.CHRTYPE)),
+    "block device": stream(HOME, entry("./b", tarfile.BLKTYPE)),
+    "pipe": stream(HOME, entry("./p", tarfile.FIFOTYPE)),
+    "contiguous file": stream(HOME, entry("./p", tarfile.CONTTYPE)),
+    "old file": stream(HOME, entry("./p", tarfile.AREGTYPE)),
+    "GNU long name": stream(HOME, entry("././@LongLink", tarfile.GNUTYPE_LONGNAME, content=b"x")),
+    "global pax header": stream(HOME, entry("./g", tarfile.XGLTYPE, content=record(b"path", b"/etc/passwd"))),
+    "same path twice": stream(HOME, entry("./a"), entry("./a")),
+    "home twice": stream(HOME, HOME),
+    "missing parent": stream(HOME, entry("./d/a")),
+    "no home": stream(entry("./a")),
+    "file with a slash": stream(HOME, entry("./d/")),
+    "directory without a slash": stream(HOME, entry("./d", tarfile.DIRTYPE)),
+    "prefix": stream(HOME, end=with_prefix(stream(entry("./a")), b"/etc")),
+    "unknown pax key": stream(HOME, entry("./a", pax_headers={"GNU.dumpdir": "x"})),
+    "pax hdrcharset": stream(HOME, entry("./a", pax_headers={"hdrcharset": "BINARY"})),
+    "negative size": stream(HOME, entry("./a", pax_headers={"size": "-512"})),
+    "size in pax hides an entry": stream(HOME, entry("./a", pax_headers={"size": "512"}), entry("./b")),
+    "NUL in a pax path": stream(HOME, entry("./a", pax_headers={"path": "./a\0b"})),
+    "two pax headers": stream(HOME, end=pax_block(record(b"mtime", b"1")) * 2 + stream(entry("./a"))),
+    "pax key twice": stream(HOME, end=pax_block(record(b"mtime", b"1") * 2) + stream(entry("./a"))),
+    "pax header at the end": stream(HOME, end=pax_block(record(b"mtime", b"1")) + bytes(2 * BLOCK)),
+    "too long a path": stream(HOME, entry("./a", pax_headers={"path": "./" + "n/" * 2500 + "a"})),
+    "symlink to nothing": stream(HOME, entry("./l", tarfile.SYMTYPE, linkname="")),
+    "data after the end": stream(HOME) + stream(entry("./a")),
+    "one zero block, then more": stream(HOME, end=bytes(BLOCK) + stream(entry("./a"))),
+    "cut off in a header": stream(HOME)[:300],
+    "cut off in content": stream(HOME, entry("./a", content=b"x" * 5000))[:2000],
+    "cut off before the end": stream(HOME, end=b""),
+    "half an end": stream(HOME, end=bytes(BLOCK)),
+    "flipped bit in a header": stream(HOME).replace(b"ustar", b"ustas"),
+    "wrong checksum": stream(HOME).replace(b"./\0", b"./\1", 1),
+    "sparse map too large for its content": stream(HOME, sparse(b"1\n0\n1024\n", 512, "4096"), entry("./b")),
+    "sparse map too small for its content": stream(HOME, sparse(b"1\n0\n512\n", 1024, "4096")),
+    "sparse map beyond the file": stream(HOME, sparse(b"1\n4096\n512\n", 512, "4096")),
+    "sparse map backwards": stream(HOME, sparse(b"2\n1024\n512\n0\n512\n", 1024, "4096")),
+    "sparse map out of step": stream(HOME, sparse(b"2\n0\n100\n512\n412\n", 512, "4096")),
+    "sparse map with signs": stream(HOME, sparse(b"1\n-1\n512\n", 512, "4096")),
+    "sparse map that never ends": stream(HOME, sparse(b"9" * 40, 512, "4096")),
+    "sparse name out": stream(HOME, sparse(b"1\n0\n512\n", 512, "4096", **{"GNU.sparse.name": "../s"})),
+    "sparse version": stream(HOME, sparse(b"1\n0\n512\n", 512, "4096", **{"GNU.sparse.minor": "1"})),
+    "sparse link": stream(
+        HOME, entry("./l", tarfile.SYMTYPE, linkname="x", pax_headers={"GNU.sparse.name": "./l"})
+    ),
+}
+
+
+@pytest.mark.parametrize("step", [100, 1 << 20])
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_stream_is_refused(name: str, step: int) -> None:
+    with pytest.raises(CorruptedArchive):
+        feed(HOSTILE[name], step)
+
+
+def test_nothing_of_a_hostile_entry_goes_on_before_it_is_refused() -> None:
+    check = TarCheck(making=False)
+    passed = b""
+    with pytest.raises(CorruptedArchive):
+        for byte in stream(HOME, entry("./ok", content=b"fine"), entry("/etc/passwd", content=b"bad")):
+            passed += b"".join(check.feed(bytes([byte])))
+    assert passed == stream(HOME, entry("./ok", content=b"fine"), end=b"")
+
+
+def test_more_entries_or_bytes_than_declared_are_refused() -> None:
+    data = stream(HOME, entry("./a", content=b"x" * 600))
+    feed(data, max_entries=2, max_bytes=len(data))
+    with pytest.raises(CorruptedArchive, match="more entries"):
+        feed(data, max_entries=1, max_bytes=len(data))
+    with pytest.raises(CorruptedArchive, match="more bytes"):
+        feed(data, max_entries=2, max_bytes=len(data) - 1)
+
+
+def test_pipes_devices_and_links_to_them_are_left_out_of_an_archive_that_is_made() -> None:
+    check = TarCheck(making=True)
+    data = stream(
+        HOME,
+        entry("./a", content=b"x" * 600),
+        entry("./pipe", tarfile.FIFOTYPE, pax_headers={"mtime": "1.5"}),
+        entry("./device", tarfile.CHRTYPE),
+        entry("./link", tarfile.LNKTYPE, linkname="./pipe"),
+        entry("./z"),
+    )
+    out = b"".join(check.feed(data))
+    check.finish()
+    assert out == stream(HOME, entry("./a", content=b"x" * 600), entry("./z"), end=b"")
+    assert check.ending() == bytes(10_240 - len(out))
+    assert check.bytes == 10_240
+    assert check.left_out == [b"./pipe", b"./device", b"./link"]
+    assert check.entries == 3
+
+
+def test_pax_values_may_hold_any_byte() -> None:
+    value = b"line\nbreak = \0 nul"
+    assert parse_pax(record(b"SCHILY.xattr.user.a", value)) == {b"SCHILY.xattr.user.a": value}
+
+
+@pytest.mark.parametrize(
+    "data", [b"5 a=", b"99 mtime=1\n", b"mtime=1\n", b"011 mtime=1\n", b"9 mtime1\n", b"0 \n"]
+)
+def test_malformed_pax_records_are_refused(data: bytes) -> None:
+    with pytest.raises(CorruptedArchive):
+        parse_pax(data)
