@@ -1,0 +1,48 @@
+"""The CSRF rule of the specification, as a table."""
+
+import pytest
+
+from codehub.api.csrf import is_foreign, origin_of
+
+OWN = "https://codehub.example.com"
+
+
+@pytest.mark.parametrize(
+    ("fetch_site", "origin", "foreign"),
+    [
+        (None, None, False),
+        ("same-origin", None, False),
+        ("none", None, False),
+        ("same-site", None, True),
+        ("cross-site", None, True),
+        ("", None, True),
+        ("Same-Origin", None, True),
+        (None, OWN, False),
+        (None, OWN + ":443", False),
+        (None, "https://CODEHUB.example.com", False),
+        (None, "http://codehub.example.com", True),
+        (None, "https://codehub.example.com:8443", True),
+        (None, "https://abc.codehub.example.com", True),
+        (None, "https://evil.example.com", True),
+        (None, "null", True),
+        (None, "", True),
+        (None, "https://codehub.example.com@evil.example.com", True),
+        (None, "https://[", True),
+        ("same-origin", OWN, False),
+        ("same-origin", "https://evil.example.com", True),
+        ("cross-site", OWN, True),
+    ],
+)
+def test_the_rule(fetch_site: str | None, origin: str | None, foreign: bool) -> None:
+    sites = [] if fetch_site is None else [fetch_site]
+    origins = [] if origin is None else [origin]
+    assert is_foreign(sites, origins, OWN) is foreign
+
+
+def test_one_foreign_header_among_several_is_enough() -> None:
+    assert is_foreign(["same-origin", "cross-site"], [], OWN)
+    assert is_foreign([], [OWN, "https://evil.example.com"], OWN)
+
+
+def test_a_port_that_is_the_default_is_the_same_origin() -> None:
+    assert origin_of("http://localhost") == origin_of("http://localhost:80")
