@@ -27,8 +27,8 @@ async def flush(redis: Redis, seen: Mapping[str, float]) -> None:
 
 
 async def read(redis: Redis) -> dict[str, float]:
-    members = await redis.zrange(KEY, 0, -1, withscores=True)
-    return {_text(member): float(score) for member, score in members}
+    members: list[tuple[bytes | str, float]] = await redis.zrange(KEY, 0, -1, withscores=True)  # type: ignore[assignment]
+    return {_text(member): score for member, score in members}
 
 
 async def remove(redis: Redis, carried: Mapping[str, float]) -> int:

@@ -54,7 +54,7 @@ class _Lookup:
 
 class _Cache(Generic[Key, Value]):
     def __init__(self, ask: Callable[[Key], Awaitable[Value | None]]) -> None:
-        self._ask = ask
+        self._ask: Callable[[Key], Awaitable[Value | None]] = ask
         self.known: dict[Key, Value] = {}
         self._asking: dict[Key, set[_Lookup]] = {}
 
@@ -110,10 +110,10 @@ class Directory:
     def channel_answered(self) -> None:
         self._answered_at = time.monotonic()
 
-    def visitor(self, id_hash: bytes) -> Visitor | None | Unknown:
+    def visitor(self, id_hash: bytes) -> Visitor | Unknown | None:
         return self._visitors.known.get(id_hash, UNKNOWN) if self.fresh else UNKNOWN
 
-    def route(self, workspace_id: str) -> Route | None | Unknown:
+    def route(self, workspace_id: str) -> Route | Unknown | None:
         return self._routes.known.get(workspace_id, UNKNOWN) if self.fresh else UNKNOWN
 
     async def load_visitor(self, id_hash: bytes) -> Visitor | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -10,7 +9,7 @@ from codehub import log
 from codehub.domain.images import Activity
 from codehub.gateway.framing import Body, FramingError, UntilCloseBody
 from codehub.gateway.head import RequestHead
-from codehub.gateway.response import MAX_RESPONSE_HEAD, BadResponse, ResponseHead, parse_response
+from codehub.gateway.response import MAX_RESPONSE_HEAD, BadResponseError, ResponseHead, parse_response
 from codehub.gateway.rewrite import response_for_client
 from codehub.gateway.tunnel import Tunnel
 from codehub.gateway.upstream import UpstreamConnection
@@ -70,8 +69,8 @@ class Exchange:
 
     @property
     def answered(self) -> bool:
-        """Whether the client has seen any of the response."""
-        return self._body is not None or self._interim > 0
+        """Whether the client has seen any of the final response."""
+        return self._body is not None
 
     def start(self) -> None:
         """A kept-alive connection may turn out to be dead, so it takes only what can be sent again."""
@@ -116,7 +115,7 @@ class Exchange:
                 self._switch(head, data)
             else:
                 self._begin(head, data)
-        except BadResponse as error:
+        except BadResponseError as error:
             self._fail(str(error))
 
     def upstream_lost(self, error: Exception | None) -> None:
@@ -163,7 +162,7 @@ class Exchange:
             end = data.find(b"\r\n\r\n") + 4
             if end < 4:
                 if len(data) > MAX_RESPONSE_HEAD:
-                    raise BadResponse("the response head is too large")
+                    raise BadResponseError("the response head is too large")
                 return None, data
             head, data = parse_response(data[:end]), data[end:]
             if head.status >= 200 or head.status == 101:
@@ -173,14 +172,14 @@ class Exchange:
     def _pass_interim(self, head: ResponseHead) -> None:
         self._interim += 1
         if self._interim > MAX_INTERIM:
-            raise BadResponse("too many interim responses")
+            raise BadResponseError("too many interim responses")
         if self._head.minor == 1:
             wire = response_for_client(head, from_workspace=bool(self.relay.workspace_id), close=False)
             self._client.transport.write(wire)
 
     def _begin(self, head: ResponseHead, data: bytes) -> None:
         if head.transfer_encoding and self._head.minor == 0:
-            raise BadResponse("a chunked response to HTTP/1.0")
+            raise BadResponseError("a chunked response to HTTP/1.0")
         body = head.body(self._head.method)
         until_close = isinstance(body, UntilCloseBody)
         self._keep = self._client.may_stay(self._head) and not until_close
@@ -216,7 +215,7 @@ class Exchange:
     def _switch(self, head: ResponseHead, data: bytes) -> None:
         """RFC 9110, 7.8: the upstream agreed to speak WebSocket."""
         if not self._head.wants_websocket or head.upgrade != b"websocket":
-            raise BadResponse("the upstream switched to a protocol that nobody asked for")
+            raise BadResponseError("the upstream switched to a protocol that nobody asked for")
         connection, self._upstream = self._upstream, None
         assert connection is not None
         self._over = True
@@ -242,6 +241,3 @@ class Exchange:
             self._client.abort()
         else:
             self._client.upstream_failed(self._head, self.relay)
-
-
-NO_DEADLINE: Final = math.inf

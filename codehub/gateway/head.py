@@ -11,7 +11,8 @@ _TARGET = re.compile(rb"[!-\"$-~]+")  # printable, without a fragment
 _LENGTH = re.compile(rb"[0-9]{1,18}")
 _HOST = re.compile(rb"(?:[a-zA-Z0-9._-]{1,253}|\[[0-9a-fA-F:.]{2,45}\])(?::[0-9]{1,5})?")
 _METHODS: Final = frozenset(
-    b"GET HEAD POST PUT PATCH DELETE OPTIONS PROPFIND PROPPATCH MKCOL COPY MOVE LOCK UNLOCK REPORT SEARCH".split()
+    b"GET HEAD POST PUT PATCH DELETE OPTIONS PROPFIND PROPPATCH MKCOL COPY MOVE LOCK UNLOCK REPORT "
+    b"SEARCH".split()
 )
 _SAFE: Final = frozenset((b"GET", b"HEAD", b"OPTIONS"))
 _ONCE: Final = frozenset(
@@ -21,7 +22,7 @@ _ONCE: Final = frozenset(
 """Fields that decide something here: two of them would leave open which one decides."""
 
 
-class BadRequest(Exception):
+class BadRequestError(Exception):
     """A request that two implementations could read in two ways; it goes no further."""
 
     def __init__(self, message: str, status: int = 400) -> None:
@@ -65,7 +66,7 @@ class RequestHead:
         name = name.lower()
         if name in self.fields:
             if name in _ONCE:
-                raise BadRequest(f"more than one {name.decode('ascii')} field")
+                raise BadRequestError(f"more than one {name.decode('ascii')} field")
             self.repeated.append((name, value))
         else:
             self.fields[name] = value
@@ -101,12 +102,14 @@ class RequestHead:
             return False
         if self.sends_fetch_metadata:
             fields = self.fields
-            return fields.get(b"sec-fetch-mode") == b"navigate" and fields.get(b"sec-fetch-dest") == b"document"
+            return (
+                fields.get(b"sec-fetch-mode") == b"navigate" and fields.get(b"sec-fetch-dest") == b"document"
+            )
         return b"text/html" in self.get(b"accept") and not self.wants_websocket
 
 
 def parse_head(data: bytes) -> RequestHead:
-    """The head in `data`, which ends with its empty line; BadRequest for everything that is not plain."""
+    """The head in `data`, which ends with its empty line; BadRequestError for everything that is not plain."""
     _check_lines(data)
     head = RequestHead()
     parser = httptools.HttpRequestParser(head)
@@ -115,11 +118,11 @@ def parse_head(data: bytes) -> RequestHead:
     except httptools.HttpParserUpgrade:
         pass  # the tunnel begins only when the upstream agrees
     except httptools.HttpParserCallbackError as error:
-        if isinstance(error.__context__, BadRequest):
+        if isinstance(error.__context__, BadRequestError):
             raise error.__context__ from None
         raise
     except httptools.HttpParserError as error:
-        raise BadRequest(f"not HTTP: {error}") from None
+        raise BadRequestError(f"not HTTP: {error}") from None
     head.method = parser.get_method()
     head.minor = _minor_version(parser.get_http_version())
     _check_line(head)
@@ -135,14 +138,14 @@ def looks_broken(data: bytes) -> bool:
 
 def _check_lines(data: bytes) -> None:
     if len(data.translate(None, _CONTROL)) != len(data):
-        raise BadRequest("a control character in the head")
+        raise BadRequestError("a control character in the head")
     ends = data.count(b"\r\n")
     if data.count(b"\n") != ends or data.count(b"\r") != ends:
-        raise BadRequest("a bare CR or LF in the head")
+        raise BadRequestError("a bare CR or LF in the head")
     if b"\n " in data or b"\n\t" in data:
-        raise BadRequest("a folded header line")
+        raise BadRequestError("a folded header line")
     if data[:1] in b"\r\n":
-        raise BadRequest("an empty line before the request")
+        raise BadRequestError("an empty line before the request")
 
 
 def _minor_version(version: str) -> int:
@@ -150,20 +153,20 @@ def _minor_version(version: str) -> int:
         return 1
     if version == "1.0":
         return 0
-    raise BadRequest("this HTTP version is not spoken here", 505)
+    raise BadRequestError("this HTTP version is not spoken here", 505)
 
 
 def _check_line(head: RequestHead) -> None:
     if head.method not in _METHODS:
-        raise BadRequest("this method is not known here")
+        raise BadRequestError("this method is not known here")
     host = head.fields.get(b"host")
     if not host or not _HOST.fullmatch(host):
-        raise BadRequest("no valid Host field")
+        raise BadRequestError("no valid Host field")
     head.host = host.decode("ascii").lower()
     if head.target[:1] != b"/":
         head.target = _origin_form(head.target, host)
     if not _TARGET.fullmatch(head.target):
-        raise BadRequest("this request target is not valid")
+        raise BadRequestError("this request target is not valid")
 
 
 def _origin_form(target: bytes, host: bytes) -> bytes:
@@ -171,7 +174,7 @@ def _origin_form(target: bytes, host: bytes) -> bytes:
     scheme, separator, rest = target.partition(b"://")
     authority, slash, path = rest.partition(b"/")
     if not separator or scheme.lower() not in (b"http", b"https") or authority.lower() != host.lower():
-        raise BadRequest("this request target is not valid")
+        raise BadRequestError("this request target is not valid")
     return slash + path or b"/"
 
 
@@ -181,13 +184,13 @@ def _check_framing(head: RequestHead) -> None:
     coding = head.fields.get(b"transfer-encoding")
     if coding is not None:
         if length is not None:
-            raise BadRequest("both Content-Length and Transfer-Encoding")
+            raise BadRequestError("both Content-Length and Transfer-Encoding")
         if coding.lower() != b"chunked" or head.minor == 0:
-            raise BadRequest("this Transfer-Encoding is not understood")
+            raise BadRequestError("this Transfer-Encoding is not understood")
         head.chunked = True
     elif length is not None:
         if not _LENGTH.fullmatch(length):
-            raise BadRequest("not a valid Content-Length")
+            raise BadRequestError("not a valid Content-Length")
         head.length = int(length)
 
 
@@ -199,4 +202,4 @@ def _check_connection(head: RequestHead) -> None:
         asks = head.fields[b"upgrade"].lower() == b"websocket"
         head.wants_websocket = asks and head.method == b"GET" and head.minor == 1
         if head.wants_websocket and head.has_body:
-            raise BadRequest("a WebSocket handshake has no body")
+            raise BadRequestError("a WebSocket handshake has no body")

@@ -25,7 +25,9 @@ class Reply:
         return head if head_only else head + self.body
 
 
-def error(status: int, code: str, message: str, *, close: bool = False, retry_after: int | None = None) -> Reply:
+def error(
+    status: int, code: str, message: str, *, close: bool = False, retry_after: int | None = None
+) -> Reply:
     """An error in the API's own form, for whatever is not a page."""
     body = json.dumps({"error": {"code": code, "message": message}}).encode()
     headers = [("Content-Type", "application/json"), ("Cache-Control", "no-store")]

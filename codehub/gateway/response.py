@@ -14,12 +14,21 @@ _LENGTH = re.compile(rb"[0-9]{1,18}")
 _BODYLESS: Final = frozenset((204, 304))
 
 
-class BadResponse(Exception):
+class BadResponseError(Exception):
     """The upstream's answer is not HTTP that can be passed on."""
 
 
 class ResponseHead:
-    __slots__ = ("connection", "length", "lines", "minor", "reason_line", "status", "transfer_encoding", "upgrade")
+    __slots__ = (
+        "connection",
+        "length",
+        "lines",
+        "minor",
+        "reason_line",
+        "status",
+        "transfer_encoding",
+        "upgrade",
+    )
 
     def __init__(self, minor: int, status: int, reason_line: bytes) -> None:
         self.minor = minor
@@ -57,7 +66,7 @@ _HOP_BY_HOP: Final = frozenset(
 def parse_response(data: bytes) -> ResponseHead:
     match = _GRAMMAR.fullmatch(data)
     if match is None:
-        raise BadResponse("the response head is not valid HTTP")
+        raise BadResponseError("the response head is not valid HTTP")
     lines = data[:-4].split(b"\r\n")
     head = ResponseHead(int(match[1]), int(match[2]), lines[0][9:])
     for line in lines[1:]:
@@ -70,7 +79,7 @@ def parse_response(data: bytes) -> ResponseHead:
                 _length(head, value.strip())
             head.lines.append((name, line))
     if head.transfer_encoding and (head.length is not None or head.minor == 0):
-        raise BadResponse("the response has two kinds of framing")
+        raise BadResponseError("the response has two kinds of framing")
     if head.connection:
         nominated = {option.strip() for option in head.connection.split(b",")} - {b"content-length"}
         head.lines = [(name, line) for name, line in head.lines if name not in nominated]
@@ -84,11 +93,11 @@ def _hop_by_hop(head: ResponseHead, name: bytes, value: bytes) -> None:
         head.upgrade = value.lower()
     elif name == b"transfer-encoding":
         if head.transfer_encoding or value.lower() != b"chunked":
-            raise BadResponse("the response's Transfer-Encoding is not understood")
+            raise BadResponseError("the response's Transfer-Encoding is not understood")
         head.transfer_encoding = b"chunked"
 
 
 def _length(head: ResponseHead, value: bytes) -> None:
     if head.length is not None or not _LENGTH.fullmatch(value):
-        raise BadResponse("the response's Content-Length is not valid")
+        raise BadResponseError("the response's Content-Length is not valid")
     head.length = int(value)

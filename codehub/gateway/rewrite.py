@@ -10,11 +10,14 @@ TOKEN_PREFIX: Final = b"chp_"
 
 # RFC 9110, 7.6.1, and every field by which a client could claim to be, or to have come, elsewhere.
 _DROPPED: Final = frozenset(
-    b"connection keep-alive proxy-connection proxy-authorization te trailer upgrade transfer-encoding http2-settings "
+    b"connection keep-alive proxy-connection proxy-authorization te trailer upgrade transfer-encoding "
+    b"http2-settings "
     b"forwarded x-forwarded-for x-forwarded-host x-forwarded-proto x-forwarded-port x-forwarded-server "
     b"x-forwarded-prefix x-real-ip x-original-url x-rewrite-url".split()
 )
-_NEVER_NOMINATED: Final = frozenset((b"host", b"content-length", b"transfer-encoding", b"cookie", b"authorization"))
+_NEVER_NOMINATED: Final = frozenset(
+    (b"host", b"content-length", b"transfer-encoding", b"cookie", b"authorization")
+)
 _MERGED: Final = frozenset((b"cookie", b"sec-websocket-extensions"))
 """Fields of which a workspace gets one line, after all of them were looked through."""
 

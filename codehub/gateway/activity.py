@@ -1,0 +1,146 @@
+"""Activity: what a person does, told from a tab that is merely open (ADR 0004)."""
+
+import asyncio
+import re
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from codehub import log
+from codehub.bus import activity as bus
+from codehub.domain.images import Activity
+from codehub.gateway.frames import FrameReader
+from codehub.gateway.head import RequestHead
+
+logger = log.get(__name__)
+
+CAPTURE: Final = 256 * 1024
+HEADER_ONLY: Final = 13
+"""VS Code's messages begin with 13 bytes; a frame of no more is a keepalive or an acknowledgement."""
+PRESENCE_LIMIT: Final = 1800.0
+"""Presence without any other sign is believed for so long: an endless progress notification holds it too."""
+_TAIL: Final = 64
+
+_TERMINAL = re.compile(
+    rb"remoteterminal.{0,4}?\$input|\$acceptTerminalInteraction|\$shellExecutionData", re.DOTALL
+)
+_EDITOR = re.compile(
+    rb"\$acceptModelChanged|\$acceptEditorPropertiesChanged|\$participateInSave|\$acceptModelSaved"
+    rb"|\$provideCompletionItems"
+)
+_PRESENCE = re.compile(rb"\$onDidChangeWindowActive.{0,16}?\[(true|false)", re.DOTALL)
+FORWARDED: Final = (b"/proxy/", b"/absproxy/")
+
+
+class Recorder:
+    """When each workspace was last used, until the next flush."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, float] = {}
+        self._watched: set[VsCodeInspector] = set()
+
+    def touch(self, workspace_id: str) -> None:
+        self._seen[workspace_id] = time.time()
+
+    def request(self, head: RequestHead, target: bytes, kind: Activity, workspace_id: str) -> None:
+        """VS Code fetches assets and pings by itself; pages, writes and forwarded ports are a person's."""
+        if head.wants_websocket:
+            return
+        if kind == "any" or head.is_navigation or not head.is_safe or target.startswith(FORWARDED):
+            self.touch(workspace_id)
+
+    def inspectors(self, kind: Activity, workspace_id: str) -> "Inspectors":
+        if not workspace_id:
+            return Inspectors()
+        if kind == "vscode":
+            inspector = VsCodeInspector(self, workspace_id)
+            self._watched.add(inspector)
+            return Inspectors(FrameReader(inspector.message, CAPTURE), vscode=inspector)
+
+        def count(_payload: bytes) -> None:
+            self.touch(workspace_id)
+
+        return Inspectors(FrameReader(count, 0), FrameReader(count, 0))
+
+    def unwatch(self, inspector: "VsCodeInspector") -> None:
+        self._watched.discard(inspector)
+
+    def collect(self) -> dict[str, float]:
+        """All that was seen since the last time."""
+        for inspector in self._watched:
+            if inspector.is_present():
+                self.touch(inspector.workspace_id)
+        seen, self._seen = self._seen, {}
+        return seen
+
+    def give_back(self, seen: dict[str, float]) -> None:
+        for workspace_id, at in seen.items():
+            self._seen[workspace_id] = max(at, self._seen.get(workspace_id, 0.0))
+
+    async def run(self, redis: Redis, interval: float) -> None:
+        while True:
+            await asyncio.sleep(interval)
+            await self.flush(redis)
+
+    async def flush(self, redis: Redis) -> None:
+        """What Redis does not take is kept for the next time."""
+        seen = self.collect()
+        try:
+            await bus.flush(redis, seen)
+        except (RedisError, OSError) as error:
+            logger.warning("activity could not be flushed", error=str(error), workspaces=len(seen))
+            self.give_back(seen)
+
+
+class VsCodeInspector:
+    """Reads one VS Code socket, client to server, for signs of a person.
+
+    The editor's own messages count unless the IDE has said that nobody is there: a file that changes on disk,
+    or an extension that edits, sends the same ones. The terminal counts always, its output included.
+    """
+
+    def __init__(self, recorder: Recorder, workspace_id: str) -> None:
+        self.workspace_id = workspace_id
+        self._recorder = recorder
+        self._present: bool | None = None
+        self._sign_at = 0.0
+        self._tail = b""
+
+    def message(self, payload: bytes) -> None:
+        if len(payload) <= HEADER_ONLY:
+            return
+        data = self._tail + payload
+        self._tail = data[-_TAIL:]
+        for found in _PRESENCE.finditer(data):
+            self._present = found[1] == b"true"
+            if self._present:
+                self._sign()
+        if _TERMINAL.search(data) or (self._present is not False and _EDITOR.search(data)):
+            self._sign()
+
+    def is_present(self) -> bool:
+        return self._present is True and time.monotonic() - self._sign_at < PRESENCE_LIMIT
+
+    def close(self) -> None:
+        self._recorder.unwatch(self)
+
+    def _sign(self) -> None:
+        self._tail = b""  # what was found is not found again in the next message
+        self._sign_at = time.monotonic()
+        self._recorder.touch(self.workspace_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Inspectors:
+    """What reads along with one tunnel, if anything."""
+
+    from_client: FrameReader | None = None
+    from_upstream: FrameReader | None = None
+    vscode: VsCodeInspector | None = None
+
+    def close(self) -> None:
+        if self.vscode is not None:
+            self.vscode.close()

@@ -1,0 +1,356 @@
+"""A client's connection: request heads in, decisions, and the bytes of what may pass."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Coroutine
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any, cast
+
+from codehub.gateway import reply
+from codehub.gateway.exchange import Exchange, Relay
+from codehub.gateway.framing import Body, FramingError, request_body
+from codehub.gateway.head import MAX_HEAD, BadRequestError, RequestHead, looks_broken, parse_head
+from codehub.gateway.live import Leave
+from codehub.gateway.reply import Reply
+from codehub.gateway.tunnel import Tunnel
+
+if TYPE_CHECKING:
+    from codehub.gateway.server import Gateway
+
+
+class State(Enum):
+    HEAD = auto()
+    """Between requests, or inside a request head."""
+    BODY = auto()
+    """The request's body is coming in."""
+    BUSY = auto()
+    """The whole request is here; its answer is not finished."""
+    TUNNEL = auto()
+    CLOSING = auto()
+    """All that is left is to send what was written; what comes in is thrown away."""
+
+
+class ClientConnection(asyncio.Protocol):
+    __slots__ = (
+        "_body",
+        "_buffer",
+        "_exchange",
+        "_held_for_buffer",
+        "_held_for_upstream",
+        "_leave",
+        "_request",
+        "_state",
+        "deadline",
+        "gateway",
+        "peer",
+        "transport",
+        "write_paused",
+    )
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+        self.transport: asyncio.Transport
+        self.peer = ""
+        self.deadline = math.inf
+        self.write_paused = False
+        self._state = State.HEAD
+        self._buffer = b""
+        self._request: RequestHead | None = None
+        self._body: Body | None = None
+        self._exchange: Exchange | Tunnel | None = None
+        self._leave: Leave | None = None
+        self._held_for_upstream = False
+        self._held_for_buffer = False
+
+    # The transport's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        name = transport.get_extra_info("peername")
+        self.peer = str(name[0]) if name else ""
+        self.deadline = self.gateway.now + self.gateway.timeouts.head
+        if not self.gateway.admit(self):
+            busy = reply.error(503, "TOO_MANY_REQUESTS", "Too many connections.", close=True, retry_after=5)
+            self._write_reply(busy, None)
+
+    def data_received(self, data: bytes) -> None:
+        if self._state is State.TUNNEL:
+            cast(Tunnel, self._exchange).client_data(data)
+        elif self._state is State.BODY:
+            self._on_body(data)
+        elif self._state is State.HEAD:
+            self._buffer += data
+            self._advance()
+        elif self._state is State.BUSY:
+            self._buffer += data
+            if len(self._buffer) > MAX_HEAD:
+                self._hold_for_buffer(True)
+
+    def eof_received(self) -> bool:
+        return False  # nobody is left to answer: closing ends the upstream's side as well
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._state = State.CLOSING
+        self.gateway.forget(self)
+        self._set_leave(None)
+        if self._exchange is not None:
+            self._exchange.client_lost()
+            self._exchange = None
+
+    def pause_writing(self) -> None:
+        self.write_paused = True
+        if self._exchange is not None:
+            self._exchange.client_writable(False)
+            self.deadline = self.gateway.now + self.gateway.timeouts.write
+
+    def resume_writing(self) -> None:
+        self.write_paused = False
+        if self._exchange is not None:
+            self._exchange.client_writable(True)
+            endless = self._answered or self._state is State.TUNNEL
+            self.deadline = math.inf if endless else self.gateway.now + self.gateway.timeouts.response
+
+    # The gateway's side
+
+    def expire(self) -> None:
+        """The deadline passed."""
+        if self._state is State.HEAD and self._buffer:
+            self._refuse(BadRequestError("the request took too long", 408))
+        elif self._state is State.BODY and not self.write_paused and not self._answered:
+            self._fail(reply.error(408, "TIMEOUT", "The request took too long.", close=True))
+        elif self._state is State.BUSY and not self.write_paused and not self._answered:
+            self._fail(reply.error(504, "UPSTREAM_UNAVAILABLE", "There was no answer in time.", close=True))
+        elif self._state is State.HEAD:
+            self._close()
+        else:
+            self.abort()
+
+    def revoke(self) -> None:
+        """The leave by which this connection is open was withdrawn."""
+        if self._state is State.BUSY and not self._answered:
+            self._fail(self.gateway.router.unavailable())
+        elif self._state is not State.CLOSING:
+            self._drop_exchange()
+            self._close()
+
+    def drain(self) -> None:
+        """The gateway stops: end what is idle or has no end; the rest says `Connection: close`."""
+        endless = isinstance(self._exchange, Exchange) and self._exchange.relay.is_stream
+        if (self._state is State.HEAD and not self._buffer) or self._state is State.TUNNEL or endless:
+            self._drop_exchange()
+            self._close()
+
+    def abort(self) -> None:
+        self._drop_exchange()
+        self._state = State.CLOSING
+        self.transport.abort()
+
+    # The exchange's side
+
+    @property
+    def request_done(self) -> bool:
+        return self._body is None or self._body.done
+
+    def may_stay(self, head: RequestHead) -> bool:
+        return head.keep_alive and not head.wants_websocket and not self.gateway.draining
+
+    def hold_for_upstream(self, hold: bool) -> None:
+        if hold != self._held_for_upstream:
+            self._held_for_upstream = hold
+            self._update_reading()
+
+    def upstream_ready(self) -> None:
+        self._hold_for_buffer(False)
+        if self._state is State.BODY and self._buffer:
+            data, self._buffer = self._buffer, b""
+            self._on_body(data)
+
+    def response_begun(self) -> None:
+        if not self.write_paused:
+            self.deadline = math.inf
+
+    def exchange_done(self, *, keep: bool) -> None:
+        self._exchange = None
+        self.hold_for_upstream(False)
+        if not keep or not self.request_done:
+            self._close()
+            return
+        self._next_request()
+        self._advance()
+
+    def upstream_failed(self, head: RequestHead, relay: Relay) -> None:
+        self._exchange = None
+        self._write_reply(self.gateway.router.unreachable(head, relay), head)
+        self._advance()
+
+    def tunnel_begins(self, tunnel: Tunnel) -> None:
+        self._state = State.TUNNEL
+        self._exchange = tunnel
+        self.deadline = math.inf
+        self._hold_for_buffer(False)
+        if self._buffer:
+            data, self._buffer = self._buffer, b""
+            tunnel.client_data(data)
+
+    def tunnel_ended(self) -> None:
+        self._exchange = None
+        self._close()
+
+    # Requests
+
+    def _advance(self) -> None:
+        """Take up the requests in the buffer, one after the other."""
+        while self._state is State.HEAD and self._buffer:
+            end = self._buffer.find(b"\r\n\r\n") + 4
+            if end < 4 or end > MAX_HEAD:
+                self._unfinished_head(too_large=end > MAX_HEAD or len(self._buffer) > MAX_HEAD)
+                return
+            data, self._buffer = self._buffer[:end], self._buffer[end:]
+            try:
+                head = parse_head(data)
+            except BadRequestError as error:
+                self._refuse(error)
+                return
+            self._take_up(head)
+
+    def _unfinished_head(self, *, too_large: bool) -> None:
+        if too_large:
+            self._refuse(BadRequestError("the request head is too large"))
+        elif looks_broken(self._buffer):
+            self._refuse(BadRequestError("a bare LF or NUL in the head"))
+        elif self._request is not None:
+            self._request = None
+            self.deadline = self.gateway.now + self.gateway.timeouts.head
+
+    def _take_up(self, head: RequestHead) -> None:
+        self._request = head
+        self._body = request_body(head.length, head.chunked) if head.has_body else None
+        self._state = State.BUSY
+        self.deadline = self.gateway.now + self.gateway.timeouts.response
+        decision = self.gateway.router.route(head, self.peer)
+        if isinstance(decision, Relay):
+            self._relay(head, decision)
+        elif isinstance(decision, Reply):
+            self._write_reply(decision, head)
+        else:
+            self.gateway.start(self._decide(head, decision))
+
+    async def _decide(self, head: RequestHead, errand: Coroutine[Any, Any, Relay | Reply]) -> None:
+        decision = await self.gateway.router.settle(errand, head)
+        if self._state is not State.BUSY or self._request is not head:
+            return  # the client went, or the time was over
+        if isinstance(decision, Relay):
+            self._relay(head, decision)
+        else:
+            self._write_reply(decision, head)
+            self._advance()
+
+    def _relay(self, head: RequestHead, relay: Relay) -> None:
+        self._set_leave((relay.session_hash, relay.workspace_id) if relay.session_hash else None)
+        exchange = self._exchange = Exchange(self, head, relay)
+        if self._body is not None:
+            self._state = State.BODY
+        exchange.start()
+
+    def _on_body(self, data: bytes) -> None:
+        exchange, body = self._exchange, self._body
+        assert body is not None
+        if not isinstance(exchange, Exchange) or not exchange.connected:
+            self._buffer += data
+            self._hold_for_buffer(True)
+            return
+        try:
+            taken = body.feed(data)
+        except FramingError as error:
+            self._fail(
+                reply.error(400, "BAD_REQUEST", f"The request body is not valid: {error}.", close=True)
+            )
+            return
+        if body.done:
+            self._state = State.BUSY
+            self._buffer = data[taken:]
+        if not exchange.answered:
+            timeouts = self.gateway.timeouts
+            self.deadline = self.gateway.now + (timeouts.response if body.done else timeouts.body)
+        exchange.send_body(data[:taken])
+
+    # Endings
+
+    @property
+    def _answered(self) -> bool:
+        return isinstance(self._exchange, Exchange) and self._exchange.answered
+
+    def _refuse(self, error: BadRequestError) -> None:
+        words = f"The request is not valid: {error}."
+        self._write_reply(reply.error(error.status, "BAD_REQUEST", words, close=True), None)
+
+    def _fail(self, answer: Reply) -> None:
+        """Give this answer instead of the upstream's, of which the client has seen nothing yet."""
+        if self._answered:
+            self.abort()
+            return
+        self._drop_exchange()
+        self._write_reply(answer, self._request)
+
+    def _write_reply(self, answer: Reply, head: RequestHead | None) -> None:
+        keep = head is not None and self.may_stay(head) and self.request_done and not answer.close
+        head_only = head is not None and head.method == b"HEAD"
+        self.transport.write(answer.wire(head_only=head_only, close=not keep))
+        if keep:
+            self._next_request()
+        else:
+            self._close(refused=head is None)
+
+    def _next_request(self) -> None:
+        self._state = State.HEAD
+        self._body = None
+        self.deadline = self.gateway.now + self.gateway.timeouts.idle
+        self._hold_for_buffer(False)
+
+    def _drop_exchange(self) -> None:
+        if self._exchange is not None:
+            exchange, self._exchange = self._exchange, None
+            exchange.client_lost()
+
+    def _close(self, *, refused: bool = False) -> None:
+        """Send what was written, and take in what the client still sends: a reset would lose the answer."""
+        unread = not self.request_done or refused
+        timeouts = self.gateway.timeouts
+        self._state = State.CLOSING
+        self._buffer = b""
+        self._held_for_upstream = self._held_for_buffer = False
+        if self.transport.is_closing():
+            return
+        if unread:
+            self.deadline = self.gateway.now + timeouts.linger
+            self.transport.resume_reading()
+            self.transport.write_eof()
+        else:
+            self.deadline = self.gateway.now + timeouts.write
+            self.transport.close()
+
+    # Flow control
+
+    def _hold_for_buffer(self, hold: bool) -> None:
+        if hold != self._held_for_buffer:
+            self._held_for_buffer = hold
+            self._update_reading()
+
+    def _update_reading(self) -> None:
+        if self.transport.is_closing():
+            return
+        if self._held_for_upstream or self._held_for_buffer:
+            self.transport.pause_reading()
+        else:
+            self.transport.resume_reading()
+
+    def _set_leave(self, leave: Leave | None) -> None:
+        if leave == self._leave:
+            return
+        if self._leave is not None:
+            self.gateway.live.discard(self, self._leave)
+        if leave is not None:
+            self.gateway.live.add(self, leave)
+        self._leave = leave

@@ -1,0 +1,127 @@
+"""The entrance of a workspace: the way in by ticket, and the pages while there is none."""
+
+from dataclasses import dataclass
+from typing import Protocol
+from urllib.parse import parse_qs, quote
+
+from codehub.bus.tickets import Ticket
+from codehub.domain.problems import OperationInProgress, Problem, RunningLimitExceeded, WorkspaceNotFound
+from codehub.domain.states import DesiredState, Operation, Phase
+from codehub.gateway import cookies, reply
+from codehub.gateway.config import Origins
+from codehub.gateway.directory import Directory
+from codehub.gateway.head import RequestHead
+from codehub.gateway.pages import Pages
+from codehub.gateway.reply import Reply
+from codehub.store.routes import Visitor
+
+
+class Tickets(Protocol):
+    async def issue(self, ticket: Ticket) -> str: ...
+
+    async def consume(self, token: str) -> Ticket | None: ...
+
+
+@dataclass(slots=True)
+class Visit:
+    """A request of a session for a workspace; `target` is what the workspace will see."""
+
+    head: RequestHead
+    peer: str
+    workspace_id: str
+    target: bytes
+    session_hash: bytes
+
+
+class Entrance:
+    def __init__(
+        self, origins: Origins, directory: Directory, tickets: Tickets, pages: Pages, cookie_key: bytes
+    ) -> None:
+        self._origins = origins
+        self._directory = directory
+        self._tickets = tickets
+        self._pages = pages
+        self._key = cookie_key
+
+    async def hand_over(self, visit: Visit) -> Reply:
+        """Send a checked session on to the workspace's own origin."""
+        host = self._origins.workspace_host(visit.workspace_id)
+        token = await self._tickets.issue(Ticket(visit.session_hash.hex(), visit.workspace_id, host))
+        to = quote(visit.target.decode(), safe="/")
+        origin = self._origins.workspace_origin(visit.workspace_id)
+        return reply.redirect(f"{origin}/.codehub/enter?ticket={token}&to={to}")
+
+    async def arrive(self, head: RequestHead, workspace_id: str, host: str) -> Reply:
+        """Exchange the ticket for the workspace-only cookie."""
+        path, _, query = head.target.decode().partition("?")
+        if path != "/.codehub/enter" or head.method != b"GET":
+            return reply.error(404, "NOT_FOUND", "There is nothing here.")
+        asked = parse_qs(query)
+        to = _local_path(asked.get("to", ["/"])[0])
+        ticket = await self._tickets.consume(asked.get("ticket", [""])[0])
+        if ticket is None or ticket.workspace_id != workspace_id or ticket.host != host:
+            return self._start_over(head, workspace_id, to)
+        session_hash = bytes.fromhex(ticket.session_hash)
+        visitor = await self._directory.load_visitor(session_hash)
+        if visitor is None:
+            return self._start_over(head, workspace_id, to)
+        cookie = self._cookie(session_hash, visitor, workspace_id, host)
+        return reply.redirect(f"{self._origins.workspace_origin(workspace_id)}{to}", ("Set-Cookie", cookie))
+
+    async def page(self, visit: Visit, visitor: Visitor) -> Reply:
+        """The page of a workspace that cannot be connected to now. This navigation may wake it."""
+        head = visit.head
+        situation = await self._directory.source.situation(visit.workspace_id)
+        if situation is None or situation.workspace.phase in (Phase.DELETING, Phase.DELETED):
+            return self._pages.missing(head)
+        workspace = situation.workspace
+        if workspace.operation is not Operation.NONE or workspace.request is not None:
+            return self._pages.loading(head, workspace)
+        if workspace.phase is Phase.ERROR:
+            return self._pages.error(head, situation)
+        if workspace.phase is Phase.STANDBY:
+            return await self._wake(visit, visitor)
+        if workspace.phase is Phase.RUNNING or workspace.desired_state is DesiredState.RUNNING:
+            return self._pages.loading(head, workspace)
+        if workspace.phase is Phase.ARCHIVED:
+            return self._pages.archived(head, workspace)
+        return self._pages.pending(head, workspace)
+
+    async def _wake(self, visit: Visit, visitor: Visitor) -> Reply:
+        problem: Problem | None = None
+        try:
+            await self._directory.source.wake(visit.workspace_id, visitor.username)
+        except WorkspaceNotFound:
+            return self._pages.missing(visit.head)
+        except RunningLimitExceeded as error:
+            running = await self._directory.source.running(visitor.user_id)
+            return self._pages.over_the_limit(visit.head, error.message, running)
+        except OperationInProgress:
+            problem = None  # the loading page asks again when it ends
+        except Problem as error:
+            problem = error
+        situation = await self._directory.source.situation(visit.workspace_id)
+        if situation is None:
+            return self._pages.missing(visit.head)
+        if problem is not None:
+            return self._pages.error(visit.head, situation)
+        return self._pages.loading(visit.head, situation.workspace)
+
+    def _start_over(self, head: RequestHead, workspace_id: str, to: str) -> Reply:
+        """A ticket that is used up, too old or someone else's: the entrance gives a new one."""
+        if head.is_navigation:
+            return reply.redirect(f"{self._origins.platform}/w/{workspace_id}{to}")
+        return reply.error(401, "UNAUTHORIZED", "This ticket is not valid, or no longer.")
+
+    def _cookie(self, session_hash: bytes, visitor: Visitor, workspace_id: str, host: str) -> str:
+        grant = cookies.Grant(session_hash, int(visitor.expires_at))
+        value = cookies.sign(self._key, grant, workspace_id, host)
+        secure = "; Secure" if self._origins.secure else ""
+        name = self._origins.workspace_cookie.decode()
+        return f"{name}={value}; Path=/; HttpOnly; SameSite=Lax{secure}"
+
+
+def _local_path(to: str) -> str:
+    """The path to go to, or the root when it is not plainly a path."""
+    plain = to.startswith("/") and all("!" <= letter <= "~" for letter in to) and "#" not in to
+    return to if plain else "/"

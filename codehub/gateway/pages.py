@@ -1,0 +1,199 @@
+"""Pages of the gateway's own: small, in the user's language, with everything escaped."""
+
+import json
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from string import Template
+from typing import Final
+
+from codehub.domain.states import ErrorReason, Operation
+from codehub.domain.workspace import Workspace
+from codehub.gateway.config import Origins
+from codehub.gateway.cookies import cookie_values
+from codehub.gateway.head import RequestHead
+from codehub.gateway.reply import Reply
+from codehub.gateway.texts import TEXTS, language_of
+from codehub.store.routes import Situation
+
+_FILES: Final = Path(__file__).parent / "pages"
+
+
+@dataclass(frozen=True)
+class Action:
+    """A button that asks the API for something, and then loads the page again."""
+
+    label: str
+    method: str
+    path: str
+    body: Mapping[str, str]
+    primary: bool = True
+
+    def html(self) -> str:
+        kind = "primary" if self.primary else "plain"
+        body = escape(json.dumps(self.body))
+        return (
+            f'<button class="{kind}" data-method="{self.method}" data-path="{escape(self.path)}" '
+            f'data-body="{body}">{escape(self.label)}</button>'
+        )
+
+
+class Pages:
+    def __init__(self, origins: Origins) -> None:
+        self._origins = origins
+        self._template = Template((_FILES / "page.html").read_text(encoding="utf-8"))
+        self._style = (_FILES / "page.css").read_text(encoding="utf-8")
+        self._script = (_FILES / "page.js").read_text(encoding="utf-8")
+
+    def loading(self, head: RequestHead, workspace: Workspace) -> Reply:
+        page = _Page(head, "loading", name=workspace.name)
+        step = workspace.operation.value if workspace.operation is not Operation.NONE else "WAITING"
+        details = f'<progress></progress><p class="soft" id="step" aria-live="polite">{page.say(step)}</p>'
+        words = {
+            name: page.say(name)
+            for name in ("WAITING", *(item.value for item in Operation if item != "NONE"))
+        }
+        return self._reply(200, page, details=details, data={"poll": _api(workspace), "words": words})
+
+    def archived(self, head: RequestHead, workspace: Workspace) -> Reply:
+        page = _Page(head, "archived", name=workspace.name)
+        return self._reply(502, page, actions=[_start(page.say("archived.button"), workspace)])
+
+    def pending(self, head: RequestHead, workspace: Workspace) -> Reply:
+        page = _Page(head, "pending", name=workspace.name)
+        return self._reply(502, page, actions=[_start(page.say("pending.button"), workspace)])
+
+    def error(self, head: RequestHead, situation: Situation) -> Reply:
+        workspace = situation.workspace
+        page = _Page(head, "error", name=workspace.name)
+        cause = workspace.error_message or page.say("error.unknown")
+        details = f'<p class="cause">{escape(cause)}</p>'
+        recover = f"{_api(workspace)}/recover"
+        if workspace.error_reason is not ErrorReason.DataLost:
+            return self._reply(
+                502, page, details=details, actions=[Action(page.say("error.button"), "POST", recover, {})]
+            )
+        rows = [
+            _row(
+                page.say("lost.archive").format(date=f"{archive.created_at:%Y-%m-%d %H:%M} UTC"),
+                Action(
+                    page.say("lost.restore"),
+                    "POST",
+                    recover,
+                    {"from": "archive", "archive_op_id": archive.archive_op_id},
+                ),
+            )
+            for archive in situation.archives
+        ]
+        details += f"<p>{escape(page.say('lost.message'))}</p>{_list(rows)}"
+        empty = Action(page.say("lost.empty"), "POST", recover, {"from": "empty"}, primary=False)
+        return self._reply(502, page, details=details, actions=[empty])
+
+    def over_the_limit(self, head: RequestHead, why: str, running: Iterable[Workspace]) -> Reply:
+        page = _Page(head, "limit")
+        rows = [
+            _row(item.name, Action(page.say("limit.stop"), "PATCH", _api(item), {"desired_state": "STANDBY"}))
+            for item in running
+        ]
+        page.message = page.say("limit.message" if rows else "limit.others")
+        details = f'<p class="soft">{escape(why)}</p>{_list(rows)}'
+        return self._reply(502, page, details=details, again=True)
+
+    def missing(self, head: RequestHead) -> Reply:
+        return self._reply(404, _Page(head, "missing"))
+
+    def forbidden(self, head: RequestHead) -> Reply:
+        return self._reply(403, _Page(head, "forbidden"))
+
+    def unreachable(self, head: RequestHead, *, for_workspace: bool) -> Reply:
+        return self._reply(502, _Page(head, "gone" if for_workspace else "down"), again=True)
+
+    def unavailable(self, head: RequestHead) -> Reply:
+        return self._reply(503, _Page(head, "down"), again=True, retry=True)
+
+    def misdirected(self, head: RequestHead) -> Reply:
+        page = _Page(head, "elsewhere")
+        page.message = page.say("elsewhere.message").format(url=self._origins.platform)
+        return self._reply(421, page)
+
+    def _reply(
+        self,
+        status: int,
+        page: "_Page",
+        *,
+        details: str = "",
+        actions: Iterable[Action] = (),
+        data: Mapping[str, object] | None = None,
+        again: bool = False,
+        retry: bool = False,
+    ) -> Reply:
+        nonce = secrets.token_urlsafe(16)
+        links = f'<p><a href="">{escape(page.say("again"))}</a></p>' if again else ""
+        spoken = {"unreachable": page.say("unreachable"), **(data or {})}
+        body = self._template.substitute(
+            lang=page.language,
+            title=f"{escape(page.heading)} · CodeHub",
+            nonce=nonce,
+            style=self._style,
+            script=self._script,
+            name=escape(page.name),
+            heading=escape(page.heading),
+            message=escape(page.message),
+            details=details,
+            actions="\n".join(action.html() for action in actions) + links,
+            home=escape(f"{self._origins.platform}/"),
+            home_label=escape(page.say("home")),
+            data=json.dumps(spoken).replace("<", "\\u003c"),
+        )
+        return Reply(status, body.encode(), (*_headers(nonce), *((("Retry-After", "2"),) if retry else ())))
+
+
+class _Page:
+    """What one page says, in the language of the one who reads it."""
+
+    def __init__(self, head: RequestHead, subject: str, name: str = "") -> None:
+        chosen = cookie_values(head.get(b"cookie"), b"lang")
+        self.language = language_of(chosen[0] if chosen else b"", head.get(b"accept-language"))
+        self.name = name
+        self.heading = self.say(f"{subject}.heading")
+        self.message = self._texts.get(f"{subject}.message", "")
+
+    @cached_property
+    def _texts(self) -> dict[str, str]:
+        return TEXTS[self.language]
+
+    def say(self, key: str) -> str:
+        return self._texts[key]
+
+
+def _headers(nonce: str) -> tuple[tuple[str, str], ...]:
+    policy = (
+        f"default-src 'none'; style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; connect-src 'self'; "
+        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    return (
+        ("Content-Type", "text/html; charset=utf-8"),
+        ("Cache-Control", "no-store"),
+        ("Content-Security-Policy", policy),
+        ("X-Content-Type-Options", "nosniff"),
+        ("Referrer-Policy", "same-origin"),
+    )
+
+
+def _api(workspace: Workspace) -> str:
+    return f"/api/v1/workspaces/{workspace.id}"
+
+
+def _start(label: str, workspace: Workspace) -> Action:
+    return Action(label, "PATCH", _api(workspace), {"desired_state": "RUNNING"})
+
+
+def _row(words: str, action: Action) -> str:
+    return f"<li><span>{escape(words)}</span>{action.html()}</li>"
+
+
+def _list(rows: list[str]) -> str:
+    return f"<ul>{''.join(rows)}</ul>" if rows else ""

@@ -1,0 +1,35 @@
+"""The directory's source: PostgreSQL, and the gate through which a navigation wakes a workspace."""
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from codehub.domain.limits import Limits
+from codehub.domain.states import DesiredState
+from codehub.domain.workspace import Workspace
+from codehub.store import gate, routes
+from codehub.store.routes import Route, Situation, Visitor
+
+
+class PostgresSource:
+    def __init__(self, engine: AsyncEngine, limits: Limits) -> None:
+        self._engine = engine
+        self._limits = limits
+
+    async def visitor(self, id_hash: bytes) -> Visitor | None:
+        async with self._engine.connect() as conn:
+            return await routes.find_visitor(conn, id_hash)
+
+    async def route(self, workspace_id: str) -> Route | None:
+        async with self._engine.connect() as conn:
+            return await routes.find_route(conn, workspace_id)
+
+    async def situation(self, workspace_id: str) -> Situation | None:
+        async with self._engine.connect() as conn:
+            return await routes.find_situation(conn, workspace_id)
+
+    async def running(self, owner_id: str) -> list[Workspace]:
+        async with self._engine.connect() as conn:
+            return await routes.running_workspaces(conn, owner_id)
+
+    async def wake(self, workspace_id: str, actor: str) -> None:
+        async with self._engine.begin() as conn:
+            await gate.wish(conn, workspace_id, DesiredState.RUNNING, actor=actor, limits=self._limits)

@@ -1,0 +1,254 @@
+"""Where a request goes: decided from memory, or by an errand when something has to be looked up first."""
+
+import re
+import time
+from collections.abc import Coroutine
+from typing import Any, Final
+from urllib.parse import quote
+
+from asyncpg import InterfaceError, PostgresError
+from redis.exceptions import RedisError
+from sqlalchemy.exc import SQLAlchemyError
+
+from codehub import log
+from codehub.domain.states import Operation, Phase
+from codehub.gateway import cookies, reply
+from codehub.gateway.activity import FORWARDED, Recorder
+from codehub.gateway.config import GatewayConfig
+from codehub.gateway.directory import Directory, Unknown
+from codehub.gateway.entrance import Entrance, Visit
+from codehub.gateway.exchange import Relay
+from codehub.gateway.head import RequestHead
+from codehub.gateway.pages import Pages
+from codehub.gateway.reply import RETRY_AFTER, Reply
+from codehub.gateway.rewrite import Forwarding, request_for_api, request_for_workspace
+from codehub.store.routes import Route, Visitor
+
+logger = log.get(__name__)
+
+Decision = Relay | Reply | Coroutine[Any, Any, Relay | Reply]
+
+_ENTRANCE = re.compile(rb"/w/([0-9a-hjkmnp-tv-z]{26})(?=[/?]|$)")
+_EVENTS: Final = b"/api/v1/events"
+_ANYWHERE: Final = frozenset((b"/healthz", b"/readyz", b"/metrics"))
+_OWN: Final = b"/.codehub/"
+"""The one path on a workspace's origin that is the platform's."""
+
+
+class Router:
+    def __init__(
+        self,
+        config: GatewayConfig,
+        directory: Directory,
+        recorder: Recorder,
+        entrance: Entrance,
+        pages: Pages,
+        cookie_key: bytes,
+    ) -> None:
+        self._config = config
+        self._origins = config.origins
+        self._directory = directory
+        self._recorder = recorder
+        self._entrance = entrance
+        self._pages = pages
+        self._key = cookie_key
+
+    def route(self, head: RequestHead, peer: str) -> Decision:
+        host = self._origins.normal(head.host)
+        workspace_id = self._origins.workspace_of(host)
+        if workspace_id is not None:
+            return self._workspace_origin(head, peer, workspace_id, host)
+        if host == self._origins.platform_host:
+            return self._platform(head, peer)
+        return self._elsewhere(head, peer, host)
+
+    async def settle(self, errand: Coroutine[Any, Any, Relay | Reply], head: RequestHead) -> Relay | Reply:
+        """The errand's outcome; a database or Redis that is away is a 503 that says so."""
+        try:
+            return await errand
+        except (SQLAlchemyError, PostgresError, InterfaceError, RedisError, OSError, TimeoutError) as error:
+            logger.warning("a request could not be decided", path=head.path.decode(), error=repr(error))
+            if head.is_navigation:
+                return self._pages.unavailable(head)
+            return reply.error(503, "UNAVAILABLE", "CodeHub cannot answer just now.", retry_after=RETRY_AFTER)
+
+    def unreachable(self, head: RequestHead, relay: Relay) -> Reply:
+        if head.is_navigation:
+            return self._pages.unreachable(head, for_workspace=bool(relay.workspace_id))
+        return reply.error(502, "UPSTREAM_UNAVAILABLE", "The upstream does not answer.")
+
+    def unavailable(self) -> Reply:
+        words = "The workspace is not running, or you are no longer signed in."
+        return reply.error(503, "UPSTREAM_UNAVAILABLE", words, close=True, retry_after=RETRY_AFTER)
+
+    # The platform
+
+    def _platform(self, head: RequestHead, peer: str) -> Decision:
+        if head.target.startswith(b"/w/") and (match := _ENTRANCE.match(head.target)):
+            rest = head.target[match.end() :]
+            if not rest.startswith(b"/"):
+                location = f"{self._origins.platform}{(match[0] + b'/' + rest).decode()}"
+                return reply.redirect(location, status=308)
+            return self._at_entrance(head, peer, match[1].decode(), rest)
+        return self._api(head, peer)
+
+    def _api(self, head: RequestHead, peer: str) -> Relay:
+        wire = request_for_api(head, self._forwarding(head, peer))
+        relay = Relay(self._config.api_upstream, wire)
+        if head.path == _EVENTS:
+            relay.is_stream = True
+            if sessions := cookies.cookie_values(head.get(b"cookie"), self._origins.session_cookie):
+                relay.session_hash = cookies.session_hash(sessions[0])
+        return relay
+
+    def _elsewhere(self, head: RequestHead, peer: str, host: str) -> Decision:
+        if head.path in _ANYWHERE:
+            return self._api(head, peer)
+        if host in self._origins.aliases:
+            if head.is_navigation:
+                return reply.redirect(self._origins.platform + head.target.decode())
+            if not head.target.startswith(b"/w/"):
+                return self._api(head, peer)
+        if head.is_navigation:
+            return self._pages.misdirected(head)
+        words = f"This is not {self._origins.platform}, nor the address of a workspace."
+        return reply.error(421, "MISDIRECTED", words)
+
+    def _at_entrance(self, head: RequestHead, peer: str, workspace_id: str, rest: bytes) -> Decision:
+        if self._origins.path_mode and self._is_foreign(head, self._origins.platform):
+            return _foreign()
+        values = cookies.cookie_values(head.get(b"cookie"), self._origins.session_cookie)
+        if not values:
+            return self._sign_in(head)
+        visit = Visit(head, peer, workspace_id, rest, cookies.session_hash(values[0]))
+        visitor = self._directory.visitor(visit.session_hash)
+        route = self._directory.route(workspace_id)
+        if isinstance(visitor, Unknown) or isinstance(route, Unknown):
+            return self._look_up(visit, at_entrance=True)
+        return self._enter(visit, visitor, route)
+
+    async def _look_up(self, visit: Visit, *, at_entrance: bool) -> Relay | Reply:
+        visitor = await self._directory.load_visitor(visit.session_hash)
+        route = await self._directory.load_route(visit.workspace_id) if visitor else None
+        decide = self._enter if at_entrance else self._connect
+        decision = decide(visit, visitor, route)
+        return decision if isinstance(decision, Relay | Reply) else await decision
+
+    def _enter(self, visit: Visit, visitor: Visitor | None, route: Route | None) -> Decision:
+        head = visit.head
+        if visitor is None or visitor.expires_at <= time.time():
+            return self._sign_in(head)
+        if refusal := self._refusal(head, visitor, route):
+            return refusal
+        assert route is not None
+        if _is_connectable(route, head):
+            if self._origins.path_mode:
+                return self._relay(visit, route)
+            if head.is_navigation or (head.method in (b"GET", b"HEAD") and not head.sends_fetch_metadata):
+                return self._entrance.hand_over(visit)
+            return reply.error(403, "FORBIDDEN", "A workspace is opened by navigating to it.")
+        if head.is_navigation:
+            return self._entrance.page(visit, visitor)
+        return _not_running()
+
+    def _sign_in(self, head: RequestHead) -> Reply:
+        if head.is_navigation:
+            target = quote(head.target.decode(), safe="/")
+            return reply.redirect(f"{self._origins.platform}/login?next={target}")
+        return reply.error(401, "UNAUTHORIZED", "Sign in first.")
+
+    # A workspace's own origin
+
+    def _workspace_origin(self, head: RequestHead, peer: str, workspace_id: str, host: str) -> Decision:
+        if self._is_foreign(head, self._origins.workspace_origin(workspace_id)):
+            return _foreign()
+        if head.target.startswith(_OWN):
+            return self._entrance.arrive(head, workspace_id, host)
+        grant = self._grant(head, workspace_id, host)
+        if grant is None:
+            return self._to_entrance(head, workspace_id)
+        visit = Visit(head, peer, workspace_id, head.target, grant.session_hash)
+        visitor = self._directory.visitor(grant.session_hash)
+        route = self._directory.route(workspace_id)
+        if isinstance(visitor, Unknown) or isinstance(route, Unknown):
+            return self._look_up(visit, at_entrance=False)
+        return self._connect(visit, visitor, route)
+
+    def _connect(self, visit: Visit, visitor: Visitor | None, route: Route | None) -> Decision:
+        head = visit.head
+        if visitor is None or visitor.expires_at <= time.time():
+            return self._to_entrance(head, visit.workspace_id)
+        if refusal := self._refusal(head, visitor, route):
+            return refusal
+        assert route is not None
+        if _is_connectable(route, head):
+            return self._relay(visit, route)
+        if head.is_navigation:
+            return self._to_entrance(head, visit.workspace_id)
+        return _not_running()
+
+    def _grant(self, head: RequestHead, workspace_id: str, host: str) -> cookies.Grant | None:
+        now = time.time()
+        for value in cookies.cookie_values(head.get(b"cookie"), self._origins.workspace_cookie):
+            if grant := cookies.verify(self._key, value, workspace_id, host, now):
+                return grant
+        return None
+
+    def _to_entrance(self, head: RequestHead, workspace_id: str) -> Reply:
+        if head.is_navigation:
+            return reply.redirect(f"{self._origins.platform}/w/{workspace_id}{head.target.decode()}")
+        return reply.error(401, "UNAUTHORIZED", "Open this workspace from CodeHub first.")
+
+    # Both
+
+    def _is_foreign(self, head: RequestHead, own: str) -> bool:
+        """Whether another origin's page asks, other than by sending the person here."""
+        if head.is_navigation and (head.sends_fetch_metadata or b"origin" not in head.fields):
+            return False
+        origin = head.fields.get(b"origin")
+        if origin is not None and origin != own.encode():
+            return True
+        return head.fields.get(b"sec-fetch-site") not in (None, b"same-origin", b"none")
+
+    def _refusal(self, head: RequestHead, visitor: Visitor, route: Route | None) -> Reply | None:
+        if route is None or route.phase in (Phase.DELETING, Phase.DELETED):
+            if head.is_navigation:
+                return self._pages.missing(head)
+            return reply.error(404, "WORKSPACE_NOT_FOUND", "There is no such workspace.")
+        if route.owner_id != visitor.user_id:
+            if head.is_navigation:
+                return self._pages.forbidden(head)
+            return reply.error(403, "FORBIDDEN", "This workspace belongs to someone else.")
+        return None
+
+    def _relay(self, visit: Visit, route: Route) -> Relay:
+        head, kind = visit.head, self._config.activity.get(route.image_ref, "any")
+        assert route.upstream is not None
+        self._recorder.request(head, visit.target, kind, route.workspace_id)
+        wire = request_for_workspace(
+            head, visit.target, self._forwarding(head, visit.peer), strip_extensions=kind == "vscode"
+        )
+        if kind == "vscode" and visit.target.startswith(FORWARDED):
+            kind = "any"  # what listens on a forwarded port is not VS Code
+        return Relay(route.upstream, wire, route.workspace_id, visit.session_hash, kind)
+
+    def _forwarding(self, head: RequestHead, peer: str) -> Forwarding:
+        client = peer.encode()
+        if peer in self._config.trusted_proxies and b"x-forwarded-for" in head.fields:
+            client = head.get(b"x-forwarded-for").rpartition(b",")[2].strip() or client
+        return Forwarding(client, head.host, self._origins.scheme)
+
+
+def _is_connectable(route: Route, head: RequestHead) -> bool:
+    """While an operation runs, what is open goes on, but a new page waits for the end of it."""
+    if route.phase is not Phase.RUNNING or route.upstream is None:
+        return False
+    return route.operation is Operation.NONE or not head.is_navigation
+
+
+def _foreign() -> Reply:
+    return reply.error(403, "FORBIDDEN", "Another site's page may not ask this.")
+
+
+def _not_running() -> Reply:
+    return reply.error(503, "UPSTREAM_UNAVAILABLE", "The workspace is not running.", retry_after=RETRY_AFTER)

@@ -1,0 +1,183 @@
+"""One gateway worker: the public port, and what runs beside it."""
+
+import asyncio
+import contextlib
+import math
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from redis.asyncio import Redis
+
+from codehub import log
+from codehub.bus import tickets
+from codehub.bus.tickets import Ticket
+from codehub.gateway.activity import Recorder
+from codehub.gateway.channel import PushChannel
+from codehub.gateway.client import ClientConnection
+from codehub.gateway.config import GatewayConfig
+from codehub.gateway.directory import Directory, Source
+from codehub.gateway.entrance import Entrance, Tickets
+from codehub.gateway.live import LiveConnections
+from codehub.gateway.pages import Pages
+from codehub.gateway.postgres import PostgresSource
+from codehub.gateway.routing import Router
+from codehub.gateway.upstream import Pool
+from codehub.gateway.watch import Watch
+from codehub.store import routes
+from codehub.store.engine import create_engine
+
+logger = log.get(__name__)
+
+TICK_SECONDS: Final = 0.5
+BACKLOG: Final = 1024
+
+
+class RedisTickets:
+    def __init__(self, redis: Redis, seconds: int) -> None:
+        self._redis = redis
+        self._seconds = seconds
+
+    async def issue(self, ticket: Ticket) -> str:
+        return await tickets.issue(self._redis, ticket, self._seconds)
+
+    async def consume(self, token: str) -> Ticket | None:
+        return await tickets.consume(self._redis, token)
+
+
+class Gateway:
+    """What the connections of one worker share."""
+
+    def __init__(
+        self, config: GatewayConfig, source: Source, ticket_store: Tickets, cookie_key: bytes
+    ) -> None:
+        origins = config.origins
+        self.config = config
+        self.timeouts = config.timeouts
+        self.pool = Pool(config.timeouts.connect)
+        self.live = LiveConnections()
+        self.directory = Directory(source)
+        self.watch = Watch(self.directory, self.live, self.pool.drop)
+        self.recorder = Recorder()
+        pages = Pages(origins)
+        entrance = Entrance(origins, self.directory, ticket_store, pages, cookie_key)
+        self.router = Router(config, self.directory, self.recorder, entrance, pages, cookie_key)
+        self.draining = False
+        self.now = 0.0
+        """The loop's time to within a tick: near enough for deadlines, and free on the hot path."""
+        self.port = 0
+        self._empty = asyncio.Event()
+        self._connections: set[ClientConnection] = set()
+        self._errands: set[asyncio.Task[Any]] = set()
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[None]:
+        """Serve the public port; on leaving, drain and close."""
+        loop = asyncio.get_running_loop()
+        self.now = loop.time()
+        listener = _listener(self.config.host, self.config.port)
+        self.port = listener.getsockname()[1]
+        server = await loop.create_server(lambda: ClientConnection(self), sock=listener, backlog=BACKLOG)
+        ticking = self.start(self._tick())
+        try:
+            yield
+        finally:
+            server.close()
+            await self._drain()
+            ticking.cancel()
+            await asyncio.gather(ticking, return_exceptions=True)
+            await self.watch.close()
+            self.pool.close()
+
+    def admit(self, connection: ClientConnection) -> bool:
+        self._connections.add(connection)
+        return len(self._connections) <= self.config.max_connections
+
+    def forget(self, connection: ClientConnection) -> None:
+        self._connections.discard(connection)
+        if self.draining and not self._connections:
+            self._empty.set()
+
+    def start(self, errand: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(errand)
+        self._errands.add(task)
+        task.add_done_callback(self._errand_ended)
+        return task
+
+    def _errand_ended(self, task: asyncio.Task[Any]) -> None:
+        self._errands.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("an errand failed", exc_info=error)
+
+    async def _tick(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            self.now = loop.time()
+            for connection in [item for item in self._connections if item.deadline <= self.now]:
+                connection.deadline = math.inf
+                connection.expire()
+            self.pool.expire(self.now)
+            await asyncio.sleep(TICK_SECONDS)
+
+    async def _drain(self) -> None:
+        """Requests under way get their answers, within a limit."""
+        self.draining = True
+        for connection in list(self._connections):
+            connection.drain()
+        if not self._connections:
+            self._empty.set()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._empty.wait(), self.timeouts.drain)
+        for connection in list(self._connections):
+            connection.abort()
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    """A listening socket that other workers may open as well."""
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        listener.setblocking(False)
+        listener.bind(address)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+async def serve(config: GatewayConfig, *, stop: asyncio.Event, ready: Callable[[], None]) -> None:
+    """Run one worker until `stop`; `ready` is called once the port answers."""
+    engine = create_engine(config.database_url)
+    redis: Redis = Redis.from_url(config.redis_url, socket_timeout=5, socket_connect_timeout=5)
+    try:
+        async with engine.connect() as conn:
+            cookie_key = await routes.cookie_key(conn)
+        source = PostgresSource(engine, config.limits)
+        gateway = Gateway(config, source, RedisTickets(redis, config.timeouts.ticket), cookie_key)
+        channel = PushChannel(config.database_url, gateway.watch)
+        flushing = gateway.recorder.run(redis, config.activity_flush_interval)
+        async with _beside(channel.run(), flushing), gateway.listening():
+            ready()
+            await stop.wait()
+        await gateway.recorder.flush(redis)
+    finally:
+        await redis.aclose()
+        await engine.dispose()
+
+
+@asynccontextmanager
+async def _beside(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run these beside the body. They do not end by themselves; one that does takes the worker down."""
+    async with asyncio.TaskGroup() as group:
+        running = [group.create_task(item) for item in work]
+        yield
+        for task in running:
+            task.cancel()

@@ -1,0 +1,107 @@
+"""The words of the gateway's pages, in the languages that CodeHub speaks."""
+
+from typing import Final, Literal
+
+Language = Literal["en", "ko"]
+
+TEXTS: Final[dict[Language, dict[str, str]]] = {
+    "en": {
+        "home": "All workspaces",
+        "unreachable": "CodeHub does not answer. Trying again…",
+        "loading.heading": "Your workspace is on its way",
+        "loading.message": "It opens here by itself as soon as it is ready.",
+        "archived.heading": "This workspace is archived",
+        "archived.message": "Its home is safe in the archive. Restoring brings it back as it was.",
+        "archived.button": "Restore and open",
+        "pending.heading": "This workspace has not been started",
+        "pending.message": "It has no home yet, or its start was cancelled.",
+        "pending.button": "Start",
+        "error.heading": "This workspace needs your attention",
+        "error.message": "What went wrong:",
+        "error.unknown": "The cause is not known.",
+        "error.button": "Recover",
+        "lost.message": "Its home is gone. Choose what to come back with:",
+        "lost.archive": "Archive of {date}",
+        "lost.restore": "Restore",
+        "lost.empty": "Start with an empty home",
+        "limit.heading": "Too many workspaces are running",
+        "limit.message": "Stop one of these to make room; this page then starts the workspace.",
+        "limit.others": "Every place is taken by others. Try again in a while.",
+        "limit.stop": "Stop",
+        "limit.again": "Try again",
+        "missing.heading": "There is no such workspace",
+        "missing.message": "It was deleted, or the address is not right.",
+        "forbidden.heading": "This workspace belongs to someone else",
+        "forbidden.message": "Only its owner can open it.",
+        "gone.heading": "The workspace does not answer",
+        "gone.message": "It runs, but nothing answered. It may be restarting.",
+        "down.heading": "CodeHub does not answer",
+        "down.message": "It may be starting. Try again in a moment.",
+        "again": "Try again",
+        "elsewhere.heading": "There is nothing at this address",
+        "elsewhere.message": "CodeHub lives at {url}.",
+        "WAITING": "Waiting to start…",
+        "PROVISIONING": "Preparing the home…",
+        "RESTORING": "Restoring the home from its archive…",
+        "STARTING": "Starting…",
+        "STOPPING": "Stopping first…",
+        "ARCHIVING": "Archiving first…",
+        "CREATE_EMPTY_ARCHIVE": "Preparing an archive first…",
+        "DELETING": "Deleting…",
+    },
+    "ko": {
+        "home": "모든 워크스페이스",
+        "unreachable": "CodeHub가 응답하지 않습니다. 다시 시도하는 중…",
+        "loading.heading": "워크스페이스를 준비하고 있습니다",
+        "loading.message": "준비되면 이 자리에서 저절로 열립니다.",
+        "archived.heading": "보관된 워크스페이스입니다",
+        "archived.message": "홈은 아카이브에 안전하게 있습니다. 복원하면 그대로 돌아옵니다.",
+        "archived.button": "복원하고 열기",
+        "pending.heading": "아직 시작하지 않은 워크스페이스입니다",
+        "pending.message": "아직 홈이 없거나, 시작이 취소되었습니다.",
+        "pending.button": "시작",
+        "error.heading": "워크스페이스에 확인이 필요합니다",
+        "error.message": "발생한 문제:",
+        "error.unknown": "원인을 알 수 없습니다.",
+        "error.button": "복구",
+        "lost.message": "홈이 사라졌습니다. 무엇으로 되돌릴지 고르세요.",
+        "lost.archive": "{date} 아카이브",
+        "lost.restore": "복원",
+        "lost.empty": "빈 홈으로 시작",
+        "limit.heading": "실행 중인 워크스페이스가 너무 많습니다",
+        "limit.message": "아래에서 하나를 중지하면 자리가 나고, 이 페이지가 워크스페이스를 시작합니다.",
+        "limit.others": "다른 사용자가 모든 자리를 쓰고 있습니다. 잠시 뒤에 다시 시도하세요.",
+        "limit.stop": "중지",
+        "limit.again": "다시 시도",
+        "missing.heading": "그런 워크스페이스가 없습니다",
+        "missing.message": "삭제되었거나 주소가 올바르지 않습니다.",
+        "forbidden.heading": "다른 사람의 워크스페이스입니다",
+        "forbidden.message": "소유자만 열 수 있습니다.",
+        "gone.heading": "워크스페이스가 응답하지 않습니다",
+        "gone.message": "실행 중이지만 응답이 없습니다. 다시 시작하는 중일 수 있습니다.",
+        "down.heading": "CodeHub가 응답하지 않습니다",
+        "down.message": "시작하는 중일 수 있습니다. 잠시 뒤에 다시 시도하세요.",
+        "again": "다시 시도",
+        "elsewhere.heading": "이 주소에는 아무것도 없습니다",
+        "elsewhere.message": "CodeHub의 주소는 {url} 입니다.",
+        "WAITING": "시작을 기다리는 중…",
+        "PROVISIONING": "홈을 준비하는 중…",
+        "RESTORING": "아카이브에서 홈을 복원하는 중…",
+        "STARTING": "시작하는 중…",
+        "STOPPING": "먼저 중지하는 중…",
+        "ARCHIVING": "먼저 보관하는 중…",
+        "CREATE_EMPTY_ARCHIVE": "먼저 아카이브를 준비하는 중…",
+        "DELETING": "삭제하는 중…",
+    },
+}
+
+
+def language_of(cookie: bytes, accepted: bytes) -> Language:
+    """The language chosen in the dashboard, else the first of the browser's that is spoken here."""
+    if cookie in (b"en", b"ko"):
+        return "ko" if cookie == b"ko" else "en"
+    for part in accepted.split(b","):
+        name = part.partition(b";")[0].strip().lower()[:2]
+        if name in (b"en", b"ko"):
+            return "ko" if name == b"ko" else "en"
+    return "en"
