@@ -1,0 +1,122 @@
+"""One installation on a temporary disk, with jobs as real processes."""
+
+import asyncio
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from codehub.domain.observation import Generation, JobFact, JobState
+from codehub.storage.archives import ArchiveStore
+from codehub.storage.jobs import LocalJobs
+from codehub.storage.jobspec import ArchiveJob, DeleteJob, EmptyArchiveJob, JobSpec, Place, RestoreJob
+from codehub.storage.volumes import LocalVolumes
+from tests.trees import make_tree
+
+KEY = "users/u1/workspaces/w1/home"
+FIRST = Generation("op1", None)
+INSTALLATION = "installation-1"
+
+
+@dataclass
+class Site:
+    root: Path
+    place: Place
+
+    @property
+    def volumes(self) -> LocalVolumes:
+        return LocalVolumes(self.place.volumes_root, INSTALLATION)
+
+    @property
+    def store(self) -> ArchiveStore:
+        return ArchiveStore(self.place.archive_url, INSTALLATION)
+
+    @property
+    def jobs(self) -> LocalJobs:
+        return LocalJobs(self.root / "jobs")
+
+    @property
+    def home(self) -> Path:
+        return self.volumes.path(KEY)
+
+    @property
+    def archives_root(self) -> Path:
+        return Path(self.place.archive_url.removeprefix("file://"))
+
+    async def initialise(self) -> None:
+        self.volumes.initialise()
+        await self.store.initialise()
+
+    async def make_home(self, seed: int = 1) -> None:
+        await self.volumes.provision(KEY, FIRST, epoch=1, uid=None)
+        make_tree(self.home, seed)
+
+    def archive_job(self, archive_op_id: str = "a1", **changes: object) -> ArchiveJob:
+        job = ArchiveJob(self.place, "w1", KEY, FIRST, archive_op_id, epoch=1)
+        return replace(job, **changes)  # type: ignore[arg-type]
+
+    def empty_archive_job(self, archive_op_id: str = "a1", uid: int | None = None) -> EmptyArchiveJob:
+        return EmptyArchiveJob(self.place, "w1", KEY, archive_op_id, uid, epoch=1)
+
+    def restore_job(self, op_id: str = "op2", **changes: object) -> RestoreJob:
+        job = RestoreJob(self.place, "w1", KEY, op_id, "w1/a1/home.tar.zst", None, epoch=1)
+        return replace(job, **changes)  # type: ignore[arg-type]
+
+    def delete_job(self, generation: Generation = FIRST, **changes: object) -> DeleteJob:
+        return replace(DeleteJob(self.place, "w1", KEY, generation, epoch=1), **changes)  # type: ignore[arg-type]
+
+    async def run(self, job_id: str, spec: JobSpec) -> JobFact:
+        """Start a job and wait for its end."""
+        await self.jobs.start(job_id, spec)
+        return await self.ended(job_id)
+
+    async def ended(self, job_id: str, seconds: float = 60) -> JobFact:
+        async with asyncio.timeout(seconds):
+            while True:
+                fact = await self.jobs.status(job_id)
+                if fact is not None and fact.state != JobState.RUNNING:
+                    return fact
+                await asyncio.sleep(0.01)
+
+    async def done(self, job_id: str, spec: JobSpec) -> JobFact:
+        fact = await self.run(job_id, spec)
+        assert fact.state == JobState.SUCCEEDED, (fact, self.log(job_id))
+        return fact
+
+    def log(self, job_id: str) -> str:
+        return (self.root / "jobs" / job_id / "log").read_text()
+
+    def beside_home(self) -> set[str]:
+        return {path.name for path in self.home.parent.iterdir()}
+
+
+def site_at(root: Path, volumes: Path | None = None, archives: Path | None = None) -> Site:
+    return Site(
+        root, Place(volumes or root / "volumes", f"file://{archives or root / 'archives'}", INSTALLATION)
+    )
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    site = site_at(tmp_path)
+    await site.initialise()
+    yield site
+    for job_id in await site.jobs.list():
+        await site.jobs.cancel(job_id)
+
+
+@asynccontextmanager
+async def small_disk(path: Path, megabytes: int) -> AsyncIterator[None]:
+    """A file system of its own, or a skipped test where none can be mounted."""
+    path.mkdir(parents=True)
+    options = ["-t", "tmpfs", "-o", f"size={megabytes}m,mode=711", "tmpfs", str(path)]
+    mounted = subprocess.run(["mount", *options], capture_output=True, check=False)
+    if mounted.returncode != 0:
+        pytest.skip(f"no file system can be mounted here: {mounted.stderr.decode().strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(path)], check=True)

@@ -1,0 +1,372 @@
+"""Storage jobs as real processes: what they do, and what they refuse to do."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from codehub.domain.observation import Generation, JobState, VolumeFact
+from codehub.domain.states import ErrorReason
+from codehub.storage.errors import JobIsRunning
+from codehub.storage.jobspec import dump_spec, load_spec
+from tests.integration.storage.conftest import FIRST, KEY, Site
+from tests.trees import tree_hash
+
+RESTORED = Generation("op2", "w1/a1/home.tar.zst")
+
+
+async def test_a_home_goes_to_the_store_and_comes_back(site: Site) -> None:
+    await site.make_home()
+    before = tree_hash(site.home)
+    fact = await site.done("archive", site.archive_job())
+    assert fact.message.startswith("archived ")
+    archive = await site.store.find("w1", "a1")
+    assert archive is not None
+    assert tree_hash(site.home) == before
+    assert await site.volumes.status(KEY) == VolumeFact(FIRST)
+
+    await site.done("delete", site.delete_job())
+    assert await site.volumes.status(KEY) is None
+    assert site.beside_home() == {".lock", ".fence"}
+
+    await site.done("restore", site.restore_job(sha256=archive.sha256))
+    assert await site.volumes.status(KEY) == VolumeFact(RESTORED)
+    assert tree_hash(site.home) == before
+    assert site.beside_home() == {".lock", ".fence", ".marker", "home"}
+
+
+async def test_a_second_archive_of_the_same_operation_uploads_nothing(site: Site) -> None:
+    await site.make_home()
+    await site.done("first", site.archive_job())
+    stored = (site.archives_root / "w1/a1/home.tar.zst").stat()
+    (site.home / "later").write_text("written after the archive")
+    fact = await site.done("second", site.archive_job())
+    assert fact.message == "the archive was already complete"
+    again = (site.archives_root / "w1/a1/home.tar.zst").stat()
+    assert (again.st_ino, again.st_mtime_ns) == (stored.st_ino, stored.st_mtime_ns)
+
+
+async def test_an_object_without_meta_is_overwritten(site: Site) -> None:
+    await site.make_home()
+    (site.archives_root / "w1/a1").mkdir(parents=True)
+    (site.archives_root / "w1/a1/home.tar.zst").write_bytes(b"half an upload")
+    (site.archives_root / "w1/a1/home.tar.zst#1").write_bytes(b"an abandoned one")
+    await site.done("archive", site.archive_job())
+    assert sorted(path.name for path in (site.archives_root / "w1/a1").iterdir()) == [".meta", "home.tar.zst"]
+    await site.done("delete", site.delete_job())
+    await site.done("restore", site.restore_job())
+
+
+async def test_what_is_left_out_is_told(site: Site) -> None:
+    await site.make_home()
+    os.mkfifo(site.home / "pipe")
+    fact = await site.done("archive", site.archive_job())
+    assert "left out 1 sockets, pipes or devices: ./pipe" in fact.message
+
+
+async def test_an_empty_archive_restores_to_an_empty_home_of_its_user(site: Site) -> None:
+    await site.done("empty", site.empty_archive_job(uid=4242))
+    assert await site.volumes.status(KEY) is None
+    await site.done("restore", site.restore_job())
+    assert list(site.home.iterdir()) == []
+    assert site.home.stat().st_mode & 0o7777 == 0o700
+    if os.geteuid() == 0:
+        assert (site.home.stat().st_uid, site.home.stat().st_gid) == (4242, 4242)
+
+
+async def test_an_archive_of_another_generation_does_nothing(site: Site) -> None:
+    await site.make_home()
+    fact = await site.run("archive", site.archive_job(generation=Generation("other", None)))
+    assert (fact.state, fact.reason) == (JobState.FAILED, ErrorReason.ActionFailed)
+    assert "generation differs" in fact.message
+    assert await site.store.list() == []
+
+
+async def test_an_archive_without_a_home_does_nothing(site: Site) -> None:
+    fact = await site.run("archive", site.archive_job())
+    assert fact.state == JobState.FAILED
+    assert await site.store.list() == []
+
+
+async def test_a_delete_of_another_generation_does_nothing(site: Site) -> None:
+    await site.make_home()
+    before = tree_hash(site.home)
+    fact = await site.run("delete", site.delete_job(Generation("other", None)))
+    assert (fact.state, fact.reason) == (JobState.FAILED, ErrorReason.ActionFailed)
+    assert tree_hash(site.home) == before
+
+
+async def test_a_delete_finishes_earlier_ones_and_a_missing_home_is_success(site: Site) -> None:
+    await site.make_home()
+    leftover = site.home.parent / ".deleted-op0"
+    leftover.mkdir()
+    (leftover / "half").write_text("removed")
+    kept = site.home.parent / ".aside-op0"
+    kept.mkdir()
+    await site.done("delete", site.delete_job())
+    assert site.beside_home() == {".lock", ".fence", ".aside-op0"}
+    fact = await site.done("again", site.delete_job())
+    assert fact.message == "there was no home"
+
+
+async def test_a_delete_copes_with_very_deep_homes(site: Site) -> None:
+    await site.volumes.provision(KEY, FIRST, epoch=1, uid=None)
+    directory = os.open(site.home, os.O_RDONLY)
+    for _ in range(3000):
+        os.mkdir("deeper", dir_fd=directory)
+        below = os.open("deeper", os.O_RDONLY, dir_fd=directory)
+        os.close(directory)
+        directory = below
+    os.close(directory)
+    await site.done("delete", site.delete_job())
+    assert site.beside_home() == {".lock", ".fence"}
+
+
+async def test_an_immutable_file_is_reported(site: Site) -> None:
+    await site.volumes.provision(KEY, FIRST, epoch=1, uid=None)
+    (site.home / "fixed").write_text("x")
+    made = subprocess.run(["chattr", "+i", site.home / "fixed"], capture_output=True, check=False)
+    if made.returncode != 0:
+        pytest.skip("immutable files cannot be made here")
+    try:
+        fact = await site.run("delete", site.delete_job())
+        assert fact.state == JobState.FAILED
+        assert "fixed" in fact.message
+        assert "Operation not permitted" in fact.message
+    finally:
+        subprocess.run(["chattr", "-R", "-i", site.home.parent], check=True)
+    await site.done("again", site.delete_job())
+
+
+async def test_a_restore_twice_is_one(site: Site) -> None:
+    await site.done("empty", site.empty_archive_job())
+    await site.done("first", site.restore_job())
+    (site.home / "work").write_text("precious")
+    fact = await site.done("second", site.restore_job())
+    assert fact.message == "the home was already restored"
+    assert (site.home / "work").read_text() == "precious"
+
+
+async def test_a_restore_leaves_a_ready_home_alone(site: Site) -> None:
+    await site.make_home()
+    before = tree_hash(site.home)
+    await site.done("archive", site.archive_job())
+    fact = await site.run("restore", site.restore_job())
+    assert (fact.state, fact.reason) == (JobState.FAILED, ErrorReason.ActionFailed)
+    assert tree_hash(site.home) == before
+    assert await site.volumes.status(KEY) == VolumeFact(FIRST)
+
+
+async def test_a_restore_keeps_an_unmarked_home_aside_and_removes_dead_attempts(site: Site) -> None:
+    await site.done("empty", site.empty_archive_job())
+    site.home.mkdir()
+    (site.home / "work").write_text("nobody knows")
+    (site.home.parent / ".staging-op0").mkdir()
+    (site.home.parent / ".staging-op0" / "half").write_text("x")
+    await site.done("restore", site.restore_job())
+    assert (site.home.parent / ".aside-op2" / "work").read_text() == "nobody knows"
+    assert site.beside_home() == {".lock", ".fence", ".marker", "home", ".aside-op2"}
+
+
+@pytest.mark.parametrize("missing", ["home.tar.zst", ".meta"])
+async def test_a_missing_archive_is_data_lost_and_an_unmarked_home_stays(site: Site, missing: str) -> None:
+    await site.done("empty", site.empty_archive_job())
+    (site.archives_root / "w1/a1" / missing).unlink()
+    site.home.mkdir()
+    fact = await site.run("restore", site.restore_job())
+    assert (fact.state, fact.reason) == (JobState.FAILED, ErrorReason.DataLost)
+    assert site.home.exists()
+    assert await site.volumes.status(KEY) == VolumeFact(None)
+
+
+async def test_a_corrupted_archive_is_said_so_and_leaves_the_volume_untouched(site: Site) -> None:
+    await site.make_home()
+    await site.done("archive", site.archive_job())
+    archive = site.archives_root / "w1/a1/home.tar.zst"
+    await site.done("delete", site.delete_job())
+    content = bytearray(archive.read_bytes())
+    content[len(content) // 2] ^= 1
+    archive.write_bytes(content)
+    fact = await site.run("restore", site.restore_job())
+    assert (fact.state, fact.reason) == (JobState.FAILED, ErrorReason.ArchiveCorrupted)
+    assert site.beside_home() == {".lock", ".fence"}
+
+
+async def test_an_archive_that_is_not_the_committed_one_is_corrupted(site: Site) -> None:
+    await site.done("empty", site.empty_archive_job())
+    fact = await site.run("restore", site.restore_job(sha256="0" * 64))
+    assert (fact.state, fact.reason) == (JobState.FAILED, ErrorReason.ArchiveCorrupted)
+    assert await site.volumes.status(KEY) is None
+
+
+async def test_a_restore_of_another_workspaces_archive_is_refused(site: Site) -> None:
+    fact = await site.run("restore", site.restore_job(archive_key="w2/a1/home.tar.zst"))
+    assert fact.state == JobState.FAILED
+    assert await site.volumes.status(KEY) is None
+
+
+async def test_a_late_leaders_jobs_do_nothing(site: Site) -> None:
+    await site.make_home()
+    before = tree_hash(site.home)
+    async with site.volumes.hold(KEY, epoch=9):
+        pass
+    for number, spec in enumerate([site.archive_job(), site.delete_job(), site.restore_job()]):
+        fact = await site.run(f"job{number}", spec)
+        assert (fact.state, fact.reason) == (JobState.FAILED, ErrorReason.ActionFailed)
+        assert "epoch 1 is over" in fact.message
+    assert tree_hash(site.home) == before
+    assert await site.store.list() == []
+
+
+async def test_a_store_that_is_away_is_tried_three_times_and_unreachable(site: Site) -> None:
+    await site.make_home()
+    before = tree_hash(site.home)
+    (site.archives_root / ".codehub-installation").unlink()
+    fact = await site.run("archive", site.archive_job())
+    assert (fact.state, fact.reason) == (JobState.FAILED, ErrorReason.Unreachable)
+    assert site.log("archive").count("trying again") == 2
+    assert tree_hash(site.home) == before
+
+
+async def test_a_volumes_disk_that_is_away_is_not_written_to(site: Site) -> None:
+    await site.done("empty", site.empty_archive_job())
+    (site.place.volumes_root / ".codehub-installation").unlink()
+    fact = await site.run("restore", site.restore_job())
+    assert (fact.state, fact.reason) == (JobState.FAILED, ErrorReason.Unreachable)
+    assert not site.home.exists()
+
+
+async def test_a_job_that_waits_for_its_home_runs_and_can_be_cancelled(site: Site) -> None:
+    await site.make_home()
+    assert await site.jobs.status("archive") is None
+    async with site.volumes.hold(KEY, epoch=1):
+        await site.jobs.start("archive", site.archive_job())
+        fact = await site.jobs.status("archive")
+        assert fact is not None
+        assert fact.state == JobState.RUNNING
+        with pytest.raises(JobIsRunning):
+            await site.jobs.forget("archive")
+        await site.jobs.cancel("archive")
+        fact = await site.jobs.status("archive")
+        assert fact is not None
+        assert fact.state == JobState.GONE
+    await site.done("archive", site.archive_job())
+    await site.jobs.cancel("archive")
+    assert await site.jobs.list() == ["archive"]
+    await site.jobs.forget("archive")
+    assert await site.jobs.list() == []
+    assert await site.jobs.status("archive") is None
+    assert list((site.root / "jobs").iterdir()) == []
+
+
+async def test_a_job_that_never_gets_its_home_fails(site: Site) -> None:
+    await site.make_home()
+    async with site.volumes.hold(KEY, epoch=1):
+        fact = await site.run("archive", site.archive_job())
+    assert fact.state == JobState.FAILED
+    assert "a storage job is working" in fact.message
+
+
+async def test_many_starters_start_one_job(site: Site) -> None:
+    await site.make_home()
+    async with site.volumes.hold(KEY, epoch=1):
+        await asyncio.gather(*(site.jobs.start("archive", site.archive_job()) for _ in range(20)))
+        assert len(_processes(site.root / "jobs" / "archive")) == 1
+    fact = await site.ended("archive")
+    assert fact.state == JobState.SUCCEEDED
+    await site.jobs.start("archive", site.archive_job())
+    assert _processes(site.root / "jobs" / "archive") == []
+
+
+async def test_a_job_survives_its_starter_and_keeps_nothing_of_it(site: Site) -> None:
+    await site.make_home()
+    script = (
+        "import asyncio, os, signal, sys\n"
+        "from pathlib import Path\n"
+        "from codehub.storage.jobs import LocalJobs\n"
+        "from codehub.storage.jobspec import load_spec\n"
+        "secret = os.open('/dev/null', os.O_RDONLY); os.set_inheritable(secret, True)\n"
+        "os.environ['DATABASE_URL'] = 'secret'; os.environ['AWS_SESSION_TOKEN'] = 'passed'\n"
+        "asyncio.run(LocalJobs(Path(sys.argv[1])).start('archive', load_spec(sys.stdin.buffer.read())))\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    async with site.volumes.hold(KEY, epoch=1):
+        ended = await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, "-c", script, str(site.root / "jobs")],
+            input=dump_spec(site.archive_job()),
+            check=False,
+        )
+        assert ended.returncode == -signal.SIGKILL
+        (pid,) = _processes(site.root / "jobs" / "archive")
+        assert os.getsid(pid) == pid
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
+        assert b"DATABASE_URL" not in environment
+        assert b"AWS_SESSION_TOKEN=passed" in environment
+        assert os.readlink(f"/proc/{pid}/cwd") == "/"
+    assert (await site.ended("archive")).state == JobState.SUCCEEDED
+
+
+async def test_an_ended_job_leaves_no_zombie(site: Site) -> None:
+    await site.done("empty", site.empty_archive_job())
+    async with asyncio.timeout(10):
+        while _children_that_are_zombies():
+            await asyncio.sleep(0.01)
+
+
+async def test_progress_is_told_while_a_job_runs(site: Site) -> None:
+    await site.make_home()
+    fact = await site.done("archive", site.archive_job())
+    assert fact.progress is not None
+    assert fact.progress.bytes > 0
+    await site.done("delete", site.delete_job())
+    fact = await site.done("restore", site.restore_job())
+    archive = await site.store.find("w1", "a1")
+    assert archive is not None
+    assert fact.progress is not None
+    assert fact.progress.total == archive.unpacked
+
+
+async def test_specs_survive_a_round_trip(site: Site) -> None:
+    for spec in (site.archive_job(), site.empty_archive_job(), site.restore_job(), site.delete_job()):
+        assert load_spec(dump_spec(spec)) == spec
+
+
+async def test_a_spec_that_cannot_be_read_is_a_failure_not_a_riddle(site: Site) -> None:
+    directory = site.root / "jobs" / "broken"
+    directory.mkdir(parents=True)
+    (directory / "spec.json").write_text("{")
+    command = [sys.executable, "-m", "codehub.storage.job", str(directory)]
+    ended = await asyncio.to_thread(subprocess.run, command, capture_output=True, check=False)
+    assert ended.returncode == 1
+    fact = await site.jobs.status("broken")
+    assert fact is not None
+    assert (fact.state, fact.reason) == (JobState.FAILED, ErrorReason.ActionFailed)
+
+
+def _processes(job: Path) -> list[int]:
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes().split(b"\0")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if b"codehub.storage.job" in words and os.fsencode(job) in words:
+            found.append(int(process.name))
+    return found
+
+
+def _children_that_are_zombies() -> list[str]:
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (process / "stat").read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if fields[0] == "Z" and int(fields[1]) == os.getpid():
+            found.append(process.name)
+    return found
