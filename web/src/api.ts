@@ -33,10 +33,7 @@ export class ApiError extends Error {
 type UnauthorizedListener = () => void;
 let onUnauthorized: UnauthorizedListener = () => {};
 
-/** Where a 401 may mean a wrong password rather than the end of the session. */
-const ASKS_FOR_PASSWORD: ReadonlySet<string> = new Set(["/login", "/session/password"]);
-
-/** Called whenever the session turns out to have ended. */
+/** Called on every 401 except that of the sign-in itself. */
 export function setUnauthorizedListener(listener: UnauthorizedListener): void {
   onUnauthorized = listener;
 }
@@ -52,7 +49,7 @@ async function request<T>(method: string, path: string, body?: unknown, signal?:
   noteServerTime(response.headers.get("Date"));
   if (!response.ok) {
     const error = await readError(response);
-    if (error.status === 401 && !ASKS_FOR_PASSWORD.has(path)) onUnauthorized();
+    if (error.status === 401 && path !== "/login") onUnauthorized();
     throw error;
   }
   if (response.status === 204) return undefined as T;

@@ -1,14 +1,16 @@
 /** Times, spans and sizes in the words of the chosen language. */
 import { language, type Language } from "./i18n";
 
-const UNITS: ReadonlyArray<[Intl.RelativeTimeFormatUnit & ("day" | "hour" | "minute" | "second"), number]> = [
+type Unit = "day" | "hour" | "minute" | "second";
+
+const UNITS: ReadonlyArray<[Unit, number]> = [
   ["day", 86_400],
   ["hour", 3_600],
   ["minute", 60],
   ["second", 1],
 ];
 
-const SHORT: Record<Language, Record<"day" | "hour" | "minute" | "second", string>> = {
+const SHORT: Record<Language, Record<Unit, string>> = {
   en: { day: " d", hour: " h", minute: " min", second: " s" },
   ko: { day: "일", hour: "시간", minute: "분", second: "초" },
 };
@@ -24,6 +26,12 @@ export function span(seconds: number, lang: Language = language.value): string {
   if (!smaller) return first;
   const rest = Math.floor((whole % size) / smaller[1]);
   return rest ? `${first} ${rest}${SHORT[lang][smaller[0]]}` : first;
+}
+
+/** One unit in full, for sentences: "7 days", "36 hours". */
+export function period(seconds: number, lang: Language = language.value): string {
+  const [unit, size] = UNITS.find(([, size]) => seconds >= size && seconds % size === 0) ?? UNITS[3]!;
+  return new Intl.NumberFormat(lang, { style: "unit", unit, unitDisplay: "long" }).format(seconds / size);
 }
 
 /** "3 minutes ago", "in 2 days". */

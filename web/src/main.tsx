@@ -9,7 +9,10 @@ import "./styles/tokens.css";
 import "./styles/base.css";
 import "./styles/layout.css";
 import "./styles/components.css";
+import "./styles/forms.css";
 import "./styles/pages.css";
+import "./styles/login.css";
+import "./styles/admin.css";
 
 startRouter();
 startShortcuts();

@@ -20,7 +20,6 @@ export function ActionButtons({ workspace, viewer, task, onDone = () => {} }: Pr
   const group = useRef<HTMLDivElement>(null);
   const keepFocus = useFocusKeeper(group);
   const actions = actionsFor(workspace, viewer);
-  if (actions.length === 0) return null;
   return (
     <div class="actions" ref={group} role="group" aria-label={workspace.name} tabIndex={-1} {...keepFocus}>
       {actions.map((action) => {
@@ -79,9 +78,12 @@ function useFocusKeeper(group: { current: HTMLDivElement | null }) {
     onFocusIn: () => {
       inside.current = true;
     },
-    onFocusOut: (event: FocusEvent) => {
-      const left = event.target instanceof Element && event.target.isConnected;
-      if (left && !group.current?.contains(event.relatedTarget as Node | null)) inside.current = false;
+    onFocusOut: ({ target, relatedTarget }: FocusEvent) => {
+      if (group.current?.contains(relatedTarget as Node | null)) return;
+      // A browser may tell of the blur just before it takes the button out: only later is it known which it was.
+      queueMicrotask(() => {
+        if ((target as Element).isConnected) inside.current = false;
+      });
     },
   };
 }

@@ -11,7 +11,8 @@ interface Props {
 export function ErrorNote({ error, onDismiss }: Props) {
   if (!error) return null;
   const text = messages.value.errors;
-  const title = error.code === "NETWORK" ? text.network : text.titles[error.code];
+  const titles: Record<string, string> = text.titles;
+  const title = error.code === "NETWORK" ? text.network : titles[error.code];
   return (
     <div class="note note-error" role="alert">
       <Icon name="alert" />

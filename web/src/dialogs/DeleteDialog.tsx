@@ -1,6 +1,6 @@
 import { api } from "../api";
 import { ErrorNote } from "../components/ErrorNote";
-import { span } from "../format";
+import { period } from "../format";
 import { messages } from "../i18n";
 import { closeDialog } from "../state/dialogs";
 import { removeWorkspace } from "../state/live";
@@ -18,7 +18,7 @@ interface Props {
 export function DeleteDialog({ workspace, onDone }: Props) {
   const text = messages.value.remove;
   const task = useTask();
-  const period = span(trashRetentionSeconds.value);
+  const undoable = period(trashRetentionSeconds.value);
   const submit = async (event: Event) => {
     event.preventDefault();
     if (!(await task.run(() => api.deleteWorkspace(workspace.id)))) return;
@@ -29,7 +29,7 @@ export function DeleteDialog({ workspace, onDone }: Props) {
   return (
     <Modal title={text.title(workspace.name)}>
       <form onSubmit={submit}>
-        <p>{workspace.phase === "ERROR" ? text.errorText(period) : text.text(period)}</p>
+        <p>{workspace.phase === "ERROR" ? text.errorText(undoable) : text.text(undoable)}</p>
         <ErrorNote error={task.error} />
         <DialogButtons submit={text.confirm} busy={task.busy} danger testId="confirm-delete" />
       </form>

@@ -16,12 +16,10 @@ export function Modal({ title, children }: Props) {
   const titleId = useId();
   useEffect(() => {
     const shown = element.current!;
-    const opener = document.activeElement;
     shown.showModal();
     return () => {
       shown.close();
-      // Whatever opened it may be gone by now, deleted for instance.
-      if (!(opener instanceof HTMLElement && opener.isConnected)) document.getElementById("main")?.focus();
+      requestAnimationFrame(rescueFocus);
     };
   }, []);
   return (
@@ -35,4 +33,9 @@ export function Modal({ title, children }: Props) {
       {children}
     </dialog>
   );
+}
+
+/** The browser gives focus back to what opened the dialog, which may be gone by now: deleted, for instance. */
+function rescueFocus(): void {
+  if (document.activeElement === document.body) document.getElementById("main")?.focus({ preventScroll: true });
 }

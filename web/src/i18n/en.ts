@@ -13,7 +13,7 @@ const phases: Record<Phase, string> = {
 const operations: Record<Operation, string> = {
   NONE: "",
   PROVISIONING: "Preparing the home",
-  RESTORING: "Restoring from the archive",
+  RESTORING: "Restoring",
   STARTING: "Starting",
   STOPPING: "Stopping",
   ARCHIVING: "Archiving",
@@ -22,7 +22,6 @@ const operations: Record<Operation, string> = {
 };
 
 export const en = {
-  languageName: "English",
   otherLanguage: "한국어",
   switchLanguage: "한국어로 바꾸기",
   skipToContent: "Skip to content",
@@ -85,7 +84,6 @@ export const en = {
     bytesOf: (done: string, total: string) => `${done} of ${total}`,
     files: (n: string) => `${n} files`,
     owner: (name: string) => `Owner: ${name}`,
-    details: (name: string) => `${name}, details`,
   },
   actions: {
     open: "Open",
@@ -119,10 +117,10 @@ export const en = {
   ttl: { byDefault: (time: string) => `Default (${time})`, defaultNever: "Default (never)", never: "Never" },
   remove: {
     title: (name: string) => `Delete “${name}”?`,
-    text: (days: string) =>
-      `It is stopped, archived and moved to the trash. You can undo this for ${days}; after that its files are gone for good.`,
-    errorText: (days: string) =>
-      `It is moved to the trash as it is, with its error. You can undo this for ${days}; after that its files are gone for good.`,
+    text: (period: string) =>
+      `It is stopped, archived and moved to the trash. You can undo this for ${period}; after that its files are gone for good.`,
+    errorText: (period: string) =>
+      `It is moved to the trash as it is, with its error. You can undo this for ${period}; after that its files are gone for good.`,
     confirm: "Delete",
   },
   recover: {
@@ -146,17 +144,12 @@ export const en = {
     notFound: "This workspace does not exist, or it is in the trash.",
     memo: "Memo",
     memoHint: "Ctrl+Enter saves.",
-    memoSaved: "Saved.",
     unsaved: "Not saved yet.",
     changedElsewhere: "It was changed elsewhere in the meantime.",
     useTheirs: "Take that version",
     discard: "Discard",
     settings: "Settings",
     conditions: "Conditions",
-    condition: "Condition",
-    status: "Status",
-    reason: "Reason",
-    since: "Since",
     yes: "Yes",
     no: "No",
     timeline: "Timeline",
@@ -170,7 +163,6 @@ export const en = {
     archiveYes: "There is one",
     archiveNo: "None yet",
     keptUntil: "Kept until",
-    error: "What went wrong",
   },
   conditions: {
     "storage.volume_ready": "Home is there",
@@ -233,8 +225,9 @@ export const en = {
     network: "No answer. Check the connection and try again.",
     dismiss: "Dismiss",
     titles: {
-      UNAUTHORIZED: "Not signed in.",
+      UNAUTHORIZED: "Sign-in failed.",
       FORBIDDEN: "Not allowed.",
+      NOT_FOUND: "Not found.",
       WORKSPACE_NOT_FOUND: "Not found.",
       OPERATION_IN_PROGRESS: "Something is still under way.",
       INVALID_STATE: "Not possible in this state.",
@@ -242,7 +235,7 @@ export const en = {
       RUNNING_LIMIT_EXCEEDED: "Too many workspaces are running.",
       TOO_MANY_REQUESTS: "Too many attempts.",
       UPSTREAM_UNAVAILABLE: "The workspace does not answer.",
-    } as Record<string, string>,
+    },
     retry: "Try again",
   },
 };

@@ -1,7 +1,6 @@
 import type { Messages } from "./en";
 
 export const ko: Messages = {
-  languageName: "한국어",
   otherLanguage: "English",
   switchLanguage: "Switch to English",
   skipToContent: "본문으로 건너뛰기",
@@ -55,7 +54,7 @@ export const ko: Messages = {
   operations: {
     NONE: "",
     PROVISIONING: "홈을 준비하는 중",
-    RESTORING: "보관본에서 복원하는 중",
+    RESTORING: "복원하는 중",
     STARTING: "시작하는 중",
     STOPPING: "정지하는 중",
     ARCHIVING: "보관하는 중",
@@ -81,7 +80,6 @@ export const ko: Messages = {
     bytesOf: (done, total) => `${total} 중 ${done}`,
     files: (n) => `파일 ${n}개`,
     owner: (name) => `소유자: ${name}`,
-    details: (name) => `${name} 자세히`,
   },
   actions: {
     open: "열기",
@@ -115,10 +113,10 @@ export const ko: Messages = {
   ttl: { byDefault: (time) => `기본값 (${time})`, defaultNever: "기본값 (안 함)", never: "안 함" },
   remove: {
     title: (name) => `“${name}” 워크스페이스를 삭제할까요?`,
-    text: (days) =>
-      `정지하고 보관한 뒤 휴지통으로 옮깁니다. ${days} 동안 되살릴 수 있고, 그 뒤에는 파일이 완전히 삭제됩니다.`,
-    errorText: (days) =>
-      `오류가 난 상태 그대로 휴지통으로 옮깁니다. ${days} 동안 되살릴 수 있고, 그 뒤에는 파일이 완전히 삭제됩니다.`,
+    text: (period) =>
+      `정지하고 보관한 뒤 휴지통으로 옮깁니다. ${period} 동안 되살릴 수 있고, 그 뒤에는 파일이 완전히 삭제됩니다.`,
+    errorText: (period) =>
+      `오류가 난 상태 그대로 휴지통으로 옮깁니다. ${period} 동안 되살릴 수 있고, 그 뒤에는 파일이 완전히 삭제됩니다.`,
     confirm: "삭제",
   },
   recover: {
@@ -142,17 +140,12 @@ export const ko: Messages = {
     notFound: "이 워크스페이스는 없거나 휴지통에 있습니다.",
     memo: "메모",
     memoHint: "Ctrl+Enter로 저장합니다.",
-    memoSaved: "저장했습니다.",
     unsaved: "아직 저장하지 않았습니다.",
     changedElsewhere: "그사이 다른 곳에서 바뀌었습니다.",
     useTheirs: "바뀐 내용 가져오기",
     discard: "버리기",
     settings: "설정",
     conditions: "조건",
-    condition: "조건",
-    status: "상태",
-    reason: "이유",
-    since: "시점",
     yes: "예",
     no: "아니요",
     timeline: "타임라인",
@@ -166,7 +159,6 @@ export const ko: Messages = {
     archiveYes: "있음",
     archiveNo: "아직 없음",
     keptUntil: "유지 기한",
-    error: "무엇이 잘못되었나",
   },
   conditions: {
     "storage.volume_ready": "홈이 있음",
@@ -229,8 +221,9 @@ export const ko: Messages = {
     network: "응답이 없습니다. 연결을 확인하고 다시 시도하세요.",
     dismiss: "닫기",
     titles: {
-      UNAUTHORIZED: "로그인이 필요합니다.",
+      UNAUTHORIZED: "로그인하지 못했습니다.",
       FORBIDDEN: "권한이 없습니다.",
+      NOT_FOUND: "찾을 수 없습니다.",
       WORKSPACE_NOT_FOUND: "찾을 수 없습니다.",
       OPERATION_IN_PROGRESS: "아직 진행 중인 작업이 있습니다.",
       INVALID_STATE: "지금 상태에서는 할 수 없습니다.",

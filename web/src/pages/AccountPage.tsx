@@ -5,6 +5,7 @@ import { ErrorNote } from "../components/ErrorNote";
 import { PageTitle } from "../components/PageTitle";
 import { PasswordField } from "../components/PasswordField";
 import { messages } from "../i18n";
+import { showDialog } from "../state/dialogs";
 import { session } from "../state/session";
 import { useTask } from "../state/task";
 
@@ -19,6 +20,11 @@ export function AccountPage() {
         <h2>{text.account.password}</h2>
         <PasswordForm />
       </section>
+      <p>
+        <button type="button" class="button" onClick={() => showDialog({ kind: "help" })}>
+          {text.nav.help}
+        </button>
+      </p>
     </>
   );
 }

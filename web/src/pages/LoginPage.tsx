@@ -23,10 +23,10 @@ export function LoginPage() {
   }, [user, next]);
   return (
     <div class="login">
-      <div class="login-top">
+      <header class="login-top">
         <Brand />
         <LanguageSwitch />
-      </div>
+      </header>
       <main class="login-card">
         <PageTitle title={text.title} />
         {user ? <AlreadySignedIn name={user.username} next={next} /> : <LoginForm />}
@@ -59,7 +59,7 @@ function LoginForm() {
   useEffect(() => {
     setRetryAt(retryAfter ? serverNow() + retryAfter * 1000 : 0);
   }, [task.error]);
-  const waitSeconds = Math.ceil((retryAt - now.value) / 1000);
+  const waitSeconds = Math.floor((retryAt - now.value) / 1000);
 
   const submit = (event: Event) => {
     event.preventDefault();

@@ -6,7 +6,7 @@ export function NotFoundPage() {
   const text = messages.value;
   return (
     <>
-      <PageTitle title={text.errors.titles["WORKSPACE_NOT_FOUND"] ?? ""} />
+      <PageTitle title={text.errors.titles.NOT_FOUND} />
       <a class="back" href="/">
         <Icon name="back" />
         {text.detail.back}

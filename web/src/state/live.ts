@@ -19,6 +19,7 @@ export const lastEvent = signal<{ id: string } | null>(null);
 export const announcement = signal("");
 
 const GRACE_MILLISECONDS = 1_500;
+const SLOW_MILLISECONDS = 10_000;
 /** Heartbeats come every 30 s; two missed and a bit mean that nobody is there. */
 const SILENCE_MILLISECONDS = 75_000;
 const HIDDEN_MILLISECONDS = 20_000;
@@ -84,18 +85,20 @@ function listen<T>(stream: EventSource, name: string, take: (data: T) => void): 
 function heard(): void {
   failures = 0;
   clearTimeout(lostTimer);
-  lostTimer = undefined;
   connection.value = "live";
+  watchSilence();
+}
+
+function watchSilence(): void {
   clearTimeout(silenceTimer);
-  silenceTimer = window.setTimeout(() => {
-    expectLoss();
-    reopen();
-  }, SILENCE_MILLISECONDS);
+  silenceTimer = window.setTimeout(reopen, SILENCE_MILLISECONDS);
 }
 
 function open(): void {
   const stream = new EventSource(eventsUrl);
   source = stream;
+  watchSilence();
+  expectLoss(SLOW_MILLISECONDS);
   listen<{ items: Workspace[] }>(stream, "snapshot", ({ items }) => {
     workspaces.value = new Map(items.map((item) => [item.id, item]));
     loaded.value = true;
@@ -112,17 +115,18 @@ function open(): void {
   listen<object>(stream, "heartbeat", () => {});
   stream.onerror = () => {
     if (stream !== source) return;
-    expectLoss();
+    expectLoss(GRACE_MILLISECONDS);
     // While CONNECTING the browser tries again by itself; CLOSED means that it got an answer it will not retry.
     if (stream.readyState === EventSource.CLOSED) void retryAfterRefusal();
   };
 }
 
-/** A short interruption is not worth a warning. */
-function expectLoss(): void {
-  lostTimer ??= window.setTimeout(() => {
+/** Warns unless something is heard by then: a short interruption is not worth it. */
+function expectLoss(milliseconds: number): void {
+  clearTimeout(lostTimer);
+  lostTimer = window.setTimeout(() => {
     connection.value = "lost";
-  }, GRACE_MILLISECONDS);
+  }, milliseconds);
 }
 
 /** EventSource does not say why it was refused: asking for the session turns a 401 into the sign-in page. */
@@ -145,15 +149,13 @@ function close(): void {
   clearTimeout(silenceTimer);
   clearTimeout(retryTimer);
   clearTimeout(lostTimer);
-  lostTimer = undefined;
 }
 
 function reopen(): void {
   if (!wanted) return;
-  const wasLost = connection.peek() === "lost";
   close();
   open();
-  if (wasLost) connection.value = "lost";
+  expectLoss(GRACE_MILLISECONDS);
 }
 
 /** A browser allows six connections to one host; tabs that nobody sees must not use them up. */

@@ -3,6 +3,8 @@ import { computed, signal } from "@preact/signals";
 import { api, ApiError, setUnauthorizedListener } from "../api";
 import { safeNext } from "../next";
 import type { Session } from "../types";
+import { closeDialog } from "./dialogs";
+import { clearDrafts } from "./drafts";
 import { address, navigate, route } from "./router";
 
 const DEFAULT_RETENTION_SECONDS = 604_800;
@@ -40,6 +42,7 @@ export async function signIn(username: string, password: string): Promise<void> 
 
 export async function signOut(): Promise<void> {
   await api.logout();
+  clearDrafts();
   session.value = null;
   sessionExpired.value = false;
   navigate("/login");
@@ -50,6 +53,7 @@ export const nextAfterSignIn = (): string => safeNext(new URLSearchParams(addres
 function goToSignIn(): void {
   if (session.value) sessionExpired.value = true;
   session.value = null;
+  closeDialog();
   if (route.value.page === "login") return;
   const { pathname, search } = address.value;
   const back = pathname + search;

@@ -1,0 +1,34 @@
+import { beforeEach, describe, expect, it } from "vitest";
+
+import { clearDrafts, draftField } from "../src/state/drafts";
+
+beforeEach(clearDrafts);
+
+describe("what someone is typing", () => {
+  const field = (server: string) => draftField("id/memo", server);
+
+  it("is the server's value until they type", () => {
+    expect(field("old")).toMatchObject({ value: "old", dirty: false });
+    expect(field("newer")).toMatchObject({ value: "newer", dirty: false });
+  });
+
+  it("survives a change on the server, which is told", () => {
+    field("old").set("mine");
+    expect(field("theirs")).toMatchObject({ value: "mine", dirty: true, conflict: true });
+    field("theirs").discard();
+    expect(field("theirs")).toMatchObject({ value: "theirs", dirty: false, conflict: false });
+  });
+
+  it("is no draft any more once saved", () => {
+    field("old").set("mine");
+    field("mine").saved("mine");
+    expect(field("mine")).toMatchObject({ value: "mine", dirty: false });
+  });
+
+  it("keeps what was typed while the save was under way", () => {
+    field("old").set("mine");
+    field("old").set("mine, and more");
+    field("mine").saved("mine");
+    expect(field("mine")).toMatchObject({ value: "mine, and more", dirty: true, conflict: false });
+  });
+});

@@ -1,0 +1,42 @@
+import type { Workspace } from "../src/types";
+
+export function workspace(changes: Partial<Workspace> = {}): Workspace {
+  return {
+    id: "01j00000000000000000000001",
+    name: "api-server",
+    description: "",
+    memo: "",
+    image_ref: "code-server",
+    owner: { id: "01j0000000000000000000000a", username: "mina" },
+    phase: "RUNNING",
+    operation: "NONE",
+    desired_state: "RUNNING",
+    conditions: {},
+    error_reason: null,
+    error_count: 0,
+    error_message: null,
+    progress: null,
+    has_archive: false,
+    url: "http://localhost:8080/w/01j00000000000000000000001/",
+    created_at: "2026-01-01T00:00:00Z",
+    updated_at: "2026-01-01T00:00:00Z",
+    last_access_at: "2026-01-01T00:00:00Z",
+    phase_changed_at: "2026-01-01T00:00:00Z",
+    standby_at: null,
+    archive_at: null,
+    keep_until: null,
+    standby_ttl_seconds: null,
+    archive_ttl_seconds: null,
+    deleted_at: null,
+    purge_at: null,
+    op_started_at: null,
+    ...changes,
+  };
+}
+
+export const session = {
+  user: { id: "01j0000000000000000000000a", username: "mina", role: "user" as const },
+  limits: { max_running_per_user: 2, running: 0 },
+  ttl: { standby_seconds: 600, archive_seconds: 1800 },
+  apps_mode: "origin" as const,
+};

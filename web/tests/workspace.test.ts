@@ -1,0 +1,99 @@
+import { describe, expect, it } from "vitest";
+
+import type { Operation, Phase } from "../src/types";
+import { actionsFor, isWaiting, nextDeadline, select } from "../src/workspace";
+import { workspace } from "./samples";
+
+describe("what the owner can do", () => {
+  const table: Array<[Phase, string[]]> = [
+    ["RUNNING", ["open", "stop", "extend", "archive", "delete"]],
+    ["STANDBY", ["open", "start", "extend", "archive", "delete"]],
+    ["ARCHIVED", ["start", "restore", "delete"]],
+    ["PENDING", ["start", "delete"]],
+    ["ERROR", ["recover", "delete"]],
+    ["DELETING", []],
+  ];
+  it.each(table)("in %s", (phase, actions) => {
+    expect(actionsFor(workspace({ phase, desired_state: "STANDBY" }), "owner")).toEqual(actions);
+  });
+
+  const cancellable: Array<[Operation, boolean]> = [
+    ["PROVISIONING", true],
+    ["RESTORING", true],
+    ["STARTING", true],
+    ["ARCHIVING", true],
+    ["STOPPING", false],
+    ["CREATE_EMPTY_ARCHIVE", false],
+    ["DELETING", false],
+  ];
+  it.each(cancellable)("during %s, cancel: %s", (operation, offered) => {
+    const actions = actionsFor(workspace({ operation, desired_state: "ARCHIVED" }), "owner");
+    expect(actions).toEqual(offered ? ["cancel"] : []);
+  });
+
+  it("does not offer to cancel the archiving that a delete asked for", () => {
+    const deleting = workspace({ operation: "ARCHIVING", desired_state: "DELETED", deleted_at: "2026-01-01T00:00:00Z" });
+    expect(actionsFor(deleting, "owner")).toEqual([]);
+  });
+
+  it("can take back a start that waits for its retry", () => {
+    const waiting = workspace({ phase: "STANDBY", desired_state: "RUNNING" });
+    expect(isWaiting(waiting)).toBe(true);
+    expect(actionsFor(waiting, "owner")).toContain("stop");
+    expect(actionsFor(waiting, "owner")).not.toContain("start");
+  });
+
+  it("in the trash, only undelete, and only at rest", () => {
+    const deleted = { phase: "DELETED", deleted_at: "2026-01-01T00:00:00Z" } as const;
+    expect(actionsFor(workspace(deleted), "owner")).toEqual(["undelete"]);
+    expect(actionsFor(workspace({ ...deleted, operation: "ARCHIVING" }), "owner")).toEqual([]);
+  });
+});
+
+describe("what an admin can do with another's workspace", () => {
+  it.each<[Phase, string[]]>([
+    ["RUNNING", ["stop", "delete"]],
+    ["STANDBY", ["delete"]],
+    ["ARCHIVED", ["delete"]],
+    ["ERROR", ["recover", "delete"]],
+  ])("in %s: neither open nor start", (phase, actions) => {
+    expect(actionsFor(workspace({ phase, desired_state: "STANDBY" }), "admin")).toEqual(actions);
+  });
+});
+
+describe("deadlines", () => {
+  const dates = { standby_at: "2026-01-01T01:00:00Z", archive_at: "2026-01-01T02:00:00Z" };
+  it("is the standby of a running one", () => {
+    expect(nextDeadline(workspace({ phase: "RUNNING", ...dates }))?.kind).toBe("standby");
+  });
+  it("is the archive of one on standby", () => {
+    expect(nextDeadline(workspace({ phase: "STANDBY", ...dates }))?.kind).toBe("archive");
+  });
+  it("is none while an operation runs", () => {
+    expect(nextDeadline(workspace({ phase: "RUNNING", operation: "STOPPING", ...dates }))).toBeNull();
+  });
+});
+
+describe("the list", () => {
+  const list = [
+    workspace({ id: "a", name: "item 10", phase: "ARCHIVED", last_access_at: "2026-01-03T00:00:00Z" }),
+    workspace({ id: "b", name: "item 9", phase: "RUNNING", memo: "Payment service" }),
+    workspace({ id: "c", name: "other", phase: "ERROR", description: "payments" }),
+  ];
+  const ids = (selection: Parameters<typeof select>[1]) => select(list, selection).map((item) => item.id);
+
+  it("finds every word in name, description or memo", () => {
+    expect(ids({ query: "PAYMENT", phase: "", sort: "name" })).toEqual(["b", "c"]);
+    expect(ids({ query: "item payment", phase: "", sort: "name" })).toEqual(["b"]);
+  });
+  it("filters by phase", () => {
+    expect(ids({ query: "", phase: "ARCHIVED", sort: "name" })).toEqual(["a"]);
+  });
+  it("sorts names as people count", () => {
+    expect(ids({ query: "", phase: "", sort: "name" })).toEqual(["b", "a", "c"]);
+  });
+  it("puts the last used first, and errors first by phase", () => {
+    expect(ids({ query: "", phase: "", sort: "activity" })[0]).toBe("a");
+    expect(ids({ query: "", phase: "", sort: "phase" })[0]).toBe("c");
+  });
+});
