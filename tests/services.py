@@ -207,7 +207,8 @@ class System:
     def _read_until_ready(self) -> bool:
         assert self.process is not None and self.process.stdout is not None
         ended = self.process.poll() is not None
-        self.output += self.process.stdout.read() or ""
+        with contextlib.suppress(BlockingIOError):
+            self.output += os.read(self.process.stdout.fileno(), 65536).decode()
         assert not ended, f"`codehub up` ended with {self.process.returncode}:\n{self.output}\n{self.logs()}"
         return "is ready at" in self.output
 
