@@ -1,9 +1,9 @@
 import type { ComponentChildren } from "preact";
-import { useEffect, useId, useRef } from "preact/hooks";
+import { useEffect, useId, useRef, useState } from "preact/hooks";
 
 import { Icon } from "../components/Icon";
 import { messages } from "../i18n";
-import { closeDialog } from "../state/dialogs";
+import { closeDialog, dialog } from "../state/dialogs";
 
 interface Props {
   title: string;
@@ -14,6 +14,11 @@ interface Props {
 export function Modal({ title, children }: Props) {
   const element = useRef<HTMLDialogElement>(null);
   const titleId = useId();
+  const [mine] = useState(dialog.peek());
+  // The close event comes late, when another dialog may already be open.
+  const closeMine = () => {
+    if (dialog.peek() === mine) closeDialog();
+  };
   useEffect(() => {
     const shown = element.current!;
     shown.showModal();
@@ -23,7 +28,7 @@ export function Modal({ title, children }: Props) {
     };
   }, []);
   return (
-    <dialog ref={element} aria-labelledby={titleId} onClose={closeDialog}>
+    <dialog ref={element} aria-labelledby={titleId} onCancel={closeMine} onClose={closeMine}>
       <div class="dialog-head">
         <h2 id={titleId}>{title}</h2>
         <button type="button" class="icon-button" aria-label={messages.value.dialog.close} onClick={closeDialog}>
