@@ -29,6 +29,7 @@ from codehub.runtimes.procfs import ProcessId, boot_id
 LOG_BYTES = 1 << 20
 LONGEST_SOCKET_PATH = 107
 _LAUNCH_SECONDS = 2.0
+_REMOVED = ".deleted-"
 
 
 class StateGarbled(Exception):
@@ -196,16 +197,22 @@ class Directory:
 
     def remove(self) -> bool:
         """Remove the directory; False when someone who lives holds it."""
-        aside = self.path.with_name(f".deleted-{self.path.name}-{secrets.token_hex(4)}")
+        aside = self.path.with_name(f"{_REMOVED}{self.path.name}-{secrets.token_hex(4)}")
         try:
             with self.locked() as lock:
                 if lock is None:
                     return False
                 self.path.rename(aside)
+                _remove_tree(aside)
         except (FileNotFoundError, DirectoryGone):
-            return True
-        _remove_tree(aside)
+            pass  # someone else has removed it, which is all that was asked for
         return True
+
+
+def finish_removals(root: Path) -> None:
+    """Remove what a crash left of removals; one that is still under way holds its lock, and is left alone."""
+    for path in root.glob(f"{_REMOVED}*"):
+        Directory(path).remove()
 
 
 def _remove_tree(path: Path) -> None:

