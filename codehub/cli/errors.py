@@ -5,16 +5,6 @@ from collections.abc import Iterator
 from typing import NoReturn
 
 import typer
-from redis.exceptions import RedisError
-from sqlalchemy.exc import DBAPIError
-
-from codehub.domain.images import ImagesError
-from codehub.domain.problems import Problem
-from codehub.embedded.account import EmbeddedError
-from codehub.runtimes.base import RuntimeFailure
-from codehub.settings import SettingsError
-from codehub.storage.errors import StorageProblem
-from codehub.store.migrate import SchemaError
 
 
 class CommandError(Exception):
@@ -26,26 +16,41 @@ def told() -> Iterator[None]:
     """Ends the command with a sentence on standard error instead of a traceback."""
     try:
         yield
-    except (
-        CommandError,
-        EmbeddedError,
-        ImagesError,
-        SettingsError,
-        SchemaError,
-        StorageProblem,
-        Problem,
-    ) as error:
-        fail(str(error))
-    except RuntimeFailure as error:
-        fail(error.message)
-    except DBAPIError as error:
-        fail(f"the database refused: {error.orig}")
-    except RedisError as error:
-        fail(f"Redis does not answer: {error}")
-    except OSError as error:
-        fail(str(error))
+    except Exception as error:
+        words = _words(error)
+        if words is None:
+            raise
+        fail(words)
 
 
 def fail(message: str) -> NoReturn:
     typer.secho(f"codehub: {message}", fg=typer.colors.RED, err=True)
     raise typer.Exit(1)
+
+
+def _words(error: Exception) -> str | None:
+    """What to say about an error; None for one that is a defect of CodeHub.
+
+    The rooms are imported here, where they are needed: a part of the system should not load all of them.
+    """
+    if isinstance(error, CommandError | OSError):
+        return str(error)
+    from redis.exceptions import RedisError
+    from sqlalchemy.exc import DBAPIError
+
+    from codehub.domain.images import ImagesError
+    from codehub.domain.problems import Problem
+    from codehub.embedded.account import EmbeddedError
+    from codehub.runtimes.base import RuntimeFailure
+    from codehub.settings import SettingsError
+    from codehub.storage.errors import StorageProblem
+    from codehub.store.migrate import SchemaError
+
+    if isinstance(error, DBAPIError):
+        return f"the database refused: {error.orig}"
+    if isinstance(error, RedisError):
+        return f"Redis does not answer: {error}"
+    known = (
+        EmbeddedError, ImagesError, Problem, RuntimeFailure, SchemaError, SettingsError, StorageProblem,
+    )  # fmt: skip
+    return str(error) if isinstance(error, known) else None

@@ -87,3 +87,7 @@ def _stop_event() -> asyncio.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     return stop
+
+
+if __name__ == "__main__":  # how `codehub up` starts a part: without loading every other command
+    app()

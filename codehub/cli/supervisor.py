@@ -50,7 +50,7 @@ class Part:
 
     async def start(self) -> None:
         self.process = process.spawn(
-            [sys.executable, "-m", "codehub", "serve", self.name],
+            [sys.executable, "-m", "codehub.cli.serve", self.name],
             log=self.log_file, death_signal=signal.SIGTERM, account=own_account(),
             environment=self._environment,
         )  # fmt: skip
