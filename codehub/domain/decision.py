@@ -4,11 +4,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from codehub.domain.conditions import holds
 from codehub.domain.effects import Effect
-from codehub.domain.errors import Failure, RetryPolicy, verdict
+from codehub.domain.errors import Failure, RetryPolicy, is_terminal, verdict
 from codehub.domain.judge import judge
 from codehub.domain.observation import ArchiveFact
-from codehub.domain.states import DesiredState, Operation
+from codehub.domain.observe import removes_volume
+from codehub.domain.states import ConditionName, DesiredState, Operation
 from codehub.domain.workspace import Workspace
 
 
@@ -96,6 +98,8 @@ def forgiven(workspace: Workspace) -> Workspace:
 
 def failed(workspace: Workspace, failure: Failure, context: Context) -> Decision:
     """One more failure: tried again later within the same claim, or the end of it in ERROR."""
+    if is_terminal(workspace.error_reason):
+        return _failed_in_error(workspace, failure, context)
     outcome = verdict(failure, workspace.error_count, context.rules.retry, context.now, context.jitter)
     during = "" if workspace.operation is Operation.NONE else f" during {workspace.operation}"
     after = replace(
@@ -106,8 +110,21 @@ def failed(workspace: Workspace, failure: Failure, context: Context) -> Decision
         next_retry_at=outcome.next_retry_at,
     )
     if outcome.terminal:
-        after = replace(ended(after), started_at=None)
+        home_ctx = None if _has_removed_home(workspace) else workspace.home_ctx
+        after = replace(ended(after), started_at=None, home_ctx=home_ctx)
         return Decision(f"{outcome.reason}{during}: {outcome.message}", after, Event.ERROR)
     return Decision(
         f"Attempt {outcome.count}{during} failed, trying again: {outcome.message}", after, Event.FAILED
     )
+
+
+def _failed_in_error(workspace: Workspace, failure: Failure, context: Context) -> Decision:
+    """A deleted workspace in ERROR that could not lose its container: the first cause stays on record."""
+    later = context.now + context.rules.retry.backoff
+    words = f"{workspace.operation} failed and will be tried again: {failure.message}"
+    return Decision(words, replace(ended(workspace), next_retry_at=later), Event.FAILED)
+
+
+def _has_removed_home(workspace: Workspace) -> bool:
+    """The archive is committed and the volume is gone by our own hand: it must not pass for lost later."""
+    return removes_volume(workspace) and not holds(workspace.conditions, ConditionName.VOLUME_READY)

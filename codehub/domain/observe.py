@@ -51,6 +51,13 @@ def removes_volume(workspace: Workspace) -> bool:
     return workspace.operation is Operation.ARCHIVING and archive_committed(workspace)
 
 
+def is_home_lost(workspace: Workspace) -> bool:
+    """Whether the home was there, two looks did not find it, and nothing of CodeHub removes it."""
+    volume = workspace.conditions[ConditionName.VOLUME_READY]
+    expected = workspace.home_ctx is not None and not removes_volume(workspace)
+    return expected and not volume.status and volume.reason != "Unobservable"
+
+
 def volume_generation(look: Observation) -> Generation | None:
     return look.volume.generation if isinstance(look.volume, VolumeFact) else None
 
@@ -62,8 +69,8 @@ def _volume(workspace: Workspace, look: Observation, now: datetime) -> Condition
     generation = volume_generation(look)
     if generation is not None and generation.op_id == expected_generation(workspace):
         return changed(old, name, True, "Ready", "", now)
-    if workspace.home_ctx is not None and old[name].status and not removes_volume(workspace):
-        if old[name].reason != VANISHED:
+    if workspace.home_ctx is not None and not removes_volume(workspace):
+        if old[name].status and (old[name].reason != VANISHED or not _is_fresh(workspace, look)):
             return changed(old, name, True, VANISHED, "The home is not there; looking again.", now)
         return changed(old, name, False, "Missing", "The home was there and is gone.", now)
     if generation is not None:
@@ -86,9 +93,17 @@ def _archive(workspace: Workspace, look: Observation, now: datetime) -> Conditio
         return old[name]
     if workspace.archive_key is None:
         return changed(old, name, False, "NoArchive", "", now)
-    if old[name].status and old[name].reason != VANISHED:
-        return changed(old, name, True, VANISHED, "The archive is not there; looking again.", now)
+    if old[name].reason == "Missing":
+        return old[name]
+    if old[name].reason != VANISHED or not _is_fresh(workspace, look):
+        status = old[name].status
+        return changed(old, name, status, VANISHED, "The archive is not there; looking again.", now)
     return changed(old, name, False, "Missing", f"The archive {workspace.archive_key} is not there.", now)
+
+
+def _is_fresh(workspace: Workspace, look: Observation) -> bool:
+    """Whether this is another look than the one that showed the last change."""
+    return workspace.observed_at is None or look.at > workspace.observed_at
 
 
 def _container_exists(workspace: Workspace, look: Observation, now: datetime) -> Condition:
@@ -117,14 +132,21 @@ def _container_ready(workspace: Workspace, look: Observation, now: datetime) -> 
 
 
 def _healthy(workspace: Workspace, conditions: dict[ConditionName, Condition], now: datetime) -> Condition:
-    """A container whose volume is gone is the one violation (contract 6)."""
+    """A container whose volume is gone is the one violation (contract 6).
+
+    Under an operation it does not begin here: the operation ends with it first, for ERROR has none.
+    """
+    old = workspace.conditions
+    begins = workspace.operation is Operation.NONE or not holds(old, ConditionName.HEALTHY)
     broken = (
         holds(conditions, ConditionName.CONTAINER_EXISTS)
         and not holds(conditions, ConditionName.VOLUME_READY)
         and workspace.home_ctx is not None
     )
-    reason = "ContainerWithoutVolume" if broken else "Healthy"
-    return changed(workspace.conditions, ConditionName.HEALTHY, not broken, reason, "", now)
+    healthy = not (broken and begins)
+    return changed(
+        old, ConditionName.HEALTHY, healthy, "Healthy" if healthy else "ContainerWithoutVolume", "", now
+    )
 
 
 def _routed(workspace: Workspace, look: Observation) -> Workspace:

@@ -7,7 +7,7 @@ from codehub.domain.decision import Context, Decision, Event, ended, failed, for
 from codehub.domain.errors import STABLE_AFTER, Failure, is_terminal
 from codehub.domain.judge import level_of
 from codehub.domain.observation import Observation, Unknown
-from codehub.domain.observe import VANISHED, observed
+from codehub.domain.observe import VANISHED, is_home_lost, observed
 from codehub.domain.states import ConditionName, DesiredState, ErrorReason, Level, Operation
 from codehub.domain.steps import LOST_HOME, step
 from codehub.domain.wishes import archive_key
@@ -88,9 +88,12 @@ def _at_rest(workspace: Workspace, look: Observation, context: Context) -> Decis
 
 
 def _requested(workspace: Workspace, request: Request) -> Decision:
-    """Consume a recover; a cancel that found nothing to cancel is dropped."""
+    """Consume a recover, or a cancel that came after its operation had ended."""
     if request.kind is RequestKind.CANCEL:
-        return Decision("Nothing is under way that could be cancelled.", workspace, consume=True)
+        return _cancelled_late(workspace)
+    volume = workspace.conditions[ConditionName.VOLUME_READY]
+    if request.source is not None and volume.reason == "Unobservable":
+        return Decision("The recovery waits until the volume can be looked at: it may be there.", workspace)
     after = forgiven(workspace)
     words = "Recovered: judging anew from what is there."
     lost = not holds(workspace.conditions, ConditionName.VOLUME_READY)
@@ -102,6 +105,15 @@ def _requested(workspace: Workspace, request: Request) -> Decision:
         after = _forget_home(after, None)
         words = "Recovered: starting with an empty home."
     return Decision(words, after, Event.RECOVERED, keep_archives=replaced, consume=True)
+
+
+def _cancelled_late(workspace: Workspace) -> Decision:
+    """The step had ended by itself; what the owner asked for is that no further one follows."""
+    words = "Nothing is under way that could be cancelled."
+    if workspace.deleted_at is not None or is_terminal(workspace.error_reason):
+        return Decision(words, workspace, consume=True)
+    rest = DesiredState(level_of(workspace.conditions).value)
+    return Decision(f"{words} It rests at {rest}.", workspace, desired=rest, consume=True)
 
 
 def _forget_home(workspace: Workspace, key: str | None) -> Workspace:
@@ -125,7 +137,7 @@ def _lost(workspace: Workspace) -> Failure | None:
     """A home that was there and is gone is never papered over."""
     volume = workspace.conditions[ConditionName.VOLUME_READY]
     archive = workspace.conditions[ConditionName.ARCHIVE_READY]
-    if workspace.home_ctx is not None and not volume.status and volume.reason != "Unobservable":
+    if is_home_lost(workspace):
         if holds(workspace.conditions, ConditionName.CONTAINER_EXISTS):
             return Failure(ErrorReason.ContainerWithoutVolume, LOST_HOME)
         return Failure(ErrorReason.DataLost, LOST_HOME)

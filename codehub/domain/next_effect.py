@@ -1,0 +1,123 @@
+"""What an operation does next. Each effect names what it means, so that repeating it is harmless."""
+
+from dataclasses import replace
+
+from codehub.domain.attempt import by_job, current_deletion_job_id, current_job_id, end_after_job
+from codehub.domain.conditions import holds
+from codehub.domain.decision import Context, Decision, Event, ended, failed
+from codehub.domain.effects import (
+    ArchiveEmpty,
+    ArchiveHome,
+    DeleteContainer,
+    DeleteVolume,
+    Effect,
+    Provision,
+    RestoreHome,
+    StartContainer,
+    job_id,
+)
+from codehub.domain.errors import Failure
+from codehub.domain.observation import (
+    ArchiveFact,
+    Generation,
+    JobState,
+    Observation,
+    Unknown,
+    Unlooked,
+    VolumeFact,
+)
+from codehub.domain.states import ConditionName, ErrorReason, Operation
+from codehub.domain.wishes import archive_committed, archive_key
+from codehub.domain.workspace import Workspace
+
+
+def next_effect(workspace: Workspace, look: Observation, context: Context) -> Decision:
+    op_id = workspace.op_id or ""
+    match workspace.operation:
+        case Operation.PROVISIONING:
+            return _act(workspace, Provision(Generation(op_id, None)), "Making an empty home.")
+        case Operation.STARTING:
+            return _start(workspace, look, context)
+        case Operation.STOPPING | Operation.DELETING:
+            if container_exists(workspace):
+                return _act(workspace, DeleteContainer(), "Stopping the container.")
+            return Decision(f"{workspace.operation} waits for a fresh look.", workspace)
+        case Operation.RESTORING:
+            restore = RestoreHome(current_job_id(workspace), op_id, workspace.archive_key or "")
+            return by_job(workspace, look.job, look.job_is_ours, restore, context)
+        case Operation.CREATE_EMPTY_ARCHIVE:
+            empty = ArchiveEmpty(current_job_id(workspace), workspace.archive_op_id or "")
+            return _commit_or(workspace, look, empty, context)
+        case _:
+            return _archive(workspace, look, context)
+
+
+def container_exists(workspace: Workspace) -> bool:
+    return holds(workspace.conditions, ConditionName.CONTAINER_EXISTS)
+
+
+def archive_seen(workspace: Workspace, look: Observation) -> bool:
+    """Whether this look shows the archive of the present claim, complete."""
+    return isinstance(look.archive, ArchiveFact) and look.archive.archive_op_id == workspace.archive_op_id
+
+
+def _act(workspace: Workspace, effect: Effect, sentence: str) -> Decision:
+    return Decision(sentence, workspace, effect=effect)
+
+
+def _start(workspace: Workspace, look: Observation, context: Context) -> Decision:
+    container = look.container
+    if isinstance(container, Unknown) or isinstance(look.volume, Unknown) or workspace.home_ctx is None:
+        return Decision("STARTING waits for a look at the container and its home.", workspace)
+    attempt = job_id(workspace.op_id or "", workspace.error_count)
+    if container is not None and container.exists:
+        if container.running:
+            return Decision("The IDE is starting.", workspace)
+        if container.op_id == attempt:
+            words = container.message or "The IDE ended right after its start."
+            return failed(workspace, Failure(ErrorReason.ActionFailed, words), context)
+    return _act(workspace, StartContainer(attempt, workspace.home_ctx), "Starting the IDE.")
+
+
+def _archive(workspace: Workspace, look: Observation, context: Context) -> Decision:
+    """Container gone -> archive uploaded and verified -> archive_key committed -> volume deleted."""
+    if isinstance(look.container, Unknown):
+        return Decision("ARCHIVING waits until the container can be looked at.", workspace)
+    if container_exists(workspace):
+        return _archive_besides_container(workspace, look)
+    if workspace.home_ctx is None:
+        failure = Failure(ErrorReason.ActionFailed, "The home to archive carries no generation.")
+        return end_after_job(workspace, look, lambda: failed(workspace, failure, context), "an error")
+    if not archive_committed(workspace):
+        effect = ArchiveHome(current_job_id(workspace), workspace.home_ctx, workspace.archive_op_id or "")
+        return _commit_or(workspace, look, effect, context)
+    if not archive_seen(workspace, look) or isinstance(look.volume, Unknown):
+        return Decision("The volume stays until its archive and itself can be looked at.", workspace)
+    deletion = DeleteVolume(current_deletion_job_id(workspace), workspace.home_ctx)
+    return by_job(workspace, look.deletion, look.job_is_ours, deletion, context)
+
+
+def _archive_besides_container(workspace: Workspace, look: Observation) -> Decision:
+    """An archive that was begun may miss what the container writes: it must not be what remains."""
+    begun = look.job is not None or archive_committed(workspace)
+    if not begun or not isinstance(look.volume, VolumeFact):
+        return _act(
+            workspace, DeleteContainer(), "A container is still there: stopping it before the archive."
+        )
+    words = "A container has appeared since the archive was begun: it will be made anew."
+    return end_after_job(workspace, look, lambda: Decision(words, ended(workspace), Event.FAILED), words)
+
+
+def _commit_or(workspace: Workspace, look: Observation, effect: Effect, context: Context) -> Decision:
+    """Commit the archive once it is seen whole and its job is dead; until then let the job make it."""
+    if look.job is not None and look.job.state is JobState.RUNNING:
+        return Decision(f"{workspace.operation} is under way.", workspace)
+    if archive_seen(workspace, look) and isinstance(look.archive, ArchiveFact):
+        key = archive_key(workspace.id, look.archive.archive_op_id)
+        after = replace(workspace, archive_key=key)
+        words = f"The archive is complete and verified ({look.archive.bytes} bytes): {key}."
+        return Decision(words, after, Event.ARCHIVED, archive=look.archive)
+    unseen = isinstance(look.archive, Unknown | Unlooked)
+    if unseen and look.job is not None and look.job.state is JobState.SUCCEEDED:
+        return Decision("The archive cannot be looked at now; waiting.", workspace)
+    return by_job(workspace, look.job, look.job_is_ours, effect, context)
