@@ -38,6 +38,16 @@ class Metrics:
         return generate_latest(self.registry), CONTENT_TYPE_LATEST
 
 
+def route_of(scope: Scope) -> str:
+    """The path with its parameters named instead of filled in; one word for what no route takes."""
+    if "endpoint" not in scope:
+        return UNROUTED
+    route: str = scope["path"]
+    for name, value in scope.get("path_params", {}).items():
+        route = route.replace(f"/{value}", f"/{{{name}}}", 1)
+    return route
+
+
 class MetricsMiddleware:
     """Counts by route template, so that ids in paths make no new series."""
 
@@ -53,7 +63,7 @@ class MetricsMiddleware:
 
         async def counted(message: Message) -> None:
             if message["type"] == "http.response.start":
-                route = getattr(scope.get("route"), "path", UNROUTED)
+                route = route_of(scope)
                 method = scope["method"] if scope["method"] in _METHODS else UNROUTED
                 self._metrics.requests.labels(method, route, message["status"]).inc()
                 self._metrics.seconds.labels(route).observe(time.perf_counter() - started)

@@ -169,21 +169,9 @@ JSON = st.recursive(
 )
 FIELDS = st.sampled_from(
     [
-        "name",
-        "description",
-        "memo",
-        "image_ref",
-        "standby_ttl_seconds",
-        "archive_ttl_seconds",
-        "desired_state",
-        "from",
-        "archive_op_id",
-        "seconds",
-        "username",
-        "password",
-        "role",
-        "current",
-        "new",
+        *("name", "description", "memo", "image_ref", "standby_ttl_seconds", "archive_ttl_seconds"),
+        *("desired_state", "from", "archive_op_id", "seconds", "username", "password", "role"),
+        *("current", "new"),
     ]
 )
 BODIES = JSON | st.dictionaries(

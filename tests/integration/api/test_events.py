@@ -1,0 +1,222 @@
+"""The event stream, over a real socket."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import httpx
+import pytest
+from redis.asyncio import Redis
+
+from codehub.api import events
+from codehub.api.server import listen, make_server
+from codehub.bus.events import publish_resync, publish_sse
+from codehub.domain.states import Role
+from codehub.settings import Settings
+from codehub.store.engine import asyncpg_dsn
+from tests.integration.api.conftest import BASE, Api
+
+PREFIX = "codehub:sse:"
+PATIENCE = 15
+
+
+class Stream:
+    """Reads one event stream; `next()` gives (event, data)."""
+
+    def __init__(self, lines: AsyncIterator[str]) -> None:
+        self._lines = lines
+        self.ids: list[str] = []
+
+    async def next(self) -> tuple[str, Any]:
+        found: dict[str, str] = {}
+        async with asyncio.timeout(PATIENCE):
+            async for line in self._lines:
+                if not line:
+                    self.ids.append(found["id"])
+                    return found["event"], json.loads(found["data"])
+                name, _, value = line.partition(": ")
+                found[name] = value
+        return "end", None
+
+
+class Served:
+    def __init__(self, api: Api, socket: Path, redis: Redis) -> None:
+        self.api = api
+        self.socket = socket
+        self.redis = redis
+
+    @asynccontextmanager
+    async def stream(self, person: httpx.AsyncClient) -> AsyncIterator[Stream]:
+        transport = httpx.AsyncHTTPTransport(uds=str(self.socket))
+        async with (
+            httpx.AsyncClient(
+                transport=transport, base_url=BASE, cookies=person.cookies, timeout=30
+            ) as client,
+            client.stream("GET", "/api/v1/events") as response,
+        ):
+            assert response.status_code == 200
+            assert response.headers["content-type"].startswith("text/event-stream")
+            yield Stream(response.aiter_lines())
+
+    async def tell(self, username: str, workspace_id: str, kind: str = "workspace_updated") -> None:
+        """Plays the coordinator's listener."""
+        await publish_sse(self.redis, PREFIX, self.api.ids[username], {"type": kind, "id": workspace_id})
+
+
+@pytest.fixture
+async def served(api: Api, settings: Settings, tmp_path: Path) -> AsyncIterator[Served]:
+    path = tmp_path / "api.sock"
+    server = make_server(settings)
+    listening = listen(path)
+    serving = asyncio.create_task(server.serve(sockets=[listening]))
+    redis = Redis.from_url(settings.redis_url)
+    yield Served(api, path, redis)
+    server.should_exit = True
+    async with asyncio.timeout(PATIENCE):
+        await serving
+    listening.close()
+    await redis.aclose()
+
+
+async def test_snapshot_updates_and_deletion(served: Served) -> None:
+    alice = await served.api.person_quickly("alice", Role.USER)
+    first = await served.api.workspace(alice, name="first")
+    async with served.stream(alice) as stream:
+        assert await stream.next() == ("snapshot", {"items": [first]})
+        second = await served.api.workspace(alice, name="second")
+        await served.tell("alice", second["id"])
+        assert await stream.next() == ("workspace_updated", second)
+        await served.api.set(first["id"], operation="NONE", phase="STANDBY")
+        await served.tell("alice", first["id"])
+        name, data = await stream.next()
+        assert (name, data["phase"]) == ("workspace_updated", "STANDBY")
+        await alice.delete(f"/api/v1/workspaces/{first['id']}")
+        await served.tell("alice", first["id"], "workspace_deleted")
+        assert await stream.next() == ("workspace_deleted", {"id": first["id"]})
+        assert len(set(stream.ids)) == len(stream.ids) == 4
+
+
+async def test_anonymous_gets_no_stream(served: Served) -> None:
+    transport = httpx.AsyncHTTPTransport(uds=str(served.socket))
+    async with httpx.AsyncClient(transport=transport, base_url=BASE) as client:
+        assert (await client.get("/api/v1/events")).status_code == 401
+
+
+async def test_nobody_sees_anothers_workspaces(served: Served) -> None:
+    alice = await served.api.person_quickly("alice", Role.USER)
+    root = await served.api.person_quickly("root", Role.ADMIN)
+    secret = await served.api.workspace(alice)
+    async with served.stream(root) as stream:
+        assert await stream.next() == ("snapshot", {"items": []})
+        await served.tell("alice", secret["id"])
+        await served.tell("root", secret["id"])  # even a misdirected hint shows nothing of it
+        assert await stream.next() == ("workspace_deleted", {"id": secret["id"]})
+
+
+async def test_two_streams_of_one_user_both_hear(served: Served) -> None:
+    alice = await served.api.person_quickly("alice", Role.USER)
+    made = await served.api.workspace(alice)
+    async with served.stream(alice) as one:
+        await one.next()
+        async with served.stream(alice) as two:
+            await two.next()
+            await served.tell("alice", made["id"])
+            assert (await one.next())[0] == (await two.next())[0] == "workspace_updated"
+        await served.tell("alice", made["id"])
+        assert (await one.next())[0] == "workspace_updated"
+
+
+async def test_signing_out_ends_the_stream_at_once(served: Served) -> None:
+    alice = await served.api.person_quickly("alice", Role.USER)
+    async with served.stream(alice) as stream:
+        await stream.next()
+        assert (await alice.post("/api/v1/logout")).status_code == 204
+        assert (await stream.next())[0] == "end"
+
+
+async def test_deleting_the_user_ends_the_stream_at_once(served: Served) -> None:
+    alice = await served.api.person_quickly("alice", Role.USER)
+    root = await served.api.person_quickly("root", Role.ADMIN)
+    async with served.stream(alice) as stream:
+        await stream.next()
+        assert (await root.delete(f"/api/v1/users/{served.api.ids['alice']}")).status_code == 204
+        assert (await stream.next())[0] == "end"
+
+
+async def test_an_end_missed_while_not_listening_is_made_up_for(served: Served) -> None:
+    alice = await served.api.person_quickly("alice", Role.USER)
+    dsn = asyncpg_dsn(served.api.settings.database_url)
+    async with served.stream(alice) as stream:
+        await stream.next()
+        conn = await asyncpg.connect(dsn)
+        try:
+            await conn.execute("SET session_replication_role = replica")  # no trigger, so nobody is told
+            await conn.execute("DELETE FROM sessions")
+            await conn.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND query LIKE 'LISTEN%' OR query = 'SELECT 1'"
+            )
+        finally:
+            await conn.close()
+        assert (await stream.next())[0] == "end"
+
+
+async def test_a_reconnect_to_redis_sends_a_fresh_snapshot(served: Served) -> None:
+    alice = await served.api.person_quickly("alice", Role.USER)
+    made = await served.api.workspace(alice)
+    async with served.stream(alice) as stream:
+        await stream.next()
+        await served.redis.client_kill_filter(_type="pubsub")
+        assert (await stream.next())[0] == "snapshot"
+        await served.tell("alice", made["id"])
+        while (await stream.next())[0] == "snapshot":
+            continue
+
+
+async def test_a_resync_sends_everyone_a_fresh_snapshot(served: Served) -> None:
+    alice = await served.api.person_quickly("alice", Role.USER)
+    async with served.stream(alice) as stream:
+        await stream.next()
+        await publish_resync(served.redis, PREFIX)
+        assert (await stream.next())[0] == "snapshot"
+
+
+async def test_heartbeats(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "HEARTBEAT", 0.2)
+    alice = await served.api.person_quickly("alice", Role.USER)
+    async with served.stream(alice) as stream:
+        assert (await stream.next())[0] == "snapshot"
+        assert await stream.next() == ("heartbeat", {})
+        assert await stream.next() == ("heartbeat", {})
+
+
+async def test_a_reader_that_does_not_read_does_not_hold_up_the_end(served: Served) -> None:
+    alice = await served.api.person_quickly("alice", Role.USER)
+    for number in range(3):
+        await served.api.workspace(alice, name=f"w{number}", description="x" * 1000)
+    reader, writer = await asyncio.open_unix_connection(str(served.socket), limit=1024)
+    cookie = alice.cookies["session"]
+    head = f"GET /api/v1/events HTTP/1.1\r\nHost: x\r\nConnection: close\r\nCookie: session={cookie}\r\n\r\n"
+    writer.write(head.encode())
+    await reader.readuntil(b"event: snapshot")
+    for _ in range(300):
+        await publish_resync(served.redis, PREFIX)
+        await asyncio.sleep(0)
+    await alice.post("/api/v1/logout")
+    async with asyncio.timeout(PATIENCE):
+        while await reader.read(65536):
+            continue
+    writer.close()
+
+
+async def test_stopping_the_server_ends_the_streams(served: Served) -> None:
+    """The fixture's own end is the proof: it waits for a server that has an open stream."""
+    alice = await served.api.person_quickly("alice", Role.USER)
+    transport = httpx.AsyncHTTPTransport(uds=str(served.socket))
+    client = httpx.AsyncClient(transport=transport, base_url=BASE, cookies=alice.cookies, timeout=30)
+    response = await client.send(client.build_request("GET", "/api/v1/events"), stream=True)
+    assert (await Stream(response.aiter_lines()).next())[0] == "snapshot"
