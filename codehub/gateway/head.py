@@ -109,7 +109,7 @@ class RequestHead:
 
 
 def parse_head(data: bytes) -> RequestHead:
-    """The head in `data`, which ends with its empty line; BadRequestError for everything that is not plain."""
+    """The head in `data`, which ends with its empty line; BadRequestError for all that is not plain."""
     _check_lines(data)
     head = RequestHead()
     parser = httptools.HttpRequestParser(head)

@@ -1,0 +1,302 @@
+"""A gateway on a free port, upstreams that record exact bytes, and facts kept in memory."""
+
+import asyncio
+import contextlib
+import hashlib
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from codehub.bus.tickets import Ticket
+from codehub.domain.conditions import unobserved
+from codehub.domain.limits import Limits
+from codehub.domain.states import DesiredState, Operation, Phase
+from codehub.domain.workspace import Workspace
+from codehub.gateway.config import GatewayConfig, Timeouts
+from codehub.gateway.cookies import Grant, sign
+from codehub.gateway.server import Gateway
+from codehub.store.routes import Route, Situation, Visitor
+from tests.services import free_port
+
+KEY = b"k" * 32
+ALICE, BOB = "01alice0000000000000000000", "01bob000000000000000000000"
+MINE, THEIRS = "01hzy0000000000000000000aa", "01hzy0000000000000000000bb"
+SESSION = "alice-session"
+NAVIGATE = (
+    "Sec-Fetch-Site: none\r\nSec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: document\r\nAccept: text/html\r\n"
+)
+
+
+def hash_of(session: str) -> bytes:
+    return hashlib.sha256(session.encode()).digest()
+
+
+def a_workspace(workspace_id: str, phase: Phase, **changes: Any) -> Workspace:
+    now = datetime.now(UTC)
+    facts: dict[str, Any] = dict.fromkeys(Workspace.__dataclass_fields__) | {
+        "id": workspace_id,
+        "number": 1,
+        "owner_id": ALICE,
+        "name": "<b>mine</b>",
+        "description": "",
+        "memo": "",
+        "image_ref": "code-server",
+        "instance_backend": "process",
+        "storage_backend": "local-dir",
+        "home_store_key": workspace_id,
+        "desired_state": DesiredState.STANDBY,
+        "last_access_at": now,
+        "conditions": unobserved(now),
+        "phase": phase,
+        "phase_changed_at": now,
+        "operation": Operation.NONE,
+        "error_count": 0,
+        "created_at": now,
+        "updated_at": now,
+    }
+    return Workspace(**(facts | changes))
+
+
+class Facts:
+    """What a database would say, and what was asked of it."""
+
+    def __init__(self) -> None:
+        self.visitors: dict[bytes, Visitor] = {}
+        self.routes: dict[str, Route] = {}
+        self.situations: dict[str, Situation] = {}
+        self.runs: list[Workspace] = []
+        self.woken: list[tuple[str, str]] = []
+        self.wake_problem: Exception | None = None
+        self.asked = 0
+
+    async def visitor(self, id_hash: bytes) -> Visitor | None:
+        self.asked += 1
+        return self.visitors.get(id_hash)
+
+    async def route(self, workspace_id: str) -> Route | None:
+        self.asked += 1
+        return self.routes.get(workspace_id)
+
+    async def situation(self, workspace_id: str) -> Situation | None:
+        return self.situations.get(workspace_id)
+
+    async def running(self, owner_id: str) -> list[Workspace]:
+        return self.runs
+
+    async def wake(self, workspace_id: str, actor: str) -> None:
+        self.woken.append((workspace_id, actor))
+        if self.wake_problem is not None:
+            raise self.wake_problem
+
+
+class MemoryTickets:
+    def __init__(self) -> None:
+        self.issued: dict[str, Ticket] = {}
+
+    async def issue(self, ticket: Ticket) -> str:
+        token = f"ticket{len(self.issued)}"
+        self.issued[token] = ticket
+        return token
+
+    async def consume(self, token: str) -> Ticket | None:
+        return self.issued.pop(token, None)
+
+
+Script = Callable[["Upstream", asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+class Upstream:
+    """A server on a Unix socket that does what its script says and keeps every byte it got."""
+
+    def __init__(self, path: Path, script: Script) -> None:
+        self.address = f"unix:{path}"
+        self.path = path
+        self.script = script
+        self.heads: list[bytes] = []
+        self.connections = 0
+        self.open = 0
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_unix_server(self._serve, self.path)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self.open += 1
+        try:
+            await self.script(self, reader, writer)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            return
+        finally:
+            self.open -= 1
+            writer.close()
+
+    async def read_head(self, reader: asyncio.StreamReader) -> bytes:
+        head = await reader.readuntil(b"\r\n\r\n")
+        self.heads.append(head)
+        return head
+
+    async def stop(self) -> None:
+        assert self._server is not None
+        self._server.close()
+
+
+def answering(response: bytes) -> Script:
+    """Gives the same response to every request without a body."""
+
+    async def script(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await upstream.read_head(reader)
+            writer.write(response)
+            await writer.drain()
+
+    return script
+
+
+HELLO = answering(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
+
+
+class Client:
+    """A raw connection to the gateway."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    def send(self, data: bytes | str) -> None:
+        self.writer.write(data.encode() if isinstance(data, str) else data)
+
+    async def head(self) -> str:
+        return (await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 10)).decode("latin-1")
+
+    async def response(self) -> tuple[str, bytes]:
+        """A head, and the body that its Content-Length or its end of connection delimits."""
+        head = await self.head()
+        length = header(head, "content-length")
+        if length is None:
+            return head, await self.rest()
+        return head, await asyncio.wait_for(self.reader.readexactly(int(length)), 10)
+
+    async def rest(self) -> bytes:
+        """Everything until the gateway closes; a reset counts as an end."""
+        data = b""
+        with contextlib.suppress(ConnectionError):
+            while piece := await asyncio.wait_for(self.reader.read(65536), 10):
+                data += piece
+        return data
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+def header(head: str, name: str) -> str | None:
+    values = headers(head, name)
+    return values[0] if values else None
+
+
+def headers(head: str, name: str) -> list[str]:
+    lines = (line.partition(":") for line in head.split("\r\n")[1:])
+    return [value.strip() for key, _, value in lines if key.lower() == name.lower()]
+
+
+def status(head: str) -> int:
+    return int(head.split(" ", 2)[1])
+
+
+class World:
+    """One gateway with its facts, its API and the running workspace MINE of Alice."""
+
+    def __init__(self, directory: Path, *, apps: bool = True, scheme: str = "http", **config: Any) -> None:
+        self.directory = directory
+        self.facts = Facts()
+        self.tickets = MemoryTickets()
+        self.api = Upstream(directory / "api.sock", HELLO)
+        self.ide = Upstream(directory / "ide.sock", HELLO)
+        port = free_port()
+        self.platform = f"localhost:{port}"
+        self.config = GatewayConfig(
+            host="127.0.0.1",
+            port=port,
+            public_base_url=f"{scheme}://{self.platform}",
+            apps_domain=self.platform if apps else "",
+            api_upstream=self.api.address,
+            database_url="",
+            redis_url="",
+            limits=Limits(2, 100),
+            activity={"code-server": "vscode"},
+            **({"timeouts": Timeouts(head=1, response=2, linger=1, drain=2)} | config),
+        )
+        self.gateway = Gateway(self.config, self.facts, self.tickets, KEY)
+        self.host = self.config.origins.workspace_host(MINE) if apps else self.platform
+        self.facts.visitors[hash_of(SESSION)] = Visitor(ALICE, "alice", time.time() + 3600)
+        self.facts.visitors[hash_of("bob-session")] = Visitor(BOB, "bob", time.time() + 3600)
+        self.set_phase(MINE, Phase.RUNNING)
+
+    def set_phase(
+        self,
+        workspace_id: str,
+        phase: Phase,
+        operation: Operation = Operation.NONE,
+        image: str = "code-server",
+        **changes: Any,
+    ) -> None:
+        upstream = self.ide.address if phase is Phase.RUNNING else None
+        self.facts.routes[workspace_id] = Route(workspace_id, ALICE, phase, operation, upstream, image)
+        workspace = a_workspace(workspace_id, phase, **({"operation": operation} | changes))
+        self.facts.situations[workspace_id] = Situation(workspace, [])
+        self.gateway.watch.route_changed(workspace_id)
+
+    def cookie(self, workspace_id: str = MINE, session: str = SESSION, host: str | None = None) -> str:
+        grant = Grant(hash_of(session), int(time.time()) + 3600)
+        value = sign(KEY, grant, workspace_id, host or self.host)
+        return f"{self.config.origins.workspace_cookie.decode()}={value}"
+
+    def request(self, target: str = "/", method: str = "GET", host: str | None = None, more: str = "") -> str:
+        """A request to the workspace's origin with its cookie."""
+        start = f"{method} {target} HTTP/1.1\r\nHost: {host or self.host}\r\n"
+        return f"{start}Cookie: {self.cookie()}\r\n{more}\r\n"
+
+    def entrance(self, target: str = "/", session: str | None = SESSION, more: str = NAVIGATE) -> str:
+        cookie = f"Cookie: session={session}\r\n" if session else ""
+        return f"GET /w/{MINE}{target} HTTP/1.1\r\nHost: {self.platform}\r\n{cookie}{more}\r\n"
+
+    async def connect(self) -> Client:
+        return Client(*await asyncio.open_connection("127.0.0.1", self.gateway.port))
+
+    async def ask(self, request: str | bytes) -> tuple[str, bytes]:
+        client = await self.connect()
+        client.send(request)
+        try:
+            return await client.response()
+        finally:
+            client.close()
+
+
+@contextlib.asynccontextmanager
+async def world(**options: Any) -> AsyncIterator[World]:
+    with tempfile.TemporaryDirectory(prefix="gw-") as directory:
+        made = World(Path(directory), **options)
+        await made.api.start()
+        await made.ide.start()
+        async with made.gateway.listening():
+            answering = asyncio.create_task(_answer(made))
+            yield made
+            answering.cancel()
+        await made.api.stop()
+        await made.ide.stop()
+
+
+async def _answer(made: World) -> None:
+    while True:
+        made.gateway.watch.answered()
+        await asyncio.sleep(0.5)
+
+
+async def until(condition: Callable[[], object], seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        await asyncio.sleep(0.01)

@@ -1,0 +1,306 @@
+"""Who may come in, by which way, and what they see when they cannot."""
+
+from datetime import UTC, datetime
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from codehub.domain.problems import InvalidState, OperationInProgress, RunningLimitExceeded
+from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
+from codehub.store.routes import Situation
+from codehub.store.workspace_reads import Archive
+from tests.integration.gateway.harness import (
+    MINE,
+    NAVIGATE,
+    SESSION,
+    THEIRS,
+    World,
+    a_workspace,
+    hash_of,
+    header,
+    status,
+    world,
+)
+
+FETCH = "Sec-Fetch-Site: same-origin\r\nSec-Fetch-Mode: cors\r\nSec-Fetch-Dest: empty\r\n"
+
+
+async def test_the_missing_slash_is_added_for_good(origin: World) -> None:
+    head, _ = await origin.ask(f"GET /w/{MINE}?a=b HTTP/1.1\r\nHost: {origin.platform}\r\n\r\n")
+    assert status(head) == 308
+    assert header(head, "location") == f"http://{origin.platform}/w/{MINE}/?a=b"
+
+
+async def test_without_a_session_one_is_sent_to_sign_in(origin: World) -> None:
+    for session in (None, "stolen"):
+        head, _ = await origin.ask(origin.entrance("/a?b=c&d", session))
+        assert status(head) == 302
+        assert header(head, "location") == f"http://{origin.platform}/login?next=/w/{MINE}/a%3Fb%3Dc%26d"
+        head, _ = await origin.ask(origin.entrance("/", session, FETCH))
+        assert status(head) == 401
+    assert not origin.ide.heads
+
+
+async def test_only_the_owner_comes_in(origin: World) -> None:
+    for more in (NAVIGATE, FETCH):
+        head, _ = await origin.ask(origin.entrance("/", "bob-session", more))
+        assert status(head) == 403
+        request = origin.entrance("/", SESSION, more).replace(MINE, THEIRS)
+        assert status((await origin.ask(request))[0]) == 404
+
+
+async def test_the_way_in_by_ticket(origin: World) -> None:
+    head, _ = await origin.ask(origin.entrance("/folder?x=1%2F2&y"))
+    location = urlsplit(header(head, "location") or "")
+    assert (status(head), location.netloc, location.path) == (302, origin.host, "/.codehub/enter")
+    enter = f"GET {location.path}?{location.query} HTTP/1.1\r\nHost: {origin.host}\r\n{NAVIGATE}\r\n"
+    head, _ = await origin.ask(enter)
+    assert header(head, "location") == f"http://{origin.host}/folder?x=1%2F2&y"
+    cookie = header(head, "set-cookie") or ""
+    assert cookie.startswith("codehub-workspace=")
+    assert {"HttpOnly", "SameSite=Lax", "Path=/"} <= {part.strip() for part in cookie.split(";")}
+    assert "omain" not in cookie
+    value = cookie.split(";")[0]
+    head, body = await origin.ask(
+        f"GET /folder HTTP/1.1\r\nHost: {origin.host}\r\nCookie: {value}\r\n{NAVIGATE}\r\n"
+    )
+    assert (status(head), body) == (200, b"hello")
+    head, _ = await origin.ask(enter)  # the ticket is used up
+    assert header(head, "set-cookie") is None
+    assert (header(head, "location") or "").startswith(f"http://{origin.platform}/w/{MINE}/")
+
+
+async def test_a_ticket_is_for_one_workspace_alone(origin: World) -> None:
+    head, _ = await origin.ask(origin.entrance())
+    ticket = parse_qs(urlsplit(header(head, "location") or "").query)["ticket"][0]
+    other = origin.config.origins.workspace_host(THEIRS)
+    head, _ = await origin.ask(
+        f"GET /.codehub/enter?ticket={ticket}&to=/ HTTP/1.1\r\nHost: {other}\r\n{NAVIGATE}\r\n"
+    )
+    assert header(head, "set-cookie") is None
+
+
+@pytest.mark.parametrize(
+    "to", ["//evil.example/", "https://evil.example/", "/x%0d%0aSet-Cookie:a=b", "%5c%5cevil"]
+)
+async def test_the_way_in_leads_nowhere_else(origin: World, to: str) -> None:
+    head, _ = await origin.ask(origin.entrance())
+    ticket = parse_qs(urlsplit(header(head, "location") or "").query)["ticket"][0]
+    enter = f"GET /.codehub/enter?ticket={ticket}&to={to} HTTP/1.1\r\nHost: {origin.host}\r\n{NAVIGATE}\r\n"
+    head, _ = await origin.ask(enter)
+    assert (header(head, "location") or "").startswith(f"http://{origin.host}/")
+    assert len([line for line in head.split("\r\n") if line.lower().startswith("set-cookie")]) == 1
+
+
+async def test_https_uses_host_prefixed_secure_cookies() -> None:
+    async with world(scheme="https") as made:
+        plain = made.entrance()
+        assert "/login" in (header((await made.ask(plain))[0], "location") or "")
+        head, _ = await made.ask(plain.replace("Cookie: session=", "Cookie: __Host-session="))
+        location = urlsplit(header(head, "location") or "")
+        assert location.scheme == "https"
+        enter = f"GET {location.path}?{location.query} HTTP/1.1\r\nHost: {made.host}\r\n{NAVIGATE}\r\n"
+        cookie = header((await made.ask(enter))[0], "set-cookie") or ""
+        assert cookie.startswith("__Host-codehub-workspace=")
+        assert "; Secure" in cookie
+
+
+async def test_a_workspace_origin_without_its_cookie(origin: World) -> None:
+    wrong = origin.cookie(THEIRS, host=origin.config.origins.workspace_host(THEIRS))
+    for cookie in ("", f"Cookie: session={SESSION}\r\n", f"Cookie: {wrong}\r\n"):
+        head, _ = await origin.ask(f"GET /a?b HTTP/1.1\r\nHost: {origin.host}\r\n{cookie}{NAVIGATE}\r\n")
+        assert (status(head), header(head, "location")) == (302, f"http://{origin.platform}/w/{MINE}/a?b")
+        head, _ = await origin.ask(f"GET /a?b HTTP/1.1\r\nHost: {origin.host}\r\n{cookie}\r\n")
+        assert status(head) == 401
+    assert not origin.ide.heads
+
+
+async def test_a_cookie_dies_with_its_session_and_its_ownership(origin: World) -> None:
+    assert status((await origin.ask(origin.request()))[0]) == 200
+    del origin.facts.visitors[hash_of(SESSION)]
+    origin.gateway.watch.session_ended(hash_of(SESSION))
+    assert status((await origin.ask(origin.request()))[0]) == 401
+    bob = f"GET / HTTP/1.1\r\nHost: {origin.host}\r\nCookie: {origin.cookie(session='bob-session')}\r\n\r\n"
+    assert status((await origin.ask(bob))[0]) == 403
+
+
+async def test_the_hot_path_asks_nobody(origin: World) -> None:
+    await origin.ask(origin.request())
+    asked = origin.facts.asked
+    for _ in range(10):
+        assert status((await origin.ask(origin.request()))[0]) == 200
+    assert origin.facts.asked == asked == 2
+
+
+async def test_memory_counts_only_while_the_push_channel_answers(origin: World) -> None:
+    await origin.ask(origin.request())
+    asked = origin.facts.asked
+    origin.gateway.directory._answered_at = -100.0
+    origin.gateway.directory.channel_answered = lambda: None  # type: ignore[method-assign]
+    for _ in range(3):
+        assert status((await origin.ask(origin.request()))[0]) == 200
+    assert origin.facts.asked == asked + 6
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ("Sec-Fetch-Site: same-origin\r\nSec-Fetch-Mode: cors\r\n", 200),
+        ("Sec-Fetch-Site: same-site\r\nSec-Fetch-Mode: cors\r\n", 403),
+        ("Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: no-cors\r\nSec-Fetch-Dest: script\r\n", 403),
+        ("Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: iframe\r\n", 403),
+        ("Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: document\r\n", 200),
+        ("Origin: http://evil.example\r\n", 403),
+        ("Origin: null\r\n", 403),
+        ("Origin: http://evil.example\r\nAccept: text/html\r\n", 403),
+    ],
+)
+async def test_other_pages_may_send_people_here_and_nothing_else(
+    origin: World, more: str, expected: int
+) -> None:
+    assert status((await origin.ask(origin.request(more=more)))[0]) == expected
+
+
+async def test_a_foreign_form_is_refused(origin: World) -> None:
+    more = NAVIGATE.replace("none", "cross-site") + "Content-Length: 0\r\n"
+    assert status((await origin.ask(origin.request("/", "POST", more=more)))[0]) == 403
+
+
+async def test_an_unknown_host_is_told_where_codehub_lives(origin: World) -> None:
+    head, body = await origin.ask("GET / HTTP/1.1\r\nHost: evil.example\r\nAccept: text/html\r\n\r\n")
+    assert status(head) == 421
+    assert f"http://{origin.platform}".encode() in body
+    assert status((await origin.ask("GET /healthz HTTP/1.1\r\nHost: 10.0.0.1\r\n\r\n"))[0]) == 200
+    alias = f"127.0.0.1:{origin.gateway.port}"
+    head, _ = await origin.ask(f"GET /a?b HTTP/1.1\r\nHost: {alias}\r\n{NAVIGATE}\r\n")
+    assert header(head, "location") == f"http://{origin.platform}/a?b"
+    assert status((await origin.ask(f"GET /api/v1/session HTTP/1.1\r\nHost: {alias}\r\n\r\n"))[0]) == 200
+
+
+async def test_a_navigation_wakes_and_loads(origin: World) -> None:
+    origin.set_phase(MINE, Phase.STANDBY)
+    head, body = await origin.ask(origin.request(more=NAVIGATE))
+    assert (status(head), header(head, "location")) == (302, f"http://{origin.platform}/w/{MINE}/")
+    assert not origin.facts.woken
+    head, body = await origin.ask(origin.entrance())
+    assert (status(head), header(head, "cache-control")) == (200, "no-store")
+    assert origin.facts.woken == [(MINE, "alice")]
+    assert f'"/api/v1/workspaces/{MINE}"'.encode() in body
+    assert b"<b>mine" not in body and b"&lt;b&gt;mine" in body
+    assert "script-src 'nonce-" in (header(head, "content-security-policy") or "")
+
+
+@pytest.mark.parametrize(
+    "phase", [phase for phase in Phase if phase not in (Phase.RUNNING, Phase.DELETING, Phase.DELETED)]
+)
+async def test_nothing_but_a_navigation_wakes(origin: World, phase: Phase) -> None:
+    origin.set_phase(MINE, phase)
+    upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: x\r\n"
+    for request in (origin.request(), origin.request(more=upgrade), origin.entrance(more=FETCH)):
+        head, _ = await origin.ask(request)
+        assert (status(head), header(head, "retry-after")) == (503, "2")
+    assert not origin.facts.woken
+    assert not origin.ide.heads
+
+
+async def test_pages_of_phases_that_need_a_decision(origin: World) -> None:
+    for phase, button in (
+        (Phase.ARCHIVED, b"Restore and open"),
+        (Phase.PENDING, b"Start"),
+        (Phase.ERROR, b"Recover"),
+    ):
+        origin.set_phase(MINE, phase, error_message="<script>disk full</script>")
+        head, body = await origin.ask(origin.entrance())
+        assert status(head) == 502, phase
+        assert b">" + button + b"</button>" in body
+        assert b"<script>disk" not in body
+    assert not origin.facts.woken
+    origin.set_phase(MINE, Phase.ARCHIVED)
+    _, body = await origin.ask(origin.entrance(more=NAVIGATE + "Accept-Language: ko-KR,en;q=0.5\r\n"))
+    assert 'lang="ko"' in body.decode() and "복원하고 열기" in body.decode()
+    korean = origin.entrance().replace("Cookie: ", "Cookie: lang=ko; ")
+    assert "복원하고 열기" in (await origin.ask(korean))[1].decode()
+
+
+async def test_a_lost_home_asks_which_archive(origin: World) -> None:
+    lost = a_workspace(MINE, Phase.ERROR, error_reason=ErrorReason.DataLost, error_message="gone")
+    origin.set_phase(MINE, Phase.ERROR)
+    archive = Archive("01archive", datetime(2025, 1, 2, 3, 4, tzinfo=UTC), 10, True)
+    origin.facts.situations[MINE] = Situation(lost, [archive])
+    _, body = await origin.ask(origin.entrance())
+    assert b"2025-01-02 03:04 UTC" in body
+    assert b"01archive" in body and b"Start with an empty home" in body
+
+
+async def test_an_operation_under_way_loads_and_does_not_wake(origin: World) -> None:
+    for phase, operation in (
+        (Phase.STANDBY, Operation.ARCHIVING),
+        (Phase.ARCHIVED, Operation.RESTORING),
+        (Phase.RUNNING, Operation.STOPPING),
+    ):
+        origin.set_phase(MINE, phase, operation)
+        head, body = await origin.ask(origin.entrance())
+        assert status(head) == 200 and b"<progress" in body
+    assert not origin.facts.woken
+    assert status((await origin.ask(origin.request()))[0]) == 200  # what is open goes on while it stops
+    origin.set_phase(MINE, Phase.ARCHIVED, desired_state=DesiredState.RUNNING)
+    assert status((await origin.ask(origin.entrance()))[0]) == 200
+
+
+async def test_over_the_limit_one_chooses_what_to_stop(origin: World) -> None:
+    origin.set_phase(MINE, Phase.STANDBY)
+    origin.facts.wake_problem = RunningLimitExceeded("You already run 2 of 2.")
+    origin.facts.runs = [a_workspace(THEIRS, Phase.RUNNING, name="other & more")]
+    head, body = await origin.ask(origin.entrance())
+    assert status(head) == 502
+    assert (
+        b"other &amp; more" in body and f"/api/v1/workspaces/{THEIRS}".encode() in body and b">Stop<" in body
+    )
+
+
+async def test_a_wake_that_comes_too_early_or_too_late(origin: World) -> None:
+    origin.set_phase(MINE, Phase.STANDBY)
+    origin.facts.wake_problem = OperationInProgress()
+    assert status((await origin.ask(origin.entrance()))[0]) == 200
+    origin.facts.wake_problem = InvalidState("This workspace is in ERROR.")
+    assert status((await origin.ask(origin.entrance()))[0]) == 502
+
+
+async def test_a_database_that_is_away_is_a_503(origin: World) -> None:
+    async def away(_key: object) -> None:
+        raise OSError("connection refused")
+
+    origin.gateway.directory._routes._ask = away
+    head, body = await origin.ask(origin.entrance())
+    assert status(head) == 503 and b"<h1>" in body
+    assert status((await origin.ask(origin.request()))[0]) == 503
+
+
+async def test_the_path_mode_serves_below_the_prefix(path: World) -> None:
+    cookie = f"Cookie: session={SESSION}; x=1\r\n"
+    request = f"GET /w/{MINE}/a/b?c HTTP/1.1\r\nHost: {path.platform}\r\n{cookie}"
+    head, body = await path.ask(request + FETCH + "\r\n")
+    assert (status(head), body) == (200, b"hello")
+    seen = path.ide.heads[0].decode()
+    assert seen.startswith("GET /a/b?c HTTP/1.1\r\n")
+    assert header(seen, "cookie") == "x=1"
+    assert header(seen, "x-forwarded-host") == path.platform
+    assert (
+        status((await path.ask(request + "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: cors\r\n\r\n"))[0])
+        == 403
+    )
+    assert status((await path.ask(request + "Origin: http://evil\r\n\r\n"))[0]) == 403
+    assert status((await path.ask(request.replace(SESSION, "bob-session") + "\r\n"))[0]) == 403
+    assert status((await path.ask(request.replace(SESSION, "nobody") + "\r\n"))[0]) == 401
+    path.set_phase(MINE, Phase.STANDBY)
+    assert status((await path.ask(request + FETCH + "\r\n"))[0]) == 503
+    head, body = await path.ask(request + NAVIGATE + "\r\n")
+    assert status(head) == 200 and b"<progress" in body
+    assert path.facts.woken
+
+
+async def test_no_workspace_origins_in_the_path_mode(path: World) -> None:
+    head, _ = await path.ask(
+        f"GET / HTTP/1.1\r\nHost: {MINE}.{path.platform}\r\nCookie: session={SESSION}\r\n\r\n"
+    )
+    assert status(head) == 421

@@ -1,0 +1,404 @@
+"""Bytes through the gateway: framing, reuse, failure, flow control."""
+
+import asyncio
+
+import uvloop
+
+from tests.integration.gateway.harness import (
+    NAVIGATE,
+    Upstream,
+    World,
+    answering,
+    header,
+    headers,
+    status,
+    until,
+    world,
+)
+
+
+async def test_the_loop_is_uvloop() -> None:
+    assert isinstance(asyncio.get_running_loop(), uvloop.Loop)
+
+
+async def test_a_request_reaches_the_workspace_and_its_answer_the_client(origin: World) -> None:
+    head, body = await origin.ask(origin.request("/a/b?c=d"))
+    assert (status(head), body) == (200, b"hello")
+    seen = origin.ide.heads[0].decode()
+    assert seen.startswith("GET /a/b?c=d HTTP/1.1\r\n")
+    assert header(seen, "host") == origin.host
+    assert header(seen, "x-forwarded-host") == origin.host
+    assert header(seen, "x-forwarded-for") == "127.0.0.1"
+    assert header(seen, "x-forwarded-proto") == "http"
+
+
+async def test_the_api_gets_the_rest_with_the_clients_address(origin: World) -> None:
+    request = (
+        f"GET /x HTTP/1.1\r\nHost: {origin.platform}\r\nX-Forwarded-For: 9.9.9.9\r\nCookie: session=s\r\n\r\n"
+    )
+    head, _ = await origin.ask(request)
+    assert status(head) == 200
+    seen = origin.api.heads[0].decode()
+    assert headers(seen, "x-forwarded-for") == ["127.0.0.1"]
+    assert header(seen, "cookie") == "session=s"
+    assert header(seen, "host") == origin.platform
+
+
+async def test_a_trusted_proxy_names_the_client() -> None:
+    async with world(trusted_proxies=frozenset({"127.0.0.1"})) as made:
+        await made.ask(
+            f"GET / HTTP/1.1\r\nHost: {made.platform}\r\nX-Forwarded-For: 1.1.1.1, 9.9.9.9\r\n\r\n"
+        )
+        assert headers(made.api.heads[0].decode(), "x-forwarded-for") == ["9.9.9.9"]
+
+
+async def test_connections_are_kept_alive_on_both_sides(origin: World) -> None:
+    client = await origin.connect()
+    for _ in range(5):
+        client.send(origin.request())
+        assert (await client.response())[1] == b"hello"
+    assert origin.ide.connections == 1
+    client.close()
+
+
+async def test_pipelined_requests_are_answered_in_order(origin: World) -> None:
+    async def echo_path(
+        upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        while True:
+            target = (await upstream.read_head(reader)).split(b" ")[1]
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(target), target))
+
+    origin.ide.script = echo_path
+    client = await origin.connect()
+    client.send("".join(origin.request(f"/{n}") for n in range(20)))
+    assert [(await client.response())[1] for _ in range(20)] == [f"/{n}".encode() for n in range(20)]
+    client.close()
+
+
+async def test_bodies_pass_both_ways_chunked_and_by_length(origin: World) -> None:
+    async def echo(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            head = await upstream.read_head(reader)
+            if b"transfer-encoding: chunked" in head:
+                body = await reader.readuntil(b"0\r\n\r\n")
+                writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + body)
+            else:
+                length = int(header(head.decode(), "content-length") or 0)
+                body = await reader.readexactly(length)
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (length, body))
+
+    origin.ide.script = echo
+    client = await origin.connect()
+    client.send(origin.request("/", "POST", more="Transfer-Encoding: chunked\r\n"))
+    client.send("5\r\nhello\r\n")
+    client.send("6;x=y\r\n world\r\n0\r\n\r\n")
+    assert header(await client.head(), "transfer-encoding") == "chunked"
+    assert await client.reader.readuntil(b"0\r\n\r\n") == b"5\r\nhello\r\n6;x=y\r\n world\r\n0\r\n\r\n"
+    client.send(origin.request("/", "PUT", more="Content-Length: 4\r\n") + "data")
+    assert (await client.response())[1] == b"data"
+    client.close()
+
+
+async def test_head_204_and_304_have_no_body_and_keep_the_connection(origin: World) -> None:
+    answers = [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n",
+        b"HTTP/1.1 204 No Content\r\n\r\n",
+        b"HTTP/1.1 304 Not Modified\r\nContent-Length: 999\r\n\r\n",
+        b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
+    ]
+
+    async def script(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for answer in answers:
+            await upstream.read_head(reader)
+            writer.write(answer)
+
+    origin.ide.script = script
+    client = await origin.connect()
+    for method in ("HEAD", "GET", "GET"):
+        client.send(origin.request("/", method))
+        await client.head()
+    client.send(origin.request())
+    assert status(await client.head()) == 103
+    assert (await client.response())[1] == b"ok"
+    assert origin.ide.connections == 1
+    client.close()
+
+
+async def test_a_response_without_length_ends_with_its_connection(origin: World) -> None:
+    async def script(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await upstream.read_head(reader)
+        writer.write(b"HTTP/1.0 200 OK\r\n\r\nall of it")
+
+    origin.ide.script = script
+    head, body = await origin.ask(origin.request())
+    assert header(head, "connection") == "close"
+    assert body == b"all of it"
+
+
+async def test_a_truncated_response_does_not_look_whole(origin: World) -> None:
+    async def script(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await upstream.read_head(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\npart")
+        await writer.drain()
+
+    origin.ide.script = script
+    client = await origin.connect()
+    client.send(origin.request())
+    await client.head()
+    assert len(await client.rest()) < 100
+    assert origin.ide.connections == 1
+
+
+async def test_a_stale_kept_alive_connection_is_retried_once_and_only_for_safe_requests(
+    origin: World,
+) -> None:
+    async def once(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await upstream.read_head(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+        await writer.drain()
+        await upstream.read_head(reader)  # takes the second request, and closes without a word
+
+    origin.ide.script = once
+    client = await origin.connect()
+    for _ in range(2):
+        client.send(origin.request())
+        assert (await client.response())[1] == b"ok"
+    assert origin.ide.connections == 2
+    client.send(origin.request("/", "POST", more="Content-Length: 0\r\n"))
+    assert (await client.response())[1] == b"ok"
+    assert origin.ide.connections == 3  # a POST never goes to a connection that may be dead
+    client.close()
+
+
+async def test_a_dead_upstream_is_a_502_page(origin: World) -> None:
+    await origin.ide.stop()
+    origin.ide.path.unlink(missing_ok=True)
+    head, body = await origin.ask(origin.request(more=NAVIGATE))
+    assert status(head) == 502
+    assert b"<h1>" in body
+    head, body = await origin.ask(origin.request())
+    assert status(head) == 502
+    assert b"UPSTREAM_UNAVAILABLE" in body
+
+
+async def test_an_upstream_that_never_answers_is_a_504(origin: World) -> None:
+    async def silent(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await upstream.read_head(reader)
+        await reader.read()
+
+    origin.ide.script = silent
+    head, _ = await origin.ask(origin.request())
+    assert status(head) == 504
+    await until(lambda: origin.ide.open == 0)
+
+
+async def test_garbage_from_an_upstream_is_a_502(origin: World) -> None:
+    for garbage in (
+        b"SSH-2.0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nxx",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nX: a\nSet-Cookie: session=evil\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n",
+    ):
+        origin.ide.script = answering(garbage)
+        head, _ = await origin.ask(origin.request())
+        assert status(head) == 502, garbage
+
+
+async def test_bytes_after_a_response_never_become_the_next_one(origin: World) -> None:
+    origin.ide.script = answering(
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil"
+    )
+    client = await origin.connect()
+    for _ in range(3):
+        client.send(origin.request())
+        assert (await client.response())[1] == b"ok"
+    client.close()
+
+
+async def test_a_client_that_goes_closes_the_upstream_at_once(origin: World) -> None:
+    async def endless(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await upstream.read_head(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n")
+        await reader.read()
+
+    origin.ide.script = endless
+    client = await origin.connect()
+    client.send(origin.request())
+    await client.head()
+    assert origin.ide.open == 1
+    client.close()
+    await until(lambda: origin.ide.open == 0)
+
+
+async def test_a_slow_reader_holds_back_its_upstream(origin: World) -> None:
+    sent = 0
+
+    async def flood(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        await upstream.read_head(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 268435456\r\n\r\n")
+        for _ in range(4096):
+            writer.write(b"x" * 65536)
+            await writer.drain()
+            sent += 65536
+
+    origin.ide.script = flood
+    client = await origin.connect()
+    client.send(origin.request())
+    await client.head()
+    seen = -1
+    while seen != sent:  # it comes to a stop long before everything is sent
+        seen = sent
+        await asyncio.sleep(0.2)
+    assert sent < 100_000_000
+    got = 0
+    while got < 268435456:
+        piece = await asyncio.wait_for(client.reader.read(1 << 20), 10)
+        assert piece
+        got += len(piece)
+    client.close()
+
+
+async def test_a_slow_upstream_holds_back_its_client(origin: World) -> None:
+    go = asyncio.Event()
+
+    async def slow(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await upstream.read_head(reader)
+        await go.wait()
+        left = 64 << 20
+        while left:
+            left -= len(await reader.read(1 << 20))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ndone")
+
+    origin.ide.script = slow
+    client = await origin.connect()
+    client.send(origin.request("/", "POST", more=f"Content-Length: {64 << 20}\r\n"))
+    for _ in range(64):
+        client.send(b"y" * (1 << 20))
+    await asyncio.sleep(0.5)
+    assert client.writer.transport.get_write_buffer_size() > 16 << 20  # type: ignore[attr-defined]
+    go.set()
+    assert (await client.response())[1] == b"done"
+    client.close()
+
+
+async def test_an_early_answer_reaches_a_client_that_still_sends(origin: World) -> None:
+    async def refuse(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await upstream.read_head(reader)
+        writer.write(b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 2\r\n\r\nno")
+        await writer.drain()
+        await reader.read()
+
+    origin.ide.script = refuse
+    client = await origin.connect()
+    client.send(origin.request("/", "POST", more="Content-Length: 100000000\r\n") + "x" * 1000)
+    head, body = await client.response()
+    assert (status(head), body) == (413, b"no")
+    assert await client.rest() == b""
+
+
+async def test_expect_continue_passes_through(origin: World) -> None:
+    async def script(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await upstream.read_head(reader)
+        writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        body = await reader.readexactly(4)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n" + body)
+
+    origin.ide.script = script
+    client = await origin.connect()
+    client.send(origin.request("/", "POST", more="Content-Length: 4\r\nExpect: 100-continue\r\n"))
+    assert status(await client.head()) == 100
+    client.send("body")
+    assert (await client.response())[1] == b"body"
+    client.close()
+
+
+async def test_a_broken_chunked_body_ends_the_upstream(origin: World) -> None:
+    async def script(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await upstream.read_head(reader)
+        await reader.read()
+
+    origin.ide.script = script
+    client = await origin.connect()
+    client.send(origin.request("/", "POST", more="Transfer-Encoding: chunked\r\n"))
+    await until(lambda: origin.ide.open == 1)
+    client.send("5\r\nhelloGET / HTTP/1.1\r\n\r\n")
+    assert status((await client.response())[0]) == 400
+    await until(lambda: origin.ide.open == 0)
+
+
+async def test_http_1_0_clients_are_answered_and_closed(origin: World) -> None:
+    request = origin.request().replace("HTTP/1.1", "HTTP/1.0")
+    client = await origin.connect()
+    client.send(request)
+    assert (await client.rest()).endswith(b"hello")
+    assert origin.ide.heads[0].startswith(b"GET / HTTP/1.0\r\n")
+
+
+async def test_several_cookies_survive_and_hop_by_hop_fields_do_not(origin: World) -> None:
+    origin.ide.script = answering(
+        b"HTTP/1.1 200 OK\r\nSet-Cookie: a=1; Path=/\r\nSet-Cookie: b=2\r\nSet-Cookie: session=evil\r\n"
+        b"Set-Cookie: c=3; Domain=localhost\r\nSet-Cookie: =session=evil\r\nService-Worker-Allowed: /\r\n"
+        b"Connection: keep-alive, X-Hop\r\nKeep-Alive: timeout=5\r\nX-Hop: 1\r\nX-End: 2\r\n"
+        b"Content-Length: 0\r\n\r\n"
+    )
+    head, _ = await origin.ask(
+        origin.request(more="Connection: X-Mine\r\nX-Mine: 1\r\nTE: trailers\r\nX-Other: 2\r\n")
+    )
+    assert headers(head, "set-cookie") == ["a=1; Path=/", "b=2"]
+    for gone in ("service-worker-allowed", "keep-alive", "x-hop", "connection"):
+        assert header(head, gone) is None
+    assert header(head, "x-end") == "2"
+    seen = origin.ide.heads[0].decode()
+    assert header(seen, "x-mine") is None
+    assert header(seen, "te") is None
+    assert header(seen, "x-other") == "2"
+
+
+async def test_credentials_of_the_platform_never_reach_a_workspace(origin: World) -> None:
+    more = "Cookie: x=1; session=SECRET; __Host-session=SECRET\r\nAuthorization: Bearer chp_SECRET\r\n"
+    await origin.ask(origin.request(more=more))
+    await origin.ask(origin.request(more="Authorization: Basic dXNlcjpwdw==\r\n"))
+    first, second = (head.decode() for head in origin.ide.heads)
+    assert "SECRET" not in first
+    assert header(first, "cookie") == "x=1"
+    assert header(first, "authorization") is None
+    assert header(second, "authorization") == "Basic dXNlcjpwdw=="
+    assert header(second, "cookie") is None
+
+
+async def test_draining_answers_what_is_under_way_and_closes_the_idle() -> None:
+    release = asyncio.Event()
+
+    async def slow(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await upstream.read_head(reader)
+        await release.wait()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nlate")
+
+    async with world() as made:
+        idle = await made.connect()
+        idle.send(made.request())
+        await idle.response()
+        made.ide.script = slow
+        busy = await made.connect()
+        busy.send(made.request("/", "POST", more="Content-Length: 0\r\n"))
+        await until(lambda: len(made.ide.heads) == 2)
+        asyncio.get_running_loop().call_later(0.2, release.set)
+    head, body = await busy.response()
+    assert body == b"late"
+    assert header(head, "connection") == "close"
+    assert await idle.rest() == b""
+
+
+async def test_connections_over_the_cap_are_told_so() -> None:
+    async with world(max_connections=2) as made:
+        clients = [await made.connect() for _ in range(2)]
+        await until(lambda: len(made.gateway._connections) == 2)
+        head, _ = await made.ask("")
+        assert status(head) == 503
+        for client in clients:
+            client.send(made.request())
+            assert (await client.response())[1] == b"hello"
+            client.close()

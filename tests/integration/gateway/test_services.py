@@ -1,0 +1,244 @@
+"""The gateway with a real PostgreSQL and Redis: pushes, tickets, activity, the gate."""
+
+import asyncio
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import asyncpg
+import pytest
+from redis.asyncio import Redis
+from sqlalchemy import update
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from codehub.bus import activity, tickets
+from codehub.bus.tickets import Ticket
+from codehub.domain.limits import Limits
+from codehub.domain.states import DesiredState, Role
+from codehub.gateway.config import GatewayConfig
+from codehub.gateway.server import serve
+from codehub.store import accounts, gate, installation, sessions
+from codehub.store.engine import asyncpg_dsn, create_engine
+from codehub.store.tables import workspaces
+from tests.integration.gateway.harness import HELLO, NAVIGATE, Client, Upstream, header, status, until
+from tests.services import free_port
+
+LIMITS = Limits(1, 100)
+
+
+class Installation:
+    """A served gateway on a real schema, with one user, one session and one workspace."""
+
+    def __init__(self, directory: Path, engine: AsyncEngine, database_url: str, redis_url: str) -> None:
+        self.engine = engine
+        self.ide = Upstream(directory / "ide.sock", HELLO)
+        port = free_port()
+        self.platform = f"localhost:{port}"
+        self.config = GatewayConfig(
+            host="127.0.0.1",
+            port=port,
+            public_base_url=f"http://{self.platform}",
+            apps_domain=self.platform,
+            api_upstream=f"unix:{directory / 'api.sock'}",
+            database_url=database_url,
+            redis_url=redis_url,
+            limits=LIMITS,
+            activity_flush_interval=0.1,
+        )
+        self.user_id = ""
+        self.session = ""
+        self.workspace_id = ""
+
+    async def populate(self) -> None:
+        await installation.ensure(self.engine, "01installation000000000000")
+        account = await accounts.create_account(self.engine, "alice", "password!", Role.USER)
+        self.user_id = account.id
+        async with self.engine.begin() as conn:
+            self.session = await sessions.open_session(conn, account.id, datetime.now(UTC))
+        self.workspace_id = await self.create("one")
+
+    async def create(self, name: str) -> str:
+        async with self.engine.begin() as conn:
+            workspace = await gate.create(
+                conn,
+                owner_id=self.user_id,
+                name=name,
+                description="",
+                image_ref="other-ide",
+                standby_ttl=None,
+                archive_ttl=None,
+                desired=DesiredState.STANDBY,
+                actor="alice",
+                limits=LIMITS,
+                backends=gate.Backends("process", "local-dir"),
+            )
+        return workspace.id
+
+    async def change(self, **values: object) -> None:
+        async with self.engine.begin() as conn:
+            await conn.execute(
+                update(workspaces).where(workspaces.c.id == self.workspace_id).values(**values)
+            )
+
+    async def run(self) -> None:
+        await self.change(phase="RUNNING", desired_state="RUNNING", upstream=self.ide.address)
+
+    async def connect(self) -> Client:
+        return Client(*await asyncio.open_connection("127.0.0.1", self.config.port))
+
+    async def ask(self, host: str, target: str, cookie: str, more: str = NAVIGATE) -> tuple[str, bytes]:
+        client = await self.connect()
+        client.send(f"GET {target} HTTP/1.1\r\nHost: {host}\r\nCookie: {cookie}\r\n{more}\r\n")
+        try:
+            return await client.response()
+        finally:
+            client.close()
+
+    async def knock(self, more: str = NAVIGATE) -> tuple[str, bytes]:
+        return await self.ask(self.platform, f"/w/{self.workspace_id}/", f"session={self.session}", more)
+
+    @property
+    def host(self) -> str:
+        return self.config.origins.workspace_host(self.workspace_id)
+
+    async def come_in(self) -> str:
+        """The workspace cookie, by the whole way through the entrance."""
+        head, _ = await self.knock()
+        location = urlsplit(header(head, "location") or "")
+        head, _ = await self.ask(location.netloc, f"{location.path}?{location.query}", "")
+        return (header(head, "set-cookie") or "").split(";")[0]
+
+
+@pytest.fixture
+async def served(database_url: str, redis_url: str) -> AsyncIterator[Installation]:
+    engine = create_engine(database_url)
+    with tempfile.TemporaryDirectory(prefix="gw-") as directory:
+        made = Installation(Path(directory), engine, database_url, redis_url)
+        await made.populate()
+        await made.ide.start()
+        stop, ready = asyncio.Event(), asyncio.Event()
+        task = asyncio.create_task(serve(made.config, stop=stop, ready=ready.set))
+        await asyncio.wait_for(ready.wait(), 10)
+        try:
+            yield made
+        finally:
+            stop.set()
+            await asyncio.wait_for(task, 15)
+            await made.ide.stop()
+            await engine.dispose()
+
+
+async def test_the_whole_way_in_with_real_services(served: Installation) -> None:
+    await served.run()
+    cookie = await served.come_in()
+    head, body = await served.ask(served.host, "/", cookie)
+    assert (status(head), body) == (200, b"hello")
+
+
+async def test_logout_is_pushed_to_open_connections(served: Installation) -> None:
+    async def endless(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await upstream.read_head(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        await reader.read()
+
+    await served.run()
+    cookie = await served.come_in()
+    served.ide.script = endless
+    client = await served.connect()
+    client.send(f"GET / HTTP/1.1\r\nHost: {served.host}\r\nCookie: {cookie}\r\n\r\n")
+    await client.head()
+    async with served.engine.begin() as conn:
+        await sessions.end_session(conn, sessions.hash_of(served.session))
+    await client.rest()
+    await until(lambda: served.ide.open == 0)
+    assert status((await served.ask(served.host, "/", cookie, ""))[0]) == 401
+
+
+async def test_a_route_that_changes_is_pushed(served: Installation) -> None:
+    await served.run()
+    cookie = await served.come_in()
+    assert status((await served.ask(served.host, "/", cookie, ""))[0]) == 200
+    await served.change(phase="STANDBY", upstream=None)
+    deadline = time.monotonic() + 5
+    while status((await served.ask(served.host, "/", cookie, ""))[0]) != 503:
+        assert time.monotonic() < deadline
+
+
+async def test_a_navigation_wakes_through_the_gate_within_the_limit(served: Installation) -> None:
+    await served.change(phase="STANDBY")
+    assert status((await served.knock(""))[0]) == 503
+    head, body = await served.knock()
+    assert status(head) == 200 and b"<progress" in body
+    async with served.engine.connect() as conn:
+        found = (await conn.execute(workspaces.select().where(workspaces.c.id == served.workspace_id))).one()
+    assert found.desired_state == "RUNNING"
+    first, served.workspace_id = served.workspace_id, await served.create("two")
+    await served.change(phase="STANDBY")
+    head, body = await served.knock()
+    assert status(head) == 502
+    assert first.encode() in body and b">Stop<" in body
+
+
+async def test_a_deleted_workspace_is_not_found(served: Installation) -> None:
+    await served.run()
+    async with served.engine.begin() as conn:
+        await gate.delete(conn, served.workspace_id, actor="alice")
+    assert status((await served.knock())[0]) == 404
+
+
+async def test_a_push_channel_that_was_cut_comes_back(served: Installation) -> None:
+    await served.run()
+    cookie = await served.come_in()
+    assert status((await served.ask(served.host, "/", cookie, ""))[0]) == 200
+    admin = await asyncpg.connect(asyncpg_dsn(served.config.database_url))
+    cut = (
+        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+        "WHERE pid <> pg_backend_pid() AND datname = current_database() AND backend_type = 'client backend'"
+    )
+    assert await admin.fetchval(cut)
+    await served.engine.dispose()
+    await admin.execute("DELETE FROM sessions")
+    await admin.close()
+    deadline = time.monotonic() + 10
+    while status((await served.ask(served.host, "/", cookie, ""))[0]) != 401:
+        assert time.monotonic() < deadline
+
+
+async def test_activity_reaches_redis(served: Installation, redis_url: str) -> None:
+    await served.run()
+    cookie = await served.come_in()
+    await served.ask(served.host, "/asset.js", cookie, "")
+    redis: Redis = Redis.from_url(redis_url)
+    deadline = time.monotonic() + 5
+    while served.workspace_id not in (seen := await activity.read(redis)):
+        assert time.monotonic() < deadline
+    assert abs(seen[served.workspace_id] - time.time()) < 10
+    await redis.aclose()
+
+
+async def test_activity_grows_and_newer_activity_survives_a_removal(redis_url: str) -> None:
+    redis: Redis = Redis.from_url(redis_url)
+    await activity.flush(redis, {"a": 100.25, "b": 100.0})
+    await activity.flush(redis, {"a": 50.0, "b": 1763256000.123456})
+    assert await activity.read(redis) == {"a": 100.25, "b": 1763256000.123456}
+    read = await activity.read(redis)
+    await activity.flush(redis, {"b": 1763256000.2})
+    assert await activity.remove(redis, read) == 1
+    assert await activity.read(redis) == {"b": 1763256000.2}
+    assert await activity.remove(redis, {"b": 1763256000.2, "gone": 1.0}) == 1
+    assert await activity.read(redis) == {}
+    await redis.aclose()
+
+
+async def test_a_ticket_is_consumed_once_whoever_comes_first(redis_url: str) -> None:
+    redis: Redis = Redis.from_url(redis_url)
+    ticket = Ticket("00" * 32, "01w", "01w.localhost")
+    token = await tickets.issue(redis, ticket, 30)
+    results = await asyncio.gather(*(tickets.consume(redis, token) for _ in range(20)))
+    assert [found for found in results if found] == [ticket]
+    assert 0 < await redis.ttl(f"codehub:ticket:{await tickets.issue(redis, ticket, 30)}") <= 30
+    assert await tickets.consume(redis, "") is None
+    await redis.aclose()

@@ -1,0 +1,169 @@
+"""Telling a person from a tab that is merely open. The messages have the shape that code-server's have."""
+
+import struct
+
+import pytest
+
+from codehub.gateway import activity
+from codehub.gateway.activity import Recorder
+from codehub.gateway.frames import FrameReader
+
+WORKSPACE = "01hzy0000000000000000000aa"
+MASK = b"\x11\x22\x33\x44"
+
+
+def frame(payload: bytes, *, opcode: int = 2, masked: bool = True) -> bytes:
+    size, bit = len(payload), 0x80 if masked else 0
+    if size < 126:
+        head = bytes((0x80 | opcode, bit | size))
+    elif size < 65536:
+        head = bytes((0x80 | opcode, bit | 126)) + size.to_bytes(2)
+    else:
+        head = bytes((0x80 | opcode, bit | 127)) + size.to_bytes(8)
+    if not masked:
+        return head + payload
+    return head + MASK + bytes(byte ^ MASK[index % 4] for index, byte in enumerate(payload))
+
+
+def message(body: bytes = b"", kind: int = 1) -> bytes:
+    return struct.pack(">BIII", kind, 7, 3, len(body)) + body
+
+
+def call(method: bytes, arguments: bytes) -> bytes:
+    """An ExtensionHost request: its method by name, its arguments as JSON."""
+    body = b"\x01" + struct.pack(">IB", 9, 42) + bytes((len(method),)) + method
+    return message(body + len(arguments).to_bytes(4) + arguments)
+
+
+def channel_call(channel: bytes, method: bytes) -> bytes:
+    """A Management request: channel and method as length-prefixed strings."""
+    return message(
+        b"\x04\x04\x06\x64"
+        + b"\x01"
+        + bytes((len(channel),))
+        + channel
+        + b"\x01"
+        + bytes((len(method),))
+        + method
+    )
+
+
+def sees(*messages: bytes) -> bool:
+    """Whether the last message alone counts as activity."""
+    recorder = Recorder()
+    reader = recorder.inspectors("vscode", WORKSPACE).from_client
+    assert reader is not None
+    for item in messages[:-1]:
+        reader.feed(frame(item))
+    recorder.collect()
+    recorder._watched.clear()
+    reader.feed(frame(messages[-1]))
+    return WORKSPACE in recorder.collect()
+
+
+PRESENT, AWAY = call(b"$onDidChangeWindowActive", b"[true]"), call(b"$onDidChangeWindowActive", b"[false]")
+EDIT = call(b"$acceptModelChanged", b'["file:///x",{}]')
+
+
+@pytest.mark.parametrize(
+    "sign",
+    [
+        EDIT,
+        PRESENT,
+        call(b"$acceptEditorPropertiesChanged", b"[]"),
+        call(b"$participateInSave", b"[]"),
+        call(b"$acceptModelSaved", b"[]"),
+        call(b"$acceptTerminalInteraction", b"[1]"),
+        call(b"$shellExecutionData", b"[1]"),
+        channel_call(b"remoteterminal", b"$input"),
+        message(kind=9) + EDIT,
+    ],
+)
+def test_what_a_person_does_counts(sign: bytes) -> None:
+    assert sees(sign)
+
+
+@pytest.mark.parametrize(
+    "idle",
+    [
+        message(kind=9),
+        message(kind=3),
+        AWAY,
+        call(b"$ping", b"[]"),
+        channel_call(b"remoteFilesystem", b"stat"),
+        channel_call(b"agentHost", b"$input"),
+        message(b"telemetry" * 50),
+    ],
+)
+def test_an_open_tab_does_not_count(idle: bytes) -> None:
+    assert not sees(idle)
+
+
+def test_editor_messages_count_unless_the_ide_says_that_nobody_is_there() -> None:
+    assert sees(AWAY, PRESENT, EDIT)
+    assert not sees(AWAY, EDIT)
+    assert sees(AWAY, call(b"$shellExecutionData", b"[1]"))
+
+
+def test_a_sign_is_not_counted_again_with_the_next_message() -> None:
+    assert not sees(EDIT, message(b"quiet enough"))
+
+
+def test_a_name_that_is_cut_by_a_frame_is_found() -> None:
+    assert sees(EDIT[:25], EDIT[25:])
+
+
+def test_presence_counts_at_every_flush_until_it_ends_or_is_no_longer_believed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recorder = Recorder()
+    inspectors = recorder.inspectors("vscode", WORKSPACE)
+    assert inspectors.from_client is not None
+    inspectors.from_client.feed(frame(PRESENT))
+    assert recorder.collect()
+    assert recorder.collect()
+    monkeypatch.setattr(activity, "PRESENCE_LIMIT", 0.0)
+    assert not recorder.collect()
+    monkeypatch.undo()
+    inspectors.from_client.feed(frame(AWAY))
+    assert not recorder.collect()
+    inspectors.from_client.feed(frame(PRESENT))
+    inspectors.close()
+    assert recorder.collect()
+    assert not recorder.collect()
+
+
+def test_frames_are_found_however_the_stream_is_cut() -> None:
+    stream = (
+        frame(b"small")
+        + frame(b"", opcode=9)
+        + frame(b"x" * 300)
+        + frame(b"y" * 70000)
+        + frame(b"end", masked=False)
+    )
+    for step in (1, 3, 7, 1000, len(stream)):
+        seen: list[bytes] = []
+        reader = FrameReader(seen.append, 1000)
+        for position in range(0, len(stream), step):
+            reader.feed(stream[position : position + step])
+        assert seen == [b"small", b"x" * 300, b"y" * 1000, b"end"]
+
+
+def test_another_ide_counts_by_its_data_frames_alone() -> None:
+    recorder = Recorder()
+    inspectors = recorder.inspectors("any", WORKSPACE)
+    assert inspectors.from_client is not None and inspectors.from_upstream is not None
+    inspectors.from_client.feed(frame(b"ping", opcode=9))
+    inspectors.from_upstream.feed(frame(b"pong", opcode=10, masked=False))
+    assert not recorder.collect()
+    inspectors.from_upstream.feed(frame(b"output", opcode=1, masked=False))
+    assert recorder.collect()
+
+
+def test_what_could_not_be_flushed_is_kept_and_never_goes_back() -> None:
+    recorder = Recorder()
+    recorder.touch(WORKSPACE)
+    seen = recorder.collect()
+    recorder.touch(WORKSPACE)
+    recorder.give_back({WORKSPACE: 1.0, "other": 2.0})
+    assert recorder.collect()[WORKSPACE] >= seen[WORKSPACE]

@@ -1,0 +1,103 @@
+"""Where bodies end."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codehub.gateway.framing import ChunkedBody, FramingError, LengthBody
+from codehub.gateway.response import BadResponseError, parse_response
+
+CHUNKED = b'4\r\nWiki\r\nA;ext="v"\r\n0123456789\r\n0\r\nTrailer: x\r\n\r\n'
+
+
+@given(st.lists(st.integers(1, 20), min_size=1, max_size=40), st.binary(max_size=20))
+def test_a_chunked_body_ends_at_the_same_byte_however_it_is_cut(cuts: list[int], after: bytes) -> None:
+    data, body, position = CHUNKED + after, ChunkedBody(), 0
+    pieces = [*cuts, len(data)]
+    while not body.done and position < len(data):
+        size = pieces.pop(0)
+        position += body.feed(data[position : position + size])
+    assert body.done
+    assert position == len(CHUNKED)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\r\n",
+        b"x\r\n",
+        b"-1\r\n",
+        b"0x4\r\n",
+        b"4 \r\n",
+        b"4\n",
+        b"4\r\nWikiX\r\n",
+        b"4\r\nWiki\n",
+        b"1" * 16 + b"\r\n",
+        b"4;a\x00\r\n",
+        b"4;" + b"a" * 10000,
+        b"0\r\nno colon\r\n",
+        b"0\r\n folded: x\r\n",
+    ],
+)
+def test_a_chunked_body_that_is_not_plain_is_refused(data: bytes) -> None:
+    with pytest.raises(FramingError):
+        ChunkedBody().feed(data)
+
+
+def test_a_length_takes_no_more_than_it_says() -> None:
+    body = LengthBody(5)
+    assert body.feed(b"abc") == 3
+    assert not body.done
+    assert body.feed(b"defgh") == 2
+    assert body.done
+
+
+def body_of(text: bytes, method: bytes = b"GET") -> str:
+    return type(parse_response(text + b"\r\n").body(method)).__name__
+
+
+def test_response_framing_follows_rfc_9112() -> None:
+    assert body_of(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n") == "LengthBody"
+    assert body_of(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n") == "ChunkedBody"
+    assert body_of(b"HTTP/1.1 200 OK\r\n") == "UntilCloseBody"
+    for text, method in (
+        (b"HTTP/1.1 200 OK\r\n", b"HEAD"),
+        (b"HTTP/1.1 204 X\r\nTransfer-Encoding: chunked\r\n", b"GET"),
+        (b"HTTP/1.1 304 X\r\n", b"GET"),
+        (b"HTTP/1.1 100 X\r\n", b"GET"),
+    ):
+        assert parse_response(text + b"\r\n").body(method).done
+
+
+def test_a_response_names_whether_its_connection_stays() -> None:
+    assert parse_response(b"HTTP/1.1 200 OK\r\n\r\n").keep_alive
+    assert not parse_response(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n").keep_alive
+    assert not parse_response(b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\n\r\n").keep_alive
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"HTTP/1.1 200 OK\r\nX: a\nb: c\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nX: a\rb: c\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n folded: x\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nX : a\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nno colon\r\n\r\n",
+        b"HTTP/1.1 2000 OK\r\n\r\n",
+        b"HTTP/2 200 OK\r\n\r\n",
+        b"HTTP/1.1 200 O\x00K\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n",
+        b"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+    ],
+)
+def test_a_response_head_that_is_not_plain_is_refused(data: bytes) -> None:
+    with pytest.raises(BadResponseError):
+        parse_response(data)
+
+
+def test_a_connection_option_cannot_take_the_length_away() -> None:
+    head = parse_response(b"HTTP/1.1 200 OK\r\nConnection: content-length\r\nContent-Length: 3\r\n\r\n")
+    assert [name for name, _ in head.lines] == [b"content-length"]
