@@ -110,9 +110,9 @@ def _make_links(path: Path) -> None:
 def _make_sparse_files(path: Path, rng: random.Random) -> None:
     with open(path / "sparse", "wb") as file:
         for block in range(5):
-            file.seek(block * 10_000_000)
+            file.seek(block * 1_000_000)
             file.write(rng.randbytes(5000))
-        file.truncate(60_000_001)
+        file.truncate(6_000_001)
     with open(path / "hole", "wb") as file:
         file.truncate(3_000_000)
 

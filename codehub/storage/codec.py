@@ -15,9 +15,9 @@ from typing import IO
 import zstandard
 
 from codehub.domain.observation import ArchiveFact
-from codehub.storage.children import PIPE, failure, last_words, spawn
+from codehub.storage.children import PIPE, failure, spawn
 from codehub.storage.durable import sync_filesystem
-from codehub.storage.errors import CorruptedArchive, Unpackable
+from codehub.storage.errors import CorruptedArchive, Unpackable, says_no_space
 from codehub.storage.tarcheck import TarCheck
 
 _CHUNK = 1 << 20
@@ -183,8 +183,9 @@ def _judge_extraction(code: int, said: IO[bytes]) -> None:
 
 
 def _words(lines: Sequence[bytes]) -> str:
-    """The first line names the cause; the last one only says that there was one."""
-    return last_words(lines[0]).removeprefix("tar: ") if lines else ""
+    """A full disk is the cause if a line says so, else the first; the last only says that there was one."""
+    texts = [line.decode("utf-8", "backslashreplace").removeprefix("tar: ") for line in lines]
+    return next((text for text in texts if says_no_space(text)), texts[0] if texts else "")
 
 
 def _hashed(chunks: Iterable[memoryview], update: Callable[[memoryview], None]) -> Iterator[memoryview]:

@@ -23,8 +23,11 @@ def write_durably(path: Path, data: bytes) -> None:
 
 
 def replace_file(path: Path, data: bytes, *, durable: bool = False) -> None:
-    """Replace a file in one step, so that a reader sees the old or the new content, never a part."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Replace a file in one step, so that a reader sees the old or the new content, never a part.
+
+    Writers of one file hold a lock. What a killed one leaves is taken over by the next.
+    """
+    temporary = path.with_name(f"{path.name}.tmp")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         with os.fdopen(fd, "wb") as file:

@@ -71,8 +71,8 @@ class JobIsRunning(StorageProblem):
 
 
 def says_no_space(text: str) -> bool:
-    """Tools and the store library report a full disk in words only."""
-    return "No space left on device" in text or "Disk quota exceeded" in text
+    """Tools and the store library tell of a full disk in words only; "Wrote only" is what tar says first."""
+    return any(words in text for words in ("No space left on device", "Disk quota exceeded", "Wrote only "))
 
 
 def from_os(error: OSError, what: str) -> StorageProblem:

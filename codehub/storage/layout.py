@@ -119,9 +119,13 @@ class WorkspaceDirectory:
             target = self.path / f"{name}-{number}"
         self.home.rename(target)
         fsync_path(self.path)
+        self.drop_marker()
+        return target
+
+    def drop_marker(self) -> None:
+        """Remove the marker of a home that is no longer there."""
         self.marker.unlink(missing_ok=True)
         fsync_path(self.path)
-        return target
 
 
 def parse_marker(content: bytes) -> Generation | None:

@@ -178,6 +178,8 @@ def _delete(spec: DeleteJob, directory: WorkspaceDirectory, bench: Bench) -> Don
         raise GenerationMismatch("generation differs: another home has taken the place of the one meant")
     if there is not None:
         directory.condemn(spec.generation)
+    else:
+        directory.drop_marker()
     for leftover in directory.leftovers("deleted"):
         remove_tree(leftover, bench.locks)
     return Done("the home is removed" if there is not None else "there was no home")

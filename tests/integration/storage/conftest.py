@@ -50,9 +50,9 @@ class Site:
         self.volumes.initialise()
         await self.store.initialise()
 
-    async def make_home(self, seed: int = 1) -> None:
+    async def make_home(self, seed: int = 1, files: int = 40) -> None:
         await self.volumes.provision(KEY, FIRST, epoch=1, uid=None)
-        make_tree(self.home, seed)
+        make_tree(self.home, seed, files)
 
     def archive_job(self, archive_op_id: str = "a1", **changes: object) -> ArchiveJob:
         job = ArchiveJob(self.place, "w1", KEY, FIRST, archive_op_id, epoch=1)
@@ -90,7 +90,8 @@ class Site:
         return (self.root / "jobs" / job_id / "log").read_text()
 
     def beside_home(self) -> set[str]:
-        return {path.name for path in self.home.parent.iterdir()}
+        """What lies in the workspace's directory, but for a file that was never finished."""
+        return {path.name for path in self.home.parent.iterdir() if path.suffix != ".tmp"}
 
 
 def site_at(root: Path, volumes: Path | None = None, archives: Path | None = None) -> Site:

@@ -1,0 +1,55 @@
+"""A full disk fails the operation, and nothing is lost."""
+
+import os
+import subprocess
+from pathlib import Path
+
+from codehub.domain.observation import JobState, VolumeFact
+from codehub.domain.states import ErrorReason
+from tests.integration.storage.conftest import FIRST, KEY, site_at, small_disk
+from tests.trees import tree_hash
+
+
+def fill(home: Path, megabytes: int) -> None:
+    for number in range(megabytes):
+        (home / f"{number}").write_bytes(os.urandom(1 << 20))
+
+
+async def test_a_restore_onto_a_full_disk_leaves_no_volume_and_works_with_more_room(tmp_path: Path) -> None:
+    big = site_at(tmp_path)
+    await big.initialise()
+    await big.volumes.provision(KEY, FIRST, epoch=1, uid=None)
+    fill(big.home, 12)
+    before = tree_hash(big.home)
+    await big.done("archive", big.archive_job())
+    async with small_disk(tmp_path / "small", 8):
+        site = site_at(tmp_path, volumes=tmp_path / "small")
+        site.volumes.initialise()
+        fact = await site.run("full", site.restore_job())
+        assert (fact.state, fact.reason) == (JobState.FAILED, ErrorReason.ActionFailed)
+        assert "make room on the disk" in fact.message
+        assert await site.volumes.status(KEY) is None
+        assert site.beside_home() == {".lock", ".fence"}
+        subprocess.run(["mount", "-o", "remount,size=64m", str(tmp_path / "small")], check=True)
+        await site.done("roomy", site.restore_job())
+        assert tree_hash(site.home) == before
+
+
+async def test_an_archive_into_a_full_store_keeps_the_home_and_leaves_no_object(tmp_path: Path) -> None:
+    async with small_disk(tmp_path / "small", 8):
+        site = site_at(tmp_path, archives=tmp_path / "small")
+        await site.initialise()
+        await site.volumes.provision(KEY, FIRST, epoch=1, uid=None)
+        fill(site.home, 12)
+        before = tree_hash(site.home)
+        fact = await site.run("full", site.archive_job())
+        assert (fact.state, fact.reason) == (JobState.FAILED, ErrorReason.ActionFailed)
+        assert "No space left on device" in fact.message
+        assert await site.store.list() == []
+        assert tree_hash(site.home) == before
+        assert await site.volumes.status(KEY) == VolumeFact(FIRST)
+        subprocess.run(["mount", "-o", "remount,size=64m", str(tmp_path / "small")], check=True)
+        await site.done("roomy", site.archive_job())
+        await site.done("delete", site.delete_job())
+        await site.done("restore", site.restore_job())
+        assert tree_hash(site.home) == before
