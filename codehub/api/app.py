@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final
 
+import structlog
 from fastapi import APIRouter, FastAPI
 from redis.asyncio import Redis
 from starlette.exceptions import HTTPException
@@ -32,6 +33,8 @@ from codehub.bus.events import Subscriptions
 from codehub.domain.problems import NotFound
 from codehub.settings import Settings
 from codehub.store.engine import create_engine
+
+log = structlog.get_logger(__name__)
 
 PREFIX: Final = "/api/v1"
 POOL_SIZE: Final = 20
@@ -103,6 +106,8 @@ def _lifespan(config: Config) -> Callable[[FastAPI], AbstractAsyncContextManager
         session_ends = SessionEnds(settings.database_url, engine)
         app.state.services = Services(config, engine, redis, subscriptions, session_ends)
         listeners = [asyncio.create_task(subscriptions.run()), asyncio.create_task(session_ends.run())]
+        for task in listeners:
+            task.add_done_callback(_report_death)
         try:
             yield
         finally:
@@ -114,3 +119,9 @@ def _lifespan(config: Config) -> Callable[[FastAPI], AbstractAsyncContextManager
             await engine.dispose()
 
     return lifespan
+
+
+def _report_death(task: "asyncio.Task[None]") -> None:
+    """A listener runs as long as the process; should one die of a surprise, it does not die unnoticed."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.critical("a listener died; event streams only follow by their heartbeat now", exc_info=error)

@@ -66,6 +66,7 @@ class EventStream(Response):
         self._session = session
         self._services = services
         self._metrics = metrics
+        self._sent: dict[str, WorkspaceView] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
@@ -104,6 +105,8 @@ class EventStream(Response):
                 if not await self._session_holds():
                     return
                 yield encode("heartbeat", Heartbeat())
+                for event in await self._unannounced():
+                    yield event
             if changes.everything:
                 if not await self._session_holds():
                     return
@@ -117,9 +120,23 @@ class EventStream(Response):
             return await find_session(conn, self._session.id_hash, datetime.now(UTC)) is not None
 
     async def _snapshot(self) -> Snapshot:
+        items = await self._read_all()
+        self._sent = {item.id: item for item in items}
+        return Snapshot(items=items)
+
+    async def _read_all(self) -> list[WorkspaceView]:
         async with self._services.engine.connect() as conn:
             found = await workspace_reads.list_all(conn, Selection(self._session.user_id))
-        return Snapshot(items=[owned_view(owned, self._services.config) for owned in found])
+        return [owned_view(owned, self._services.config) for owned in found]
+
+    async def _unannounced(self) -> list[bytes]:
+        """What changed without a hint that came through; with the heartbeat, nothing stays stale for long."""
+        now = {item.id: item for item in await self._read_all()}
+        gone = [workspace_id for workspace_id in self._sent if workspace_id not in now]
+        changed = [item for workspace_id, item in now.items() if self._sent.get(workspace_id) != item]
+        return [self._tell_gone(workspace_id) for workspace_id in gone] + [
+            self._tell(item) for item in changed
+        ]
 
     async def _updates(self, changes: Changes) -> list[bytes]:
         """What the hinted workspaces are now, read afresh: a hint says where to look, not what is there."""
@@ -127,13 +144,19 @@ class EventStream(Response):
             return []
         async with self._services.engine.connect() as conn:
             found = await workspace_reads.find_living(conn, self._session.user_id, changes.workspace_ids)
-        living = {owned.workspace.id: owned for owned in found}
+        living = {owned.workspace.id: owned_view(owned, self._services.config) for owned in found}
         return [
-            encode("workspace_updated", owned_view(living[workspace_id], self._services.config))
-            if workspace_id in living
-            else encode("workspace_deleted", Gone(id=workspace_id))
+            self._tell(living[workspace_id]) if workspace_id in living else self._tell_gone(workspace_id)
             for workspace_id in changes.workspace_ids
         ]
+
+    def _tell(self, item: WorkspaceView) -> bytes:
+        self._sent[item.id] = item
+        return encode("workspace_updated", item)
+
+    def _tell_gone(self, workspace_id: str) -> bytes:
+        self._sent.pop(workspace_id, None)
+        return encode("workspace_deleted", Gone(id=workspace_id))
 
 
 _HEADERS: Final = [

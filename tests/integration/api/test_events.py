@@ -194,6 +194,25 @@ async def test_heartbeats(served: Served, monkeypatch: pytest.MonkeyPatch) -> No
         assert await stream.next() == ("heartbeat", {})
 
 
+async def test_a_change_whose_hint_was_lost_comes_with_the_heartbeat(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "HEARTBEAT", 0.2)
+    alice = await served.api.person_quickly("alice", Role.USER)
+    async with served.stream(alice) as stream:
+        assert (await stream.next())[0] == "snapshot"
+        made = await served.api.workspace(alice)
+        assert await _after_heartbeats(stream) == ("workspace_updated", made)
+        await alice.delete(f"/api/v1/workspaces/{made['id']}")
+        assert await _after_heartbeats(stream) == ("workspace_deleted", {"id": made["id"]})
+
+
+async def _after_heartbeats(stream: Stream) -> tuple[str, Any]:
+    while (event := await stream.next())[0] == "heartbeat":
+        continue
+    return event
+
+
 async def test_a_reader_that_does_not_read_does_not_hold_up_the_end(served: Served) -> None:
     alice = await served.api.person_quickly("alice", Role.USER)
     for number in range(3):
