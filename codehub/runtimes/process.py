@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass
@@ -267,15 +268,17 @@ async def _ends(process: ProcessId, within: float) -> bool:
 async def _run_keeper(request: keeper.Request, directory: Directory) -> str:
     """Run the keeper's first half, which ends once the second one stands on its own feet."""
     package_parent = Path(__file__).parents[2]
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-S", "-P", "-m", keeper.__name__, str(directory.path)),
+    # Not the loop's own subprocesses: uvloop's wait for descriptors that the keeper hands on.
+    done = await asyncio.to_thread(
+        subprocess.run,
+        (sys.executable, "-S", "-P", "-m", keeper.__name__, str(directory.path)),
         env={"PYTHONPATH": str(package_parent), "PATH": os.defpath, "LANG": "C.UTF-8"},
         cwd="/",
         start_new_session=True,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
+        input=json.dumps(asdict(request)).encode(),
+        capture_output=True,
+        check=False,
     )
-    output, complaints = await process.communicate(json.dumps(asdict(request)).encode())
-    answer = output.decode(errors="replace").strip()
-    return answer or complaints.decode(errors="replace").strip() or f"exit code {process.returncode}"
+    answer = done.stdout.decode(errors="replace").strip()
+    complaints = done.stderr.decode(errors="replace").strip()
+    return answer or complaints or f"exit code {done.returncode}"
