@@ -49,6 +49,11 @@ export function dateTime(at: string, lang: Language = language.value): string {
   return new Intl.DateTimeFormat(lang, { dateStyle: "medium", timeStyle: "short" }).format(new Date(at));
 }
 
+/** To the second, for what happened in quick succession. */
+export function exactTime(at: string, lang: Language = language.value): string {
+  return new Intl.DateTimeFormat(lang, { dateStyle: "medium", timeStyle: "medium" }).format(new Date(at));
+}
+
 export function date(at: string, lang: Language = language.value): string {
   return new Intl.DateTimeFormat(lang, { dateStyle: "medium" }).format(new Date(at));
 }

@@ -25,7 +25,7 @@ export function Timeline({ id }: { id: string }) {
           <li key={`${entry.at} ${items.length - index}`}>
             <p>{entry.message || entry.event}</p>
             <p class="hint">
-              <Time at={entry.at} as="relative" />
+              <Time at={entry.at} as="exact" />
               {` · ${entry.actor} · ${entry.event}`}
             </p>
           </li>
