@@ -17,6 +17,7 @@ from codehub.domain.effects import (
     job_id,
 )
 from codehub.domain.errors import Failure
+from codehub.domain.losses import archive_loss
 from codehub.domain.observation import (
     ArchiveFact,
     Generation,
@@ -26,6 +27,7 @@ from codehub.domain.observation import (
     Unlooked,
     VolumeFact,
 )
+from codehub.domain.observe import VANISHED
 from codehub.domain.states import ConditionName, ErrorReason, Operation
 from codehub.domain.wishes import archive_committed, archive_key
 from codehub.domain.workspace import Workspace
@@ -43,8 +45,7 @@ def next_effect(workspace: Workspace, look: Observation, context: Context) -> De
                 return _act(workspace, DeleteContainer(), "Stopping the container.")
             return Decision(f"{workspace.operation} waits for a fresh look.", workspace)
         case Operation.RESTORING:
-            restore = RestoreHome(current_job_id(workspace), op_id, workspace.archive_key or "")
-            return by_job(workspace, look.job, look.job_is_ours, restore, context)
+            return _restore(workspace, look, context)
         case Operation.CREATE_EMPTY_ARCHIVE:
             empty = ArchiveEmpty(current_job_id(workspace), workspace.archive_op_id or "")
             return _commit_or(workspace, look, empty, context)
@@ -77,6 +78,18 @@ def _start(workspace: Workspace, look: Observation, context: Context) -> Decisio
             words = container.message or "The IDE ended right after its start."
             return failed(workspace, Failure(ErrorReason.ActionFailed, words), context)
     return _act(workspace, StartContainer(attempt, workspace.home_ctx), "Starting the IDE.")
+
+
+def _restore(workspace: Workspace, look: Observation, context: Context) -> Decision:
+    """A job that already reads the archive may be its last reader: it is never stopped for a missing one."""
+    if look.job is None:
+        if workspace.conditions[ConditionName.ARCHIVE_READY].reason == VANISHED:
+            return Decision("RESTORING waits: the archive is not there; looking again.", workspace)
+        loss = archive_loss(workspace)
+        if loss is not None:
+            return failed(workspace, loss, context)
+    restore = RestoreHome(current_job_id(workspace), workspace.op_id or "", workspace.archive_key or "")
+    return by_job(workspace, look.job, look.job_is_ours, restore, context)
 
 
 def _archive(workspace: Workspace, look: Observation, context: Context) -> Decision:

@@ -22,6 +22,9 @@ SILENCE = timedelta(seconds=30)
 VANISHED = "Vanished"
 """The reason of a condition that still holds although one look found nothing: a second look decides."""
 
+MISSING = "Missing"
+"""The reason of a condition when two looks did not find what should be there."""
+
 
 def observed(workspace: Workspace, look: Observation, now: datetime) -> Workspace:
     """The workspace with the conditions that this look shows, and the route that follows from them."""
@@ -72,7 +75,7 @@ def _volume(workspace: Workspace, look: Observation, now: datetime) -> Condition
     if workspace.home_ctx is not None and not removes_volume(workspace):
         if old[name].status and (old[name].reason != VANISHED or not _is_fresh(workspace, look)):
             return changed(old, name, True, VANISHED, "The home is not there; looking again.", now)
-        return changed(old, name, False, "Missing", "The home was there and is gone.", now)
+        return changed(old, name, False, MISSING, "The home was there and is gone.", now)
     if generation is not None:
         return changed(old, name, False, "ForeignGeneration", f"A home of {generation.op_id} is there.", now)
     if look.volume is not None:
@@ -93,12 +96,12 @@ def _archive(workspace: Workspace, look: Observation, now: datetime) -> Conditio
         return old[name]
     if workspace.archive_key is None:
         return changed(old, name, False, "NoArchive", "", now)
-    if old[name].reason == "Missing":
+    if old[name].reason == MISSING:
         return old[name]
     if old[name].reason != VANISHED or not _is_fresh(workspace, look):
         status = old[name].status
         return changed(old, name, status, VANISHED, "The archive is not there; looking again.", now)
-    return changed(old, name, False, "Missing", f"The archive {workspace.archive_key} is not there.", now)
+    return changed(old, name, False, MISSING, f"The archive {workspace.archive_key} is not there.", now)
 
 
 def _is_fresh(workspace: Workspace, look: Observation) -> bool:

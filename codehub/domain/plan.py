@@ -6,10 +6,11 @@ from codehub.domain.conditions import holds
 from codehub.domain.decision import Context, Decision, Event, ended, failed, forgiven, settle
 from codehub.domain.errors import STABLE_AFTER, Failure, is_terminal
 from codehub.domain.judge import level_of
+from codehub.domain.losses import archive_loss, home_loss
 from codehub.domain.observation import Observation, Unknown
-from codehub.domain.observe import VANISHED, is_home_lost, observed
+from codehub.domain.observe import VANISHED, observed
 from codehub.domain.states import ConditionName, DesiredState, ErrorReason, Level, Operation
-from codehub.domain.steps import LOST_HOME, step
+from codehub.domain.steps import step
 from codehub.domain.wishes import archive_key
 from codehub.domain.workspace import RecoverSource, Request, RequestKind, Workspace
 
@@ -61,7 +62,7 @@ def _from_below(workspace: Workspace, level: Level, desired: DesiredState) -> Op
 
 def looks_at_archive(workspace: Workspace) -> bool:
     """Whether a look must include the archive; otherwise it is left to the hourly audit."""
-    if workspace.operation.makes_archive:
+    if workspace.operation.makes_archive or workspace.operation is Operation.RESTORING:
         return True
     conditions = workspace.conditions
     if conditions[ConditionName.ARCHIVE_READY].reason in (VANISHED, "Unobservable", "NotObserved"):
@@ -74,7 +75,7 @@ def _at_rest(workspace: Workspace, look: Observation, context: Context) -> Decis
         return _requested(workspace, workspace.request)
     if is_terminal(workspace.error_reason):
         return _in_error(workspace, look, context)
-    lost = _lost(workspace)
+    lost = home_loss(workspace) or archive_loss(workspace)
     if lost is not None:
         return replace(failed(workspace, lost, context), event=Event.LOST)
     if _unsettled(workspace, look):
@@ -131,23 +132,6 @@ def _in_error(workspace: Workspace, look: Observation, context: Context) -> Deci
     if workspace.deleted_at is not None and container and not isinstance(look.container, Unknown):
         return _claim(workspace, Operation.STOPPING, context)
     return Decision(f"In ERROR ({workspace.error_reason}) until it is recovered.", workspace)
-
-
-def _lost(workspace: Workspace) -> Failure | None:
-    """A home that was there and is gone is never papered over."""
-    volume = workspace.conditions[ConditionName.VOLUME_READY]
-    archive = workspace.conditions[ConditionName.ARCHIVE_READY]
-    if is_home_lost(workspace):
-        if holds(workspace.conditions, ConditionName.CONTAINER_EXISTS):
-            return Failure(ErrorReason.ContainerWithoutVolume, LOST_HOME)
-        return Failure(ErrorReason.DataLost, LOST_HOME)
-    if workspace.home_ctx is None and archive.reason == "Missing" and not volume.status:
-        words = (
-            f"The archive {workspace.archive_key} is not in the store. If the store was moved, bring it back "
-            "and recover; else recover from another archive, or with an empty home."
-        )
-        return Failure(ErrorReason.DataLost, words)
-    return None
 
 
 def _unsettled(workspace: Workspace, look: Observation) -> bool:

@@ -11,17 +11,14 @@ from codehub.domain.decision import Context, Decision, Event, ended, failed, for
 from codehub.domain.effects import DeleteContainer
 from codehub.domain.errors import Failure, is_terminal
 from codehub.domain.judge import level_of
+from codehub.domain.losses import home_loss
 from codehub.domain.next_effect import archive_seen, container_exists, next_effect
 from codehub.domain.observation import ContainerFact, Observation, Unknown
-from codehub.domain.observe import VANISHED, is_home_lost, volume_generation
+from codehub.domain.observe import VANISHED, volume_generation
 from codehub.domain.states import CANCELLABLE, ConditionName, DesiredState, ErrorReason, Operation
 from codehub.domain.wishes import archive_committed
 from codehub.domain.workspace import RequestKind, Workspace
 
-LOST_HOME = (
-    "The home directory was there and is gone, and nothing of CodeHub removed it. "
-    "If its disk was not mounted, mount it and recover; else recover from an archive, or with an empty home."
-)
 _MOVES_HOME = (Operation.PROVISIONING, Operation.RESTORING, Operation.ARCHIVING)
 
 
@@ -33,9 +30,9 @@ def step(workspace: Workspace, look: Observation, context: Context) -> Decision:
     if isinstance(look.volume, Unknown) and moved.operation in _MOVES_HOME:
         # Ended now, it would not be known whether the home of this attempt has come, or gone.
         return Decision(f"{moved.operation} waits until the home can be looked at.", moved)
-    violation = _violation(moved)
-    if violation is not None:
-        return end_after_job(moved, look, lambda: failed(moved, violation, context), "an error")
+    loss = home_loss(moved)
+    if loss is not None and not is_terminal(moved.error_reason):
+        return end_after_job(moved, look, lambda: failed(moved, loss, context), "the home is lost")
     if is_done(moved, look):
         return _done(moved, look, context)
     if _is_cancelled(moved):
@@ -114,16 +111,6 @@ def _after_success(workspace: Workspace, operation: Operation, now: datetime) ->
     if operation is Operation.STARTING:
         return replace(workspace, started_at=now, next_retry_at=None)
     return workspace if is_terminal(workspace.error_reason) else forgiven(workspace)
-
-
-def _violation(workspace: Workspace) -> Failure | None:
-    """A home that vanished under the operation. One that is in ERROR already only loses its container."""
-    if not is_home_lost(workspace) or is_terminal(workspace.error_reason):
-        return None
-    if container_exists(workspace):
-        words = "The home is gone while the container is still there. Recover with an archive, or empty."
-        return Failure(ErrorReason.ContainerWithoutVolume, words)
-    return Failure(ErrorReason.DataLost, LOST_HOME)
 
 
 def _is_cancelled(workspace: Workspace) -> bool:
