@@ -1,0 +1,434 @@
+"""What must hold of every decision, whatever the world. Each function names one rule of the specification."""
+
+from collections.abc import Callable
+from dataclasses import fields
+
+from codehub.domain.decision import Decision, Event
+from codehub.domain.effects import (
+    ArchiveEmpty,
+    ArchiveHome,
+    DeleteVolume,
+    Provision,
+    RestoreHome,
+    StartContainer,
+)
+from codehub.domain.observation import (
+    ArchiveFact,
+    ContainerFact,
+    JobFact,
+    JobState,
+    Observation,
+    Unknown,
+    Unlooked,
+    VolumeFact,
+)
+from codehub.domain.observe import VANISHED
+from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
+from codehub.domain.wishes import archive_key
+from codehub.domain.workspace import RequestKind, Workspace
+from tests.unit.domain import oracle
+from tests.unit.domain.builders import (
+    ARCHIVE,
+    EXISTS,
+    FRESH_ARCHIVE_OP,
+    FRESH_OP,
+    HEALTHY,
+    NOW,
+    READY,
+    VOLUME,
+)
+
+Rule = Callable[[Workspace, Observation, Decision], bool]
+RULES: list[Rule] = []
+
+NONE = Operation.NONE
+LOSS = (ErrorReason.DataLost, ErrorReason.ContainerWithoutVolume)
+CONTROLLERS_OWN = {
+    "conditions", "observed_at", "phase", "phase_changed_at", "operation", "op_id", "op_started_at",
+    "progress", "progress_at", "archive_op_id", "archive_key", "upstream", "error_count", "error_reason", "error_message",
+    "next_retry_at", "started_at", "home_ctx",
+}  # fmt: skip
+NOT_THE_CONTROLLERS = tuple(field.name for field in fields(Workspace) if field.name not in CONTROLLERS_OWN)
+
+
+def rule(check: Rule) -> Rule:
+    RULES.append(check)
+    return check
+
+
+def broken_rules(before: Workspace, look: Observation, decision: Decision) -> list[str]:
+    return [check.__name__ for check in RULES if not check(before, look, decision)]
+
+
+def is_running(job: JobFact | None) -> bool:
+    return job is not None and job.state is JobState.RUNNING
+
+
+def committed(workspace: Workspace) -> bool:
+    op_id = workspace.archive_op_id
+    return op_id is not None and workspace.archive_key == archive_key(workspace.id, op_id)
+
+
+def claims(before: Workspace, decision: Decision) -> bool:
+    return before.operation is NONE and decision.after.operation is not NONE
+
+
+def ends(before: Workspace, decision: Decision) -> bool:
+    return before.operation is not NONE and decision.after.operation is NONE
+
+
+def container_is_gone(look: Observation) -> bool:
+    return look.container is None or (isinstance(look.container, ContainerFact) and not look.container.exists)
+
+
+def is_recovery(before: Workspace, decision: Decision) -> bool:
+    return decision.event is Event.RECOVERED and before.request is not None
+
+
+@rule
+def the_phase_is_judged(before: Workspace, look: Observation, decision: Decision) -> bool:
+    after = decision.after
+    return after.phase == oracle.phase(after.conditions, after.deleted_at is not None, after.error_reason)
+
+
+@rule
+def error_has_no_operation(before: Workspace, look: Observation, decision: Decision) -> bool:
+    return decision.after.phase is not Phase.ERROR or decision.after.operation is NONE
+
+
+@rule
+def phase_time_moves_with_the_phase(before: Workspace, look: Observation, decision: Decision) -> bool:
+    moved = decision.after.phase is not before.phase
+    return decision.after.phase_changed_at == (NOW if moved else before.phase_changed_at)
+
+
+@rule
+def observed_at_moves_with_a_condition(before: Workspace, look: Observation, decision: Decision) -> bool:
+    if is_recovery(before, decision):
+        return True
+    moved = decision.after.conditions != before.conditions
+    return decision.after.observed_at == (look.at if moved else before.observed_at)
+
+
+@rule
+def only_the_controllers_columns_change(before: Workspace, look: Observation, decision: Decision) -> bool:
+    old, new = before.__dict__, decision.after.__dict__
+    return all(old[name] is new[name] for name in NOT_THE_CONTROLLERS)
+
+
+@rule
+def it_says_why(before: Workspace, look: Observation, decision: Decision) -> bool:
+    return bool(decision.sentence.strip())
+
+
+@rule
+def one_operation_at_a_time(before: Workspace, look: Observation, decision: Decision) -> bool:
+    """Claimed from NONE or ended to NONE, never exchanged; it keeps its op_id and its clock."""
+    after = decision.after
+    if (after.operation is NONE) != (after.op_id is None) or (after.op_id is None) != (
+        after.op_started_at is None
+    ):
+        return False
+    if before.operation is NONE or after.operation is NONE:
+        return True
+    return (before.operation, before.op_id, before.op_started_at, before.archive_op_id) == (
+        after.operation, after.op_id, after.op_started_at, after.archive_op_id
+    )  # fmt: skip
+
+
+@rule
+def a_claim_is_fresh_and_comes_before_any_effect(
+    before: Workspace, look: Observation, decision: Decision
+) -> bool:
+    after = decision.after
+    if not claims(before, decision):
+        return after.archive_op_id == before.archive_op_id and decision.event is not Event.CLAIMED
+    archive_op_id = FRESH_ARCHIVE_OP if after.operation.makes_archive else before.archive_op_id
+    return (
+        decision.event is Event.CLAIMED
+        and decision.effect is None
+        and (after.op_id, after.op_started_at, after.archive_op_id) == (FRESH_OP, NOW, archive_op_id)
+    )
+
+
+@rule
+def effects_belong_to_a_claim_that_stands(before: Workspace, look: Observation, decision: Decision) -> bool:
+    return decision.effect is None or (before.operation is not NONE and decision.after.operation is not NONE)
+
+
+@rule
+def what_is_under_way_ends_in_one_way(before: Workspace, look: Observation, decision: Decision) -> bool:
+    if not ends(before, decision):
+        return decision.event not in (Event.FINISHED, Event.CANCELLED)
+    return decision.event in (Event.FINISHED, Event.CANCELLED, Event.ERROR, Event.FAILED)
+
+
+@rule
+def nothing_ends_while_its_job_runs(before: Workspace, look: Observation, decision: Decision) -> bool:
+    alive = is_running(look.job) or is_running(look.deletion)
+    return not (alive and ends(before, decision))
+
+
+@rule
+def no_job_beside_a_running_one(before: Workspace, look: Observation, decision: Decision) -> bool:
+    starts = isinstance(decision.effect, ArchiveHome | ArchiveEmpty | RestoreHome | DeleteVolume)
+    return not (starts and (is_running(look.job) or is_running(look.deletion)))
+
+
+@rule
+def an_attempt_is_not_counted_while_its_job_runs(
+    before: Workspace, look: Observation, decision: Decision
+) -> bool:
+    """The job's name follows the count: counted early, a living job would be out of sight."""
+    alive = is_running(look.job) or is_running(look.deletion)
+    return not (alive and decision.after.error_count != before.error_count)
+
+
+@rule
+def a_volume_is_deleted_after_its_archive_and_container(
+    before: Workspace, look: Observation, decision: Decision
+) -> bool:
+    if not isinstance(decision.effect, DeleteVolume):
+        return True
+    seen = isinstance(look.archive, ArchiveFact) and look.archive.archive_op_id == before.archive_op_id
+    there = isinstance(look.volume, VolumeFact)
+    return (
+        before.operation is Operation.ARCHIVING
+        and committed(before)
+        and seen
+        and there
+        and container_is_gone(look)
+        and decision.effect.generation == before.home_ctx
+    )
+
+
+@rule
+def a_home_is_archived_without_its_container(
+    before: Workspace, look: Observation, decision: Decision
+) -> bool:
+    if not isinstance(decision.effect, ArchiveHome):
+        return True
+    effect = decision.effect
+    named = (effect.generation, effect.archive_op_id) == (before.home_ctx, before.archive_op_id)
+    return container_is_gone(look) and named and isinstance(look.volume, VolumeFact)
+
+
+@rule
+def a_start_names_a_home_that_was_seen(before: Workspace, look: Observation, decision: Decision) -> bool:
+    if not isinstance(decision.effect, StartContainer):
+        return True
+    seen = isinstance(look.volume, VolumeFact) and look.volume.generation == before.home_ctx
+    return before.home_ctx is not None and decision.effect.generation == before.home_ctx and seen
+
+
+@rule
+def an_empty_home_is_for_a_new_workspace(before: Workspace, look: Observation, decision: Decision) -> bool:
+    is_new = before.home_ctx is None and before.archive_key is None
+    if claims(before, decision) and decision.after.operation is Operation.PROVISIONING:
+        return is_new and oracle.level(decision.after.conditions) == "PENDING"
+    if isinstance(decision.effect, Provision):
+        return is_new and decision.effect.generation.op_id == before.op_id
+    return True
+
+
+@rule
+def a_restore_is_for_a_workspace_without_a_home(
+    before: Workspace, look: Observation, decision: Decision
+) -> bool:
+    if claims(before, decision) and decision.after.operation is Operation.RESTORING:
+        return before.home_ctx is None and before.archive_key is not None
+    if isinstance(decision.effect, RestoreHome):
+        effect = decision.effect
+        return before.home_ctx is None and (effect.op_id, effect.archive_key) == (
+            before.op_id,
+            before.archive_key,
+        )
+    return True
+
+
+@rule
+def unknown_keeps_its_last_value(before: Workspace, look: Observation, decision: Decision) -> bool:
+    old, new = before.conditions, decision.after.conditions
+    kept = True
+    if isinstance(look.volume, Unknown):
+        kept = kept and old[VOLUME].status == new[VOLUME].status
+    if isinstance(look.archive, Unknown | Unlooked) and not decision.keep_archives:
+        kept = kept and old[ARCHIVE].status == new[ARCHIVE].status
+    if isinstance(look.container, Unknown):
+        kept = kept and all(old[name].status == new[name].status for name in (EXISTS, READY))
+    return kept
+
+
+@rule
+def unknown_starts_nothing(before: Workspace, look: Observation, decision: Decision) -> bool:
+    unknown = isinstance(look.container, Unknown) or isinstance(look.volume, Unknown)
+    container_known = not isinstance(look.container, Unknown)
+    stop_of_the_deleted = (
+        container_known
+        and before.error_reason in oracle.TERMINAL
+        and decision.after.operation is Operation.STOPPING
+    )
+    return not (unknown and claims(before, decision)) or stop_of_the_deleted
+
+
+@rule
+def a_home_is_lost_only_after_two_looks_that_found_none(
+    before: Workspace, look: Observation, decision: Decision
+) -> bool:
+    newly_lost = decision.after.error_reason in LOSS and before.error_reason not in LOSS
+    if not newly_lost or before.home_ctx is None:
+        return True
+    looked_before = not before.conditions[VOLUME].status or before.conditions[VOLUME].reason == VANISHED
+    right = isinstance(look.volume, VolumeFact) and look.volume.generation == before.home_ctx
+    return looked_before and not isinstance(look.volume, Unknown) and not right
+
+
+@rule
+def a_home_that_two_looks_did_not_find_is_lost(
+    before: Workspace, look: Observation, decision: Decision
+) -> bool:
+    """Unless our own hand removes it, or a recovery or an earlier ERROR comes first."""
+    right = isinstance(look.volume, VolumeFact) and look.volume.generation == before.home_ctx
+    looked_before = before.conditions[VOLUME].reason in (VANISHED, "Missing")
+    vanished = (
+        looked_before and not right and not isinstance(look.volume, Unknown) and before.home_ctx is not None
+    )
+    removed = before.operation is Operation.ARCHIVING and committed(before)
+    excused = (
+        removed
+        or before.error_reason in oracle.TERMINAL
+        or (before.request is not None and before.operation is NONE)
+        or is_running(look.job)
+        or is_running(look.deletion)
+    )
+    return not vanished or excused or decision.after.error_reason in LOSS
+
+
+@rule
+def a_terminal_error_stays_until_a_recovery(before: Workspace, look: Observation, decision: Decision) -> bool:
+    if before.error_reason not in oracle.TERMINAL or is_recovery(before, decision):
+        return True
+    same = ("error_reason", "error_count", "error_message")
+    return all(getattr(before, name) == getattr(decision.after, name) for name in same)
+
+
+@rule
+def error_is_left_alone_but_for_the_container_of_the_deleted(
+    before: Workspace, look: Observation, decision: Decision
+) -> bool:
+    if before.error_reason not in oracle.TERMINAL or not claims(before, decision):
+        return True
+    return before.deleted_at is not None and decision.after.operation is Operation.STOPPING
+
+
+@rule
+def errors_are_counted_one_by_one(before: Workspace, look: Observation, decision: Decision) -> bool:
+    old, new = before.error_count, decision.after.error_count
+    if decision.event in (Event.FAILED, Event.ERROR, Event.LOST):
+        return new in (old, old + 1)
+    if decision.event in (Event.FINISHED, Event.CANCELLED, Event.RECOVERED):
+        return new in (old, 0)
+    return new == old
+
+
+@rule
+def a_third_failure_ends_in_error(before: Workspace, look: Observation, decision: Decision) -> bool:
+    after = decision.after
+    if after.error_count < 3 or before.error_reason in oracle.TERMINAL:
+        return True
+    return after.error_reason in oracle.TERMINAL and after.operation is NONE
+
+
+@rule
+def a_cancel_loses_nothing(before: Workspace, look: Observation, decision: Decision) -> bool:
+    if decision.event is not Event.CANCELLED:
+        return True
+    after = decision.after
+    return (
+        before.deleted_at is None
+        and not (before.operation is Operation.ARCHIVING and committed(before))
+        and (after.error_count, after.error_reason) == (0, None)
+        and (after.home_ctx, after.archive_key) == (before.home_ctx, before.archive_key)
+        and decision.desired == oracle.level(after.conditions)
+        and decision.consume
+    )
+
+
+@rule
+def a_wish_is_touched_by_a_cancel_alone(before: Workspace, look: Observation, decision: Decision) -> bool:
+    cancel = before.request is not None and before.request.kind is RequestKind.CANCEL
+    if decision.desired is None:
+        return True
+    return cancel and before.deleted_at is None and decision.desired is not DesiredState.DELETED
+
+
+@rule
+def a_request_is_consumed_once_and_only_if_there(
+    before: Workspace, look: Observation, decision: Decision
+) -> bool:
+    return not decision.consume or before.request is not None
+
+
+@rule
+def an_archive_key_is_committed_for_the_claim_that_made_it(
+    before: Workspace, look: Observation, decision: Decision
+) -> bool:
+    after = decision.after
+    if after.archive_key == before.archive_key or is_recovery(before, decision):
+        return decision.archive is None
+    seen = isinstance(look.archive, ArchiveFact) and look.archive.archive_op_id == before.archive_op_id
+    makes = before.operation.makes_archive and after.operation is before.operation
+    return (
+        makes and seen and committed(after) and decision.archive == look.archive and not is_running(look.job)
+    )
+
+
+@rule
+def a_home_is_taken_and_given_up_only_by_what_may(
+    before: Workspace, look: Observation, decision: Decision
+) -> bool:
+    after = decision.after
+    if after.home_ctx == before.home_ctx or is_recovery(before, decision):
+        return True
+    if before.operation in (Operation.PROVISIONING, Operation.RESTORING):
+        marker = isinstance(look.volume, VolumeFact) and look.volume.generation
+        finished = decision.event is Event.FINISHED
+        return (
+            finished
+            and after.home_ctx == marker
+            and marker is not False
+            and after.home_ctx.op_id == before.op_id
+        )
+    gone = not isinstance(look.volume, Unknown) and not decision.after.conditions[VOLUME].status
+    return before.operation is Operation.ARCHIVING and committed(before) and gone and ends(before, decision)
+
+
+@rule
+def archiving_is_done_by_its_own_archive_alone(
+    before: Workspace, look: Observation, decision: Decision
+) -> bool:
+    if before.operation is not Operation.ARCHIVING or decision.event is not Event.FINISHED:
+        return True
+    seen = isinstance(look.archive, ArchiveFact) and look.archive.archive_op_id == before.archive_op_id
+    return seen and committed(before) and look.volume is None
+
+
+@rule
+def a_home_is_done_by_its_own_marker_alone(before: Workspace, look: Observation, decision: Decision) -> bool:
+    if before.operation not in (Operation.PROVISIONING, Operation.RESTORING):
+        return True
+    if decision.event is not Event.FINISHED:
+        return True
+    generation = look.volume.generation if isinstance(look.volume, VolumeFact) else None
+    return generation is not None and generation.op_id == before.op_id
+
+
+@rule
+def healthy_turns_false_only_at_rest(before: Workspace, look: Observation, decision: Decision) -> bool:
+    turned = before.conditions[HEALTHY].status and not decision.after.conditions[HEALTHY].status
+    return not turned or before.operation is NONE
+
+
+@rule
+def the_way_in_is_known_only_while_ready(before: Workspace, look: Observation, decision: Decision) -> bool:
+    return decision.after.upstream is None or decision.after.conditions[READY].status

@@ -1,0 +1,76 @@
+"""Level and phase, over every combination of conditions, deletion and error."""
+
+from itertools import product
+
+import pytest
+
+from codehub.domain.conditions import unobserved
+from codehub.domain.errors import is_terminal
+from codehub.domain.judge import judge, level_of
+from codehub.domain.plan import wanted_operation
+from codehub.domain.states import DesiredState, ErrorReason, Level, Operation, Phase
+from tests.unit.domain import oracle
+from tests.unit.domain.builders import EARLIER, HEALTHY, HOME, KEY, NOW, conditions, workspace
+
+BOTH = (False, True)
+EVERY = [conditions(*statuses) for statuses in product(BOTH, repeat=5)]
+
+
+@pytest.mark.parametrize("seen", EVERY, ids=lambda seen: "".join("NY"[item.status] for item in seen.values()))
+def test_level_and_phase_follow_the_table(seen: dict) -> None:
+    assert level_of(seen) == oracle.level(seen)
+    for deleted, error in product(BOTH, (None, *ErrorReason)):
+        assert judge(seen, EARLIER if deleted else None, error) == oracle.phase(seen, deleted, error)
+
+
+def test_levels_are_ordered() -> None:
+    assert [level.rank for level in (Level.PENDING, Level.ARCHIVED, Level.STANDBY, Level.RUNNING)] == [
+        0,
+        5,
+        10,
+        20,
+    ]
+    assert {level.value for level in Level} < {phase.value for phase in Phase}
+    assert {level.value for level in Level} < {desired.value for desired in DesiredState}
+
+
+def test_terminal_reasons_are_those_of_the_table() -> None:
+    assert {reason for reason in ErrorReason if is_terminal(reason)} == oracle.TERMINAL
+    assert not is_terminal(None)
+
+
+def test_before_the_first_observation_only_health_holds() -> None:
+    seen = unobserved(NOW)
+    assert {name for name, item in seen.items() if item.status} == {HEALTHY}
+    assert {item.reason for item in seen.values()} == {"NotObserved"}
+    assert judge(seen, None, None) is Phase.PENDING
+
+
+@pytest.mark.parametrize("desired", DesiredState)
+@pytest.mark.parametrize("key", [None, KEY])
+@pytest.mark.parametrize("home", [None, HOME])
+def test_the_next_operation_follows_the_table(desired: DesiredState, key: str | None, home: object) -> None:
+    for seen in EVERY:
+        level = oracle.level(seen)
+        exists = [item.status for item in seen.values()][2]
+        item = workspace(conditions=seen, desired_state=desired, archive_key=key, home_ctx=home)
+        assert wanted_operation(item) == oracle.operation(level, exists, key is not None, desired.value)
+
+
+@pytest.mark.parametrize("desired", [state for state in DesiredState if state is not DesiredState.DELETED])
+def test_one_way_never_goes_up_and_down(desired: DesiredState) -> None:
+    """Above the wish only steps down are taken, below it only steps up; at it none."""
+    down = {Operation.STOPPING, Operation.ARCHIVING}
+    for seen, key in product(EVERY, (None, KEY)):
+        item = workspace(conditions=seen, desired_state=desired, archive_key=key)
+        here, there = level_of(seen).rank, Level(desired.value).rank
+        wanted = wanted_operation(item)
+        stray = [condition.status for condition in seen.values()][2] and here < Level.STANDBY.rank
+        if desired is DesiredState.PENDING:
+            assert wanted is Operation.NONE
+        elif here > there or stray:
+            assert wanted in down
+        elif here < there:
+            assert wanted not in down
+        elif wanted is not Operation.NONE:
+            assert (wanted, desired) == (Operation.STOPPING, DesiredState.STANDBY)

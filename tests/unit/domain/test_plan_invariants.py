@@ -1,0 +1,75 @@
+"""The rules that hold of every decision, in every world."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from codehub.domain.decision import Decision
+from codehub.domain.observation import Observation
+from codehub.domain.plan import plan
+from codehub.domain.states import Operation
+from tests.unit.domain import worlds
+from tests.unit.domain.builders import CLAIMED_AT, context, told
+from tests.unit.domain.invariants import broken_rules
+from tests.unit.domain.worlds import World
+
+CONTEXT = context()
+
+
+def check(enumerated: Iterable[World], *, and_rest: bool = False) -> None:
+    count = 0
+    for workspace, look in enumerated:
+        count += 1
+        decision = plan(workspace, look, CONTEXT)
+        broken = broken_rules(workspace, look, decision)
+        if broken:
+            pytest.fail(f"{', '.join(broken)}\n{told(workspace, look, decision)}")
+        if and_rest and decision.event is None:
+            check_rest(decision, look)
+    assert count > 0
+
+
+def check_rest(decision: Decision, look: Observation) -> None:
+    """The same look again changes no column, so that an idle pass writes nothing."""
+    again = plan(decision.after, look, CONTEXT)
+    if again.after != decision.after or again.effect is not None or again.event is not None:
+        pytest.fail(f"It does not rest.\n{told(decision.after, look, again)}")
+
+
+def test_at_rest() -> None:
+    check(worlds.at_rest(), and_rest=True)
+
+
+def test_with_requests() -> None:
+    check(worlds.with_requests())
+
+
+@pytest.mark.parametrize("operation", [item for item in Operation if item is not Operation.NONE])
+def test_under_way(operation: Operation) -> None:
+    check(worlds.under_way(operation))
+
+
+@pytest.mark.parametrize("operation", [item for item in Operation if item is not Operation.NONE])
+def test_a_look_older_than_the_claim_neither_starts_nor_ends_anything(operation: Operation) -> None:
+    for workspace, look in worlds.under_way(operation):
+        if workspace.op_started_at != CLAIMED_AT or workspace.error_count:
+            continue
+        claimed_later = replace(workspace, op_started_at=CONTEXT.now)
+        decision = plan(claimed_later, look, CONTEXT)
+        after = decision.after
+        seen = replace(
+            claimed_later,
+            conditions=after.conditions,
+            observed_at=after.observed_at,
+            phase=after.phase,
+            phase_changed_at=after.phase_changed_at,
+            upstream=after.upstream,
+        )
+        assert after == seen
+        assert (decision.effect, decision.event, decision.desired, decision.consume) == (
+            None,
+            None,
+            None,
+            False,
+        )

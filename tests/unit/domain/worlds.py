@@ -1,0 +1,242 @@
+"""Every world that a decision can be made in, reduced to what can make a difference.
+
+What was known before and what a look shows are enumerated in pairs: the former matters only where the latter
+lets it (an Unknown keeps it, a home that is missing was there or was not). Each pair of container, volume and
+archive meets every other, every wish, request and error, and, under an operation, every state of its jobs.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import product
+from typing import Any
+
+from codehub.domain.conditions import Condition
+from codehub.domain.observation import (
+    UNLOOKED,
+    ArchiveFact,
+    ContainerFact,
+    Generation,
+    JobFact,
+    JobState,
+    Observation,
+    Unknown,
+    Unlooked,
+    VolumeFact,
+)
+from codehub.domain.observe import VANISHED
+from codehub.domain.states import DesiredState, ErrorReason, Operation
+from codehub.domain.workspace import Request, Workspace
+from tests.unit.domain.builders import (
+    CANCEL,
+    CLAIMED_AT,
+    EXITED_CONTAINER,
+    FOREIGN_OP,
+    HOME,
+    KEY,
+    LOOKED_AT,
+    NO,
+    NOW,
+    OLD_ARCHIVE_OP,
+    OLD_KEY,
+    OP,
+    READY_CONTAINER,
+    RECOVER,
+    RECOVER_ARCHIVE,
+    RECOVER_EMPTY,
+    STARTING_CONTAINER,
+    UNKNOWN,
+    YES,
+    archive,
+    condition,
+    conditions,
+    job,
+    look,
+    volume,
+    workspace,
+)
+
+World = tuple[Workspace, Observation]
+
+
+@dataclass(frozen=True)
+class ContainerCase:
+    seen: ContainerFact | Unknown | None
+    exists: Condition
+    ready: Condition
+
+
+@dataclass(frozen=True)
+class VolumeCase:
+    seen: VolumeFact | Unknown | None
+    known: Condition
+    home: Generation | None
+
+
+@dataclass(frozen=True)
+class ArchiveCase:
+    seen: ArchiveFact | Unknown | Unlooked | None
+    known: Condition
+    key: str | None
+
+
+GONE_ONCE = condition(True, VANISHED)
+MISSING = condition(False, "Missing")
+
+ABSENT = ContainerCase(None, NO, NO)
+EXITED = ContainerCase(EXITED_CONTAINER, YES, YES)
+CONTAINERS = (
+    ContainerCase(UNKNOWN, NO, NO),
+    ContainerCase(UNKNOWN, YES, NO),
+    ContainerCase(UNKNOWN, YES, YES),
+    ContainerCase(None, YES, YES),
+    EXITED,
+    ContainerCase(STARTING_CONTAINER, YES, NO),
+    ContainerCase(READY_CONTAINER, YES, NO),
+)
+
+NEVER_THERE = tuple(VolumeCase(seen, NO, None) for seen in (UNKNOWN, None, volume(None), volume(FOREIGN_OP)))
+THERE = VolumeCase(volume(), YES, HOME)
+HOMES = (
+    THERE,
+    VolumeCase(volume(), GONE_ONCE, HOME),
+    VolumeCase(UNKNOWN, YES, HOME),
+    VolumeCase(UNKNOWN, GONE_ONCE, HOME),
+    VolumeCase(UNKNOWN, MISSING, HOME),
+    VolumeCase(None, YES, HOME),
+    VolumeCase(None, GONE_ONCE, HOME),
+    VolumeCase(None, MISSING, HOME),
+    VolumeCase(volume(None), GONE_ONCE, HOME),
+    VolumeCase(volume(FOREIGN_OP), GONE_ONCE, HOME),
+)
+
+HOMES_TO_ARCHIVE = (THERE, HOMES[2], *HOMES[5:8], HOMES[9])
+
+OLDER = archive(OLD_ARCHIVE_OP)
+ARCHIVES = (
+    ArchiveCase(UNLOOKED, NO, None),
+    ArchiveCase(None, NO, None),
+    ArchiveCase(UNLOOKED, YES, KEY),
+    ArchiveCase(UNLOOKED, MISSING, KEY),
+    ArchiveCase(UNKNOWN, YES, KEY),
+    ArchiveCase(UNKNOWN, NO, KEY),
+    ArchiveCase(None, YES, KEY),
+    ArchiveCase(None, GONE_ONCE, KEY),
+    ArchiveCase(archive(), NO, KEY),
+    ArchiveCase(OLDER, YES, KEY),
+)
+KNOWN_ARCHIVES = (ARCHIVES[0], ARCHIVES[2], ARCHIVES[5], ARCHIVES[7])
+
+ERRORS: tuple[tuple[ErrorReason | None, int], ...] = (
+    (None, 0),
+    (ErrorReason.ActionFailed, 1),
+    (ErrorReason.DataLost, 1),
+    (ErrorReason.RetryExceeded, 3),
+)
+JOBS: tuple[JobFact | None, ...] = (None, *(job(state) for state in JobState))
+TIMED_OUT = NOW - timedelta(hours=2)
+
+
+def _world(
+    seen: tuple[ContainerCase, VolumeCase, ArchiveCase],
+    *,
+    jobs: tuple[JobFact | None, JobFact | None] = (None, None),
+    at: datetime = LOOKED_AT,
+    **given: Any,
+) -> World:
+    container, home, stored = seen
+    known = conditions(home.known, stored.known, container.exists, container.ready)
+    fields = {"conditions": known, "home_ctx": home.home, "archive_key": stored.key} | given
+    shown = look(container.seen, home.seen, stored.seen, job=jobs[0], deletion=jobs[1], at=at)
+    return workspace(**fields), shown
+
+
+def at_rest() -> Iterator[World]:
+    """Nothing is under way and nothing was asked for."""
+    everything = product(CONTAINERS, (*NEVER_THERE, *HOMES), ARCHIVES)
+    for seen, desired, (reason, count) in product(list(everything), DesiredState, ERRORS):
+        yield _world(seen, desired_state=desired, error_reason=reason, error_count=count)
+
+
+def with_requests() -> Iterator[World]:
+    """Nothing is under way, and a recover or a cancel waits."""
+    requests: tuple[Request, ...] = (CANCEL, RECOVER, RECOVER_ARCHIVE, RECOVER_EMPTY)
+    wishes = (DesiredState.RUNNING, DesiredState.PENDING, DesiredState.DELETED)
+    everything = product(
+        (CONTAINERS[0], CONTAINERS[3], CONTAINERS[4]), (*NEVER_THERE, *HOMES), KNOWN_ARCHIVES
+    )
+    for seen, desired, request, (reason, count) in product(list(everything), wishes, requests, ERRORS):
+        yield _world(seen, desired_state=desired, request=request, error_reason=reason, error_count=count)
+
+
+def _under_way(
+    operation: Operation,
+    desired: tuple[DesiredState, ...],
+    containers: tuple[ContainerCase, ...],
+    volumes: tuple[VolumeCase, ...],
+    archives_and_jobs: list[tuple[ArchiveCase, JobFact | None, JobFact | None]],
+) -> Iterator[World]:
+    everything = product(containers, volumes, archives_and_jobs)
+    circumstances = product(desired, (None, CANCEL), (0, 2), (CLAIMED_AT, TIMED_OUT))
+    for (container, home, (stored, main, deletion)), (wish, request, count, claimed_at) in product(
+        list(everything), list(circumstances)
+    ):
+        yield _world(
+            (container, home, stored),
+            jobs=(main, deletion),
+            operation=operation,
+            desired_state=wish,
+            request=request,
+            error_count=count,
+            error_reason=ErrorReason.ActionFailed if count else None,
+            op_started_at=claimed_at,
+        )
+
+
+NOTHING_STORED = [(ARCHIVES[0], None, None)]
+STORED = (ArchiveCase(UNLOOKED, YES, OLD_KEY), ArchiveCase(UNLOOKED, MISSING, OLD_KEY))
+TO_RESTORE = (
+    *STORED,
+    ArchiveCase(UNKNOWN, YES, OLD_KEY),
+    ArchiveCase(None, YES, OLD_KEY),
+    ArchiveCase(None, GONE_ONCE, OLD_KEY),
+    ArchiveCase(archive(OLD_ARCHIVE_OP), YES, OLD_KEY),
+)
+STORE_LOOKS = (UNLOOKED, UNKNOWN, None, OLDER, archive())
+OF_ARCHIVING = [
+    (ArchiveCase(seen, YES, OLD_KEY), main, None) for seen, main in product(STORE_LOOKS, JOBS)
+] + [
+    (ArchiveCase(seen, YES, KEY), main, deletion)
+    for seen, main, deletion in product(STORE_LOOKS, (None, job(JobState.SUCCEEDED)), JOBS)
+]
+OF_EMPTY_ARCHIVE = [(ArchiveCase(seen, NO, key), main, None) for seen, key, main in
+                    product(STORE_LOOKS, (None, KEY), JOBS)]  # fmt: skip
+OWN_HOME = VolumeCase(volume(OP), NO, None)
+ABOVE = (DesiredState.RUNNING, DesiredState.STANDBY)
+BELOW = (DesiredState.ARCHIVED, DesiredState.DELETED)
+
+
+def under_way(operation: Operation) -> Iterator[World]:
+    """An operation, in every circumstance in which it can find itself."""
+    few = (ABSENT, CONTAINERS[1], CONTAINERS[5])
+    match operation:
+        case Operation.PROVISIONING:
+            return _under_way(operation, ABOVE, few, (*NEVER_THERE, OWN_HOME), NOTHING_STORED)
+        case Operation.RESTORING:
+            jobs = [(stored, main, None) for stored, main in product(TO_RESTORE, JOBS)]
+            return _under_way(operation, ABOVE, few, (*NEVER_THERE, OWN_HOME), jobs)
+        case Operation.CREATE_EMPTY_ARCHIVE:
+            wishes = (DesiredState.ARCHIVED,)
+            return _under_way(operation, wishes, (ABSENT, CONTAINERS[1]), NEVER_THERE[:3], OF_EMPTY_ARCHIVE)
+        case Operation.STARTING:
+            return _under_way(operation, (DesiredState.RUNNING,), CONTAINERS, HOMES, NOTHING_STORED)
+        case Operation.STOPPING:
+            return _under_way(operation, (DesiredState.STANDBY, *BELOW), CONTAINERS, HOMES, NOTHING_STORED)
+        case Operation.DELETING:
+            stored = [(item, None, None) for item in (ARCHIVES[0], *STORED)]
+            return _under_way(operation, (DesiredState.DELETED,), CONTAINERS, NEVER_THERE, stored)
+        case Operation.ARCHIVING:
+            containers = (*CONTAINERS[:2], ABSENT, EXITED)
+            return _under_way(operation, BELOW, containers, HOMES_TO_ARCHIVE, OF_ARCHIVING)
+        case Operation.NONE:
+            return at_rest()
