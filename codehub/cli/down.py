@@ -1,5 +1,6 @@
 """`codehub down`: the other end of `codehub up`."""
 
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -8,6 +9,7 @@ import typer
 
 from codehub.cli import lock
 from codehub.cli.errors import CommandError
+from codehub.cli.supervisor import birth
 from codehub.embedded.process import wait_until
 from codehub.runtimes.process import ProcessRuntime
 from codehub.settings import Settings
@@ -21,8 +23,10 @@ def stop_system(data_dir: Path) -> None:
     if pid is None:
         typer.echo(f"CodeHub is not running on {data_dir}")
         return
-    os.kill(pid, signal.SIGTERM)
-    if not wait_until(lambda: lock.holder(data_dir) is None, STOP_SECONDS, every=0.1):
+    born = birth(pid)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+    if not wait_until(lambda: birth(pid) != born, STOP_SECONDS, every=0.1):
         raise CommandError(f"process {pid} has not ended after {STOP_SECONDS:.0f} s")
     typer.echo("CodeHub has stopped")
 

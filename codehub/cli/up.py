@@ -139,7 +139,7 @@ class _System:
         deadline = time.monotonic() + READY_SECONDS
         while True:
             self._supervisor.check()
-            answer = await asyncio.to_thread(_ask_ready, self._settings.host, self._settings.port)
+            answer = await self._what_is_missing()
             if answer is None:
                 return
             if time.monotonic() > deadline:
@@ -148,6 +148,11 @@ class _System:
                     f"the logs are in {self._settings.data_dir / 'logs'}"
                 )
             await asyncio.sleep(0.1)
+
+    async def _what_is_missing(self) -> str | None:
+        if not self._settings.api_socket.exists():
+            return "the API has not started yet"
+        return await asyncio.to_thread(_ask_ready, self._settings.host, self._settings.port)
 
     def _first_password(self, password: str | None) -> str:
         if password is None:

@@ -1,0 +1,77 @@
+"""`codehub up`, from the first start to the last stop."""
+
+import os
+import signal
+from collections.abc import Callable
+
+import httpx
+
+from tests.services import System, processes_of, wait_for
+
+
+def ask(system: System, *arguments: str) -> tuple[int, str]:
+    process = system.command(*arguments)
+    output, _ = process.communicate(timeout=60)
+    return process.returncode, output
+
+
+def test_a_first_start_tells_the_password_once_and_a_second_up_is_refused(
+    make_system: Callable[..., System],
+) -> None:
+    system = make_system().start()
+    assert f"CodeHub is ready at {system.base_url}" in system.output
+    assert system.client().get("/api/v1/session").json()["user"]["username"] == "admin"
+
+    code, words = ask(system, "up")
+    assert code == 1
+    assert f"already running on {system.data_dir}" in words
+    assert str(system.process.pid if system.process else "") in words
+
+    code, words = ask(system, "doctor")
+    assert code == 0, words
+    assert "ok    database: answers" in words
+
+    code, words = ask(system, "users", "create", "bob", "--generate")
+    assert code == 0, words
+    password = words.split("password:")[1].strip()
+    assert system.client("bob", password).get("/api/v1/session").json()["user"]["role"] == "user"
+    assert "bob" in ask(system, "users", "list")[1]
+
+    assert ask(system, "down") == (0, "CodeHub has stopped\n")
+    assert processes_of(system.data_dir) == []
+    system.start()
+    assert "password" not in system.output
+    system.client("bob", password)
+    assert system.stop() == 0
+    assert processes_of(system.data_dir) == []
+
+
+def test_it_comes_back_after_kill_9(make_system: Callable[..., System]) -> None:
+    system = make_system(ADMIN_PASSWORD="a long enough password").start()
+    system.admin_password = "a long enough password"
+    assert system.admin_password not in system.output
+
+    system.kill9(everything=False)
+    wait_for(lambda: not processes_of(system.data_dir), "the parts to end with their supervisor", 60)
+    system.start()
+    system.client()
+
+    system.kill9()
+    system.start()
+    system.client()
+
+
+def test_a_part_that_is_killed_is_started_again(make_system: Callable[..., System]) -> None:
+    system = make_system().start()
+    before = system.pids()
+    for name in ("redis", "postgres", "coordinator", "gateway", "api"):
+        os.kill(before[name], signal.SIGKILL)
+    wait_for(lambda: not set(before.values()) & set(system.pids().values()), "new parts", 60)
+    wait_for(lambda: _signs_in(system), "sign-in to work again", 90)
+
+
+def _signs_in(system: System) -> bool:
+    try:
+        return system.client().get("/readyz").status_code == 200
+    except (AssertionError, OSError, httpx.TransportError):
+        return False
