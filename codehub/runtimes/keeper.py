@@ -55,6 +55,9 @@ class Request:
 
 
 def main() -> None:
+    # Some event loops let descriptors through to their children: a starter that waits for the end of our
+    # output would wait for the workspace's, and its sockets would stay open for as long.
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     directory = Directory(Path(sys.argv[1]))
     request = Request(**json.load(sys.stdin))
     try:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from codehub.domain.states import ErrorReason
 from codehub.runtimes.base import ABSENT, RuntimeFailure, Unobservable
@@ -117,6 +118,22 @@ async def test_a_container_survives_a_kill_of_whoever_started_it(bench: Bench) -
     starter = subprocess.run([sys.executable, "-c", script], start_new_session=True, check=False)
     assert starter.returncode == -signal.SIGKILL
     assert (await bench.until("w1", lambda fact: fact.ready)).op_id == "op-1"
+
+
+def test_a_start_returns_and_leaks_nothing_under_uvloop(bench: Bench) -> None:
+    spec = bench.spec("w1")
+
+    async def start() -> None:
+        runtime = bench.another_runtime()
+        async with asyncio.timeout(20):
+            await runtime.start(spec)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.set_inheritable(True)
+        uvloop.run(start())
+        inherited = os.readlink(f"/proc/self/fd/{listener.fileno()}")
+        keeper = keeper_of(bench, "w1")
+        assert inherited not in [os.readlink(fd) for fd in Path(f"/proc/{keeper.pid}/fd").iterdir()]
 
 
 async def test_no_zombies_stay_behind(bench: Bench) -> None:
