@@ -24,7 +24,7 @@ class WorkloadSpec:
     uid: int | None
 
 
-class RuntimeFailure(Exception):
+class RuntimeFailure(Exception):  # noqa: N818 - a fact, not a fault
     """The runtime could not do what it was asked to."""
 
     def __init__(self, reason: ErrorReason, message: str) -> None:
@@ -33,7 +33,7 @@ class RuntimeFailure(Exception):
         self.message = message
 
 
-class Unobservable(Exception):
+class Unobservable(Exception):  # noqa: N818 - a fact, not a fault
     """The runtime could not look; what it last saw still stands, and nothing may read as gone."""
 
     def __init__(self, message: str) -> None:

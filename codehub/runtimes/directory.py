@@ -32,11 +32,11 @@ _LAUNCH_SECONDS = 2.0
 _REMOVED = ".deleted-"
 
 
-class StateGarbled(Exception):
+class StateGarbled(Exception):  # noqa: N818 - a fact, not a fault
     """state.json cannot be read."""
 
 
-class DirectoryGone(Exception):
+class DirectoryGone(Exception):  # noqa: N818 - a fact, not a fault
     """The directory was removed while we waited for it."""
 
 

@@ -27,7 +27,7 @@ class Isolation(StrEnum):
     NONE = "none"
 
 
-class LeftoversAlive(Exception):
+class LeftoversAlive(Exception):  # noqa: N818 - a fact, not a fault
     """Processes of the workspace cannot be ended."""
 
 
