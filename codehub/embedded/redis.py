@@ -47,7 +47,8 @@ class EmbeddedRedis:
         self.process = process.spawn(
             [
                 program, "--port", "0", "--unixsocket", self._socket, "--unixsocketperm", "700",
-                "--dir", self._directory, "--dbfilename", "dump.rdb", "--save", "60", "1", "--appendonly", "no",
+                "--dir", self._directory, "--dbfilename", "dump.rdb", "--save", "60", "1",
+                "--appendonly", "no",
                 "--stop-writes-on-bgsave-error", "no", "--daemonize", "no", "--loglevel", "warning",
             ],
             log=self.log_file, death_signal=signal.SIGTERM, account=self._account,
