@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from sqlalchemy import Row, func, insert, select, text, update
+from sqlalchemy import Row, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from ulid import ULID
@@ -17,11 +17,9 @@ from ulid import ULID
 from codehub.domain.problems import InvalidState, NotFound, TooManyRequests, Unauthorized, ValidationFailed
 from codehub.domain.states import Role
 from codehub.store import gate, lockout, sessions
+from codehub.store.locks import AdvisoryLock, hold_lock
 from codehub.store.passwords import hash_password, verify_password
 from codehub.store.tables import users, workspaces
-
-ADMINS_LOCK: Final = 0x636F646568756203
-"""The advisory lock under which admins are made and unmade, so that there is always one."""
 
 MIN_PASSWORD: Final = 8
 MAX_PASSWORD: Final = 1024
@@ -242,7 +240,7 @@ async def ensure_admin(engine: AsyncEngine, username: str, password: str | None)
 
 
 async def _lock_admins(conn: AsyncConnection) -> None:
-    await conn.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": ADMINS_LOCK})
+    await hold_lock(conn, AdvisoryLock.ADMINS)
 
 
 async def _locked(conn: AsyncConnection, user_id: str) -> Account:

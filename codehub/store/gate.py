@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import and_, func, insert, or_, select, text, update
+from sqlalchemy import and_, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 from ulid import ULID
 
@@ -22,11 +22,9 @@ from codehub.domain.problems import InvalidState, ValidationFailed, WorkspaceNot
 from codehub.domain.states import ConditionName, DesiredState, Operation, Phase
 from codehub.domain.workspace import RecoverSource, Request, RequestKind, Workspace
 from codehub.store import timeline
+from codehub.store.locks import AdvisoryLock, hold_lock
 from codehub.store.rows import column_values, conditions_json, to_workspace
 from codehub.store.tables import archives, workspaces
-
-LIMIT_LOCK = 0x636F646568756201
-"""The advisory lock under which running workspaces are counted and admitted."""
 
 
 @dataclass(frozen=True)
@@ -279,7 +277,7 @@ async def _check_archive(conn: AsyncConnection, workspace_id: str, archive_op_id
 
 async def _lock_limits(conn: AsyncConnection) -> None:
     """Taken before any row lock, so that two admissions cannot wait for each other."""
-    await conn.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": LIMIT_LOCK})
+    await hold_lock(conn, AdvisoryLock.LIMITS)
 
 
 async def _admit(conn: AsyncConnection, owner_id: str, workspace_id: str, limits: Limits) -> None:

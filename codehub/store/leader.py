@@ -9,8 +9,8 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from codehub.store.engine import asyncpg_dsn
+from codehub.store.locks import AdvisoryLock
 
-LEADER_LOCK = 0x636F646568756203
 ANSWER_WITHIN = 5.0
 """Seconds in which the leader's own session must answer a heartbeat."""
 HUNG_AFTER = timedelta(seconds=20)
@@ -51,7 +51,7 @@ async def campaign(url: str, holder: str) -> Term | None:
     """Take office if nobody holds it. A leader that hangs loses its session, for the next try."""
     connection = await asyncpg.connect(asyncpg_dsn(url), timeout=ANSWER_WITHIN)
     try:
-        if await connection.fetchval("SELECT pg_try_advisory_lock($1)", LEADER_LOCK):
+        if await connection.fetchval("SELECT pg_try_advisory_lock($1)", AdvisoryLock.LEADER.value):
             epoch = await connection.fetchval(
                 "UPDATE leadership SET epoch = epoch + 1, holder = $1, backend_pid = pg_backend_pid(), "
                 "heartbeat_at = clock_timestamp() RETURNING epoch",
@@ -74,7 +74,7 @@ async def _evict_if_hung(connection: "asyncpg.Connection[asyncpg.Record]") -> No
         "AND held.database = (SELECT oid FROM pg_database WHERE datname = current_database()) "
         "AND ((held.classid::bigint << 32) | held.objid::bigint) = $1 "
         "AND leadership.heartbeat_at < clock_timestamp() - $2::interval",
-        LEADER_LOCK,
+        AdvisoryLock.LEADER.value,
         HUNG_AFTER,
     )
 

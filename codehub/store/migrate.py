@@ -7,12 +7,11 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from codehub.store.engine import create_engine
-
-MIGRATION_LOCK = 0x636F646568756202
+from codehub.store.locks import AdvisoryLock, hold_lock
 
 
 class SchemaError(Exception):
@@ -37,7 +36,7 @@ async def upgrade(url: str, revision: str = "head") -> None:
     engine = create_engine(url)
     try:
         async with engine.begin() as conn:
-            await conn.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
+            await hold_lock(conn, AdvisoryLock.MIGRATION)
             await conn.run_sync(_refuse_newer)
             await conn.run_sync(_run, lambda made: command.upgrade(made, revision))
     finally:
