@@ -26,6 +26,7 @@ class TarCheck:
         self._directories: set[bytes] = set()
         self._others: set[bytes] = set()
         self._left_out: set[bytes] = set()
+        self._last_parent = b""
         self.left_out: list[bytes] = []
         self.holes: list[bytes] = []
         self.entries = 0
@@ -80,7 +81,8 @@ class TarCheck:
             return None
         if self._zero_blocks or data.startswith(_ZEROS, position):
             return self._end(data, position), not self._making
-        entry = read_entry(data, position)
+        # What our own tar says needs no checksum; all else is checked, so that it can come back.
+        entry = read_entry(data, position, checksums=not self._making)
         if entry is None:
             return None
         keep = self._admit(entry)
@@ -122,8 +124,9 @@ class TarCheck:
         if name in self._directories or name in self._others or name in self._left_out:
             raise NotOurs(f"the path {entry.path!r} comes twice")
         parent = entry.path.removesuffix(b"/").rpartition(b"/")[0]
-        if _digest(parent) not in self._directories:
+        if parent != self._last_parent and _digest(parent) not in self._directories:
             raise NotOurs(f"the path {entry.path!r} does not lie in a directory of the archive")
+        self._last_parent = parent
 
     def _leave_out(self, entry: Entry, name: bytes) -> None:
         if not self._making:
