@@ -2,9 +2,11 @@
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from codehub.cli.findings import Finding, fail, ok, warn
@@ -71,13 +73,14 @@ def _ide(settings: Settings) -> Finding:
     program = settings.tools_dir / "bin" / "code-server"
     if not program.exists():
         return fail("code-server", f"is not in {settings.tools_dir}", "codehub ide install")
-    outcome = _run([str(program), "--version"])
-    if outcome is None or outcome.returncode != 0:
+    with tempfile.TemporaryDirectory() as home:  # it writes a configuration file wherever it runs first
+        outcome = _run([str(program), "--version"], {"PATH": os.defpath, "HOME": home})
+    found = re.search(r"^\d+\.\d+\.\d+", outcome.stdout if outcome else "", re.MULTILINE)
+    if outcome is None or outcome.returncode != 0 or found is None:
         return fail("code-server", f"{program} does not run", "remove it, then `codehub ide install`")
-    found = outcome.stdout.split()[0] if outcome.stdout.split() else "unknown"
-    if found != CODE_SERVER_VERSION:
-        return warn("code-server", f"is {found}, expected {CODE_SERVER_VERSION}", "codehub ide install")
-    return ok("code-server", f"{found} in {settings.tools_dir}")
+    if found.group() != CODE_SERVER_VERSION:
+        return warn("code-server", f"is {found.group()}, not {CODE_SERVER_VERSION}", "codehub ide install")
+    return ok("code-server", f"{found.group()} in {settings.tools_dir}")
 
 
 def _dashboard() -> Finding:
@@ -103,8 +106,12 @@ def _disk(settings: Settings) -> list[Finding]:
     return [ok("disk", words)]
 
 
-def _run(command: list[str]) -> subprocess.CompletedProcess[str] | None:
+def _run(
+    command: list[str], environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str] | None:
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=20, check=False, env=environment
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
