@@ -45,8 +45,8 @@ NONE = Operation.NONE
 LOSS = (ErrorReason.DataLost, ErrorReason.ContainerWithoutVolume)
 CONTROLLERS_OWN = {
     "conditions", "observed_at", "phase", "phase_changed_at", "operation", "op_id", "op_started_at",
-    "progress", "progress_at", "archive_op_id", "archive_key", "upstream", "error_count", "error_reason", "error_message",
-    "next_retry_at", "started_at", "home_ctx",
+    "progress", "progress_at", "archive_op_id", "archive_key", "upstream", "error_count", "error_reason",
+    "error_message", "next_retry_at", "started_at", "home_ctx",
 }  # fmt: skip
 NOT_THE_CONTROLLERS = tuple(field.name for field in fields(Workspace) if field.name not in CONTROLLERS_OWN)
 

@@ -15,7 +15,7 @@ from codehub.domain.states import DesiredState, ErrorReason, Level, Operation, P
 from codehub.domain.wishes import check_undelete, home_is_lost
 from codehub.domain.workspace import RecoverSource
 from tests.unit.domain.builders import CANCEL, RECOVER, UNKNOWN, recover
-from tests.unit.domain.tiny_world import Walk
+from tests.unit.domain.tiny_world import Container, Walk
 
 O = Operation  # noqa: E741 - the table is read, not the letter
 WAYS = {
@@ -364,3 +364,19 @@ def test_undelete_anywhere_on_the_way_down() -> None:
             walk.wish(DesiredState.RUNNING)
             walk.settle(watched(walk))
             assert walk.workspace.phase is Phase.RUNNING
+
+
+@pytest.mark.parametrize("way", [("STANDBY", "ARCHIVED"), ("RUNNING", "DELETED")], ids="-".join)
+def test_what_a_container_writes_after_the_archive_was_begun_is_not_lost(way: tuple[str, str]) -> None:
+    """One that somebody starts by hand, whenever no job holds the lock."""
+    intruded = 0
+    for position in range(length(way)):
+        walk = disturbed(way, position, lambda walk: None)
+        if walk.world.home is None or walk.world.is_locked() or walk.world.container is not None:
+            continue
+        walk.world.container = Container("by hand", ready=True)
+        walk.settle(watched(walk))
+        assert walk.workspace.phase == way[1]
+        assert walk.world.written in walk.world.archives.values()
+        intruded += 1
+    assert intruded >= 3

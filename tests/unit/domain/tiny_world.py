@@ -54,7 +54,10 @@ class Container:
 
 @dataclass
 class Job:
+    """`version` is the home's when the job began: what an archive holds, whatever is written meanwhile."""
+
     effect: Effect
+    version: int
     state: JobState = JobState.RUNNING
     ticks_left: int = 2
 
@@ -82,7 +85,7 @@ class World:
             if job.state is JobState.RUNNING:
                 job.ticks_left -= 1
                 if job.ticks_left == 0:
-                    job.state = JobState.SUCCEEDED if self._carried_out(job.effect) else JobState.FAILED
+                    job.state = JobState.SUCCEEDED if self._carried_out(job) else JobState.FAILED
 
     def apply(self, effect: Effect) -> None:
         match effect:
@@ -91,17 +94,22 @@ class World:
                     self.home = Home(effect.generation, 0)
                     self.written = 0
             case StartContainer():
-                busy = any(job.state is JobState.RUNNING for job in self.jobs.values())
-                if not busy and self._is_home(effect.generation) and self.container is None:
+                if not self.is_locked() and self._is_home(effect.generation) and self.container is None:
                     self.container = Container(effect.attempt)
             case DeleteContainer():
                 self.container = None
             case CancelJob():
                 self.kill(effect.job_id)
+            case ArchiveHome() | DeleteVolume() if self.container is not None:
+                return
             case _:
                 job = self.jobs.get(effect.job_id)
                 if job is None or job.state is JobState.GONE:
-                    self.jobs[effect.job_id] = Job(effect)
+                    self.jobs[effect.job_id] = Job(effect, self.home.version if self.home else 0)
+
+    def is_locked(self) -> bool:
+        """A job holds the workspace's lock for its life."""
+        return any(job.state is JobState.RUNNING for job in self.jobs.values())
 
     def kill(self, job_id: str) -> None:
         if job_id in self.jobs and self.jobs[job_id].state is JobState.RUNNING:
@@ -114,17 +122,17 @@ class World:
     def _is_home(self, generation: Generation) -> bool:
         return self.home is not None and self.home.generation == generation
 
-    def _carried_out(self, effect: Effect) -> bool:
+    def _carried_out(self, job: Job) -> bool:
+        effect = job.effect
         match effect:
             case ArchiveEmpty():
                 self.archives.setdefault(effect.archive_op_id, 0)
                 self.written = self.written or 0
                 return True
             case ArchiveHome():
-                assert self.container is None, "a home must not be archived under its container"
-                if self.home is None or not self._is_home(effect.generation):
+                if not self._is_home(effect.generation):
                     return False
-                self.archives.setdefault(effect.archive_op_id, self.home.version)
+                self.archives.setdefault(effect.archive_op_id, job.version)
                 return True
             case RestoreHome():
                 stored = self.archives.get(archive_op_id_of(effect.archive_key))
@@ -133,7 +141,6 @@ class World:
                 self.home = Home(Generation(effect.op_id, effect.archive_key), stored)
                 return True
             case DeleteVolume():
-                assert self.container is None, "a volume must not be deleted under its container"
                 if self.home is not None and not self._is_home(effect.generation):
                     return False
                 self.home = None

@@ -8,6 +8,7 @@ archive meets every other, every wish, request and error, and, under an operatio
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -25,8 +26,9 @@ from codehub.domain.observation import (
     VolumeFact,
 )
 from codehub.domain.observe import VANISHED
-from codehub.domain.states import DesiredState, ErrorReason, Operation
+from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
 from codehub.domain.workspace import Request, Workspace
+from tests.unit.domain import oracle
 from tests.unit.domain.builders import (
     CANCEL,
     CLAIMED_AT,
@@ -145,10 +147,21 @@ def _world(
     **given: Any,
 ) -> World:
     container, home, stored = seen
-    known = conditions(home.known, stored.known, container.exists, container.ready)
-    fields = {"conditions": known, "home_ctx": home.home, "archive_key": stored.key} | given
+    statuses = (home.known.status, stored.known.status, container.exists.status, container.ready.status)
+    deleted = given["desired_state"] is DesiredState.DELETED
+    fields = {
+        "conditions": conditions(home.known, stored.known, container.exists, container.ready),
+        "home_ctx": home.home,
+        "archive_key": stored.key,
+        "phase": _phase(statuses, deleted, given["error_reason"]),
+    } | given
     shown = look(container.seen, home.seen, stored.seen, job=jobs[0], deletion=jobs[1], at=at)
     return workspace(**fields), shown
+
+
+@cache
+def _phase(statuses: tuple[bool, bool, bool, bool], deleted: bool, error: ErrorReason | None) -> Phase:
+    return Phase(oracle.phase(conditions(*statuses), deleted, error))
 
 
 def at_rest() -> Iterator[World]:

@@ -1,0 +1,165 @@
+"""Which archives may go: each protection alone and all of them together, the grace times, the mass guard."""
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from itertools import product
+
+import pytest
+
+from codehub.domain.gc import GcRules, Holder, Stored, protection, purgeable, sweep
+from codehub.domain.states import Phase
+from codehub.domain.wishes import archive_key, archive_op_id_of
+from tests.unit.domain.builders import ID, NOW
+
+RULES = GcRules(orphan_grace=timedelta(hours=2), retention=timedelta(days=7))
+SECOND = timedelta(seconds=1)
+OP_IDS = [f"01ar000000000000000000000{number}" for number in range(5)]
+KEYS = [archive_key(ID, op_id) for op_id in OP_IDS]
+THIS = 2
+"""The archive in question is the third of five, in order of age."""
+
+
+def stored(number: int = THIS, workspace_id: str = ID) -> Stored:
+    op_id = f"01ar{number:022}"
+    return Stored(archive_key(workspace_id, op_id), workspace_id, op_id, 100)
+
+
+ITEM = Stored(KEYS[THIS], ID, OP_IDS[THIS], 100)
+LIVING = Holder(KEYS[3], OP_IDS[3], Phase.STANDBY, None, None, frozenset())
+PRESENT = set(KEYS)
+
+
+def test_an_older_archive_that_was_replaced_is_not_protected() -> None:
+    assert protection(ITEM, LIVING, PRESENT) is None
+
+
+@pytest.mark.parametrize(
+    ("holder", "words"),
+    [
+        (replace(LIVING, archive_key=ITEM.key), "the archive of its workspace"),
+        (replace(LIVING, archive_op_id=ITEM.archive_op_id), "last archive operation"),
+        (replace(LIVING, phase=Phase.ERROR), "in ERROR"),
+        (replace(LIVING, deleted_at=NOW, phase=Phase.DELETED), "grace period"),
+        (replace(LIVING, deleted_at=NOW, phase=Phase.DELETING), "grace period"),
+        (replace(LIVING, kept=frozenset({ITEM.key})), "left it behind"),
+        (replace(LIVING, archive_key=KEYS[1]), "newer"),
+    ],
+)
+def test_each_protection_alone(holder: Holder, words: str) -> None:
+    assert words in (protection(ITEM, holder, PRESENT) or "")
+
+
+def test_an_archive_stays_while_the_one_that_replaced_it_is_not_seen() -> None:
+    assert "not there" in (protection(ITEM, LIVING, PRESENT - {KEYS[3]}) or "")
+
+
+def test_every_combination_of_protections() -> None:
+    keys: tuple[str | None, ...] = (None, KEYS[1], KEYS[THIS], KEYS[3])
+    op_ids: tuple[str | None, ...] = (None, OP_IDS[1], OP_IDS[THIS], OP_IDS[3])
+    times: tuple[datetime | None, ...] = (None, NOW)
+    kept: tuple[frozenset[str], ...] = (frozenset(), frozenset({KEYS[0]}), frozenset({KEYS[THIS]}))
+    presence = (PRESENT, {ITEM.key})
+    for key, op_id, phase, deleted, purged, left, present in product(
+        keys, op_ids, Phase, times, times, kept, presence
+    ):
+        if purged is not None and deleted is None:
+            continue
+        holder = Holder(key, op_id, phase, deleted, purged, left)
+        protected = purged is None and (
+            deleted is not None
+            or phase is Phase.ERROR
+            or op_id == ITEM.archive_op_id
+            or ITEM.key in left
+            or (key is not None and archive_op_id_of(key) <= ITEM.archive_op_id)
+            or (key is not None and key not in present)
+        )
+        assert (protection(ITEM, holder, present) is not None) == protected, holder
+
+
+def test_an_unknown_workspace_protects_nothing_but_its_archives_are_quarantined() -> None:
+    assert protection(ITEM, None, PRESENT) is None
+    item = stored()
+    for age, gone in (
+        (RULES.orphan_grace, False),
+        (RULES.retention - SECOND, False),
+        (RULES.retention, True),
+    ):
+        swept = sweep([item], {}, {item.key: NOW - age}, RULES, NOW)
+        assert (item in swept.remove) == gone
+
+
+@pytest.mark.parametrize("age", [timedelta(0), RULES.orphan_grace - SECOND, RULES.orphan_grace])
+@pytest.mark.parametrize("purged", [False, True])
+def test_an_orphan_waits_for_its_grace(age: timedelta, purged: bool) -> None:
+    holder = replace(LIVING, deleted_at=NOW, purged_at=NOW, phase=Phase.DELETED) if purged else LIVING
+    newest = Stored(KEYS[3], ID, OP_IDS[3], 100)
+    swept = sweep([ITEM, newest], {ID: holder}, dict.fromkeys(KEYS, NOW - age), RULES, NOW)
+    orphans = {ITEM, newest} if purged else {ITEM}
+    assert set(swept.first_seen) == {item.key for item in orphans}
+    assert set(swept.remove) == (orphans if age >= RULES.orphan_grace else set())
+
+
+def test_an_orphan_is_first_seen_now_and_forgotten_once_it_is_protected() -> None:
+    newest = Stored(KEYS[3], ID, OP_IDS[3], 100)
+    first = sweep([ITEM, newest], {ID: LIVING}, {}, RULES, NOW)
+    assert (dict(first.first_seen), first.remove) == ({ITEM.key: NOW}, ())
+    later = NOW + timedelta(hours=1)
+    again = sweep([ITEM, newest], {ID: LIVING}, first.first_seen, RULES, later)
+    assert dict(again.first_seen) == {ITEM.key: NOW}, "the first time stays"
+    in_error = replace(LIVING, phase=Phase.ERROR)
+    assert dict(sweep([ITEM, newest], {ID: in_error}, first.first_seen, RULES, later).first_seen) == {}
+    assert dict(sweep([newest], {ID: LIVING}, first.first_seen, RULES, later).first_seen) == {}
+
+
+def a_store(total: int, orphans: int) -> tuple[list[Stored], dict[str, Holder]]:
+    """So many archives, the first of them of workspaces that the database does not know."""
+    listed = [stored(number, f"01ws{number:022}") for number in range(total)]
+    holders = {
+        item.workspace_id: Holder(item.key, item.archive_op_id, Phase.ARCHIVED, None, None, frozenset())
+        for item in listed[orphans:]
+    }
+    return listed, holders
+
+
+@pytest.mark.parametrize("total", [0, 1, 9, 19, 20, 21, 29, 30, 40, 100])
+def test_the_mass_guard(total: int) -> None:
+    for orphans in range(total + 1):
+        listed, holders = a_store(total, orphans)
+        long_ago = {item.key: NOW - timedelta(days=30) for item in listed}
+        swept = sweep(listed, holders, long_ago, RULES, NOW)
+        alarmed = total >= 20 and orphans / total > 0.1
+        assert (swept.alarm is not None) == alarmed
+        assert len(swept.remove) == (0 if alarmed else orphans)
+        assert len(swept.first_seen) == orphans, "an alarm does not forget since when"
+
+
+def test_what_is_expected_to_go_raises_no_alarm() -> None:
+    """A newer archive replaced them, or their workspaces were purged: the ordinary garbage of a busy day."""
+    listed = [stored(number) for number in range(40)]
+    replaced = Holder(listed[-1].key, listed[-1].archive_op_id, Phase.ARCHIVED, None, None, frozenset())
+    purged = replace(replaced, deleted_at=NOW, purged_at=NOW, phase=Phase.DELETED)
+    long_ago = {item.key: NOW - timedelta(days=30) for item in listed}
+    for holder, removed in ((replaced, 39), (purged, 40)):
+        swept = sweep(listed, {ID: holder}, long_ago, RULES, NOW)
+        assert (swept.alarm, len(swept.remove)) == (None, removed)
+
+
+def test_a_living_workspace_without_an_archive_key_counts_as_suspicious() -> None:
+    listed = [stored(number) for number in range(40)]
+    holder = Holder(None, None, Phase.STANDBY, None, None, frozenset())
+    long_ago = {item.key: NOW - timedelta(days=30) for item in listed}
+    swept = sweep(listed, {ID: holder}, long_ago, RULES, NOW)
+    assert swept.alarm is not None
+    assert swept.remove == ()
+
+
+def test_the_trash_is_purged_when_its_retention_is_over() -> None:
+    assert not purgeable(NOW - RULES.retention + SECOND, RULES, NOW)
+    assert purgeable(NOW - RULES.retention, RULES, NOW)
+
+
+def test_the_archive_op_id_of_a_key() -> None:
+    assert archive_op_id_of(archive_key("ws", "op")) == "op"
+    for wrong in ("", "ws", "ws/op", "a/b/c/d"):
+        with pytest.raises(ValueError, match="not an archive key"):
+            archive_op_id_of(wrong)

@@ -1,0 +1,229 @@
+"""From a look to conditions: each condition over every earlier value and everything that can be seen."""
+
+from dataclasses import replace
+from datetime import timedelta
+from itertools import product
+
+import pytest
+
+from codehub.domain.conditions import Condition, changed
+from codehub.domain.observation import ContainerFact, Unknown
+from codehub.domain.observe import MISSING, SILENCE, VANISHED, observed, silent_since
+from codehub.domain.states import ConditionName, Operation
+from tests.unit.domain.builders import (
+    ABSENT_CONTAINER,
+    ARCHIVE,
+    ARCHIVE_OP,
+    EARLIER,
+    EXISTS,
+    EXITED_CONTAINER,
+    FOREIGN_OP,
+    HEALTHY,
+    HOME,
+    HOME_OP,
+    KEY,
+    LOOKED_AT,
+    NOW,
+    OLD_ARCHIVE_OP,
+    OLD_KEY,
+    OP,
+    READY,
+    READY_CONTAINER,
+    STARTING_CONTAINER,
+    UNKNOWN,
+    VOLUME,
+    archive,
+    condition,
+    conditions,
+    look,
+    volume,
+    workspace,
+)
+
+BEFORE = [
+    condition(status, reason) for status, reason in product((True, False), ("Ready", VANISHED, MISSING))
+]
+NOT_OURS = (None, volume(None), volume(FOREIGN_OP))
+
+
+def seen(item: object, shown: object, name: ConditionName) -> Condition:
+    return observed(item, shown, NOW).conditions[name]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("before", BEFORE, ids=str)
+@pytest.mark.parametrize("operation", Operation)
+def test_what_cannot_be_seen_keeps_its_value_and_says_so(before: Condition, operation: Operation) -> None:
+    known = conditions(before, before, before, before)
+    item = workspace(conditions=known, operation=operation, home_ctx=HOME, archive_key=KEY)
+    after = observed(item, look(UNKNOWN, UNKNOWN, UNKNOWN), NOW).conditions
+    for name in (VOLUME, ARCHIVE, EXISTS, READY):
+        assert after[name].status == before.status
+        assert (after[name].reason, after[name].message) == ("Unobservable", UNKNOWN.message)
+        assert after[name].last_transition_time == before.last_transition_time
+
+
+@pytest.mark.parametrize("operation", Operation)
+@pytest.mark.parametrize("before", BEFORE, ids=str)
+def test_a_volume_is_ready_with_the_marker_that_is_expected(before: Condition, operation: Operation) -> None:
+    makes = operation in (Operation.PROVISIONING, Operation.RESTORING)
+    home = None if makes else HOME
+    item = workspace(conditions=conditions(before), operation=operation, home_ctx=home)
+    expected = OP if makes else HOME_OP
+    for op_id in (OP, HOME_OP, FOREIGN_OP):
+        status = seen(item, look(None, volume(op_id)), VOLUME).status
+        still = before.status and before.reason != VANISHED and not makes
+        assert status == (op_id == expected or still)
+
+
+@pytest.mark.parametrize("shown", NOT_OURS, ids=str)
+def test_a_home_vanishes_in_two_looks(shown: object) -> None:
+    item = workspace(conditions=conditions(volume=True), home_ctx=HOME)
+    once = observed(item, look(None, shown), NOW)  # type: ignore[arg-type]
+    assert (once.conditions[VOLUME].status, once.conditions[VOLUME].reason) == (True, VANISHED)
+    same_look = observed(once, look(None, shown), NOW)  # type: ignore[arg-type]
+    assert same_look == once, "the same look again is not a second one"
+    fresh = look(None, shown, at=LOOKED_AT + timedelta(seconds=1))  # type: ignore[arg-type]
+    twice = observed(once, fresh, NOW)
+    assert (twice.conditions[VOLUME].status, twice.conditions[VOLUME].reason) == (False, MISSING)
+    assert observed(twice, replace(fresh, at=NOW), NOW) == twice
+
+
+def test_an_unknown_between_the_two_looks_starts_over() -> None:
+    item = workspace(conditions=conditions(volume=condition(True, VANISHED)), home_ctx=HOME)
+    blind = observed(item, look(None, UNKNOWN), NOW)
+    again = observed(blind, look(None, None, at=NOW), NOW)
+    assert (again.conditions[VOLUME].status, again.conditions[VOLUME].reason) == (True, VANISHED)
+
+
+def test_a_home_that_comes_back_is_ready_at_once() -> None:
+    for before in BEFORE:
+        item = workspace(conditions=conditions(before), home_ctx=HOME)
+        assert seen(item, look(None, volume()), VOLUME).status
+
+
+@pytest.mark.parametrize("operation", Operation)
+@pytest.mark.parametrize("key", [None, OLD_KEY, KEY])
+def test_only_a_committed_archive_lets_its_volume_go_at_once(operation: Operation, key: str | None) -> None:
+    item = workspace(
+        conditions=conditions(volume=True),
+        operation=operation,
+        home_ctx=HOME,
+        archive_key=key,
+        archive_op_id=ARCHIVE_OP,
+    )
+    removed = operation is Operation.ARCHIVING and key == KEY
+    assert seen(item, look(None, None), VOLUME).status != removed
+
+
+@pytest.mark.parametrize(
+    ("shown", "reason"),
+    [(None, "NoVolume"), (volume(None), "Unfinished"), (volume(FOREIGN_OP), "ForeignGeneration")],
+)
+def test_a_volume_that_nobody_expects_is_not_ready(shown: object, reason: str) -> None:
+    for before in (True, False):
+        item = workspace(conditions=conditions(volume=before))
+        after = seen(item, look(None, shown), VOLUME)
+        assert (after.status, after.reason) == (False, reason)
+
+
+@pytest.mark.parametrize("operation", Operation)
+def test_the_archive_condition_is_about_the_archive_key(operation: Operation) -> None:
+    for before, key in product(BEFORE, (None, OLD_KEY, KEY)):
+        item = workspace(
+            conditions=conditions(archive=before),
+            archive_key=key,
+            operation=operation,
+            archive_op_id=ARCHIVE_OP,
+        )
+        assert seen(item, look(None, None), ARCHIVE) == before, "not looked at"
+        for archive_op_id, its_key in ((OLD_ARCHIVE_OP, OLD_KEY), (ARCHIVE_OP, KEY)):
+            after = seen(item, look(None, None, archive(archive_op_id)), ARCHIVE)
+            assert after.status == (key == its_key or before.status)
+        after = seen(item, look(None, None, None), ARCHIVE)
+        if operation.makes_archive and key != KEY:
+            assert after == before, "the look was for the archive under way"
+        elif key is None:
+            assert not after.status
+        elif before.reason == VANISHED:
+            assert (after.status, after.reason) == (False, MISSING)
+        elif before.reason != MISSING:
+            assert (after.status, after.reason) == (before.status, VANISHED)
+
+
+def test_an_archive_that_was_never_seen_is_missing_after_two_looks_as_well() -> None:
+    item = workspace(conditions=conditions(archive=condition(False, "NotObserved")), archive_key=KEY)
+    once = observed(item, look(None, None, None), NOW)
+    assert once.conditions[ARCHIVE].reason == VANISHED
+    assert observed(once, look(None, None, None), NOW) == once
+    twice = observed(once, look(None, None, None, at=NOW), NOW)
+    assert twice.conditions[ARCHIVE].reason == MISSING
+
+
+CONTAINERS = (None, ABSENT_CONTAINER, EXITED_CONTAINER, STARTING_CONTAINER, READY_CONTAINER)
+
+
+@pytest.mark.parametrize("shown", CONTAINERS, ids=str)
+@pytest.mark.parametrize("was_ready", [True, False])
+@pytest.mark.parametrize("silence", [None, timedelta(0), SILENCE - timedelta(seconds=1), SILENCE])
+def test_the_container(shown: ContainerFact | None, was_ready: bool, silence: timedelta | None) -> None:
+    item = workspace(conditions=conditions(volume=True, exists=was_ready, ready=was_ready), home_ctx=HOME)
+    since = None if silence is None else NOW - silence
+    after = observed(item, look(shown, volume(), silent_since=since), NOW)
+    exists, ready = after.conditions[EXISTS].status, after.conditions[READY].status
+    assert exists == (shown in (EXITED_CONTAINER, STARTING_CONTAINER, READY_CONTAINER))
+    if shown is STARTING_CONTAINER:
+        assert ready == (was_ready and silence != SILENCE), "30 seconds without an answer, and not before"
+    else:
+        assert ready == (shown is READY_CONTAINER), "gone is not ready, at once"
+
+
+@pytest.mark.parametrize("shown", [*CONTAINERS, UNKNOWN], ids=str)
+@pytest.mark.parametrize("was_ready", [True, False])
+def test_the_way_in_is_known_exactly_while_it_is_ready(
+    shown: ContainerFact | Unknown | None, was_ready: bool
+) -> None:
+    old = "unix:/old.sock" if was_ready else None
+    item = workspace(conditions=conditions(True, False, was_ready, was_ready), home_ctx=HOME, upstream=old)
+    after = observed(item, look(shown, volume()), NOW)
+    if isinstance(shown, Unknown):
+        assert after.upstream == old
+    elif shown is READY_CONTAINER:
+        assert after.upstream == READY_CONTAINER.upstream
+    else:
+        assert after.upstream is None
+
+
+@pytest.mark.parametrize("operation", Operation)
+def test_a_container_without_its_volume_is_the_violation(operation: Operation) -> None:
+    for was_healthy, home, container, gone in product(
+        (True, False), (None, HOME), (None, EXITED_CONTAINER), (True, False)
+    ):
+        known = conditions(volume=condition(not gone, MISSING if gone else "Ready"), healthy=was_healthy)
+        item = workspace(conditions=known, home_ctx=home, operation=operation)
+        own = OP if operation in (Operation.PROVISIONING, Operation.RESTORING) else HOME_OP
+        after = seen(item, look(container, None if gone else volume(own)), HEALTHY)
+        violated = container is not None and gone and home is not None
+        begins_here = operation is Operation.NONE or not was_healthy
+        assert after.status == (not (violated and begins_here))
+
+
+def test_nothing_new_moves_nothing() -> None:
+    item = workspace(home_ctx=HOME, archive_key=KEY)
+    first = observed(item, look(READY_CONTAINER, volume(), archive()), NOW)
+    assert first.observed_at == LOOKED_AT
+    later = NOW + timedelta(hours=1)
+    assert observed(first, look(READY_CONTAINER, volume(), archive(), at=later), later) == first
+
+
+def test_a_transition_time_moves_with_the_status_alone() -> None:
+    old = conditions(volume=condition(True, "Ready", "", EARLIER))
+    assert changed(old, VOLUME, True, "Ready", "", NOW) is old[VOLUME]
+    assert changed(old, VOLUME, True, "Other", "words", NOW) == Condition(True, "Other", "words", EARLIER)
+    assert changed(old, VOLUME, False, "Other", "", NOW) == Condition(False, "Other", "", NOW)
+
+
+def test_silence_begins_with_the_first_look_without_an_answer() -> None:
+    assert silent_since(None, True, NOW) is None
+    assert silent_since(EARLIER, True, NOW) is None
+    assert silent_since(None, False, NOW) == NOW
+    assert silent_since(EARLIER, False, NOW) == EARLIER

@@ -1,0 +1,97 @@
+"""TTLs over every phase, wish, operation, override, extension and boundary."""
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from itertools import product
+
+import pytest
+
+from codehub.domain.states import DesiredState, Operation, Phase
+from codehub.domain.ttl import TtlDefaults, archive_at, expired, standby_at
+from tests.unit.domain.builders import NOW, workspace
+
+DEFAULTS = TtlDefaults(standby=600, archive=1800)
+SECOND = timedelta(seconds=1)
+OWN = {None: "default", 0: "never", 60: "own"}
+
+
+def deadline(own: int | None, default: int, since: datetime, keep_until: datetime | None) -> datetime | None:
+    ttl = default if own is None else own
+    if ttl == 0:
+        return None
+    natural = since + timedelta(seconds=ttl)
+    return natural if keep_until is None or keep_until < natural else keep_until
+
+
+@pytest.mark.parametrize("phase", Phase)
+def test_deadlines(phase: Phase) -> None:
+    for own, default, keep in product(OWN, (0, 600), (None, -30, 30, 7200)):
+        keep_until = None if keep is None else NOW + timedelta(seconds=keep)
+        item = workspace(
+            phase=phase,
+            standby_ttl_seconds=own,
+            archive_ttl_seconds=own,
+            keep_until=keep_until,
+            last_access_at=NOW - timedelta(seconds=100),
+            phase_changed_at=NOW - timedelta(seconds=200),
+        )
+        defaults = TtlDefaults(default, default)
+        standby = deadline(own, default, item.last_access_at, keep_until)
+        archive = deadline(own, default, item.phase_changed_at, keep_until)
+        assert standby_at(item, defaults) == (standby if phase is Phase.RUNNING else None)
+        assert archive_at(item, defaults) == (archive if phase is Phase.STANDBY else None)
+
+
+@pytest.mark.parametrize("phase", Phase)
+def test_a_ttl_fires_only_at_rest_where_the_workspace_is_wanted(phase: Phase) -> None:
+    lower = {Phase.RUNNING: DesiredState.STANDBY, Phase.STANDBY: DesiredState.ARCHIVED}
+    for desired, operation in product(DesiredState, Operation):
+        item = workspace(phase=phase, desired_state=desired, operation=operation)
+        outcome = expired(item, DEFAULTS, NOW + timedelta(days=365))
+        if operation is Operation.NONE and desired.value == phase.value and phase in lower:
+            assert outcome is not None
+            assert outcome.desired is lower[phase]
+            assert "2026-03-01" in outcome.sentence
+        else:
+            assert outcome is None
+
+
+@pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.STANDBY])
+@pytest.mark.parametrize("own", OWN, ids=OWN.values())
+@pytest.mark.parametrize("keep", [None, -3600, 0, 5000])
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_ttl_fires_at_its_deadline_and_not_a_second_before(
+    phase: Phase, own: int | None, keep: int | None, deleted: bool
+) -> None:
+    item = workspace(
+        phase=phase,
+        desired_state=DesiredState(phase.value),
+        last_access_at=NOW,
+        phase_changed_at=NOW,
+        standby_ttl_seconds=own,
+        archive_ttl_seconds=own,
+        keep_until=None if keep is None else NOW + timedelta(seconds=keep),
+        deleted_at=NOW if deleted else None,
+    )
+    due = (standby_at if phase is Phase.RUNNING else archive_at)(item, DEFAULTS)
+    if due is None or deleted:
+        assert expired(item, DEFAULTS, NOW + timedelta(days=365)) is None
+        return
+    assert expired(item, DEFAULTS, due - SECOND) is None
+    assert expired(item, DEFAULTS, due) is not None
+    if item.keep_until is not None:
+        assert due >= item.keep_until, "never before keep_until"
+
+
+def test_activity_and_the_stand_count_from_their_own_times() -> None:
+    for phase, (access, changed) in product((Phase.RUNNING, Phase.STANDBY), ((0, -9999), (-9999, 0))):
+        item = workspace(
+            phase=phase,
+            desired_state=DesiredState(phase.value),
+            last_access_at=NOW + timedelta(seconds=access),
+            phase_changed_at=NOW + timedelta(seconds=changed),
+        )
+        counts_from = access if phase is Phase.RUNNING else changed
+        assert (expired(item, DEFAULTS, NOW) is not None) == (counts_from == -9999)
+        used = replace(item, last_access_at=NOW, phase_changed_at=NOW)
+        assert expired(used, DEFAULTS, NOW) is None

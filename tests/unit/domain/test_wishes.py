@@ -1,0 +1,192 @@
+"""Every wish in every state: accepted, or refused with exactly this code."""
+
+from collections.abc import Callable
+from itertools import product
+
+import pytest
+
+from codehub.domain import problems, wishes
+from codehub.domain.problems import Problem
+from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
+from codehub.domain.workspace import RecoverSource, Workspace
+from tests.unit.domain import oracle
+from tests.unit.domain.builders import (
+    ARCHIVE_OP,
+    CANCEL,
+    EARLIER,
+    HOME,
+    KEY,
+    NOW,
+    OLD_ARCHIVE_OP,
+    OLD_KEY,
+    RECOVER,
+    conditions,
+    workspace,
+)
+
+CODES = {
+    "UNAUTHORIZED": 401,
+    "FORBIDDEN": 403,
+    "WORKSPACE_NOT_FOUND": 404,
+    "NOT_FOUND": 404,
+    "OPERATION_IN_PROGRESS": 409,
+    "INVALID_STATE": 409,
+    "VALIDATION_ERROR": 422,
+    "RUNNING_LIMIT_EXCEEDED": 429,
+    "TOO_MANY_REQUESTS": 429,
+}
+ERRORS = (None, *ErrorReason)
+REQUESTS = (None, RECOVER, CANCEL)
+
+
+def outcome(ask: Callable[[], object]) -> object:
+    """What came of it: the value, or the code of the Problem."""
+    try:
+        return ask()
+    except Problem as problem:
+        assert problem.status == CODES[problem.code]
+        assert problem.message
+        return problem.code
+
+
+def states() -> list[Workspace]:
+    """Every combination that a row can hold of what wishes are judged by."""
+    found = []
+    for desired, operation, error, request, healthy in product(
+        DesiredState, Operation, ERRORS, REQUESTS, (True, False)
+    ):
+        seen = conditions(volume=True, healthy=healthy)
+        phase = Phase(oracle.phase(seen, desired is DesiredState.DELETED, error))
+        if phase is Phase.ERROR and operation is not Operation.NONE:
+            continue
+        found.append(
+            workspace(
+                desired_state=desired,
+                operation=operation,
+                error_reason=error,
+                request=request,
+                conditions=seen,
+                phase=phase,
+                home_ctx=HOME,
+            )
+        )
+    return found
+
+
+STATES = states()
+
+
+@pytest.mark.parametrize("wish", DesiredState)
+def test_a_wish(wish: DesiredState) -> None:
+    for item in STATES:
+        if item.deleted_at is not None:
+            expected: object = "WORKSPACE_NOT_FOUND"
+        elif wish in (DesiredState.DELETED, DesiredState.PENDING):
+            expected = "VALIDATION_ERROR"
+        elif item.desired_state is wish:
+            expected = False
+        elif item.operation is not Operation.NONE or item.request is not None:
+            expected = "OPERATION_IN_PROGRESS"
+        elif item.phase is Phase.ERROR:
+            expected = "INVALID_STATE"
+        else:
+            expected = True
+        assert outcome(lambda item=item: wishes.check_wish(item, wish)) == expected
+
+
+def test_a_delete() -> None:
+    """ERROR does not stand in its way."""
+    for item in STATES:
+        if item.deleted_at is not None:
+            expected = "WORKSPACE_NOT_FOUND"
+        else:
+            expected = None if item.operation is Operation.NONE else "OPERATION_IN_PROGRESS"
+        assert outcome(lambda item=item: wishes.check_delete(item)) == expected
+
+
+def test_a_cancel() -> None:
+    cancellable = {Operation.PROVISIONING, Operation.RESTORING, Operation.STARTING, Operation.ARCHIVING}
+    for item in STATES:
+        if item.deleted_at is not None:
+            expected = "WORKSPACE_NOT_FOUND"
+        else:
+            expected = None if item.operation in cancellable else "INVALID_STATE"
+        assert outcome(lambda item=item: wishes.check_cancel(item)) == expected
+
+
+@pytest.mark.parametrize("operation", Operation)
+@pytest.mark.parametrize("key", [None, OLD_KEY, KEY])
+def test_only_an_archive_that_is_not_committed_can_be_cancelled(
+    operation: Operation, key: str | None
+) -> None:
+    item = workspace(operation=operation, archive_key=key, archive_op_id=ARCHIVE_OP)
+    refused = outcome(lambda: wishes.check_cancel(item)) == "INVALID_STATE"
+    too_late = operation is Operation.ARCHIVING and key == KEY
+    never = operation in (
+        Operation.NONE, Operation.STOPPING, Operation.CREATE_EMPTY_ARCHIVE, Operation.DELETING
+    )  # fmt: skip
+    assert refused == (too_late or never)
+
+
+def test_an_undelete() -> None:
+    levels = ((True, True, True), (True, True, False), (False, True, False), (False, False, False))
+    for base, purged, (volume, archive, ready) in product(STATES, (None, NOW), levels):
+        seen = conditions(volume, archive, ready, ready)
+        item = workspace(**{**base.__dict__, "purged_at": purged, "conditions": seen})
+        if item.deleted_at is None:
+            expected: object = "INVALID_STATE"
+        elif purged is not None:
+            expected = "WORKSPACE_NOT_FOUND"
+        elif item.operation is not Operation.NONE:
+            expected = "OPERATION_IN_PROGRESS"
+        else:
+            expected = DesiredState(oracle.level(item.conditions))
+        assert outcome(lambda item=item: wishes.check_undelete(item)) == expected
+
+
+@pytest.mark.parametrize("source", [None, *RecoverSource])
+@pytest.mark.parametrize("archive_op_id", [None, OLD_ARCHIVE_OP])
+def test_a_recover(source: RecoverSource | None, archive_op_id: str | None) -> None:
+    lost = (ErrorReason.DataLost, ErrorReason.ContainerWithoutVolume)
+    for base, home, volume, archive in product(STATES, (None, HOME), (True, False), (True, False)):
+        item = workspace(**{**base.__dict__, "home_ctx": home, "conditions": conditions(volume, archive)})
+        expected_is_there = volume if home else archive
+        if item.deleted_at is not None:
+            expected = "WORKSPACE_NOT_FOUND"
+        elif item.operation is not Operation.NONE:
+            expected = "OPERATION_IN_PROGRESS"
+        elif item.phase is not Phase.ERROR and item.error_reason not in oracle.TERMINAL:
+            expected = "INVALID_STATE"
+        elif item.request is not None:
+            expected = "OPERATION_IN_PROGRESS"
+        else:
+            incomplete = (source is RecoverSource.ARCHIVE) != (archive_op_id is not None)
+            must_choose = source is None and item.error_reason in lost and not expected_is_there
+            would_replace = source is not None and volume
+            expected = "VALIDATION_ERROR" if incomplete or must_choose or would_replace else None
+        got = outcome(lambda item=item: wishes.check_recover(item, source, archive_op_id))
+        assert got == expected, item
+
+
+@pytest.mark.parametrize("key", [None, OLD_KEY, KEY])
+@pytest.mark.parametrize("archive_op_id", [None, OLD_ARCHIVE_OP, ARCHIVE_OP])
+def test_an_archive_is_committed_for_its_own_claim(key: str | None, archive_op_id: str | None) -> None:
+    item = workspace(archive_key=key, archive_op_id=archive_op_id)
+    assert wishes.archive_committed(item) == (
+        (key, archive_op_id) in ((KEY, ARCHIVE_OP), (OLD_KEY, OLD_ARCHIVE_OP))
+    )
+
+
+def test_each_problem_has_its_code_and_words() -> None:
+    found = {kind.code: kind for kind in Problem.__subclasses__()}
+    assert {code: kind.status for code, kind in found.items()} == CODES
+    for kind in found.values():
+        assert kind().message == (kind.__doc__ or "").strip()
+        assert kind("Other words.", retry_after=3).message == "Other words."
+        assert kind(retry_after=3).retry_after == 3
+    assert issubclass(problems.WorkspaceNotFound, Problem)
+
+
+def test_a_deleted_workspace_is_not_found() -> None:
+    wishes.check_alive(workspace())
+    assert outcome(lambda: wishes.check_alive(workspace(deleted_at=EARLIER))) == "WORKSPACE_NOT_FOUND"
