@@ -77,7 +77,8 @@ def stop(
 def upgrade(data_dir: DataDir = None) -> None:
     """Bring the database to this version's schema."""
     with told():
-        asyncio.run(migrate.upgrade(database.database_url(load_settings(data_dir=data_dir))))
+        settings = load_settings(data_dir=data_dir)
+        database.with_engine(settings, lambda _engine: migrate.upgrade(database.database_url(settings)))
         typer.echo(f"the database is at schema {migrate.head()}")
 
 
