@@ -43,6 +43,7 @@ class SessionView(BaseModel):
     limits: RunningLimits
     ttl: TtlDefaultsView
     apps_mode: Literal["origin", "path"]
+    trash_retention_seconds: int
 
 
 @router.post("/login")
@@ -84,6 +85,7 @@ async def get_session(session: Caller, services: Shared) -> SessionView:
         limits=RunningLimits(max_running_per_user=config.limits.per_user, running=usage.user),
         ttl=TtlDefaultsView(standby_seconds=config.ttl.standby, archive_seconds=config.ttl.archive),
         apps_mode="origin" if config.settings.apps_host else "path",
+        trash_retention_seconds=config.settings.trash_retention_seconds,
     )
 
 

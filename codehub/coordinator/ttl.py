@@ -14,7 +14,7 @@ from codehub.domain.ttl import TtlDefaults, expired
 from codehub.domain.workspace import Workspace
 from codehub.store import gate
 from codehub.store.leader import fence
-from codehub.store.rows import to_workspace
+from codehub.store.rows import to_workspaces
 from codehub.store.tables import workspaces
 
 log = structlog.get_logger(__name__)
@@ -71,4 +71,4 @@ class TtlRunner:
             c.desired_state.in_([DesiredState.RUNNING.value, DesiredState.STANDBY.value]),
         )
         async with self._engine.connect() as conn:
-            return [to_workspace(row) for row in (await conn.execute(query)).mappings()]
+            return to_workspaces((await conn.execute(query)).mappings())

@@ -12,7 +12,7 @@ from codehub.domain.observation import ArchiveFact
 from codehub.domain.workspace import Workspace
 from codehub.store import gate, timeline
 from codehub.store.leader import fence
-from codehub.store.rows import column_values, to_workspace
+from codehub.store.rows import column_values, to_workspace, to_workspaces
 from codehub.store.tables import archives, workspaces
 
 ACTOR = "controller"
@@ -48,7 +48,7 @@ async def load_all(engine: AsyncEngine) -> list[Workspace]:
     """Every workspace that may still need something."""
     async with engine.connect() as conn:
         rows = (await conn.execute(select(workspaces).where(workspaces.c.purged_at.is_(None)))).mappings()
-        return [to_workspace(row) for row in rows]
+        return to_workspaces(rows)
 
 
 async def archive_checksum(engine: AsyncEngine, key: str) -> str | None:

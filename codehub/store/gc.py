@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from codehub.domain.gc import Holder
 from codehub.domain.states import Operation, Phase
 from codehub.domain.workspace import Workspace
-from codehub.store.rows import to_workspace
+from codehub.store.rows import to_workspaces
 from codehub.store.tables import archives, gc_orphans, workspaces
 
 
@@ -75,7 +75,7 @@ async def purged_with_home(conn: AsyncConnection) -> list[Workspace]:
     """Purged workspaces whose volume only waited for this."""
     c = workspaces.c
     rows = await conn.execute(select(workspaces).where(c.purged_at.is_not(None), c.home_ctx.is_not(None)))
-    return [to_workspace(row) for row in rows.mappings()]
+    return to_workspaces(rows.mappings())
 
 
 async def known_ids(conn: AsyncConnection, ids: Iterable[str]) -> set[str]:

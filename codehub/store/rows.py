@@ -1,16 +1,19 @@
 """Between rows and the domain's facts."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
+import structlog
 from sqlalchemy import RowMapping
 
 from codehub.domain.conditions import Condition, Conditions
 from codehub.domain.observation import Generation, Progress
 from codehub.domain.states import ConditionName, DesiredState, ErrorReason, Operation, Phase
 from codehub.domain.workspace import RecoverSource, Request, RequestKind, Workspace
+
+log = structlog.get_logger(__name__)
 
 
 class CorruptRow(Exception):  # noqa: N818 - a fact about a row
@@ -22,6 +25,17 @@ def to_workspace(row: RowMapping) -> Workspace:
         return _workspace(row)
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptRow(f"workspace {row.get('id')}: {error!r}") from error
+
+
+def to_workspaces(rows: Iterable[RowMapping]) -> list[Workspace]:
+    """All rows that can be understood; one that cannot must not stop the rest."""
+    understood = []
+    for row in rows:
+        try:
+            understood.append(to_workspace(row))
+        except CorruptRow as error:
+            log.error("a row cannot be understood and is left alone", error=str(error))
+    return understood
 
 
 def _workspace(row: RowMapping) -> Workspace:

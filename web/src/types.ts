@@ -34,7 +34,7 @@ export interface Session {
   limits: { max_running_per_user: number; running: number };
   ttl: { standby_seconds: number; archive_seconds: number };
   apps_mode: "origin" | "path";
-  trash_retention_seconds?: number;
+  trash_retention_seconds: number;
 }
 
 export interface Condition {
