@@ -48,7 +48,8 @@ def images_toml() -> str:
     return (
         '[[image]]\nname = "tiny"\ndefault = true\nready_path = "/"\n'
         f'process = ["/usr/bin/python3", "-c", "{source}", "{{socket}}"]\n'
-        '[[image]]\nname = "broken"\nready_path = "/"\nprocess = ["/bin/sh", "-c", "echo no such luck; exit 3"]\n'
+        '[[image]]\nname = "broken"\nready_path = "/"\n'
+        'process = ["/bin/sh", "-c", "echo no such luck; exit 3"]\n'
     )
 
 
