@@ -39,4 +39,5 @@ export const session = {
   limits: { max_running_per_user: 2, running: 0 },
   ttl: { standby_seconds: 600, archive_seconds: 1800 },
   apps_mode: "origin" as const,
+  trash_retention_seconds: 604_800,
 };

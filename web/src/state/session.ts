@@ -7,8 +7,6 @@ import { closeDialog } from "./dialogs";
 import { clearDrafts } from "./drafts";
 import { address, navigate, route } from "./router";
 
-const DEFAULT_RETENTION_SECONDS = 604_800;
-
 /** undefined while unknown, null when signed out. */
 export const session = signal<Session | null | undefined>(undefined);
 
@@ -19,9 +17,7 @@ export const sessionExpired = signal(false);
 export const sessionProblem = signal<ApiError | null>(null);
 
 export const isAdmin = computed(() => session.value?.user.role === "admin");
-export const trashRetentionSeconds = computed(
-  () => session.value?.trash_retention_seconds ?? DEFAULT_RETENTION_SECONDS,
-);
+export const trashRetentionSeconds = computed(() => session.value?.trash_retention_seconds ?? 0);
 
 export async function loadSession(): Promise<void> {
   sessionProblem.value = null;
