@@ -4,8 +4,11 @@ import hashlib
 import os
 import random
 import stat
+import struct
 from collections.abc import Iterator
 from pathlib import Path
+
+_NOBODY = 0xFFFFFFFF
 
 
 def make_tree(path: Path, seed: int, files: int = 40) -> None:
@@ -91,7 +94,8 @@ def _make_folders(path: Path, rng: random.Random) -> list[Path]:
 def _make_file(path: Path, rng: random.Random) -> None:
     size = rng.choice([0, 1, 511, 512, 513, 4096, 100_000, rng.randrange(300_000)])
     path.write_bytes(rng.randbytes(size // 2) + bytes(size - size // 2))
-    path.chmod(rng.choice([0o600, 0o644, 0o755, 0o400, 0o000, 0o4755]))
+    unreadable = 0o000 if os.geteuid() == 0 else 0o444
+    path.chmod(rng.choice([0o600, 0o644, 0o755, 0o400, unreadable, 0o4755]))
 
 
 def _make_links(path: Path) -> None:
@@ -147,13 +151,20 @@ def _make_attributes(path: Path) -> None:
         os.setxattr(path / "empty", "user.folder", b"x" * 1000)
     except OSError:
         return
-    acl = bytes.fromhex(
-        "0200000001000600ffffffff02000400d204000004000400ffffffff10000400ffffffff20000000ffffffff"
+    # A user namespace knows no other user than one's own.
+    someone = 1234 if os.geteuid() == 0 else os.geteuid()
+    acl = _acl(
+        (0x01, 6, _NOBODY), (0x02, 4, someone), (0x04, 4, _NOBODY), (0x10, 4, _NOBODY), (0x20, 0, _NOBODY)
     )
     os.setxattr(target, "system.posix_acl_access", acl)
     os.setxattr(path / "empty", "system.posix_acl_default", acl)
     if os.geteuid() == 0:
         os.setxattr(target, "trusted.secret", b"root only")
+
+
+def _acl(*entries: tuple[int, int, int]) -> bytes:
+    """The kernel's form of an access control list: (tag, permissions, id) each."""
+    return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
 
 
 def _make_odd_times(path: Path) -> None:

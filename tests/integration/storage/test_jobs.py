@@ -126,6 +126,16 @@ async def test_a_delete_copes_with_very_deep_homes(site: Site) -> None:
     assert site.beside_home() == {".lock", ".fence"}
 
 
+async def test_a_delete_copes_with_folders_without_permissions(site: Site) -> None:
+    await site.volumes.provision(KEY, FIRST, epoch=1, uid=None)
+    (site.home / "outer" / "inner").mkdir(parents=True)
+    (site.home / "outer" / "inner" / "file").write_text("x")
+    (site.home / "outer" / "inner").chmod(0)
+    (site.home / "outer").chmod(0)
+    await site.done("delete", site.delete_job())
+    assert site.beside_home() == {".lock", ".fence"}
+
+
 async def test_an_immutable_file_is_reported(site: Site) -> None:
     await site.volumes.provision(KEY, FIRST, epoch=1, uid=None)
     (site.home / "fixed").write_text("x")
