@@ -1,0 +1,140 @@
+"""The same story with curl: through the API, and through the front door as four kinds of people."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.e2e.conftest import ADMIN_PASSWORD
+from tests.services import System, wait_for
+
+NAVIGATION = {"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document", "Accept": "text/html"}
+PASSWORD = "a password of their own"
+
+
+class Curl:
+    """One person with curl and a cookie jar."""
+
+    def __init__(self, system: System, jar: Path) -> None:
+        self._system = system
+        self._jar = jar
+
+    def __call__(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
+        command = ["curl", "-sS", "-X", method, "-b", self._jar, "-c", self._jar, "-w", "\n%{http_code}"]
+        if body is not None:
+            command += ["-H", "Content-Type: application/json", "-d", json.dumps(body)]
+        done = subprocess.run(
+            [*command, self._system.base_url + path], capture_output=True, text=True, check=True, timeout=60
+        )
+        content, _, status = done.stdout.rpartition("\n")
+        return int(status), json.loads(content) if content else None
+
+    def sign_in(self, username: str, password: str) -> None:
+        status, _ = self("POST", "/api/v1/login", {"username": username, "password": password})
+        assert status == 200
+
+    def settle(self, workspace_id: str, phase: str) -> dict[str, Any]:
+        def settled() -> dict[str, Any] | None:
+            status, workspace = self("GET", f"/api/v1/workspaces/{workspace_id}")
+            assert status == 200
+            done = workspace["phase"] == phase and workspace["operation"] == "NONE"
+            return workspace if done else None
+
+        return wait_for(settled, phase, 60, every=0.2)
+
+
+@pytest.fixture
+def curl(system: System, tmp_path: Path) -> Curl:
+    curl = Curl(system, tmp_path / "cookies")
+    curl.sign_in("admin", ADMIN_PASSWORD)
+    return curl
+
+
+def home_of(system: System, workspace_id: str) -> Path:
+    (home,) = (system.data_dir / "volumes").glob(f"users/*/workspaces/{workspace_id}/home")
+    return home
+
+
+def test_the_story_with_curl_and_who_may_come_in(system: System, curl: Curl) -> None:
+    status, made = curl("POST", "/api/v1/workspaces", {"name": "by curl"})
+    assert status == 201
+    workspace_id = made["id"]
+    path = f"/api/v1/workspaces/{workspace_id}"
+    curl.settle(workspace_id, "RUNNING")
+    (home_of(system, workspace_id) / "note").write_text("mine")
+    who_may_come_in(system, curl, workspace_id)
+
+    for desired in ("STANDBY", "ARCHIVED", "RUNNING"):
+        assert curl("PATCH", path, {"desired_state": desired})[0] == 200
+        curl.settle(workspace_id, desired)
+    assert (home_of(system, workspace_id) / "note").read_text() == "mine"
+
+    assert curl("DELETE", path) == (204, None)
+    assert curl("GET", path)[0] == 404
+    wait_for(lambda: in_trash(curl, workspace_id)["phase"] == "DELETED", "the delete to end", 60)
+    assert curl("POST", f"{path}/undelete", {})[0] == 200
+    curl.settle(workspace_id, "ARCHIVED")
+    assert curl("PATCH", path, {"desired_state": "STANDBY"})[0] == 200
+    curl.settle(workspace_id, "STANDBY")
+    assert (home_of(system, workspace_id) / "note").read_text() == "mine"
+    _, timeline = curl("GET", f"{path}/timeline")
+    events = [item["event"] for item in timeline["items"]]
+    assert {"created", "claimed", "finished", "archived", "deleted", "undeleted"} <= set(events)
+
+
+def in_trash(curl: Curl, workspace_id: str) -> dict[str, Any]:
+    _, page = curl("GET", "/api/v1/workspaces?trash=true")
+    (found,) = [item for item in page["items"] if item["id"] == workspace_id]
+    workspace: dict[str, Any] = found
+    return workspace
+
+
+def who_may_come_in(system: System, curl: Curl, workspace_id: str) -> None:
+    """The front door of a running workspace, for the owner, another user, an admin and nobody."""
+    for name, role in (("other", "user"), ("chief", "admin")):
+        status, _ = curl("POST", "/api/v1/users", {"username": name, "password": PASSWORD, "role": role})
+        assert status == 201
+    entrance = f"{system.base_url}/w/{workspace_id}/"
+    own_host = f"{workspace_id}.localhost:{system.port}"
+    visitors = {
+        "nobody": httpx.Client(timeout=30),
+        "other": system.client("other", PASSWORD),
+        "chief": system.client("chief", PASSWORD),
+        "owner": system.client("admin", ADMIN_PASSWORD),
+    }
+    answers = {name: visitor.get(entrance, headers=NAVIGATION) for name, visitor in visitors.items()}
+    assert answers["nobody"].status_code == 302
+    assert "/login?next=" in answers["nobody"].headers["location"]
+    assert answers["other"].status_code == 403
+    assert answers["chief"].status_code == 403, "admins open none"
+    assert answers["owner"].status_code == 302
+
+    ticket = httpx.URL(answers["owner"].headers["location"])
+    assert ticket.host == f"{workspace_id}.localhost"
+    direct = f"http://127.0.0.1:{system.port}"
+    enter = httpx.get(f"{direct}{ticket.raw_path.decode()}", headers={"Host": own_host, **NAVIGATION})
+    assert enter.status_code == 302
+    again = httpx.get(f"{direct}{ticket.raw_path.decode()}", headers={"Host": own_host, **NAVIGATION})
+    assert "set-cookie" not in again.headers, "a ticket is good once"
+
+    cookie = enter.headers["set-cookie"].split(";")[0]
+    with_cookie = httpx.get(f"{direct}/healthz", headers={"Host": own_host, "Cookie": cookie})
+    assert with_cookie.status_code == 200
+    other_host = f"{'0' * 26}.localhost:{system.port}"
+    for host, sent in ((own_host, ""), (own_host, cookie + "x"), (other_host, cookie)):
+        refused = httpx.get(f"{direct}/static/x", headers={"Host": host, "Cookie": sent})
+        assert refused.status_code in (401, 404), (host, sent)
+
+    visitors["owner"].post("/api/v1/logout")
+    wait_for(
+        lambda: (
+            httpx.get(f"{direct}/static/x", headers={"Host": own_host, "Cookie": cookie}).status_code == 401
+        ),
+        "the workspace's cookie to die with its session",
+        10,
+    )
+    for visitor in visitors.values():
+        visitor.close()
