@@ -125,7 +125,7 @@ class Leader:
             resync=self._sweep_now.set,
         )
         defaults = TtlDefaults(settings.ttl_standby_seconds, settings.ttl_archive_seconds)
-        self._ttl = TtlRunner(engine, redis, defaults, term.epoch)
+        self._ttl = TtlRunner(engine, redis, providers.archives, defaults, term.epoch)
         self._gc = GcRunner(engine, providers, gc_rules, term.epoch)
 
     async def lead(self) -> None:

@@ -9,9 +9,11 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.bus import activity
+from codehub.coordinator.providers import Archives
 from codehub.domain.states import DesiredState, Operation, Phase
-from codehub.domain.ttl import TtlDefaults, expired
+from codehub.domain.ttl import Expiry, TtlDefaults, expired
 from codehub.domain.workspace import Workspace
+from codehub.storage.errors import StorageProblem
 from codehub.store import gate
 from codehub.store.leader import fence
 from codehub.store.rows import to_workspaces
@@ -21,9 +23,12 @@ log = structlog.get_logger(__name__)
 
 
 class TtlRunner:
-    def __init__(self, engine: AsyncEngine, redis: Redis, defaults: TtlDefaults, epoch: int) -> None:
+    def __init__(
+        self, engine: AsyncEngine, redis: Redis, archives: Archives, defaults: TtlDefaults, epoch: int
+    ) -> None:
         self._engine = engine
         self._redis = redis
+        self._archives = archives
         self._defaults = defaults
         self._epoch = epoch
 
@@ -34,15 +39,31 @@ class TtlRunner:
         except (RedisError, OSError) as error:
             log.warning("activity cannot be read: no TTL fires in this cycle", error=str(error))
             return
-        for workspace in await self._candidates():
-            expiry = expired(workspace, self._defaults, now)
-            if expiry is None:
+        due = [
+            (workspace, expiry)
+            for workspace in await self._candidates()
+            if (expiry := expired(workspace, self._defaults, now)) is not None
+        ]
+        archives_wait = await self._archives_wait(due)
+        for workspace, expiry in due:
+            if archives_wait and expiry.desired is DesiredState.ARCHIVED:
                 continue
             async with self._engine.begin() as conn:
                 await fence(conn, self._epoch)
                 done = await gate.expire(conn, workspace, expiry.desired, expiry.sentence)
             if done is not None:
                 log.info(expiry.sentence, workspace_id=workspace.id)
+
+    async def _archives_wait(self, due: list[tuple[Workspace, Expiry]]) -> bool:
+        """With the store down nothing is sent into an archive operation that can only fail."""
+        if all(expiry.desired is not DesiredState.ARCHIVED for _, expiry in due):
+            return False
+        try:
+            await self._archives.check()
+        except StorageProblem as error:
+            log.warning("the archive store does not answer: the archive TTL waits", error=str(error))
+            return True
+        return False
 
     async def _carry_activity(self, now: datetime) -> None:
         """Removed from Redis only after the commit, and only what was committed."""

@@ -49,7 +49,7 @@ async def test_activity_and_keep_until_hold_a_ttl_off(bench: Bench) -> None:
     await bench.until_phase(workspace_id, Phase.RUNNING)
     epoch = await take_office(bench)
     redis = Redis.from_url(bench.settings.redis_url)
-    runner = TtlRunner(bench.engine, redis, TtlDefaults(600, 600), epoch)
+    runner = TtlRunner(bench.engine, redis, bench.providers.archives, TtlDefaults(600, 600), epoch)
     later = datetime.now(UTC) + HOUR
 
     await activity.flush(redis, {workspace_id: later.timestamp() - 10})
@@ -72,9 +72,28 @@ async def test_unreadable_activity_is_unknown_not_idle(bench: Bench) -> None:
     await bench.until_phase(workspace_id, Phase.RUNNING)
     epoch = await take_office(bench)
     nowhere = Redis(unix_socket_path=str(bench.settings.data_dir / "no-redis.sock"))
-    runner = TtlRunner(bench.engine, nowhere, TtlDefaults(600, 600), epoch)
+    runner = TtlRunner(bench.engine, nowhere, bench.providers.archives, TtlDefaults(600, 600), epoch)
     await runner.tick(datetime.now(UTC) + HOUR)
     assert (await bench.get(workspace_id)).desired_state is DesiredState.RUNNING
+
+
+async def test_with_the_store_down_the_archive_ttl_waits_and_starts_still_work(bench: Bench) -> None:
+    store = bench.settings.data_dir / "archives"
+    store.rename(store.with_name("away"))
+    await bench.start(bench.with_settings(ttl_archive_seconds=1))
+    workspace_id = await bench.create()
+    await bench.until_phase(workspace_id, Phase.RUNNING)
+    await bench.reach(workspace_id, DesiredState.STANDBY)
+    epoch = await take_office(bench)
+    redis = Redis.from_url(bench.settings.redis_url)
+    runner = TtlRunner(bench.engine, redis, bench.providers.archives, TtlDefaults(600, 600), epoch)
+    later = datetime.now(UTC) + HOUR
+    await runner.tick(later)
+    assert (await bench.get(workspace_id)).desired_state is DesiredState.STANDBY
+    store.with_name("away").rename(store)
+    await runner.tick(later)
+    assert (await bench.get(workspace_id)).desired_state is DesiredState.ARCHIVED
+    await redis.aclose()
 
 
 async def test_a_late_runner_changes_nothing(bench: Bench) -> None:
@@ -83,7 +102,7 @@ async def test_a_late_runner_changes_nothing(bench: Bench) -> None:
     await bench.until_phase(workspace_id, Phase.RUNNING)
     epoch = await take_office(bench)
     redis = Redis.from_url(bench.settings.redis_url)
-    late = TtlRunner(bench.engine, redis, TtlDefaults(600, 600), epoch - 1)
+    late = TtlRunner(bench.engine, redis, bench.providers.archives, TtlDefaults(600, 600), epoch - 1)
     with pytest.raises(StaleLeader):
         await late.tick(datetime.now(UTC) + HOUR)
     assert (await bench.get(workspace_id)).desired_state is DesiredState.RUNNING
