@@ -29,9 +29,11 @@ _TERMINAL = re.compile(
 )
 _EDITOR = re.compile(
     rb"\$acceptModelChanged|\$acceptEditorPropertiesChanged|\$participateInSave|\$acceptModelSaved"
-    rb"|\$provideCompletionItems"
+    rb"|\$acceptDocumentsAndEditorsDelta|\$provideCompletionItems"
 )
 _PRESENCE = re.compile(rb"\$onDidChangeWindowActive.{0,16}?\[(true|false)", re.DOTALL)
+_EXTENSION_HOST: Final = b'"desiredConnectionType":2'
+"""The socket that reports presence: a window that has just loaded is active, and says only when that ends."""
 FORWARDED: Final = (b"/proxy/", b"/absproxy/")
 
 
@@ -52,11 +54,11 @@ class Recorder:
         if kind == "any" or head.is_navigation or not head.is_safe or target.startswith(FORWARDED):
             self.touch(workspace_id)
 
-    def inspectors(self, kind: Activity, workspace_id: str) -> "Inspectors":
+    def inspectors(self, kind: Activity, workspace_id: str, *, freshly_loaded: bool) -> "Inspectors":
         if not workspace_id:
             return Inspectors()
         if kind == "vscode":
-            inspector = VsCodeInspector(self, workspace_id)
+            inspector = VsCodeInspector(self, workspace_id, freshly_loaded=freshly_loaded)
             self._watched.add(inspector)
             return Inspectors(FrameReader(inspector.message, CAPTURE), vscode=inspector)
 
@@ -102,8 +104,9 @@ class VsCodeInspector:
     or an extension that edits, sends the same ones. The terminal counts always, its output included.
     """
 
-    def __init__(self, recorder: Recorder, workspace_id: str) -> None:
+    def __init__(self, recorder: Recorder, workspace_id: str, *, freshly_loaded: bool) -> None:
         self.workspace_id = workspace_id
+        self._freshly_loaded = freshly_loaded
         self._recorder = recorder
         self._present: bool | None = None
         self._sign_at = 0.0
@@ -114,6 +117,10 @@ class VsCodeInspector:
             return
         data = self._tail + payload
         self._tail = data[-_TAIL:]
+        if self._freshly_loaded and _EXTENSION_HOST in data:
+            self._freshly_loaded = False
+            self._present = True
+            self._sign()
         for found in _PRESENCE.finditer(data):
             self._present = found[1] == b"true"
             if self._present:

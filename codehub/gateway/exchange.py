@@ -33,6 +33,8 @@ class Relay:
     session_hash: bytes = b""
     """By whose leave; the connection ends with that session."""
     activity: Activity = "any"
+    freshly_loaded: bool = False
+    """A VS Code window's own first connection, not one made again after the network came back."""
     is_stream: bool = False
     """An event stream of the platform: it has no end of its own."""
 
@@ -222,7 +224,9 @@ class Exchange:
         self._client.transport.write(
             response_for_client(head, from_workspace=bool(self.relay.workspace_id), close=False)
         )
-        inspectors = self._client.gateway.recorder.inspectors(self.relay.activity, self.relay.workspace_id)
+        inspectors = self._client.gateway.recorder.inspectors(
+            self.relay.activity, self.relay.workspace_id, freshly_loaded=self.relay.freshly_loaded
+        )
         tunnel = Tunnel(self._client, connection, inspectors)
         connection.user = tunnel
         self._client.tunnel_begins(tunnel)

@@ -230,7 +230,8 @@ class Router:
         )
         if kind == "vscode" and visit.target.startswith(FORWARDED):
             kind = "any"  # what listens on a forwarded port is not VS Code
-        return Relay(route.upstream, wire, route.workspace_id, visit.session_hash, kind)
+        fresh = b"reconnection=false" in visit.target
+        return Relay(route.upstream, wire, route.workspace_id, visit.session_hash, kind, fresh)
 
     def _forwarding(self, head: RequestHead, peer: str) -> Forwarding:
         client = peer.encode()

@@ -1,6 +1,8 @@
 """WebSockets, and everything that stays open until its leave is withdrawn."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 from websockets.asyncio.client import connect
@@ -36,13 +38,19 @@ class Echo:
             self.open -= 1
 
 
-@pytest.fixture
-async def echo(origin: World) -> Echo:
-    await origin.ide.stop()
-    origin.ide.path.unlink(missing_ok=True)
+@asynccontextmanager
+async def echoing(made: World) -> AsyncIterator[Echo]:
+    await made.ide.stop()
+    made.ide.path.unlink(missing_ok=True)
     server = Echo()
-    await unix_serve(server, str(origin.ide.path), max_size=None)
-    return server
+    async with unix_serve(server, str(made.ide.path), max_size=None):
+        yield server
+
+
+@pytest.fixture
+async def echo(origin: World) -> AsyncIterator[Echo]:
+    async with echoing(origin) as server:
+        yield server
 
 
 def dial(made: World, **options: object) -> connect:
@@ -217,10 +225,7 @@ async def test_requests_of_an_ide_that_is_not_vscode_are_activity(origin: World)
 
 
 async def test_draining_closes_tunnels() -> None:
-    async with world() as made:
-        await made.ide.stop()
-        made.ide.path.unlink(missing_ok=True)
-        await unix_serve(Echo(), str(made.ide.path))
-        socket = await dial(made)
-    with pytest.raises(ConnectionClosed):
-        await asyncio.wait_for(socket.recv(), 2)
+    async with world() as made, echoing(made), dial(made) as socket:
+        await made.gateway._drain()
+        with pytest.raises(ConnectionClosed):
+            await asyncio.wait_for(socket.recv(), 2)

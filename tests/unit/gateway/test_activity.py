@@ -51,7 +51,7 @@ def channel_call(channel: bytes, method: bytes) -> bytes:
 def sees(*messages: bytes) -> bool:
     """Whether the last message alone counts as activity."""
     recorder = Recorder()
-    reader = recorder.inspectors("vscode", WORKSPACE).from_client
+    reader = recorder.inspectors("vscode", WORKSPACE, freshly_loaded=False).from_client
     assert reader is not None
     for item in messages[:-1]:
         reader.feed(frame(item))
@@ -117,7 +117,7 @@ def test_presence_counts_at_every_flush_until_it_ends_or_is_no_longer_believed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     recorder = Recorder()
-    inspectors = recorder.inspectors("vscode", WORKSPACE)
+    inspectors = recorder.inspectors("vscode", WORKSPACE, freshly_loaded=False)
     assert inspectors.from_client is not None
     inspectors.from_client.feed(frame(PRESENT))
     assert recorder.collect()
@@ -151,7 +151,7 @@ def test_frames_are_found_however_the_stream_is_cut() -> None:
 
 def test_another_ide_counts_by_its_data_frames_alone() -> None:
     recorder = Recorder()
-    inspectors = recorder.inspectors("any", WORKSPACE)
+    inspectors = recorder.inspectors("any", WORKSPACE, freshly_loaded=False)
     assert inspectors.from_client is not None and inspectors.from_upstream is not None
     inspectors.from_client.feed(frame(b"ping", opcode=9))
     inspectors.from_upstream.feed(frame(b"pong", opcode=10, masked=False))
@@ -167,3 +167,15 @@ def test_what_could_not_be_flushed_is_kept_and_never_goes_back() -> None:
     recorder.touch(WORKSPACE)
     recorder.give_back({WORKSPACE: 1.0, "other": 2.0})
     assert recorder.collect()[WORKSPACE] >= seen[WORKSPACE]
+
+
+def test_a_window_that_has_just_loaded_is_present_until_it_says_otherwise() -> None:
+    hello = message(b'{"type":"connectionType","desiredConnectionType":2}', kind=2)
+    for fresh in (True, False):
+        recorder = Recorder()
+        reader = recorder.inspectors("vscode", WORKSPACE, freshly_loaded=fresh).from_client
+        assert reader is not None
+        reader.feed(frame(hello))
+        assert bool(recorder.collect()) is fresh
+        reader.feed(frame(AWAY))
+        assert not recorder.collect()
