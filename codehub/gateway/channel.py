@@ -62,4 +62,4 @@ class PushChannel:
                 self._watch.route_changed(str(told["id"]))
         except (ValueError, KeyError, TypeError):
             logger.warning("a notification is unreadable", channel=channel)
-            self._watch.regained()
+            self._watch.unreadable()

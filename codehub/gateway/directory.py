@@ -4,6 +4,7 @@ What is in memory counts only while the push channel that invalidates it has ans
 an invalidation overtakes is made again, so that nothing older than the last push is ever remembered.
 """
 
+import math
 import time
 from collections.abc import Awaitable, Callable
 from enum import Enum
@@ -101,7 +102,7 @@ class Directory:
         self.source = source
         self._visitors: _Cache[bytes, Visitor] = _Cache(source.visitor)
         self._routes: _Cache[str, Route] = _Cache(source.route)
-        self._answered_at = -FRESH_SECONDS
+        self._answered_at = -math.inf
 
     @property
     def fresh(self) -> bool:
@@ -109,6 +110,9 @@ class Directory:
 
     def channel_answered(self) -> None:
         self._answered_at = time.monotonic()
+
+    def channel_lost(self) -> None:
+        self._answered_at = -math.inf
 
     def visitor(self, id_hash: bytes) -> Visitor | Unknown | None:
         return self._visitors.known.get(id_hash, UNKNOWN) if self.fresh else UNKNOWN

@@ -24,6 +24,7 @@ class Watch:
         self._live = live
         self._drop_upstream = drop_upstream
         self._checks: set[asyncio.Task[None]] = set()
+        self._recheck: asyncio.TimerHandle | None = None
 
     def answered(self) -> None:
         """The channel is alive: what is in memory counts, and sessions that ran out meanwhile end."""
@@ -35,12 +36,22 @@ class Watch:
                 self._live.revoke_session(id_hash)
 
     def lost(self) -> None:
+        self._directory.channel_lost()
         self._directory.forget_all()
 
     def regained(self) -> None:
         """Pushes may have been missed: nothing in memory counts, and everything open is looked at again."""
         self._directory.forget_all()
         self._directory.channel_answered()
+        self._check_everything()
+
+    def unreadable(self) -> None:
+        """A push that says nothing may mean anything."""
+        self._directory.forget_all()
+        self._check_everything()
+
+    def _check_everything(self) -> None:
+        self._recheck = None
         for id_hash in self._live.sessions():
             self._start(self._check_session(id_hash))
         for workspace_id in self._live.workspaces():
@@ -65,6 +76,8 @@ class Watch:
             self._start(self._check_workspace(workspace_id))
 
     async def close(self) -> None:
+        if self._recheck is not None:
+            self._recheck.cancel()
         for task in self._checks:
             task.cancel()
         await asyncio.gather(*self._checks, return_exceptions=True)
@@ -92,4 +105,5 @@ class Watch:
         self._checks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.warning("open connections could not be checked", error=str(error))
-            task.get_loop().call_later(RETRY_SECONDS, self.regained)
+            if self._recheck is None:
+                self._recheck = task.get_loop().call_later(RETRY_SECONDS, self._check_everything)

@@ -10,6 +10,7 @@ from websockets.asyncio.server import ServerConnection, unix_serve
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from codehub.domain.states import Phase
+from codehub.store.routes import Visitor
 from tests.integration.gateway.harness import MINE, SESSION, World, hash_of, header, status, until, world
 
 UPGRADE = (
@@ -170,6 +171,26 @@ async def test_what_was_missed_while_the_push_channel_was_away_is_made_up_for(
         origin.gateway.watch.regained()
         with pytest.raises(ConnectionClosed):
             await asyncio.wait_for(socket.recv(), 2)
+
+
+async def test_a_check_that_fails_is_made_again(origin: World, echo: Echo) -> None:
+    ask, tries = origin.gateway.directory._visitors._ask, 0
+
+    async def away_once(id_hash: bytes) -> Visitor | None:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise OSError("the database is away")
+        return await ask(id_hash)
+
+    async with dial(origin) as socket:
+        origin.gateway.watch.lost()
+        origin.gateway.directory._visitors._ask = away_once
+        del origin.facts.visitors[hash_of(SESSION)]
+        origin.gateway.watch.regained()
+        with pytest.raises(ConnectionClosed):
+            await asyncio.wait_for(socket.recv(), 5)
+        assert tries == 2
 
 
 async def test_an_event_stream_ends_with_its_session(origin: World) -> None:
