@@ -10,7 +10,7 @@ from pathlib import Path
 from string import Template
 from typing import Final
 
-from codehub.domain.states import ErrorReason, Operation
+from codehub.domain.states import DesiredState, ErrorReason, Operation
 from codehub.domain.workspace import Workspace
 from codehub.gateway.config import Origins
 from codehub.gateway.cookies import cookie_values
@@ -92,15 +92,20 @@ class Pages:
         empty = Action(page.say("lost.empty"), "POST", recover, {"from": "empty"}, primary=False)
         return self._reply(502, page, details=details, actions=[empty])
 
-    def over_the_limit(self, head: RequestHead, why: str, running: Iterable[Workspace]) -> Reply:
+    def over_the_limit(self, head: RequestHead, why: str, running: list[Workspace]) -> Reply:
         page = _Page(head, "limit")
+        going = [item for item in running if item.desired_state is not DesiredState.RUNNING]
+        staying = [item for item in running if item.desired_state is DesiredState.RUNNING]
         rows = [
+            f"<li><span>{escape(item.name)}</span>{escape(page.say('limit.going'))}</li>" for item in going
+        ]
+        rows += [
             _row(item.name, Action(page.say("limit.stop"), "PATCH", _api(item), {"desired_state": "STANDBY"}))
-            for item in running
+            for item in staying
         ]
         page.message = page.say("limit.message" if rows else "limit.others")
         details = f'<p class="soft">{escape(why)}</p>{_list(rows)}'
-        return self._reply(502, page, details=details, again=True)
+        return self._reply(502, page, details=details, data={"reload": bool(going)}, again=True)
 
     def missing(self, head: RequestHead) -> Reply:
         return self._reply(404, _Page(head, "missing"))

@@ -74,12 +74,13 @@ async def find_situation(conn: AsyncConnection, workspace_id: str) -> Situation 
 
 
 async def running_workspaces(conn: AsyncConnection, owner_id: str) -> list[Workspace]:
-    """The owner's workspaces that run or want to: one of these has to stop before another can start."""
+    """The owner's workspaces that run, want to, or are not gone yet: one has to make room for another."""
     owned = await workspace_reads.list_all(conn, Selection(owner_id))
     return [
         item.workspace
         for item in owned
         if item.workspace.phase is Phase.RUNNING
+        or item.workspace.operation is Operation.STOPPING
         or (item.workspace.desired_state is DesiredState.RUNNING and item.workspace.phase is not Phase.ERROR)
     ]
 

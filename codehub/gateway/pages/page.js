@@ -62,3 +62,4 @@ async function watch() {
 }
 
 if (data.poll) setTimeout(watch, 500);
+if (data.reload) setTimeout(() => location.reload(), 2000);

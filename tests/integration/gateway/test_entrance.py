@@ -250,12 +250,21 @@ async def test_an_operation_under_way_loads_and_does_not_wake(origin: World) -> 
 async def test_over_the_limit_one_chooses_what_to_stop(origin: World) -> None:
     origin.set_phase(MINE, Phase.STANDBY)
     origin.facts.wake_problem = RunningLimitExceeded("You already run 2 of 2.")
-    origin.facts.runs = [a_workspace(THEIRS, Phase.RUNNING, name="other & more")]
+    other = a_workspace(THEIRS, Phase.RUNNING, name="other & more", desired_state=DesiredState.RUNNING)
+    origin.facts.runs = [other]
     head, body = await origin.ask(origin.entrance())
     assert status(head) == 502
     assert (
         b"other &amp; more" in body and f"/api/v1/workspaces/{THEIRS}".encode() in body and b">Stop<" in body
     )
+
+
+async def test_a_workspace_that_is_stopping_makes_room_by_itself(origin: World) -> None:
+    origin.set_phase(MINE, Phase.STANDBY)
+    origin.facts.wake_problem = RunningLimitExceeded("You already run 1 of 1.")
+    origin.facts.runs = [a_workspace(THEIRS, Phase.STANDBY, operation=Operation.STOPPING)]
+    _, body = await origin.ask(origin.entrance())
+    assert b'"reload": true' in body and b">Stop<" not in body
 
 
 async def test_a_wake_that_comes_too_early_or_too_late(origin: World) -> None:
