@@ -22,7 +22,7 @@ from codehub.domain.states import ErrorReason
 from codehub.domain.workspace import Workspace
 from codehub.runtimes.base import RuntimeFailure, WorkloadSpec
 from codehub.runtimes.base import Unobservable as RuntimeUnobservable
-from codehub.storage.errors import StaleEpoch, StorageProblem, VolumeBusy
+from codehub.storage.errors import JobIsRunning, StaleEpoch, StorageProblem, VolumeBusy
 from codehub.storage.jobspec import ArchiveJob, DeleteJob, EmptyArchiveJob, JobSpec, RestoreJob
 from codehub.store.leader import StaleLeader
 
@@ -61,6 +61,9 @@ class Actor:
         except StaleEpoch as error:
             raise StaleLeader from error
         except VolumeBusy as error:
+            raise NotNow(error.message) from error
+        except JobIsRunning as error:
+            # Counted as a failure, it would be the next attempt's job that is looked at, and this one lost.
             raise NotNow(error.message) from error
         except StorageProblem as error:
             raise EffectFailed(error.reason, error.message) from error

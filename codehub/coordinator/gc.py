@@ -6,7 +6,7 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from codehub.coordinator.providers import Providers
-from codehub.domain.gc import GcRules, Stored, Sweep, sweep
+from codehub.domain.gc import GcRules, Stored, Sweep, protection, sweep
 from codehub.domain.observation import JobState
 from codehub.runtimes.base import RuntimeFailure
 from codehub.runtimes.base import Unobservable as RuntimeUnobservable
@@ -67,18 +67,25 @@ class GcRunner:
         freed = 0
         for item in found.remove:
             try:
-                await self._providers.archives.remove(item.key)
+                freed += await self._remove_one(item, found.present, now)
             except StorageProblem as error:
                 log.warning("an orphaned archive could not be removed", key=item.key, error=str(error))
-                continue
-            async with self._engine.begin() as conn:
-                await fence(conn, self._epoch)
-                await records.mark_removed(conn, item.key, now)
-            freed += item.bytes
-            log.info("an orphaned archive was removed", key=item.key, bytes=item.bytes)
         if freed:
             log.info("GC freed space", bytes=freed, archives=len(found.remove))
         return freed
+
+    async def _remove_one(self, item: Stored, present: frozenset[str], now: datetime) -> int:
+        """Asked once more with its workspace's row locked, so that nothing can begin to need it meanwhile."""
+        async with self._engine.begin() as conn:
+            await fence(conn, self._epoch)
+            holder = (await records.holders(conn, now, item.workspace_id)).get(item.workspace_id)
+            if reason := protection(item, holder, present):
+                log.info("an archive is needed after all", key=item.key, reason=reason)
+                return 0
+            await self._providers.archives.remove(item.key)
+            await records.mark_removed(conn, item.key, now)
+        log.info("an orphaned archive was removed", key=item.key, bytes=item.bytes)
+        return item.bytes
 
     async def _purge(self, now: datetime) -> None:
         """purged_at is committed first: from then on nothing of the workspace is promised any more."""

@@ -5,10 +5,12 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from codehub.coordinator.providers import Providers
+from codehub.domain.attempt import current_deletion_job_id, current_job_id
 from codehub.domain.observation import (
     UNLOOKED,
     ArchiveFact,
     ContainerFact,
+    JobFact,
     Observation,
     Unknown,
     Unlooked,
@@ -17,7 +19,6 @@ from codehub.domain.observation import (
 from codehub.domain.observe import silent_since
 from codehub.domain.plan import looks_at_archive
 from codehub.domain.states import Operation
-from codehub.domain.steps import current_deletion_job_id, current_job_id
 from codehub.domain.wishes import archive_op_id_of
 from codehub.domain.workspace import Workspace
 from codehub.runtimes.base import Unobservable as RuntimeUnobservable
@@ -49,19 +50,23 @@ class Observer:
         self._memory = memory
 
     async def look(self, workspace: Workspace, at: datetime) -> Observation:
-        """Look at everything of one workspace that matters now."""
-        look = self._with_memory(
+        """Look at everything of one workspace that matters now.
+
+        Jobs come first: one that ends meanwhile is then seen running beside its result, never done without.
+        """
+        job, deletion, ours = await self._jobs(workspace)
+        return self._with_memory(
             workspace,
             Observation(
                 at=at,
                 container=await self._container(workspace.id),
                 volume=await self._volume(workspace.home_store_key),
                 archive=await self._archive(workspace),
+                job=job,
+                deletion=deletion,
+                job_is_ours=ours,
             ),
         )
-        if workspace.operation is Operation.NONE:
-            return look
-        return await self._with_jobs(workspace, look)
 
     async def look_at_all(self, workspaces: list[Workspace], at: datetime) -> dict[str, Observation]:
         """Look at all containers and volumes, in one call each."""
@@ -87,12 +92,15 @@ class Observer:
             first_look=workspace.id not in self._memory.seen,
         )
 
-    async def _with_jobs(self, workspace: Workspace, look: Observation) -> Observation:
+    async def _jobs(self, workspace: Workspace) -> tuple[JobFact | None, JobFact | None, bool]:
+        """The jobs of the present attempt, and whether this controller started the latest."""
+        if workspace.operation is Operation.NONE:
+            return None, None, True
         name, deletion_name = current_job_id(workspace), current_deletion_job_id(workspace)
         job = await self._providers.jobs.status(name)
         deletion = await self._providers.jobs.status(deletion_name)
         latest = name if deletion is None else deletion_name
-        return replace(look, job=job, deletion=deletion, job_is_ours=latest in self._memory.started_jobs)
+        return job, deletion, latest in self._memory.started_jobs
 
     async def _container(self, workspace_id: str) -> ContainerFact | Unknown | None:
         try:

@@ -45,6 +45,8 @@ class Sweep:
     remove: tuple[Stored, ...]
     first_seen: Mapping[str, datetime]
     alarm: str | None
+    present: frozenset[str]
+    """Every key that was listed."""
 
 
 def protection(stored: Stored, holder: Holder | None, present: Collection[str]) -> str | None:
@@ -78,12 +80,12 @@ def sweep(
     now: datetime,
 ) -> Sweep:
     """What to remove now, and which orphans to remember."""
-    present = {item.key for item in listed}
+    present = frozenset(item.key for item in listed)
     orphans = [item for item in listed if protection(item, holders.get(item.workspace_id), present) is None]
     seen = {item.key: first_seen.get(item.key, now) for item in orphans}
     due = tuple(item for item in orphans if now - seen[item.key] >= _grace(item, holders, rules))
     alarm = _alarm(len(listed), orphans, holders)
-    return Sweep(() if alarm else due, seen, alarm)
+    return Sweep(() if alarm else due, seen, alarm, present)
 
 
 def purgeable(deleted_at: datetime, rules: GcRules, now: datetime) -> bool:

@@ -3,8 +3,6 @@
 from dataclasses import replace
 from datetime import datetime
 
-from codehub.domain.attempt import current_deletion_job_id as current_deletion_job_id
-from codehub.domain.attempt import current_job_id as current_job_id
 from codehub.domain.attempt import end_after_job, running_job_id
 from codehub.domain.conditions import holds
 from codehub.domain.decision import Context, Decision, Event, ended, failed, forgiven

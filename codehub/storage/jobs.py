@@ -13,7 +13,7 @@ from pathlib import Path
 import codehub
 from codehub.domain.observation import JobFact, JobState
 from codehub.storage.durable import fsync_path, make_directory, write_durably
-from codehub.storage.errors import JobIsRunning, StorageProblem
+from codehub.storage.errors import JobIsRunning
 from codehub.storage.job import LOCK, LOCK_VARIABLE, SPEC
 from codehub.storage.jobspec import JobSpec, dump_spec
 from codehub.storage.layout import checked_name
@@ -130,7 +130,7 @@ def _cancel(directory: Path) -> None:
     deadline = time.monotonic() + _KILL_WAIT
     while is_locked(directory / LOCK):
         if time.monotonic() > deadline:
-            raise StorageProblem(f"job {directory.name} does not end: is a disk hanging?")
+            raise JobIsRunning(f"job {directory.name} does not end: is a disk hanging?")
         for pid in _processes_of(directory):
             _kill(pid, directory)
         time.sleep(_KILL_PAUSE)

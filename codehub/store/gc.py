@@ -14,18 +14,17 @@ from codehub.store.rows import to_workspaces
 from codehub.store.tables import archives, gc_orphans, workspaces
 
 
-async def holders(conn: AsyncConnection, now: datetime) -> dict[str, Holder]:
-    """What every workspace protects."""
-    kept_rows = await conn.execute(
-        select(archives.c.workspace_id, archives.c.archive_key).where(archives.c.kept_until > now)
-    )
+async def holders(conn: AsyncConnection, now: datetime, workspace_id: str | None = None) -> dict[str, Holder]:
+    """What every workspace, or one of them, protects."""
+    c, a = workspaces.c, archives.c
+    kept_query = select(a.workspace_id, a.archive_key).where(a.kept_until > now)
+    query = select(c.id, c.archive_key, c.archive_op_id, c.phase, c.deleted_at, c.purged_at)
+    if workspace_id is not None:
+        kept_query = kept_query.where(a.workspace_id == workspace_id)
+        query = query.where(c.id == workspace_id).with_for_update()
     kept: dict[str, set[str]] = {}
-    for row in kept_rows:
+    for row in await conn.execute(kept_query):
         kept.setdefault(row.workspace_id, set()).add(row.archive_key)
-    c = workspaces.c
-    rows = await conn.execute(
-        select(c.id, c.archive_key, c.archive_op_id, c.phase, c.deleted_at, c.purged_at)
-    )
     return {
         row.id: Holder(
             archive_key=row.archive_key,
@@ -35,7 +34,7 @@ async def holders(conn: AsyncConnection, now: datetime) -> dict[str, Holder]:
             purged_at=row.purged_at,
             kept=frozenset(kept.get(row.id, ())),
         )
-        for row in rows
+        for row in await conn.execute(query)
     }
 
 
