@@ -1,0 +1,1 @@
+"""Measurements, each beside a peer in one run on one machine: `make bench`."""

@@ -1,0 +1,1 @@
+"""The gateway beside configurable-http-proxy and nginx."""

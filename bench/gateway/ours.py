@@ -1,0 +1,65 @@
+"""CodeHub's own gateway as it runs in production, with two workspaces whose containers are the upstreams."""
+
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Final
+
+from sqlalchemy import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+from ulid import ULID
+
+from codehub.domain.states import DesiredState, Phase
+from codehub.store import accounts, installation
+from codehub.store.engine import create_engine
+from codehub.store.sessions import open_session
+from codehub.store.tables import workspaces
+from tests.services import Services, run
+
+HTTP_WORKSPACE: Final = f"{'http':0>26}"
+WS_WORKSPACE: Final = f"{'ws':0>26}"
+PORT: Final = 9305
+
+
+def prepare(services: Services, upstreams: Mapping[str, str]) -> tuple[dict[str, str], str]:
+    """The gateway's environment, and the cookie of a signed-in owner of the workspaces."""
+    database_url = run(services.migrated_database())
+    session_id = run(_settle(database_url, upstreams))
+    environment = {
+        "PATH": os.environ["PATH"],
+        "DATABASE_URL": database_url,
+        "REDIS_URL": services.redis.url,
+        "CODEHUB_DATA_DIR": str(services.data_dir),
+        "HOST": "127.0.0.1",
+        "PORT": str(PORT),
+        "PUBLIC_BASE_URL": f"http://127.0.0.1:{PORT}",
+        "APPS_DOMAIN": "",
+        "GATEWAY_WORKERS": "1",
+    }
+    return environment, f"session={session_id}"
+
+
+async def _settle(database_url: str, upstreams: Mapping[str, str]) -> str:
+    engine = create_engine(database_url)
+    try:
+        await installation.ensure(engine, str(ULID()).lower())
+        owner = await accounts.create_account(engine, "bench", "bench-password")
+        async with engine.begin() as conn:
+            for workspace_id, upstream in upstreams.items():
+                await _insert_running(conn, owner.id, workspace_id, upstream)
+            return await open_session(conn, owner.id, datetime.now(UTC))
+    finally:
+        await engine.dispose()
+
+
+async def _insert_running(conn: AsyncConnection, owner_id: str, workspace_id: str, upstream: str) -> None:
+    now = datetime.now(UTC)
+    await conn.execute(
+        insert(workspaces).values(
+            id=workspace_id, owner_id=owner_id, name=workspace_id, image_ref="bench",
+            instance_backend="process", storage_backend="local-dir",
+            home_store_key=f"users/{owner_id}/workspaces/{workspace_id}/home",
+            desired_state=DesiredState.RUNNING, phase=Phase.RUNNING, phase_changed_at=now, conditions={},
+            upstream=upstream, last_access_at=now, created_at=now, updated_at=now,
+        )
+    )  # fmt: skip
