@@ -18,18 +18,19 @@ LOCK = Path("/tmp/codehub-bench.lock")
 @dataclass(frozen=True)
 class Scale:
     rounds: int
+    starts: int
     seconds: int
     tree: float
     patience: float
 
 
-FULL = Scale(rounds=5, seconds=6, tree=1.0, patience=600)
-QUICK = Scale(rounds=1, seconds=1, tree=0.02, patience=0)
+FULL = Scale(rounds=3, starts=7, seconds=6, tree=1.0, patience=600)
+QUICK = Scale(rounds=1, starts=1, seconds=1, tree=0.02, patience=0)
 
 PARTS: dict[str, Callable[[Path, machine.Quiet, Scale], None]] = {
     "gateway": lambda place, quiet, scale: gateway.measure(place, quiet, scale.rounds, scale.seconds),
     "archives": lambda place, quiet, scale: archives.measure(place, quiet, scale.rounds, scale.tree),
-    "start": lambda place, quiet, scale: start.measure(place, quiet, scale.rounds),
+    "start": lambda place, quiet, scale: start.measure(place, quiet, scale.starts),
 }
 
 

@@ -26,7 +26,7 @@ from codehub.storage.volumes import LocalVolumes
 from tests.trees import tree_hash
 
 EPOCH: Final = 1
-NEEDED_BYTES: Final = 30 << 30
+NEEDED_BYTES: Final = 20 << 30
 TIMEOUT: Final = 600.0
 HEADER = (
     "way",
