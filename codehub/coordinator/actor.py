@@ -14,6 +14,7 @@ from codehub.domain.effects import (
     Effect,
     Provision,
     RestoreHome,
+    SetHomeAside,
     StartContainer,
 )
 from codehub.domain.errors import Failure
@@ -83,6 +84,10 @@ class Actor:
                 await self._start(workspace, effect)
             case DeleteContainer():
                 await self._providers.runtime.delete(workspace.id)
+            case SetHomeAside():
+                await self._providers.volumes.set_aside(
+                    workspace.home_store_key, effect.generation, self._epoch
+                )
             case CancelJob():
                 await self._providers.jobs.cancel(effect.job_id)
             case ArchiveHome() | DeleteVolume():

@@ -119,7 +119,10 @@ def failed(workspace: Workspace, failure: Failure, context: Context) -> Decision
 
 
 def _failed_in_error(workspace: Workspace, failure: Failure, context: Context) -> Decision:
-    """A deleted workspace in ERROR that could not lose its container: the first cause stays on record."""
+    """The first cause stays on record: a deletion could not take the container, or a recovery not begin."""
+    if workspace.operation is Operation.NONE:
+        words = f"The recovery failed; ask for it again when this is mended: {failure.message}"
+        return Decision(words, workspace, Event.FAILED, consume=True)
     later = context.now + context.rules.retry.backoff
     words = f"{workspace.operation} failed and will be tried again: {failure.message}"
     return Decision(words, replace(ended(workspace), next_retry_at=later), Event.FAILED)

@@ -52,6 +52,13 @@ class DeleteVolume:
 
 
 @dataclass(frozen=True)
+class SetHomeAside:
+    """Keep a home of another generation under another name: its owner has chosen what takes its place."""
+
+    generation: Generation
+
+
+@dataclass(frozen=True)
 class CancelJob:
     job_id: str
 
@@ -64,6 +71,7 @@ Effect = (
     | ArchiveEmpty
     | RestoreHome
     | DeleteVolume
+    | SetHomeAside
     | CancelJob
 )
 

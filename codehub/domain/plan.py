@@ -4,11 +4,12 @@ from dataclasses import replace
 
 from codehub.domain.conditions import holds
 from codehub.domain.decision import Context, Decision, Event, ended, failed, forgiven, settle
+from codehub.domain.effects import SetHomeAside
 from codehub.domain.errors import STABLE_AFTER, Failure, is_terminal
 from codehub.domain.judge import level_of
 from codehub.domain.losses import archive_loss, home_loss
 from codehub.domain.observation import Observation, Unknown
-from codehub.domain.observe import VANISHED, observed
+from codehub.domain.observe import VANISHED, observed, volume_generation
 from codehub.domain.states import ConditionName, DesiredState, ErrorReason, Level, Operation
 from codehub.domain.steps import step
 from codehub.domain.wishes import archive_key
@@ -72,7 +73,7 @@ def looks_at_archive(workspace: Workspace) -> bool:
 
 def _at_rest(workspace: Workspace, look: Observation, context: Context) -> Decision:
     if workspace.request is not None:
-        return _requested(workspace, workspace.request)
+        return _requested(workspace, workspace.request, look)
     if is_terminal(workspace.error_reason):
         return _in_error(workspace, look, context)
     lost = home_loss(workspace) or archive_loss(workspace)
@@ -88,17 +89,21 @@ def _at_rest(workspace: Workspace, look: Observation, context: Context) -> Decis
     return _claim(workspace, wanted_operation(workspace), context)
 
 
-def _requested(workspace: Workspace, request: Request) -> Decision:
+def _requested(workspace: Workspace, request: Request, look: Observation) -> Decision:
     """Consume a recover, or a cancel that came after its operation had ended."""
     if request.kind is RequestKind.CANCEL:
         return _cancelled_late(workspace)
     volume = workspace.conditions[ConditionName.VOLUME_READY]
     if request.source is not None and volume.reason == "Unobservable":
         return Decision("The recovery waits until the volume can be looked at: it may be there.", workspace)
-    after = forgiven(workspace)
-    words = "Recovered: judging anew from what is there."
     lost = not holds(workspace.conditions, ConditionName.VOLUME_READY)
     replaced = request.source is not None and lost
+    foreign = volume_generation(look)
+    if replaced and foreign is not None:
+        words = f"The recovery sets aside the home of operation {foreign.op_id}, which is kept."
+        return Decision(words, workspace, effect=SetHomeAside(foreign))
+    after = forgiven(workspace)
+    words = "Recovered: judging anew from what is there."
     if replaced and request.source is RecoverSource.ARCHIVE and request.archive_op_id is not None:
         after = _forget_home(after, archive_key(workspace.id, request.archive_op_id))
         words = f"Recovered: restoring the archive {after.archive_key}."

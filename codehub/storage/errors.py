@@ -2,6 +2,7 @@
 
 import errno
 
+from codehub.domain.observation import Generation
 from codehub.domain.states import ErrorReason
 
 
@@ -44,6 +45,13 @@ class StaleEpoch(StorageProblem):
 
 class GenerationMismatch(StorageProblem):
     """The home that is there is of another generation than the one that was meant."""
+
+    @classmethod
+    def found(cls, generation: Generation) -> "GenerationMismatch":
+        return cls(
+            f"a home of operation {generation.op_id} is already there and is left alone; a recovery from an "
+            "archive, or with an empty home, sets it aside"
+        )
 
 
 class NoSpace(StorageProblem):

@@ -104,7 +104,7 @@ class WorkspaceDirectory:
         fsync_path(self.path)
 
     def set_aside(self, op_id: str) -> Path:
-        """Keep a home that is not ready under another name; nobody knows what it is worth."""
+        """Keep a home that is not the workspace's under another name; nobody knows what it is worth."""
         return self._move_home(f".aside-{checked_name(op_id)}")
 
     def condemn(self, generation: Generation) -> Path:

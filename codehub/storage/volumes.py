@@ -61,6 +61,10 @@ class LocalVolumes:
         """Make an empty home of this generation where there is none."""
         await asyncio.to_thread(self._provision, self._directory(key), generation, epoch, uid)
 
+    async def set_aside(self, key: str, generation: Generation, epoch: int) -> None:
+        """Keep the home of this generation under another name, and make room for another one."""
+        await asyncio.to_thread(self._set_aside, self._directory(key), generation, epoch)
+
     def _directory(self, key: str) -> WorkspaceDirectory:
         return WorkspaceDirectory.of_key(self._root, key)
 
@@ -100,9 +104,21 @@ class LocalVolumes:
                     directory.set_aside(generation.op_id)
                     _make_home(directory, generation, uid)
                 elif fact.generation != generation:
-                    raise GenerationMismatch(f"a home of operation {fact.generation.op_id} is already there")
+                    raise GenerationMismatch.found(fact.generation)
         except OSError as error:
             raise from_os(error, f"cannot make the home of workspace {directory.workspace_id}") from error
+
+    def _set_aside(self, directory: WorkspaceDirectory, generation: Generation, epoch: int) -> None:
+        try:
+            with held(directory, self._installation_id, epoch):
+                fact = directory.look()
+                if fact is None:
+                    return
+                if fact.generation != generation:
+                    raise GenerationMismatch("another home has taken the place of the one to set aside")
+                directory.set_aside(generation.op_id)
+        except OSError as error:
+            raise from_os(error, f"cannot set aside the home of {directory.workspace_id}") from error
 
 
 def _make_home(directory: WorkspaceDirectory, generation: Generation, uid: int | None) -> None:

@@ -139,7 +139,7 @@ def _restore(spec: RestoreJob, directory: WorkspaceDirectory, bench: Bench) -> D
     if there is not None and there.generation is not None:
         if there.generation.op_id == spec.op_id:
             return Done("the home was already restored")
-        raise GenerationMismatch(f"a home of operation {there.generation.op_id} is there; it is left alone")
+        raise GenerationMismatch.found(there.generation)
     # Whoever made them is dead, since the lock is ours.
     for leftover in directory.leftovers("staging"):
         remove_tree(leftover, bench.locks)

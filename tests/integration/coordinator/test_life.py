@@ -2,6 +2,8 @@
 
 import shutil
 
+import pytest
+
 from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
 from codehub.domain.workspace import RecoverSource
 from codehub.store import gate
@@ -119,6 +121,29 @@ async def test_a_lost_home_is_never_papered_over(bench: Bench) -> None:
         await gate.recover(conn, workspace_id, actor="u1", limits=LIMITS, source=source)
     await bench.until_phase(workspace_id, Phase.STANDBY)
     assert tree_hash(home) == before
+
+
+@pytest.mark.parametrize("source", RecoverSource)
+async def test_a_foreign_home_is_set_aside_when_the_owner_has_chosen(
+    bench: Bench, source: RecoverSource
+) -> None:
+    await bench.start()
+    workspace_id = await bench.create(DesiredState.STANDBY)
+    await bench.until_phase(workspace_id, Phase.STANDBY)
+    archived = await bench.reach(workspace_id, DesiredState.ARCHIVED)
+    await bench.reach(workspace_id, DesiredState.STANDBY)
+    home = await bench.home(workspace_id)
+    (home / "work").write_text("of another generation")
+    (home.parent / ".marker").write_text('{"op_id": "foreign", "archive_key": null}')
+    lost = await bench.until_phase(workspace_id, Phase.ERROR)
+    assert lost.error_reason is ErrorReason.DataLost
+    assert (home / "work").exists()
+    chosen = archived.archive_op_id if source is RecoverSource.ARCHIVE else None
+    async with bench.engine.begin() as conn:
+        await gate.recover(conn, workspace_id, actor="u1", limits=LIMITS, source=RecoverFrom(source, chosen))
+    await bench.until_phase(workspace_id, Phase.STANDBY)
+    assert list(home.iterdir()) == []
+    assert (home.parent / ".aside-foreign" / "work").read_text() == "of another generation"
 
 
 async def test_an_unmounted_volumes_root_reads_as_unknown_not_gone(bench: Bench) -> None:

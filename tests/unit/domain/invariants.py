@@ -10,6 +10,7 @@ from codehub.domain.effects import (
     DeleteVolume,
     Provision,
     RestoreHome,
+    SetHomeAside,
     StartContainer,
 )
 from codehub.domain.observation import (
@@ -153,7 +154,22 @@ def a_claim_is_fresh_and_comes_before_any_effect(
 
 @rule
 def effects_belong_to_a_claim_that_stands(before: Workspace, look: Observation, decision: Decision) -> bool:
-    return decision.effect is None or (before.operation is not NONE and decision.after.operation is not NONE)
+    """Or, with nothing under way, to a recovery that waits: what its owner has chosen is committed, too."""
+    if decision.effect is None or isinstance(decision.effect, SetHomeAside):
+        return True
+    return before.operation is not NONE and decision.after.operation is not NONE
+
+
+@rule
+def a_home_is_set_aside_only_when_its_owner_chose_another(
+    before: Workspace, look: Observation, decision: Decision
+) -> bool:
+    if not isinstance(decision.effect, SetHomeAside):
+        return True
+    chosen = before.request is not None and before.request.source is not None
+    seen = isinstance(look.volume, VolumeFact) and look.volume.generation == decision.effect.generation
+    foreign = decision.effect.generation != before.home_ctx
+    return chosen and seen and foreign and before.operation is NONE and not decision.consume
 
 
 @rule

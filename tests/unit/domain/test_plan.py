@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from codehub.domain.decision import Event
+from codehub.domain.decision import Event, failed
 from codehub.domain.effects import (
     ArchiveEmpty,
     ArchiveHome,
@@ -21,7 +21,7 @@ from codehub.domain.effects import (
     deletion_job_id,
     job_id,
 )
-from codehub.domain.errors import STABLE_AFTER
+from codehub.domain.errors import STABLE_AFTER, Failure
 from codehub.domain.observation import Generation, JobState, Observation, Progress
 from codehub.domain.observe import MISSING, VANISHED
 from codehub.domain.plan import looks_at_archive, plan
@@ -296,6 +296,14 @@ def test_a_choice_does_not_replace_a_home_that_came_back_or_cannot_be_seen(reque
     assert (back.keep_archives, back.consume) == (False, True)
     blind = plan(item, look(None, UNKNOWN), context())
     assert (blind.after.home_ctx, blind.consume) == (HOME, False)
+
+
+def test_a_recovery_that_cannot_set_a_home_aside_ends_and_says_why() -> None:
+    item = workspace(home_ctx=HOME, archive_key=KEY, request=RECOVER_EMPTY, **LOST)
+    decision = failed(item, Failure(ErrorReason.ActionFailed, "the disk is full"), context())
+    assert (decision.event, decision.consume) == (Event.FAILED, True)
+    assert decision.after == item
+    assert "the disk is full" in decision.sentence
 
 
 @pytest.mark.parametrize("level", ["PENDING", "ARCHIVED", "STANDBY", "RUNNING"])

@@ -10,12 +10,12 @@ from itertools import product
 import pytest
 
 from codehub.domain.effects import RestoreHome
-from codehub.domain.observation import Observation, Unlooked
+from codehub.domain.observation import Generation, Observation, Unlooked
 from codehub.domain.states import DesiredState, ErrorReason, Level, Operation, Phase
 from codehub.domain.wishes import check_undelete, home_is_lost
 from codehub.domain.workspace import RecoverSource
 from tests.unit.domain.builders import CANCEL, RECOVER, UNKNOWN, recover
-from tests.unit.domain.tiny_world import Container, Walk
+from tests.unit.domain.tiny_world import Container, Home, Walk
 
 O = Operation  # noqa: E741 - the table is read, not the letter
 WAYS = {
@@ -317,6 +317,24 @@ def test_a_lost_home_comes_back_empty_when_that_was_chosen(wish: DesiredState) -
     assert walk.workspace.phase == wish
     assert walk.workspace.archive_key is None
     assert walk.world.archives, "what is left behind is kept"
+
+
+@pytest.mark.parametrize("source", RecoverSource)
+@pytest.mark.parametrize("wish", [DesiredState.STANDBY, DesiredState.RUNNING])
+def test_a_choice_sets_a_foreign_home_aside_and_keeps_it(wish: DesiredState, source: RecoverSource) -> None:
+    walk = at("ARCHIVED")
+    (stored,) = walk.world.archives
+    walk.wish(wish)
+    walk.settle()
+    lose_the_home(walk)
+    foreign = walk.world.home = Home(Generation("foreign", None), 7)
+    walk.settle()
+    assert walk.workspace.error_reason in (ErrorReason.DataLost, ErrorReason.ContainerWithoutVolume)
+    assert walk.world.home is foreign
+    walk.ask(recover(source, stored if source is RecoverSource.ARCHIVE else None))
+    walk.settle()
+    assert walk.workspace.phase == wish
+    assert walk.world.aside == [foreign]
 
 
 def test_a_crash_loop_ends_in_error() -> None:

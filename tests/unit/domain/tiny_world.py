@@ -16,6 +16,7 @@ from codehub.domain.effects import (
     Effect,
     Provision,
     RestoreHome,
+    SetHomeAside,
     StartContainer,
 )
 from codehub.domain.observation import (
@@ -71,6 +72,7 @@ class World:
     archives: dict[str, int] = field(default_factory=dict)
     jobs: dict[str, Job] = field(default_factory=dict)
     written: int | None = None
+    aside: list[Home] = field(default_factory=list)
 
     def has_complete_copy(self) -> bool:
         copies = [*self.archives.values(), *([self.home.version] if self.home else [])]
@@ -98,6 +100,10 @@ class World:
                     self.container = Container(effect.attempt)
             case DeleteContainer():
                 self.container = None
+            case SetHomeAside():
+                if self.home is not None and self._is_home(effect.generation) and not self.is_locked():
+                    self.aside.append(self.home)
+                    self.home = None
             case CancelJob():
                 self.kill(effect.job_id)
             case ArchiveHome() | DeleteVolume() if self.container is not None:

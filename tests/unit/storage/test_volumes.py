@@ -84,6 +84,21 @@ async def test_what_is_set_aside_never_replaces_what_was_set_aside(volumes: Loca
     assert (home.parent / ".aside-op1-2" / "work").read_text() == "two"
 
 
+async def test_a_home_of_another_generation_is_set_aside_when_it_is_meant(volumes: LocalVolumes) -> None:
+    await volumes.provision(KEY, FIRST, epoch=1, uid=None)
+    (volumes.path(KEY) / "work").write_text("precious")
+    with pytest.raises(GenerationMismatch):
+        await volumes.set_aside(KEY, SECOND, epoch=2)
+    with pytest.raises(StaleEpoch):
+        await volumes.set_aside(KEY, FIRST, epoch=1)
+    for _ in range(2):
+        await volumes.set_aside(KEY, FIRST, epoch=2)
+    assert await volumes.status(KEY) is None
+    await volumes.provision(KEY, SECOND, epoch=2, uid=None)
+    assert await volumes.status(KEY) == VolumeFact(SECOND)
+    assert (volumes.path(KEY).parent / ".aside-op1" / "work").read_text() == "precious"
+
+
 async def test_a_marker_without_a_home_is_no_volume(volumes: LocalVolumes) -> None:
     await volumes.provision(KEY, FIRST, epoch=1, uid=None)
     volumes.path(KEY).rmdir()
