@@ -26,7 +26,7 @@ from codehub.domain.states import Operation
 from codehub.domain.ttl import TtlDefaults
 from codehub.settings import Settings
 from codehub.store.engine import create_engine
-from codehub.store.leader import StaleLeader, Term, campaign
+from codehub.store.leader import HUNG_AFTER, StaleLeader, Term, campaign
 
 log = structlog.get_logger(__name__)
 
@@ -65,7 +65,8 @@ def _raise_unexpected(leading: "asyncio.Task[None]") -> None:
 async def _campaign_and_lead(settings: Settings, providers: Providers, holder: str) -> None:
     term = await _win(settings, holder)
     log.info("this coordinator leads", epoch=term.epoch, holder=holder)
-    engine = create_engine(settings.database_url, pool_size=10)
+    # Stopped inside a transaction, this process would keep the next leader out for as long as it is stopped.
+    engine = create_engine(settings.database_url, pool_size=10, forsaken_after=HUNG_AFTER)
     redis = Redis.from_url(settings.redis_url)
     try:
         await Leader(settings, providers, engine, redis, term).lead()

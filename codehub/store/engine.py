@@ -1,5 +1,7 @@
 """Connections to PostgreSQL."""
 
+from datetime import timedelta
+
 from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
@@ -9,8 +11,18 @@ def engine_url(url: str) -> str:
     return make_url(url).set(drivername="postgresql+asyncpg").render_as_string(hide_password=False)
 
 
-def create_engine(url: str, *, pool_size: int = 5) -> AsyncEngine:
-    return create_async_engine(engine_url(url), pool_size=pool_size, max_overflow=5, pool_pre_ping=True)
+def create_engine(url: str, *, pool_size: int = 5, forsaken_after: timedelta | None = None) -> AsyncEngine:
+    """`forsaken_after` is how long a transaction may stand idle before the server ends its session."""
+    settings = {}
+    if forsaken_after is not None:
+        settings["idle_in_transaction_session_timeout"] = str(int(forsaken_after.total_seconds() * 1000))
+    return create_async_engine(
+        engine_url(url),
+        pool_size=pool_size,
+        max_overflow=5,
+        pool_pre_ping=True,
+        connect_args={"server_settings": settings},
+    )
 
 
 def asyncpg_dsn(url: str) -> str:

@@ -15,6 +15,8 @@ ANSWER_WITHIN = 5.0
 """Seconds in which the leader's own session must answer a heartbeat."""
 HUNG_AFTER = timedelta(seconds=20)
 """A leader without a heartbeat for this long is hung; a standby ends its database session."""
+ELECTED_WITHIN = 60.0
+"""Seconds for one step of a campaign: longer than a hung leader's open transaction can stand in its way."""
 
 
 class StaleLeader(Exception):  # noqa: N818 - a fact, not a fault
@@ -43,13 +45,15 @@ class Term:
         try:
             async with asyncio.timeout(ANSWER_WITHIN):
                 await self.connection.close()
-        except (TimeoutError, OSError, asyncpg.PostgresError):
+        except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
             self.connection.terminate()
 
 
 async def campaign(url: str, holder: str) -> Term | None:
     """Take office if nobody holds it. A leader that hangs loses its session, for the next try."""
-    connection = await asyncpg.connect(asyncpg_dsn(url), timeout=ANSWER_WITHIN)
+    connection = await asyncpg.connect(
+        asyncpg_dsn(url), timeout=ANSWER_WITHIN, command_timeout=ELECTED_WITHIN
+    )
     try:
         if await connection.fetchval("SELECT pg_try_advisory_lock($1)", AdvisoryLock.LEADER.value):
             epoch = await connection.fetchval(

@@ -1,16 +1,18 @@
 """Leadership: one at a time, and a late leader writes nothing."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 
 import asyncpg
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.domain.decision import Decision, Event
 from codehub.store import control
-from codehub.store.engine import asyncpg_dsn
-from codehub.store.leader import StaleLeader, campaign
+from codehub.store.engine import asyncpg_dsn, create_engine
+from codehub.store.leader import StaleLeader, campaign, fence
 from tests.integration.store.conftest import create
 
 
@@ -41,6 +43,25 @@ async def test_a_hung_leader_loses_its_session(database_url: str, engine: AsyncE
     with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError, OSError)):
         await hung.heartbeat()
     await term.resign()
+
+
+async def test_a_leader_that_hangs_inside_a_transaction_does_not_keep_the_next_one_out(
+    database_url: str,
+) -> None:
+    hung = await campaign(database_url, "hung")
+    assert hung is not None
+    engine = create_engine(database_url, forsaken_after=timedelta(seconds=1))
+    async with engine.connect() as conn:
+        await fence(conn, hung.epoch)
+        await hung.resign()
+        async with asyncio.timeout(20):
+            term = await campaign(database_url, "next")
+        assert term is not None
+        with pytest.raises(DBAPIError):
+            await conn.execute(text("UPDATE workspaces SET name = 'late'"))
+        await conn.invalidate()
+    await term.resign()
+    await engine.dispose()
 
 
 async def test_a_late_leader_writes_nothing(database_url: str, engine: AsyncEngine) -> None:
