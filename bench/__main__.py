@@ -58,6 +58,7 @@ def main() -> int:
 def run(parts: list[str], scale: Scale) -> None:
     tools.use_tools()
     quiet = machine.Quiet(scale.patience)
+    measured = machine.version()
     if scale is QUICK:
         print("Quick: these rounds show that it works, and no figures to compare.", flush=True)
     for name in parts:
@@ -69,6 +70,8 @@ def run(parts: list[str], scale: Scale) -> None:
         finally:
             remove_tree(place)
     print("\n" + "\n".join(f"- {name}: {words}" for name, words in machine.facts()))
+    if measured != machine.version():
+        print(f"- The code changed during the run; it began with {measured}.")
 
 
 if __name__ == "__main__":
