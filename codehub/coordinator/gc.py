@@ -1,5 +1,6 @@
 """The GC runner: purges the trash, then removes what nothing protects. When in doubt, it keeps."""
 
+from dataclasses import dataclass
 from datetime import datetime
 
 import structlog
@@ -7,11 +8,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from codehub.coordinator.providers import Providers
 from codehub.domain.gc import GcRules, Stored, Sweep, protection, sweep
+from codehub.domain.leftovers import Clearing, Leftover, clearing
 from codehub.domain.observation import JobState
 from codehub.runtimes.base import RuntimeFailure
 from codehub.runtimes.base import Unobservable as RuntimeUnobservable
 from codehub.storage.errors import StorageProblem
-from codehub.storage.jobspec import DeleteJob
+from codehub.storage.jobspec import ClearJob, DeleteJob
 from codehub.store import gate, timeline
 from codehub.store import gc as records
 from codehub.store.leader import fence
@@ -19,6 +21,26 @@ from codehub.store.leader import fence
 log = structlog.get_logger(__name__)
 
 CONTAINER = "container:"
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What there is, looked at before the database is read, so that nothing new looks orphaned."""
+
+    archives: list[Stored]
+    containers: list[str]
+    leftovers: list[Leftover]
+
+
+@dataclass(frozen=True)
+class Selection:
+    archives: Sweep
+    containers: list[str]
+    leftovers: Clearing
+
+    @property
+    def alarms(self) -> list[str]:
+        return [alarm for alarm in (self.archives.alarm, self.leftovers.alarm) if alarm is not None]
 
 
 class GcRunner:
@@ -29,39 +51,47 @@ class GcRunner:
         self._epoch = epoch
 
     async def tick(self, now: datetime) -> int:
-        """One cycle; returns the bytes freed. What cannot be listed is left alone."""
+        """One cycle; returns the bytes freed in the store. What cannot be listed is left alone."""
         await self._purge(now)
-        await self._remove_purged_homes()
         await self._forget_dead_jobs()
         try:
-            listed = [
-                Stored(item.key, item.workspace_id, item.archive_op_id, item.bytes)
-                for item in await self._providers.archives.list()
-            ]
-            containers = list(await self._providers.runtime.observe())
+            listing = await self._list()
         except (StorageProblem, RuntimeUnobservable) as error:
             log.warning("this GC cycle is skipped: something could not be listed", error=str(error))
             return 0
-        found, orphaned = await self._select(listed, containers, now)
-        if found.alarm is not None:
-            log.error("GC alarm", reason=found.alarm)
-        for workspace_id in orphaned:
+        found = await self._select(listing, now)
+        if found.alarms:
+            for alarm in found.alarms:
+                log.error("GC alarm", reason=alarm)
+            return 0
+        for workspace_id in found.containers:
             await self._remove_container(workspace_id)
-        return await self._remove(found, now)
+        await self._clear(found.leftovers.remove, set(listing.containers))
+        return await self._remove(found.archives, now)
 
-    async def _select(
-        self, listed: list[Stored], containers: list[str], now: datetime
-    ) -> tuple[Sweep, list[str]]:
-        """The store was listed first; the database is read after, so that nothing new looks orphaned."""
+    async def _list(self) -> Listing:
+        archives = await self._providers.archives.list()
+        return Listing(
+            [Stored(item.key, item.workspace_id, item.archive_op_id, item.bytes) for item in archives],
+            list(await self._providers.runtime.observe()),
+            await self._providers.volumes.leftovers(),
+        )
+
+    async def _select(self, listing: Listing, now: datetime) -> Selection:
         async with self._engine.begin() as conn:
             await fence(conn, self._epoch)
             seen = await records.first_seen(conn)
-            found = sweep(listed, await records.holders(conn, now), seen, self._rules, now)
-            unknown = set(containers) - await records.known_ids(conn, containers)
-            strays = {CONTAINER + name: seen.get(CONTAINER + name, now) for name in unknown}
-            await records.remember(conn, {**found.first_seen, **strays})
-        grace = self._rules.orphan_grace
-        return found, [name.removeprefix(CONTAINER) for name, at in strays.items() if now - at >= grace]
+            holders = await records.holders(conn, now)
+            found = sweep(listing.archives, holders, seen, self._rules, now)
+            cleared = clearing(listing.leftovers, holders, seen, self._rules, now)
+            living = {name for name, holder in holders.items() if holder.purged_at is None}
+            strays = {
+                name: seen.get(CONTAINER + name, now) for name in listing.containers if name not in living
+            }
+            first_seen = {CONTAINER + name: at for name, at in strays.items()}
+            await records.remember(conn, {**found.first_seen, **cleared.first_seen, **first_seen})
+        due = [name for name, at in strays.items() if now - at >= self._rules.orphan_grace]
+        return Selection(found, due, cleared)
 
     async def _remove(self, found: Sweep, now: datetime) -> int:
         freed = 0
@@ -75,15 +105,18 @@ class GcRunner:
         return freed
 
     async def _remove_one(self, item: Stored, present: frozenset[str], now: datetime) -> int:
-        """Asked once more with its workspace's row locked, so that nothing can begin to need it meanwhile."""
+        """Asked once more with its workspace's row locked, and committed: from then on nothing can choose it.
+
+        The store is called after that. A slow one would hold up the leader's own heartbeat otherwise.
+        """
         async with self._engine.begin() as conn:
             await fence(conn, self._epoch)
             holder = (await records.holders(conn, now, item.workspace_id)).get(item.workspace_id)
             if reason := protection(item, holder, present):
                 log.info("an archive is needed after all", key=item.key, reason=reason)
                 return 0
-            await self._providers.archives.remove(item.key)
             await records.mark_removed(conn, item.key, now)
+        await self._providers.archives.remove(item.key)
         log.info("an orphaned archive was removed", key=item.key, bytes=item.bytes)
         return item.bytes
 
@@ -101,25 +134,31 @@ class GcRunner:
         await timeline.record(conn, workspace_id, now, actor="gc", event="purged", message=words)
         log.info(words, workspace_id=workspace_id)
 
-    async def _remove_purged_homes(self) -> None:
-        """A workspace deleted in ERROR kept its volume until now."""
-        async with self._engine.connect() as conn:
-            purged = await records.purged_with_home(conn)
-        for workspace in purged:
+    async def _clear(self, due: tuple[Leftover, ...], containers: set[str]) -> None:
+        """One job a workspace and cycle, since jobs of one workspace wait for each other."""
+        for workspace_id in sorted({item.workspace_id for item in due}):
+            items = [item for item in due if item.workspace_id == workspace_id]
+            home = next((item for item in items if item.is_home), None)
+            if home is not None and workspace_id in containers:
+                log.warning("a home without a workspace stays while it has a container", key=home.key)
+                continue
             try:
-                volume = await self._providers.volumes.status(workspace.home_store_key)
-                if volume is None or workspace.home_ctx is None or volume.generation != workspace.home_ctx:
-                    continue
-                spec = DeleteJob(
-                    self._providers.place,
-                    workspace.id,
-                    workspace.home_store_key,
-                    workspace.home_ctx,
-                    self._epoch,
-                )
-                await self._providers.jobs.start(f"{workspace.id}-purge", spec)
-            except StorageProblem as error:
-                log.warning("a purged home could not be removed", workspace_id=workspace.id, error=str(error))
+                await self._start_clearing(home, items)
+            except (StorageProblem, OSError) as error:
+                log.warning("leftovers could not be removed", workspace_id=workspace_id, error=str(error))
+
+    async def _start_clearing(self, home: Leftover | None, items: list[Leftover]) -> None:
+        place, first = self._providers.place, items[0]
+        key, workspace_id = first.home_store_key, first.workspace_id
+        if home is not None:
+            log.info("a home that belongs to no workspace is removed", key=home.key)
+            deletion = DeleteJob(place, workspace_id, key, home.generation, self._epoch)
+            await self._providers.jobs.start(f"{workspace_id}-purge", deletion)
+            return
+        names = [item.name for item in items]
+        log.info("leftovers of a home are removed", workspace_id=workspace_id, names=names)
+        clear = ClearJob(place, workspace_id, key, names, self._epoch)
+        await self._providers.jobs.start(f"{workspace_id}-clear", clear)
 
     async def _remove_container(self, workspace_id: str) -> None:
         try:
@@ -137,5 +176,11 @@ class GcRunner:
             if name.split("-")[0] in current:
                 continue
             status = await self._providers.jobs.status(name)
-            if status is not None and status.state is not JobState.RUNNING:
+            if status is None or status.state is JobState.RUNNING:
+                continue
+            if status.state is not JobState.SUCCEEDED:
+                log.warning("a storage job had failed", job_id=name, error=status.message)
+            try:
                 await self._providers.jobs.forget(name)
+            except (StorageProblem, OSError) as error:
+                log.warning("the report of a job could not be removed", job_id=name, error=str(error))

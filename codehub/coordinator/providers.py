@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from codehub.domain.images import Image
+from codehub.domain.leftovers import Leftover
 from codehub.domain.observation import ArchiveFact, Generation, JobFact, VolumeFact
 from codehub.runtimes.base import Runtime
 from codehub.storage.archives import StoredArchive
@@ -15,6 +16,7 @@ from codehub.storage.jobspec import JobSpec, Place
 
 class Volumes(Protocol):
     async def observe(self) -> dict[str, VolumeFact]: ...
+    async def leftovers(self) -> list[Leftover]: ...
     async def status(self, home_store_key: str) -> VolumeFact | None: ...
     def hold(self, home_store_key: str, epoch: int) -> AbstractAsyncContextManager[None]: ...
     async def provision(

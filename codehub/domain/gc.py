@@ -105,9 +105,13 @@ def _alarm(total: int, orphans: Iterable[Stored], holders: Mapping[str, Holder])
     of the same workspace, itself in the store, has replaced.
     """
     suspicious = sum(1 for item in orphans if not _is_expected(holders.get(item.workspace_id)))
+    return mass_alarm(suspicious, total, "archives")
+
+
+def mass_alarm(suspicious: int, total: int, what: str) -> str | None:
     if total >= GUARD_FROM and suspicious * 10 > total:
         return (
-            f"{suspicious} of {total} archives look orphaned at once: nothing is deleted. Check the database."
+            f"{suspicious} of {total} {what} look orphaned at once: nothing is deleted. Check the database."
         )
     return None
 

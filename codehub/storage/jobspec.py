@@ -59,20 +59,32 @@ class RestoreJob:
 
 @dataclass(frozen=True)
 class DeleteJob:
-    """Remove a home of this generation, and only of this."""
+    """Remove a home of this generation, and only of this; None stands for a home without a marker."""
 
     kind: ClassVar[str] = "delete"
     place: Place
     workspace_id: str
     home_store_key: str
-    generation: Generation
+    generation: Generation | None
     epoch: int
 
 
-JobSpec: TypeAlias = ArchiveJob | EmptyArchiveJob | RestoreJob | DeleteJob
+@dataclass(frozen=True)
+class ClearJob:
+    """Remove these leftovers beside a home. The home stays as it is."""
+
+    kind: ClassVar[str] = "clear"
+    place: Place
+    workspace_id: str
+    home_store_key: str
+    names: list[str]
+    epoch: int
+
+
+JobSpec: TypeAlias = ArchiveJob | EmptyArchiveJob | RestoreJob | DeleteJob | ClearJob
 
 _KINDS: dict[str, type[JobSpec]] = {
-    job.kind: job for job in (ArchiveJob, EmptyArchiveJob, RestoreJob, DeleteJob)
+    job.kind: job for job in (ArchiveJob, EmptyArchiveJob, RestoreJob, DeleteJob, ClearJob)
 }
 
 
@@ -85,6 +97,6 @@ def load_spec(content: bytes) -> JobSpec:
     job = _KINDS[fields.pop("kind")]
     place = fields.pop("place")
     place["volumes_root"] = Path(place["volumes_root"])
-    if "generation" in fields:
+    if fields.get("generation") is not None:
         fields["generation"] = Generation(**fields["generation"])
     return job(place=Place(**place), **fields)

@@ -20,6 +20,8 @@ NAME = r"[0-9A-Za-z_-]{1,64}"
 _HOME_KEY = re.compile(rf"users/({NAME})/workspaces/({NAME})/home")
 _NAME = re.compile(NAME)
 
+LEFTOVER_KINDS = ("staging", "deleted", "aside")
+
 # Workspaces run under uids of their own and must get through to their home, and only there.
 _DIRECTORY_MODE = 0o711
 
@@ -47,6 +49,10 @@ class WorkspaceDirectory:
         return cls(root, match[1], match[2])
 
     @property
+    def home_store_key(self) -> str:
+        return f"users/{self.user_id}/workspaces/{self.workspace_id}/home"
+
+    @property
     def path(self) -> Path:
         return self.root / "users" / self.user_id / "workspaces" / self.workspace_id
 
@@ -70,8 +76,11 @@ class WorkspaceDirectory:
         return self.path / f".staging-{checked_name(op_id)}"
 
     def leftovers(self, kind: str) -> list[Path]:
-        """What earlier attempts left behind: kind is `staging` or `deleted`."""
+        """What earlier attempts left behind: kind is `staging`, `deleted` or `aside`."""
         return sorted(self.path.glob(f".{kind}-*"))
+
+    def all_leftovers(self) -> list[Path]:
+        return [path for kind in LEFTOVER_KINDS for path in self.leftovers(kind)]
 
     def ensure(self) -> None:
         make_directory(self.path, _DIRECTORY_MODE)
@@ -107,9 +116,9 @@ class WorkspaceDirectory:
         """Keep a home that is not the workspace's under another name; nobody knows what it is worth."""
         return self._move_home(f".aside-{checked_name(op_id)}")
 
-    def condemn(self, generation: Generation) -> Path:
+    def condemn(self, generation: Generation | None) -> Path:
         """Take the home out of sight. From then on there is no volume, only a tree to remove."""
-        return self._move_home(f".deleted-{checked_name(generation.op_id)}")
+        return self._move_home(f".deleted-{checked_name(generation.op_id if generation else 'unmarked')}")
 
     def _move_home(self, name: str) -> Path:
         target = self.path / name

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from codehub.domain.leftovers import HOME, Leftover
 from codehub.domain.observation import Generation, VolumeFact
 from codehub.storage.children import remove_tree
 from codehub.storage.durable import fsync_path
@@ -36,6 +37,10 @@ class LocalVolumes:
     async def observe(self) -> dict[str, VolumeFact]:
         """Every home there is, by workspace id."""
         return await asyncio.to_thread(self._observe)
+
+    async def leftovers(self) -> list[Leftover]:
+        """Every home there is, and everything that lies beside one and is not in use."""
+        return await asyncio.to_thread(self._leftovers)
 
     async def status(self, key: str) -> VolumeFact | None:
         return await asyncio.to_thread(self._status, self._directory(key))
@@ -69,13 +74,21 @@ class LocalVolumes:
         return WorkspaceDirectory.of_key(self._root, key)
 
     def _observe(self) -> dict[str, VolumeFact]:
+        return {directory.workspace_id: fact for directory, fact in self._looks() if fact is not None}
+
+    def _leftovers(self) -> list[Leftover]:
+        found = []
+        for directory, fact in self._looks():
+            key, workspace_id = directory.home_store_key, directory.workspace_id
+            if fact is not None:
+                found.append(Leftover(key, workspace_id, HOME, fact.generation))
+            found += [Leftover(key, workspace_id, path.name) for path in directory.all_leftovers()]
+        return found
+
+    def _looks(self) -> list[tuple[WorkspaceDirectory, VolumeFact | None]]:
         check_directory(self._root, self._installation_id)
         try:
-            return {
-                directory.workspace_id: fact
-                for directory in self._directories()
-                if (fact := directory.look()) is not None
-            }
+            return [(directory, directory.look()) for directory in self._directories()]
         except OSError as error:
             raise Unobservable(f"the homes below {self._root} cannot be read: {error}") from error
 

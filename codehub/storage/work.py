@@ -22,7 +22,15 @@ from codehub.storage.errors import (
     StoreTrouble,
     from_os,
 )
-from codehub.storage.jobspec import ArchiveJob, DeleteJob, EmptyArchiveJob, JobSpec, Place, RestoreJob
+from codehub.storage.jobspec import (
+    ArchiveJob,
+    ClearJob,
+    DeleteJob,
+    EmptyArchiveJob,
+    JobSpec,
+    Place,
+    RestoreJob,
+)
 from codehub.storage.layout import WorkspaceDirectory
 from codehub.storage.lock import held
 from codehub.storage.report import Reporter
@@ -64,6 +72,8 @@ def perform(spec: JobSpec, bench: Bench) -> Done:
                     return _restore(spec, directory, bench)
                 case DeleteJob():
                     return _delete(spec, directory, bench)
+                case ClearJob():
+                    return _clear(spec, directory, bench)
     except OSError as error:
         raise from_os(error, f"the {spec.kind} job of workspace {spec.workspace_id} failed") from error
 
@@ -183,6 +193,13 @@ def _delete(spec: DeleteJob, directory: WorkspaceDirectory, bench: Bench) -> Don
     for leftover in directory.leftovers("deleted"):
         remove_tree(leftover, bench.locks)
     return Done("the home is removed" if there is not None else "there was no home")
+
+
+def _clear(spec: ClearJob, directory: WorkspaceDirectory, bench: Bench) -> Done:
+    named = [path for path in directory.all_leftovers() if path.name in spec.names]
+    for leftover in named:
+        remove_tree(leftover, bench.locks)
+    return Done(f"{len(named)} leftovers are removed")
 
 
 def _archives(place: Place) -> Archives:

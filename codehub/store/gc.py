@@ -1,6 +1,6 @@
 """What the GC runner reads and remembers."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 
 from sqlalchemy import delete, select, update
@@ -9,8 +9,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from codehub.domain.gc import Holder
 from codehub.domain.states import Operation, Phase
-from codehub.domain.workspace import Workspace
-from codehub.store.rows import to_workspaces
 from codehub.store.tables import archives, gc_orphans, workspaces
 
 
@@ -68,18 +66,6 @@ async def purge_candidates(conn: AsyncConnection, deleted_before: datetime) -> l
         )
     )
     return [row.id for row in rows]
-
-
-async def purged_with_home(conn: AsyncConnection) -> list[Workspace]:
-    """Purged workspaces whose volume only waited for this."""
-    c = workspaces.c
-    rows = await conn.execute(select(workspaces).where(c.purged_at.is_not(None), c.home_ctx.is_not(None)))
-    return to_workspaces(rows.mappings())
-
-
-async def known_ids(conn: AsyncConnection, ids: Iterable[str]) -> set[str]:
-    rows = await conn.execute(select(workspaces.c.id).where(workspaces.c.id.in_(list(ids))))
-    return {row.id for row in rows}
 
 
 async def current_op_ids(conn: AsyncConnection) -> set[str]:

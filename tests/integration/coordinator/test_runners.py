@@ -1,6 +1,8 @@
 """TTL, GC and cancel, by the runners of a real leader on real stores."""
 
+import asyncio
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -11,8 +13,10 @@ from codehub.bus import activity
 from codehub.coordinator.gc import GcRunner
 from codehub.coordinator.ttl import TtlRunner
 from codehub.domain.gc import GcRules
+from codehub.domain.observation import JobState
 from codehub.domain.states import DesiredState, Operation, Phase
 from codehub.domain.ttl import TtlDefaults
+from codehub.storage.archives import ArchiveStore
 from codehub.store import gate
 from codehub.store.leader import StaleLeader, campaign
 from codehub.store.tables import archives, workspaces
@@ -30,6 +34,16 @@ async def take_office(bench: Bench) -> int:
     assert term is not None
     await term.resign()
     return term.epoch
+
+
+async def jobs_end(bench: Bench) -> None:
+    for _ in range(400):
+        jobs = bench.providers.jobs
+        looks = [await jobs.status(name) for name in await jobs.list()]
+        if not any(look is not None and look.state is JobState.RUNNING for look in looks):
+            return
+        await asyncio.sleep(0.05)
+    pytest.fail("a job does not end")
 
 
 async def test_an_idle_workspace_stands_by_then_archives_itself(bench: Bench) -> None:
@@ -131,6 +145,28 @@ async def test_gc_removes_a_replaced_archive_only_after_its_grace(bench: Bench) 
     assert removed is not None
 
 
+async def test_a_slow_store_does_not_cost_the_leader_its_office(bench: Bench) -> None:
+    await bench.start()
+    workspace_id = await bench.create(DesiredState.ARCHIVED)
+    await bench.until_phase(workspace_id, Phase.ARCHIVED)
+    await bench.stop()
+    async with bench.engine.begin() as conn:
+        await conn.execute(update(workspaces).values(archive_key=None, archive_op_id=None))
+    term = await campaign(bench.settings.database_url, "test")
+    assert term is not None
+
+    class Slow(ArchiveStore):
+        async def remove(self, key: str) -> None:
+            await term.heartbeat()
+            await super().remove(key)
+
+    slow = Slow(bench.providers.place.archive_url, bench.providers.place.installation_id)
+    runner = GcRunner(bench.engine, replace(bench.providers, archives=slow), RULES, term.epoch)
+    await runner.tick(datetime.now(UTC))
+    assert await runner.tick(datetime.now(UTC) + 3 * HOUR) > 0
+    await term.resign()
+
+
 async def test_the_trash_is_purged_after_its_retention_and_not_before(bench: Bench) -> None:
     await bench.start()
     workspace_id = await bench.create()
@@ -148,6 +184,59 @@ async def test_the_trash_is_purged_after_its_retention_and_not_before(bench: Ben
     assert (await bench.get(workspace_id)).purged_at is not None
     await runner.tick(now + 28 * HOUR)
     assert await bench.providers.archives.list() == []
+
+
+async def test_leftovers_beside_a_home_go_after_their_grace_and_the_home_stays(bench: Bench) -> None:
+    await bench.start()
+    workspace_id = await bench.create(DesiredState.STANDBY)
+    await bench.until_phase(workspace_id, Phase.STANDBY)
+    epoch = await take_office(bench)
+    home = await bench.home(workspace_id)
+    (home / "work").write_text("precious")
+    for name in (".staging-op0", ".deleted-op0", ".aside-op0"):
+        (home.parent / name / "deep").mkdir(parents=True)
+    runner = GcRunner(bench.engine, bench.providers, RULES, epoch)
+    now = datetime.now(UTC)
+
+    async def left_after(hours: int) -> set[str]:
+        await runner.tick(now + hours * HOUR)
+        await jobs_end(bench)
+        return {path.name for path in home.parent.iterdir()} - {".lock", ".fence", ".marker", "home"}
+
+    assert await left_after(0) == {".staging-op0", ".deleted-op0", ".aside-op0"}
+    assert await left_after(1) == {".staging-op0", ".deleted-op0", ".aside-op0"}
+    assert await left_after(3) == {".aside-op0"}
+    assert await left_after(23) == {".aside-op0"}
+    assert await left_after(25) == set()
+    assert (home / "work").read_text() == "precious"
+
+
+async def test_homes_of_unknown_workspaces_are_quarantined_and_those_of_purged_ones_go(bench: Bench) -> None:
+    await bench.start()
+    workspace_id = await bench.create(DesiredState.STANDBY)
+    await bench.until_phase(workspace_id, Phase.STANDBY)
+    epoch = await take_office(bench)
+    home = await bench.home(workspace_id)
+    unknown = home.parents[1] / "unknown" / "home"
+    unknown.mkdir(parents=True)
+    async with bench.engine.begin() as conn:
+        await conn.execute(
+            update(workspaces).values(
+                desired_state="DELETED", deleted_at=datetime.now(UTC), phase="DELETED", error_reason="Timeout"
+            )
+        )
+    runner = GcRunner(bench.engine, bench.providers, RULES, epoch)
+    now = datetime.now(UTC)
+
+    async def left_after(hours: int) -> tuple[bool, bool]:
+        await runner.tick(now + hours * HOUR)
+        await jobs_end(bench)
+        return home.exists(), unknown.exists()
+
+    assert await left_after(0) == (True, True)
+    assert await left_after(23) == (True, True)
+    assert await left_after(25) == (True, False), "unknown for the retention; the other is only now purged"
+    assert await left_after(28) == (False, False)
 
 
 async def test_gc_leaves_everything_alone_when_the_store_is_not_ours(bench: Bench) -> None:

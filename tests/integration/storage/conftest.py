@@ -65,7 +65,7 @@ class Site:
         job = RestoreJob(self.place, "w1", KEY, op_id, "w1/a1/home.tar.zst", None, epoch=1)
         return replace(job, **changes)  # type: ignore[arg-type]
 
-    def delete_job(self, generation: Generation = FIRST, **changes: object) -> DeleteJob:
+    def delete_job(self, generation: Generation | None = FIRST, **changes: object) -> DeleteJob:
         return replace(DeleteJob(self.place, "w1", KEY, generation, epoch=1), **changes)  # type: ignore[arg-type]
 
     async def run(self, job_id: str, spec: JobSpec) -> JobFact:

@@ -12,7 +12,7 @@ import pytest
 from codehub.domain.observation import Generation, JobState, VolumeFact
 from codehub.domain.states import ErrorReason
 from codehub.storage.errors import JobIsRunning
-from codehub.storage.jobspec import dump_spec, load_spec
+from codehub.storage.jobspec import ClearJob, dump_spec, load_spec
 from tests.integration.storage.conftest import FIRST, KEY, Site
 from tests.trees import tree_hash
 
@@ -111,6 +111,26 @@ async def test_a_delete_finishes_earlier_ones_and_a_missing_home_is_success(site
     assert site.beside_home() == {".lock", ".fence", ".aside-op0"}
     fact = await site.done("again", site.delete_job())
     assert fact.message == "there was no home"
+
+
+async def test_a_clear_removes_what_it_names_and_nothing_else(site: Site) -> None:
+    await site.make_home()
+    before = tree_hash(site.home)
+    for name in (".staging-op0", ".aside-op0", ".aside-op1"):
+        (site.home.parent / name / "deep").mkdir(parents=True)
+    names = [".staging-op0", ".aside-op1", ".deleted-op9", "home", ".marker", "..", "../w1/home"]
+    await site.done("clear", ClearJob(site.place, "w1", KEY, names, epoch=1))
+    assert site.beside_home() == {".lock", ".fence", ".marker", "home", ".aside-op0"}
+    assert tree_hash(site.home) == before
+
+
+async def test_a_home_without_a_marker_is_deleted_only_when_that_is_meant(site: Site) -> None:
+    await site.make_home()
+    unmarked = site.delete_job(None)
+    assert (await site.run("marked", unmarked)).state == JobState.FAILED
+    (site.home.parent / ".marker").unlink()
+    await site.done("unmarked", unmarked)
+    assert site.beside_home() == {".lock", ".fence"}
 
 
 async def test_a_delete_copes_with_very_deep_homes(site: Site) -> None:

@@ -1,0 +1,69 @@
+"""What may go from the disk of the homes: when, and never a home in use."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from codehub.domain.gc import GcRules, Holder
+from codehub.domain.leftovers import HOME, Leftover, clearing
+from codehub.domain.states import Phase
+from tests.unit.domain.builders import ID, KEY, NOW
+
+RULES = GcRules(orphan_grace=timedelta(hours=2), retention=timedelta(days=7))
+LIVING = Holder(KEY, None, Phase.STANDBY, None, None, frozenset())
+TRASH = replace(LIVING, phase=Phase.DELETED, deleted_at=NOW)
+PURGED = replace(TRASH, purged_at=NOW)
+ERROR = replace(LIVING, phase=Phase.ERROR)
+SECOND = timedelta(seconds=1)
+HOURS, DAYS, NEVER = RULES.orphan_grace, RULES.retention, None
+
+
+def leftover(name: str, workspace_id: str = ID) -> Leftover:
+    return Leftover(f"users/u/workspaces/{workspace_id}/home", workspace_id, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "holder", "grace"),
+    [
+        (HOME, LIVING, NEVER),
+        (HOME, ERROR, NEVER),
+        (HOME, TRASH, NEVER),
+        (HOME, PURGED, HOURS),
+        (HOME, None, DAYS),
+        (".aside-op", LIVING, DAYS),
+        (".aside-op", ERROR, NEVER),
+        (".aside-op", TRASH, DAYS),
+        (".aside-op", PURGED, HOURS),
+        (".aside-op", None, DAYS),
+        (".staging-op", LIVING, HOURS),
+        (".staging-op", ERROR, HOURS),
+        (".staging-op", PURGED, HOURS),
+        (".staging-op", None, DAYS),
+        (".deleted-op", LIVING, HOURS),
+        (".deleted-op", None, DAYS),
+    ],
+)
+def test_each_waits_its_time(name: str, holder: Holder | None, grace: timedelta | None) -> None:
+    item = leftover(name)
+    holders = {} if holder is None else {ID: holder}
+    first = clearing([item], holders, {}, RULES, NOW)
+    assert first.remove == ()
+    assert first.first_seen == ({} if grace is None else {item.key: NOW})
+    long = grace or timedelta(days=999)
+    early = clearing([item], holders, first.first_seen, RULES, NOW + long - SECOND)
+    assert early.remove == ()
+    late = clearing([item], holders, first.first_seen, RULES, NOW + long)
+    assert late.remove == (() if grace is None else (item,))
+
+
+def test_many_unknown_homes_at_once_are_an_alarm_and_nothing_goes() -> None:
+    homes = [leftover(HOME, f"w{number}") for number in range(20)]
+    holders = {item.workspace_id: LIVING for item in homes[3:]}
+    first = clearing(homes, holders, {}, RULES, NOW)
+    found = clearing(homes, holders, first.first_seen, RULES, NOW + 2 * DAYS)
+    assert found.alarm is not None
+    assert "3 of 20 homes" in found.alarm
+    assert found.remove == ()
+    fewer = clearing(homes, holders | {"w0": LIVING}, first.first_seen, RULES, NOW + 2 * DAYS)
+    assert (fewer.alarm, len(fewer.remove)) == (None, 2)
