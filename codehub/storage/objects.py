@@ -122,7 +122,14 @@ class LocalObjects(Objects):
 
     def list(self) -> "list[StoredObject]":
         """Unfinished uploads (`name#1`) are listed, too, though the library hides them."""
-        return super().list() + [_stored(self._root, path) for path in self._root.glob("*/*/*#*")]
+        unfinished = (self._unfinished(path) for path in self._root.glob("*/*/*#*"))
+        return super().list() + [stored for stored in unfinished if stored is not None]
+
+    def _unfinished(self, path: Path) -> StoredObject | None:
+        """None when the upload has ended since it was listed."""
+        with suppress(FileNotFoundError):
+            return self._do(lambda: _stored(self._root, path))
+        return None
 
     def flush(self, path: str) -> None:
         target = self._root / path

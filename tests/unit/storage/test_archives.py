@@ -131,6 +131,14 @@ async def test_a_listing_shows_complete_unfinished_and_abandoned_archives(
     }
 
 
+async def test_an_upload_that_ends_while_the_store_is_listed_is_no_trouble(
+    archives: Archives, store: ArchiveStore, root: Path
+) -> None:
+    put(archives, "w1", "a1")
+    (root / "w1/a1/home.tar.zst#1").symlink_to(root / "renamed meanwhile")
+    assert [item.key for item in await store.list()] == ["w1/a1/home.tar.zst"]
+
+
 async def test_removing_takes_everything_of_one_archive_and_nothing_else(
     archives: Archives, store: ArchiveStore, root: Path
 ) -> None:
