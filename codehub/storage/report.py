@@ -53,8 +53,12 @@ def clear_progress(directory: Path) -> None:
 
 
 def read_progress(directory: Path) -> Progress | None:
+    """None when there is none, or a power cut has left a part of it: it was never made to last."""
     content = read_if_there(directory / _PROGRESS)
-    return None if content is None else Progress(**json.loads(content))
+    try:
+        return None if content is None else Progress(**json.loads(content))
+    except (ValueError, TypeError):
+        return None
 
 
 def read_ended(directory: Path) -> JobFact:

@@ -116,7 +116,7 @@ def _store(archives: Archives, workspace_id: str, archive_op_id: str, home: Path
         workspace_id, archive_op_id, key, packing.sha256, packing.bytes, packing.unpacked, packing.entries
     )
     archives.flush(key)
-    _read_back(archives, fact)
+    _read_back(archives, fact, bench.reporter)
     archives.commit(fact)
     return Done(_stored_words(fact, packing.left_out), fact)
 
@@ -127,11 +127,14 @@ def _size_limit(home: Path) -> int:
     return (usage.f_blocks - usage.f_bfree) * usage.f_frsize
 
 
-def _read_back(archives: Archives, fact: ArchiveFact) -> None:
+def _read_back(archives: Archives, fact: ArchiveFact, reporter: Reporter) -> None:
     digest = hashlib.sha256()
+    moved = fact.unpacked
     if archives.size(fact.key) == fact.bytes:
         for chunk in archives.read(fact):
             digest.update(chunk)
+            moved += len(chunk)
+            reporter.progress(moved, fact.entries)
     if digest.hexdigest() != fact.sha256:
         raise StoreTrouble(f"the archive {fact.key} reads back differently from what was written")
 

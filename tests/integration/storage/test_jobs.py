@@ -13,6 +13,8 @@ from codehub.domain.observation import Generation, JobState, VolumeFact
 from codehub.domain.states import ErrorReason
 from codehub.storage.errors import JobIsRunning
 from codehub.storage.jobspec import ClearJob, dump_spec, load_spec
+from codehub.storage.report import Reporter
+from codehub.storage.work import Bench, perform
 from tests.integration.storage.conftest import FIRST, KEY, Site
 from tests.trees import tree_hash
 
@@ -346,6 +348,32 @@ async def test_an_ended_job_leaves_no_zombie(site: Site) -> None:
     async with asyncio.timeout(10):
         while _children_that_are_zombies():
             await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("left", [b"", b'{"bytes": 1', b"\0\0\0\0", b"[]", b'{"unknown": 1}'])
+async def test_progress_that_a_power_cut_has_spoiled_is_none(site: Site, left: bytes) -> None:
+    await site.done("empty", site.empty_archive_job())
+    (site.root / "jobs/empty/progress.json").write_bytes(left)
+    fact = await site.jobs.status("empty")
+    assert fact is not None
+    assert (fact.state, fact.progress) == (JobState.SUCCEEDED, None)
+
+
+async def test_reading_an_archive_back_is_progress_too(site: Site) -> None:
+    """So that the time-out of a huge home is not counted while its archive is verified."""
+    await site.make_home()
+    (site.home / "big").write_bytes(os.urandom(20 << 20))
+    told: list[int] = []
+
+    class Told(Reporter):
+        def progress(self, done: int, files: int) -> None:
+            told.append(done)
+
+    done = await asyncio.to_thread(perform, site.archive_job(), Bench(Told(site.root), site.root))
+    assert done.archive is not None
+    assert len([bytes_ for bytes_ in told if bytes_ > done.archive.unpacked]) >= 2
+    assert told[-1] == done.archive.unpacked + done.archive.bytes
+    assert told == sorted(told)
 
 
 async def test_progress_is_told_while_a_job_runs(site: Site) -> None:
