@@ -49,7 +49,8 @@ def run_workers(count: int, work: Callable[[], None]) -> None:
             break
         log.get("workers").error("a worker died", pid=ended)
         time.sleep(RESTART_PAUSE)
-        workers.add(_fork(work))
+        if not stopping:
+            workers.add(_fork(work))
         born = time.monotonic()
     _send(signal.SIGTERM, workers)  # one may have been born while the signal came
     _end(workers)
@@ -58,15 +59,19 @@ def run_workers(count: int, work: Callable[[], None]) -> None:
 
 
 def _fork(work: Callable[[], None]) -> int:
+    """A stop that comes right after the fork waits until the child handles it by itself, and is not lost."""
     hook = die_with_parent(signal.SIGTERM)
+    earlier = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     pid = os.fork()
     if pid:
+        signal.pthread_sigmask(signal.SIG_SETMASK, earlier)
         return pid
     code = 1
     try:
         hook()
         for number in STOP_SIGNALS:
             signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, earlier)
         work()
         code = 0
     except Exception:  # noqa: BLE001 - the process ends here, with the reason logged

@@ -45,6 +45,31 @@ def test_a_worker_that_dies_is_replaced_and_sigterm_ends_all() -> None:
         parent.communicate()
 
 
+STOPPED_AT_BIRTH = """
+import os, signal
+from codehub.cli import workers
+fork = os.fork
+def fork_and_be_stopped():
+    pid = fork()
+    if pid:
+        os.kill(pid, signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+    return pid
+os.fork = fork_and_be_stopped
+workers.run_workers(2, signal.pause)
+"""
+
+
+def test_a_stop_right_after_the_fork_is_not_lost() -> None:
+    for _ in range(5):
+        parent = start(STOPPED_AT_BIRTH)
+        try:
+            assert parent.wait(10) == 0
+        finally:
+            parent.kill()
+            parent.communicate()
+
+
 def test_workers_that_keep_dying_end_the_part() -> None:
     parent = start(FAILING)
     _, words = parent.communicate(timeout=20)
