@@ -23,7 +23,7 @@ from codehub.domain.states import ErrorReason
 from codehub.domain.workspace import Workspace
 from codehub.runtimes.base import RuntimeFailure, WorkloadSpec
 from codehub.runtimes.base import Unobservable as RuntimeUnobservable
-from codehub.storage.errors import JobIsRunning, StaleEpoch, StorageProblem, VolumeBusy
+from codehub.storage.errors import JobIsRunning, StaleEpoch, StorageProblem, VolumeBusy, from_os
 from codehub.storage.jobspec import ArchiveJob, DeleteJob, EmptyArchiveJob, JobSpec, RestoreJob
 from codehub.store.leader import StaleLeader
 
@@ -72,11 +72,14 @@ class Actor:
             raise EffectFailed(error.reason, error.message) from error
         except RuntimeUnobservable as error:
             raise EffectFailed(ErrorReason.Unreachable, error.message) from error
+        except OSError as error:
+            problem = from_os(error, f"what workspace {workspace.id} needed could not be done")
+            raise EffectFailed(problem.reason, problem.message) from error
 
     async def _perform(self, workspace: Workspace, effect: Effect, sha256: str | None) -> None:
         match effect:
             case Provision():
-                self._check_disk()
+                await self._check_disk()
                 await self._providers.volumes.provision(
                     workspace.home_store_key, effect.generation, self._epoch, self._uid(workspace)
                 )
@@ -96,7 +99,7 @@ class Actor:
             case ArchiveEmpty():
                 await self._start_job(effect.job_id, self._empty_archive(workspace, effect))
             case RestoreHome():
-                self._check_disk()
+                await self._check_disk()
                 await self._start_job(effect.job_id, self._restore(workspace, effect, sha256))
 
     async def _start(self, workspace: Workspace, effect: StartContainer) -> None:
@@ -105,7 +108,7 @@ class Actor:
             known = ", ".join(sorted(self._providers.images))
             words = f"The image {workspace.image_ref!r} is not offered any more. Offered: {known}."
             raise EffectFailed(ErrorReason.ActionFailed, words)
-        self._check_disk()
+        await self._check_disk()
         async with self._providers.volumes.hold(workspace.home_store_key, self._epoch):
             await self._check_generation(workspace, effect.generation)
             await self._providers.runtime.start(
@@ -166,9 +169,9 @@ class Actor:
         """A user of its own for each workspace, which only root can give."""
         return self._rules.uid_base + workspace.number if os.geteuid() == 0 else None
 
-    def _check_disk(self) -> None:
+    async def _check_disk(self) -> None:
         """A full home must not stop the database."""
-        free = self._providers.volumes.free_bytes()
+        free = await self._providers.volumes.free_bytes()
         if free < self._rules.disk_reserve:
             words = (
                 f"The disk of the homes has {free >> 20} MiB left, less than the reserve of "

@@ -27,8 +27,9 @@ class LocalVolumes:
     def path(self, key: str) -> Path:
         return self._directory(key).home
 
-    def free_bytes(self) -> int:
-        return shutil.disk_usage(self._root).free
+    async def free_bytes(self) -> int:
+        usage = await asyncio.to_thread(shutil.disk_usage, self._root)
+        return usage.free
 
     def initialise(self) -> None:
         """Claim a new, empty root; a root that is already there is only checked."""

@@ -228,4 +228,4 @@ async def test_a_home_that_is_no_directory_is_unknown(volumes: LocalVolumes, tmp
 
 
 async def test_free_bytes_tells_of_the_disk(volumes: LocalVolumes) -> None:
-    assert volumes.free_bytes() > 0
+    assert await volumes.free_bytes() > 0
