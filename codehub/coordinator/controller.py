@@ -101,9 +101,10 @@ class Controller:
         return self._again(workspace, saved)
 
     async def _save(self, before: Workspace, decision: Decision, now: datetime) -> Workspace:
+        """What changes and does nothing is not saved; before an effect the epoch is compared in any case."""
         if decision.event is not None:
             log.info(decision.sentence, workspace_id=before.id, workspace_event=decision.event.value)
-        unchanged = not control.changes(before, decision.after)
+        unchanged = not control.changes(before, decision.after) and decision.effect is None
         if unchanged and not decision.consume and decision.desired is None and decision.event is None:
             return before
         return await control.save(

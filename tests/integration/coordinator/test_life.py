@@ -1,13 +1,21 @@
 """The life of a workspace, driven by a real coordinator."""
 
 import shutil
+from datetime import UTC, datetime, timedelta
 
 import pytest
+from sqlalchemy import text, update
 
+from codehub.coordinator.actor import Actor, ActorRules
+from codehub.coordinator.controller import Controller, Rhythm
+from codehub.coordinator.observer import Memory
+from codehub.coordinator.server import WORKSPACE_UID_BASE, now, rules_of
 from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
 from codehub.domain.workspace import RecoverSource
 from codehub.store import gate
 from codehub.store.gate import RecoverFrom
+from codehub.store.leader import StaleLeader
+from codehub.store.tables import workspaces
 from tests.integration.coordinator.conftest import LIMITS, Bench
 from tests.trees import make_tree, tree_hash
 
@@ -102,6 +110,19 @@ async def test_an_unknown_image_says_which_are_offered(bench: Bench) -> None:
     assert "tiny" in (ended.error_message or "")
 
 
+async def test_a_disk_that_takes_no_more_ends_in_an_error_that_names_it(bench: Bench) -> None:
+    await bench.start()
+    workspace_id = await bench.create(DesiredState.STANDBY)
+    await bench.until_phase(workspace_id, Phase.STANDBY)
+    await bench.stop()
+    ((await bench.home(workspace_id)).parent / ".fence.tmp").mkdir()
+    await bench.start()
+    await bench.wish(workspace_id, DesiredState.RUNNING)
+    ended = await bench.until_phase(workspace_id, Phase.ERROR)
+    assert ended.error_reason is ErrorReason.RetryExceeded
+    assert "directory" in (ended.error_message or "")
+
+
 async def test_a_lost_home_is_never_papered_over(bench: Bench) -> None:
     await bench.start()
     workspace_id = await bench.create()
@@ -160,6 +181,32 @@ async def test_an_unmounted_volumes_root_reads_as_unknown_not_gone(bench: Bench)
     again = await bench.until(workspace_id, lambda w: w.conditions["storage.volume_ready"].reason == "Ready")
     assert again.error_reason is None
     assert again.operation is Operation.NONE
+
+
+async def test_a_leader_that_wakes_up_late_stops_no_container(bench: Bench) -> None:
+    await bench.start()
+    workspace_id = await bench.create()
+    await bench.until_phase(workspace_id, Phase.RUNNING)
+    await bench.stop()
+    async with bench.engine.begin() as conn:
+        epoch = await conn.scalar(text("UPDATE leadership SET epoch = epoch + 1 RETURNING epoch - 1"))
+        claim = {"operation": "STOPPING", "op_id": "stale", "op_started_at": datetime.now(UTC)}
+        await conn.execute(update(workspaces).values(desired_state="STANDBY", **claim))
+    memory, settings = Memory(), bench.settings
+    late = Controller(
+        bench.engine,
+        bench.providers,
+        Actor(bench.providers, memory, ActorRules(0, WORKSPACE_UID_BASE), epoch),
+        memory,
+        rules=rules_of(settings),
+        rhythm=Rhythm(1, 1),
+        retention=timedelta(1),
+        epoch=epoch,
+        clock=now,
+    )
+    with pytest.raises(StaleLeader):
+        await late.reconcile(workspace_id)
+    assert (await bench.providers.runtime.status(workspace_id)).running
 
 
 async def test_a_second_coordinator_takes_over_and_the_workspace_lives_on(bench: Bench) -> None:
