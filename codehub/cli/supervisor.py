@@ -108,18 +108,19 @@ class Supervisor:
             await asyncio.sleep(pause)
             try:
                 await service.start()
-            except EmbeddedError as error:
+                self._record()
+            except (EmbeddedError, OSError) as error:
                 self._log.error("a part does not start", part=service.name, error=str(error))
-            self._record()
 
     async def _keep_logs_small(self) -> None:
         """The parts append to their logs, so a copy may be taken and the file cut under their hands."""
         while True:
             await asyncio.sleep(LOG_CHECK_SECONDS)
             for path in {service.log_file for service in self._services}:
-                if path.exists() and path.stat().st_size > MAX_LOG_BYTES:
-                    shutil.copyfile(path, path.with_suffix(".log.1"))
-                    os.truncate(path, 0)
+                try:
+                    _keep_small(path)
+                except OSError as error:
+                    self._log.error("a log cannot be cut", path=str(path), error=str(error))
 
     def _record(self) -> None:
         """Who runs, for `doctor`, for tests, and for the next start after a kill -9 of this process."""
@@ -131,6 +132,16 @@ class Supervisor:
         staged = self._children_file.with_suffix(".new")
         staged.write_text(json.dumps(children))
         staged.replace(self._children_file)
+
+
+def _keep_small(log_file: Path) -> None:
+    """Cut a log that has grown. On a full disk, where no copy can be kept, it is cut all the same."""
+    if not log_file.exists() or log_file.stat().st_size <= MAX_LOG_BYTES:
+        return
+    try:
+        shutil.copyfile(log_file, log_file.with_suffix(".log.1"))
+    finally:
+        os.truncate(log_file, 0)
 
 
 async def _ended(service: Service) -> int | None:

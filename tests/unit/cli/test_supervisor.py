@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -64,6 +65,47 @@ async def test_a_part_that_dies_is_started_again(tmp_path: Path) -> None:
         await supervisor.stop()
     assert part.process.poll() is not None
     assert not (tmp_path / "children.json").exists()
+
+
+async def test_a_part_that_cannot_be_started_is_tried_again(tmp_path: Path) -> None:
+    class Unlucky(Sleeper):
+        async def start(self) -> None:
+            await super().start()
+            if self.starts == 2:
+                assert self.process is not None
+                process.end(self.process, [(signal.SIGKILL, 5)])
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+    supervisor, part = Supervisor(tmp_path), Unlucky(tmp_path, "part")
+    await supervisor.start(part)
+    supervisor.keep()
+    try:
+        assert part.process is not None
+        os.kill(part.process.pid, signal.SIGKILL)
+        await until(lambda: part.starts == 3)
+    finally:
+        await supervisor.stop()
+
+
+async def test_a_log_that_cannot_be_kept_is_cut_and_the_others_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("codehub.cli.supervisor.LOG_CHECK_SECONDS", 0.01)
+    monkeypatch.setattr("codehub.cli.supervisor.MAX_LOG_BYTES", 100)
+    supervisor, parts = Supervisor(tmp_path), [Sleeper(tmp_path, name) for name in ("one", "two")]
+    (tmp_path / "one.log.1").mkdir()
+    for part in parts:
+        await supervisor.start(part)
+    supervisor.keep()
+    try:
+        for _ in range(2):
+            for part in parts:
+                with part.log_file.open("a") as log_file:
+                    log_file.write("x" * 200)
+            await until(lambda: all(part.log_file.stat().st_size <= 100 for part in parts))
+    finally:
+        await supervisor.stop()
+    assert "x" in (tmp_path / "two.log.1").read_text()
 
 
 async def test_parts_end_in_the_reverse_order_of_their_start(tmp_path: Path) -> None:
