@@ -24,6 +24,8 @@ from codehub.embedded.postgres import EmbeddedPostgres
 from codehub.embedded.redis import EmbeddedRedis
 from codehub.runtimes.process import ProcessRuntime
 from codehub.settings import Settings
+from codehub.storage.errors import JobIsRunning
+from codehub.storage.jobs import LocalJobs
 from codehub.store import accounts, installation, migrate
 from codehub.store.engine import create_engine
 
@@ -55,6 +57,8 @@ async def run(settings: Settings) -> None:
             typer.echo("Stopping. Workspaces keep running.", err=True)
     finally:
         await supervisor.stop()
+        if stop.is_set():
+            await end_jobs(LocalJobs(data_dir / "jobs"))
         held.release()
 
 
@@ -187,6 +191,18 @@ async def _unless_stopped(work: Coroutine[None, None, None], stop: asyncio.Event
         return
     starting.cancel()
     await asyncio.gather(starting, return_exceptions=True)
+
+
+async def end_jobs(jobs: LocalJobs) -> None:
+    """Storage jobs are crash-only: what is cut short here, the next start begins anew."""
+
+    async def end(job_id: str) -> None:
+        try:
+            await jobs.cancel(job_id)
+        except JobIsRunning as problem:
+            log.get("up").warning("a storage job still runs", job_id=job_id, problem=problem.message)
+
+    await asyncio.gather(*(end(job_id) for job_id in await jobs.list()))
 
 
 def check_port_free(host: str, port: int) -> None:

@@ -1,4 +1,4 @@
-"""What `up` refuses before it begins."""
+"""What `up` refuses before it begins, and what it ends when it stops."""
 
 import socket
 from pathlib import Path
@@ -8,7 +8,11 @@ from typer.testing import CliRunner
 
 from codehub.cli.errors import CommandError
 from codehub.cli.main import app
-from codehub.cli.up import check_port_free
+from codehub.cli.up import check_port_free, end_jobs
+from codehub.domain.observation import JobState
+from codehub.storage.jobs import LocalJobs
+from codehub.storage.jobspec import EmptyArchiveJob, Place
+from codehub.storage.volumes import LocalVolumes
 
 
 def invoke(*arguments: str, **environment: str) -> tuple[int, str]:
@@ -33,6 +37,21 @@ def test_a_port_that_is_shared_by_its_owner_counts_as_in_use() -> None:
         other.listen()
         with pytest.raises(CommandError):
             check_port_free("127.0.0.1", other.getsockname()[1])
+
+
+async def test_jobs_end_with_up(tmp_path: Path) -> None:
+    volumes = LocalVolumes(tmp_path / "volumes", "here")
+    volumes.initialise()
+    jobs, key = LocalJobs(tmp_path / "jobs"), "users/u1/workspaces/w1/home"
+    place = Place(tmp_path / "volumes", f"file://{tmp_path}/archives", "here")
+    async with volumes.hold(key, epoch=1):  # which the job waits for
+        await jobs.start("op1-0", EmptyArchiveJob(place, "w1", key, "a1", None, epoch=1))
+        running = await jobs.status("op1-0")
+        await end_jobs(jobs)
+        ended = await jobs.status("op1-0")
+    assert running is not None
+    assert ended is not None
+    assert (running.state, ended.state) == (JobState.RUNNING, JobState.GONE)
 
 
 def test_docker_is_said_to_come_later(tmp_path: Path) -> None:
