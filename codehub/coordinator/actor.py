@@ -60,6 +60,7 @@ class Actor:
         try:
             await self._perform(workspace, effect, sha256)
         except StaleEpoch as error:
+            self._memory.newest_epoch = max(self._memory.newest_epoch, error.newest)
             raise StaleLeader from error
         except VolumeBusy as error:
             raise NotNow(error.message) from error
@@ -97,9 +98,11 @@ class Actor:
                 await self._fence_out_containers(workspace, effect.generation)
                 await self._start_job(effect.job_id, self._volume_job(workspace, effect))
             case ArchiveEmpty():
+                await self._fence(workspace)
                 await self._start_job(effect.job_id, self._empty_archive(workspace, effect))
             case RestoreHome():
                 await self._check_disk()
+                await self._fence(workspace)
                 await self._start_job(effect.job_id, self._restore(workspace, effect, sha256))
 
     async def _start(self, workspace: Workspace, effect: StartContainer) -> None:
@@ -120,6 +123,11 @@ class Actor:
                     uid=self._uid(workspace),
                 )
             )
+
+    async def _fence(self, workspace: Workspace) -> None:
+        """Keep earlier leaders from this home; and a refusal is learned here, not from a failed job."""
+        async with self._providers.volumes.hold(workspace.home_store_key, self._epoch):
+            pass
 
     async def _fence_out_containers(self, workspace: Workspace, generation: Generation) -> None:
         """After the fence no earlier leader can start a container; so this look is the last word."""

@@ -33,6 +33,8 @@ class Memory:
     silent: dict[str, datetime] = field(default_factory=dict)
     started_jobs: set[str] = field(default_factory=set)
     to_audit: set[str] = field(default_factory=set)
+    newest_epoch: int = 0
+    """The latest epoch that a disk has refused this leader for."""
 
     def silence(self, workspace_id: str, container: ContainerFact | None, at: datetime) -> datetime | None:
         answering = container is None or not container.running or container.ready

@@ -71,7 +71,7 @@ async def _campaign_and_lead(settings: Settings, providers: Providers, holder: s
     try:
         await Leader(settings, providers, engine, redis, term).lead()
     except* StaleLeader:
-        log.warning("another coordinator leads now", epoch=term.epoch)
+        log.warning("this term is over", epoch=term.epoch)
     except* DatabaseTrouble as group:
         log.warning("leadership is given up", epoch=term.epoch, error=str(group.exceptions[0]))
     finally:
@@ -100,7 +100,7 @@ class Leader:
     ) -> None:
         self._settings = settings
         self._term = term
-        memory = Memory()
+        memory = self._memory = Memory()
         gc_rules = GcRules(
             timedelta(seconds=settings.gc_orphan_grace_seconds),
             timedelta(seconds=settings.trash_retention_seconds),
@@ -143,6 +143,17 @@ class Leader:
     async def _keep_office(self) -> None:
         while True:
             await self._term.heartbeat()
+            newest = self._memory.newest_epoch
+            if newest > self._term.epoch:
+                # No newer leader, or the heartbeat had failed: the database is older than the disks.
+                log.error(
+                    "homes were worked on in a later epoch than the database knows: "
+                    "was it restored from a backup? Leading anew after that epoch",
+                    epoch=self._term.epoch,
+                    newest=newest,
+                )
+                await self._term.catch_up(newest)
+                raise StaleLeader
             await asyncio.sleep(HEARTBEAT_EVERY)
 
     async def _sweep(self) -> None:

@@ -42,6 +42,10 @@ class VolumeBusy(StorageProblem):
 class StaleEpoch(StorageProblem):
     """A newer leader has taken over this home."""
 
+    def __init__(self, epoch: int, newest: int) -> None:
+        super().__init__(f"epoch {epoch} is over: epoch {newest} has already worked on this home")
+        self.newest = newest
+
 
 class GenerationMismatch(StorageProblem):
     """The home that is there is of another generation than the one that was meant."""

@@ -103,7 +103,7 @@ def _raise_fence(directory: WorkspaceDirectory, epoch: int) -> None:
         except ValueError as error:
             raise Unobservable(f"{directory.fence} does not hold an epoch") from error
         if newest > epoch:
-            raise StaleEpoch(f"epoch {epoch} is over: epoch {newest} has already worked on this home")
+            raise StaleEpoch(epoch, newest)
         if newest == epoch:
             return
     write_durably(directory.fence, f"{epoch}\n".encode())

@@ -40,6 +40,13 @@ class Term:
         if beat is None:
             raise StaleLeader
 
+    async def catch_up(self, newest: int) -> None:
+        """Let the next term begin after `newest`; this one ends with it."""
+        async with asyncio.timeout(ANSWER_WITHIN):
+            await self.connection.execute(
+                "UPDATE leadership SET epoch = $2 WHERE epoch = $1", self.epoch, newest
+            )
+
     async def resign(self) -> None:
         """End the session, and with it the lock."""
         try:

@@ -209,6 +209,23 @@ async def test_a_leader_that_wakes_up_late_stops_no_container(bench: Bench) -> N
     assert (await bench.providers.runtime.status(workspace_id)).running
 
 
+async def test_a_database_from_a_backup_catches_up_with_the_homes(bench: Bench) -> None:
+    await bench.start()
+    workspace_id = await bench.create(DesiredState.STANDBY)
+    await bench.until_phase(workspace_id, Phase.STANDBY)
+    archived = await bench.create(DesiredState.ARCHIVED)
+    await bench.until_phase(archived, Phase.ARCHIVED)
+    await bench.stop()
+    for item in (workspace_id, archived):
+        (await bench.home(item)).with_name(".fence").write_text("1000\n")
+    await bench.start()
+    for item in (workspace_id, archived):
+        after = await bench.reach(item, DesiredState.RUNNING)
+        assert after.error_count == 0
+    async with bench.engine.connect() as conn:
+        assert await conn.scalar(text("SELECT epoch FROM leadership")) == 1001
+
+
 async def test_a_second_coordinator_takes_over_and_the_workspace_lives_on(bench: Bench) -> None:
     await bench.start()
     workspace_id = await bench.create()
