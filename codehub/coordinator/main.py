@@ -1,8 +1,10 @@
 """The coordinator process, put together from the settings."""
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 
 from codehub.coordinator.providers import Providers
+from codehub.coordinator.queue import WORKERS
 from codehub.coordinator.server import serve
 from codehub.domain.images import BUILT_IN, Image, parse_images
 from codehub.runtimes.process import ProcessRuntime
@@ -15,9 +17,18 @@ from codehub.store import installation, migrate
 from codehub.store.engine import create_engine
 from codehub.store.gate import new_id
 
+THREADS = 2 * WORKERS
+
+
+def give_threads() -> None:
+    """Looks and effects block in threads; of the few in the default pool, some hung ones would stop all."""
+    pool = ThreadPoolExecutor(THREADS, thread_name_prefix="coordinator")
+    asyncio.get_running_loop().set_default_executor(pool)
+
 
 async def run(settings: Settings, stop: asyncio.Event) -> None:
     """Coordinate until `stop` is set."""
+    give_threads()
     engine = create_engine(settings.database_url)
     try:
         await migrate.check(engine)

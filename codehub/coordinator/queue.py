@@ -12,6 +12,8 @@ log = structlog.get_logger(__name__)
 Handler = Callable[[str], Awaitable[float | None]]
 """Works on one key; returns in how many seconds it wants to be called again, or None."""
 
+WORKERS = 64
+"""Workspaces that are worked on at once."""
 FAULT_DELAY = 1.0
 LONGEST_FAULT_DELAY = 60.0
 
@@ -19,7 +21,7 @@ LONGEST_FAULT_DELAY = 60.0
 class WorkQueue:
     """Keys wait for their time; a key that is added while it is worked on is worked on again after."""
 
-    def __init__(self, handler: Handler, workers: int = 64) -> None:
+    def __init__(self, handler: Handler, workers: int = WORKERS) -> None:
         self._handler = handler
         self._places = asyncio.Semaphore(workers)
         self._due: dict[str, float] = {}

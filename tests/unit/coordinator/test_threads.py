@@ -1,0 +1,19 @@
+"""One slow operation never delays another workspace."""
+
+import asyncio
+import threading
+
+from codehub.coordinator.main import give_threads
+from codehub.coordinator.queue import WORKERS
+
+
+async def test_as_many_hung_calls_as_there_are_workers_leave_threads_for_others() -> None:
+    give_threads()
+    hang = threading.Event()
+    hung = [asyncio.create_task(asyncio.to_thread(hang.wait)) for _ in range(WORKERS)]
+    try:
+        async with asyncio.timeout(10):
+            assert await asyncio.to_thread(lambda: "done") == "done"
+    finally:
+        hang.set()
+        await asyncio.gather(*hung)
