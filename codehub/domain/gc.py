@@ -88,10 +88,6 @@ def sweep(
     return Sweep(() if alarm else due, seen, alarm, present)
 
 
-def purgeable(deleted_at: datetime, rules: GcRules, now: datetime) -> bool:
-    return now - deleted_at >= rules.retention
-
-
 def _grace(item: Stored, holders: Mapping[str, Holder], rules: GcRules) -> timedelta:
     """Archives of workspaces that the database does not know wait as long as the trash does."""
     unknown = item.workspace_id not in holders
@@ -105,10 +101,13 @@ def _alarm(total: int, orphans: Iterable[Stored], holders: Mapping[str, Holder])
     of the same workspace, itself in the store, has replaced.
     """
     suspicious = sum(1 for item in orphans if not _is_expected(holders.get(item.workspace_id)))
-    return mass_alarm(suspicious, total, "archives")
+    return mass_alarm(suspicious, total, "archives", known=len(holders))
 
 
-def mass_alarm(suspicious: int, total: int, what: str) -> str | None:
+def mass_alarm(suspicious: int, total: int, what: str, *, known: int) -> str | None:
+    """Why nothing may be deleted. `known` is how many workspaces the database has ever heard of."""
+    if total and not known:
+        return f"The database knows no workspace, but {total} {what} are there: nothing is deleted."
     if total >= GUARD_FROM and suspicious * 10 > total:
         return (
             f"{suspicious} of {total} {what} look orphaned at once: nothing is deleted. Check the database."

@@ -80,39 +80,33 @@ async def create(
     workspace_id, now = new_id(), _now()
     if desired is DesiredState.RUNNING:
         await _admit(conn, owner_id, workspace_id, limits)
-    row = (
-        (
-            await conn.execute(
-                insert(workspaces)
-                .values(
-                    id=workspace_id,
-                    owner_id=owner_id,
-                    name=name,
-                    description=description,
-                    image_ref=image_ref,
-                    instance_backend=backends.instance,
-                    storage_backend=backends.storage,
-                    home_store_key=f"users/{owner_id}/workspaces/{workspace_id}/home",
-                    standby_ttl_seconds=standby_ttl,
-                    archive_ttl_seconds=archive_ttl,
-                    desired_state=desired.value,
-                    last_access_at=now,
-                    conditions=conditions_json(unobserved(now)),
-                    phase=Phase.PENDING.value,
-                    phase_changed_at=now,
-                    created_at=now,
-                    updated_at=now,
-                )
-                .returning(workspaces)
-            )
+    made = await conn.execute(
+        insert(workspaces)
+        .values(
+            id=workspace_id,
+            owner_id=owner_id,
+            name=name,
+            description=description,
+            image_ref=image_ref,
+            instance_backend=backends.instance,
+            storage_backend=backends.storage,
+            home_store_key=f"users/{owner_id}/workspaces/{workspace_id}/home",
+            standby_ttl_seconds=standby_ttl,
+            archive_ttl_seconds=archive_ttl,
+            desired_state=desired.value,
+            last_access_at=now,
+            conditions=conditions_json(unobserved(now)),
+            phase=Phase.PENDING.value,
+            phase_changed_at=now,
+            created_at=now,
+            updated_at=now,
         )
-        .mappings()
-        .one()
+        .returning(workspaces)
     )
     await timeline.record(
         conn, workspace_id, now, actor=actor, event="created", message=f"Created; to be {desired}."
     )
-    return to_workspace(row)
+    return to_workspace(made.mappings().one())
 
 
 async def wish(

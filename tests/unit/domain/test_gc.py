@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from codehub.domain.gc import GcRules, Holder, Stored, protection, purgeable, sweep
+from codehub.domain.gc import GcRules, Holder, Stored, protection, sweep
 from codehub.domain.states import Phase
 from codehub.domain.wishes import archive_key, archive_op_id_of
 from tests.unit.domain.builders import ID, NOW
@@ -151,11 +151,6 @@ def test_a_living_workspace_without_an_archive_key_counts_as_suspicious() -> Non
     swept = sweep(listed, {ID: holder}, long_ago, RULES, NOW)
     assert swept.alarm is not None
     assert swept.remove == ()
-
-
-def test_the_trash_is_purged_when_its_retention_is_over() -> None:
-    assert not purgeable(NOW - RULES.retention + SECOND, RULES, NOW)
-    assert purgeable(NOW - RULES.retention, RULES, NOW)
 
 
 def test_the_archive_op_id_of_a_key() -> None:
