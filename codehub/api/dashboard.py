@@ -1,5 +1,7 @@
 """The dashboard's files, for every path that is not the API's."""
 
+import errno
+import os
 from pathlib import Path
 from typing import Final
 
@@ -40,7 +42,7 @@ class Dashboard:
         files = self._current_files()
         if files is None or self._dist is None:
             return HTMLResponse(_MISSING, status_code=503, headers={"Cache-Control": "no-store"})
-        found, stat = files.lookup_path(path) if path and "\0" not in path else ("", None)
+        found, stat = _look_up(files, path)
         if stat is not None and Path(found).is_file():
             response = files.file_response(found, stat, scope)
             response.headers["Cache-Control"] = IMMUTABLE if path.startswith("assets/") else REVALIDATE
@@ -56,3 +58,14 @@ class Dashboard:
             if self._dist is not None and (self._dist / "index.html").is_file():
                 self._files = StaticFiles(directory=self._dist)
         return self._files
+
+
+def _look_up(files: StaticFiles, path: str) -> tuple[str, os.stat_result | None]:
+    if not path or "\0" in path:
+        return "", None
+    try:
+        return files.lookup_path(path)
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        return "", None  # no file can have this name

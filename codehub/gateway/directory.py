@@ -120,6 +120,10 @@ class Directory:
     def route(self, workspace_id: str) -> Route | Unknown | None:
         return self._routes.known.get(workspace_id, UNKNOWN) if self.fresh else UNKNOWN
 
+    def remembers(self, id_hash: bytes) -> bool:
+        """Whether no push has spoken of this session since it was loaded."""
+        return id_hash in self._visitors.known
+
     async def load_visitor(self, id_hash: bytes) -> Visitor | None:
         return await self._visitors.load(id_hash)
 

@@ -184,7 +184,8 @@ class Exchange:
             raise BadResponseError("a chunked response to HTTP/1.0")
         body = head.body(self._head.method)
         until_close = isinstance(body, UntilCloseBody)
-        self._keep = self._client.may_stay(self._head) and not until_close
+        # An answer that overtakes its request is the last one here: the rest of the body would be in the way.
+        self._keep = self._client.may_stay(self._head) and not until_close and self._client.request_done
         self._response = head
         self._body = body
         self._client.response_begun()

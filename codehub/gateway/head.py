@@ -98,14 +98,16 @@ class RequestHead:
     @property
     def is_navigation(self) -> bool:
         """A person opening a page in a tab: the one request that may wake a workspace."""
-        if self.method != b"GET":
+        if self.method != b"GET" or self.wants_websocket:
             return False
+        if b"prefetch" in self.fields.get(b"sec-purpose", b""):
+            return False  # what a browser loads ahead, nobody has opened yet
         if self.sends_fetch_metadata:
             fields = self.fields
             return (
                 fields.get(b"sec-fetch-mode") == b"navigate" and fields.get(b"sec-fetch-dest") == b"document"
             )
-        return b"text/html" in self.get(b"accept") and not self.wants_websocket
+        return b"text/html" in self.get(b"accept")
 
 
 def parse_head(data: bytes) -> RequestHead:

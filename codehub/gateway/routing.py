@@ -98,7 +98,7 @@ class Router:
         if head.path == _EVENTS:
             relay.is_stream = True
             if sessions := cookies.cookie_values(head.get(b"cookie"), self._origins.session_cookie):
-                relay.session_hash = cookies.session_hash(sessions[0])
+                relay.session_hash = cookies.session_hash(sessions[-1])
         return relay
 
     def _elsewhere(self, head: RequestHead, peer: str, host: str) -> Decision:
@@ -118,9 +118,9 @@ class Router:
         if self._origins.path_mode and self._is_foreign(head, self._origins.platform):
             return _foreign()
         values = cookies.cookie_values(head.get(b"cookie"), self._origins.session_cookie)
-        if not values:
+        if not values:  # of several, the last one counts, as for the API
             return self._sign_in(head)
-        visit = Visit(head, peer, workspace_id, rest, cookies.session_hash(values[0]))
+        visit = Visit(head, peer, workspace_id, rest, cookies.session_hash(values[-1]))
         visitor = self._directory.visitor(visit.session_hash)
         route = self._directory.route(workspace_id)
         if isinstance(visitor, Unknown) or isinstance(route, Unknown):
@@ -130,6 +130,9 @@ class Router:
     async def _look_up(self, visit: Visit, *, at_entrance: bool) -> Relay | Reply:
         visitor = await self._directory.load_visitor(visit.session_hash)
         route = await self._directory.load_route(visit.workspace_id) if visitor else None
+        if visitor and not self._directory.remembers(visit.session_hash):
+            # The session may have ended while the route was looked up; nobody would end what opens now.
+            visitor = await self._directory.load_visitor(visit.session_hash)
         decide = self._enter if at_entrance else self._connect
         decision = decide(visit, visitor, route)
         return decision if isinstance(decision, Relay | Reply) else await decision

@@ -102,14 +102,16 @@ def dist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 async def test_the_dashboard_is_served_with_its_headers(dist: Path, api: Api) -> None:
     client = await api.client()
-    for path in ("/", "/workspaces/x", "/login?next=/w/1/", "/index.html", "/%00", "/..%2fsecret", "/assets"):
+    odd = ("/%00", "/..%2fsecret", "/assets", f"/{'a' * 5000}", "/a" * 3000)
+    for path in ("/", "/workspaces/x", "/login?next=/w/1/", "/index.html", *odd):
         page = await client.get(path)
         assert page.status_code == 200 and "<title>CodeHub" in page.text, path
         assert page.headers["cache-control"] == "no-cache"
     script = await client.get("/assets/index-1a2b.js")
     assert "immutable" in script.headers["cache-control"] and script.text == "1"
-    missing = await client.get("/assets/index-old.js")
-    assert missing.status_code == 404 and missing.headers["cache-control"] == "no-store"
+    for name in ("index-old.js", "a" * 300):
+        missing = await client.get(f"/assets/{name}")
+        assert missing.status_code == 404 and missing.headers["cache-control"] == "no-store"
     policy = page.headers["content-security-policy"]
     assert "default-src 'self'" in policy and "frame-ancestors 'none'" in policy and "unsafe" not in policy
     assert page.headers["x-content-type-options"] == "nosniff" and "referrer-policy" in page.headers

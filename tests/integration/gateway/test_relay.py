@@ -296,6 +296,7 @@ async def test_an_early_answer_reaches_a_client_that_still_sends(origin: World) 
     client.send(origin.request("/", "POST", more="Content-Length: 100000000\r\n") + "x" * 1000)
     head, body = await client.response()
     assert (status(head), body) == (413, b"no")
+    assert header(head, "connection") == "close"  # or the client would send its next request in vain
     assert await client.rest() == b""
 
 

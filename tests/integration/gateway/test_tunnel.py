@@ -10,7 +10,7 @@ from websockets.asyncio.server import ServerConnection, unix_serve
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from codehub.domain.states import Phase
-from codehub.store.routes import Visitor
+from codehub.store.routes import Route, Visitor
 from tests.integration.gateway.harness import MINE, SESSION, World, hash_of, header, status, until, world
 
 UPGRADE = (
@@ -142,6 +142,22 @@ async def test_logout_ends_open_sockets_at_once(origin: World, echo: Echo) -> No
         with pytest.raises(ConnectionClosed):
             await asyncio.wait_for(socket.recv(), 2)
         await until(lambda: echo.open == 0)
+
+
+async def test_a_session_that_ends_while_the_way_is_looked_up_opens_nothing(
+    origin: World, echo: Echo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find_route = origin.facts.route
+
+    async def logout_meanwhile(workspace_id: str) -> Route | None:
+        origin.facts.visitors.pop(hash_of(SESSION), None)
+        origin.gateway.watch.session_ended(hash_of(SESSION))
+        return await find_route(workspace_id)
+
+    monkeypatch.setattr(origin.gateway.directory._routes, "_ask", logout_meanwhile)
+    with pytest.raises(InvalidStatus):
+        await dial(origin)
+    assert echo.open == 0
 
 
 async def test_a_deleted_user_loses_open_sockets(origin: World, echo: Echo) -> None:

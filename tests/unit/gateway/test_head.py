@@ -110,16 +110,21 @@ def test_only_websocket_is_an_upgrade() -> None:
     assert not parse(GOOD + "Upgrade: websocket\r\n").wants_websocket
 
 
+NAVIGATE = "Sec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: document\r\n"
+
+
 @pytest.mark.parametrize(
     ("more", "is_navigation"),
     [
-        ("Sec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: document\r\n", True),
+        (NAVIGATE, True),
         ("Sec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: iframe\r\nAccept: text/html\r\n", False),
         ("Sec-Fetch-Mode: cors\r\nSec-Fetch-Dest: empty\r\nAccept: text/html\r\n", False),
         ("Accept: text/html,*/*\r\n", True),
         ("Accept: */*\r\n", False),
         ("", False),
         ("Accept: text/html\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n", False),
+        (f"{NAVIGATE}Connection: Upgrade\r\nUpgrade: websocket\r\n", False),
+        (f"{NAVIGATE}Sec-Purpose: prefetch;prerender\r\n", False),
     ],
 )
 def test_only_a_person_opening_a_page_is_a_navigation(more: str, is_navigation: bool) -> None:
