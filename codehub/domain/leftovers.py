@@ -51,7 +51,7 @@ def clearing(
     due = tuple(item for item, grace in graces.items() if now - seen[item.key] >= grace)
     homes = [item for item in listed if item.is_home]
     unknown = sum(1 for item in homes if item.workspace_id not in holders)
-    alarm = mass_alarm(unknown, len(homes), "homes")
+    alarm = mass_alarm(unknown, len(homes), "homes", known=len(holders))
     return Clearing(() if alarm else due, seen, alarm)
 
 

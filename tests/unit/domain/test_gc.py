@@ -84,8 +84,15 @@ def test_an_unknown_workspace_protects_nothing_but_its_archives_are_quarantined(
         (RULES.retention - SECOND, False),
         (RULES.retention, True),
     ):
-        swept = sweep([item], {}, {item.key: NOW - age}, RULES, NOW)
+        swept = sweep([item], {"another": LIVING}, {item.key: NOW - age}, RULES, NOW)
         assert (item in swept.remove) == gone
+
+
+def test_an_empty_database_is_a_lost_database_and_nothing_goes() -> None:
+    item = stored()
+    swept = sweep([item], {}, {item.key: NOW - 2 * RULES.retention}, RULES, NOW)
+    assert "knows no workspace" in (swept.alarm or "")
+    assert swept.remove == ()
 
 
 @pytest.mark.parametrize("age", [timedelta(0), RULES.orphan_grace - SECOND, RULES.orphan_grace])
@@ -127,7 +134,7 @@ def test_the_mass_guard(total: int) -> None:
         listed, holders = a_store(total, orphans)
         long_ago = {item.key: NOW - timedelta(days=30) for item in listed}
         swept = sweep(listed, holders, long_ago, RULES, NOW)
-        alarmed = total >= 20 and orphans / total > 0.1
+        alarmed = (total >= 20 and orphans / total > 0.1) or 0 < total == orphans
         assert (swept.alarm is not None) == alarmed
         assert len(swept.remove) == (0 if alarmed else orphans)
         assert len(swept.first_seen) == orphans, "an alarm does not forget since when"

@@ -46,7 +46,7 @@ def leftover(name: str, workspace_id: str = ID) -> Leftover:
 )
 def test_each_waits_its_time(name: str, holder: Holder | None, grace: timedelta | None) -> None:
     item = leftover(name)
-    holders = {} if holder is None else {ID: holder}
+    holders = {"another": LIVING} if holder is None else {ID: holder}
     first = clearing([item], holders, {}, RULES, NOW)
     assert first.remove == ()
     assert first.first_seen == ({} if grace is None else {item.key: NOW})
@@ -55,6 +55,14 @@ def test_each_waits_its_time(name: str, holder: Holder | None, grace: timedelta 
     assert early.remove == ()
     late = clearing([item], holders, first.first_seen, RULES, NOW + long)
     assert late.remove == (() if grace is None else (item,))
+
+
+def test_an_empty_database_is_a_lost_database_and_no_home_goes() -> None:
+    item = leftover(HOME)
+    first = clearing([item], {}, {}, RULES, NOW)
+    late = clearing([item], {}, first.first_seen, RULES, NOW + 2 * DAYS)
+    assert "knows no workspace" in (late.alarm or "")
+    assert late.remove == ()
 
 
 def test_many_unknown_homes_at_once_are_an_alarm_and_nothing_goes() -> None:
