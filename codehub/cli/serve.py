@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib
+import resource
 import signal
 
 import typer
@@ -23,6 +24,7 @@ def api() -> None:
     """The HTTP API and the dashboard, on a Unix socket that the gateway forwards to."""
     with told():
         settings = _settings("api")
+        allow_many_connections()
         from codehub.api.server import run
 
         run(settings)
@@ -33,6 +35,7 @@ def gateway() -> None:
     """The front door: the only public port."""
     with told():
         settings = _settings("gateway")
+        allow_many_connections()
         importlib.import_module("codehub.gateway.server")  # once, before the workers fork
         run_workers(settings.gateway_workers, lambda: uvloop.run(_serve_gateway(settings)))
 
@@ -43,6 +46,12 @@ def coordinator() -> None:
     with told():
         settings = _settings("coordinator")
         uvloop.run(_serve_coordinator(settings))
+
+
+def allow_many_connections() -> None:
+    """A socket costs two descriptors here, and the usual soft limit (1024) would be a small crowd's."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _settings(component: str) -> Settings:
