@@ -2,6 +2,7 @@
 
 import argparse
 import fcntl
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ def main() -> int:
     asked = arguments.parse_args()
     if unknown := set(asked.parts) - set(PARTS):
         arguments.error(f"there is no {', '.join(sorted(unknown))}: choose from {', '.join(PARTS)}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything it started is ended
     with LOCK.open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
