@@ -101,9 +101,9 @@ class ClientConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.write_paused = True
+        self.deadline = self.gateway.now + self.gateway.timeouts.write
         if self._exchange is not None:
             self._exchange.client_writable(False)
-            self.deadline = self.gateway.now + self.gateway.timeouts.write
 
     def resume_writing(self) -> None:
         self.write_paused = False
@@ -111,6 +111,9 @@ class ClientConnection(asyncio.Protocol):
             self._exchange.client_writable(True)
             endless = self._answered or self._state is State.TUNNEL
             self.deadline = math.inf if endless else self.gateway.now + self.gateway.timeouts.response
+        elif self._state is State.HEAD:
+            self._next_request()
+            self._advance()
 
     # The gateway's side
 
@@ -201,8 +204,11 @@ class ClientConnection(asyncio.Protocol):
     # Requests
 
     def _advance(self) -> None:
-        """Take up the requests in the buffer, one after the other."""
+        """Take up the requests in the buffer, one after the other, as fast as their answers are read."""
         while self._state is State.HEAD and self._buffer:
+            if self.write_paused:
+                self._hold_for_buffer(True)
+                return
             end = self._buffer.find(b"\r\n\r\n") + 4
             if end < 4 or end > MAX_HEAD:
                 self._unfinished_head(too_large=end > MAX_HEAD or len(self._buffer) > MAX_HEAD)

@@ -76,3 +76,21 @@ async def test_the_deadline_of_a_head_does_not_move_with_each_byte(origin: World
             break
     assert status(await client.head()) == 408
     assert time.monotonic() - started < 4
+
+
+async def test_answers_that_nobody_reads_do_not_pile_up(origin: World) -> None:
+    """Small requests with large answers, sent without end by a client that does not read."""
+    count, request = 5000, b"GET / HTTP/1.1\r\nHost: elsewhere\r\nAccept: text/html\r\n\r\n"
+    client = await origin.connect()
+    client.send(request * count)
+    await until(lambda: any(connection.write_paused for connection in origin.gateway._connections))
+    (connection,) = origin.gateway._connections
+    most = 0
+    for _ in range(20):
+        most = max(most, connection.transport.get_write_buffer_size())
+        await asyncio.sleep(0.01)
+    assert most < 1_000_000
+    for _ in range(count):
+        assert status((await client.response())[0]) == 421
+    client.send(origin.request())
+    assert (await client.response())[1] == b"hello"
