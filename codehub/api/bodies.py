@@ -1,5 +1,6 @@
 """Bounds on what a request may carry, before anything parses it."""
 
+import asyncio
 from typing import Final
 
 from starlette.datastructures import Headers
@@ -8,6 +9,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from codehub.api.errors import envelope
 
 MAX_BODY: Final = 1 << 20
+MAX_SECONDS: Final = 30.0
+"""A body is kept until it is whole, before anyone knows whose it is: it may not drip in for ever."""
 
 
 class BodyLimitMiddleware:
@@ -20,7 +23,12 @@ class BodyLimitMiddleware:
         if scope["type"] != "http" or scope["method"] in ("GET", "HEAD", "OPTIONS"):
             await self._app(scope, receive, send)
             return
-        body = None if _declared(scope) > MAX_BODY else await _read(receive)
+        try:
+            async with asyncio.timeout(MAX_SECONDS):
+                body = None if _declared(scope) > MAX_BODY else await _read(receive)
+        except TimeoutError:
+            await envelope(408, "TIMEOUT", "The body took too long.")(scope, receive, send)
+            return
         if body is None:
             refusal = envelope(413, "PAYLOAD_TOO_LARGE", "The body is larger than 1 MB.")
             await refusal(scope, receive, send)

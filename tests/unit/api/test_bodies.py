@@ -1,0 +1,28 @@
+"""How long and how large a request's body may be."""
+
+import asyncio
+
+import pytest
+from starlette.types import Message, Receive, Scope, Send
+
+from codehub.api import bodies
+
+
+async def test_a_body_that_drips_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies, "MAX_SECONDS", 0.1)
+    statuses: list[int] = []
+
+    async def drip() -> Message:
+        await asyncio.sleep(0.01)
+        return {"type": "http.request", "body": b"x", "more_body": True}
+
+    async def never(_scope: Scope, _receive: Receive, _send: Send) -> None:
+        raise AssertionError("the call was made without its body")
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            statuses.append(message["status"])
+
+    scope = {"type": "http", "method": "POST", "headers": []}
+    await asyncio.wait_for(bodies.BodyLimitMiddleware(never)(scope, drip, send), 5)
+    assert statuses == [408]
