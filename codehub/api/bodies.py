@@ -8,7 +8,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from codehub.api.errors import envelope
 
-MAX_BODY: Final = 1 << 20
+MAX_BODY: Final = 256 << 10
 MAX_SECONDS: Final = 30.0
 """A body is kept until it is whole, before anyone knows whose it is: it may not drip in for ever."""
 

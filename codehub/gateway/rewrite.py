@@ -16,8 +16,10 @@ _DROPPED: Final = frozenset(
     b"x-forwarded-prefix x-real-ip x-original-url x-rewrite-url".split()
 )
 _NEVER_NOMINATED: Final = frozenset(
-    (b"host", b"content-length", b"transfer-encoding", b"cookie", b"authorization")
+    b"host content-length transfer-encoding cookie authorization origin "
+    b"sec-fetch-site sec-fetch-mode sec-fetch-dest".split()
 )
+"""Fields that somebody behind this door decides by: naming them in Connection does not remove them."""
 _MERGED: Final = frozenset((b"cookie", b"sec-websocket-extensions"))
 """Fields of which a workspace gets one line, after all of them were looked through."""
 
