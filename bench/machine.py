@@ -41,21 +41,27 @@ def cores() -> tuple[int, int]:
     return usable[0], usable[-1]
 
 
+def _nobody() -> list[int]:
+    return []
+
+
 class Quiet:
     """Keeps samples apart from what others do on the machine, with a bounded patience for a whole run."""
 
     def __init__(self, patience: float) -> None:
         self._patience = patience
+        self.also_own: Callable[[], list[int]] = _nobody
+        """Processes that belong to what is measured and are no descendants of ours."""
 
     def sample(self, measure: Callable[[], T]) -> tuple[T, float]:
         """What was measured, and the CPU that others took meanwhile (in % of one core); the quietest try."""
         tries: list[tuple[T, float]] = []
         for _ in range(TRIES):
             self.wait()
-            began, before = time.monotonic(), _foreign_cpu()
+            began, before = time.monotonic(), self._foreign_cpu()
             result = measure()
             took = time.monotonic() - began
-            noise = max(0.0, _foreign_cpu() - before) / took * 100
+            noise = max(0.0, self._foreign_cpu() - before) / took * 100
             tries.append((result, noise))
             if noise < NOISE_PERCENT or self._patience <= 0:
                 break
@@ -66,10 +72,21 @@ class Quiet:
         """Returns when others have used less than 5 % of a core for two seconds, or patience ends."""
         calm = 0
         while calm < 4 and self._patience > 0:
-            before = _foreign_cpu()
+            before = self._foreign_cpu()
             time.sleep(0.5)
-            calm = calm + 1 if _foreign_cpu() - before < 0.025 else 0
+            calm = calm + 1 if self._foreign_cpu() - before < 0.025 else 0
             self._patience -= 0.0 if calm else 0.5
+
+    def _foreign_cpu(self) -> float:
+        """CPU seconds used so far by processes that are not part of this run."""
+        mine = set(tree([os.getpid(), *self.also_own()]))
+        total = 0
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and int(entry.name) not in mine and (fields := _stat(int(entry.name))):
+                total += (
+                    0 if fields[1] == KERNEL else sum(fields[11:15])
+                )  # its own, and its reaped children's
+        return total / TICKS
 
 
 class PeakMemory:
@@ -129,16 +146,6 @@ def _first_line(command: list[str]) -> str:
     except OSError:
         return "missing"
     return (done.stdout + done.stderr).strip().partition("\n")[0]
-
-
-def _foreign_cpu() -> float:
-    """CPU seconds used so far by processes that are not part of this run."""
-    mine = set(tree([os.getpid()]))
-    total = 0
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) not in mine and (fields := _stat(int(entry.name))):
-            total += 0 if fields[1] == KERNEL else sum(fields[11:15])  # its own, and its reaped children's
-    return total / TICKS
 
 
 def _stat(pid: int) -> list[int]:

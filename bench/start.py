@@ -5,9 +5,11 @@ import os
 import signal
 import statistics
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,10 @@ from bench import table
 from bench.machine import Quiet
 from codehub.domain.images import BUILT_IN, expand_command
 from codehub.embedded.process import end
-from tests.services import System, wait_for
+from tests.services import System, processes_of, wait_for
 
 IMAGE = BUILT_IN[0]
+BY_HAND, CREATE = f"{IMAGE.name}, started by hand", "create to RUNNING"
 POLL_SECONDS = 0.02
 LIMIT_SECONDS = 120.0
 STOP = [(signal.SIGTERM, 10.0), (signal.SIGKILL, 5.0)]
@@ -27,23 +30,22 @@ STOP = [(signal.SIGTERM, 10.0), (signal.SIGKILL, 5.0)]
 
 def measure(directory: Path, quiet: Quiet, rounds: int) -> None:
     system = System()
-    bare: list[float] = []
-    created: list[float] = []
+    samples: dict[str, list[tuple[float, float]]] = {BY_HAND: [], CREATE: []}
+    quiet.also_own = partial(processes_of, system.data_dir)  # workspaces are nobody's children
     try:
         with closing(system.start().client()) as client:
-            for number in range(rounds + 1):
-                quiet.wait()
-                bare.append(_bare(directory / f"bare-{number}"))
-                quiet.wait()
-                created.append(_create(client, f"bench-{number}"))
+            attempts = {BY_HAND: lambda: _bare(directory), CREATE: lambda: _create(client)}
+            for _ in range(rounds + 1):
+                for name, attempt in attempts.items():
+                    samples[name].append(quiet.sample(attempt))
     finally:
         system.close()
-    _show(bare[1:], created[1:])  # the first round fills the page cache
+    _show({name: own[1:] for name, own in samples.items()})  # the first round fills the page cache
 
 
-def _bare(home: Path) -> float:
+def _bare(directory: Path) -> float:
     """Seconds until the command, started by hand in a new home, answers on its socket."""
-    home.mkdir()
+    home = Path(tempfile.mkdtemp(dir=directory))
     socket = home.with_suffix(".sock")
     assert IMAGE.process is not None
     command = expand_command(IMAGE.process, socket=str(socket), home=str(home), workspace_id="bare")
@@ -76,15 +78,15 @@ def _is_ready(client: httpx.Client) -> bool:
         return False
 
 
-def _create(client: httpx.Client, name: str) -> float:
+def _create(client: httpx.Client) -> float:
     """Seconds from the request until an event says RUNNING; the workspace is deleted afterwards."""
     with client.stream("GET", "/api/v1/events", timeout=LIMIT_SECONDS) as stream:
         events = _workspaces(stream)
         next(events)
         began = time.perf_counter()
-        made = client.post("/api/v1/workspaces", json={"name": name}).raise_for_status().json()
+        made = client.post("/api/v1/workspaces", json={"name": "bench"}).raise_for_status().json()
         while not any(item["id"] == made["id"] and item["phase"] == "RUNNING" for item in next(events)):
-            assert time.perf_counter() - began < LIMIT_SECONDS, f"{name} does not come up"
+            assert time.perf_counter() - began < LIMIT_SECONDS, "the workspace does not come up"
         took = time.perf_counter() - began
     _delete(client, made["id"])
     return took
@@ -109,9 +111,15 @@ def _delete(client: httpx.Client, workspace_id: str) -> None:
     wait_for(is_deleted, "the workspace to be gone", LIMIT_SECONDS, 0.2)
 
 
-def _show(bare: list[float], created: list[float]) -> None:
+def _show(samples: dict[str, list[tuple[float, float]]]) -> None:
+    medians = {name: statistics.median(seconds for seconds, _ in own) for name, own in samples.items()}
     rows = [
-        [name, table.middle(seconds), table.ratio(statistics.median(seconds), statistics.median(bare))]
-        for name, seconds in ((f"{IMAGE.name}, started by hand", bare), ("create to RUNNING", created))
+        [
+            name,
+            table.middle([seconds for seconds, _ in own]),
+            table.ratio(medians[name], medians[BY_HAND]),
+            f"{max(noise for _, noise in own):.1f}",
+        ]
+        for name, own in samples.items()
     ]
-    table.show("Start of a workspace", ("what", "seconds (min–max)", "× by hand"), rows)
+    table.show("Start of a workspace", ("what", "seconds (min–max)", "× by hand", "noise %"), rows)
