@@ -4,7 +4,7 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -19,7 +19,8 @@ CODE_SERVER = TOOLS_DIR / "bin" / "code-server"
 CHROMIUM = Path("/usr/bin/chromium")
 
 pytestmark = pytest.mark.skipif(
-    not CODE_SERVER.exists() or not CHROMIUM.exists(), reason="code-server or Chromium is not installed"
+    not CODE_SERVER.exists() or not CHROMIUM.exists(),
+    reason="code-server or Chromium is missing: make install-tests",
 )
 
 
@@ -44,7 +45,8 @@ async def code_server(made: World) -> AsyncIterator[Path]:
         tree = psutil.Process(process.pid)
         family = [tree, *tree.children(recursive=True)]  # terminals have sessions of their own
         for member in family:
-            member.kill()
+            with suppress(psutil.NoSuchProcess):  # one may end while another is killed
+                member.kill()
         await process.wait()
         psutil.wait_procs(family, timeout=10)
 
