@@ -120,7 +120,7 @@ async def kill_when(site: Site, job_id: str, spec: JobSpec, reached: Callable[[]
     """Kill a job, tar in full swing, when a moment has come. False: it was done before."""
     await site.jobs.start(job_id, spec)
     async with asyncio.timeout(60):
-        while not reached():
+        while not _has_come(reached):
             fact = await site.jobs.status(job_id)
             assert fact is not None
             if fact.state != JobState.RUNNING:
@@ -132,6 +132,14 @@ async def kill_when(site: Site, job_id: str, spec: JobSpec, reached: Callable[[]
     return fact.state == JobState.GONE
 
 
+def _has_come(reached: Callable[[], bool]) -> bool:
+    """A directory may be renamed away by the job while it is being listed: then it has not come."""
+    try:
+        return reached()
+    except FileNotFoundError:
+        return False
+
+
 async def kill_at_moments(
     site: Site, spec: JobSpec, reached: Callable[[int], bool], check: Callable[[bool], object]
 ) -> None:
@@ -140,7 +148,7 @@ async def kill_at_moments(
     `check` is told whether the job was killed.
     """
     kills = 0
-    for attempt in range(4 * MOMENTS):
+    for attempt in range(8 * MOMENTS):
         moment = kills
         killed = await kill_when(site, f"attempt-{attempt}", spec, lambda: reached(moment))  # noqa: B023
         await asyncio.to_thread(check, killed)
