@@ -10,6 +10,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from codehub.bus.events import publish_resync, publish_sse
+from codehub.coordinator.endings import end_if_cancelled
 from codehub.store.engine import asyncpg_dsn
 
 log = structlog.get_logger(__name__)
@@ -41,6 +42,7 @@ class Listener:
         """Listen until cancelled; after every reconnect everything is looked at and told anew."""
         pause = 0.1
         while True:
+            end_if_cancelled()
             try:
                 connection = await asyncpg.connect(asyncpg_dsn(self._url), timeout=ALIVE_EVERY)
             except (OSError, asyncpg.PostgresError, TimeoutError) as error:

@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.coordinator.actor import Actor, ActorRules
 from codehub.coordinator.controller import Controller, Rhythm
+from codehub.coordinator.endings import end_if_cancelled
 from codehub.coordinator.gc import GcRunner
 from codehub.coordinator.listener import Listener
 from codehub.coordinator.observer import Memory
@@ -85,6 +86,7 @@ async def _win(settings: Settings, holder: str) -> Term:
         try:
             term = await campaign(settings.database_url, holder)
         except DatabaseTrouble as error:
+            end_if_cancelled()
             log.warning("the database does not answer; campaigning again", error=str(error))
             term = None
         if term is not None:
@@ -178,6 +180,7 @@ class Leader:
         except StaleLeader:
             raise
         except Exception:
+            end_if_cancelled()
             log.exception("a tick failed and is skipped", component=name)
 
 
