@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -144,6 +145,12 @@ class Bench:
 
 @pytest.fixture
 async def bench(database_url: str, redis_url: str) -> AsyncIterator[Bench]:
+    async with new_bench(database_url, redis_url) as bench:
+        yield bench
+
+
+@asynccontextmanager
+async def new_bench(database_url: str, redis_url: str) -> AsyncIterator[Bench]:
     data_dir = short_temp_dir()
     (data_dir / "images.toml").write_text(images_toml())
     settings = load(

@@ -1,0 +1,38 @@
+"""Losing the database gives up leadership, reconnects and campaigns again."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import text
+
+from codehub.domain.states import DesiredState, Phase
+from tests.integration.coordinator.conftest import new_bench
+from tests.services import Services
+
+
+@pytest.fixture
+def own_services() -> Iterator[Services]:
+    with Services.running() as running:
+        yield running
+
+
+async def test_a_database_that_dies_costs_the_office_and_no_more(own_services: Services) -> None:
+    url = await own_services.migrated_database()
+    async with new_bench(url, own_services.redis.url) as bench:
+        await bench.start()
+        workspace_id = await bench.create()
+        before = await bench.until_phase(workspace_id, Phase.RUNNING)
+        for _ in range(2):
+            async with bench.engine.connect() as conn:
+                await conn.execute(text("CHECKPOINT"))  # the tests' server does not write through
+            assert own_services.postgres.process is not None
+            own_services.postgres.process.kill()
+            own_services.postgres.process.wait()
+            await own_services.postgres.start()
+            await bench.engine.dispose()
+            await bench.reach(workspace_id, DesiredState.STANDBY, 60)
+            await bench.reach(workspace_id, DesiredState.RUNNING, 60)
+        assert (await bench.get(workspace_id)).home_ctx == before.home_ctx
+        async with asyncio.timeout(20):
+            await bench.stop()
