@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import Final
 
 import structlog
@@ -17,6 +16,7 @@ from codehub.api.metrics import Metrics
 from codehub.api.services import Services, Shared
 from codehub.api.views import WorkspaceView, owned_view
 from codehub.bus.events import Changes, Feed
+from codehub.clock import utc_now
 from codehub.store import workspace_reads
 from codehub.store.sessions import Session, find_session
 from codehub.store.workspace_reads import Selection
@@ -117,7 +117,7 @@ class EventStream(Response):
     async def _session_holds(self) -> bool:
         """Looked up with each snapshot and heartbeat: the word of its end is a hint that may be lost."""
         async with self._services.engine.connect() as conn:
-            return await find_session(conn, self._session.id_hash, datetime.now(UTC)) is not None
+            return await find_session(conn, self._session.id_hash, utc_now()) is not None
 
     async def _snapshot(self) -> Snapshot:
         items = await self._read_all()

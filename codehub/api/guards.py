@@ -1,13 +1,12 @@
 """Who is calling, and what they may do to a workspace."""
 
 import re
-from datetime import UTC, datetime
 from typing import Annotated, Final
 
 from fastapi import Depends, Path, Request
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from codehub.api.services import Shared
+from codehub.api.services import Now, Shared
 from codehub.domain.problems import Forbidden, NotFound, Unauthorized, WorkspaceNotFound
 from codehub.store import workspace_reads
 from codehub.store.sessions import Session, find_session, hash_of
@@ -16,12 +15,12 @@ from codehub.store.workspace_reads import OwnedWorkspace
 _ULID: Final = re.compile(r"[0-7][0-9a-hjkmnp-tv-z]{25}")
 
 
-async def _current_session(request: Request, services: Shared) -> Session:
+async def _current_session(request: Request, services: Shared, now: Now) -> Session:
     session_id = request.cookies.get(services.config.cookie_name)
     if not session_id:
         raise Unauthorized
     async with services.engine.connect() as conn:
-        session = await find_session(conn, hash_of(session_id), datetime.now(UTC))
+        session = await find_session(conn, hash_of(session_id), now)
     if session is None:
         raise Unauthorized("Your session is over. Sign in again.")
     return session

@@ -1,6 +1,7 @@
 """What the handlers of one process share."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from typing import Annotated
 
@@ -10,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.api.session_ends import SessionEnds
 from codehub.bus.events import Subscriptions
+from codehub.clock import utc_now
 from codehub.domain.images import BUILT_IN, Image, parse_images
 from codehub.domain.limits import Limits
 from codehub.domain.ttl import TtlDefaults
@@ -71,4 +73,9 @@ def _services(request: Request) -> Services:
     return found
 
 
+async def _now() -> datetime:
+    return utc_now()
+
+
 Shared = Annotated[Services, Depends(_services)]
+Now = Annotated[datetime, Depends(_now)]  # one time for the whole of a request

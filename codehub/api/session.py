@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 
 from codehub.api.guards import Caller, client_address
-from codehub.api.services import Config, Shared
+from codehub.api.services import Config, Now, Shared
 from codehub.api.views import UserView
 from codehub.api.words import Body, Secret, Words
 from codehub.store import accounts, gate, sessions
@@ -47,8 +47,12 @@ class SessionView(BaseModel):
 
 
 @router.post("/login")
-async def login(body: Credentials, request: Request, response: Response, services: Shared) -> SignedIn:
-    signed_in = await accounts.sign_in(services.engine, body.username, body.password, client_address(request))
+async def login(
+    body: Credentials, request: Request, response: Response, services: Shared, now: Now
+) -> SignedIn:
+    signed_in = await accounts.sign_in(
+        services.engine, body.username, body.password, client_address(request), now=now
+    )
     set_session_cookie(response, signed_in.session_id, services.config)
     return SignedIn(user=UserView.of_account(signed_in.account))
 
@@ -91,9 +95,9 @@ async def get_session(session: Caller, services: Shared) -> SessionView:
 
 @router.post("/session/password", status_code=204)
 async def change_password(
-    body: PasswordChange, request: Request, session: Caller, services: Shared
+    body: PasswordChange, request: Request, session: Caller, services: Shared, now: Now
 ) -> Response:
     await accounts.change_own_password(
-        services.engine, session, body.current, body.new, client_address(request)
+        services.engine, session, body.current, body.new, client_address(request), now=now
     )
     return Response(status_code=204)

@@ -8,7 +8,6 @@ import asyncio
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import asyncpg
@@ -16,6 +15,7 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from codehub.clock import utc_now
 from codehub.store.engine import asyncpg_dsn
 from codehub.store.sessions import living_sessions
 
@@ -72,7 +72,7 @@ class SessionEnds:
         if not watched:
             return
         async with self._engine.connect() as conn:
-            living = await living_sessions(conn, watched, datetime.now(UTC))
+            living = await living_sessions(conn, watched, utc_now())
         for id_hash in watched:
             if id_hash not in living:
                 self._end(id_hash)

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Response
 from pydantic import BaseModel
 
 from codehub.api.guards import Admin, UserId
-from codehub.api.services import Shared
+from codehub.api.services import Now, Shared
 from codehub.api.views import AccountView
 from codehub.api.words import Body, Secret, Words
 from codehub.api.workspaces import Limit, Offset
@@ -42,8 +42,10 @@ async def list_users(_admin: Admin, services: Shared, limit: Limit = 200, offset
 
 
 @router.post("", status_code=201)
-async def create_user(body: NewUser, _admin: Admin, services: Shared) -> AccountView:
-    account = await accounts.create_account(services.engine, body.username, body.password, Role(body.role))
+async def create_user(body: NewUser, _admin: Admin, services: Shared, now: Now) -> AccountView:
+    account = await accounts.create_account(
+        services.engine, body.username, body.password, Role(body.role), now=now
+    )
     return AccountView.of_account(account)
 
 
@@ -61,6 +63,6 @@ async def change_user(user_id: UserId, body: UserChanges, admin: Admin, services
 
 
 @router.delete("/{user_id}", status_code=204)
-async def delete_user(user_id: UserId, admin: Admin, services: Shared) -> Response:
-    await accounts.delete_account(services.engine, user_id, actor=admin.username)
+async def delete_user(user_id: UserId, admin: Admin, services: Shared, now: Now) -> Response:
+    await accounts.delete_account(services.engine, user_id, actor=admin.username, now=now)
     return Response(status_code=204)

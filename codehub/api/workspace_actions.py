@@ -1,13 +1,13 @@
 """`/workspaces/{id}/...`: what one asks of a workspace, and its history."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Annotated, Literal
 
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
 from codehub.api.guards import Caller, WorkspaceId, reach, reach_even_deleted, reach_own
-from codehub.api.services import Shared
+from codehub.api.services import Now, Shared
 from codehub.api.views import WorkspaceView, workspace_view
 from codehub.api.words import Body
 from codehub.domain.problems import InvalidState, ValidationFailed
@@ -65,49 +65,51 @@ class Archives(BaseModel):
 
 @router.post("/recover")
 async def recover_workspace(
-    workspace_id: WorkspaceId, session: Caller, services: Shared, body: Recovery | None = None
+    workspace_id: WorkspaceId, session: Caller, services: Shared, now: Now, body: Recovery | None = None
 ) -> WorkspaceView:
     source = (body or Recovery()).recover_from
     config = services.config
     async with services.engine.begin() as conn:
         owned = await reach(conn, session, workspace_id)
         workspace = await gate.recover(
-            conn, workspace_id, actor=session.username, limits=config.limits, source=source
+            conn, workspace_id, actor=session.username, limits=config.limits, source=source, now=now
         )
     return workspace_view(workspace, owned.owner_name, config)
 
 
 @router.post("/cancel")
 async def cancel_operation(
-    workspace_id: WorkspaceId, session: Caller, services: Shared, body: Nothing | None = None
+    workspace_id: WorkspaceId, session: Caller, services: Shared, now: Now, body: Nothing | None = None
 ) -> WorkspaceView:
     async with services.engine.begin() as conn:
         owned = await reach_own(conn, session, workspace_id)
-        workspace = await gate.cancel(conn, workspace_id, actor=session.username)
+        workspace = await gate.cancel(conn, workspace_id, actor=session.username, now=now)
     return workspace_view(workspace, owned.owner_name, services.config)
 
 
 @router.post("/undelete")
 async def undelete_workspace(
-    workspace_id: WorkspaceId, session: Caller, services: Shared, body: Nothing | None = None
+    workspace_id: WorkspaceId, session: Caller, services: Shared, now: Now, body: Nothing | None = None
 ) -> WorkspaceView:
     config = services.config
     async with services.engine.begin() as conn:
         owned = await reach_even_deleted(conn, session, workspace_id)
         if not await accounts.hold(conn, owned.workspace.owner_id):
             raise InvalidState("The owner of this workspace was deleted: it has nobody to come back to.")
-        workspace = await gate.undelete(conn, workspace_id, actor=session.username, limits=config.limits)
+        workspace = await gate.undelete(
+            conn, workspace_id, actor=session.username, limits=config.limits, now=now
+        )
     return workspace_view(workspace, owned.owner_name, config)
 
 
 @router.post("/extend")
 async def extend_workspace(
-    workspace_id: WorkspaceId, body: Extension, session: Caller, services: Shared
+    workspace_id: WorkspaceId, body: Extension, session: Caller, services: Shared, now: Now
 ) -> WorkspaceView:
-    until = datetime.now(UTC) + timedelta(seconds=body.seconds)
+    until = now + timedelta(seconds=body.seconds)
     async with services.engine.begin() as conn:
         owned = await reach_own(conn, session, workspace_id)
-        workspace = await gate.extend(conn, workspace_id, until=until, actor=session.username)
+        workspace = await gate.extend(conn, workspace_id, until=until, actor=session.username, now=now)
     return workspace_view(workspace, owned.owner_name, services.config)
 
 

@@ -1,5 +1,6 @@
 """`/workspaces`: make, read, change, delete."""
 
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Response
@@ -7,7 +8,7 @@ from pydantic import Field
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from codehub.api.guards import Caller, WorkspaceId, reach
-from codehub.api.services import Config, Shared
+from codehub.api.services import Config, Now, Shared
 from codehub.api.views import WorkspacePage, WorkspaceView, owned_view, workspace_view
 from codehub.api.words import Body, Description, Memo, Name, Words
 from codehub.domain.problems import Forbidden, Unauthorized, ValidationFailed
@@ -54,7 +55,7 @@ class WorkspaceChanges(Body):
 
 
 @router.post("", status_code=201)
-async def create_workspace(body: NewWorkspace, session: Caller, services: Shared) -> WorkspaceView:
+async def create_workspace(body: NewWorkspace, session: Caller, services: Shared, now: Now) -> WorkspaceView:
     config = services.config
     _check_standby_ttl(body.standby_ttl_seconds, config)
     image_ref = _choose_image(body.image_ref, config)
@@ -73,6 +74,7 @@ async def create_workspace(body: NewWorkspace, session: Caller, services: Shared
             actor=session.username,
             limits=config.limits,
             backends=config.backends,
+            now=now,
         )
     return workspace_view(workspace, session.username, config)
 
@@ -106,7 +108,7 @@ async def get_workspace(workspace_id: WorkspaceId, session: Caller, services: Sh
 
 @router.patch("/{workspace_id}")
 async def change_workspace(
-    workspace_id: WorkspaceId, body: WorkspaceChanges, session: Caller, services: Shared
+    workspace_id: WorkspaceId, body: WorkspaceChanges, session: Caller, services: Shared, now: Now
 ) -> WorkspaceView:
     config = services.config
     _check_standby_ttl(body.standby_ttl_seconds, config)
@@ -114,21 +116,26 @@ async def change_workspace(
         owned = await reach(conn, session, workspace_id)
         if owned.workspace.owner_id != session.user_id:
             _refuse_beyond_stopping(owned.workspace, body)
-        changed = await _change(conn, owned, body, session, config)
+        changed = await _change(conn, owned, body, session, config, now)
     return workspace_view(changed, owned.owner_name, config)
 
 
 async def _change(
-    conn: AsyncConnection, owned: OwnedWorkspace, body: WorkspaceChanges, session: Session, config: Config
+    conn: AsyncConnection,
+    owned: OwnedWorkspace,
+    body: WorkspaceChanges,
+    session: Session,
+    config: Config,
+    now: datetime,
 ) -> Workspace:
     """The wish comes first: the gate takes the lock of the limits before that of the row."""
     workspace = owned.workspace
     if body.wish is not None:
         workspace = await gate.wish(
-            conn, workspace.id, body.wish, actor=session.username, limits=config.limits
+            conn, workspace.id, body.wish, actor=session.username, limits=config.limits, now=now
         )
     if body.edits:
-        workspace = await gate.edit(conn, workspace.id, body.edits)
+        workspace = await gate.edit(conn, workspace.id, body.edits, now=now)
     return workspace
 
 
@@ -143,10 +150,12 @@ def _refuse_beyond_stopping(workspace: Workspace, body: WorkspaceChanges) -> Non
 
 
 @router.delete("/{workspace_id}", status_code=204)
-async def delete_workspace(workspace_id: WorkspaceId, session: Caller, services: Shared) -> Response:
+async def delete_workspace(
+    workspace_id: WorkspaceId, session: Caller, services: Shared, now: Now
+) -> Response:
     async with services.engine.begin() as conn:
         await reach(conn, session, workspace_id)
-        await gate.delete(conn, workspace_id, actor=session.username)
+        await gate.delete(conn, workspace_id, actor=session.username, now=now)
     return Response(status_code=204)
 
 

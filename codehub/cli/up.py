@@ -18,6 +18,7 @@ from codehub import log
 from codehub.cli import lock, place
 from codehub.cli.errors import CommandError
 from codehub.cli.supervisor import Part, Supervisor, end_leftovers
+from codehub.clock import utc_now
 from codehub.embedded.account import EmbeddedError
 from codehub.embedded.paths import SOCKET_PATH_LIMIT
 from codehub.embedded.postgres import EmbeddedPostgres
@@ -113,7 +114,9 @@ class _System:
             candidate = place.installation_id(settings.data_dir) or str(ULID()).lower()
             found = await installation.ensure(engine, candidate)
             await place.settle(settings.data_dir, found.id, archive_url)
-            return await accounts.ensure_admin(engine, settings.admin_username, settings.admin_password)
+            return await accounts.ensure_admin(
+                engine, settings.admin_username, settings.admin_password, now=utc_now()
+            )
         finally:
             await engine.dispose()
 

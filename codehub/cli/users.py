@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from codehub.cli.database import with_engine
 from codehub.cli.errors import told
 from codehub.cli.options import DataDir, load_settings
+from codehub.clock import utc_now
 from codehub.domain.states import Role
 from codehub.store import accounts
 
@@ -53,7 +54,9 @@ def create(
     with told():
         settings = load_settings(data_dir=data_dir)
         password = _password(generate)
-        with_engine(settings, lambda engine: accounts.create_account(engine, name, password, role))
+        with_engine(
+            settings, lambda engine: accounts.create_account(engine, name, password, role, now=utc_now())
+        )
         _report(f"created {role.value} {name.lower()}", password if generate else None)
 
 
@@ -84,7 +87,7 @@ def delete(
     async def work(engine: AsyncEngine) -> None:
         async with engine.connect() as conn:
             account = await accounts.find_account(conn, name)
-        await accounts.delete_account(engine, account.id, actor="operator")
+        await accounts.delete_account(engine, account.id, actor="operator", now=utc_now())
 
     with told():
         if not yes:

@@ -126,7 +126,7 @@ class GcRunner:
         async with self._engine.begin() as conn:
             await fence(conn, self._epoch)
             for workspace_id in await records.purge_candidates(conn, cutoff):
-                if await gate.purge(conn, workspace_id, cutoff):
+                if await gate.purge(conn, workspace_id, cutoff, now=now):
                     await self._tell(conn, workspace_id, now)
 
     async def _tell(self, conn: AsyncConnection, workspace_id: str, now: datetime) -> None:

@@ -50,7 +50,7 @@ class TtlRunner:
                 continue
             async with self._engine.begin() as conn:
                 await fence(conn, self._epoch)
-                done = await gate.expire(conn, workspace, expiry.desired, expiry.sentence)
+                done = await gate.expire(conn, workspace, expiry.desired, expiry.sentence, now=now)
             if done is not None:
                 log.info(expiry.sentence, workspace_id=workspace.id)
 

@@ -69,3 +69,4 @@ class Workspace:
     home_ctx: Generation | None
     created_at: datetime
     updated_at: datetime
+    version: int

@@ -2,6 +2,7 @@
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from codehub.clock import utc_now
 from codehub.domain.limits import Limits
 from codehub.domain.states import DesiredState
 from codehub.domain.workspace import Workspace
@@ -16,7 +17,7 @@ class PostgresSource:
 
     async def visitor(self, id_hash: bytes) -> Visitor | None:
         async with self._engine.connect() as conn:
-            return await routes.find_visitor(conn, id_hash)
+            return await routes.find_visitor(conn, id_hash, utc_now())
 
     async def route(self, workspace_id: str) -> Route | None:
         async with self._engine.connect() as conn:
@@ -32,4 +33,6 @@ class PostgresSource:
 
     async def wake(self, workspace_id: str, actor: str) -> None:
         async with self._engine.begin() as conn:
-            await gate.wish(conn, workspace_id, DesiredState.RUNNING, actor=actor, limits=self._limits)
+            await gate.wish(
+                conn, workspace_id, DesiredState.RUNNING, actor=actor, limits=self._limits, now=utc_now()
+            )

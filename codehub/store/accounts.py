@@ -6,7 +6,7 @@ import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 from sqlalchemy import Row, func, insert, select, update
@@ -56,10 +56,9 @@ def check_password(password: str) -> str:
 
 
 async def sign_in(
-    engine: AsyncEngine, username: str, password: str, address: str, now: datetime | None = None
+    engine: AsyncEngine, username: str, password: str, address: str, *, now: datetime
 ) -> SignedIn:
     """A new session, or Unauthorized with the same words and the same work whatever was wrong."""
-    now = now or datetime.now(UTC)
     name = username.lower()
     if not _USERNAME.fullmatch(name):
         name = ""  # nobody's: it takes the same way as any other unknown name
@@ -136,15 +135,15 @@ async def find_account(conn: AsyncConnection, username: str) -> Account:
 
 
 async def create_account(
-    engine: AsyncEngine, username: str, password: str, role: Role = Role.USER
+    engine: AsyncEngine, username: str, password: str, role: Role = Role.USER, *, now: datetime
 ) -> Account:
     name, password_hash = check_username(username), await hash_password(check_password(password))
     async with engine.begin() as conn:
-        return await _insert(conn, name, password_hash, role)
+        return await _insert(conn, name, password_hash, role, now)
 
 
-async def _insert(conn: AsyncConnection, name: str, password_hash: str, role: Role) -> Account:
-    account = Account(str(ULID()).lower(), name, role, datetime.now(UTC))
+async def _insert(conn: AsyncConnection, name: str, password_hash: str, role: Role, now: datetime) -> Account:
+    account = Account(str(ULID()).lower(), name, role, now)
     try:
         await conn.execute(
             insert(users).values(
@@ -161,11 +160,10 @@ async def _insert(conn: AsyncConnection, name: str, password_hash: str, role: Ro
 
 
 async def change_own_password(
-    engine: AsyncEngine, session: sessions.Session, current: str, new: str, address: str
+    engine: AsyncEngine, session: sessions.Session, current: str, new: str, address: str, *, now: datetime
 ) -> None:
     """Ends the user's other sessions. Guessing the current password is counted like a sign-in."""
     check_password(new)
-    now = datetime.now(UTC)
     key = lockout.lockout_key(session.username, address)
     async with _one_attempt_at_a_time(key):
         async with engine.begin() as conn:
@@ -205,7 +203,7 @@ async def change_account(
         return await _locked(conn, user_id)
 
 
-async def delete_account(engine: AsyncEngine, user_id: str, *, actor: str) -> None:
+async def delete_account(engine: AsyncEngine, user_id: str, *, actor: str, now: datetime) -> None:
     """The user and all its workspaces, in one transaction, or nothing while one of them is busy."""
     async with engine.begin() as conn:
         await _lock_admins(conn)
@@ -215,12 +213,14 @@ async def delete_account(engine: AsyncEngine, user_id: str, *, actor: str) -> No
             workspaces.c.owner_id == user_id, workspaces.c.deleted_at.is_(None)
         )
         for workspace_id in (await conn.scalars(owned.order_by(workspaces.c.id))).all():
-            await gate.delete(conn, workspace_id, actor=actor)
-        await _set(conn, user_id, deleted_at=datetime.now(UTC))
+            await gate.delete(conn, workspace_id, actor=actor, now=now)
+        await _set(conn, user_id, deleted_at=now)
         await sessions.end_sessions(conn, user_id)
 
 
-async def ensure_admin(engine: AsyncEngine, username: str, password: str | None) -> str | None:
+async def ensure_admin(
+    engine: AsyncEngine, username: str, password: str | None, *, now: datetime
+) -> str | None:
     """Make the first admin when there is none; the generated password, if one was generated.
 
     With an admin already there nothing changes, whatever the arguments say.
@@ -235,7 +235,7 @@ async def ensure_admin(engine: AsyncEngine, username: str, password: str | None)
         await _lock_admins(conn)
         if await _count_admins(conn):
             return None
-        await _insert(conn, name, password_hash, Role.ADMIN)
+        await _insert(conn, name, password_hash, Role.ADMIN, now)
     return generated
 
 

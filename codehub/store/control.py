@@ -26,7 +26,7 @@ DECIDED_ON = tuple(
     field.name
     for field in fields(Workspace)
     if field.name not in ("name", "description", "memo", "last_access_at", "keep_until", "updated_at",
-                          "standby_ttl_seconds", "archive_ttl_seconds")
+                          "standby_ttl_seconds", "archive_ttl_seconds", "version")
 )  # fmt: skip
 
 
@@ -89,7 +89,7 @@ async def save(
                 operation=operation,
             )
         if decision.consume or decision.desired is not None:
-            await gate.consume(conn, before.id, decision.desired)
+            await gate.consume(conn, before.id, decision.desired, now=now)
         return await gate.lock(conn, before.id)
 
 

@@ -7,7 +7,7 @@ workspace as it is afterwards.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import and_, func, insert, or_, select, update
@@ -45,10 +45,6 @@ def new_id() -> str:
     return str(ULID()).lower()
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
 async def lock(conn: AsyncConnection, workspace_id: str) -> Workspace:
     """The workspace, its row locked for this transaction."""
     row = (
@@ -74,10 +70,11 @@ async def create(
     actor: str,
     limits: Limits,
     backends: Backends,
+    now: datetime,
 ) -> Workspace:
     if desired not in wishes.ASKABLE:
         raise ValidationFailed("desired_state must be RUNNING, STANDBY or ARCHIVED.")
-    workspace_id, now = new_id(), _now()
+    workspace_id = new_id()
     if desired is DesiredState.RUNNING:
         await _admit(conn, owner_id, workspace_id, limits)
     made = await conn.execute(
@@ -110,7 +107,13 @@ async def create(
 
 
 async def wish(
-    conn: AsyncConnection, workspace_id: str, desired: DesiredState, *, actor: str, limits: Limits
+    conn: AsyncConnection,
+    workspace_id: str,
+    desired: DesiredState,
+    *,
+    actor: str,
+    limits: Limits,
+    now: datetime,
 ) -> Workspace:
     """Set desired_state. Starting or waking counts as activity."""
     if desired is DesiredState.RUNNING:
@@ -121,12 +124,12 @@ async def wish(
     changes: dict[str, Any] = {"desired_state": desired.value}
     if desired is DesiredState.RUNNING:
         await _admit(conn, workspace.owner_id, workspace_id, limits)
-        changes["last_access_at"] = _now()
-    return await _write(conn, workspace, changes, actor, "wish", f"Wished to be {desired}.")
+        changes["last_access_at"] = now
+    return await _write(conn, workspace, changes, now, actor, "wish", f"Wished to be {desired}.")
 
 
 async def expire(
-    conn: AsyncConnection, seen: Workspace, desired: DesiredState, sentence: str
+    conn: AsyncConnection, seen: Workspace, desired: DesiredState, sentence: str, *, now: datetime
 ) -> Workspace | None:
     """A TTL's wish: only if nothing that it was decided on has changed since. None when something has."""
     workspace = await lock(conn, seen.id)
@@ -134,28 +137,36 @@ async def expire(
                   "deleted_at", "standby_ttl_seconds", "archive_ttl_seconds", "request")  # fmt: skip
     if any(getattr(workspace, name) != getattr(seen, name) for name in decided_on):
         return None
-    return await _write(conn, workspace, {"desired_state": desired.value}, "ttl", "expired", sentence)
+    return await _write(conn, workspace, {"desired_state": desired.value}, now, "ttl", "expired", sentence)
 
 
-async def delete(conn: AsyncConnection, workspace_id: str, *, actor: str) -> Workspace:
+async def delete(conn: AsyncConnection, workspace_id: str, *, actor: str, now: datetime) -> Workspace:
     workspace = await lock(conn, workspace_id)
     wishes.check_delete(workspace)
-    changes = {"desired_state": DesiredState.DELETED.value, "deleted_at": _now(), "request": None}
-    return await _write(conn, workspace, changes, actor, "deleted", "Deleted; it can be undeleted.")
+    changes = {"desired_state": DesiredState.DELETED.value, "deleted_at": now, "request": None}
+    return await _write(conn, workspace, changes, now, actor, "deleted", "Deleted; it can be undeleted.")
 
 
-async def undelete(conn: AsyncConnection, workspace_id: str, *, actor: str, limits: Limits) -> Workspace:
+async def undelete(
+    conn: AsyncConnection, workspace_id: str, *, actor: str, limits: Limits, now: datetime
+) -> Workspace:
     await _lock_limits(conn)
     workspace = await lock(conn, workspace_id)
     desired = wishes.check_undelete(workspace)
     if desired is DesiredState.RUNNING:
         await _admit(conn, workspace.owner_id, workspace_id, limits)
-    changes = {"desired_state": desired.value, "deleted_at": None, "last_access_at": _now()}
-    return await _write(conn, workspace, changes, actor, "undeleted", f"Undeleted; to be {desired}.")
+    changes = {"desired_state": desired.value, "deleted_at": None, "last_access_at": now}
+    return await _write(conn, workspace, changes, now, actor, "undeleted", f"Undeleted; to be {desired}.")
 
 
 async def recover(
-    conn: AsyncConnection, workspace_id: str, *, actor: str, limits: Limits, source: RecoverFrom | None
+    conn: AsyncConnection,
+    workspace_id: str,
+    *,
+    actor: str,
+    limits: Limits,
+    source: RecoverFrom | None,
+    now: datetime,
 ) -> Workspace:
     await _lock_limits(conn)
     workspace = await lock(conn, workspace_id)
@@ -167,46 +178,52 @@ async def recover(
     if workspace.desired_state is DesiredState.RUNNING:
         await _admit(conn, workspace.owner_id, workspace_id, limits)
     request = Request(RequestKind.RECOVER, actor, kind, archive_op_id)
-    changes = {"request": request, "last_access_at": _now()}
-    return await _write(conn, workspace, changes, actor, "recover", "Recovery asked for.")
+    changes = {"request": request, "last_access_at": now}
+    return await _write(conn, workspace, changes, now, actor, "recover", "Recovery asked for.")
 
 
-async def cancel(conn: AsyncConnection, workspace_id: str, *, actor: str) -> Workspace:
+async def cancel(conn: AsyncConnection, workspace_id: str, *, actor: str, now: datetime) -> Workspace:
     workspace = await lock(conn, workspace_id)
     wishes.check_cancel(workspace)
     request = Request(RequestKind.CANCEL, actor)
     message = f"Cancelling {workspace.operation} asked for."
-    return await _write(conn, workspace, {"request": request}, actor, "cancel", message)
+    return await _write(conn, workspace, {"request": request}, now, actor, "cancel", message)
 
 
-async def extend(conn: AsyncConnection, workspace_id: str, *, until: datetime, actor: str) -> Workspace:
+async def extend(
+    conn: AsyncConnection, workspace_id: str, *, until: datetime, actor: str, now: datetime
+) -> Workspace:
     workspace = await lock(conn, workspace_id)
     wishes.check_alive(workspace)
-    if until <= _now():
+    if until <= now:
         raise InvalidState("The new deadline must lie in the future.")
     message = f"Kept until {until:%Y-%m-%d %H:%M} UTC."
-    return await _write(conn, workspace, {"keep_until": until}, actor, "extended", message)
+    return await _write(conn, workspace, {"keep_until": until}, now, actor, "extended", message)
 
 
-async def edit(conn: AsyncConnection, workspace_id: str, changes: Mapping[str, Any]) -> Workspace:
+async def edit(
+    conn: AsyncConnection, workspace_id: str, changes: Mapping[str, Any], *, now: datetime
+) -> Workspace:
     """Change name, description, memo or the TTLs: what is the owner's alone and no wish."""
     unknown = set(changes) - {"name", "description", "memo", "standby_ttl_seconds", "archive_ttl_seconds"}
     if unknown:
         raise ValueError(f"not editable: {', '.join(sorted(unknown))}")
     workspace = await lock(conn, workspace_id)
     wishes.check_alive(workspace)
-    return await _write(conn, workspace, changes, actor=None)
+    return await _write(conn, workspace, changes, now, actor=None)
 
 
-async def consume(conn: AsyncConnection, workspace_id: str, desired: DesiredState | None) -> None:
+async def consume(
+    conn: AsyncConnection, workspace_id: str, desired: DesiredState | None, *, now: datetime
+) -> None:
     """The controller has taken the request; a cancelled workspace rests where it stands."""
-    values: dict[str, Any] = {"request": None}
+    values: dict[str, Any] = {"request": None, "updated_at": now}
     if desired is not None:
         values["desired_state"] = desired.value
     await conn.execute(update(workspaces).where(workspaces.c.id == workspace_id).values(**values))
 
 
-async def purge(conn: AsyncConnection, workspace_id: str, deleted_before: datetime) -> bool:
+async def purge(conn: AsyncConnection, workspace_id: str, deleted_before: datetime, *, now: datetime) -> bool:
     """Commit that a deleted workspace will not come back. False when it was undeleted meanwhile."""
     done = await conn.execute(
         update(workspaces)
@@ -216,7 +233,7 @@ async def purge(conn: AsyncConnection, workspace_id: str, deleted_before: dateti
             workspaces.c.purged_at.is_(None),
             workspaces.c.operation == Operation.NONE.value,
         )
-        .values(purged_at=_now())
+        .values(purged_at=now, updated_at=now)
     )
     return done.rowcount == 1
 
@@ -235,11 +252,11 @@ async def _write(
     conn: AsyncConnection,
     workspace: Workspace,
     changes: Mapping[str, Any],
+    now: datetime,
     actor: str | None,
     event: str = "",
     message: str = "",
 ) -> Workspace:
-    now = _now()
     row = (
         (
             await conn.execute(

@@ -1,7 +1,7 @@
 """What the gateway asks the database: who a session is, where a workspace is, what its pages say."""
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -43,8 +43,8 @@ class Situation:
     archives: list[Archive]
 
 
-async def find_visitor(conn: AsyncConnection, id_hash: bytes) -> Visitor | None:
-    session = await find_session(conn, id_hash, datetime.now(UTC))
+async def find_visitor(conn: AsyncConnection, id_hash: bytes, now: datetime) -> Visitor | None:
+    session = await find_session(conn, id_hash, now)
     if session is None:
         return None
     return Visitor(session.user_id, session.username, session.expires_at.timestamp())

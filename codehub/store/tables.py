@@ -136,6 +136,7 @@ workspaces = Table(
     Column("home_ctx", Json),
     Column("created_at", Time, nullable=False),
     Column("updated_at", Time, nullable=False),
+    Column("version", BigInteger, nullable=False, server_default=text("0")),
     _one_of("desired_state", DesiredState),
     _one_of("phase", Phase),
     _one_of("operation", Operation),
@@ -158,6 +159,12 @@ workspaces = Table(
     Index("ix_workspaces_owner", "owner_id", "created_at", postgresql_where=text("deleted_at IS NULL")),
     Index("ix_workspaces_trash", "owner_id", "deleted_at", postgresql_where=text("deleted_at IS NOT NULL")),
     Index("ix_workspaces_active", "id", postgresql_where=text("operation <> 'NONE' OR request IS NOT NULL")),
+    Index(
+        "ix_workspaces_versions",
+        "id",
+        postgresql_include=["version"],
+        postgresql_where=text("purged_at IS NULL"),
+    ),
     Index("ix_workspaces_wanted", "owner_id", postgresql_where=text("desired_state = 'RUNNING'")),
 )
 

@@ -55,7 +55,9 @@ class Api:
     async def person(self, username: str, role: Role = Role.USER) -> httpx.AsyncClient:
         """A client signed in as this user, who is made when missing."""
         if username not in self.ids:
-            account = await accounts.create_account(self.engine, username, PASSWORD, role)
+            account = await accounts.create_account(
+                self.engine, username, PASSWORD, role, now=datetime.now(UTC)
+            )
             self.ids[username] = account.id
         client = await self.client()
         answer = await client.post("/api/v1/login", json={"username": username, "password": PASSWORD})

@@ -62,7 +62,7 @@ async def test_a_session_lasts_a_day(api: Api) -> None:
 
 async def _attempt(api: Api, name: str, password: str, address: str, now: datetime) -> str:
     try:
-        await accounts.sign_in(api.engine, name, password, address, now)
+        await accounts.sign_in(api.engine, name, password, address, now=now)
     except Unauthorized:
         return "wrong"
     except TooManyRequests as problem:
@@ -126,21 +126,25 @@ async def test_a_new_password_ends_the_other_sessions(api: Api) -> None:
 
 
 async def test_the_first_admin_is_made_once(api: Api) -> None:
-    made = await asyncio.gather(*(accounts.ensure_admin(api.engine, "admin", None) for _ in range(5)))
+    made = await asyncio.gather(
+        *(accounts.ensure_admin(api.engine, "admin", None, now=datetime.now(UTC)) for _ in range(5))
+    )
     passwords = [password for password in made if password is not None]
     assert len(passwords) == 1
-    await accounts.sign_in(api.engine, "admin", passwords[0], "")
-    assert await accounts.ensure_admin(api.engine, "admin", "another password") is None
-    await accounts.sign_in(api.engine, "admin", passwords[0], "")
+    await accounts.sign_in(api.engine, "admin", passwords[0], "", now=datetime.now(UTC))
+    assert await accounts.ensure_admin(api.engine, "admin", "another password", now=datetime.now(UTC)) is None
+    await accounts.sign_in(api.engine, "admin", passwords[0], "", now=datetime.now(UTC))
     with pytest.raises(Unauthorized):
-        await accounts.sign_in(api.engine, "admin", "another password", "")
+        await accounts.sign_in(api.engine, "admin", "another password", "", now=datetime.now(UTC))
     async with api.engine.connect() as conn:
         assert await conn.scalar(select(func.count()).select_from(users)) == 1
 
 
 async def test_a_given_admin_password_is_not_returned(api: Api) -> None:
-    assert await accounts.ensure_admin(api.engine, "chief", "the given one") is None
-    assert (await accounts.sign_in(api.engine, "chief", "the given one", "")).account.role is Role.ADMIN
+    assert await accounts.ensure_admin(api.engine, "chief", "the given one", now=datetime.now(UTC)) is None
+    assert (
+        await accounts.sign_in(api.engine, "chief", "the given one", "", now=datetime.now(UTC))
+    ).account.role is Role.ADMIN
 
 
 async def test_users_are_made_changed_and_deleted(api: Api) -> None:

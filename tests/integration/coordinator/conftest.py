@@ -4,6 +4,7 @@ import asyncio
 import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -92,12 +93,13 @@ class Bench:
                 actor="u1",
                 limits=LIMITS,
                 backends=Backends("process", "local-dir"),
+                now=datetime.now(UTC),
             )
         return made.id
 
     async def wish(self, workspace_id: str, desired: DesiredState) -> None:
         async with self.engine.begin() as conn:
-            await gate.wish(conn, workspace_id, desired, actor="u1", limits=LIMITS)
+            await gate.wish(conn, workspace_id, desired, actor="u1", limits=LIMITS, now=datetime.now(UTC))
 
     async def get(self, workspace_id: str) -> Workspace:
         async with self.engine.connect() as conn:

@@ -71,12 +71,12 @@ async def test_delete_goes_through_the_archive_and_undelete_brings_the_home_back
     make_tree(home, seed=2)
     before = tree_hash(home)
     async with bench.engine.begin() as conn:
-        await gate.delete(conn, workspace_id, actor="u1")
+        await gate.delete(conn, workspace_id, actor="u1", now=datetime.now(UTC))
     deleted = await bench.until_phase(workspace_id, Phase.DELETED)
     assert deleted.archive_key is not None
     assert not home.exists()
     async with bench.engine.begin() as conn:
-        undeleted = await gate.undelete(conn, workspace_id, actor="u1", limits=LIMITS)
+        undeleted = await gate.undelete(conn, workspace_id, actor="u1", limits=LIMITS, now=datetime.now(UTC))
     assert undeleted.desired_state is DesiredState.ARCHIVED
     await bench.until_phase(workspace_id, Phase.ARCHIVED)
     await bench.reach(workspace_id, DesiredState.STANDBY)
@@ -139,7 +139,9 @@ async def test_a_lost_home_is_never_papered_over(bench: Bench) -> None:
     assert archived.archive_op_id is not None
     source = RecoverFrom(RecoverSource.ARCHIVE, archived.archive_op_id)
     async with bench.engine.begin() as conn:
-        await gate.recover(conn, workspace_id, actor="u1", limits=LIMITS, source=source)
+        await gate.recover(
+            conn, workspace_id, actor="u1", limits=LIMITS, source=source, now=datetime.now(UTC)
+        )
     await bench.until_phase(workspace_id, Phase.STANDBY)
     assert tree_hash(home) == before
 
@@ -161,7 +163,14 @@ async def test_a_foreign_home_is_set_aside_when_the_owner_has_chosen(
     assert (home / "work").exists()
     chosen = archived.archive_op_id if source is RecoverSource.ARCHIVE else None
     async with bench.engine.begin() as conn:
-        await gate.recover(conn, workspace_id, actor="u1", limits=LIMITS, source=RecoverFrom(source, chosen))
+        await gate.recover(
+            conn,
+            workspace_id,
+            actor="u1",
+            limits=LIMITS,
+            source=RecoverFrom(source, chosen),
+            now=datetime.now(UTC),
+        )
     await bench.until_phase(workspace_id, Phase.STANDBY)
     assert list(home.iterdir()) == []
     assert (home.parent / ".aside-foreign" / "work").read_text() == "of another generation"

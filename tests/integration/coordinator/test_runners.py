@@ -72,7 +72,7 @@ async def test_activity_and_keep_until_hold_a_ttl_off(bench: Bench) -> None:
     assert await activity.read(redis) == {}
 
     async with bench.engine.begin() as conn:
-        await gate.extend(conn, workspace_id, until=later + 3 * HOUR, actor="u1")
+        await gate.extend(conn, workspace_id, until=later + 3 * HOUR, actor="u1", now=datetime.now(UTC))
     await runner.tick(later + 2 * HOUR)
     assert (await bench.get(workspace_id)).desired_state is DesiredState.RUNNING
     await runner.tick(later + 4 * HOUR)
@@ -172,7 +172,7 @@ async def test_the_trash_is_purged_after_its_retention_and_not_before(bench: Ben
     workspace_id = await bench.create()
     await bench.until_phase(workspace_id, Phase.RUNNING)
     async with bench.engine.begin() as conn:
-        await gate.delete(conn, workspace_id, actor="u1")
+        await gate.delete(conn, workspace_id, actor="u1", now=datetime.now(UTC))
     await bench.until_phase(workspace_id, Phase.DELETED)
     epoch = await take_office(bench)
     runner = GcRunner(bench.engine, bench.providers, RULES, epoch)
@@ -268,13 +268,15 @@ async def test_a_cancelled_archive_leaves_the_home_where_it_is(bench: Bench) -> 
     await bench.wish(workspace_id, DesiredState.ARCHIVED)
     await bench.until(workspace_id, lambda w: w.operation is Operation.ARCHIVING)
     async with bench.engine.begin() as conn:
-        await gate.cancel(conn, workspace_id, actor="u1")
+        await gate.cancel(conn, workspace_id, actor="u1", now=datetime.now(UTC))
     rested = await bench.until(workspace_id, lambda w: w.operation is Operation.NONE)
     if rested.phase is Phase.STANDBY:
         assert rested.desired_state is DesiredState.STANDBY
         assert rested.error_count == 0
     await bench.until(workspace_id, lambda w: w.request is None)
     async with bench.engine.begin() as conn:
-        await gate.wish(conn, workspace_id, DesiredState.STANDBY, actor="u1", limits=LIMITS)
+        await gate.wish(
+            conn, workspace_id, DesiredState.STANDBY, actor="u1", limits=LIMITS, now=datetime.now(UTC)
+        )
     await bench.until_phase(workspace_id, Phase.STANDBY)
     assert tree_hash(home) == before

@@ -56,6 +56,7 @@ def a_workspace(workspace_id: str, phase: Phase, **changes: Any) -> Workspace:
         "error_count": 0,
         "created_at": now,
         "updated_at": now,
+        "version": 0,
     }
     return Workspace(**(facts | changes))
 

@@ -14,7 +14,8 @@ from redis.asyncio import Redis
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from codehub.bus import activity, tickets
+from codehub.bus import tickets
+from codehub.bus.activity import ActivityLog
 from codehub.bus.tickets import Ticket
 from codehub.domain.limits import Limits
 from codehub.domain.states import DesiredState, Role
@@ -54,7 +55,9 @@ class Installation:
 
     async def populate(self) -> None:
         await installation.ensure(self.engine, "01installation000000000000")
-        account = await accounts.create_account(self.engine, "alice", "password!", Role.USER)
+        account = await accounts.create_account(
+            self.engine, "alice", "password!", Role.USER, now=datetime.now(UTC)
+        )
         self.user_id = account.id
         async with self.engine.begin() as conn:
             self.session = await sessions.open_session(conn, account.id, datetime.now(UTC))
@@ -74,6 +77,7 @@ class Installation:
                 actor="alice",
                 limits=LIMITS,
                 backends=gate.Backends("process", "local-dir"),
+                now=datetime.now(UTC),
             )
         return workspace.id
 
@@ -185,7 +189,7 @@ async def test_a_navigation_wakes_through_the_gate_within_the_limit(served: Inst
 async def test_a_deleted_workspace_is_not_found(served: Installation) -> None:
     await served.run()
     async with served.engine.begin() as conn:
-        await gate.delete(conn, served.workspace_id, actor="alice")
+        await gate.delete(conn, served.workspace_id, actor="alice", now=datetime.now(UTC))
     assert status((await served.knock())[0]) == 404
 
 
@@ -213,7 +217,7 @@ async def test_activity_reaches_redis(served: Installation, redis_url: str) -> N
     await served.ask(served.host, "/asset.js", cookie, "")
     redis: Redis = Redis.from_url(redis_url)
     deadline = time.monotonic() + 5
-    while served.workspace_id not in (seen := await activity.read(redis)):
+    while served.workspace_id not in (seen := await ActivityLog(redis).read()):
         assert time.monotonic() < deadline
     assert abs(seen[served.workspace_id] - time.time()) < 10
     await redis.aclose()
@@ -221,15 +225,15 @@ async def test_activity_reaches_redis(served: Installation, redis_url: str) -> N
 
 async def test_activity_grows_and_newer_activity_survives_a_removal(redis_url: str) -> None:
     redis: Redis = Redis.from_url(redis_url)
-    await activity.flush(redis, {"a": 100.25, "b": 100.0})
-    await activity.flush(redis, {"a": 50.0, "b": 1763256000.123456})
-    assert await activity.read(redis) == {"a": 100.25, "b": 1763256000.123456}
-    read = await activity.read(redis)
-    await activity.flush(redis, {"b": 1763256000.2})
-    assert await activity.remove(redis, read) == 1
-    assert await activity.read(redis) == {"b": 1763256000.2}
-    assert await activity.remove(redis, {"b": 1763256000.2, "gone": 1.0}) == 1
-    assert await activity.read(redis) == {}
+    await ActivityLog(redis).flush({"a": 100.25, "b": 100.0})
+    await ActivityLog(redis).flush({"a": 50.0, "b": 1763256000.123456})
+    assert await ActivityLog(redis).read() == {"a": 100.25, "b": 1763256000.123456}
+    read = await ActivityLog(redis).read()
+    await ActivityLog(redis).flush({"b": 1763256000.2})
+    assert await ActivityLog(redis).remove(read) == 1
+    assert await ActivityLog(redis).read() == {"b": 1763256000.2}
+    assert await ActivityLog(redis).remove({"b": 1763256000.2, "gone": 1.0}) == 1
+    assert await ActivityLog(redis).read() == {}
     await redis.aclose()
 
 

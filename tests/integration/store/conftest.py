@@ -1,6 +1,7 @@
 """A migrated database with two users."""
 
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -42,4 +43,5 @@ async def create(
         actor=owner,
         limits=LIMITS,
         backends=BACKENDS,
+        now=datetime.now(UTC),
     )

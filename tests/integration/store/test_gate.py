@@ -36,7 +36,7 @@ async def made(engine: AsyncEngine, owner: str = "one", desired: DesiredState = 
 
 async def wish(engine: AsyncEngine, workspace_id: str, desired: DesiredState) -> None:
     async with engine.begin() as conn:
-        await gate.wish(conn, workspace_id, desired, actor="one", limits=LIMITS)
+        await gate.wish(conn, workspace_id, desired, actor="one", limits=LIMITS, now=datetime.now(UTC))
 
 
 def busy() -> dict[str, object]:
@@ -93,7 +93,7 @@ async def test_recover_and_undelete_pass_the_limit_too(engine: AsyncEngine) -> N
         await made(engine, desired=RUNNING)
     with pytest.raises(RunningLimitExceeded):
         async with engine.begin() as conn:
-            await gate.recover(conn, broken, actor="one", limits=LIMITS, source=None)
+            await gate.recover(conn, broken, actor="one", limits=LIMITS, source=None, now=datetime.now(UTC))
 
 
 @pytest.mark.parametrize("desired", [DesiredState.RUNNING, DesiredState.ARCHIVED])
@@ -112,19 +112,19 @@ async def test_delete_and_undelete_wait_for_the_operation(engine: AsyncEngine) -
     await change(engine, workspace_id, **busy())
     with pytest.raises(OperationInProgress):
         async with engine.begin() as conn:
-            await gate.delete(conn, workspace_id, actor="one")
+            await gate.delete(conn, workspace_id, actor="one", now=datetime.now(UTC))
     idle = {"operation": "NONE", "op_id": None, "op_started_at": None}
     await change(engine, workspace_id, **idle)
     async with engine.begin() as conn:
-        await gate.delete(conn, workspace_id, actor="one")
+        await gate.delete(conn, workspace_id, actor="one", now=datetime.now(UTC))
     await change(engine, workspace_id, **busy())
     with pytest.raises(OperationInProgress):
         async with engine.begin() as conn:
-            await gate.undelete(conn, workspace_id, actor="one", limits=LIMITS)
+            await gate.undelete(conn, workspace_id, actor="one", limits=LIMITS, now=datetime.now(UTC))
     await change(engine, workspace_id, **idle, purged_at=datetime.now(UTC))
     with pytest.raises(WorkspaceNotFound):
         async with engine.begin() as conn:
-            await gate.undelete(conn, workspace_id, actor="one", limits=LIMITS)
+            await gate.undelete(conn, workspace_id, actor="one", limits=LIMITS, now=datetime.now(UTC))
 
 
 async def test_an_error_accepts_no_wish_until_it_is_recovered(engine: AsyncEngine) -> None:
@@ -133,7 +133,9 @@ async def test_an_error_accepts_no_wish_until_it_is_recovered(engine: AsyncEngin
     with pytest.raises(InvalidState):
         await wish(engine, workspace_id, RUNNING)
     async with engine.begin() as conn:
-        recovering = await gate.recover(conn, workspace_id, actor="one", limits=LIMITS, source=None)
+        recovering = await gate.recover(
+            conn, workspace_id, actor="one", limits=LIMITS, source=None, now=datetime.now(UTC)
+        )
     assert recovering.request is not None
     assert recovering.error_reason is not None, "only the controller forgives"
 
@@ -144,7 +146,9 @@ async def test_recovering_from_an_archive_that_is_not_the_workspaces_is_refused(
     source = gate.RecoverFrom(gate.RecoverSource.ARCHIVE, "nowhere")
     with pytest.raises(ValidationFailed, match="no such archive"):
         async with engine.begin() as conn:
-            await gate.recover(conn, workspace_id, actor="one", limits=LIMITS, source=source)
+            await gate.recover(
+                conn, workspace_id, actor="one", limits=LIMITS, source=source, now=datetime.now(UTC)
+            )
 
 
 async def test_a_ttl_never_overwrites_a_newer_wish(engine: AsyncEngine) -> None:
@@ -153,7 +157,7 @@ async def test_a_ttl_never_overwrites_a_newer_wish(engine: AsyncEngine) -> None:
     await wish(engine, seen.id, STANDBY)
     await wish(engine, seen.id, RUNNING)
     async with engine.begin() as conn:
-        assert await gate.expire(conn, seen, STANDBY, "idle") is None
+        assert await gate.expire(conn, seen, STANDBY, "idle", now=datetime.now(UTC)) is None
 
 
 async def test_activity_moves_only_forward(engine: AsyncEngine) -> None:
@@ -169,13 +173,17 @@ async def test_activity_moves_only_forward(engine: AsyncEngine) -> None:
 async def test_what_is_deleted_is_not_found(engine: AsyncEngine) -> None:
     workspace_id = await made(engine)
     async with engine.begin() as conn:
-        await gate.delete(conn, workspace_id, actor="one")
+        await gate.delete(conn, workspace_id, actor="one", now=datetime.now(UTC))
     calls = (
-        lambda conn: gate.wish(conn, workspace_id, RUNNING, actor="one", limits=LIMITS),
-        lambda conn: gate.delete(conn, workspace_id, actor="one"),
-        lambda conn: gate.cancel(conn, workspace_id, actor="one"),
-        lambda conn: gate.edit(conn, workspace_id, {"memo": "x"}),
-        lambda conn: gate.extend(conn, workspace_id, until=datetime.now(UTC), actor="one"),
+        lambda conn: gate.wish(
+            conn, workspace_id, RUNNING, actor="one", limits=LIMITS, now=datetime.now(UTC)
+        ),
+        lambda conn: gate.delete(conn, workspace_id, actor="one", now=datetime.now(UTC)),
+        lambda conn: gate.cancel(conn, workspace_id, actor="one", now=datetime.now(UTC)),
+        lambda conn: gate.edit(conn, workspace_id, {"memo": "x"}, now=datetime.now(UTC)),
+        lambda conn: gate.extend(
+            conn, workspace_id, until=datetime.now(UTC), actor="one", now=datetime.now(UTC)
+        ),
     )
     for call in calls:
         with pytest.raises(Problem) as problem:
@@ -188,4 +196,6 @@ async def test_a_limit_of_zero_admits_nobody(engine: AsyncEngine) -> None:
     workspace_id = await made(engine)
     with pytest.raises(RunningLimitExceeded):
         async with engine.begin() as conn:
-            await gate.wish(conn, workspace_id, RUNNING, actor="one", limits=Limits(0, 5))
+            await gate.wish(
+                conn, workspace_id, RUNNING, actor="one", limits=Limits(0, 5), now=datetime.now(UTC)
+            )

@@ -111,6 +111,7 @@ _ORDINARY: dict[str, Any] = {
     "home_ctx": None,
     "created_at": EARLIER,
     "updated_at": EARLIER,
+    "version": 0,
 }
 
 
