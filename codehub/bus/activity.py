@@ -1,6 +1,7 @@
 """The activity ZSET: when each workspace was last used, on its way to last_access_at."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from redis.asyncio import Redis
@@ -20,23 +21,25 @@ return removed
 """
 
 
-async def flush(redis: Redis, seen: Mapping[str, float]) -> None:
-    """Record when workspaces were used (seconds since the epoch); a score only ever grows."""
-    if seen:
-        await redis.zadd(KEY, dict(seen), gt=True)
+@dataclass(frozen=True)
+class ActivityLog:
+    redis: Redis
 
+    async def flush(self, seen: Mapping[str, float]) -> None:
+        """Record when workspaces were used (seconds since the epoch); a score only ever grows."""
+        if seen:
+            await self.redis.zadd(KEY, dict(seen), gt=True)
 
-async def read(redis: Redis) -> dict[str, float]:
-    members: list[tuple[bytes | str, float]] = await redis.zrange(KEY, 0, -1, withscores=True)  # type: ignore[assignment]
-    return {_text(member): score for member, score in members}
+    async def read(self) -> dict[str, float]:
+        members: list[tuple[bytes | str, float]] = await self.redis.zrange(KEY, 0, -1, withscores=True)  # type: ignore[assignment]
+        return {_text(member): score for member, score in members}
 
-
-async def remove(redis: Redis, carried: Mapping[str, float]) -> int:
-    """Forget what was carried over, unless it has grown since. How many were forgotten."""
-    if not carried:
-        return 0
-    arguments = [part for member, score in carried.items() for part in (member, repr(score))]
-    return int(await redis.eval(_REMOVE, 1, KEY, *arguments))
+    async def remove(self, carried: Mapping[str, float]) -> int:
+        """Forget what was carried over, unless it has grown since. How many were forgotten."""
+        if not carried:
+            return 0
+        arguments = [part for member, score in carried.items() for part in (member, repr(score))]
+        return int(await self.redis.eval(_REMOVE, 1, KEY, *arguments))
 
 
 def _text(value: bytes | str) -> str:

@@ -4,19 +4,16 @@ from dataclasses import dataclass
 from datetime import datetime
 
 import structlog
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from codehub.coordinator.providers import Providers
-from codehub.domain.gc import GcRules, Stored, Sweep, protection, sweep
+from codehub.coordinator.records import Records
+from codehub.domain.gc import GcRules, Stored, Sweep, sweep
 from codehub.domain.leftovers import Clearing, Leftover, clearing
 from codehub.domain.observation import JobState
 from codehub.runtimes.base import RuntimeFailure
 from codehub.runtimes.base import Unobservable as RuntimeUnobservable
 from codehub.storage.errors import StorageProblem
 from codehub.storage.jobspec import ClearJob, DeleteJob
-from codehub.store import gate, timeline
-from codehub.store import gc as records
-from codehub.store.leader import fence
 
 log = structlog.get_logger(__name__)
 
@@ -44,8 +41,8 @@ class Selection:
 
 
 class GcRunner:
-    def __init__(self, engine: AsyncEngine, providers: Providers, rules: GcRules, epoch: int) -> None:
-        self._engine = engine
+    def __init__(self, records: Records, providers: Providers, rules: GcRules, epoch: int) -> None:
+        self._records = records
         self._providers = providers
         self._rules = rules
         self._epoch = epoch
@@ -78,18 +75,14 @@ class GcRunner:
         )
 
     async def _select(self, listing: Listing, now: datetime) -> Selection:
-        async with self._engine.begin() as conn:
-            await fence(conn, self._epoch)
-            seen = await records.first_seen(conn)
-            holders = await records.holders(conn, now)
-            found = sweep(listing.archives, holders, seen, self._rules, now)
-            cleared = clearing(listing.leftovers, holders, seen, self._rules, now)
-            living = {name for name, holder in holders.items() if holder.purged_at is None}
-            strays = {
-                name: seen.get(CONTAINER + name, now) for name in listing.containers if name not in living
-            }
-            first_seen = {CONTAINER + name: at for name, at in strays.items()}
-            await records.remember(conn, {**found.first_seen, **cleared.first_seen, **first_seen})
+        seen = await self._records.first_seen()
+        holders = await self._records.holders(now)
+        found = sweep(listing.archives, holders, seen, self._rules, now)
+        cleared = clearing(listing.leftovers, holders, seen, self._rules, now)
+        living = {name for name, holder in holders.items() if holder.purged_at is None}
+        strays = {name: seen.get(CONTAINER + name, now) for name in listing.containers if name not in living}
+        first_seen = {CONTAINER + name: at for name, at in strays.items()}
+        await self._records.remember({**found.first_seen, **cleared.first_seen, **first_seen})
         due = [name for name, at in strays.items() if now - at >= self._rules.orphan_grace]
         return Selection(found, due, cleared)
 
@@ -105,34 +98,22 @@ class GcRunner:
         return freed
 
     async def _remove_one(self, item: Stored, present: frozenset[str], now: datetime) -> int:
-        """Asked once more with its workspace's row locked, and committed: from then on nothing can choose it.
+        """Asked once more, and committed: from then on nothing can choose it.
 
         The store is called after that. A slow one would hold up the leader's own heartbeat otherwise.
         """
-        async with self._engine.begin() as conn:
-            await fence(conn, self._epoch)
-            holder = (await records.holders(conn, now, item.workspace_id)).get(item.workspace_id)
-            if reason := protection(item, holder, present):
-                log.info("an archive is needed after all", key=item.key, reason=reason)
-                return 0
-            await records.mark_removed(conn, item.key, now)
+        reason = await self._records.condemn(item, present, now)
+        if reason is not None:
+            log.info("an archive is needed after all", key=item.key, reason=reason)
+            return 0
         await self._providers.archives.remove(item.key)
         log.info("an orphaned archive was removed", key=item.key, bytes=item.bytes)
         return item.bytes
 
     async def _purge(self, now: datetime) -> None:
         """purged_at is committed first: from then on nothing of the workspace is promised any more."""
-        cutoff = now - self._rules.retention
-        async with self._engine.begin() as conn:
-            await fence(conn, self._epoch)
-            for workspace_id in await records.purge_candidates(conn, cutoff):
-                if await gate.purge(conn, workspace_id, cutoff, now=now):
-                    await self._tell(conn, workspace_id, now)
-
-    async def _tell(self, conn: AsyncConnection, workspace_id: str, now: datetime) -> None:
-        words = "The grace period is over: purged."
-        await timeline.record(conn, workspace_id, now, actor="gc", event="purged", message=words)
-        log.info(words, workspace_id=workspace_id)
+        for workspace_id in await self._records.purge(now - self._rules.retention, now):
+            log.info("the grace period is over: purged", workspace_id=workspace_id)
 
     async def _clear(self, due: tuple[Leftover, ...], containers: set[str]) -> None:
         """One job a workspace and cycle, since jobs of one workspace wait for each other."""
@@ -170,8 +151,7 @@ class GcRunner:
     async def _forget_dead_jobs(self) -> None:
         """Reports of jobs whose operation is over. Listed before the database is read, as archives are."""
         names = await self._providers.jobs.list()
-        async with self._engine.connect() as conn:
-            current = await records.current_op_ids(conn)
+        current = await self._records.op_ids()
         for name in names:
             if name.split("-")[0] in current:
                 continue

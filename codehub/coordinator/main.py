@@ -3,6 +3,7 @@
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
+from codehub.coordinator.house import PostgresHouse
 from codehub.coordinator.providers import Providers
 from codehub.coordinator.queue import WORKERS
 from codehub.coordinator.server import serve
@@ -35,7 +36,7 @@ async def run(settings: Settings, stop: asyncio.Event) -> None:
         own = await installation.ensure(engine, new_id())
     finally:
         await engine.dispose()
-    await serve(settings, make_providers(settings, own.id), stop=stop)
+    await serve(settings, make_providers(settings, own.id), PostgresHouse(settings), stop=stop)
 
 
 def make_providers(settings: Settings, installation_id: str) -> Providers:

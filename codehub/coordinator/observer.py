@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from codehub.coordinator.providers import Providers
+from codehub.coordinator.rest import Panorama
 from codehub.domain.attempt import current_deletion_job_id, current_job_id
 from codehub.domain.observation import (
     UNLOOKED,
@@ -18,7 +19,6 @@ from codehub.domain.observation import (
 )
 from codehub.domain.observe import silent_since
 from codehub.domain.plan import looks_at_archive
-from codehub.domain.states import Operation
 from codehub.domain.wishes import archive_op_id_of
 from codehub.domain.workspace import Workspace
 from codehub.runtimes.base import Unobservable as RuntimeUnobservable
@@ -33,6 +33,7 @@ class Memory:
     silent: dict[str, datetime] = field(default_factory=dict)
     started_jobs: set[str] = field(default_factory=set)
     to_audit: set[str] = field(default_factory=set)
+    """Workspaces whose archive the hourly audit did not find: each is looked at once."""
     newest_epoch: int = 0
     """The latest epoch that a disk has refused this leader for."""
 
@@ -70,21 +71,16 @@ class Observer:
             ),
         )
 
-    async def look_at_all(self, workspaces: list[Workspace], at: datetime) -> dict[str, Observation]:
+    async def look_at_all(self) -> Panorama:
         """Look at all containers and volumes, in one call each."""
-        containers = await self._all_containers()
-        volumes = await self._all_volumes()
-        return {
-            workspace.id: self._with_memory(
-                workspace,
-                Observation(
-                    at=at,
-                    container=containers if isinstance(containers, Unknown) else containers.get(workspace.id),
-                    volume=volumes if isinstance(volumes, Unknown) else volumes.get(workspace.id),
-                ),
-            )
-            for workspace in workspaces
-        }
+        return Panorama(await self._all_containers(), await self._all_volumes())
+
+    def single_out(self, workspace: Workspace, seen: Panorama, at: datetime) -> Observation:
+        """What a look at all shows of one workspace."""
+        return self._with_memory(
+            workspace,
+            Observation(at=at, container=seen.container(workspace.id), volume=seen.volume(workspace.id)),
+        )
 
     def _with_memory(self, workspace: Workspace, look: Observation) -> Observation:
         container = None if isinstance(look.container, Unknown) else look.container
@@ -96,7 +92,7 @@ class Observer:
 
     async def _jobs(self, workspace: Workspace) -> tuple[JobFact | None, JobFact | None, bool]:
         """The jobs of the present attempt, and whether this controller started the latest."""
-        if workspace.operation is Operation.NONE:
+        if not workspace.operation.has_jobs:
             return None, None, True
         name, deletion_name = current_job_id(workspace), current_deletion_job_id(workspace)
         job = await self._providers.jobs.status(name)
@@ -118,7 +114,8 @@ class Observer:
 
     async def _archive(self, workspace: Workspace) -> ArchiveFact | Unknown | Unlooked | None:
         """The archive of the operation under way, else the one that the row names."""
-        audit = workspace.id in self._memory.to_audit and workspace.archive_key is not None
+        audit = workspace.id in self._memory.to_audit
+        self._memory.to_audit.discard(workspace.id)
         if not audit and not looks_at_archive(workspace):
             return UNLOOKED
         if workspace.operation.makes_archive and workspace.archive_op_id is not None:

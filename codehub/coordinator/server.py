@@ -1,24 +1,21 @@
 """The coordinator process: campaign, lead, and campaign again whenever leadership is lost."""
 
 import asyncio
-import os
-import socket
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import asyncpg
 import structlog
-from redis.asyncio import Redis
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.coordinator.actor import Actor, ActorRules
 from codehub.coordinator.controller import Controller, Rhythm
 from codehub.coordinator.endings import end_if_cancelled
 from codehub.coordinator.gc import GcRunner
-from codehub.coordinator.listener import Listener
+from codehub.coordinator.nature import REAL, Nature
 from codehub.coordinator.observer import Memory
 from codehub.coordinator.providers import Providers
+from codehub.coordinator.records import Desk, House, Term
 from codehub.coordinator.ttl import TtlRunner
 from codehub.domain.decision import Rules
 from codehub.domain.errors import RetryPolicy
@@ -26,8 +23,7 @@ from codehub.domain.gc import GcRules
 from codehub.domain.states import Operation
 from codehub.domain.ttl import TtlDefaults
 from codehub.settings import Settings
-from codehub.store.engine import create_engine
-from codehub.store.leader import HUNG_AFTER, StaleLeader, Term, campaign
+from codehub.store.leader import StaleLeader
 
 log = structlog.get_logger(__name__)
 
@@ -38,17 +34,14 @@ WORKSPACE_UID_BASE = 2_000_000
 DatabaseTrouble = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, SQLAlchemyError)
 
 
-def now() -> datetime:
-    return datetime.now(UTC)
-
-
-async def serve(settings: Settings, providers: Providers, *, stop: asyncio.Event) -> None:
+async def serve(
+    settings: Settings, providers: Providers, house: House, *, stop: asyncio.Event, nature: Nature = REAL
+) -> None:
     """Lead whenever nobody else does, until `stop` is set. Jobs and workspaces live on."""
-    holder = f"{socket.gethostname()}:{os.getpid()}"
     stopping = asyncio.create_task(stop.wait())
     try:
         while not stop.is_set():
-            leading = asyncio.create_task(_campaign_and_lead(settings, providers, holder))
+            leading = asyncio.create_task(_campaign_and_lead(settings, providers, house, nature))
             await asyncio.wait({leading, stopping}, return_when=asyncio.FIRST_COMPLETED)
             leading.cancel()
             await asyncio.gather(leading, return_exceptions=True)
@@ -63,73 +56,58 @@ def _raise_unexpected(leading: "asyncio.Task[None]") -> None:
         raise error
 
 
-async def _campaign_and_lead(settings: Settings, providers: Providers, holder: str) -> None:
-    term = await _win(settings, holder)
-    log.info("this coordinator leads", epoch=term.epoch, holder=holder)
-    # Stopped inside a transaction, this process would keep the next leader out for as long as it is stopped.
-    engine = create_engine(settings.database_url, pool_size=10, forsaken_after=HUNG_AFTER)
-    redis = Redis.from_url(settings.redis_url)
+async def _campaign_and_lead(settings: Settings, providers: Providers, house: House, nature: Nature) -> None:
+    term = await _win(house, settings.coordinator_leader_retry_interval)
+    log.info("this coordinator leads", epoch=term.epoch)
     try:
-        await Leader(settings, providers, engine, redis, term).lead()
+        async with house.desk(term) as desk:
+            await Leader(settings, providers, desk, term, nature).lead()
     except* StaleLeader:
         log.warning("this term is over", epoch=term.epoch)
     except* DatabaseTrouble as group:
         log.warning("leadership is given up", epoch=term.epoch, error=str(group.exceptions[0]))
     finally:
         await term.resign()
-        await engine.dispose()
-        await redis.aclose()
 
 
-async def _win(settings: Settings, holder: str) -> Term:
+async def _win(house: House, retry_interval: float) -> Term:
     while True:
         try:
-            term = await campaign(settings.database_url, holder)
+            term = await house.campaign()
         except DatabaseTrouble as error:
             end_if_cancelled()
             log.warning("the database does not answer; campaigning again", error=str(error))
             term = None
         if term is not None:
             return term
-        await asyncio.sleep(settings.coordinator_leader_retry_interval)
+        await asyncio.sleep(retry_interval)
 
 
 class Leader:
     """One time in office: the components, each on its rhythm, none taking the others down."""
 
     def __init__(
-        self, settings: Settings, providers: Providers, engine: AsyncEngine, redis: Redis, term: Term
+        self, settings: Settings, providers: Providers, desk: Desk, term: Term, nature: Nature
     ) -> None:
         self._settings = settings
+        self._desk = desk
         self._term = term
+        self._clock = nature.clock
         memory = self._memory = Memory()
-        gc_rules = GcRules(
-            timedelta(seconds=settings.gc_orphan_grace_seconds),
-            timedelta(seconds=settings.trash_retention_seconds),
-        )
+        rules = ActorRules(settings.disk_reserve_bytes, WORKSPACE_UID_BASE)
         self._controller = Controller(
-            engine,
+            desk.records,
             providers,
-            Actor(providers, memory, ActorRules(settings.disk_reserve_bytes, WORKSPACE_UID_BASE), term.epoch),
+            Actor(providers, memory, rules, term.epoch),
             memory,
             rules=rules_of(settings),
             rhythm=Rhythm(settings.coordinator_active_interval, settings.coordinator_active_duration),
-            retention=gc_rules.retention,
-            epoch=term.epoch,
-            clock=now,
+            nature=nature,
         )
         self._sweep_now = asyncio.Event()
-        self._listener = Listener(
-            settings.database_url,
-            redis,
-            sse_prefix=settings.redis_channel_sse_prefix,
-            wake_prefix=settings.redis_channel_wake_prefix,
-            hint=self._controller.hint,
-            resync=self._sweep_now.set,
-        )
         defaults = TtlDefaults(settings.ttl_standby_seconds, settings.ttl_archive_seconds)
-        self._ttl = TtlRunner(engine, redis, providers.archives, defaults, term.epoch)
-        self._gc = GcRunner(engine, providers, gc_rules, term.epoch)
+        self._ttl = TtlRunner(desk.records, desk.activity, providers.archives, defaults)
+        self._gc = GcRunner(desk.records, providers, gc_rules_of(settings), term.epoch)
 
     async def lead(self) -> None:
         """Until leadership is lost; raises what ended it."""
@@ -137,10 +115,13 @@ class Leader:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._keep_office())
             tasks.create_task(self._controller.queue.run())
-            tasks.create_task(self._listener.run())
+            tasks.create_task(self._listen())
             tasks.create_task(self._sweep())
             tasks.create_task(self._every(settings.coordinator_ttl_interval, self._ttl.tick, "TTL"))
             tasks.create_task(self._every(settings.coordinator_gc_interval, self._gc.tick, "GC"))
+
+    async def _listen(self) -> None:
+        await self._desk.listen(self._controller.hint, self._sweep_now.set)
 
     async def _keep_office(self) -> None:
         while True:
@@ -171,7 +152,7 @@ class Leader:
     async def _every(self, interval: float, tick: Callable[[datetime], Awaitable[object]], name: str) -> None:
         while True:
             await asyncio.sleep(interval)
-            await self._guarded(lambda: tick(now()), name)
+            await self._guarded(lambda: tick(self._clock()), name)
 
     async def _guarded(self, tick: Callable[[], Awaitable[object]], name: str) -> None:
         """A failing component skips its tick; only a lost office ends the term."""
@@ -182,6 +163,13 @@ class Leader:
         except Exception:
             end_if_cancelled()
             log.exception("a tick failed and is skipped", component=name)
+
+
+def gc_rules_of(settings: Settings) -> GcRules:
+    return GcRules(
+        timedelta(seconds=settings.gc_orphan_grace_seconds),
+        timedelta(seconds=settings.trash_retention_seconds),
+    )
 
 
 def rules_of(settings: Settings) -> Rules:

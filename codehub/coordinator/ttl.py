@@ -3,34 +3,26 @@
 from datetime import UTC, datetime
 
 import structlog
-from redis.asyncio import Redis
 from redis.exceptions import RedisError
-from sqlalchemy import select
-from sqlalchemy.ext.asyncio import AsyncEngine
 
-from codehub.bus import activity
 from codehub.coordinator.providers import Archives
-from codehub.domain.states import DesiredState, Operation, Phase
+from codehub.coordinator.records import Activity, Records
+from codehub.domain.states import DesiredState
 from codehub.domain.ttl import Expiry, TtlDefaults, expired
 from codehub.domain.workspace import Workspace
 from codehub.storage.errors import StorageProblem
-from codehub.store import gate
-from codehub.store.leader import fence
-from codehub.store.rows import to_workspaces
-from codehub.store.tables import workspaces
 
 log = structlog.get_logger(__name__)
 
 
 class TtlRunner:
     def __init__(
-        self, engine: AsyncEngine, redis: Redis, archives: Archives, defaults: TtlDefaults, epoch: int
+        self, records: Records, activity: Activity, archives: Archives, defaults: TtlDefaults
     ) -> None:
-        self._engine = engine
-        self._redis = redis
+        self._records = records
+        self._activity = activity
         self._archives = archives
         self._defaults = defaults
-        self._epoch = epoch
 
     async def tick(self, now: datetime) -> None:
         """One cycle. Activity that cannot be read is unknown, not idle: then nothing expires."""
@@ -41,17 +33,14 @@ class TtlRunner:
             return
         due = [
             (workspace, expiry)
-            for workspace in await self._candidates()
+            for workspace in await self._records.expirable(self._defaults, now)
             if (expiry := expired(workspace, self._defaults, now)) is not None
         ]
         archives_wait = await self._archives_wait(due)
         for workspace, expiry in due:
             if archives_wait and expiry.desired is DesiredState.ARCHIVED:
                 continue
-            async with self._engine.begin() as conn:
-                await fence(conn, self._epoch)
-                done = await gate.expire(conn, workspace, expiry.desired, expiry.sentence, now=now)
-            if done is not None:
+            if await self._records.expire(workspace, expiry, now):
                 log.info(expiry.sentence, workspace_id=workspace.id)
 
     async def _archives_wait(self, due: list[tuple[Workspace, Expiry]]) -> bool:
@@ -67,7 +56,7 @@ class TtlRunner:
 
     async def _carry_activity(self, now: datetime) -> None:
         """Removed from Redis only after the commit, and only what was committed."""
-        seen = await activity.read(self._redis)
+        seen = await self._activity.read()
         if not seen:
             return
         latest = now.timestamp()
@@ -76,20 +65,5 @@ class TtlRunner:
             for workspace_id, at in seen.items()
             if at > 0
         }
-        async with self._engine.begin() as conn:
-            await fence(conn, self._epoch)
-            await gate.touch(conn, moments)
-        await activity.remove(self._redis, seen)
-
-    async def _candidates(self) -> list[Workspace]:
-        """Workspaces at rest where they are wanted: only those can expire."""
-        c = workspaces.c
-        query = select(workspaces).where(
-            c.operation == Operation.NONE.value,
-            c.deleted_at.is_(None),
-            c.desired_state == c.phase,
-            c.phase.in_([Phase.RUNNING.value, Phase.STANDBY.value]),
-            c.desired_state.in_([DesiredState.RUNNING.value, DesiredState.STANDBY.value]),
-        )
-        async with self._engine.connect() as conn:
-            return to_workspaces((await conn.execute(query)).mappings())
+        await self._records.touch(moments)
+        await self._activity.remove(seen)

@@ -74,6 +74,25 @@ class Decision:
     desired: DesiredState | None = None
     consume: bool = False
 
+    def writes(self, before: Workspace) -> bool:
+        """Whether there is anything to save."""
+        wish = self.consume or self.desired is not None
+        return wish or self.event is not None or bool(changes(before, self.after))
+
+
+CONTROLLER_COLUMNS = (
+    "conditions", "observed_at", "phase", "phase_changed_at", "operation", "op_id", "op_started_at",
+    "progress", "progress_at", "archive_op_id", "archive_key", "upstream", "error_count", "error_reason",
+    "error_message", "next_retry_at", "started_at", "home_ctx",
+)  # fmt: skip
+"""What the controller alone writes (contract 3)."""
+
+
+def changes(before: Workspace, after: Workspace) -> dict[str, object]:
+    """The controller's columns in which a workspace as it shall be differs from the row."""
+    old, new = before.__dict__, after.__dict__
+    return {name: new[name] for name in CONTROLLER_COLUMNS if new[name] != old[name]}
+
 
 def settle(decision: Decision, now: datetime) -> Decision:
     """The decision with the phase that follows from it."""

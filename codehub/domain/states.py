@@ -57,6 +57,11 @@ class Operation(StrEnum):
     def makes_archive(self) -> bool:
         return self in (Operation.ARCHIVING, Operation.CREATE_EMPTY_ARCHIVE)
 
+    @property
+    def has_jobs(self) -> bool:
+        """Whether storage jobs do its work."""
+        return self.makes_archive or self is Operation.RESTORING
+
 
 CANCELLABLE = frozenset(
     {Operation.PROVISIONING, Operation.RESTORING, Operation.STARTING, Operation.ARCHIVING}

@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from codehub import log
-from codehub.bus import activity as bus
+from codehub.bus.activity import ActivityLog
 from codehub.domain.images import Activity
 from codehub.gateway.frames import FrameReader
 from codehub.gateway.head import RequestHead
@@ -91,7 +91,7 @@ class Recorder:
         """What Redis does not take is kept for the next time."""
         seen = self.collect()
         try:
-            await bus.flush(redis, seen)
+            await ActivityLog(redis).flush(seen)
         except (RedisError, OSError) as error:
             logger.warning("activity could not be flushed", error=str(error), workspaces=len(seen))
             self.give_back(seen)

@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from codehub.coordinator.house import PostgresHouse
 from codehub.coordinator.main import make_providers
 from codehub.coordinator.server import serve
 from codehub.domain.limits import Limits
@@ -67,7 +68,9 @@ class Bench:
     async def start(self, settings: Settings | None = None) -> None:
         stop = asyncio.Event()
         chosen = settings or self.settings
-        task = asyncio.create_task(serve(chosen, make_providers(chosen, INSTALLATION), stop=stop))
+        task = asyncio.create_task(
+            serve(chosen, make_providers(chosen, INSTALLATION), PostgresHouse(chosen), stop=stop)
+        )
         self._stops.append((stop, task))
 
     async def stop(self) -> None:

@@ -8,13 +8,15 @@ from sqlalchemy import text, update
 
 from codehub.coordinator.actor import Actor, ActorRules
 from codehub.coordinator.controller import Controller, Rhythm
+from codehub.coordinator.nature import REAL
 from codehub.coordinator.observer import Memory
-from codehub.coordinator.server import WORKSPACE_UID_BASE, now, rules_of
+from codehub.coordinator.server import WORKSPACE_UID_BASE, rules_of
 from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
 from codehub.domain.workspace import RecoverSource
 from codehub.store import gate
 from codehub.store.gate import RecoverFrom
 from codehub.store.leader import StaleLeader
+from codehub.store.records import PostgresRecords
 from codehub.store.tables import workspaces
 from tests.integration.coordinator.conftest import LIMITS, Bench
 from tests.trees import make_tree, tree_hash
@@ -203,15 +205,13 @@ async def test_a_leader_that_wakes_up_late_stops_no_container(bench: Bench) -> N
         await conn.execute(update(workspaces).values(desired_state="STANDBY", **claim))
     memory, settings = Memory(), bench.settings
     late = Controller(
-        bench.engine,
+        PostgresRecords(bench.engine, epoch, timedelta(1)),
         bench.providers,
         Actor(bench.providers, memory, ActorRules(0, WORKSPACE_UID_BASE), epoch),
         memory,
         rules=rules_of(settings),
         rhythm=Rhythm(1, 1),
-        retention=timedelta(1),
-        epoch=epoch,
-        clock=now,
+        nature=REAL,
     )
     with pytest.raises(StaleLeader):
         await late.reconcile(workspace_id)

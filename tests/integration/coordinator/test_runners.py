@@ -9,8 +9,9 @@ import pytest
 from redis.asyncio import Redis
 from sqlalchemy import select, update
 
-from codehub.bus import activity
+from codehub.bus.activity import ActivityLog
 from codehub.coordinator.gc import GcRunner
+from codehub.coordinator.providers import Providers
 from codehub.coordinator.ttl import TtlRunner
 from codehub.domain.gc import GcRules
 from codehub.domain.observation import JobState
@@ -19,6 +20,7 @@ from codehub.domain.ttl import TtlDefaults
 from codehub.storage.archives import ArchiveStore
 from codehub.store import gate
 from codehub.store.leader import StaleLeader, campaign
+from codehub.store.records import PostgresRecords
 from codehub.store.tables import archives, workspaces
 from tests.integration.coordinator.conftest import LIMITS, Bench
 from tests.trees import make_tree, tree_hash
@@ -34,6 +36,19 @@ async def take_office(bench: Bench) -> int:
     assert term is not None
     await term.resign()
     return term.epoch
+
+
+def records_of(bench: Bench, epoch: int) -> PostgresRecords:
+    return PostgresRecords(bench.engine, epoch, RULES.retention)
+
+
+def ttl_runner(bench: Bench, redis: Redis, epoch: int) -> TtlRunner:
+    records = records_of(bench, epoch)
+    return TtlRunner(records, ActivityLog(redis), bench.providers.archives, TtlDefaults(600, 600))
+
+
+def gc_runner(bench: Bench, epoch: int, providers: Providers | None = None) -> GcRunner:
+    return GcRunner(records_of(bench, epoch), providers or bench.providers, RULES, epoch)
 
 
 async def jobs_end(bench: Bench) -> None:
@@ -63,13 +78,13 @@ async def test_activity_and_keep_until_hold_a_ttl_off(bench: Bench) -> None:
     await bench.until_phase(workspace_id, Phase.RUNNING)
     epoch = await take_office(bench)
     redis = Redis.from_url(bench.settings.redis_url)
-    runner = TtlRunner(bench.engine, redis, bench.providers.archives, TtlDefaults(600, 600), epoch)
+    runner = ttl_runner(bench, redis, epoch)
     later = datetime.now(UTC) + HOUR
 
-    await activity.flush(redis, {workspace_id: later.timestamp() - 10})
+    await ActivityLog(redis).flush({workspace_id: later.timestamp() - 10})
     await runner.tick(later)
     assert (await bench.get(workspace_id)).desired_state is DesiredState.RUNNING
-    assert await activity.read(redis) == {}
+    assert await ActivityLog(redis).read() == {}
 
     async with bench.engine.begin() as conn:
         await gate.extend(conn, workspace_id, until=later + 3 * HOUR, actor="u1", now=datetime.now(UTC))
@@ -86,7 +101,7 @@ async def test_unreadable_activity_is_unknown_not_idle(bench: Bench) -> None:
     await bench.until_phase(workspace_id, Phase.RUNNING)
     epoch = await take_office(bench)
     nowhere = Redis(unix_socket_path=str(bench.settings.data_dir / "no-redis.sock"))
-    runner = TtlRunner(bench.engine, nowhere, bench.providers.archives, TtlDefaults(600, 600), epoch)
+    runner = ttl_runner(bench, nowhere, epoch)
     await runner.tick(datetime.now(UTC) + HOUR)
     assert (await bench.get(workspace_id)).desired_state is DesiredState.RUNNING
 
@@ -100,7 +115,7 @@ async def test_with_the_store_down_the_archive_ttl_waits_and_starts_still_work(b
     await bench.reach(workspace_id, DesiredState.STANDBY)
     epoch = await take_office(bench)
     redis = Redis.from_url(bench.settings.redis_url)
-    runner = TtlRunner(bench.engine, redis, bench.providers.archives, TtlDefaults(600, 600), epoch)
+    runner = ttl_runner(bench, redis, epoch)
     later = datetime.now(UTC) + HOUR
     await runner.tick(later)
     assert (await bench.get(workspace_id)).desired_state is DesiredState.STANDBY
@@ -116,7 +131,7 @@ async def test_a_late_runner_changes_nothing(bench: Bench) -> None:
     await bench.until_phase(workspace_id, Phase.RUNNING)
     epoch = await take_office(bench)
     redis = Redis.from_url(bench.settings.redis_url)
-    late = TtlRunner(bench.engine, redis, bench.providers.archives, TtlDefaults(600, 600), epoch - 1)
+    late = ttl_runner(bench, redis, epoch - 1)
     with pytest.raises(StaleLeader):
         await late.tick(datetime.now(UTC) + HOUR)
     assert (await bench.get(workspace_id)).desired_state is DesiredState.RUNNING
@@ -131,7 +146,7 @@ async def test_gc_removes_a_replaced_archive_only_after_its_grace(bench: Bench) 
     await bench.reach(workspace_id, DesiredState.STANDBY)
     second = await bench.reach(workspace_id, DesiredState.ARCHIVED)
     epoch = await take_office(bench)
-    runner = GcRunner(bench.engine, bench.providers, RULES, epoch)
+    runner = gc_runner(bench, epoch)
     now = datetime.now(UTC)
     assert await runner.tick(now) == 0
     assert await runner.tick(now + HOUR) == 0
@@ -161,7 +176,7 @@ async def test_a_slow_store_does_not_cost_the_leader_its_office(bench: Bench) ->
             await super().remove(key)
 
     slow = Slow(bench.providers.place.archive_url, bench.providers.place.installation_id)
-    runner = GcRunner(bench.engine, replace(bench.providers, archives=slow), RULES, term.epoch)
+    runner = gc_runner(bench, term.epoch, replace(bench.providers, archives=slow))
     await runner.tick(datetime.now(UTC))
     assert await runner.tick(datetime.now(UTC) + 3 * HOUR) > 0
     await term.resign()
@@ -175,7 +190,7 @@ async def test_the_trash_is_purged_after_its_retention_and_not_before(bench: Ben
         await gate.delete(conn, workspace_id, actor="u1", now=datetime.now(UTC))
     await bench.until_phase(workspace_id, Phase.DELETED)
     epoch = await take_office(bench)
-    runner = GcRunner(bench.engine, bench.providers, RULES, epoch)
+    runner = gc_runner(bench, epoch)
     now = datetime.now(UTC)
     await runner.tick(now + 23 * HOUR)
     assert (await bench.get(workspace_id)).purged_at is None
@@ -195,7 +210,7 @@ async def test_leftovers_beside_a_home_go_after_their_grace_and_the_home_stays(b
     (home / "work").write_text("precious")
     for name in (".staging-op0", ".deleted-op0", ".aside-op0"):
         (home.parent / name / "deep").mkdir(parents=True)
-    runner = GcRunner(bench.engine, bench.providers, RULES, epoch)
+    runner = gc_runner(bench, epoch)
     now = datetime.now(UTC)
 
     async def left_after(hours: int) -> set[str]:
@@ -225,7 +240,7 @@ async def test_homes_of_unknown_workspaces_are_quarantined_and_those_of_purged_o
                 desired_state="DELETED", deleted_at=datetime.now(UTC), phase="DELETED", error_reason="Timeout"
             )
         )
-    runner = GcRunner(bench.engine, bench.providers, RULES, epoch)
+    runner = gc_runner(bench, epoch)
     now = datetime.now(UTC)
 
     async def left_after(hours: int) -> tuple[bool, bool]:
@@ -248,7 +263,7 @@ async def test_gc_leaves_everything_alone_when_the_store_is_not_ours(bench: Benc
         await conn.execute(update(workspaces).values(archive_key=None, archive_op_id=None))
     marker = bench.settings.data_dir / "archives" / ".codehub-installation"
     marker.write_text("another installation")
-    runner = GcRunner(bench.engine, bench.providers, RULES, epoch)
+    runner = gc_runner(bench, epoch)
     for hours in (0, 3, 100):
         assert await runner.tick(datetime.now(UTC) + hours * HOUR) == 0
     assert list((bench.settings.data_dir / "archives" / workspace_id).rglob("home.tar.zst"))

@@ -10,9 +10,9 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.domain.decision import Decision, Event
-from codehub.store import control
 from codehub.store.engine import asyncpg_dsn, create_engine
 from codehub.store.leader import StaleLeader, campaign, fence
+from codehub.store.records import PostgresRecords
 from tests.integration.store.conftest import create
 
 
@@ -74,9 +74,7 @@ async def test_a_late_leader_writes_nothing(database_url: str, engine: AsyncEngi
     assert second is not None
     decision = Decision("late", workspace, Event.FAILED)
     with pytest.raises(StaleLeader):
-        await control.save(
-            engine, workspace, decision, epoch=first.epoch, now=datetime.now(UTC), retention=timedelta(1)
-        )
+        await PostgresRecords(engine, first.epoch, timedelta(1)).save(workspace, decision, datetime.now(UTC))
     connection = await asyncpg.connect(asyncpg_dsn(database_url))
     assert await connection.fetchval("SELECT count(*) FROM timeline WHERE message = 'late'") == 0
     await connection.close()

@@ -1,0 +1,50 @@
+"""Where coordinators meet: leadership and records in PostgreSQL, activity and hints through Redis."""
+
+import os
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+from redis.asyncio import Redis
+
+from codehub.bus.activity import ActivityLog
+from codehub.coordinator.listener import Listener
+from codehub.coordinator.records import Desk, Term
+from codehub.settings import Settings
+from codehub.store import leader
+from codehub.store.engine import create_engine
+from codehub.store.records import PostgresRecords
+
+
+class PostgresHouse:
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    async def campaign(self) -> Term | None:
+        return await leader.campaign(self._settings.database_url, f"{socket.gethostname()}:{os.getpid()}")
+
+    @asynccontextmanager
+    async def desk(self, term: Term) -> AsyncIterator[Desk]:
+        settings = self._settings
+        # Stopped in a transaction, this process would keep the next leader out for as long as it is stopped.
+        engine = create_engine(settings.database_url, pool_size=10, forsaken_after=leader.HUNG_AFTER)
+        redis = Redis.from_url(settings.redis_url)
+        retention = timedelta(seconds=settings.trash_retention_seconds)
+
+        async def listen(hint: Callable[[str], None], resync: Callable[[], None]) -> None:
+            await Listener(
+                settings.database_url,
+                redis,
+                sse_prefix=settings.redis_channel_sse_prefix,
+                wake_prefix=settings.redis_channel_wake_prefix,
+                hint=hint,
+                resync=resync,
+            ).run()
+
+        try:
+            records = PostgresRecords(engine, term.epoch, retention)
+            yield Desk(records, ActivityLog(redis), listen)
+        finally:
+            await engine.dispose()
+            await redis.aclose()

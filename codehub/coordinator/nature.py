@@ -1,0 +1,19 @@
+"""Time, chance and fresh names: what a simulation puts in place of the real ones."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from codehub.store.gate import new_id
+
+
+@dataclass(frozen=True)
+class Nature:
+    clock: Callable[[], datetime]
+    new_id: Callable[[], str]
+    jitter: Callable[[], float]
+    """Evenly from [0, 1)."""
+
+
+REAL = Nature(lambda: datetime.now(UTC), new_id, random.random)

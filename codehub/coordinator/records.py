@@ -1,0 +1,98 @@
+"""What a leader reads and writes in the database during one time in office."""
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from codehub.domain.decision import Decision
+from codehub.domain.gc import Holder, Stored
+from codehub.domain.ttl import Expiry, TtlDefaults
+from codehub.domain.workspace import Workspace
+
+
+class Records(Protocol):
+    """Every write is fenced by the leader's epoch, and raises StaleLeader once another one leads."""
+
+    async def versions(self) -> Mapping[str, int]:
+        """The version of every row that may still need something, by workspace id."""
+
+    async def archive_keys(self) -> Mapping[str, str]:
+        """The archive_key of every workspace that has one and is not purged."""
+
+    async def load(self, workspace_ids: Sequence[str]) -> list[Workspace]: ...
+
+    async def find(self, workspace_id: str) -> Workspace | None: ...
+
+    async def save(self, before: Workspace, decision: Decision, now: datetime) -> Workspace:
+        """Commit a decision; raises Outdated when the row is no longer the one that it was made on."""
+
+    async def archive_checksum(self, key: str) -> str | None:
+        """The sha256 that an archive had when it was committed."""
+
+    async def touch(self, seen: Mapping[str, datetime]) -> None:
+        """Carry activity over into last_access_at, only ever forward."""
+
+    async def expirable(self, defaults: TtlDefaults, now: datetime) -> list[Workspace]:
+        """At least every workspace whose deadline has passed."""
+
+    async def expire(self, seen: Workspace, expiry: Expiry, now: datetime) -> bool:
+        """A TTL's wish; False when something that it was decided on has changed since."""
+
+    async def purge(self, deleted_before: datetime, now: datetime) -> list[str]:
+        """Commit that the workspaces whose grace period is over will not come back."""
+
+    async def op_ids(self) -> set[str]:
+        """The operations under way."""
+
+    async def holders(self, now: datetime) -> dict[str, Holder]:
+        """What every workspace that there ever was protects."""
+
+    async def first_seen(self) -> dict[str, datetime]:
+        """The orphans in mind."""
+
+    async def remember(self, seen: Mapping[str, datetime]) -> None:
+        """Keep exactly these orphans in mind."""
+
+    async def condemn(self, item: Stored, present: Collection[str], now: datetime) -> str | None:
+        """Commit that an archive goes, so that nothing can choose it; or say why it has to stay."""
+
+
+class Activity(Protocol):
+    """When workspaces were last used, on its way into the database."""
+
+    async def read(self) -> dict[str, float]: ...
+    async def remove(self, carried: Mapping[str, float]) -> int: ...
+
+
+class Term(Protocol):
+    """One time in office."""
+
+    @property
+    def epoch(self) -> int: ...
+    async def heartbeat(self) -> None: ...
+    async def catch_up(self, newest: int) -> None: ...
+    async def resign(self) -> None: ...
+
+
+Listen = Callable[[Callable[[str], None], Callable[[], None]], Awaitable[None]]
+"""Listens until cancelled, calling back with a hint about one workspace, or to look at everything again."""
+
+
+@dataclass(frozen=True)
+class Desk:
+    """What a leader works with."""
+
+    records: Records
+    activity: Activity
+    listen: Listen
+
+
+class House(Protocol):
+    """Where leaders are elected, and their records lie."""
+
+    async def campaign(self) -> Term | None:
+        """Take office if nobody holds it."""
+
+    def desk(self, term: Term) -> AbstractAsyncContextManager[Desk]: ...
