@@ -1,0 +1,272 @@
+"""Two coordinators as processes of their own, on a PostgreSQL and a Redis that a test may kill."""
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import asyncpg
+from sqlalchemy import text
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from codehub.embedded.postgres import EmbeddedPostgres
+from codehub.embedded.redis import EmbeddedRedis
+from codehub.storage.archives import ArchiveStore
+from codehub.storage.volumes import LocalVolumes
+from codehub.store import installation, migrate
+from codehub.store.engine import create_engine
+from codehub.store.gate import new_id
+from codehub.store.locks import AdvisoryLock
+from codehub.store.tables import users
+from tests.chaos import audit
+from tests.integration.coordinator.conftest import IDE
+from tests.services import TOOLS_DIR, kill_processes_of, run, short_temp_dir, wait_for
+
+T = TypeVar("T")
+
+OWNER = "u1"
+PASSWORD = "of a coordinator in a test"
+DATABASE_TROUBLE = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, SQLAlchemyError)
+
+RHYTHM = {
+    # An hour: what must be acted on in seconds is acted on because of hints and resyncs, or not at all.
+    "COORDINATOR_IDLE_INTERVAL": "3600",
+    "COORDINATOR_ACTIVE_INTERVAL": "0.2",
+    "COORDINATOR_ACTIVE_DURATION": "0.5",
+    "COORDINATOR_LEADER_RETRY_INTERVAL": "0.3",
+    "COORDINATOR_TTL_INTERVAL": "0.5",
+    "COORDINATOR_GC_INTERVAL": "3600",
+    "ACTIVITY_FLUSH_INTERVAL": "0.5",
+    "RECONCILER_RETRY_BACKOFF": "0.5",
+    "TTL_STANDBY_SECONDS": "0",
+    "TTL_ARCHIVE_SECONDS": "0",
+    "DISK_RESERVE_BYTES": "0",
+}
+
+LOCK_HOLDERS = """
+    SELECT usename, pid FROM pg_locks JOIN pg_stat_activity USING (pid)
+    WHERE locktype = 'advisory' AND granted AND ((classid::bigint << 32) | objid::bigint) = :lock
+"""
+
+
+async def eventually(
+    ask: Callable[[], Awaitable[T]], what: str, seconds: float = 30, every: float = 0.05
+) -> T:
+    """The first true answer; a database that is down is asked again."""
+    deadline = time.monotonic() + seconds
+    while True:
+        answer, trouble = None, ""
+        try:
+            answer = await ask()
+        except DATABASE_TROUBLE as error:
+            trouble = f" ({error})"
+        if answer:
+            return answer
+        assert time.monotonic() < deadline, f"waited {seconds:.0f} s for {what}{trouble}"
+        await asyncio.sleep(every)
+
+
+@dataclass(frozen=True)
+class Coordinator:
+    """One process. It has a database role of its own, so that each session tells whose it is."""
+
+    role: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def send(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+        if number is signal.SIGKILL:
+            self.process.wait(10)
+
+    def said(self) -> list[str]:
+        return self.log.read_text(errors="replace").splitlines()
+
+    def told(self, *events: str, **facts: object) -> int:
+        """How often it has logged one of these events with these facts."""
+        entries = [json.loads(line) for line in self.said() if line.startswith("{") and line.endswith("}")]
+        return sum(entry["event"] in events and facts.items() <= entry.items() for entry in entries)
+
+
+class Site:
+    """One installation: its disks, its PostgreSQL and Redis, and the coordinators that were started on it."""
+
+    def __init__(self) -> None:
+        self.data_dir = short_temp_dir()
+        self.postgres = EmbeddedPostgres(self.data_dir, TOOLS_DIR)
+        self.redis = EmbeddedRedis(self.data_dir, TOOLS_DIR)
+        self.coordinators: list[Coordinator] = []
+        self.archives_dir = self.data_dir / "archives"
+        self._engine: AsyncEngine | None = None
+
+    @classmethod
+    @contextlib.contextmanager
+    def running(cls) -> Iterator[Self]:
+        site = cls()
+        try:
+            run(site._open())
+            yield site
+        finally:
+            for coordinator in site.coordinators:
+                coordinator.send(signal.SIGKILL)
+            site.redis.stop()
+            site.postgres.stop()
+            wait_for(lambda: not kill_processes_of(site.data_dir), "every process of the site to end", 30)
+            shutil.rmtree(site.data_dir)
+
+    async def _open(self) -> None:
+        (self.data_dir / "images.toml").write_text(images_toml())
+        await self.postgres.start()
+        await self.redis.start()
+        await migrate.upgrade(self.postgres.url)
+        engine = create_engine(self.postgres.url)
+        own = await installation.ensure(engine, new_id())
+        async with engine.begin() as conn:
+            await audit.install(conn)
+            user = {"id": OWNER, "username": "one", "password_hash": "x", "role": "user"}
+            await conn.execute(users.insert().values(**user))
+        await engine.dispose()
+        LocalVolumes(self.data_dir / "volumes", own.id).initialise()
+        await ArchiveStore(f"file://{self.archives_dir}", own.id).initialise()
+
+    @property
+    def engine(self) -> AsyncEngine:
+        assert self._engine is not None
+        return self._engine
+
+    @contextlib.asynccontextmanager
+    async def connected(self) -> AsyncIterator[Self]:
+        """With connections that belong to the event loop of this test."""
+        self._engine = create_engine(self.postgres.url)
+        try:
+            yield self
+        finally:
+            await self._engine.dispose()
+
+    async def rows(self, query: str, **values: object) -> list[dict[str, Any]]:
+        async with self.engine.connect() as conn:
+            return [dict(row) for row in (await conn.execute(text(query), values)).mappings()]
+
+    async def start_coordinator(self) -> Coordinator:
+        role = f"coordinator_{len(self.coordinators) + 1}"
+        async with self.engine.begin() as conn:
+            # As in production it may end the session of another coordinator, which is the same role there.
+            await conn.execute(text(f"CREATE ROLE {role} SUPERUSER LOGIN PASSWORD '{PASSWORD}'"))
+        log = self.data_dir / "logs" / f"{role}.log"
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "codehub", "serve", "coordinator"], env=self._environment(role),
+                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+        self.coordinators.append(Coordinator(role, process, log))
+        return self.coordinators[-1]
+
+    def _environment(self, role: str) -> dict[str, str]:
+        url = make_url(self.postgres.url).set(username=role, password=PASSWORD)
+        return {
+            **os.environ,
+            **RHYTHM,
+            "DATABASE_URL": url.render_as_string(hide_password=False),
+            "REDIS_URL": self.redis.url,
+            "CODEHUB_DATA_DIR": str(self.data_dir),
+            "CODEHUB_TOOLS_DIR": str(TOOLS_DIR),
+            "IMAGES_FILE": str(self.data_dir / "images.toml"),
+        }
+
+    @property
+    def alive(self) -> list[Coordinator]:
+        return [coordinator for coordinator in self.coordinators if coordinator.alive]
+
+    def named(self, role: str) -> Coordinator:
+        (found,) = [coordinator for coordinator in self.coordinators if coordinator.role == role]
+        return found
+
+    async def leader(self) -> Coordinator:
+        """Who holds the lock, says so in the leadership row, and is alive; waits until someone does."""
+        return await eventually(self._leader, f"a leader\n{self.last_words()}")
+
+    async def standby(self) -> Coordinator:
+        leader = await self.leader()
+        (standby,) = [coordinator for coordinator in self.alive if coordinator is not leader]
+        return standby
+
+    async def another_leader(self, than: Coordinator, seconds: float = 30) -> Coordinator:
+        async def other() -> Coordinator | None:
+            leader = await self._leader()
+            return leader if leader is not than else None
+
+        return await eventually(other, f"another leader than {than.role}\n{self.last_words()}", seconds)
+
+    async def epoch(self) -> int:
+        (row,) = await self.rows("SELECT epoch FROM leadership")
+        return int(row["epoch"])
+
+    async def later_epoch(self, than: int) -> None:
+        async def later() -> bool:
+            return await self.epoch() > than
+
+        await eventually(later, f"a later epoch than {than}\n{self.last_words()}", 30)
+
+    @contextlib.asynccontextmanager
+    async def no_new_sessions(self, coordinator: Coordinator) -> AsyncIterator[None]:
+        """What this coordinator has open stays open, but it cannot connect anew."""
+        async with self.engine.begin() as conn:
+            await conn.execute(text(f"ALTER ROLE {coordinator.role} NOLOGIN"))
+        try:
+            yield
+        finally:
+            async with self.engine.begin() as conn:
+                await conn.execute(text(f"ALTER ROLE {coordinator.role} LOGIN"))
+
+    async def _leader(self) -> Coordinator | None:
+        holders = await self.rows(LOCK_HOLDERS, lock=AdvisoryLock.LEADER.value)
+        assert len(holders) <= 1, f"{holders} lead at once"
+        (office,) = await self.rows("SELECT epoch, holder, backend_pid FROM leadership")
+        if not holders or holders[0]["pid"] != office["backend_pid"]:
+            return None
+        leader = self.named(holders[0]["usename"])
+        assert str(office["holder"]).endswith(f":{leader.process.pid}"), (office, leader)
+        return leader if leader.alive else None
+
+    async def complete(self) -> None:
+        """Start what is missing of two coordinators."""
+        while len(self.alive) < 2:
+            await self.start_coordinator()
+        await self.leader()
+
+    def last_words(self) -> str:
+        tails = (f"== {one.role}\n" + "\n".join(one.said()[-15:]) for one in self.coordinators[-3:])
+        return "\n".join(tails)
+
+
+def images_toml() -> str:
+    """One image: an IDE whose command line says whose it is."""
+    command = ["/usr/bin/python3", "-c", IDE, "{socket}", "{workspace_id}"]
+    return f'[[image]]\nname = "tiny"\ndefault = true\nready_path = "/"\nprocess = {json.dumps(command)}\n'
+
+
+def running_ides(workspace_id: str) -> list[int]:
+    """The processes of a workspace's IDE, found by what the kernel says and not by what CodeHub does."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):  # it ended while we looked
+                words = (entry / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+                if words[0] == b"/usr/bin/python3" and words[-1] == workspace_id.encode():
+                    found.append(int(entry.name))
+    return found

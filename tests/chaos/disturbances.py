@@ -1,0 +1,161 @@
+"""What happens to coordinators and their servers. Each makes sure that it did happen."""
+
+import asyncio
+import signal
+import time
+from collections.abc import Awaitable, Callable
+
+from redis.asyncio import Redis
+
+from tests.chaos.coordinators import OWNER, Site, eventually
+
+Disturbance = Callable[[Site], Awaitable[None]]
+
+LISTENS = "(query ILIKE 'LISTEN%' OR query = 'SELECT 1')"
+SESSIONS = {
+    "lock": "pid = (SELECT backend_pid FROM leadership)",
+    "listener": f"pid <> (SELECT backend_pid FROM leadership) AND {LISTENS}",
+    "pool": f"pid <> (SELECT backend_pid FROM leadership) AND NOT {LISTENS}",
+}
+
+
+async def busy(site: Site, operations: int = 2) -> None:
+    """Wait until several operations are under way, so that what follows comes in between."""
+
+    async def enough() -> bool:
+        (row,) = await site.rows("SELECT count(*) AS n FROM workspaces WHERE operation <> 'NONE'")
+        return int(row["n"]) >= operations
+
+    await eventually(enough, f"{operations} operations under way", 60, every=0.01)
+
+
+async def kill_the_leader(site: Site) -> None:
+    leader = await site.leader()
+    leader.send(signal.SIGKILL)
+    await site.another_leader(leader, 20)
+    await site.complete()
+
+
+async def kill_the_standby(site: Site) -> None:
+    leader = await site.leader()
+    standby = await site.standby()
+    standby.send(signal.SIGKILL)
+    assert await site.leader() is leader
+    await site.complete()
+
+
+async def hang_the_leader(site: Site) -> None:
+    """Stopped until the other leads; when it wakes up it finds that its term is over."""
+    leader = await site.leader()
+    epoch = await site.epoch()
+
+    async def gave_up() -> int:
+        return leader.told("this term is over", "leadership is given up", epoch=epoch)
+
+    leader.send(signal.SIGSTOP)
+    try:
+        stopped_at = time.monotonic()
+        await site.another_leader(leader, 80)
+        assert time.monotonic() - stopped_at > 15, "evicted although its heartbeat was fresh"
+    finally:
+        leader.send(signal.SIGCONT)
+    await eventually(gave_up, f"{leader.role} to give up epoch {epoch}", 20)
+
+
+async def end_lock_session(site: Site) -> None:
+    epoch = await site.epoch()
+    await _terminate(site, "lock")
+    await site.later_epoch(epoch)
+
+
+async def end_listener_session(site: Site) -> None:
+    epoch = await site.epoch()
+    await _terminate(site, "listener")
+    assert await site.epoch() == epoch
+
+
+async def end_pool_sessions(site: Site) -> None:
+    await _terminate(site, "pool")
+
+
+async def _terminate(site: Site, kind: str) -> None:
+    leader = await site.leader()
+    query = (
+        f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = :who AND {SESSIONS[kind]}"
+    )
+
+    async def ended() -> bool:
+        return any(row["pg_terminate_backend"] for row in await site.rows(query, who=leader.role))
+
+    await eventually(ended, f"a session of the leader to end: {kind}")
+
+
+async def restart_postgres_fast(site: Site) -> None:
+    await _restart_postgres(site, signal.SIGINT)
+
+
+async def restart_postgres_immediate(site: Site) -> None:
+    await _restart_postgres(site, signal.SIGQUIT)
+
+
+async def kill_postgres(site: Site) -> None:
+    await _restart_postgres(site, signal.SIGKILL)
+
+
+async def _restart_postgres(site: Site, number: signal.Signals) -> None:
+    epoch = await site.epoch()
+    assert site.postgres.process is not None
+    site.postgres.process.send_signal(number)
+    await asyncio.to_thread(site.postgres.process.wait, 60)
+    await site.postgres.start()
+    await site.later_epoch(epoch)
+
+
+async def restart_redis(site: Site) -> None:
+    await asyncio.to_thread(site.redis.stop)
+    await site.redis.start()
+    await _hears_events(site)
+
+
+async def kill_redis(site: Site) -> None:
+    assert site.redis.process is not None
+    site.redis.process.kill()
+    await asyncio.to_thread(site.redis.process.wait, 10)
+    await site.redis.start()
+    await _hears_events(site)
+
+
+async def flush_redis(site: Site) -> None:
+    async with Redis.from_url(site.redis.url) as client:
+        await client.set("something", "to lose")
+        await client.flushall()
+        assert await client.dbsize() == 0
+    await _hears_events(site)
+
+
+async def _hears_events(site: Site) -> None:
+    """What happens to workspaces is published again."""
+    async with Redis.from_url(site.redis.url) as client, client.pubsub() as channel:
+        await channel.subscribe(f"codehub:sse:{OWNER}")
+
+        async def heard() -> bool:
+            message = await channel.get_message(ignore_subscribe_messages=True, timeout=1)
+            return message is not None and b"workspace_updated" in message["data"]
+
+        await eventually(heard, "an event from Redis", 30)
+
+
+ALL: tuple[Disturbance, ...] = (
+    kill_the_leader,
+    kill_the_standby,
+    hang_the_leader,
+    end_lock_session,
+    end_listener_session,
+    end_pool_sessions,
+    restart_postgres_fast,
+    restart_postgres_immediate,
+    kill_postgres,
+    restart_redis,
+    kill_redis,
+    flush_redis,
+)
