@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import and_, func, insert, or_, select, update
+from sqlalchemy import func, insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 from ulid import ULID
 
 from codehub.domain import wishes
 from codehub.domain.conditions import unobserved
-from codehub.domain.errors import TERMINAL
 from codehub.domain.limits import Limits, Usage, admit
 from codehub.domain.problems import InvalidState, ValidationFailed, WorkspaceNotFound
-from codehub.domain.states import ConditionName, DesiredState, Operation, Phase
+from codehub.domain.states import DesiredState, Operation, Phase
 from codehub.domain.workspace import RecoverSource, Request, RequestKind, Workspace
 from codehub.store import timeline
 from codehub.store.locks import AdvisoryLock, hold_lock
+from codehub.store.predicates import COUNTS, MAY_COUNT
 from codehub.store.rows import column_values, conditions_json, to_workspace
 from codehub.store.tables import archives, workspaces
 
@@ -299,14 +299,8 @@ async def _admit(conn: AsyncConnection, owner_id: str, workspace_id: str, limits
 async def usage(conn: AsyncConnection, owner_id: str, *, besides: str = "") -> Usage:
     """How many workspaces count against the limits."""
     c = workspaces.c
-    terminal = [reason.value for reason in TERMINAL]
-    wanted = and_(
-        c.desired_state == DesiredState.RUNNING.value,
-        or_(c.error_reason.is_(None), c.error_reason.not_in(terminal)),
-    )
-    has_container = c.conditions[ConditionName.CONTAINER_EXISTS.value]["status"].astext == "True"
     counted = select(func.count().filter(c.owner_id == owner_id), func.count()).where(
-        or_(wanted, has_container), c.id != besides
+        text(MAY_COUNT), text(COUNTS), c.id != besides
     )
     mine, everyone = (await conn.execute(counted)).one()
     return Usage(mine, everyone)

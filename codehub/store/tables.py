@@ -20,6 +20,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 
 from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase, Role
+from codehub.store.predicates import ARCHIVE_TTL, MAY_COUNT, STANDBY_TTL, TRASH, Ttl
 
 metadata = MetaData(
     naming_convention={
@@ -40,6 +41,13 @@ def _one_of(
 ) -> CheckConstraint:
     values = ", ".join(f"'{word.value}'" for word in words)
     return CheckConstraint(f"{column} IN ({values})", name=f"{column}_known")
+
+
+def _ttl_indexes(name: str, ttl: Ttl) -> tuple[Index, Index]:
+    return (
+        Index(f"ix_workspaces_{name}_default", ttl.since, postgresql_where=text(ttl.has_default)),
+        Index(f"ix_workspaces_{name}_own", text(f"({ttl.own_deadline})"), postgresql_where=text(ttl.has_own)),
+    )
 
 
 installation = Table(
@@ -91,7 +99,7 @@ login_failures = Table(
     metadata,
     Column("key", Text, primary_key=True),
     Column("failures", Integer, nullable=False),
-    Column("last_failed_at", Time, nullable=False),
+    Column("last_failed_at", Time, nullable=False, index=True),
     Column("locked_until", Time),
 )
 
@@ -156,16 +164,24 @@ workspaces = Table(
     CheckConstraint("error_count >= 0", name="error_count_positive"),
     CheckConstraint("standby_ttl_seconds >= 0 AND archive_ttl_seconds >= 0", name="ttl_not_negative"),
     CheckConstraint("upstream IS NULL OR upstream ~ '^(unix:/|tcp:)'", name="upstream_form"),
-    Index("ix_workspaces_owner", "owner_id", "created_at", postgresql_where=text("deleted_at IS NULL")),
-    Index("ix_workspaces_trash", "owner_id", "deleted_at", postgresql_where=text("deleted_at IS NOT NULL")),
-    Index("ix_workspaces_active", "id", postgresql_where=text("operation <> 'NONE' OR request IS NOT NULL")),
+    Index(
+        "ix_workspaces_owner", "owner_id", "created_at", "number", postgresql_where=text("deleted_at IS NULL")
+    ),
+    Index(
+        "ix_workspaces_newest", "created_at", "number", "phase", postgresql_where=text("deleted_at IS NULL")
+    ),
+    Index("ix_workspaces_trash", "owner_id", "deleted_at", "number", postgresql_where=text(TRASH)),
+    Index("ix_workspaces_errors", "phase_changed_at", postgresql_where=text("phase = 'ERROR'")),
+    Index("ix_workspaces_operations", "op_id", postgresql_where=text("op_id IS NOT NULL")),
+    Index("ix_workspaces_counted", "owner_id", postgresql_where=text(MAY_COUNT)),
     Index(
         "ix_workspaces_versions",
         "id",
         postgresql_include=["version"],
         postgresql_where=text("purged_at IS NULL"),
     ),
-    Index("ix_workspaces_wanted", "owner_id", postgresql_where=text("desired_state = 'RUNNING'")),
+    *_ttl_indexes("standby_ttl", STANDBY_TTL),
+    *_ttl_indexes("archive_ttl", ARCHIVE_TTL),
 )
 
 archives = Table(

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, RowMapping, Select, func, or_, select
+from sqlalchemy import ColumnElement, RowMapping, Select, func, or_, select, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from codehub.domain.states import Phase
@@ -113,10 +113,9 @@ async def list_page(
 
 def _conditions(selection: Selection) -> list[ColumnElement[bool]]:
     c = workspaces.c
-    found: list[ColumnElement[bool]] = [
-        c.deleted_at.is_not(None) if selection.trash else c.deleted_at.is_(None),
-        c.purged_at.is_(None),
-    ]
+    found: list[ColumnElement[bool]] = (
+        [c.deleted_at.is_not(None), c.purged_at.is_(None)] if selection.trash else [c.deleted_at.is_(None)]
+    )
     if selection.owner_id is not None:
         found.append(c.owner_id == selection.owner_id)
     if selection.phase is not None:
@@ -173,11 +172,18 @@ async def leader(conn: AsyncConnection) -> Leader | None:
 
 async def overview(conn: AsyncConnection) -> Overview:
     c = workspaces.c
-    counts = await conn.execute(
-        select(c.phase, func.count().label("n")).where(c.purged_at.is_(None)).group_by(c.phase)
-    )
-    phases = dict.fromkeys(Phase, 0) | {Phase(row.phase): row.n for row in counts}
     people = await conn.scalar(select(func.count()).select_from(users).where(users.c.deleted_at.is_(None)))
     failing = _owned().where(c.phase == Phase.ERROR.value).order_by(c.phase_changed_at.desc())
     errors = [_to_owned(row) for row in (await conn.execute(failing.limit(ERRORS_SHOWN))).mappings()]
-    return Overview(phases, people or 0, await leader(conn), errors)
+    return Overview(await _count_phases(conn), people or 0, await leader(conn), errors)
+
+
+async def _count_phases(conn: AsyncConnection) -> dict[Phase, int]:
+    """Living ones and the trash, each through an index of its own."""
+    c = workspaces.c
+    counted = select(c.phase, func.count().label("n")).group_by(c.phase)
+    trash = counted.where(c.deleted_at.is_not(None), c.purged_at.is_(None))
+    found = dict.fromkeys(Phase, 0)
+    for row in await conn.execute(union_all(counted.where(c.deleted_at.is_(None)), trash)):
+        found[Phase(row.phase)] += row.n
+    return found

@@ -1,0 +1,53 @@
+"""Conditions that partial indexes share with the queries that they serve.
+
+PostgreSQL takes a partial index only where the query implies its condition. A plan that is kept for whatever
+parameters come knows nothing about them, so the words stand in the SQL itself.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from codehub.domain.errors import TERMINAL
+from codehub.domain.states import ConditionName, DesiredState, Operation, Phase
+
+TRASH: Final = "deleted_at IS NOT NULL AND purged_at IS NULL"
+
+_HAS_CONTAINER: Final = f"(conditions -> '{ConditionName.CONTAINER_EXISTS.value}' ->> 'status') = 'True'"
+MAY_COUNT: Final = f"(desired_state = '{DesiredState.RUNNING.value}' OR {_HAS_CONTAINER})"
+"""What can count against the limits."""
+_TERMINAL: Final = ", ".join(f"'{reason.value}'" for reason in sorted(TERMINAL))
+COUNTS: Final = f"({_HAS_CONTAINER} OR error_reason IS NULL OR error_reason NOT IN ({_TERMINAL}))"
+"""Of those, what does: a workspace that failed for good only as long as its container is there."""
+
+
+@dataclass(frozen=True)
+class Ttl:
+    """One of the two TTLs: whom it is for, where it counts from, and where a workspace may override it."""
+
+    phase: Phase
+    since: str
+    seconds: str
+
+    @property
+    def has_default(self) -> str:
+        return f"{self._at_rest} AND {self.seconds} IS NULL"
+
+    @property
+    def has_own(self) -> str:
+        return f"{self._at_rest} AND {self.seconds} > 0"
+
+    @property
+    def own_deadline(self) -> str:
+        """Without a time zone: only so it is the same for every session, and can be indexed."""
+        return f"({self.since} AT TIME ZONE 'UTC') + make_interval(secs => {self.seconds})"
+
+    @property
+    def _at_rest(self) -> str:
+        return (
+            f"phase = '{self.phase.value}' AND desired_state = '{self.phase.value}' "
+            f"AND operation = '{Operation.NONE.value}' AND deleted_at IS NULL"
+        )
+
+
+STANDBY_TTL: Final = Ttl(Phase.RUNNING, "last_access_at", "standby_ttl_seconds")
+ARCHIVE_TTL: Final = Ttl(Phase.STANDBY, "phase_changed_at", "archive_ttl_seconds")
