@@ -22,7 +22,7 @@ from codehub.domain.states import DesiredState, Operation, Phase
 from codehub.domain.workspace import RecoverSource, Request, RequestKind, Workspace
 from codehub.store import timeline
 from codehub.store.locks import AdvisoryLock, hold_lock
-from codehub.store.predicates import COUNTS, MAY_COUNT
+from codehub.store.predicates import COUNTED
 from codehub.store.rows import column_values, conditions_json, to_workspace
 from codehub.store.tables import archives, workspaces
 
@@ -300,7 +300,7 @@ async def usage(conn: AsyncConnection, owner_id: str, *, besides: str = "") -> U
     """How many workspaces count against the limits."""
     c = workspaces.c
     counted = select(func.count().filter(c.owner_id == owner_id), func.count()).where(
-        text(MAY_COUNT), text(COUNTS), c.id != besides
+        text(COUNTED), c.id != besides
     )
     mine, everyone = (await conn.execute(counted)).one()
     return Usage(mine, everyone)

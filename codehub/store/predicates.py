@@ -10,14 +10,16 @@ from typing import Final
 from codehub.domain.errors import TERMINAL
 from codehub.domain.states import ConditionName, DesiredState, Operation, Phase
 
+FAILED: Final = f"phase = '{Phase.ERROR.value}'"
 TRASH: Final = "deleted_at IS NOT NULL AND purged_at IS NULL"
 
-_HAS_CONTAINER: Final = f"(conditions -> '{ConditionName.CONTAINER_EXISTS.value}' ->> 'status') = 'True'"
-MAY_COUNT: Final = f"(desired_state = '{DesiredState.RUNNING.value}' OR {_HAS_CONTAINER})"
-"""What can count against the limits."""
 _TERMINAL: Final = ", ".join(f"'{reason.value}'" for reason in sorted(TERMINAL))
-COUNTS: Final = f"({_HAS_CONTAINER} OR error_reason IS NULL OR error_reason NOT IN ({_TERMINAL}))"
-"""Of those, what does: a workspace that failed for good only as long as its container is there."""
+COUNTED: Final = (
+    f"(desired_state = '{DesiredState.RUNNING.value}' "
+    f"AND (error_reason IS NULL OR error_reason NOT IN ({_TERMINAL})) "
+    f"OR (conditions -> '{ConditionName.CONTAINER_EXISTS.value}' ->> 'status') = 'True')"
+)
+"""What counts against the limits. A workspace that failed for good does so only while it has a container."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 
 from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase, Role
-from codehub.store.predicates import ARCHIVE_TTL, MAY_COUNT, STANDBY_TTL, TRASH, Ttl
+from codehub.store.predicates import ARCHIVE_TTL, COUNTED, FAILED, STANDBY_TTL, TRASH, Ttl
 
 metadata = MetaData(
     naming_convention={
@@ -171,9 +171,9 @@ workspaces = Table(
         "ix_workspaces_newest", "created_at", "number", "phase", postgresql_where=text("deleted_at IS NULL")
     ),
     Index("ix_workspaces_trash", "owner_id", "deleted_at", "number", postgresql_where=text(TRASH)),
-    Index("ix_workspaces_errors", "phase_changed_at", postgresql_where=text("phase = 'ERROR'")),
+    Index("ix_workspaces_errors", "phase_changed_at", postgresql_where=text(FAILED)),
     Index("ix_workspaces_operations", "op_id", postgresql_where=text("op_id IS NOT NULL")),
-    Index("ix_workspaces_counted", "owner_id", postgresql_where=text(MAY_COUNT)),
+    Index("ix_workspaces_counted", "owner_id", postgresql_where=text(COUNTED)),
     Index(
         "ix_workspaces_versions",
         "id",

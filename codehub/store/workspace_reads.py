@@ -4,12 +4,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, RowMapping, Select, func, or_, select, union_all
+from sqlalchemy import ColumnElement, RowMapping, Select, func, or_, select, text, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from codehub.domain.states import Phase
 from codehub.domain.wishes import archive_op_id_of
 from codehub.domain.workspace import Workspace
+from codehub.store.predicates import FAILED
 from codehub.store.rows import to_workspace
 from codehub.store.tables import archives, leadership, timeline, users, workspaces
 
@@ -173,7 +174,7 @@ async def leader(conn: AsyncConnection) -> Leader | None:
 async def overview(conn: AsyncConnection) -> Overview:
     c = workspaces.c
     people = await conn.scalar(select(func.count()).select_from(users).where(users.c.deleted_at.is_(None)))
-    failing = _owned().where(c.phase == Phase.ERROR.value).order_by(c.phase_changed_at.desc())
+    failing = _owned().where(text(FAILED)).order_by(c.phase_changed_at.desc())
     errors = [_to_owned(row) for row in (await conn.execute(failing.limit(ERRORS_SHOWN))).mappings()]
     return Overview(await _count_phases(conn), people or 0, await leader(conn), errors)
 

@@ -22,6 +22,7 @@ from codehub.store.tables import workspaces
 from tests.integration.store.conftest import LIMITS, create
 
 RUNNING, STANDBY = DesiredState.RUNNING, DesiredState.STANDBY
+HOUR = timedelta(hours=1)
 
 
 async def change(engine: AsyncEngine, workspace_id: str, **values: object) -> None:
@@ -199,3 +200,17 @@ async def test_a_limit_of_zero_admits_nobody(engine: AsyncEngine) -> None:
             await gate.wish(
                 conn, workspace_id, RUNNING, actor="one", limits=Limits(0, 5), now=datetime.now(UTC)
             )
+
+
+async def test_what_people_see_change_has_the_time_of_the_change(engine: AsyncEngine) -> None:
+    later = datetime.now(UTC) + timedelta(hours=1)
+    workspace_id = await made(engine)
+    async with engine.begin() as conn:
+        await gate.consume(conn, workspace_id, DesiredState.ARCHIVED, now=later)
+        consumed = await gate.lock(conn, workspace_id)
+        assert (consumed.desired_state, consumed.updated_at) == (DesiredState.ARCHIVED, later)
+        deleted = await gate.delete(conn, workspace_id, actor="one", now=later + HOUR)
+        assert deleted.deleted_at == deleted.updated_at == later + HOUR
+        assert await gate.purge(conn, workspace_id, later + HOUR, now=later + 2 * HOUR)
+        purged = await gate.lock(conn, workspace_id)
+        assert purged.purged_at == purged.updated_at == later + 2 * HOUR

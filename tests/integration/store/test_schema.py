@@ -6,7 +6,7 @@ import json
 import asyncpg
 import pytest
 from alembic import command
-from sqlalchemy import text, update
+from sqlalchemy import select, text, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -125,3 +125,16 @@ async def test_every_change_is_told_with_ids_only(engine: AsyncEngine, database_
         await conn.execute(update(users).where(users.c.id == "one").values(role="admin"))
     assert await heard() == {"session_ended", "user_changed"}
     await listener.close()
+
+
+async def test_every_update_counts_the_version_up_and_nobody_sets_it(engine: AsyncEngine) -> None:
+    async with engine.begin() as conn:
+        workspace = await create(conn)
+        assert workspace.version == 0
+        other = await create(conn)
+        query = select(workspaces.c.version).where(workspaces.c.id == workspace.id)
+        writing = update(workspaces).where(workspaces.c.id == workspace.id)
+        for number, values in enumerate(({"memo": "note"}, {"memo": "note"}, {"version": 40}), start=1):
+            await conn.execute(writing.values(**values))
+            assert await conn.scalar(query) == number
+        assert await conn.scalar(select(workspaces.c.version).where(workspaces.c.id == other.id)) == 0

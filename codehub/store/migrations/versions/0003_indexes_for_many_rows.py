@@ -14,7 +14,11 @@ Partial = tuple[str, Sequence[str | sa.TextClause], str]
 
 LIVING = "deleted_at IS NULL"
 TRASH = "deleted_at IS NOT NULL AND purged_at IS NULL"
-MAY_COUNT = "(desired_state = 'RUNNING' OR (conditions -> 'infra.container_exists' ->> 'status') = 'True')"
+COUNTED = (
+    "(desired_state = 'RUNNING' AND (error_reason IS NULL OR error_reason NOT IN ("
+    "'ArchiveCorrupted', 'ContainerWithoutVolume', 'DataLost', 'ImagePullFailed', 'RetryExceeded', 'Timeout')) "
+    "OR (conditions -> 'infra.container_exists' ->> 'status') = 'True')"
+)
 
 
 def _at_rest(phase: str) -> str:
@@ -33,7 +37,7 @@ INDEXES: tuple[Partial, ...] = (
     ("trash", ["owner_id", "deleted_at", "number"], TRASH),
     ("errors", ["phase_changed_at"], "phase = 'ERROR'"),
     ("operations", ["op_id"], "op_id IS NOT NULL"),
-    ("counted", ["owner_id"], MAY_COUNT),
+    ("counted", ["owner_id"], COUNTED),
     ("standby_ttl_default", ["last_access_at"], f"{_at_rest('RUNNING')} AND standby_ttl_seconds IS NULL"),
     ("standby_ttl_own", [sa.text(STANDBY_DEADLINE)], f"{_at_rest('RUNNING')} AND standby_ttl_seconds > 0"),
     ("archive_ttl_default", ["phase_changed_at"], f"{_at_rest('STANDBY')} AND archive_ttl_seconds IS NULL"),
