@@ -1,0 +1,260 @@
+"""The controller, step by step: `coordinator/controller.py`, `coordinator/observer.py` and `store/control.py`.
+
+Loading the row and looking at the jobs are one step, since a row that changes later makes the save fail whenever it was loaded. The look at the
+archive and the save are one, since nothing that happens between them can tell them apart: it changes the row, and then the save fails, or
+it does not, and then it could as well have happened after the save.
+"""
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from codehub.domain import decision as deciding
+from codehub.domain import plan as planning
+from codehub.domain.decision import Context, Decision
+from codehub.domain.errors import Failure
+from codehub.domain.observation import Observation
+from codehub.domain.states import ErrorReason, Operation
+from tests.simulation.model import contracts
+from tests.simulation.model.engine import Step, rule, step
+from tests.simulation.model.parts import (
+    Arc,
+    Container,
+    Disk,
+    Job,
+    JobLook,
+    Leader,
+    Look,
+    Op,
+    Record,
+    Row,
+    Store,
+    Truth,
+)
+from tests.simulation.model.rows import (
+    arc_name,
+    from_decision,
+    op_name,
+    present_attempt,
+    to_act,
+    to_observation,
+    to_workspace,
+)
+from tests.unit.domain import builders
+from tests.unit.domain.builders import NOW
+
+LOOKING = ("jobs", "container", "volume")
+Names = tuple[Op, Arc]
+
+
+def epoch_is_refused(me: str) -> bool:
+    """`store.leader.fence`: every transaction of a leader compares its epoch with the row of the leadership."""
+    return me == "stale"
+
+
+def on_commit(name: str, value: Any, before: Row, after: Row) -> Any:
+    """What becomes of those who had read the row, now that someone has changed it."""
+    if value is None:
+        return None
+    return ttl_outdated(value, before, after) if name == "ttl" else outdated(value, before)
+
+
+def outdated(leader: Leader, before: Row) -> Leader:
+    """`control.save` compares the row with the one that was loaded: a decision on an old one comes to nothing."""
+    if leader.at in LOOKING:
+        return Leader(leader.epoch, seen=leader.seen, silent=leader.silent)
+    return leader._replace(valid=False)
+
+
+def ttl_outdated(ttl: Any, before: Row, after: Row) -> Any:
+    if ttl.seen is None or before.phase is after.phase:
+        return ttl
+    return ttl._replace(seen=ttl.seen._replace(moved=True))
+
+
+def rested(me: str, leader: Leader, *, seen: bool = False) -> Leader | None:
+    """The end of a reconcile. A stale leader learns here, at the latest, that its time is over."""
+    if me == "stale":
+        return None
+    return Leader(leader.epoch, seen=leader.seen or seen, silent=leader.silent)
+
+
+@rule("row lead jobs", progress=6, at="idle")
+def load(row: Row, lead: Leader, jobs: tuple[Job, ...]) -> Iterator[Step]:
+    """A hint may come at any time, late, twice or never."""
+    if row.purged:
+        return
+    look = Look()
+    if row.operation is not Operation.NONE:
+        op, attempt = present_attempt(row)
+        found = {job.name: job for job in jobs}
+        job, deletion = found.get((op, attempt, "main")), found.get((op, attempt, "delete"))
+        latest = deletion or job
+        ours = latest is not None and bool(latest.starters & 1)
+        look = Look(_job_look(job), _job_look(deletion), ours)
+    yield step("leader: loads the row, looks at the jobs", lead=lead._replace(at="jobs", look=look))
+
+
+def _job_look(job: Job | None) -> JobLook | None:
+    if job is None:
+        return None
+    return JobLook("half" if job.is_running else job.state, job.reason)
+
+
+@rule("lead container", progress=5, at="jobs")
+def look_at_container(lead: Leader, container: Container | None) -> Iterator[Step]:
+    fact = None if container is None else (container.state, container.op, container.attempt)
+    answers = container is None or container.state in ("ready", "exited")
+    seen = lead._replace(
+        at="container", look=lead.look._replace(container=fact), silent=0 if answers else max(1, lead.silent)
+    )
+    yield step(f"leader: sees the container {container and container.state}", lead=seen)
+    blind = lead._replace(at="container", look=lead.look._replace(container="unknown"), silent=0)
+    yield step("leader: cannot look at the container", "unseen", lead=blind)
+
+
+@rule("lead disk", progress=5, at="container")
+def look_at_volume(lead: Leader, disk: Disk) -> Iterator[Step]:
+    fact = volume_fact(disk)
+    seen = lead._replace(at="volume", look=lead.look._replace(volume=fact))
+    yield step(f"leader: sees the home {disk.marker if fact else None}", lead=seen)
+    blind = lead._replace(at="volume", look=lead.look._replace(volume="unknown"))
+    yield step("leader: cannot look at the home", "unseen", lead=blind)
+
+
+def volume_fact(disk: Disk) -> tuple[Any] | None:
+    """`layout.look`: a volume is ready if and only if home and marker both exist."""
+    return None if disk.home is None else (disk.marker,)
+
+
+@rule("row me store truth disk jobs", leaders=True, fresh=True, commits=True, progress=5, at="volume")
+def decide(
+    me: str,
+    row: Row,
+    leader: Leader,
+    store: Store,
+    truth: Truth,
+    disk: Disk,
+    jobs: tuple[Job, ...],
+    names: Names,
+) -> Iterator[Step]:
+    """The look at the archive, the decision, and its commit."""
+    if epoch_is_refused(me):
+        yield step("stale leader: may not save", me=None)
+        return
+    loaded = row if leader.row is None else leader.row
+    for cost, archive in _archive_looks(loaded, store):
+        yield from _decide(me, row, loaded, leader, archive, cost, store, truth, disk, jobs, names)
+
+
+def _archive_looks(row: Row, store: Store) -> Iterator[tuple[str | None, Arc | str | None]]:
+    """`observer._archive`: the archive of the operation under way, else the one that the row names."""
+    arc = row.archive_op if row.operation.makes_archive else row.archive_key
+    there = arc if store.complete(arc) is not None else None
+    if planning.looks_at_archive(to_workspace(row)) and arc is not None:
+        yield None, unobservable_or(there)
+        yield "unseen", unobservable_or("unknown")
+        return
+    yield None, "unlooked"
+    if row.archive_key is not None and there is None:
+        # The hourly audit has not found it in its listing.
+        yield None, None
+
+
+def unobservable_or(fact: Arc | str | None) -> Arc | str | None:
+    """`observer._archive` turns a store that cannot be looked at into Unknown."""
+    return fact
+
+
+@cache
+def context_for(names: Names) -> Context:
+    return builders.context(op_id=op_name(names[0]), archive_op_id=arc_name(names[1]))
+
+
+@cache
+def planned(
+    row: Row, seen: Look, archive: Arc | str | None, silent: int, known: bool, names: Names
+) -> tuple[Observation, Decision, Row]:
+    """The real decision. Remembered, and forgotten when a model is made anew."""
+    look = to_observation(seen, archive, silent, not known)
+    decision = planning.plan(to_workspace(row), look, context_for(names))
+    return look, decision, from_decision(decision)
+
+
+def _decide(
+    me: str,
+    row: Row,
+    loaded: Row,
+    leader: Leader,
+    archive: Arc | str | None,
+    cost: str | None,
+    store: Store,
+    truth: Truth,
+    disk: Disk,
+    jobs: tuple[Job, ...],
+    names: Names,
+) -> Iterator[Step]:
+    look, decision, after = planned(loaded, leader.look, archive, leader.silent, leader.seen, names)
+    label = f"{me}: {decision.sentence}"
+    if decision.effect is None:
+        following = rested(me, leader, seen=True)
+    else:
+        act = to_act(decision.effect)
+        following = Leader(leader.epoch, "act", act=act, seen=True, silent=leader.silent)
+    broken = contracts.of_a_commit(me, row, look, decision, after, truth, disk, names)
+    if broken is not None:
+        broken = f"{broken}\n  row      {row}\n  look     {look}\n  decision {decision}\n  after    {after}"
+    yield step(
+        label,
+        cost,
+        broken,
+        row=after,
+        me=following,
+        store=_recorded(store, decision, after),
+        truth=contracts.owed_after(truth, row, decision, after, disk, store),
+        jobs=_forgotten(jobs, row, after),
+    )
+
+
+def _recorded(store: Store, decision: Decision, after: Row) -> Store:
+    records = {item.arc: item for item in store.records}
+    if decision.archive is not None and after.archive_key is not None:
+        records.setdefault(after.archive_key, Record(after.archive_key))
+    if decision.keep_archives:
+        records = {arc: item._replace(kept=True) for arc, item in records.items()}
+    return store._replace(records=tuple(sorted(records.values())))
+
+
+def _forgotten(jobs: tuple[Job, ...], before: Row, after: Row) -> tuple[Job, ...]:
+    """Once an operation is over, what its dead jobs have left is removed."""
+    if before.op is None or after.op is not None:
+        return jobs
+    return tuple(job for job in jobs if job.op != before.op or job.is_running)
+
+
+@rule("row jobs lead stale", progress=2)
+def forget(row: Row, jobs: tuple[Job, ...], lead: Leader, stale: Leader | None) -> Iterator[Step]:
+    """The GC runner removes the reports of dead jobs whose operation is over, if no leader did."""
+    pending = {item.act.op for item in (lead, stale) if item is not None and item.act is not None}
+    kept = tuple(job for job in jobs if job.is_running or (job.op is not None and job.op in {row.op, *pending}))
+    if kept != jobs:
+        yield step("the report of a dead job is removed", jobs=kept)
+
+
+@rule("row me", leaders=True, commits=True, progress=4, at="failed")
+def save_failure(me: str, row: Row, leader: Leader) -> Iterator[Step]:
+    """An effect has failed: the failure is counted, unless the row has changed since the effect was decided."""
+    assert leader.failure is not None
+    if epoch_is_refused(me) or not leader.valid:
+        yield step(f"{me}: may not save that its effect has failed", me=rested(me, leader))
+        return
+    workspace = to_workspace(row)
+    failure = Failure(leader.failure, "it failed")
+    decision = deciding.settle(deciding.failed(workspace, failure, context_for((Op(16), Arc(16)))), NOW)
+    after = from_decision(decision)
+    broken = contracts.of_a_row_change(row, decision, after)
+    yield step(f"{me}: {decision.sentence}", None, broken, row=after, me=rested(me, leader))
+
+
+def failed(me: str, leader: Leader, reason: ErrorReason) -> Leader:
+    return leader._replace(at="failed", failure=reason)

@@ -1,0 +1,185 @@
+"""Effects as `coordinator/actor.py` carries them out, on the directory of `storage/volumes.py`, `layout.py` and `lock.py`."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from codehub.domain.states import ErrorReason
+from tests.simulation.model.controller import failed, rested, volume_fact
+from tests.simulation.model.engine import Step, rule, step
+from tests.simulation.model.parts import Act, Container, Disk, Generation, Job, Leader
+
+JOBS = ("archive", "empty", "restore", "delete")
+FENCES_OUT_CONTAINERS = ("archive", "delete")
+
+
+def lock_is_held(other: Leader | None, jobs: tuple[Job, ...]) -> bool:
+    """A job holds the workspace's lock while it works, a leader while it starts a container."""
+    return (other is not None and other.at == "held") or any(job.has_lock for job in jobs)
+
+
+def disk_refuses(epoch: int, disk: Disk) -> bool:
+    """`lock._raise_fence`: a newer leader has already acted here."""
+    return disk.fence > epoch
+
+
+def dying(me: str, leader: Leader) -> Leader | None:
+    """Killed in the middle of an effect; what follows is what follows any crash."""
+    return None if me == "stale" else Leader(leader.epoch, "dying")
+
+
+@rule("me other disk jobs container", leaders=True, progress=4, at="act")
+def act(
+    me: str, leader: Leader, other: Leader | None, disk: Disk, jobs: tuple[Job, ...], container: Any
+) -> Iterator[Step]:
+    effect = leader.act
+    assert effect is not None
+    yield step(f"{me}: {effect.kind} fails", "fault", me=failed(me, leader, ErrorReason.ActionFailed))
+    if effect.kind == "stop":
+        yield from _stop(me, leader)
+    elif effect.kind.startswith("cancel"):
+        yield from _cancel(me, leader, effect, jobs)
+    elif lock_is_held(other, jobs):
+        yield step(f"{me}: {effect.kind} waits, the home is locked", me=rested(me, leader))
+    elif disk_refuses(leader.epoch, disk):
+        yield step(f"{me}: {effect.kind} is refused by the disk", me=rested(me, leader))
+    else:
+        yield from _under_lock(me, leader, effect, disk._replace(fence=leader.epoch), container)
+
+
+def _stop(me: str, leader: Leader) -> Iterator[Step]:
+    yield step(f"{me}: removes the container", container=None, me=rested(me, leader))
+    raised = failed(me, leader, ErrorReason.ActionFailed)
+    yield step(f"{me}: removes the container, and it says that it failed", "fault", container=None, me=raised)
+
+
+def _cancel(me: str, leader: Leader, effect: Act, jobs: tuple[Job, ...]) -> Iterator[Step]:
+    name = (effect.op, effect.attempt, "delete" if effect.kind == "cancel-delete" else "main")
+    killed = tuple(job._replace(state="gone") if job.name == name and job.is_running else job for job in jobs)
+    yield step(f"{me}: kills the job", jobs=killed, me=rested(me, leader))
+
+
+def _under_lock(
+    me: str, leader: Leader, effect: Act, disk: Disk, container: Container | None
+) -> Iterator[Step]:
+    if effect.kind == "provision":
+        yield from _provision(me, leader, effect, disk)
+    elif effect.kind == "aside":
+        yield from _set_aside(me, leader, effect, disk)
+    elif effect.kind == "start":
+        yield from _hold(me, leader, effect, disk)
+    elif effect.kind in FENCES_OUT_CONTAINERS:
+        yield from _fence_out_containers(me, leader, effect, disk, container)
+    else:
+        yield step(f"{me}: {effect.kind}: the disk is fenced", disk=disk, me=leader._replace(at="fenced"))
+
+
+def _provision(me: str, leader: Leader, effect: Act, disk: Disk) -> Iterator[Step]:
+    there = volume_fact(disk)
+    if there is not None and there[0] is not None:
+        if there[0] == effect.home:
+            yield step(f"{me}: the empty home is already there", disk=disk, me=rested(me, leader))
+        else:
+            raised = failed(me, leader, ErrorReason.ActionFailed)
+            yield step(f"{me}: another home is there", disk=disk, me=raised)
+        return
+    asides = disk.asides if disk.home is None else (*disk.asides, disk.home)
+    made = disk._replace(home=b"", marker=effect.home, asides=asides)
+    yield step(f"{me}: makes an empty home", disk=made, me=rested(me, leader))
+    raised = failed(me, leader, ErrorReason.ActionFailed)
+    yield step(f"{me}: makes an empty home, and it says that it failed", "fault", disk=made, me=raised)
+    half = made._replace(home=None)
+    words = f"{me}: dies between the marker and its empty home"
+    yield step(words, "crash" if me == "lead" else None, disk=half, me=dying(me, leader))
+
+
+def _set_aside(me: str, leader: Leader, effect: Act, disk: Disk) -> Iterator[Step]:
+    if disk.home is None:
+        yield step(f"{me}: there is no home to set aside", disk=disk, me=rested(me, leader))
+    elif disk.marker != effect.home:
+        yield step(
+            f"{me}: another home is there", disk=disk, me=failed(me, leader, ErrorReason.ActionFailed)
+        )
+    else:
+        moved = disk._replace(home=None, asides=(*disk.asides, disk.home))
+        yield step(f"{me}: sets the home aside", disk=moved._replace(marker=None), me=rested(me, leader))
+        words = f"{me}: dies having set the home aside, its marker still there"
+        yield step(words, "crash" if me == "lead" else None, disk=moved, me=dying(me, leader))
+
+
+def _hold(me: str, leader: Leader, effect: Act, disk: Disk) -> Iterator[Step]:
+    yield step(
+        f"{me}: start: cannot look at the home", "unseen", disk=disk,
+        me=failed(me, leader, ErrorReason.Unreachable),
+    )  # fmt: skip
+    if is_meant(disk, effect.home):
+        yield step(f"{me}: start: holds the home", disk=disk, me=leader._replace(at="held"))
+    else:
+        yield step(f"{me}: start: another home is there", disk=disk, me=rested(me, leader))
+
+
+def is_meant(disk: Disk, home: Generation | None) -> bool:
+    """`actor._check_generation`."""
+    return disk.home is not None and disk.marker == home
+
+
+def _fence_out_containers(
+    me: str, leader: Leader, effect: Act, disk: Disk, container: Container | None
+) -> Iterator[Step]:
+    yield step(
+        f"{me}: {effect.kind}: cannot look at the container", "unseen", disk=disk,
+        me=failed(me, leader, ErrorReason.Unreachable),
+    )  # fmt: skip
+    if not is_meant(disk, effect.home):
+        yield step(f"{me}: {effect.kind}: another home is there", disk=disk, me=rested(me, leader))
+    elif container_is_in_the_way(container):
+        yield step(f"{me}: {effect.kind}: a container is there", disk=disk, me=rested(me, leader))
+    else:
+        words = f"{me}: {effect.kind}: no container is there"
+        yield step(words, disk=disk, me=leader._replace(at="fenced"))
+
+
+def container_is_in_the_way(container: Container | None) -> bool:
+    return container is not None
+
+
+@rule("me disk container", leaders=True, progress=4, at="held")
+def start(me: str, leader: Leader, disk: Disk, container: Container | None) -> Iterator[Step]:
+    """`runtime.start`, under the lock. A missing home is a failure; what runs already is left alone."""
+    yield step(f"{me}: the start fails", "fault", me=failed(me, leader, ErrorReason.ActionFailed))
+    if disk.home is None:
+        yield step(f"{me}: no home to start on", me=failed(me, leader, ErrorReason.ContainerWithoutVolume))
+        return
+    effect = leader.act
+    assert effect is not None and effect.op is not None
+    if me == "stale" and disk.marker != effect.home:
+        yield step("stale: the home was tampered with", me=None)
+        return
+    if container is not None and container.state != "exited":
+        yield step(f"{me}: the container runs already", me=rested(me, leader))
+        return
+    made = Container(effect.op, effect.attempt, effect.home, "starting")
+    yield step(f"{me}: starts the container", container=made, me=rested(me, leader))
+    raised = failed(me, leader, ErrorReason.ActionFailed)
+    words = f"{me}: starts the container, and it says that it failed"
+    yield step(words, "fault", container=made, me=raised)
+
+
+@rule("me jobs", leaders=True, progress=4, at="fenced")
+def start_job(me: str, leader: Leader, jobs: tuple[Job, ...]) -> Iterator[Step]:
+    """`jobs.start`: not what runs or has ended; what was killed is started again."""
+    assert leader.act is not None
+    effect, starter = leader.act, 1 if me == "lead" else 2
+    new = Job(effect.op, effect.attempt, effect.kind, effect.home, effect.arc, leader.epoch, starters=starter)
+    found = next((job for job in jobs if job.name == new.name), None)
+    yield step(f"{me}: the job cannot be started", "fault", me=failed(me, leader, ErrorReason.ActionFailed))
+    if found is None or found.state == "gone":
+        kept = new if found is None else new._replace(starters=found.starters | starter)
+    else:
+        kept = found._replace(starters=found.starters | starter)
+    others = [job for job in jobs if job.name != new.name]
+    words = f"{me}: starts the job {effect.kind}"
+    yield step(words, jobs=tuple(sorted((*others, kept), key=job_order)), me=rested(me, leader))
+
+
+def job_order(job: Job) -> tuple[int, int, str]:
+    return job.name

@@ -1,0 +1,263 @@
+"""What a state of the model is made of. Every part is a value: equal parts are the same part of a state.
+
+Times are not kept, only what they amount to (`op_due`, `retry`, ...); "time passes" is a step like any other. Names are
+small numbers of three families that are renamed to 1, 2, 3, ... in the order of their age after each step,
+so that two states that differ in names alone are one.
+"""
+
+from typing import NamedTuple
+
+from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
+
+
+class Op(int):
+    """An op_id."""
+
+
+class Arc(int):
+    """An archive_op_id. Their order is that of their age, as it is with ULIDs."""
+
+
+class Stamp(int):
+    """A moment at which the workspace was used."""
+
+
+class Generation(NamedTuple):
+    """The marker beside a home: which operation made it, from which archive."""
+
+    op: Op
+    arc: Arc | None
+
+
+class Fact(NamedTuple):
+    """A condition, as far as decisions depend on it."""
+
+    status: bool
+    reason: str
+
+
+class Ask(NamedTuple):
+    """The `request` column."""
+
+    kind: str
+    source: str | None = None
+    arc: Arc | None = None
+
+
+class Row(NamedTuple):
+    """The workspace's row. `deleted`: 0 no, 1 in its grace period, 2 the grace period is over."""
+
+    desired: DesiredState
+    deleted: int
+    purged: bool
+    request: Ask | None
+    volume: Fact
+    archive: Fact
+    exists: Fact
+    ready: Fact
+    healthy: Fact
+    phase: Phase
+    phase_due: bool
+    operation: Operation
+    op: Op | None
+    op_due: bool
+    archive_op: Arc | None
+    archive_key: Arc | None
+    errors: int
+    error: ErrorReason | None
+    retry: str | None
+    started: str | None
+    home: Generation | None
+
+
+class Truth(NamedTuple):
+    """What no program knows: what the user last had by right, whether it was destroyed from outside."""
+
+    owed: bytes | None = None
+    lost: bool = False
+    writes: int = 0
+
+
+class Container(NamedTuple):
+    """`state`: starting, ready, hung (it runs, may write, and does not answer) or exited."""
+
+    op: Op
+    attempt: int
+    home: Generation | None
+    state: str
+
+
+class Disk(NamedTuple):
+    """What lies in the workspace's directory; `fence` is the highest epoch that has acted there."""
+
+    home: bytes | None = None
+    marker: Generation | None = None
+    staging: bytes | None = None
+    asides: tuple[bytes, ...] = ()
+    fence: int = 0
+
+
+class Stored(NamedTuple):
+    """An archive in the store; without its `.meta` it is not complete."""
+
+    arc: Arc
+    content: bytes
+    complete: bool
+
+
+class Record(NamedTuple):
+    """A row of the table of archives."""
+
+    arc: Arc
+    kept: bool = False
+    removed: bool = False
+
+
+class Store(NamedTuple):
+    archives: tuple[Stored, ...] = ()
+    records: tuple[Record, ...] = ()
+
+    def find(self, arc: Arc | None) -> Stored | None:
+        return next((item for item in self.archives if item.arc == arc), None)
+
+    def complete(self, arc: Arc | None) -> bytes | None:
+        """The content of a complete archive."""
+        found = self.find(arc)
+        return found.content if found is not None and found.complete else None
+
+    def put(self, stored: Stored) -> "Store":
+        others = tuple(item for item in self.archives if item.arc != stored.arc)
+        return self._replace(archives=tuple(sorted((*others, stored))))
+
+    def without(self, arc: Arc) -> "Store":
+        return self._replace(archives=tuple(item for item in self.archives if item.arc != arc))
+
+
+class Job(NamedTuple):
+    """A storage job. `state`: queued, half, marked, acted (it still runs), done, failed or gone.
+
+    `read` is what it has moved so far. `starters` are the leaders that remember having started it: 1 the
+    current one, 2 the stale one.
+    """
+
+    op: Op | None
+    attempt: int
+    kind: str
+    home: Generation | None
+    arc: Arc | None
+    epoch: int
+    state: str = "queued"
+    read: bytes = b""
+    starters: int = 1
+    reason: ErrorReason | None = None
+    names: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> tuple[int, int, str]:
+        return (self.op or 0, self.attempt, JOB_ROLES[self.kind])
+
+    @property
+    def is_running(self) -> bool:
+        return self.state in ("queued", "half", "marked", "acted")
+
+    @property
+    def has_lock(self) -> bool:
+        return self.state in ("half", "marked")
+
+
+JOB_ROLES = {
+    "archive": "main", "empty": "main", "restore": "main", "delete": "delete", "purge": "purge", "clear": "clear",
+}  # fmt: skip
+
+
+class Act(NamedTuple):
+    """An effect that was decided, and saved, and is to be carried out."""
+
+    kind: str
+    op: Op | None = None
+    attempt: int = 0
+    home: Generation | None = None
+    arc: Arc | None = None
+
+
+class JobLook(NamedTuple):
+    state: str
+    reason: ErrorReason | None
+
+
+class Look(NamedTuple):
+    """What a leader has seen so far in this reconcile. "unknown" and "unlooked" are facts, too."""
+
+    job: JobLook | None = None
+    deletion: JobLook | None = None
+    ours: bool = True
+    container: tuple[str, Op | None, int] | str | None = None
+    volume: tuple[Generation | None] | str | None = None
+
+
+class Leader(NamedTuple):
+    """A controller. `at`: idle, jobs, container, volume (what it has looked at), act, held, fenced, failed.
+
+    `row` is the row that it loaded, where that is no longer the row; `valid` says that the row has not changed since it
+    saved. `seen` and `silent` are its memory, which dies with it.
+    """
+
+    epoch: int
+    at: str = "idle"
+    look: Look = Look()
+    act: Act | None = None
+    valid: bool = True
+    row: Row | None = None
+    seen: bool = False
+    silent: int = 0
+    failure: ErrorReason | None = None
+
+
+class Activity(NamedTuple):
+    """`last_access` is the row's, `redis` the ZSET's; what is not after `idle` is long ago."""
+
+    last_access: Stamp = Stamp(1)
+    redis: Stamp | None = None
+    newest: Stamp = Stamp(1)
+    idle: Stamp | None = None
+
+
+class Seen(NamedTuple):
+    """What the TTL's update is conditional on."""
+
+    desired: DesiredState
+    phase: Phase
+    operation: Operation
+    deleted: bool
+    request: Ask | None
+    last_access: Stamp
+    expiry: DesiredState
+    moved: bool = False
+    """Whether phase_changed_at differs from what was read."""
+
+
+class Ttl(NamedTuple):
+    """The TTL runner. `at`: idle, read, carried, ready, seen."""
+
+    epoch: int = 0
+    at: str = "idle"
+    read: Stamp | None = None
+    seen: Seen | None = None
+
+
+class Gc(NamedTuple):
+    """The GC runner. `at`: idle, listed, due, asked.
+
+    What lies in the store (`orphans`) or beside the home (`remains`) and was seen before carries an age: 0 new, 1 over the
+    orphan grace, 2 over the retention. `blind` says that the database which it reads is empty: not ours, or lost.
+    """
+
+    epoch: int = 0
+    at: str = "idle"
+    listed: tuple[Arc, ...] = ()
+    leftovers: tuple[str, ...] = ()
+    due: tuple[Arc, ...] = ()
+    clear: tuple[str, ...] = ()
+    orphans: tuple[tuple[Arc, int], ...] = ()
+    remains: tuple[tuple[str, int], ...] = ()
+    blind: bool = False

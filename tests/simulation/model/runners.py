@@ -1,0 +1,267 @@
+"""The TTL runner and the GC runner, step by step: `coordinator/ttl.py`, `coordinator/gc.py` and `store/gc.py`.
+
+There is one of each at a time: a stale leader's runner ends before the next leader's begins.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from codehub.domain import gc as archives
+from codehub.domain import leftovers
+from codehub.domain import ttl as deadlines
+from codehub.domain.gc import GcRules, Holder
+from codehub.domain.leftovers import Leftover
+from codehub.domain.states import Operation, Phase
+from codehub.domain.ttl import TtlDefaults
+from codehub.domain.wishes import archive_op_id_of
+from tests.simulation.model import contracts
+from tests.simulation.model.effects import job_order
+from tests.simulation.model.engine import Step, rule, step
+from tests.simulation.model.parts import (
+    Activity,
+    Arc,
+    Disk,
+    Gc,
+    Job,
+    Leader,
+    Row,
+    Seen,
+    Store,
+    Truth,
+    Ttl,
+)
+from tests.simulation.model.rows import (
+    A_MOMENT_AGO,
+    LONG_AGO,
+    arc_name,
+    arc_of,
+    key_name,
+    marker_of,
+    to_workspace,
+)
+from tests.simulation.model.storage import ASIDE, STAGING
+from tests.unit.domain.builders import ID, NOW
+
+DEFAULTS = TtlDefaults(standby=600, archive=1800)
+RULES = GcRules(orphan_grace=timedelta(hours=2), retention=timedelta(days=7))
+_SEEN_AT = (A_MOMENT_AGO, NOW - timedelta(hours=3), LONG_AGO)
+_HOME_KEY = f"users/01us/workspaces/{ID}/home"
+
+
+def is_stale(epoch: int, lead: Leader) -> bool:
+    """`store.leader.fence`, for the runners."""
+    return epoch != lead.epoch
+
+
+@rule("ttl activity lead", needs="ttl")
+def ttl_reads_activity(ttl: Ttl, activity: Activity, lead: Leader) -> Iterator[Step]:
+    if ttl.at == "idle":
+        at = "ready" if activity.redis is None else "read"
+        yield step("ttl: reads the activity", "ttl", ttl=Ttl(lead.epoch, at, activity.redis))
+
+
+@rule("ttl activity lead", needs="ttl")
+def ttl_carries(ttl: Ttl, activity: Activity, lead: Leader) -> Iterator[Step]:
+    """Removed from Redis only after the commit, and only what was committed."""
+    if ttl.at not in ("read", "carried") or ttl.read is None:
+        return
+    first, second = carrying()
+    call = first if ttl.at == "read" else second
+    if call is commit and is_stale(ttl.epoch, lead):
+        yield step("ttl: may not carry the activity over", ttl=Ttl())
+        return
+    words, after = call(activity, ttl.read)
+    broken = "last_access_at only moves forward" if after.last_access < activity.last_access else None
+    at = "carried" if ttl.at == "read" else "ready"
+    yield step(f"ttl: {words}", None, broken, activity=after, ttl=ttl._replace(at=at))
+
+
+def commit(activity: Activity, read: int) -> tuple[str, Activity]:
+    """`gate.touch`."""
+    return "carries the activity over", activity._replace(last_access=max(activity.last_access, read))
+
+
+def remove(activity: Activity, read: int) -> tuple[str, Activity]:
+    """`bus.activity.remove`: a score that has grown since it was read is newer activity, and stays."""
+    gone = activity.redis is not None and activity.redis <= read
+    return "removes it from Redis", activity._replace(redis=None) if gone else activity
+
+
+def carrying() -> tuple[object, object]:
+    return commit, remove
+
+
+@rule("ttl row activity", needs="ttl")
+def ttl_looks(ttl: Ttl, row: Row, activity: Activity) -> Iterator[Step]:
+    if ttl.at != "ready":
+        return
+    idle = activity.idle is not None and activity.last_access <= activity.idle
+    workspace = replace(to_workspace(row), last_access_at=LONG_AGO if idle else NOW)
+    expiry = deadlines.expired(workspace, DEFAULTS, NOW)
+    if expiry is None:
+        yield step("ttl: nothing has expired", ttl=Ttl())
+        return
+    seen = Seen(
+        row.desired, row.phase, row.operation, row.deleted > 0, row.request, activity.last_access, expiry.desired
+    )
+    yield step(f"ttl: {expiry.desired} is due", ttl=ttl._replace(at="seen", read=None, seen=seen))
+
+
+@rule("ttl row activity lead", commits=True, needs="ttl")
+def ttl_expires(ttl: Ttl, row: Row, activity: Activity, lead: Leader) -> Iterator[Step]:
+    if ttl.at != "seen" or ttl.seen is None:
+        return
+    if is_stale(ttl.epoch, lead) or not nothing_has_changed(ttl.seen, row, activity):
+        yield step("ttl: something has changed, or another leads", ttl=Ttl())
+        return
+    newer = row.desired is not ttl.seen.desired
+    broken = f"a TTL never overwrites a newer wish: {row.desired}" if newer else None
+    words = f"ttl: wishes {ttl.seen.expiry}"
+    yield step(words, None, broken, row=row._replace(desired=ttl.seen.expiry), ttl=Ttl())
+
+
+def nothing_has_changed(seen: Seen, row: Row, activity: Activity) -> bool:
+    """`gate.expire`."""
+    now = (row.desired, row.phase, row.operation, row.deleted > 0, row.request, activity.last_access)
+    return now == seen[:6] and not seen.moved
+
+
+@rule("row gc", commits=True, needs="gc")
+def gc_purges(row: Row, gc: Gc) -> Iterator[Step]:
+    """`gate.purge`: purged_at is committed first."""
+    ends = row.deleted == 2 and row.phase is Phase.DELETED and row.operation is Operation.NONE
+    if gc.at == "idle" and ends and not row.purged and not gc.blind:
+        yield step("gc: purges the workspace", row=row._replace(purged=True))
+
+
+@rule("gc", needs="blind")
+def database_is_lost(gc: Gc) -> Iterator[Step]:
+    if not gc.blind and gc.at == "idle":
+        words = "the GC runner reads an empty database"
+        yield step(words, "blind", gc=gc._replace(blind=True, orphans=(), remains=()))
+
+
+@rule("gc store disk lead", needs="gc")
+def gc_lists(gc: Gc, store: Store, disk: Disk, lead: Leader) -> Iterator[Step]:
+    """The store first, the database after."""
+    if gc.at != "idle":
+        return
+    beside = [f"{ASIDE}{number}" for number in range(1, len(disk.asides) + 1)]
+    beside += [STAGING] if disk.staging is not None else []
+    beside += [leftovers.HOME] if disk.home is not None else []
+    listed = tuple(item.arc for item in store.archives)
+    if listed or beside:
+        made = gc._replace(epoch=lead.epoch, at="listed", listed=listed, leftovers=tuple(beside))
+        yield step("gc: lists the store and the homes", "gc", gc=made)
+
+
+def holders(row: Row, store: Store, blind: bool) -> dict[str, Holder]:
+    """`store.gc.holders`."""
+    if blind:
+        return {}
+    kept = frozenset(key_name(item.arc) or "" for item in store.records if item.kept)
+    workspace = to_workspace(row)
+    return {
+        ID: Holder(
+            workspace.archive_key, workspace.archive_op_id, row.phase, workspace.deleted_at,
+            workspace.purged_at, kept,
+        )
+    }  # fmt: skip
+
+
+def _stored(arc: Arc) -> archives.Stored:
+    return archives.Stored(key_name(arc) or "", ID, arc_name(arc) or "", 1)
+
+
+@rule("gc row store disk lead", needs="gc")
+def gc_selects(gc: Gc, row: Row, store: Store, disk: Disk, lead: Leader) -> Iterator[Step]:
+    if gc.at != "listed":
+        return
+    if is_stale(gc.epoch, lead):
+        yield step("gc: may not select", gc=ended(gc))
+        return
+    known = holders(row, store, gc.blind)
+    seen = {key_name(arc) or "": _SEEN_AT[age] for arc, age in gc.orphans}
+    listed = {name: Leftover(_HOME_KEY, ID, name, marker_of(disk.marker)) for name in gc.leftovers}
+    seen |= {listed[name].key: _SEEN_AT[age] for name, age in gc.remains if name in listed}
+    found = archives.sweep([_stored(arc) for arc in gc.listed], known, seen, RULES, NOW)
+    cleared = leftovers.clearing(list(listed.values()), known, seen, RULES, NOW)
+    after = gc._replace(
+        at="due",
+        orphans=tuple((arc, _age(found.first_seen[key])) for arc in gc.listed
+                      for key in (key_name(arc),) if key in found.first_seen),
+        remains=tuple((name, _age(cleared.first_seen[item.key])) for name, item in listed.items()
+                      if item.key in cleared.first_seen),
+        due=tuple(arc for item in found.remove for arc in (arc_of(archive_op_id_of(item.key)),) if arc),
+        clear=tuple(item.name for item in cleared.remove),
+    )  # fmt: skip
+    alarmed = found.alarm is not None or cleared.alarm is not None
+    nothing = not after.due and not after.clear
+    words = found.alarm or cleared.alarm or f"gc: {len(after.due)} archives, {len(after.clear)} leftovers are due"
+    yield step(words, gc=ended(after) if alarmed or nothing else after)
+
+
+def _age(first_seen: datetime) -> int:
+    return {NOW: 0, **{at: age for age, at in enumerate(_SEEN_AT)}}[first_seen]
+
+
+def ended(gc: Gc) -> Gc:
+    return Gc(orphans=gc.orphans, remains=gc.remains, blind=gc.blind)
+
+
+@rule("gc jobs disk row lead", needs="gc")
+def gc_clears(gc: Gc, jobs: tuple[Job, ...], disk: Disk, row: Row, lead: Leader) -> Iterator[Step]:
+    """One job a workspace and cycle."""
+    if gc.at != "due" or not gc.clear:
+        return
+    home = leftovers.HOME in gc.clear
+    kind = "purge" if home else "clear"
+    job = Job(None, 0, kind, disk.marker if home else None, None, gc.epoch, names=() if home else gc.clear)
+    after = gc._replace(clear=())
+    after = after if after.due else ended(after)
+    if any(item.name == job.name for item in jobs):
+        yield step("gc: its job is there already", gc=after)
+        return
+    broken = contracts.of_a_clearing(gc, row)
+    words = f"gc: starts the job {kind} of {', '.join(gc.clear)}"
+    yield step(words, None, broken, jobs=tuple(sorted((*jobs, job), key=job_order)), gc=after)
+
+
+@rule("gc row store truth lead", needs="gc")
+def gc_asks_again(gc: Gc, row: Row, store: Store, truth: Truth, lead: Leader) -> Iterator[Step]:
+    """Asked once more with the row locked, and committed: from then on nothing can choose it."""
+    if gc.at != "due" or gc.clear or not gc.due:
+        return
+    if is_stale(gc.epoch, lead):
+        yield step("gc: may not remove", gc=ended(gc))
+        return
+    arc = gc.due[0]
+    present = frozenset(key_name(item) or "" for item in gc.listed)
+    reason = archives.protection(_stored(arc), holders(row, store, gc.blind).get(ID), present)
+    if reason is not None:
+        left = gc._replace(due=gc.due[1:])
+        yield step(f"gc: ar{arc} stays: {reason}", gc=left if left.due else ended(left))
+        return
+    records = tuple(item._replace(removed=True) if item.arc == arc else item for item in store.records)
+    broken = contracts.of_a_removal(arc, gc, row, store)
+    marked = store if gc.blind else store._replace(records=records)
+    yield step(f"gc: ar{arc} may go", None, broken, gc=gc._replace(at="asked"), store=marked)
+
+
+@rule("gc store row truth", needs="gc")
+def gc_removes(gc: Gc, store: Store, row: Row, truth: Truth) -> Iterator[Step]:
+    """`.meta` first: a crash in between leaves what counts as unfinished."""
+    if gc.at != "asked":
+        return
+    arc = gc.due[0]
+    left = gc._replace(at="due", due=gc.due[1:])
+    left = left if left.due else ended(left)
+    broken = contracts.of_a_late_removal(arc, row)
+    yield step(f"gc: removes ar{arc}", None, broken, gc=left, store=store.without(arc))
+    found = store.find(arc)
+    if found is not None and found.complete:
+        half = store.put(found._replace(complete=False))
+        yield step(f"gc: removes the .meta of ar{arc}, and fails", "fault", gc=left, store=half)
+
+

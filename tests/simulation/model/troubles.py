@@ -1,0 +1,135 @@
+"""What happens from outside: time, deaths, deletions by other hands, and changes of the leader."""
+
+from collections.abc import Iterator
+
+from codehub.domain.states import Operation, Phase
+from tests.simulation.model import contracts
+from tests.simulation.model.engine import DELETING, Step, rule, step
+from tests.simulation.model.parts import (
+    Activity,
+    Container,
+    Disk,
+    Gc,
+    Job,
+    Leader,
+    Row,
+    Store,
+    Stored,
+    Truth,
+    Ttl,
+)
+
+KEEPS_ITS_PLACE = ("volume", "act", "held", "fenced", "failed")
+"""Where a leader that hangs may go on and do something; anywhere else it would begin anew, and be refused."""
+
+
+@rule("row", progress=1)
+def retry_comes(row: Row) -> Iterator[Step]:
+    if row.retry == "waiting":
+        yield step("time: the retry is due", row=row._replace(retry="due"))
+
+
+@rule("row lead", progress=1)
+def silence_lasts(row: Row, lead: Leader) -> Iterator[Step]:
+    if lead.silent == 1 and row.ready.status:
+        yield step("time: the container has not answered for 30 s", lead=lead._replace(silent=2))
+
+
+@rule("row activity", needs="time timeout")
+def time_passes(row: Row, activity: Activity) -> Iterator[Step]:
+    if row.operation is not Operation.NONE and not row.op_due:
+        yield step(f"time: {row.operation} has made no progress", "timeout", row=row._replace(op_due=True))
+    if row.started == "recent" and row.errors:
+        yield step("time: ready for ten minutes", "time", row=row._replace(started="stable"))
+    if row.phase is Phase.STANDBY and not row.phase_due:
+        yield step("time: the archive TTL is over", "time", row=row._replace(phase_due=True))
+    if row.phase is Phase.RUNNING and activity.idle != activity.newest:
+        yield step("time: the standby TTL is over", "time", activity=activity._replace(idle=activity.newest))
+    if row.deleted == 1 and not row.purged:
+        yield step("time: the grace period of the trash is over", "time", row=row._replace(deleted=2))
+
+
+@rule("gc store", needs="time")
+def graces_end(gc: Gc, store: Store) -> Iterator[Step]:
+    ages = [age for _, age in (*gc.orphans, *gc.remains)]
+    if 0 in ages:
+        yield step("time: the orphan grace is over", "time", gc=_aged(gc, 1))
+    if any(age < 2 for age in ages) or any(item.kept for item in store.records):
+        records = tuple(item._replace(kept=False) for item in store.records)
+        words = "time: the retention is over"
+        yield step(words, "time", gc=_aged(gc, 2), store=store._replace(records=records))
+
+
+def _aged(gc: Gc, least: int) -> Gc:
+    return gc._replace(
+        orphans=tuple((arc, max(age, least)) for arc, age in gc.orphans),
+        remains=tuple((name, max(age, least)) for name, age in gc.remains),
+    )
+
+
+@rule("container", progress=1)
+def container_gets_ready(container: Container | None) -> Iterator[Step]:
+    if container is not None and container.state == "starting":
+        yield step("the IDE answers", container=container._replace(state="ready"))
+
+
+@rule("container", needs="die outside")
+def container_fails(container: Container | None) -> Iterator[Step]:
+    if container is None:
+        return
+    if container.state != "exited":
+        yield step("the container dies", "die", container=container._replace(state="exited"))
+    if container.state == "ready":
+        yield step("the IDE does not answer any more", "die", container=container._replace(state="hung"))
+    yield step("someone removes the container", "outside", container=None)
+
+
+@rule("row truth disk store", flags=True, needs="outside")
+def other_hands(row: Row, truth: Truth, disk: Disk, store: Store, flags: int) -> Iterator[Step]:
+    if disk.home is not None:
+        yield _deleted("someone removes the home", row, truth, disk._replace(home=None), store, flags)
+        if disk.marker is not None:
+            unmarked = disk._replace(marker=None)
+            yield _deleted("someone removes the marker of the home", row, truth, unmarked, store, flags)
+    for item in store.archives:
+        left = store.without(item.arc)
+        yield _deleted(f"someone removes the archive ar{item.arc}", row, truth, disk, left, flags)
+        if item.complete:
+            half = store.put(Stored(item.arc, item.content, False))
+            yield _deleted(f"someone removes the .meta of ar{item.arc}", row, truth, disk, half, flags)
+
+
+def _deleted(words: str, row: Row, truth: Truth, disk: Disk, store: Store, flags: int) -> Step:
+    """If it was the last copy, it is lost, and only its owner may choose what comes in its place.
+
+    When the deletion of the volume is already decided, the archive that it trusts in is the last copy.
+    """
+    home = disk._replace(home=None) if flags & DELETING else disk
+    lost = truth.lost or (truth.owed is not None and not contracts.has_copy(row, truth, home, store))
+    return step(words, "outside", disk=disk, store=store, truth=truth._replace(lost=lost))
+
+
+@rule("lead jobs ttl gc", needs="crash")
+def leader_dies(lead: Leader, jobs: tuple[Job, ...], ttl: Ttl, gc: Gc) -> Iterator[Step]:
+    """Another coordinator takes over at once, or the same after a restart: nothing depends on when."""
+    forgotten = tuple(job._replace(starters=job.starters & 2) for job in jobs)
+    yield step(
+        "the leader is killed; another leads",
+        None if lead.at == "dying" else "crash",
+        lead=Leader(lead.epoch + 1),
+        jobs=forgotten,
+        ttl=Ttl(),
+        gc=Gc(orphans=gc.orphans, remains=gc.remains, blind=gc.blind),
+    )
+
+
+@rule("lead jobs", needs="hang")
+def leader_hangs(lead: Leader, jobs: tuple[Job, ...]) -> Iterator[Step]:
+    """It has not noticed that another leads, and will go on from where it is. Its runners go on, too."""
+    if lead.at == "dying":
+        return
+    handed = tuple(job._replace(starters=2 if job.starters & 1 else 0) for job in jobs)
+    stale = lead if lead.at in KEEPS_ITS_PLACE else None
+    yield step(
+        "the leader hangs; another leads", "hang", lead=Leader(lead.epoch + 1), stale=stale, jobs=handed
+    )
