@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 
 from codehub.bus.events import publish_resync, publish_sse
 from codehub.coordinator.endings import end_if_cancelled
-from codehub.store.engine import asyncpg_dsn
+from codehub.store.engine import ConnectionTrouble, asyncpg_dsn
 
 log = structlog.get_logger(__name__)
 
@@ -45,7 +45,7 @@ class Listener:
             end_if_cancelled()
             try:
                 connection = await asyncpg.connect(asyncpg_dsn(self._url), timeout=ALIVE_EVERY)
-            except (OSError, asyncpg.PostgresError, TimeoutError) as error:
+            except ConnectionTrouble as error:
                 log.warning("listening is interrupted", error=str(error), next_try_in=pause)
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, ALIVE_EVERY)
@@ -53,7 +53,7 @@ class Listener:
             pause = 0.1
             try:
                 await self._listen(connection)
-            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError) as error:
+            except ConnectionTrouble as error:
                 log.warning("listening is interrupted", error=str(error))
             finally:
                 connection.terminate()
@@ -64,6 +64,7 @@ class Listener:
         self._resync()
         await self._publish(lambda: publish_resync(self._redis, self._sse_prefix))
         while True:
+            end_if_cancelled()
             try:
                 async with asyncio.timeout(ALIVE_EVERY):
                     channel, payload = await self._waiting.get()

@@ -2,9 +2,8 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from datetime import datetime, timedelta
+from datetime import timedelta
 
-import asyncpg
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -23,6 +22,7 @@ from codehub.domain.gc import GcRules
 from codehub.domain.states import Operation
 from codehub.domain.ttl import TtlDefaults
 from codehub.settings import Settings
+from codehub.store.engine import ConnectionTrouble
 from codehub.store.leader import StaleLeader
 
 log = structlog.get_logger(__name__)
@@ -31,7 +31,7 @@ HEARTBEAT_EVERY = 2.0
 WORKSPACE_UID_BASE = 2_000_000
 """Under root each workspace runs as the user of this number plus its own."""
 
-DatabaseTrouble = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, SQLAlchemyError)
+DatabaseTrouble = (*ConnectionTrouble, SQLAlchemyError)
 
 
 async def serve(
@@ -42,9 +42,11 @@ async def serve(
     try:
         while not stop.is_set():
             leading = asyncio.create_task(_campaign_and_lead(settings, providers, house, nature))
-            await asyncio.wait({leading, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            leading.cancel()
-            await asyncio.gather(leading, return_exceptions=True)
+            try:
+                await asyncio.wait({leading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                leading.cancel()
+                await asyncio.gather(leading, return_exceptions=True)
             _raise_unexpected(leading)
     finally:
         stopping.cancel()
@@ -106,7 +108,7 @@ class Leader:
         )
         self._sweep_now = asyncio.Event()
         defaults = TtlDefaults(settings.ttl_standby_seconds, settings.ttl_archive_seconds)
-        self._ttl = TtlRunner(desk.records, desk.activity, providers.archives, defaults)
+        self._ttl = TtlRunner(desk.records, desk.activity, providers.archives, defaults, nature.clock)
         self._gc = GcRunner(desk.records, providers, gc_rules_of(settings), term.epoch)
 
     async def lead(self) -> None:
@@ -118,7 +120,7 @@ class Leader:
             tasks.create_task(self._listen())
             tasks.create_task(self._sweep())
             tasks.create_task(self._every(settings.coordinator_ttl_interval, self._ttl.tick, "TTL"))
-            tasks.create_task(self._every(settings.coordinator_gc_interval, self._gc.tick, "GC"))
+            tasks.create_task(self._every(settings.coordinator_gc_interval, self._collect, "GC"))
 
     async def _listen(self) -> None:
         await self._desk.listen(self._controller.hint, self._sweep_now.set)
@@ -126,6 +128,7 @@ class Leader:
     async def _keep_office(self) -> None:
         while True:
             await self._term.heartbeat()
+            end_if_cancelled()
             newest = self._memory.newest_epoch
             if newest > self._term.epoch:
                 # No newer leader, or the heartbeat had failed: the database is older than the disks.
@@ -149,10 +152,13 @@ class Leader:
                 continue
             self._sweep_now.clear()
 
-    async def _every(self, interval: float, tick: Callable[[datetime], Awaitable[object]], name: str) -> None:
+    async def _collect(self) -> None:
+        await self._gc.tick(self._clock())
+
+    async def _every(self, interval: float, tick: Callable[[], Awaitable[object]], name: str) -> None:
         while True:
             await asyncio.sleep(interval)
-            await self._guarded(lambda: tick(self._clock()), name)
+            await self._guarded(tick, name)
 
     async def _guarded(self, tick: Callable[[], Awaitable[object]], name: str) -> None:
         """A failing component skips its tick; only a lost office ends the term."""
@@ -163,6 +169,8 @@ class Leader:
         except Exception:
             end_if_cancelled()
             log.exception("a tick failed and is skipped", component=name)
+        # A tick that took a dying connection for a dead one, and went on with another, has not failed.
+        end_if_cancelled()
 
 
 def gc_rules_of(settings: Settings) -> GcRules:

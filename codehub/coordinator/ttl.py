@@ -1,5 +1,6 @@
 """The TTL runner: activity into last_access_at, then the wishes of deadlines that have passed."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 import structlog
@@ -17,17 +18,23 @@ log = structlog.get_logger(__name__)
 
 class TtlRunner:
     def __init__(
-        self, records: Records, activity: Activity, archives: Archives, defaults: TtlDefaults
+        self,
+        records: Records,
+        activity: Activity,
+        archives: Archives,
+        defaults: TtlDefaults,
+        clock: Callable[[], datetime],
     ) -> None:
         self._records = records
         self._activity = activity
         self._archives = archives
         self._defaults = defaults
+        self._clock = clock
 
-    async def tick(self, now: datetime) -> None:
+    async def tick(self) -> None:
         """One cycle. Activity that cannot be read is unknown, not idle: then nothing expires."""
         try:
-            await self._carry_activity(now)
+            now = await self._carry_activity()
         except (RedisError, OSError) as error:
             log.warning("activity cannot be read: no TTL fires in this cycle", error=str(error))
             return
@@ -54,16 +61,21 @@ class TtlRunner:
             return True
         return False
 
-    async def _carry_activity(self, now: datetime) -> None:
-        """Removed from Redis only after the commit, and only what was committed."""
+    async def _carry_activity(self) -> datetime:
+        """Removed from Redis only after the commit, and only what was committed. Returns when it was read.
+
+        The time is taken after the reading: no activity can be later, unless a clock is ahead.
+        """
         seen = await self._activity.read()
-        if not seen:
-            return
-        latest = now.timestamp()
-        moments = {
-            workspace_id: datetime.fromtimestamp(min(at, latest), UTC)
-            for workspace_id, at in seen.items()
-            if at > 0
-        }
-        await self._records.touch(moments)
-        await self._activity.remove(seen)
+        now = self._clock()
+        if seen:
+            latest = now.timestamp()
+            await self._records.touch(
+                {
+                    workspace_id: datetime.fromtimestamp(min(at, latest), UTC)
+                    for workspace_id, at in seen.items()
+                    if at > 0
+                }
+            )
+            await self._activity.remove(seen)
+        return now

@@ -2,8 +2,18 @@
 
 from datetime import timedelta
 
+import asyncpg
 from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+ConnectionTrouble = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+)
+"""What a connection of asyncpg's own may raise when it is lost; the last, when it is lost in the middle."""
 
 
 def engine_url(url: str) -> str:
@@ -11,8 +21,13 @@ def engine_url(url: str) -> str:
     return make_url(url).set(drivername="postgresql+asyncpg").render_as_string(hide_password=False)
 
 
-def create_engine(url: str, *, pool_size: int = 5, forsaken_after: timedelta | None = None) -> AsyncEngine:
-    """`forsaken_after` is how long a transaction may stand idle before the server ends its session."""
+def create_engine(
+    url: str, *, pool_size: int = 5, forsaken_after: timedelta | None = None, pre_ping: bool = True
+) -> AsyncEngine:
+    """`forsaken_after` is how long a transaction may stand idle before the server ends its session.
+
+    `pre_ping` asks a connection whether it is alive before each use, for one more round trip.
+    """
     settings = {}
     if forsaken_after is not None:
         settings["idle_in_transaction_session_timeout"] = str(int(forsaken_after.total_seconds() * 1000))
@@ -20,7 +35,7 @@ def create_engine(url: str, *, pool_size: int = 5, forsaken_after: timedelta | N
         engine_url(url),
         pool_size=pool_size,
         max_overflow=5,
-        pool_pre_ping=True,
+        pool_pre_ping=pre_ping,
         connect_args={"server_settings": settings},
     )
 

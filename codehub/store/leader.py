@@ -8,7 +8,7 @@ import asyncpg
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from codehub.store.engine import asyncpg_dsn
+from codehub.store.engine import ConnectionTrouble, asyncpg_dsn
 from codehub.store.locks import AdvisoryLock
 
 ANSWER_WITHIN = 5.0
@@ -52,7 +52,7 @@ class Term:
         try:
             async with asyncio.timeout(ANSWER_WITHIN):
                 await self.connection.close()
-        except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        except ConnectionTrouble:
             self.connection.terminate()
 
 

@@ -11,10 +11,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from codehub.domain.decision import Decision, changes
 from codehub.domain.gc import Holder, Stored, protection
 from codehub.domain.observation import ArchiveFact
-from codehub.domain.states import Operation, Phase
+from codehub.domain.states import Operation
 from codehub.domain.ttl import Expiry, TtlDefaults
 from codehub.domain.workspace import Workspace
 from codehub.store import gate, gc, timeline
+from codehub.store import ttl as deadlines
 from codehub.store.leader import StaleLeader, fence
 from codehub.store.rows import column_values, to_workspace, to_workspaces
 from codehub.store.tables import archives, leadership, workspaces
@@ -142,15 +143,8 @@ class PostgresRecords:
             await gate.touch(conn, seen)
 
     async def expirable(self, defaults: TtlDefaults, now: datetime) -> list[Workspace]:
-        c = workspaces.c
-        query = select(workspaces).where(
-            c.operation == Operation.NONE.value,
-            c.deleted_at.is_(None),
-            c.desired_state == c.phase,
-            c.phase.in_([Phase.RUNNING.value, Phase.STANDBY.value]),
-        )
         async with self._single.connect() as conn:
-            return to_workspaces((await conn.execute(query)).mappings())
+            return await deadlines.candidates(conn, defaults, now)
 
     async def expire(self, seen: Workspace, expiry: Expiry, now: datetime) -> bool:
         async with self._engine.begin() as conn:

@@ -42,9 +42,11 @@ def records_of(bench: Bench, epoch: int) -> PostgresRecords:
     return PostgresRecords(bench.engine, epoch, RULES.retention)
 
 
-def ttl_runner(bench: Bench, redis: Redis, epoch: int) -> TtlRunner:
+async def expire(bench: Bench, redis: Redis, epoch: int, now: datetime) -> None:
+    """One TTL cycle at this time."""
     records = records_of(bench, epoch)
-    return TtlRunner(records, ActivityLog(redis), bench.providers.archives, TtlDefaults(600, 600))
+    archives, defaults = bench.providers.archives, TtlDefaults(600, 600)
+    await TtlRunner(records, ActivityLog(redis), archives, defaults, lambda: now).tick()
 
 
 def gc_runner(bench: Bench, epoch: int, providers: Providers | None = None) -> GcRunner:
@@ -78,19 +80,18 @@ async def test_activity_and_keep_until_hold_a_ttl_off(bench: Bench) -> None:
     await bench.until_phase(workspace_id, Phase.RUNNING)
     epoch = await take_office(bench)
     redis = Redis.from_url(bench.settings.redis_url)
-    runner = ttl_runner(bench, redis, epoch)
     later = datetime.now(UTC) + HOUR
 
     await ActivityLog(redis).flush({workspace_id: later.timestamp() - 10})
-    await runner.tick(later)
+    await expire(bench, redis, epoch, later)
     assert (await bench.get(workspace_id)).desired_state is DesiredState.RUNNING
     assert await ActivityLog(redis).read() == {}
 
     async with bench.engine.begin() as conn:
         await gate.extend(conn, workspace_id, until=later + 3 * HOUR, actor="u1", now=datetime.now(UTC))
-    await runner.tick(later + 2 * HOUR)
+    await expire(bench, redis, epoch, later + 2 * HOUR)
     assert (await bench.get(workspace_id)).desired_state is DesiredState.RUNNING
-    await runner.tick(later + 4 * HOUR)
+    await expire(bench, redis, epoch, later + 4 * HOUR)
     assert (await bench.get(workspace_id)).desired_state is DesiredState.STANDBY
     await redis.aclose()
 
@@ -101,8 +102,7 @@ async def test_unreadable_activity_is_unknown_not_idle(bench: Bench) -> None:
     await bench.until_phase(workspace_id, Phase.RUNNING)
     epoch = await take_office(bench)
     nowhere = Redis(unix_socket_path=str(bench.settings.data_dir / "no-redis.sock"))
-    runner = ttl_runner(bench, nowhere, epoch)
-    await runner.tick(datetime.now(UTC) + HOUR)
+    await expire(bench, nowhere, epoch, datetime.now(UTC) + HOUR)
     assert (await bench.get(workspace_id)).desired_state is DesiredState.RUNNING
 
 
@@ -115,12 +115,11 @@ async def test_with_the_store_down_the_archive_ttl_waits_and_starts_still_work(b
     await bench.reach(workspace_id, DesiredState.STANDBY)
     epoch = await take_office(bench)
     redis = Redis.from_url(bench.settings.redis_url)
-    runner = ttl_runner(bench, redis, epoch)
     later = datetime.now(UTC) + HOUR
-    await runner.tick(later)
+    await expire(bench, redis, epoch, later)
     assert (await bench.get(workspace_id)).desired_state is DesiredState.STANDBY
     store.with_name("away").rename(store)
-    await runner.tick(later)
+    await expire(bench, redis, epoch, later)
     assert (await bench.get(workspace_id)).desired_state is DesiredState.ARCHIVED
     await redis.aclose()
 
@@ -131,9 +130,8 @@ async def test_a_late_runner_changes_nothing(bench: Bench) -> None:
     await bench.until_phase(workspace_id, Phase.RUNNING)
     epoch = await take_office(bench)
     redis = Redis.from_url(bench.settings.redis_url)
-    late = ttl_runner(bench, redis, epoch - 1)
     with pytest.raises(StaleLeader):
-        await late.tick(datetime.now(UTC) + HOUR)
+        await expire(bench, redis, epoch - 1, datetime.now(UTC) + HOUR)
     assert (await bench.get(workspace_id)).desired_state is DesiredState.RUNNING
     await redis.aclose()
 

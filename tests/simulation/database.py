@@ -1,0 +1,261 @@
+"""A simulated PostgreSQL and Redis: rows, leadership, hints and activity; every commit is one instant."""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from codehub.domain import wishes
+from codehub.domain.conditions import unobserved
+from codehub.domain.decision import CONTROLLER_COLUMNS, Decision
+from codehub.domain.errors import is_terminal
+from codehub.domain.gc import Holder, Stored, protection
+from codehub.domain.judge import judge
+from codehub.domain.observation import ArchiveFact
+from codehub.domain.problems import InvalidState, ValidationFailed
+from codehub.domain.states import DesiredState, Operation, Phase
+from codehub.domain.ttl import Expiry, TtlDefaults, expired
+from codehub.domain.workspace import RecoverSource, Request, RequestKind, Workspace
+from codehub.store.leader import StaleLeader
+from tests.simulation.process import Session
+from tests.simulation.providers import home_store_key
+from tests.simulation.reality import Reality, Truth, is_intact
+
+
+@dataclass
+class Archive:
+    fact: ArchiveFact
+    kept_until: datetime | None = None
+    removed: bool = False
+
+
+@dataclass
+class Leadership:
+    epoch: int = 0
+    session: Session | None = None
+    heartbeat_at: float = 0.0
+
+
+@dataclass
+class Database:
+    reality: Reality
+    rows: dict[str, Workspace] = field(default_factory=dict)
+    archives: dict[str, Archive] = field(default_factory=dict)
+    orphans: dict[str, datetime] = field(default_factory=dict)
+    leadership: Leadership = field(default_factory=Leadership)
+    listeners: list[Callable[[str], None]] = field(default_factory=list)
+    claimed: set[str] = field(default_factory=set)
+    used_archive_op_ids: set[str] = field(default_factory=set)
+    wished: dict[str, int] = field(default_factory=dict)
+    blank: bool = False
+    """The database of a new, empty installation was put in place of this one."""
+
+    def now(self) -> datetime:
+        return self.reality.loop.moment()
+
+    def create(self, workspace_id: str, number: int, desired: DesiredState) -> None:
+        now = self.now()
+        self.rows[workspace_id] = Workspace(
+            id=workspace_id, number=number, owner_id="u", name=workspace_id, description="", memo="",
+            image_ref="code-server", instance_backend="simulated", storage_backend="simulated",
+            home_store_key=home_store_key(workspace_id), standby_ttl_seconds=None, archive_ttl_seconds=None,
+            desired_state=desired, deleted_at=None, purged_at=None, keep_until=None, last_access_at=now,
+            request=None, conditions=unobserved(now), observed_at=None, phase=Phase.PENDING,
+            phase_changed_at=now, operation=Operation.NONE, op_id=None, op_started_at=None, progress=None,
+            progress_at=None, archive_op_id=None, archive_key=None, upstream=None, error_count=0,
+            error_reason=None, error_message=None, next_retry_at=None, started_at=None, home_ctx=None,
+            created_at=now, updated_at=now, version=0,
+        )  # fmt: skip
+        self.reality.truths[workspace_id] = Truth()
+        self.notify(workspace_id)
+
+    def notify(self, workspace_id: str) -> None:
+        for listener in self.listeners:
+            listener(workspace_id)
+
+    def put(self, after: Workspace) -> Workspace:
+        """Write a row. Every version of every row is checked."""
+        before = self.rows[after.id]
+        after = replace(after, version=before.version + 1, updated_at=self.now())
+        self.rows[after.id] = after
+        self._check_row(before, after)
+        for key in {before.archive_key, after.archive_key, self._op_key(before), self._op_key(after)}:
+            if key is not None and key in self.reality.store:
+                self.reality.store[key].last_needed = self.now()
+        if (before.desired_state, before.request) != (after.desired_state, after.request):
+            self.notify(after.id)
+        return after
+
+    def _op_key(self, row: Workspace) -> str | None:
+        return None if row.archive_op_id is None else wishes.archive_key(row.id, row.archive_op_id)
+
+    def _check_row(self, before: Workspace, after: Workspace) -> None:
+        fail, name = self.reality.fail, after.id
+        if after.phase is Phase.ERROR and after.operation is not Operation.NONE:
+            fail(name, "ERROR with an operation")
+        if before.op_id is not None and after.op_id not in (None, before.op_id):
+            fail(name, "one operation takes the place of another")
+        if before.op_id is None and after.op_id is not None:
+            self._check_claim(after)
+        if is_terminal(before.error_reason) and after.error_reason is None and before.request is None:
+            fail(name, f"{before.error_reason} is forgotten although nobody recovered it")
+        self._check_home(after)
+
+    def _check_claim(self, row: Workspace) -> None:
+        assert row.op_id is not None
+        if row.op_id in self.claimed:
+            self.reality.fail(row.id, f"{row.op_id} is claimed twice")
+        self.claimed.add(row.op_id)
+        if row.operation.makes_archive:
+            if row.archive_op_id is None or row.archive_op_id in self.used_archive_op_ids:
+                self.reality.fail(row.id, f"the archive_op_id {row.archive_op_id} is used again")
+            self.used_archive_op_ids.add(str(row.archive_op_id))
+
+    def _check_home(self, row: Workspace) -> None:
+        """What a row at rest shows is the newest content, or what the owner has chosen instead."""
+        home, truth = self.reality.disk(row.id).home, self.reality.truths[row.id]
+        shown = row.phase in (Phase.STANDBY, Phase.RUNNING) and row.operation is Operation.NONE
+        if not shown or home is None or not truth.promised:
+            return
+        generation = self.reality.disk(row.id).marker
+        if generation != row.home_ctx:
+            return
+        if home.content != truth.content:
+            self.reality.fail(row.id, f"{row.phase} shows {home.content!r} instead of {truth.content!r}")
+
+    def check_epoch(self, epoch: int) -> None:
+        if self.leadership.epoch != epoch:
+            raise StaleLeader
+
+    def save(self, before: Workspace, decision: Decision, retention: timedelta) -> Workspace:
+        row, told = self.rows[before.id], decision.after
+        if told.phase is not judge(told.conditions, told.deleted_at, told.error_reason):
+            self.reality.fail(row.id, f"{told.phase} is not what the conditions amount to")
+        columns = {name: getattr(decision.after, name) for name in CONTROLLER_COLUMNS}
+        after = replace(row, **columns)
+        if decision.consume or decision.desired is not None:
+            after = replace(after, request=None)
+        if decision.desired is not None:
+            after = replace(after, desired_state=decision.desired)
+        if decision.archive is not None:
+            self.archives.setdefault(decision.archive.archive_op_id, Archive(decision.archive))
+        if decision.event is not None:
+            self.reality.tell(before.id, f"[{self.leadership.epoch}] {decision.sentence}")
+        if decision.keep_archives:
+            self._take_choice(after, retention)
+        return self.put(after)
+
+    def _take_choice(self, row: Workspace, retention: timedelta) -> None:
+        """The owner has chosen what takes the place of a lost home: that is what must be there now."""
+        for item in self.archives.values():
+            if item.fact.workspace_id == row.id:
+                item.kept_until = self.now() + retention
+        truth = self.reality.truths[row.id]
+        stored = self.reality.store.get(row.archive_key or "")
+        truth.content = stored.content if stored is not None else b""
+        truth.wounded, truth.lost = stored is None or not is_intact(stored), False
+
+    def expire(self, seen: Workspace, expiry: Expiry) -> None:
+        if self.wished.get(seen.id, -1) > seen.version:
+            self.reality.fail(seen.id, "a TTL overwrites a newer wish")
+        self.reality.tell(seen.id, f"TTL: {expiry.sentence}")
+        self.put(replace(self.rows[seen.id], desired_state=expiry.desired))
+
+    def purge(self, deleted_before: datetime) -> list[str]:
+        due = [
+            row
+            for row in self.rows.values()
+            if row.deleted_at is not None
+            and row.deleted_at <= deleted_before
+            and row.purged_at is None
+            and row.phase is Phase.DELETED
+            and row.operation is Operation.NONE
+        ]
+        for row in due:
+            self.reality.truths[row.id].promised = False
+            self.put(replace(row, purged_at=self.now()))
+        return [row.id for row in due]
+
+    def holders(self, only: str | None = None) -> dict[str, Holder]:
+        if self.blank:
+            return {}
+        rows = self.rows.values() if only is None else [self.rows[only]] if only in self.rows else []
+        return {
+            row.id: Holder(
+                row.archive_key,
+                row.archive_op_id,
+                row.phase,
+                row.deleted_at,
+                row.purged_at,
+                frozenset(
+                    item.fact.key
+                    for item in self.archives.values()
+                    if item.fact.workspace_id == row.id
+                    and item.kept_until is not None
+                    and item.kept_until > self.now()
+                ),
+            )
+            for row in rows
+        }
+
+    def condemn(self, item: Stored, present: Collection[str]) -> str | None:
+        reason = protection(item, self.holders(item.workspace_id).get(item.workspace_id), present)
+        if reason is None and item.archive_op_id in self.archives:
+            self.archives[item.archive_op_id].removed = True
+        return reason
+
+    def due(self, defaults: TtlDefaults, now: datetime) -> list[Workspace]:
+        rows = [] if self.blank else self.rows.values()
+        return [row for row in rows if expired(row, defaults, now) is not None]
+
+
+class Gate:
+    """The wishes of users, by the rules of `codehub.domain.wishes`."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def wish(self, workspace_id: str, desired: DesiredState) -> None:
+        row = self._db.rows[workspace_id]
+        if not wishes.check_wish(row, desired):
+            return
+        changes: dict[str, object] = {"desired_state": desired}
+        if desired is DesiredState.RUNNING:
+            changes["last_access_at"] = self._db.now()
+        self._put(row, f"wishes {desired}", **changes)
+
+    def delete(self, workspace_id: str) -> None:
+        row = self._db.rows[workspace_id]
+        wishes.check_delete(row)
+        self._put(row, "deletes", desired_state=DesiredState.DELETED, deleted_at=self._db.now(), request=None)
+
+    def undelete(self, workspace_id: str) -> None:
+        row = self._db.rows[workspace_id]
+        desired = wishes.check_undelete(row)
+        self._put(row, f"undeletes to {desired}", desired_state=desired, deleted_at=None,
+                  last_access_at=self._db.now())  # fmt: skip
+
+    def recover(self, workspace_id: str, source: RecoverSource | None, archive_op_id: str | None) -> None:
+        row = self._db.rows[workspace_id]
+        wishes.check_recover(row, source, archive_op_id)
+        known = self._db.archives.get(archive_op_id or "")
+        if archive_op_id is not None and (known is None or known.removed):
+            raise ValidationFailed("no such archive")
+        request = Request(RequestKind.RECOVER, "user", source, archive_op_id)
+        self._put(row, f"recovers from {source}", request=request, last_access_at=self._db.now())
+
+    def cancel(self, workspace_id: str) -> None:
+        row = self._db.rows[workspace_id]
+        wishes.check_cancel(row)
+        if row.request is not None:
+            raise InvalidState("already asked for")
+        self._put(row, f"cancels {row.operation}", request=Request(RequestKind.CANCEL, "user"))
+
+    def touch(self, workspace_id: str, at: datetime) -> None:
+        row = self._db.rows.get(workspace_id)
+        if row is not None and row.last_access_at < at:
+            self._db.put(replace(row, last_access_at=at))
+
+    def _put(self, row: Workspace, words: str, **changes: object) -> None:
+        self._db.reality.tell(row.id, words)
+        after = self._db.put(replace(row, **changes))  # type: ignore[arg-type]
+        self._db.wished[row.id] = after.version

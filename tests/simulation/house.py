@@ -1,0 +1,265 @@
+"""Leadership, records, activity and hints of one simulated coordinator process."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+from redis.exceptions import ConnectionError as RedisDown
+
+from codehub.coordinator.records import Desk, Term
+from codehub.domain.decision import Decision
+from codehub.domain.gc import Holder, Stored
+from codehub.domain.ttl import Expiry, TtlDefaults
+from codehub.domain.workspace import Workspace
+from codehub.store.leader import HUNG_AFTER
+from codehub.store.records import Outdated
+from tests.simulation.database import Database, Gate
+from tests.simulation.process import Process
+
+T = TypeVar("T")
+
+
+def lost_connection() -> Exception:
+    return OSError("The connection to the database is lost.")
+
+
+@dataclass
+class Redis:
+    """The activity ZSET. `flushed` is what the gateway has handed over, and must not be forgotten."""
+
+    scores: dict[str, float] = field(default_factory=dict)
+    flushed: dict[str, float] = field(default_factory=dict)
+
+    def flush(self, workspace_id: str, at: float) -> None:
+        self.scores[workspace_id] = max(at, self.scores.get(workspace_id, 0.0))
+        self.flushed[workspace_id] = self.scores[workspace_id]
+
+    def flushall(self) -> None:
+        self.scores.clear()
+        self.flushed.clear()
+
+
+class SimActivity:
+    def __init__(self, process: Process, redis: Redis, database: Database) -> None:
+        self._process = process
+        self._redis = redis
+        self._db = database
+
+    async def read(self) -> dict[str, float]:
+        return await self._process.look(lambda: dict(self._redis.scores), RedisDown, "redis")
+
+    async def remove(self, carried: Mapping[str, float]) -> int:
+        return await self._process.act(lambda: self._remove(carried), RedisDown, "redis")
+
+    def _remove(self, carried: Mapping[str, float]) -> int:
+        for workspace_id, at in carried.items():
+            if self._redis.scores.get(workspace_id, at + 1) <= at:
+                del self._redis.scores[workspace_id]
+                self._check(workspace_id)
+        return len(carried)
+
+    def _check(self, workspace_id: str) -> None:
+        flushed = self._redis.flushed.get(workspace_id)
+        row = self._db.rows[workspace_id]
+        if flushed is not None and row.last_access_at.timestamp() < flushed - 0.001:
+            self._db.reality.fail(workspace_id, "activity is forgotten before it was committed")
+
+
+class SimTerm:
+    def __init__(self, process: Process, database: Database, epoch: int) -> None:
+        self.epoch = epoch
+        self._process = process
+        self._db = database
+        self._session = database.leadership.session
+
+    async def heartbeat(self) -> None:
+        await self._process.act(self._beat, lost_connection, "database")
+
+    def _beat(self) -> None:
+        leadership = self._db.leadership
+        if leadership.session is not self._session:
+            raise lost_connection()
+        self._db.check_epoch(self.epoch)
+        leadership.heartbeat_at = self._db.reality.loop.time()
+
+    async def catch_up(self, newest: int) -> None:
+        await self._process.act(lambda: self._catch_up(newest), lost_connection, "database")
+
+    def _catch_up(self, newest: int) -> None:
+        self._db.check_epoch(self.epoch)
+        self._db.leadership.epoch = newest
+
+    async def resign(self) -> None:
+        if self._process.alive and self._db.leadership.session is self._session:
+            self._db.leadership.session = None
+
+
+class SimRecords:
+    """The records of one term; semantics of `codehub.store.records`, which the same tests hold to."""
+
+    def __init__(self, process: Process, database: Database, epoch: int, retention: timedelta) -> None:
+        self._process = process
+        self._db = database
+        self._gate = Gate(database)
+        self._epoch = epoch
+        self._retention = retention
+
+    async def versions(self) -> Mapping[str, int]:
+        return await self._read(
+            lambda: {} if self._db.blank else {
+                row.id: row.version for row in self._db.rows.values() if row.purged_at is None
+            }
+        )  # fmt: skip
+
+    async def archive_keys(self) -> Mapping[str, str]:
+        return await self._read(
+            lambda: {
+                row.id: row.archive_key
+                for row in self._db.rows.values()
+                if row.purged_at is None and row.archive_key is not None
+            }
+        )
+
+    async def load(self, workspace_ids: Sequence[str]) -> list[Workspace]:
+        return await self._read(lambda: [self._db.rows[name] for name in workspace_ids])
+
+    async def find(self, workspace_id: str) -> Workspace | None:
+        return await self._read(lambda: self._db.rows.get(workspace_id))
+
+    async def archive_checksum(self, key: str) -> str | None:
+        def look() -> str | None:
+            known = self._db.archives.get(key.split("/")[1])
+            return None if known is None else known.fact.sha256
+
+        return await self._read(look)
+
+    async def save(self, before: Workspace, decision: Decision, now: datetime) -> Workspace:
+        return await self._write(lambda: self._save(before, decision))
+
+    def _save(self, before: Workspace, decision: Decision) -> Workspace:
+        self.compare(before)
+        if not decision.writes(before):
+            return before
+        return self._db.save(before, decision, self._retention)
+
+    def compare(self, before: Workspace) -> None:
+        if self._db.rows[before.id].version != before.version:
+            raise Outdated
+
+    async def touch(self, seen: Mapping[str, datetime]) -> None:
+        def write() -> None:
+            for workspace_id, at in seen.items():
+                self._gate.touch(workspace_id, at)
+
+        await self._write(write)
+
+    async def expirable(self, defaults: TtlDefaults, now: datetime) -> list[Workspace]:
+        return await self._read(lambda: self._db.due(defaults, now))
+
+    async def expire(self, seen: Workspace, expiry: Expiry, now: datetime) -> bool:
+        return await self._write(lambda: self._expire(seen, expiry))
+
+    def _expire(self, seen: Workspace, expiry: Expiry) -> bool:
+        try:
+            self.compare(seen)
+        except Outdated:
+            return False
+        self._db.expire(seen, expiry)
+        return True
+
+    async def purge(self, deleted_before: datetime, now: datetime) -> list[str]:
+        return await self._write(lambda: [] if self._db.blank else self._db.purge(deleted_before))
+
+    async def op_ids(self) -> set[str]:
+        return await self._read(
+            lambda: {row.op_id for row in self._db.rows.values() if row.op_id is not None}
+        )
+
+    async def holders(self, now: datetime) -> dict[str, Holder]:
+        return await self._read(self._db.holders)
+
+    async def first_seen(self) -> dict[str, datetime]:
+        return await self._read(lambda: dict(self._db.orphans))
+
+    async def remember(self, seen: Mapping[str, datetime]) -> None:
+        def write() -> None:
+            self._db.orphans = {**seen, **{key: at for key, at in self._db.orphans.items() if key in seen}}
+
+        await self._write(write)
+
+    async def condemn(self, item: Stored, present: Collection[str], now: datetime) -> str | None:
+        return await self._write(lambda: self._db.condemn(item, present))
+
+    async def _read(self, read: Callable[[], T]) -> T:
+        return await self._process.look(read, lost_connection, "database")
+
+    async def _write(self, write: Callable[[], T]) -> T:
+        def fenced() -> T:
+            self.check_epoch()
+            return write()
+
+        return await self._process.act(fenced, lost_connection, "database")
+
+    def check_epoch(self) -> None:
+        self._db.check_epoch(self._epoch)
+
+
+class SimHouse:
+    records = SimRecords
+
+    def __init__(self, process: Process, database: Database, redis: Redis, retention: timedelta) -> None:
+        self._process = process
+        self._db = database
+        self._redis = redis
+        self._retention = retention
+
+    async def campaign(self) -> Term | None:
+        return await self._process.look(self._campaign, lost_connection, "database")
+
+    def _campaign(self) -> Term | None:
+        leadership, now = self._db.leadership, self._db.reality.loop.time()
+        if leadership.session is None:
+            leadership.session = self._process.new_session()
+            leadership.epoch += 1
+            leadership.heartbeat_at = now
+            self._db.reality.tell("---", f"{self._process.name} leads, epoch {leadership.epoch}")
+            return SimTerm(self._process, self._db, leadership.epoch)
+        if now - leadership.heartbeat_at > HUNG_AFTER.total_seconds():
+            leadership.session = None
+        return None
+
+    @asynccontextmanager
+    async def desk(self, term: Term) -> AsyncIterator[Desk]:
+        records = self.records(self._process, self._db, term.epoch, self._retention)
+        yield Desk(records, SimActivity(self._process, self._redis, self._db), self._listen)
+
+    async def _listen(self, hint: Callable[[str], None], resync: Callable[[], None]) -> None:
+        chance, loop = self._process.chance, self._db.reality.loop
+
+        def notified(workspace_id: str) -> None:
+            """A hint may be lost, late or doubled."""
+            luck = chance.random()
+            if luck < 0.1 or not self._process.alive:
+                return
+            for _ in range(2 if luck > 0.9 else 1):
+                loop.call_later(chance.random(), arrived, workspace_id)
+
+        def arrived(workspace_id: str) -> None:
+            if self._process.alive and self._process.going.is_set() and listening:
+                hint(workspace_id)
+
+        listening = True
+        try:
+            while True:
+                self._db.listeners.append(notified)
+                resync()
+                await asyncio.sleep(chance.uniform(60, 600))
+                self._db.listeners.remove(notified)
+                await asyncio.sleep(chance.uniform(0.1, 5))
+        finally:
+            listening = False
+            if notified in self._db.listeners:
+                self._db.listeners.remove(notified)

@@ -1,0 +1,197 @@
+"""Simulated storage jobs: the steps of `codehub.storage.work`, each of which may be the last."""
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from codehub.domain.observation import Generation, JobFact, JobState, Progress
+from codehub.storage.errors import (
+    ArchiveMissing,
+    CorruptedArchive,
+    GenerationMismatch,
+    StaleEpoch,
+    StorageProblem,
+    StoreTrouble,
+    VolumeBusy,
+)
+from codehub.storage.jobspec import ArchiveJob, ClearJob, DeleteJob, EmptyArchiveJob, JobSpec, RestoreJob
+from tests.simulation.process import Faults
+from tests.simulation.reality import Disk, Home, Reality, sha256
+
+
+@dataclass
+class Job:
+    job_id: str
+    spec: JobSpec
+    state: JobState = JobState.RUNNING
+    moved: int = 0
+    problem: StorageProblem | None = None
+    task: "asyncio.Task[None] | None" = None
+
+    def fact(self) -> JobFact:
+        reason = self.problem.reason if self.problem else None
+        return JobFact(self.state, Progress(self.moved), reason, str(self.problem or ""))
+
+
+class Jobs:
+    """All jobs of the machine; they belong to no coordinator and outlive all of them."""
+
+    def __init__(self, reality: Reality, chance: random.Random, faults: Faults) -> None:
+        self.reality = reality
+        self.all: dict[str, Job] = {}
+        self._chance = chance
+        self._faults = faults
+
+    def start(self, job_id: str, spec: JobSpec) -> None:
+        there = self.all.get(job_id)
+        if there is not None and there.state is not JobState.GONE:
+            return
+        job = self.all[job_id] = Job(job_id, spec)
+        job.task = asyncio.create_task(self._run(job), name=job_id)
+
+    def kill(self, job_id: str) -> None:
+        job = self.all.get(job_id)
+        if job is not None and job.state is JobState.RUNNING:
+            self._end(job, JobState.GONE)
+            if job.task is not None:
+                job.task.cancel()
+
+    def forget(self, job_id: str) -> None:
+        self.all.pop(job_id, None)
+
+    def running(self) -> list[str]:
+        return [name for name, job in self.all.items() if job.state is JobState.RUNNING]
+
+    def _end(self, job: Job, state: JobState) -> None:
+        job.state = state
+        disk = self.reality.disk(job.spec.workspace_id)
+        if disk.lock is job:
+            disk.lock = None
+
+    async def _run(self, job: Job) -> None:
+        disk = self.reality.disk(job.spec.workspace_id)
+        try:
+            await self._lock(job, disk)
+            await self._work(job, disk)
+        except StorageProblem as problem:
+            job.problem = problem
+            self._end(job, JobState.FAILED)
+            return
+        self._end(job, JobState.SUCCEEDED)
+
+    async def _lock(self, job: Job, disk: Disk) -> None:
+        for _ in range(20):
+            if disk.lock is None:
+                if disk.fence > job.spec.epoch:
+                    raise StaleEpoch(job.spec.epoch, disk.fence)
+                disk.lock, disk.fence = job, job.spec.epoch
+                return
+            await asyncio.sleep(0.5)
+        raise VolumeBusy
+
+    async def _step(self, job: Job) -> None:
+        """Time passes; the job may be killed here, or sleep for long."""
+        luck = self._chance.random()
+        if luck < self._faults.rate:
+            self.kill(job.job_id)
+        long = luck > 1 - self._faults.rate / 2
+        await asyncio.sleep(self._chance.uniform(5, 200) if long else self._chance.uniform(0.01, 0.6))
+        job.moved += 1
+
+    async def _reach_store(self, job: Job) -> None:
+        for _ in range(3):
+            if not self.reality.is_down("store"):
+                return
+            await asyncio.sleep(2)
+        raise StoreTrouble("the store is down")
+
+    async def _work(self, job: Job, disk: Disk) -> None:
+        spec = job.spec
+        match spec:
+            case ArchiveJob():
+                await self._archive(job, disk, spec)
+            case EmptyArchiveJob():
+                await self._store(job, f"{spec.workspace_id}/{spec.archive_op_id}/home.tar.zst", lambda: b"")
+            case RestoreJob():
+                await self._restore(job, disk, spec)
+            case DeleteJob():
+                await self._delete(job, disk, spec)
+            case ClearJob():
+                await self._step(job)
+                for name in spec.names:
+                    disk.beside.pop(name, None)
+                self.reality.changed(spec.workspace_id)
+
+    async def _archive(self, job: Job, disk: Disk, spec: ArchiveJob) -> None:
+        if disk.home is None or disk.marker != spec.generation:
+            raise GenerationMismatch
+        home = disk.home
+        await self._store(job, f"{spec.workspace_id}/{spec.archive_op_id}/home.tar.zst", lambda: home.content)
+
+    async def _store(self, job: Job, key: str, read: Callable[[], bytes]) -> None:
+        """Read and upload in two halves, so that what is written meanwhile tears the archive."""
+        await self._reach_store(job)
+        there = self.reality.store.get(key)
+        if there is not None and there.complete:
+            return
+        first = read()
+        half = len(first) // 2
+        self.reality.put(key, first[:half])
+        await self._step(job)
+        content = first[:half] + read()[half:]
+        self.reality.put(key, content)
+        await self._step(job)
+        await self._reach_store(job)
+        if key not in self.reality.store:
+            raise StoreTrouble("the archive reads back differently")
+        self.reality.commit(key)
+        self.reality.changed(job.spec.workspace_id)
+
+    async def _restore(self, job: Job, disk: Disk, spec: RestoreJob) -> None:
+        if disk.home is not None and disk.marker is not None:
+            if disk.marker.op_id == spec.op_id:
+                return
+            raise GenerationMismatch.found(disk.marker)
+        await self._reach_store(job)
+        item = self.reality.store.get(spec.archive_key)
+        if item is None or not item.complete:
+            raise ArchiveMissing
+        staging = f".staging-{spec.op_id}"
+        disk.beside[staging] = Home(item.content[: len(item.content) // 2])
+        await self._step(job)
+        content = item.content
+        if sha256(content) != item.sha256 or spec.sha256 not in (None, item.sha256):
+            del disk.beside[staging]
+            raise CorruptedArchive
+        disk.beside[staging] = Home(content)
+        await self._step(job)
+        if disk.home is not None:
+            self._move_home(disk, f".aside-{spec.op_id}")
+        await self._swap_in(job, disk, staging, Generation(spec.op_id, spec.archive_key))
+
+    async def _swap_in(self, job: Job, disk: Disk, staging: str, generation: Generation) -> None:
+        disk.marker = generation
+        await self._step(job)
+        disk.home = disk.beside.pop(staging)
+        self.reality.tell(job.spec.workspace_id, f"home {generation.op_id[-4:]}: {disk.home.content!r}")
+        self.reality.changed(job.spec.workspace_id)
+
+    async def _delete(self, job: Job, disk: Disk, spec: DeleteJob) -> None:
+        if disk.home is not None:
+            if disk.marker != spec.generation:
+                raise GenerationMismatch
+            name = f".deleted-{spec.generation.op_id if spec.generation else 'unmarked'}"
+            self._move_home(disk, name)
+            self.reality.tell(spec.workspace_id, "home is deleted")
+            self.reality.changed(spec.workspace_id)
+            await self._step(job)
+        disk.marker = None
+        for name in [name for name in disk.beside if name.startswith(".deleted-")]:
+            del disk.beside[name]
+
+    def _move_home(self, disk: Disk, name: str) -> None:
+        assert disk.home is not None
+        while name in disk.beside:
+            name += "-2"
+        disk.beside[name], disk.home = disk.home, None

@@ -1,0 +1,274 @@
+"""The providers of one simulated coordinator process, all looking at the same reality."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from codehub.coordinator.providers import Providers
+from codehub.domain.images import BUILT_IN
+from codehub.domain.leftovers import HOME, Leftover
+from codehub.domain.observation import ArchiveFact, ContainerFact, Generation, JobFact, VolumeFact
+from codehub.domain.states import ErrorReason
+from codehub.runtimes.base import ABSENT, RuntimeFailure, WorkloadSpec
+from codehub.runtimes.base import Unobservable as RuntimeUnobservable
+from codehub.storage.archives import StoredArchive
+from codehub.storage.errors import (
+    GenerationMismatch,
+    StaleEpoch,
+    StorageProblem,
+    StoreTrouble,
+    Unobservable,
+    VolumeBusy,
+)
+from codehub.storage.jobspec import JobSpec, Place
+from tests.simulation.jobs import Jobs
+from tests.simulation.process import Process
+from tests.simulation.reality import Container, Disk, Home
+
+PLENTY = 1 << 40
+
+
+def home_store_key(workspace_id: str) -> str:
+    return f"users/u/workspaces/{workspace_id}/home"
+
+
+def workspace_of(key: str) -> str:
+    return key.split("/")[3]
+
+
+def volume_fact(disk: Disk) -> VolumeFact | None:
+    return None if disk.home is None else VolumeFact(disk.marker)
+
+
+class SimRuntime:
+    name = "simulated"
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._reality = process.reality
+
+    async def start(self, spec: WorkloadSpec) -> None:
+        await self._process.act(lambda: self._start(spec), _cannot, "runtime")
+
+    async def stop(self, workspace_id: str) -> None:
+        await self._process.act(lambda: self._stop(workspace_id), _cannot, "runtime")
+
+    async def delete(self, workspace_id: str) -> None:
+        await self._process.act(lambda: self._delete(workspace_id), _cannot, "runtime")
+
+    async def upstream(self, workspace_id: str) -> str | None:
+        return (await self.status(workspace_id)).upstream
+
+    async def status(self, workspace_id: str) -> ContainerFact:
+        return await self._process.look(lambda: self._fact(workspace_id), _unseen, "runtime")
+
+    async def observe(self) -> dict[str, ContainerFact]:
+        return await self._process.look(
+            lambda: {name: self._fact(name) for name in self._reality.containers}, _unseen, "runtime"
+        )
+
+    async def logs(self, workspace_id: str, lines: int) -> str:
+        return ""
+
+    def _start(self, spec: WorkloadSpec) -> None:
+        there = self._reality.containers.get(spec.workspace_id)
+        if there is not None and there.running:
+            return
+        home = self._reality.disk(spec.workspace_id).home
+        if home is None:
+            raise RuntimeFailure(ErrorReason.ActionFailed, "There is no home.")
+        ready_at = self._reality.loop.time() + self._process.chance.uniform(0.05, 2)
+        self._reality.containers[spec.workspace_id] = Container(spec.op_id, home, ready_at)
+        self._reality.tell(spec.workspace_id, f"container on {home.content!r} by {self._process.name}")
+
+    def _stop(self, workspace_id: str) -> None:
+        if workspace_id in self._reality.containers:
+            self._reality.containers[workspace_id].running = False
+
+    def _delete(self, workspace_id: str) -> None:
+        if self._reality.containers.pop(workspace_id, None) is not None:
+            self._reality.tell(workspace_id, f"container is deleted by {self._process.name}")
+
+    def _fact(self, workspace_id: str) -> ContainerFact:
+        container = self._reality.containers.get(workspace_id)
+        if container is None:
+            return ABSENT
+        ready = container.is_ready(self._reality.loop.time())
+        upstream = f"unix:/{workspace_id}" if container.running else None
+        return ContainerFact(True, container.running, ready, upstream, container.attempt)
+
+
+class SimVolumes:
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._reality = process.reality
+
+    async def observe(self) -> dict[str, VolumeFact]:
+        return await self._process.look(self._observe, Unobservable, "volumes")
+
+    async def leftovers(self) -> list[Leftover]:
+        return await self._process.look(self._leftovers, Unobservable, "volumes")
+
+    async def status(self, key: str) -> VolumeFact | None:
+        disk = self._reality.disk(workspace_of(key))
+        return await self._process.look(lambda: volume_fact(disk), Unobservable, "volumes")
+
+    @asynccontextmanager
+    async def hold(self, key: str, epoch: int) -> AsyncIterator[None]:
+        disk = self._reality.disk(workspace_of(key))
+        await self._process.look(lambda: self._lock(disk, epoch), Unobservable, "volumes")
+        try:
+            yield
+        finally:
+            if disk.lock is self._process:
+                disk.lock = None
+
+    async def provision(self, key: str, generation: Generation, epoch: int, uid: int | None) -> None:
+        workspace_id = workspace_of(key)
+        await self._process.act(
+            lambda: self._provision(workspace_id, generation, epoch), StorageProblem, "volumes"
+        )
+
+    async def set_aside(self, key: str, generation: Generation, epoch: int) -> None:
+        workspace_id = workspace_of(key)
+        await self._process.act(
+            lambda: self._set_aside(workspace_id, generation, epoch), StorageProblem, "volumes"
+        )
+
+    def path(self, key: str) -> Path:
+        return Path(key)
+
+    async def free_bytes(self) -> int:
+        return 0 if self._reality.is_down("space") else PLENTY
+
+    def _lock(self, disk: Disk, epoch: int) -> None:
+        if disk.lock is not None:
+            raise VolumeBusy
+        if disk.fence > epoch:
+            raise StaleEpoch(epoch, disk.fence)
+        disk.lock, disk.fence = self._process, epoch
+
+    def _provision(self, workspace_id: str, generation: Generation, epoch: int) -> None:
+        disk = self._reality.disk(workspace_id)
+        self._lock(disk, epoch)
+        try:
+            if disk.home is None or disk.marker is None:
+                if disk.home is not None:
+                    self._move(disk, f".aside-{generation.op_id}")
+                disk.marker, disk.home = generation, Home(b"")
+            elif disk.marker != generation:
+                raise GenerationMismatch.found(disk.marker)
+        finally:
+            disk.lock = None
+        self._reality.tell(workspace_id, f"empty home {generation.op_id[-4:]}")
+        self._reality.changed(workspace_id)
+
+    def _set_aside(self, workspace_id: str, generation: Generation, epoch: int) -> None:
+        disk = self._reality.disk(workspace_id)
+        self._lock(disk, epoch)
+        try:
+            if disk.home is None:
+                return
+            if disk.marker != generation:
+                raise GenerationMismatch
+            self._move(disk, f".aside-{generation.op_id}")
+        finally:
+            disk.lock = None
+        self._reality.changed(workspace_id)
+
+    def _move(self, disk: Disk, name: str) -> None:
+        assert disk.home is not None
+        while name in disk.beside:
+            name += "-2"
+        disk.beside[name], disk.home, disk.marker = disk.home, None, None
+
+    def _observe(self) -> dict[str, VolumeFact]:
+        return {
+            name: VolumeFact(disk.marker)
+            for name, disk in self._reality.disks.items()
+            if disk.home is not None
+        }
+
+    def _leftovers(self) -> list[Leftover]:
+        found = []
+        for name, disk in self._reality.disks.items():
+            key = home_store_key(name)
+            if disk.home is not None:
+                found.append(Leftover(key, name, HOME, disk.marker))
+            found += [Leftover(key, name, item) for item in disk.beside]
+        return found
+
+
+class SimArchives:
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._reality = process.reality
+
+    async def check(self) -> None:
+        await self._process.look(lambda: None, StoreTrouble, "store")
+
+    async def find(self, workspace_id: str, archive_op_id: str) -> ArchiveFact | None:
+        key = f"{workspace_id}/{archive_op_id}/home.tar.zst"
+        return await self._process.look(lambda: self._reality.find(key), StoreTrouble, "store")
+
+    async def list(self) -> "list[StoredArchive]":
+        return await self._process.look(self._list, StoreTrouble, "store")
+
+    async def remove(self, key: str) -> None:
+        await self._process.act(lambda: self._reality.remove(key), StoreTrouble, "store")
+
+    def _list(self) -> "list[StoredArchive]":
+        return [
+            StoredArchive(
+                *key.split("/")[:2], key, len(item.content), self._reality.loop.moment(), item.complete
+            )  # type: ignore[misc]
+            for key, item in self._reality.store.items()
+        ]
+
+
+class SimJobs:
+    def __init__(self, process: Process, jobs: Jobs) -> None:
+        self._process = process
+        self._jobs = jobs
+
+    async def start(self, job_id: str, spec: JobSpec) -> None:
+        await self._process.act(lambda: self._jobs.start(job_id, spec), StorageProblem, "jobs")
+
+    async def status(self, job_id: str) -> JobFact | None:
+        def look() -> JobFact | None:
+            job = self._jobs.all.get(job_id)
+            return None if job is None else job.fact()
+
+        return await self._process.look(look, _disk_error, "jobs")
+
+    async def cancel(self, job_id: str) -> None:
+        await self._process.act(lambda: self._jobs.kill(job_id), StorageProblem, "jobs")
+
+    async def forget(self, job_id: str) -> None:
+        await self._process.act(lambda: self._jobs.forget(job_id), StorageProblem, "jobs")
+
+    async def list(self) -> "list[str]":
+        return await self._process.look(lambda: sorted(self._jobs.all), _disk_error, "jobs")
+
+
+def providers_of(process: Process, jobs: Jobs) -> Providers:
+    return Providers(
+        runtime=SimRuntime(process),
+        volumes=SimVolumes(process),
+        archives=SimArchives(process),
+        jobs=SimJobs(process, jobs),
+        images={image.name: image for image in BUILT_IN},
+        place=Place(Path("/volumes"), "file:///archives", "simulated"),
+    )
+
+
+def _cannot() -> Exception:
+    return RuntimeFailure(ErrorReason.ActionFailed, "The runtime failed.")
+
+
+def _unseen() -> Exception:
+    return RuntimeUnobservable("The runtime does not answer.")
+
+
+def _disk_error() -> Exception:
+    return OSError("The disk of the jobs cannot be read.")

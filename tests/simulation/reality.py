@@ -1,0 +1,196 @@
+"""What there is in a simulated installation: homes, archives and containers, byte for byte.
+
+Whatever is done to a home is checked at once against the contract above all others: at every instant at least
+one complete copy of the newest content exists.
+"""
+
+import hashlib
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from codehub.domain.observation import ArchiveFact, Generation
+from tests.simulation.clock import VirtualLoop
+
+
+class Violation(Exception):  # noqa: N818 - a fact about a history
+    """A contract was broken."""
+
+    story: tuple[str, ...] = ()
+
+
+@dataclass
+class Home:
+    """A directory. Containers keep hold of it even when it is renamed, as a mount does."""
+
+    content: bytes
+    vandalised: bool = False
+
+
+@dataclass
+class Disk:
+    """The directory of a workspace: a home with its marker, what lies beside it, its lock and its fence."""
+
+    home: Home | None = None
+    marker: Generation | None = None
+    beside: dict[str, Home] = field(default_factory=dict)
+    lock: object | None = None
+    fence: int = 0
+
+
+@dataclass
+class Container:
+    attempt: str
+    home: Home
+    ready_at: float
+    running: bool = True
+    silent_until: float = 0.0
+
+    def is_ready(self, now: float) -> bool:
+        return self.running and now >= self.ready_at and now >= self.silent_until
+
+
+@dataclass
+class Stored:
+    """An object in the archive store; complete once its `.meta` is there."""
+
+    content: bytes
+    complete: bool = False
+    sha256: str = ""
+    last_needed: datetime | None = None
+
+
+@dataclass
+class Truth:
+    """What a home must hold.
+
+    Wounded: someone outside of CodeHub has destroyed a copy, and no new one was made since. Lost: with it went
+    the last one.
+    """
+
+    content: bytes = b""
+    wounded: bool = False
+    lost: bool = False
+    promised: bool = True
+
+
+class Reality:
+    def __init__(self, loop: VirtualLoop, grace: timedelta) -> None:
+        self.loop = loop
+        self.grace = grace
+        self.disks: dict[str, Disk] = {}
+        self.containers: dict[str, Container] = {}
+        self.store: dict[str, Stored] = {}
+        self.truths: dict[str, Truth] = {}
+        self.down: dict[str, float] = {}
+        self.story: list[str] = []
+        self.violation: Violation | None = None
+        self.steps = 0
+
+    def tell(self, workspace_id: str, words: str) -> None:
+        self.story.append(f"{self.loop.time():10.3f} {workspace_id[-3:]} {words}")
+
+    def fail(self, workspace_id: str, words: str) -> None:
+        """Noted as well, since whoever calls may live on after errors."""
+        self.tell(workspace_id, f"VIOLATION: {words}")
+        violation = Violation(f"{words} (workspace {workspace_id})")
+        self.violation = self.violation or violation
+        raise violation
+
+    def is_down(self, what: str) -> bool:
+        return self.down.get(what, 0.0) > self.loop.time()
+
+    def disk(self, workspace_id: str) -> Disk:
+        if workspace_id not in self.disks:
+            self.disks[workspace_id] = Disk()
+        return self.disks[workspace_id]
+
+    def changed(self, workspace_id: str) -> None:
+        """Something of this workspace has changed: is there still a copy?"""
+        self.steps += 1
+        truth = self.truths.get(workspace_id)
+        if truth is None or not truth.promised:
+            return
+        if not truth.content or self.has_copy(workspace_id, truth.content):
+            truth.lost = False
+        elif truth.wounded:
+            truth.lost = True
+        else:
+            self.fail(workspace_id, "no complete copy of the home is left")
+
+    def has_copy(self, workspace_id: str, content: bytes) -> bool:
+        disk = self.disks.get(workspace_id)
+        if disk is not None:
+            if disk.home is not None and disk.home.content == content:
+                return True
+            if any(
+                name.startswith(".aside") and home.content == content for name, home in disk.beside.items()
+            ):
+                return True
+        prefix = f"{workspace_id}/"
+        return any(
+            key.startswith(prefix) and is_intact(item) and item.content == content
+            for key, item in self.store.items()
+        )
+
+    def write(self, workspace_id: str, content: bytes) -> bool:
+        """Its user saves something in the IDE: the newest content from now on, wherever it lands."""
+        container = self.containers.get(workspace_id)
+        truth = self.truths[workspace_id]
+        if container is None or not container.is_ready(self.loop.time()) or container.home.vandalised:
+            return False
+        container.home.content = content
+        if not truth.lost:
+            truth.content, truth.wounded = content, False
+            self.tell(workspace_id, f"writes {content!r}")
+        self.changed(workspace_id)
+        return True
+
+    def vandalise(self, workspace_id: str) -> None:
+        """Called before someone outside of CodeHub destroys something: what is gone then is not our fault."""
+        self.truths[workspace_id].wounded = True
+
+    def find(self, key: str) -> ArchiveFact | None:
+        item = self.store.get(key)
+        if item is None or not item.complete:
+            return None
+        workspace_id, archive_op_id, _ = key.split("/")
+        size = len(item.content)
+        return ArchiveFact(workspace_id, archive_op_id, key, item.sha256, size, size, 1)
+
+    def put(self, key: str, content: bytes) -> Stored:
+        """Begin or go on with an upload; what has its `.meta` is never written again."""
+        workspace_id = key.split("/")[0]
+        there = self.store.get(key)
+        if there is not None and there.complete:
+            self.fail(workspace_id, f"the complete archive {key} is written again")
+        item = self.store[key] = Stored(content, last_needed=self.loop.moment())
+        return item
+
+    def commit(self, key: str) -> None:
+        item = self.store[key]
+        item.sha256 = sha256(item.content)
+        item.complete = True
+        truth = self.truths[key.split("/")[0]]
+        truth.wounded = truth.wounded and item.content != truth.content
+        self.tell(key.split("/")[0], f"archive {key.split('/')[1][-4:]} holds {item.content!r}")
+
+    def remove(self, key: str) -> None:
+        workspace_id = key.split("/")[0]
+        item = self.store.pop(key, None)
+        if item is None:
+            return
+        self.tell(workspace_id, f"archive {key} is removed")
+        needed = item.last_needed
+        truth = self.truths.get(workspace_id)
+        promised = truth is not None and truth.promised
+        if promised and needed is not None and self.loop.moment() - needed < self.grace:
+            self.fail(workspace_id, f"the archive {key} is removed before its grace is over")
+        self.changed(workspace_id)
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def is_intact(item: Stored) -> bool:
+    return item.complete and item.sha256 == sha256(item.content)
