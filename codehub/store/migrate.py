@@ -8,7 +8,7 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.store.engine import create_engine
 from codehub.store.locks import AdvisoryLock, hold_lock
@@ -47,6 +47,7 @@ async def downgrade(url: str, revision: str) -> None:
     engine = create_engine(url)
     try:
         async with engine.begin() as conn:
+            await hold_lock(conn, AdvisoryLock.MIGRATION)
             await conn.run_sync(_run, lambda made: command.downgrade(made, revision))
     finally:
         await engine.dispose()
@@ -55,7 +56,7 @@ async def downgrade(url: str, revision: str) -> None:
 async def check(engine: AsyncEngine) -> None:
     """Raise SchemaError unless the database is at exactly this version."""
     async with engine.connect() as conn:
-        found = await current(conn)
+        found = await conn.run_sync(_refuse_newer)
     if found is None:
         raise SchemaError("the database is empty: run `codehub migrate` first")
     if found != head():
@@ -64,21 +65,16 @@ async def check(engine: AsyncEngine) -> None:
         )
 
 
-async def current(conn: AsyncConnection) -> str | None:
-    return await conn.run_sync(_current)
-
-
-def _current(connection: Connection) -> str | None:
-    return MigrationContext.configure(connection).get_current_revision()
-
-
-def _refuse_newer(connection: Connection) -> None:
-    found = _current(connection)
+def _refuse_newer(connection: Connection) -> str | None:
+    """The database's revision, unless this CodeHub does not know it."""
+    found = MigrationContext.configure(connection).get_current_revision()
     known = {script.revision for script in ScriptDirectory.from_config(config()).walk_revisions()}
     if found is not None and found not in known:
         raise SchemaError(
-            f"the database was made by a newer CodeHub (schema {found}): install that version or a later one"
+            f"the database was made by a newer CodeHub (schema {found}, this one knows up to {head()}): "
+            "install that version or a later one"
         )
+    return found
 
 
 def _run(connection: Connection, action: Callable[[Config], None]) -> None:

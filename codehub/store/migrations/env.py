@@ -5,6 +5,8 @@ from alembic import context
 from codehub.store.tables import metadata
 
 connection = context.config.attributes["connection"]
-context.configure(connection=connection, target_metadata=metadata, compare_type=True)
+context.configure(
+    connection=connection, target_metadata=metadata, compare_type=True, compare_server_default=True
+)
 with context.begin_transaction():
     context.run_migrations()

@@ -1,17 +1,15 @@
-"""The schema: what cannot be stored, what is told, and that it migrates both ways."""
+"""The schema: what cannot be stored, and what is told."""
 
 import asyncio
 import json
 
 import asyncpg
 import pytest
-from alembic import command
 from sqlalchemy import select, text, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from codehub.store import migrate
-from codehub.store.engine import asyncpg_dsn, create_engine
+from codehub.store.engine import asyncpg_dsn
 from codehub.store.tables import sessions, users, workspaces
 from tests.integration.store.conftest import create
 
@@ -53,35 +51,6 @@ async def test_two_living_users_cannot_share_a_name_but_a_deleted_name_is_free(e
     async with engine.begin() as conn:
         await conn.execute(update(users).where(users.c.id == "one").values(deleted_at=text("now()")))
         await conn.execute(again)
-
-
-async def test_the_schema_goes_down_and_up_again_without_drift(empty_database_url: str) -> None:
-    await migrate.upgrade(empty_database_url)
-    await migrate.downgrade(empty_database_url, "base")
-    await migrate.upgrade(empty_database_url)
-    await migrate.upgrade(empty_database_url)
-    engine = create_engine(empty_database_url)
-    async with engine.begin() as conn:
-        await conn.run_sync(migrate._run, command.check)
-    await engine.dispose()
-
-
-async def test_a_database_of_a_newer_codehub_is_refused(database_url: str) -> None:
-    engine = create_engine(database_url)
-    async with engine.begin() as conn:
-        await conn.execute(text("UPDATE alembic_version SET version_num = '9999'"))
-    with pytest.raises(migrate.SchemaError, match="newer"):
-        await migrate.upgrade(database_url)
-    with pytest.raises(migrate.SchemaError, match="9999"):
-        await migrate.check(engine)
-    await engine.dispose()
-
-
-async def test_an_empty_database_says_to_migrate(empty_database_url: str) -> None:
-    engine = create_engine(empty_database_url)
-    with pytest.raises(migrate.SchemaError, match="codehub migrate"):
-        await migrate.check(engine)
-    await engine.dispose()
 
 
 async def test_every_change_is_told_with_ids_only(engine: AsyncEngine, database_url: str) -> None:
