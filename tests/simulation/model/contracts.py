@@ -3,7 +3,7 @@
 from codehub.domain.decision import Decision, Event
 from codehub.domain.effects import DeleteVolume
 from codehub.domain.observation import ContainerFact, Observation
-from codehub.domain.states import Operation, Phase
+from codehub.domain.states import ErrorReason, Operation, Phase
 from tests.simulation.model.engine import check
 from tests.simulation.model.parts import (
     Activity,
@@ -29,19 +29,22 @@ def protects(row: Row, store: Store, arc: Arc) -> bool:
         return False
     kept = any(item.arc == arc and item.kept for item in store.records)
     newer = row.archive_key is not None and arc > row.archive_key
-    return arc in (row.archive_key, row.archive_op) or row.phase is Phase.ERROR or row.deleted > 0 or kept or newer
+    return (
+        arc in (row.archive_key, row.archive_op)
+        or row.phase is Phase.ERROR
+        or row.deleted > 0
+        or kept
+        or newer
+    )
 
 
 def has_copy(row: Row, truth: Truth, disk: Disk, store: Store) -> bool:
-    """Whether what the user last had is in the home that the row means, or in an archive that is safe."""
+    """Whether what the user last had is in the home that the row means, or in the archive that it means."""
     expected = row.op if row.operation in HOME_MAKERS else row.home and row.home.op
     meant = disk.home is not None and disk.marker is not None and disk.marker.op == expected
     if meant and disk.home == truth.owed:
         return True
-    return any(
-        item.complete and item.content == truth.owed and protects(row, store, item.arc)
-        for item in store.archives
-    )
+    return store.complete(row.archive_key) == truth.owed
 
 
 @check("row truth disk store")
@@ -98,8 +101,9 @@ def of_a_commit(
     look: Observation,
     decision: Decision,
     after: Row,
-    truth: Truth,
     disk: Disk,
+    store: Store,
+    truth: Truth,
     names: tuple[Op, Arc],
 ) -> str | None:
     """What a commit of the controller may do, given the row as it is at that moment."""
@@ -108,6 +112,8 @@ def of_a_commit(
     return (
         of_a_row_change(row, decision, after)
         or _claimed_once(row, after, names)
+        or _claimed_for_the_wish(row, after)
+        or _really_lost(row, after, disk, store)
         or _ended_by_itself(row, decision, after)
         or _taken_home(row, after, truth, disk)
         or _may_delete(row, look, decision)
@@ -144,6 +150,34 @@ def _claimed_once(row: Row, after: Row, names: tuple[Op, Arc]) -> str | None:
     return None
 
 
+def _claimed_for_the_wish(row: Row, after: Row) -> str | None:
+    """The table of section 3. A deleted workspace with a terminal error only loses its container."""
+    if row.operation is not Operation.NONE or after.operation is Operation.NONE:
+        return None
+    if row.deleted and row.error in oracle.TERMINAL:
+        return (
+            None
+            if after.operation is Operation.STOPPING
+            else f"ERROR skips reconciliation: {after.operation}"
+        )
+    level = oracle.level(to_workspace(after).conditions)
+    wanted = oracle.operation(level, after.exists.status, after.archive_key is not None, row.desired.value)
+    if after.operation == wanted:
+        return None
+    return f"an operation leads to what is wished: {after.operation} at {level} towards {row.desired}"
+
+
+def _really_lost(row: Row, after: Row, disk: Disk, store: Store) -> str | None:
+    """What cannot be observed keeps its last value; it never reads as "gone"."""
+    if after.error is not ErrorReason.DataLost or row.error is ErrorReason.DataLost:
+        return None
+    if row.home is not None:
+        there = disk.home is not None and disk.marker == row.home
+    else:
+        there = store.complete(row.archive_key) is not None
+    return "what cannot be observed never reads as gone: DataLost, and it is there" if there else None
+
+
 def _ended_by_itself(row: Row, decision: Decision, after: Row) -> str | None:
     if row.operation is not Operation.ARCHIVING or decision.event is not Event.FINISHED:
         return None
@@ -174,17 +208,17 @@ def _may_delete(row: Row, look: Observation, decision: Decision) -> str | None:
 
 
 def of_a_home_removed(row: Row, home: Generation | None) -> str | None:
-    """A job removes a home while the operation that wants it removed is still the one under way."""
-    ended_in_error = row.operation is Operation.NONE and row.error in oracle.TERMINAL
-    wanted_gone = _removes(row) or (ended_in_error and row.archive_key == row.archive_op)
-    if row.purged or (wanted_gone and row.home == home):
+    """archive_key committed -> volume deleted.
+
+    The job of a stale leader may come when its operation has already ended in ERROR: that the bytes of what it removes are in the archive is
+    for `a_complete_copy_exists` to say.
+    """
+    if row.purged or row.archive_key is not None:
         return None
-    return f"a forgotten job never touches a home that is wanted: it removes {home} during {row.operation}"
+    return f"archive_key is committed before a volume is deleted: a job removes {home} during {row.operation}"
 
 
-def owed_after(
-    truth: Truth, row: Row, decision: Decision, after: Row, disk: Disk, store: Store
-) -> Truth:
+def owed_after(truth: Truth, row: Row, decision: Decision, after: Row, disk: Disk, store: Store) -> Truth:
     """What the user is owed once this is committed: a recovery's choice, or the first, empty home."""
     if decision.event is Event.RECOVERED and decision.keep_archives:
         if after.archive_key is None:
@@ -220,7 +254,9 @@ def of_a_clearing(gc: Gc, row: Row) -> str | None:
     ages = dict(gc.remains)
     if "home" in gc.clear and not row.purged:
         return "GC never removes the home of a workspace that was not purged"
-    early = [name for name in gc.clear if name.startswith(".aside-") and ages.get(name, 0) < (1 if row.purged else 2)]
+    early = [
+        name
+        for name in gc.clear
+        if name.startswith(".aside-") and ages.get(name, 0) < (1 if row.purged else 2)
+    ]
     return f"what is left behind is kept for the grace period: {early}" if early else None
-
-

@@ -56,14 +56,14 @@ def on_commit(name: str, value: Any, before: Row, after: Row) -> Any:
     """What becomes of those who had read the row, now that someone has changed it."""
     if value is None:
         return None
-    return ttl_outdated(value, before, after) if name == "ttl" else outdated(value, before)
+    return ttl_outdated(value, before, after) if name == "ttl" else outdated(name, value, before)
 
 
-def outdated(leader: Leader, before: Row) -> Leader:
+def outdated(me: str, leader: Leader, before: Row) -> Leader | None:
     """`control.save` compares the row with the one that was loaded: a decision on an old one comes to nothing."""
     if leader.at in LOOKING:
-        return Leader(leader.epoch, seen=leader.seen, silent=leader.silent)
-    return leader._replace(valid=False)
+        return rested(me, leader)
+    return leader._replace(valid=False) if leader.act is not None else leader
 
 
 def ttl_outdated(ttl: Any, before: Row, after: Row) -> Any:
@@ -103,7 +103,7 @@ def _job_look(job: Job | None) -> JobLook | None:
 
 @rule("lead container", progress=5, at="jobs")
 def look_at_container(lead: Leader, container: Container | None) -> Iterator[Step]:
-    fact = None if container is None else (container.state, container.op, container.attempt)
+    fact = container_fact(container)
     answers = container is None or container.state in ("ready", "exited")
     seen = lead._replace(
         at="container", look=lead.look._replace(container=fact), silent=0 if answers else max(1, lead.silent)
@@ -111,6 +111,11 @@ def look_at_container(lead: Leader, container: Container | None) -> Iterator[Ste
     yield step(f"leader: sees the container {container and container.state}", lead=seen)
     blind = lead._replace(at="container", look=lead.look._replace(container="unknown"), silent=0)
     yield step("leader: cannot look at the container", "unseen", lead=blind)
+
+
+def container_fact(container: Container | None) -> tuple[str, Op, int] | None:
+    """`runtime.status`: a container that does not answer is there all the same."""
+    return None if container is None else (container.state, container.op, container.attempt)
 
 
 @rule("lead disk", progress=5, at="container")
@@ -148,8 +153,7 @@ def decide(
 
 
 def _archive_looks(row: Row, store: Store) -> Iterator[tuple[str | None, Arc | str | None]]:
-    """`observer._archive`: the archive of the operation under way, else the one that the row names."""
-    arc = row.archive_op if row.operation.makes_archive else row.archive_key
+    arc = archive_looked_for(row)
     there = arc if store.complete(arc) is not None else None
     if planning.looks_at_archive(to_workspace(row)) and arc is not None:
         yield None, unobservable_or(there)
@@ -159,6 +163,11 @@ def _archive_looks(row: Row, store: Store) -> Iterator[tuple[str | None, Arc | s
     if row.archive_key is not None and there is None:
         # The hourly audit has not found it in its listing.
         yield None, None
+
+
+def archive_looked_for(row: Row) -> Arc | None:
+    """`observer._archive`: the archive of the operation under way, else the one that the row names."""
+    return row.archive_op if row.operation.makes_archive else row.archive_key
 
 
 def unobservable_or(fact: Arc | str | None) -> Arc | str | None:
@@ -195,13 +204,14 @@ def _decide(
     names: Names,
 ) -> Iterator[Step]:
     look, decision, after = planned(loaded, leader.look, archive, leader.silent, leader.seen, names)
+    after = _with_wishes_of(row, decision, after)
     label = f"{me}: {decision.sentence}"
     if decision.effect is None:
         following = rested(me, leader, seen=True)
     else:
         act = to_act(decision.effect)
         following = Leader(leader.epoch, "act", act=act, seen=True, silent=leader.silent)
-    broken = contracts.of_a_commit(me, row, look, decision, after, truth, disk, names)
+    broken = contracts.of_a_commit(me, row, look, decision, after, disk, store, truth, names)
     if broken is not None:
         broken = f"{broken}\n  row      {row}\n  look     {look}\n  decision {decision}\n  after    {after}"
     yield step(
@@ -213,6 +223,17 @@ def _decide(
         store=_recorded(store, decision, after),
         truth=contracts.owed_after(truth, row, decision, after, disk, store),
         jobs=_forgotten(jobs, row, after),
+    )
+
+
+def _with_wishes_of(row: Row, decision: Decision, after: Row) -> Row:
+    """The controller writes its own columns; what the gate writes stays as it is, unless it is consumed."""
+    taken = decision.consume or decision.desired is not None
+    return after._replace(
+        desired=row.desired if decision.desired is None else decision.desired,
+        deleted=row.deleted,
+        purged=row.purged,
+        request=None if taken else row.request,
     )
 
 
@@ -236,7 +257,9 @@ def _forgotten(jobs: tuple[Job, ...], before: Row, after: Row) -> tuple[Job, ...
 def forget(row: Row, jobs: tuple[Job, ...], lead: Leader, stale: Leader | None) -> Iterator[Step]:
     """The GC runner removes the reports of dead jobs whose operation is over, if no leader did."""
     pending = {item.act.op for item in (lead, stale) if item is not None and item.act is not None}
-    kept = tuple(job for job in jobs if job.is_running or (job.op is not None and job.op in {row.op, *pending}))
+    kept = tuple(
+        job for job in jobs if job.is_running or (job.op is not None and job.op in {row.op, *pending})
+    )
     if kept != jobs:
         yield step("the report of a dead job is removed", jobs=kept)
 

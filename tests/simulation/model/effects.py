@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from codehub.domain.states import ErrorReason
+from tests.simulation.model import controller
 from tests.simulation.model.controller import failed, rested, volume_fact
 from tests.simulation.model.engine import Step, rule, step
 from tests.simulation.model.parts import Act, Container, Disk, Generation, Job, Leader
@@ -96,9 +97,7 @@ def _set_aside(me: str, leader: Leader, effect: Act, disk: Disk) -> Iterator[Ste
     if disk.home is None:
         yield step(f"{me}: there is no home to set aside", disk=disk, me=rested(me, leader))
     elif disk.marker != effect.home:
-        yield step(
-            f"{me}: another home is there", disk=disk, me=failed(me, leader, ErrorReason.ActionFailed)
-        )
+        yield step(f"{me}: another home is there", disk=disk, me=failed(me, leader, ErrorReason.ActionFailed))
     else:
         moved = disk._replace(home=None, asides=(*disk.asides, disk.home))
         yield step(f"{me}: sets the home aside", disk=moved._replace(marker=None), me=rested(me, leader))
@@ -131,15 +130,11 @@ def _fence_out_containers(
     )  # fmt: skip
     if not is_meant(disk, effect.home):
         yield step(f"{me}: {effect.kind}: another home is there", disk=disk, me=rested(me, leader))
-    elif container_is_in_the_way(container):
+    elif controller.container_fact(container) is not None:
         yield step(f"{me}: {effect.kind}: a container is there", disk=disk, me=rested(me, leader))
     else:
         words = f"{me}: {effect.kind}: no container is there"
         yield step(words, disk=disk, me=leader._replace(at="fenced"))
-
-
-def container_is_in_the_way(container: Container | None) -> bool:
-    return container is not None
 
 
 @rule("me disk container", leaders=True, progress=4, at="held")

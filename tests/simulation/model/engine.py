@@ -14,7 +14,20 @@ from typing import Any, NamedTuple
 
 from tests.simulation.model.parts import Arc, Op, Stamp
 
-SLOTS = ("row", "truth", "container", "disk", "store", "jobs", "lead", "stale", "activity", "ttl", "gc", "budget")
+SLOTS = (
+    "row",
+    "truth",
+    "container",
+    "disk",
+    "store",
+    "jobs",
+    "lead",
+    "stale",
+    "activity",
+    "ttl",
+    "gc",
+    "budget",
+)
 INDEX = {name: number for number, name in enumerate(SLOTS)}
 ROW, LEAD, STALE, JOBS, BUDGET = (INDEX[name] for name in ("row", "lead", "stale", "jobs", "budget"))
 
@@ -105,14 +118,18 @@ def rule(
         sides = ({"me": "lead", "other": "stale"}, {"me": "stale", "other": "lead"}) if leaders else ({},)
         for names in sides:
             slots = tuple(names.get(name, name) for name in reads.split())
-            spent = ("hang",) if names.get("me") == "stale" else tuple(needs.split())
-            RULES.append(Rule(call, slots, names, fresh, flags, commits, progress, at, spent))
+            late = names.get("me") == "stale"
+            spent = ("hang",) if late else tuple(needs.split())
+            order = 0 if late and progress is not None else progress
+            RULES.append(Rule(call, slots, names, fresh, flags, commits, order, at, spent))
         return call
 
     return register
 
 
-def check(reads: str, *, flags: bool = False) -> Callable[[Callable[..., str | None]], Callable[..., str | None]]:
+def check(
+    reads: str, *, flags: bool = False
+) -> Callable[[Callable[..., str | None]], Callable[..., str | None]]:
     """A contract that holds in every state: it returns what is wrong, or None."""
 
     def register(call: Callable[..., str | None]) -> Callable[..., str | None]:
@@ -151,8 +168,11 @@ class Model:
         self._maps: dict[int, dict[type, dict[int, int]] | None] = {}
         self._budgets: dict[tuple[Part, str], Part | None] = {}
         self._commits: dict[tuple[int, Part, Part, Part], Part] = {}
-        useful = [item for item in RULES if not item.needs or any(getattr(self.budget, n) for n in item.needs)]
+        useful = [
+            item for item in RULES if not item.needs or any(getattr(self.budget, n) for n in item.needs)
+        ]
         self._rules = [(_getter(item.reads), {}, item) for item in useful]
+        self.resting: set[State] = set()
         self._applicable: dict[tuple[str | None, str | None], list[Any]] = {}
         self._checks = [(_getter(item.reads), {}, item) for item in self.checks]
 
@@ -172,7 +192,7 @@ class Model:
             found = self._applicable[where] = [rule for rule in self._rules if rule[2].applies(*where)]
         return found
 
-    def successors(self, state: State) -> Iterator[tuple[Step, State]]:
+    def outcomes_of(self, state: State) -> Iterator[tuple[Step, State, Rule]]:
         mask = _union(state)
         flags = state[LEAD].flags | state[STALE].flags | state[JOBS].flags
         budget = state[BUDGET]
@@ -196,7 +216,17 @@ class Model:
                     new[BUDGET] = left
                 if item.commits and new[ROW] is not state[ROW]:
                     self._commit(new, state, changes)
-                yield made, self.canonical(tuple(new))
+                yield made, self.canonical(tuple(new)), item
+
+    def good_step(self, state: State) -> tuple[str, State] | None:
+        """What happens next when nothing disturbs: the first that can, in the order of `progress`."""
+        best: tuple[int, Step, State] | None = None
+        for made, new, item in self.outcomes_of(state):
+            if item.progress is None or made.cost is not None or new == state:
+                continue
+            if best is None or item.progress < best[0]:
+                best = (item.progress, made, new)
+        return None if best is None else (best[1].label, best[2])
 
     def broken(self, state: State) -> str | None:
         flags = state[LEAD].flags | state[STALE].flags | state[JOBS].flags
@@ -300,7 +330,9 @@ def explore(
 
 
 class _Search:
-    def __init__(self, model: Model, start: State, limit: Any, sample: int, settle: Any, violations: int) -> None:
+    def __init__(
+        self, model: Model, start: State, limit: Any, sample: int, settle: Any, violations: int
+    ) -> None:
         self.model, self.limit, self.sample, self.settle = model, limit, sample, settle
         self.wanted = violations
         self.visited = {start: 0}
@@ -327,7 +359,7 @@ class _Search:
         visited, parents, labels, following = self.visited, self.parents, self.labels, []
         for state in frontier:
             origin = visited[state]
-            for made, new in self.model.successors(state):
+            for made, new, _ in self.model.outcomes_of(state):
                 self.transitions += 1
                 if made.broken is not None:
                     if self._violation(made.broken, origin, made.label, new):

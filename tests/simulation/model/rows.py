@@ -129,7 +129,9 @@ def from_decision(decision: Decision) -> Row:
         desired=desired,
         deleted={None: 0, A_MOMENT_AGO: 1, LONG_AGO: 2}[after.deleted_at],
         purged=after.purged_at is not None,
-        request=None if kept is None else Ask(kept.kind.value, _value(kept.source), arc_of(kept.archive_op_id)),
+        request=None
+        if kept is None
+        else Ask(kept.kind.value, _value(kept.source), arc_of(kept.archive_op_id)),
         **facts,
         phase=after.phase,
         phase_due=after.phase_changed_at == LONG_AGO,
@@ -141,7 +143,9 @@ def from_decision(decision: Decision) -> Row:
         errors=after.error_count,
         error=after.error_reason,
         retry=None if after.next_retry_at is None else ("waiting" if after.next_retry_at > NOW else "due"),
-        started=None if after.started_at is None else ("stable" if after.started_at == LONG_AGO else "recent"),
+        started=None
+        if after.started_at is None
+        else ("stable" if after.started_at == LONG_AGO else "recent"),
         home=generation_of(after.home_ctx),
     )
 

@@ -103,7 +103,13 @@ def ttl_looks(ttl: Ttl, row: Row, activity: Activity) -> Iterator[Step]:
         yield step("ttl: nothing has expired", ttl=Ttl())
         return
     seen = Seen(
-        row.desired, row.phase, row.operation, row.deleted > 0, row.request, activity.last_access, expiry.desired
+        row.desired,
+        row.phase,
+        row.operation,
+        row.deleted > 0,
+        row.request,
+        activity.last_access,
+        expiry.desired,
     )
     yield step(f"ttl: {expiry.desired} is due", ttl=ttl._replace(at="seen", read=None, seen=seen))
 
@@ -198,7 +204,9 @@ def gc_selects(gc: Gc, row: Row, store: Store, disk: Disk, lead: Leader) -> Iter
     )  # fmt: skip
     alarmed = found.alarm is not None or cleared.alarm is not None
     nothing = not after.due and not after.clear
-    words = found.alarm or cleared.alarm or f"gc: {len(after.due)} archives, {len(after.clear)} leftovers are due"
+    words = (
+        found.alarm or cleared.alarm or f"gc: {len(after.due)} archives, {len(after.clear)} leftovers are due"
+    )
     yield step(words, gc=ended(after) if alarmed or nothing else after)
 
 
@@ -263,5 +271,3 @@ def gc_removes(gc: Gc, store: Store, row: Row, truth: Truth) -> Iterator[Step]:
     if found is not None and found.complete:
         half = store.put(found._replace(complete=False))
         yield step(f"gc: removes the .meta of ar{arc}, and fails", "fault", gc=left, store=half)
-
-

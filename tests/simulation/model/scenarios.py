@@ -1,12 +1,27 @@
 """Where an exploration begins, and how much of each trouble it may spend."""
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from codehub.domain.states import DesiredState
+from codehub.domain.states import DesiredState, Phase
 from tests.simulation.model import controller, effects, people, runners, storage, troubles
 from tests.simulation.model.engine import Model, State
-from tests.simulation.model.parts import Activity, Disk, Gc, Leader, Store, Truth, Ttl
+from tests.simulation.model.parts import (
+    Activity,
+    Arc,
+    Container,
+    Disk,
+    Fact,
+    Gc,
+    Generation,
+    Leader,
+    Op,
+    Record,
+    Store,
+    Stored,
+    Truth,
+    Ttl,
+)
 from tests.simulation.model.rows import NEW_ROW
 
 RULES_FROM = (controller, effects, storage, people, troubles, runners)
@@ -46,6 +61,42 @@ class Scenario:
     budget: dict[str, int]
     desired: DesiredState = DesiredState.RUNNING
     values: dict[str, object] = field(default_factory=dict)
+
+
+_HOME = Generation(Op(1), Arc(1))
+_READY = Fact(True, "Ready")
+
+STANDBY: dict[str, Any] = {
+    "row": NEW_ROW._replace(
+        desired=DesiredState.STANDBY, phase=Phase.STANDBY, volume=_READY, archive=_READY,
+        exists=Fact(False, "NoContainer"), ready=Fact(False, "NotRunning"), healthy=Fact(True, "Healthy"),
+        archive_op=Arc(1), archive_key=Arc(1), home=_HOME,
+    ),
+    "truth": Truth(b"ab", writes=2),
+    "disk": Disk(b"ab", _HOME, fence=1),
+    "store": Store((Stored(Arc(1), b"a", True),), (Record(Arc(1)),)),
+    "lead": Leader(1, seen=True),
+}  # fmt: skip
+"""Restored from an archive once, and changed since."""
+
+RUNNING: dict[str, Any] = {
+    **STANDBY,
+    "row": STANDBY["row"]._replace(
+        desired=DesiredState.RUNNING, phase=Phase.RUNNING, exists=Fact(True, "Running"), ready=_READY,
+        started="recent",
+    ),
+    "container": Container(Op(1), 0, _HOME, "ready"),
+}  # fmt: skip
+
+ARCHIVED: dict[str, Any] = {
+    **STANDBY,
+    "row": STANDBY["row"]._replace(
+        desired=DesiredState.ARCHIVED, phase=Phase.ARCHIVED, volume=Fact(False, "NoVolume"), home=None
+    ),
+    "truth": Truth(b"ab", writes=2),
+    "disk": Disk(fence=1),
+    "store": Store((Stored(Arc(1), b"ab", True),), (Record(Arc(1)),)),
+}
 
 
 def model(scenario: Scenario) -> Model:

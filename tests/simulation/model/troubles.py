@@ -109,7 +109,7 @@ def _deleted(words: str, row: Row, truth: Truth, disk: Disk, store: Store, flags
     return step(words, "outside", disk=disk, store=store, truth=truth._replace(lost=lost))
 
 
-@rule("lead jobs ttl gc", needs="crash")
+@rule("lead jobs ttl gc", needs="crash", progress=1)
 def leader_dies(lead: Leader, jobs: tuple[Job, ...], ttl: Ttl, gc: Gc) -> Iterator[Step]:
     """Another coordinator takes over at once, or the same after a restart: nothing depends on when."""
     forgotten = tuple(job._replace(starters=job.starters & 2) for job in jobs)

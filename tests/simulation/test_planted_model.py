@@ -1,0 +1,217 @@
+"""The model check can fail: each planted bug breaks the contract that it should, and nothing is broken without it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from codehub.domain import attempt, gc, leftovers, next_effect, observe, plan, steps
+from codehub.domain.decision import Decision, forgiven
+from codehub.domain.effects import DeleteVolume
+from codehub.domain.observation import ArchiveFact, VolumeFact
+from codehub.domain.states import DesiredState, Operation
+from tests.simulation.model import controller, runners, storage
+from tests.simulation.model.engine import explore
+from tests.simulation.model.parts import Arc, Disk, Generation, Leader, Op, Record, Row, Store, Stored
+from tests.simulation.model.scenarios import ARCHIVED, RUNNING, STANDBY, Scenario, beginning, model
+from tests.simulation.model.settling import settles
+
+Patch = tuple[ModuleType, str, Any]
+
+
+@dataclass(frozen=True)
+class Plant:
+    """A bug: what it replaces, where it shows, and which contract it breaks."""
+
+    name: str
+    contract: str
+    scenario: Scenario
+    patches: Callable[[], list[Patch]] = field(repr=False)
+
+
+def _volume_first() -> list[Patch]:
+    real = next_effect._archive
+
+    def archive(workspace: Any, look: Any, context: Any) -> Decision:
+        if not next_effect.archive_seen(workspace, look):
+            return real(workspace, look, context)
+        deletion = DeleteVolume(attempt.current_deletion_job_id(workspace), workspace.home_ctx)
+        return attempt.by_job(workspace, look.deletion, look.job_is_ours, deletion, context)
+
+    return [(next_effect, "_archive", archive)]
+
+
+def _any_volume_will_do() -> list[Patch]:
+    real = steps.is_done
+
+    def is_done(workspace: Any, look: Any) -> bool:
+        restoring = workspace.operation is Operation.RESTORING
+        return isinstance(look.volume, VolumeFact) if restoring else real(workspace, look)
+
+    return [(steps, "is_done", is_done)]
+
+
+def _any_archive_will_do() -> list[Patch]:
+    def committed(workspace: Any) -> bool:
+        return workspace.archive_key is not None
+
+    def seen(workspace: Any, look: Any) -> bool:
+        return isinstance(look.archive, ArchiveFact)
+
+    return [
+        *((module, "archive_committed", committed) for module in (next_effect, steps, observe)),
+        *((module, "archive_seen", seen) for module in (next_effect, steps)),
+        (controller, "archive_looked_for", lambda row: row.archive_key),
+    ]
+
+
+def _error_is_forgotten() -> list[Patch]:
+    def in_error(workspace: Any, look: Any, context: Any) -> Decision:
+        return Decision("Trying again.", forgiven(workspace))
+
+    return [(plan, "_in_error", in_error)]
+
+
+def _no_grace() -> list[Patch]:
+    return [(gc, "_grace", lambda item, holders, rules: timedelta(0))]
+
+
+def _no_alarm() -> list[Patch]:
+    def mass_alarm(suspicious: int, total: int, what: str, *, known: int) -> None:
+        return None
+
+    return [(gc, "mass_alarm", mass_alarm), (leftovers, "mass_alarm", mass_alarm)]
+
+
+def _ttl_without_condition() -> list[Patch]:
+    return [(runners, "nothing_has_changed", lambda seen, row, activity: True)]
+
+
+def _no_compare_and_swap() -> list[Patch]:
+    def outdated(me: str, leader: Leader, before: Row) -> Leader:
+        if leader.at in controller.LOOKING and leader.row is None:
+            return leader._replace(row=before)
+        return leader
+
+    return [(controller, "outdated", outdated)]
+
+
+def _no_epoch() -> list[Patch]:
+    return [(controller, "epoch_is_refused", lambda me: False)]
+
+
+def _activity_removed_first() -> list[Patch]:
+    return [(runners, "carrying", lambda: (runners.remove, runners.commit))]
+
+
+def _delete_without_archive() -> list[Patch]:
+    real = next_effect._archive
+
+    def archive(workspace: Any, look: Any, context: Any) -> Decision:
+        if workspace.deleted_at is None:
+            return real(workspace, look, context)
+        deletion = DeleteVolume(attempt.current_deletion_job_id(workspace), workspace.home_ctx)
+        return attempt.by_job(workspace, look.deletion, look.job_is_ours, deletion, context)
+
+    return [(next_effect, "_archive", archive)]
+
+
+def _unobservable_is_gone() -> list[Patch]:
+    return [(controller, "unobservable_or", lambda fact: None if fact == "unknown" else fact)]
+
+
+def _archive_op_id_reused() -> list[Patch]:
+    real = plan._claim
+
+    def claim(workspace: Any, operation: Any, context: Any) -> Decision:
+        used = workspace.archive_op_id or context.archive_op_id
+        return real(workspace, operation, replace(context, archive_op_id=used))
+
+    return [(plan, "_claim", claim)]
+
+
+def _late_job_swaps_in() -> list[Patch]:
+    return [
+        (storage, "disk_refuses", lambda epoch, disk: False),
+        (storage, "volume_fact", lambda disk: None),
+    ]
+
+
+def _hung_counts_as_none() -> list[Patch]:
+    real = controller.container_fact
+
+    def fact(container: Any) -> Any:
+        return None if container is not None and container.state == "hung" else real(container)
+
+    return [(controller, "container_fact", fact)]
+
+
+FOREIGN_HOME = {
+    **ARCHIVED,
+    "disk": Disk(b"a", Generation(Op(1), Arc(1)), fence=1),
+    "row": ARCHIVED["row"]._replace(archive_op=Arc(2), archive_key=Arc(2), desired=DesiredState.STANDBY),
+    "store": Store(
+        (Stored(Arc(1), b"a", True), Stored(Arc(2), b"ab", True)), (Record(Arc(1)), Record(Arc(2)))
+    ),
+}
+COPY = "at least one complete copy of the home exists"
+DELETES = "archive_key is committed, and no container there, before a volume is deleted"
+
+PLANTS = [
+    Plant("volume_deleted_before_archive_key_is_committed", DELETES, Scenario(
+        "archive", {"wish": 1}, values=STANDBY), _volume_first),
+    Plant("restore_taken_as_done_because_a_volume_exists", "a restored home has every byte", Scenario(
+        "foreign home", {}, values=FOREIGN_HOME), _any_volume_will_do),
+    Plant("archiving_satisfied_by_an_older_archive", DELETES, Scenario(
+        "archive", {"wish": 1}, values=STANDBY), _any_archive_will_do),
+    Plant("error_forgotten_on_the_next_tick", "ERROR stays until someone recovers it", Scenario(
+        "timeout", {"wish": 1, "trouble": 1, "timeout": 1}, values=STANDBY), _error_is_forgotten),
+    Plant("gc_without_grace", "GC removes only what was an orphan for its grace", Scenario(
+        "gc", {"wish": 1, "gc": 1}, values=STANDBY), _no_grace),
+    Plant("gc_on_an_empty_database", "GC never removes a protected archive", Scenario(
+        "blind gc", {"gc": 2, "time": 1, "blind": 1}, values=ARCHIVED), _no_alarm),
+    Plant("ttl_overwriting_a_newer_wish", "a TTL never overwrites a newer wish", Scenario(
+        "ttl", {"wish": 1, "ttl": 1, "time": 1}, values=STANDBY), _ttl_without_condition),
+    Plant("claim_without_compare_and_swap", "an operation leads to what is wished", Scenario(
+        "wish while deciding", {"wish": 2}, values=STANDBY), _no_compare_and_swap),
+    Plant("write_without_the_epoch", "a leader that wakes up late writes nothing", Scenario(
+        "hang", {"wish": 1, "trouble": 1, "hang": 1}, values=STANDBY), _no_epoch),
+    Plant("activity_removed_from_redis_before_the_commit", "no activity is lost", Scenario(
+        "activity", {"use": 1, "ttl": 1}, values=RUNNING), _activity_removed_first),
+    Plant("delete_that_skips_the_archive", DELETES, Scenario(
+        "delete", {"wish": 1}, values=STANDBY), _delete_without_archive),
+    Plant("unobservable_store_read_as_gone", "what cannot be observed never reads as gone", Scenario(
+        "store down", {"wish": 1, "trouble": 2, "unseen": 2}, values=ARCHIVED), _unobservable_is_gone),
+    Plant("archive_op_id_reused_after_a_success", "a claim takes a new archive_op_id", Scenario(
+        "archive", {"wish": 1}, values=STANDBY), _archive_op_id_reused),
+    Plant("late_job_swapping_in_an_old_home", COPY, Scenario(
+        "late job", {"wish": 1, "write": 1, "trouble": 1, "hang": 1}, values=ARCHIVED), _late_job_swaps_in),
+    Plant("archiving_under_a_hung_container", "an archive is never taken under a container", Scenario(
+        "hung container", {"wish": 1, "trouble": 1, "die": 1}, values=RUNNING), _hung_counts_as_none),
+]  # fmt: skip
+NAMES = [plant.name for plant in PLANTS]
+
+
+def _explored(scenario: Scenario) -> Any:
+    made = model(scenario)
+    return explore(made, beginning(made, scenario), sample=1, settle=settles, violations=10)
+
+
+@pytest.mark.parametrize("plant", PLANTS, ids=NAMES)
+def test_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name, bug in plant.patches():
+        monkeypatch.setattr(module, name, bug)
+    found = _explored(plant.scenario)
+    assert found.violations, f"{found.states} states, and nothing was broken"
+    told = "\n\n".join(violation.told() for violation in found.violations)
+    assert any(violation.contract.startswith(plant.contract) for violation in found.violations), told
+
+
+@pytest.mark.parametrize("plant", PLANTS, ids=NAMES)
+def test_control_without_the_planted_bug(plant: Plant) -> None:
+    found = _explored(plant.scenario)
+    assert not found.violations, found.violations[0].told()
+    assert found.complete
