@@ -3,13 +3,18 @@
 import os
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
 
-Seconds = Annotated[float, Field(gt=0, le=31_536_000)]
+SECRETS: Final = ("DATABASE_URL", "REDIS_URL", "ADMIN_PASSWORD")
+"""What is not repeated to whoever reads the terminal or the logs."""
+
+Seconds = Annotated[float, Field(gt=0, le=31_536_000, allow_inf_nan=False)]
 WholeSeconds = Annotated[int, Field(ge=0, le=31_536_000)]
 
 
@@ -67,7 +72,7 @@ class Settings(BaseSettings):
     ttl_archive_seconds: WholeSeconds = 1800
     trash_retention_seconds: WholeSeconds = 604_800
     gc_orphan_grace_seconds: WholeSeconds = 7200
-    disk_reserve_bytes: Annotated[int, Field(ge=0)] = 1 << 30
+    disk_reserve_bytes: Annotated[int, Field(ge=0, le=1 << 60)] = 1 << 30
 
     limits_max_running_per_user: Annotated[int, Field(ge=0, le=100_000)] = 2
     limits_max_running_global: Annotated[int, Field(ge=0, le=1_000_000)] = 100
@@ -77,6 +82,27 @@ class Settings(BaseSettings):
 
     admin_username: str = "admin"
     admin_password: str | None = None
+
+    @field_validator("database_url")
+    @classmethod
+    def _a_database(cls, value: str) -> str:
+        if value and not _is_database_url(value):
+            raise ValueError("must be a URL such as postgresql://user:password@host/database")
+        return value
+
+    @field_validator("redis_url")
+    @classmethod
+    def _a_redis(cls, value: str) -> str:
+        if value and not _has_scheme(value, "redis", "rediss", "unix"):
+            raise ValueError("must be a URL such as redis://host:6379/0 or unix:///path")
+        return value
+
+    @field_validator("archive_url")
+    @classmethod
+    def _an_archive_store(cls, value: str) -> str:
+        if value and not _has_scheme(value, "file", "s3"):
+            raise ValueError("must be a URL such as file:///directory or s3://bucket/prefix")
+        return value
 
     @field_validator("public_base_url")
     @classmethod
@@ -152,7 +178,24 @@ class Settings(BaseSettings):
         try:
             return self.images_file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise SettingsError(f"IMAGES_FILE {self.images_file} cannot be read: {error}") from error
+            raise SettingsError(
+                f"IMAGES_FILE {self.images_file} cannot be read ({error}): correct it"
+            ) from error
+
+
+def _is_database_url(value: str) -> bool:
+    try:
+        return make_url(value).get_backend_name() in ("postgresql", "postgres")
+    except (ArgumentError, ValueError):
+        return False
+
+
+def _has_scheme(value: str, *schemes: str) -> bool:
+    try:
+        parts = urlsplit(value)
+        return parts.scheme in schemes and (parts.port is None or parts.port > 0)
+    except ValueError:
+        return False
 
 
 def _is_loopback(host: str) -> bool:
@@ -167,6 +210,7 @@ def load(**overrides: object) -> Settings:
         lines = []
         for problem in error.errors():
             name = str(problem["loc"][-1]).upper() if problem["loc"] else ""
-            words = problem["msg"].removeprefix("Value error, ")
-            lines.append(f"{name}: {words} (it is {problem['input']!r})" if name else words)
+            words = problem["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+            given = "" if name in SECRETS else f" (it is {problem['input']!r})"
+            lines.append(f"{name}: {words}{given}" if name else words)
         raise SettingsError("\n".join(lines)) from error

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.cli.errors import CommandError
+from codehub.cli.needs import reach_database
 from codehub.embedded import postgres
 from codehub.settings import Settings
 from codehub.store.engine import create_engine
@@ -28,13 +29,11 @@ def database_url(settings: Settings) -> str:
 
 @contextlib.asynccontextmanager
 async def connected(settings: Settings) -> AsyncIterator[AsyncEngine]:
-    engine = create_engine(database_url(settings))
+    url = database_url(settings)
+    await reach_database(url)
+    engine = create_engine(url)
     try:
-        async with engine.connect():
-            pass
         yield engine
-    except (ConnectionError, FileNotFoundError) as error:
-        raise CommandError(f"the database does not answer ({error}): is CodeHub running?") from error
     finally:
         await engine.dispose()
 

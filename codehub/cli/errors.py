@@ -38,6 +38,7 @@ def _words(error: Exception) -> str | None:
     from redis.exceptions import RedisError
     from sqlalchemy.exc import DBAPIError
 
+    from codehub.cli.workers import WorkersError
     from codehub.domain.images import ImagesError
     from codehub.domain.problems import Problem
     from codehub.embedded.account import EmbeddedError
@@ -52,5 +53,6 @@ def _words(error: Exception) -> str | None:
         return f"Redis does not answer: {error}"
     known = (
         EmbeddedError, ImagesError, Problem, RuntimeFailure, SchemaError, SettingsError, StorageProblem,
+        WorkersError,
     )  # fmt: skip
     return str(error) if isinstance(error, known) else None

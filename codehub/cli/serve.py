@@ -9,6 +9,7 @@ import typer
 import uvloop
 
 from codehub import log
+from codehub.cli import needs
 from codehub.cli.errors import CommandError, told
 from codehub.cli.options import load_settings
 from codehub.cli.workers import run_workers
@@ -24,6 +25,7 @@ def api() -> None:
     """The HTTP API and the dashboard, on a Unix socket that the gateway forwards to."""
     with told():
         settings = _settings("api")
+        asyncio.run(needs.require(settings))
         allow_many_connections()
         from codehub.api.server import run
 
@@ -35,6 +37,7 @@ def gateway() -> None:
     """The front door: the only public port."""
     with told():
         settings = _settings("gateway")
+        asyncio.run(needs.require(settings))
         allow_many_connections()
         importlib.import_module("codehub.gateway.server")  # once, before the workers fork
         run_workers(settings.gateway_workers, lambda: uvloop.run(_serve_gateway(settings)))
@@ -45,6 +48,7 @@ def coordinator() -> None:
     """What turns wishes into reality; several may run, one of them leads."""
     with told():
         settings = _settings("coordinator")
+        asyncio.run(needs.require(settings))
         uvloop.run(_serve_coordinator(settings))
 
 
@@ -65,6 +69,8 @@ def _settings(component: str) -> Settings:
 async def _serve_coordinator(settings: Settings) -> None:
     from codehub.coordinator.main import run
 
+    for sentence in await needs.missing_images(settings):
+        log.get("coordinator").warning(sentence)
     await run(settings, _stop_event())
 
 

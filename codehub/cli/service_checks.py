@@ -1,12 +1,6 @@
 """Do the services answer, and is what they hold this installation's?"""
 
-import asyncio
-
-from redis.asyncio import Redis
-from redis.exceptions import RedisError
-from sqlalchemy.exc import SQLAlchemyError
-
-from codehub.cli import lock, place
+from codehub.cli import lock, needs, place
 from codehub.cli.findings import Finding, fail, ok, warn
 from codehub.embedded import postgres, redis
 from codehub.settings import Settings
@@ -14,7 +8,6 @@ from codehub.storage.archives import ArchiveStore
 from codehub.storage.errors import Unobservable
 from codehub.storage.installation import check_directory
 from codehub.store import migrate
-from codehub.store.engine import create_engine
 
 
 async def check_services(settings: Settings) -> list[Finding]:
@@ -67,29 +60,21 @@ def _running(settings: Settings) -> Finding:
 
 
 async def _database(url: str) -> Finding:
-    engine = create_engine(url)
     try:
-        async with asyncio.timeout(10):
-            await migrate.check(engine)
+        await needs.reach_database(url)
+        await needs.require_schema(url)
     except migrate.SchemaError as error:
-        return fail("database", str(error), "codehub migrate")
-    except (OSError, SQLAlchemyError, TimeoutError) as error:
-        return fail("database", f"does not answer: {error}", "is it running, and is DATABASE_URL right?")
-    finally:
-        await engine.dispose()
+        return fail("database", str(error))
+    except needs.UnmetError as error:
+        return fail("database", error.words, error.advice)
     return ok("database", f"answers, schema {migrate.head()}")
 
 
 async def _redis(url: str) -> Finding:
-    client = Redis.from_url(url, socket_timeout=10)
     try:
-        version = str((await client.info("server"))["redis_version"])
-    except (OSError, RedisError) as error:
-        return fail("redis", f"does not answer: {error}", "is it running, and is REDIS_URL right?")
-    finally:
-        await client.aclose()
-    if tuple(int(part) for part in version.split(".")[:2]) < (6, 2):
-        return fail("redis", f"{version} is too old", "install Redis 6.2 or later")
+        version = await needs.reach_redis(url)
+    except needs.UnmetError as error:
+        return fail("redis", error.words, error.advice)
     return ok("redis", f"answers, version {version}")
 
 

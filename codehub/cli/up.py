@@ -15,7 +15,7 @@ import typer
 from ulid import ULID
 
 from codehub import log
-from codehub.cli import lock, place
+from codehub.cli import lock, needs, place
 from codehub.cli.errors import CommandError
 from codehub.cli.supervisor import Part, Supervisor, end_leftovers
 from codehub.clock import utc_now
@@ -41,6 +41,7 @@ async def run(settings: Settings) -> None:
     for number in STOP_SIGNALS:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     _check_socket_path(settings.data_dir.expanduser().absolute())
+    await _check_given(settings)
     data_dir = place.prepare(settings.data_dir)
     held = lock.take(data_dir)
     supervisor = Supervisor(data_dir / "run")
@@ -77,6 +78,10 @@ class _System:
         archive_url = settings.archive_url or f"file://{settings.data_dir}/archives"
         typer.echo("Preparing the database", err=True)
         await migrate.upgrade(database_url)
+        for sentence in await needs.missing_images(
+            settings.model_copy(update={"database_url": database_url})
+        ):
+            typer.echo(sentence, err=True)
         password = await self._first_start(database_url, archive_url)
         try:
             environment = self._environment(database_url, redis_url, archive_url)
@@ -223,6 +228,15 @@ def check_port_free(host: str, port: int) -> None:
             raise CommandError(
                 f"port {port} on {host} cannot be used ({error.strerror}): choose another with --port"
             ) from error
+
+
+async def _check_given(settings: Settings) -> None:
+    """What the environment names is looked at first, so that a mistake there leaves nothing behind."""
+    needs.offered_images(settings)
+    if settings.database_url:
+        await needs.reach_database(settings.database_url)
+    if settings.redis_url:
+        await needs.reach_redis(settings.redis_url)
 
 
 def _check_socket_path(data_dir: Path) -> None:

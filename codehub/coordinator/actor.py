@@ -1,6 +1,8 @@
 """Carries out effects. A call that returns has completed nothing: only a later look does."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from codehub.coordinator.observer import Memory
@@ -57,8 +59,19 @@ class Actor:
 
     async def perform(self, workspace: Workspace, effect: Effect, sha256: str | None) -> None:
         """Carry out one effect, or raise EffectFailed, NotNow or StaleLeader."""
-        try:
+        with self._told(workspace):
             await self._perform(workspace, effect, sha256)
+
+    async def fence(self, workspace: Workspace) -> None:
+        """Keep earlier leaders, and jobs that they have yet to start, from this home."""
+        with self._told(workspace):
+            await self._fence(workspace)
+
+    @contextmanager
+    def _told(self, workspace: Workspace) -> Iterator[None]:
+        """What the providers raise, as what it means to the controller."""
+        try:
+            yield
         except StaleEpoch as error:
             self._memory.newest_epoch = max(self._memory.newest_epoch, error.newest)
             raise StaleLeader from error
@@ -81,6 +94,7 @@ class Actor:
         match effect:
             case Provision():
                 await self._check_disk()
+                await self._fence_out_containers(workspace)
                 await self._providers.volumes.provision(
                     workspace.home_store_key, effect.generation, self._epoch, self._uid(workspace)
                 )
@@ -95,14 +109,14 @@ class Actor:
             case CancelJob():
                 await self._providers.jobs.cancel(effect.job_id)
             case ArchiveHome() | DeleteVolume():
-                await self._fence_out_containers(workspace, effect.generation)
+                await self._fence_out_containers(workspace, of=effect.generation)
                 await self._start_job(effect.job_id, self._volume_job(workspace, effect))
             case ArchiveEmpty():
                 await self._fence(workspace)
                 await self._start_job(effect.job_id, self._empty_archive(workspace, effect))
             case RestoreHome():
                 await self._check_disk()
-                await self._fence(workspace)
+                await self._fence_out_containers(workspace)
                 await self._start_job(effect.job_id, self._restore(workspace, effect, sha256))
 
     async def _start(self, workspace: Workspace, effect: StartContainer) -> None:
@@ -125,14 +139,14 @@ class Actor:
             )
 
     async def _fence(self, workspace: Workspace) -> None:
-        """Keep earlier leaders from this home; and a refusal is learned here, not from a failed job."""
         async with self._providers.volumes.hold(workspace.home_store_key, self._epoch):
             pass
 
-    async def _fence_out_containers(self, workspace: Workspace, generation: Generation) -> None:
+    async def _fence_out_containers(self, workspace: Workspace, of: Generation | None = None) -> None:
         """After the fence no earlier leader can start a container; so this look is the last word."""
         async with self._providers.volumes.hold(workspace.home_store_key, self._epoch):
-            await self._check_generation(workspace, generation)
+            if of is not None:
+                await self._check_generation(workspace, of)
             container = await self._providers.runtime.status(workspace.id)
             if container.exists:
                 raise NotNow("A container of this workspace has appeared.")

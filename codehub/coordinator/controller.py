@@ -13,7 +13,7 @@ from codehub.coordinator.providers import Providers
 from codehub.coordinator.queue import WorkQueue
 from codehub.coordinator.records import Records
 from codehub.coordinator.rest import Panorama, Resting, is_unfinished
-from codehub.domain.decision import Context, Decision, Rules, changes, failed, settle
+from codehub.domain.decision import Context, Decision, Event, Rules, changes, failed, settle
 from codehub.domain.effects import Effect, RestoreHome, deletion_job_id, job_id
 from codehub.domain.plan import plan
 from codehub.domain.states import Operation
@@ -119,6 +119,8 @@ class Controller:
         context = self._context(self._nature.clock())
         decision = plan(workspace, look, context)
         self._memory.seen.add(workspace.id)
+        if _breaks_off(workspace, decision) and not await self._fence(workspace):
+            return workspace, None
         saved = await self._save(workspace, decision, context.now)
         if decision.effect is not None:
             saved = await self._act(saved, decision.effect)
@@ -134,6 +136,15 @@ class Controller:
             return before
         return await self._records.save(before, decision, now)
 
+    async def _fence(self, workspace: Workspace) -> bool:
+        """An earlier leader may have yet to start a job of the operation that ends: it must not any more."""
+        try:
+            await self._actor.fence(workspace)
+        except (NotNow, EffectFailed) as reason:
+            log.debug("an operation cannot end yet", workspace_id=workspace.id, reason=str(reason))
+            return False
+        return True
+
     async def _act(self, workspace: Workspace, effect: Effect) -> Workspace:
         sha256 = None
         if isinstance(effect, RestoreHome):
@@ -145,7 +156,8 @@ class Controller:
         except EffectFailed as error:
             now = self._nature.clock()
             decision = settle(failed(workspace, error.failure, self._context(now)), now)
-            return await self._save(workspace, decision, now)
+            if not _breaks_off(workspace, decision) or await self._fence(workspace):
+                return await self._save(workspace, decision, now)
         return workspace
 
     def _again(self, workspace: Workspace) -> float | None:
@@ -194,3 +206,9 @@ class Controller:
 def _stage(workspace: Workspace) -> tuple[object, ...]:
     """A step that changes this is followed by the next one at once."""
     return workspace.operation, workspace.op_id, workspace.phase
+
+
+def _breaks_off(workspace: Workspace, decision: Decision) -> bool:
+    """Whether an operation that moves a home ends without having done so."""
+    ends = workspace.operation is not Operation.NONE and decision.after.operation is Operation.NONE
+    return ends and workspace.operation.moves_home and decision.event is not Event.FINISHED

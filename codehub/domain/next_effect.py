@@ -36,6 +36,8 @@ from codehub.domain.workspace import Workspace
 def next_effect(workspace: Workspace, look: Observation, context: Context) -> Decision:
     op_id = workspace.op_id or ""
     match workspace.operation:
+        case Operation.PROVISIONING | Operation.RESTORING if container_exists(workspace):
+            return _act(workspace, DeleteContainer(), "A container is there without its home: removing it.")
         case Operation.PROVISIONING:
             return _act(workspace, Provision(Generation(op_id, None)), "Making an empty home.")
         case Operation.STARTING:

@@ -62,6 +62,10 @@ class Operation(StrEnum):
         """Whether storage jobs do its work."""
         return self.makes_archive or self is Operation.RESTORING
 
+    @property
+    def moves_home(self) -> bool:
+        return self in (Operation.PROVISIONING, Operation.RESTORING, Operation.ARCHIVING)
+
 
 CANCELLABLE = frozenset(
     {Operation.PROVISIONING, Operation.RESTORING, Operation.STARTING, Operation.ARCHIVING}

@@ -17,15 +17,13 @@ from codehub.domain.states import CANCELLABLE, ConditionName, DesiredState, Erro
 from codehub.domain.wishes import archive_committed
 from codehub.domain.workspace import RequestKind, Workspace
 
-_MOVES_HOME = (Operation.PROVISIONING, Operation.RESTORING, Operation.ARCHIVING)
-
 
 def step(workspace: Workspace, look: Observation, context: Context) -> Decision:
     """The next decision for a workspace with an operation under way."""
     if workspace.op_started_at is None or look.at < workspace.op_started_at:
         return Decision(f"This look is older than the claim of {workspace.operation}.", workspace)
     moved = _with_progress(workspace, look, context.now)
-    if isinstance(look.volume, Unknown) and moved.operation in _MOVES_HOME:
+    if isinstance(look.volume, Unknown) and moved.operation.moves_home:
         # Ended now, it would not be known whether the home of this attempt has come, or gone.
         return Decision(f"{moved.operation} waits until the home can be looked at.", moved)
     loss = home_loss(moved)
@@ -50,7 +48,10 @@ def is_done(workspace: Workspace, look: Observation) -> bool:
     match workspace.operation:
         case Operation.PROVISIONING | Operation.RESTORING:
             generation = volume_generation(look)
-            return generation is not None and generation.op_id == workspace.op_id
+            made = generation is not None and generation.op_id == workspace.op_id
+            # One that was there before works in a directory which is not the home any more.
+            alone = not isinstance(look.container, Unknown) and not container_exists(workspace)
+            return made and alone
         case Operation.STARTING:
             ready = isinstance(look.container, ContainerFact) and look.container.ready
             return ready and holds(conditions, ConditionName.CONTAINER_READY)

@@ -188,3 +188,10 @@ async def _count_phases(conn: AsyncConnection) -> dict[Phase, int]:
     for row in await conn.execute(union_all(counted.where(c.deleted_at.is_(None)), trash)):
         found[Phase(row.phase)] += row.n
     return found
+
+
+async def image_refs(conn: AsyncConnection) -> dict[str, int]:
+    """How many workspaces that are not deleted were made from which image."""
+    c = workspaces.c
+    counted = select(c.image_ref, func.count().label("n")).where(c.deleted_at.is_(None)).group_by(c.image_ref)
+    return {row.image_ref: row.n for row in await conn.execute(counted)}

@@ -12,13 +12,27 @@ from codehub.domain.gc import Holder, Stored, protection
 from codehub.domain.judge import judge
 from codehub.domain.observation import ArchiveFact
 from codehub.domain.problems import InvalidState, ValidationFailed
-from codehub.domain.states import DesiredState, Operation, Phase
+from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
 from codehub.domain.ttl import Expiry, TtlDefaults, expired
 from codehub.domain.workspace import RecoverSource, Request, RequestKind, Workspace
 from codehub.store.leader import StaleLeader
 from tests.simulation.process import Session
 from tests.simulation.providers import home_store_key
-from tests.simulation.reality import Reality, Truth, is_intact
+from tests.simulation.reality import Home, Reality, Truth, is_intact
+
+CLAIMS = {
+    DesiredState.PENDING: (),
+    DesiredState.ARCHIVED: (Operation.CREATE_EMPTY_ARCHIVE, Operation.STOPPING, Operation.ARCHIVING),
+    DesiredState.STANDBY: (Operation.PROVISIONING, Operation.RESTORING, Operation.STOPPING),
+    DesiredState.RUNNING: (
+        Operation.PROVISIONING,
+        Operation.RESTORING,
+        Operation.STARTING,
+        Operation.STOPPING,
+    ),
+    DesiredState.DELETED: (Operation.STOPPING, Operation.ARCHIVING, Operation.DELETING),
+}
+"""The operations that lead towards a wish (specification, section 3)."""
 
 
 @dataclass
@@ -48,6 +62,9 @@ class Database:
     wished: dict[str, int] = field(default_factory=dict)
     blank: bool = False
     """The database of a new, empty installation was put in place of this one."""
+
+    def __post_init__(self) -> None:
+        self.reality.before_deletion = self._check_deletion
 
     def now(self) -> datetime:
         return self.reality.loop.moment()
@@ -98,10 +115,14 @@ class Database:
             self._check_claim(after)
         if is_terminal(before.error_reason) and after.error_reason is None and before.request is None:
             fail(name, f"{before.error_reason} is forgotten although nobody recovered it")
+        if after.error_reason is not before.error_reason:
+            self._check_loss(after)
         self._check_home(after)
 
     def _check_claim(self, row: Workspace) -> None:
         assert row.op_id is not None
+        if row.operation not in CLAIMS[row.desired_state]:
+            self.reality.fail(row.id, f"{row.operation} is claimed although {row.desired_state} is wished")
         if row.op_id in self.claimed:
             self.reality.fail(row.id, f"{row.op_id} is claimed twice")
         self.claimed.add(row.op_id)
@@ -109,6 +130,20 @@ class Database:
             if row.archive_op_id is None or row.archive_op_id in self.used_archive_op_ids:
                 self.reality.fail(row.id, f"the archive_op_id {row.archive_op_id} is used again")
             self.used_archive_op_ids.add(str(row.archive_op_id))
+
+    def _check_loss(self, row: Workspace) -> None:
+        lost = row.error_reason in (ErrorReason.DataLost, ErrorReason.ContainerWithoutVolume)
+        if lost and not self.reality.truths[row.id].robbed:
+            self.reality.fail(row.id, f"{row.error_reason} although nobody has taken anything")
+
+    def _check_deletion(self, workspace_id: str, home: Home) -> None:
+        """Archive uploaded and verified -> archive_key committed -> volume deleted."""
+        row = self.rows[workspace_id]
+        item = self.reality.store.get(row.archive_key or "")
+        safe = item is not None and is_intact(item) and item.content == home.content
+        truth = self.reality.truths[workspace_id]
+        if truth.promised and not truth.wounded and not safe:
+            self.reality.fail(workspace_id, "the home is deleted before its archive is safe and committed")
 
     def _check_home(self, row: Workspace) -> None:
         """What a row at rest shows is the newest content, or what the owner has chosen instead."""
@@ -126,7 +161,11 @@ class Database:
         if self.leadership.epoch != epoch:
             raise StaleLeader
 
-    def save(self, before: Workspace, decision: Decision, retention: timedelta) -> Workspace:
+    def save(self, before: Workspace, decision: Decision, retention: timedelta, epoch: int) -> Workspace:
+        if epoch != self.leadership.epoch:
+            self.reality.fail(
+                before.id, f"the leader of epoch {epoch} writes in epoch {self.leadership.epoch}"
+            )
         row, told = self.rows[before.id], decision.after
         if told.phase is not judge(told.conditions, told.deleted_at, told.error_reason):
             self.reality.fail(row.id, f"{told.phase} is not what the conditions amount to")

@@ -22,7 +22,7 @@ from tests.simulation.reality import Home, Reality, Violation
 
 WORKSPACES = 50
 COORDINATORS = 2
-TROUBLED = 600.0
+TROUBLED = 300.0
 """Virtual seconds with faults."""
 PATIENCE = 7200.0
 """Virtual seconds of peace in which everything must have come to rest."""
@@ -35,6 +35,7 @@ def settings() -> Settings:
     return load(
         database_url="postgresql://simulated",
         redis_url="redis://simulated",
+        coordinator_active_duration=2,
         coordinator_ttl_interval=20,
         coordinator_gc_interval=120,
         activity_flush_interval=10,
@@ -188,7 +189,10 @@ class History:
 
     def _recover(self, name: str) -> None:
         """As its owner would: with a choice where one is asked for, or where nothing else has helped."""
-        broken = self.database.rows[name].error_reason is ErrorReason.ArchiveCorrupted
+        broken = self.database.rows[name].error_reason in (
+            ErrorReason.ArchiveCorrupted,
+            ErrorReason.RetryExceeded,
+        )
         if not broken or self.chance.random() < 0.5:
             try:
                 self.gate.recover(name, None, None)
@@ -208,8 +212,8 @@ class History:
     def _disturb(self) -> None:
         disturbances: tuple[Callable[[], None], ...] = (
             self._kill, self._kill, self._pause, self._pause, self._cut_database, self._break_part,
-            self._break_part, self._kill_job, self._kill_job, self._end_container, self._hang_container, self._vandalise_home,
-            self._vandalise_archive, self._leave_half_a_home, self._flush_redis,
+            self._break_part, self._kill_job, self._kill_job, self._end_container, self._hang_container,
+            self._vandalise_home, self._vandalise_archive, self._leave_half_a_home, self._flush_redis,
         )  # fmt: skip
         self.chance.choice(disturbances)()
 

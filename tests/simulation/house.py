@@ -143,7 +143,7 @@ class SimRecords:
         self.compare(before)
         if not decision.writes(before):
             return before
-        return self._db.save(before, decision, self._retention)
+        return self._db.save(before, decision, self._retention, self._epoch)
 
     def compare(self, before: Workspace) -> None:
         if self._db.rows[before.id].version != before.version:

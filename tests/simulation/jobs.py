@@ -181,6 +181,7 @@ class Jobs:
         if disk.home is not None:
             if disk.marker != spec.generation:
                 raise GenerationMismatch
+            self.reality.before_deletion(spec.workspace_id, disk.home)
             name = f".deleted-{spec.generation.op_id if spec.generation else 'unmarked'}"
             self._move_home(disk, name)
             self.reality.tell(spec.workspace_id, "home is deleted")

@@ -5,6 +5,7 @@ one complete copy of the newest content exists.
 """
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -45,8 +46,12 @@ class Container:
     running: bool = True
     silent_until: float = 0.0
 
+    def works(self, now: float) -> bool:
+        """Its processes write, whether or not it answers."""
+        return self.running and now >= self.ready_at
+
     def is_ready(self, now: float) -> bool:
-        return self.running and now >= self.ready_at and now >= self.silent_until
+        return self.works(now) and now >= self.silent_until
 
 
 @dataclass
@@ -63,11 +68,12 @@ class Stored:
 class Truth:
     """What a home must hold.
 
-    Wounded: someone outside of CodeHub has destroyed a copy, and no new one was made since. Lost: with it went
-    the last one.
+    Robbed: someone outside of CodeHub has destroyed a copy since its user last wrote.
+    Wounded: and no new one was made since. Lost: with it went the last one.
     """
 
     content: bytes = b""
+    robbed: bool = False
     wounded: bool = False
     lost: bool = False
     promised: bool = True
@@ -84,6 +90,7 @@ class Reality:
         self.down: dict[str, float] = {}
         self.story: list[str] = []
         self.violation: Violation | None = None
+        self.before_deletion: Callable[[str, Home], None] = lambda workspace_id, home: None
         self.steps = 0
 
     def tell(self, workspace_id: str, words: str) -> None:
@@ -133,21 +140,21 @@ class Reality:
         )
 
     def write(self, workspace_id: str, content: bytes) -> bool:
-        """Its user saves something in the IDE: the newest content from now on, wherever it lands."""
+        """Something in the container writes: that is the newest content from now on, wherever it lands."""
         container = self.containers.get(workspace_id)
         truth = self.truths[workspace_id]
-        if container is None or not container.is_ready(self.loop.time()) or container.home.vandalised:
+        if container is None or not container.works(self.loop.time()) or container.home.vandalised:
             return False
         container.home.content = content
         if not truth.lost:
-            truth.content, truth.wounded = content, False
+            truth.content, truth.robbed, truth.wounded = content, False, False
             self.tell(workspace_id, f"writes {content!r}")
         self.changed(workspace_id)
         return True
 
     def vandalise(self, workspace_id: str) -> None:
         """Called before someone outside of CodeHub destroys something: what is gone then is not our fault."""
-        self.truths[workspace_id].wounded = True
+        self.truths[workspace_id].robbed = self.truths[workspace_id].wounded = True
 
     def find(self, key: str) -> ArchiveFact | None:
         item = self.store.get(key)
