@@ -176,12 +176,15 @@ class Site:
         self.coordinators.append(Coordinator(role, process, log))
         return self.coordinators[-1]
 
-    def _environment(self, role: str) -> dict[str, str]:
+    def _url(self, role: str) -> str:
         url = make_url(self.postgres.url).set(username=role, password=PASSWORD)
+        return url.render_as_string(hide_password=False)
+
+    def _environment(self, role: str) -> dict[str, str]:
         return {
             **os.environ,
             **RHYTHM,
-            "DATABASE_URL": url.render_as_string(hide_password=False),
+            "DATABASE_URL": self._url(role),
             "REDIS_URL": self.redis.url,
             "CODEHUB_DATA_DIR": str(self.data_dir),
             "CODEHUB_TOOLS_DIR": str(TOOLS_DIR),
@@ -210,7 +213,17 @@ class Site:
             leader = await self._leader()
             return leader if leader is not than else None
 
-        return await eventually(other, f"another leader than {than.role}\n{self.last_words()}", seconds)
+        try:
+            return await eventually(other, f"another leader than {than.role}", seconds)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{await self._sessions()}\n{self.last_words()}") from error
+
+    async def _sessions(self) -> str:
+        query = (
+            "SELECT usename, pid, state, wait_event, pg_blocking_pids(pid) AS waits_for, query, "
+            "clock_timestamp() - state_change AS since FROM pg_stat_activity WHERE usename IS NOT NULL"
+        )
+        return "\n".join(str(row) for row in await self.rows(query))
 
     async def epoch(self) -> int:
         (row,) = await self.rows("SELECT epoch FROM leadership")
@@ -233,6 +246,23 @@ class Site:
             async with self.engine.begin() as conn:
                 await conn.execute(text(f"ALTER ROLE {coordinator.role} LOGIN"))
 
+    @contextlib.asynccontextmanager
+    async def statement_under_way(self, coordinator: Coordinator) -> AsyncIterator[None]:
+        """A fenced transaction of this coordinator that stands in the middle of a statement.
+
+        A process may be stopped when it has sent half of one. The server takes that for a busy session, not
+        for an idle one, and ends it neither by its timeouts nor by itself.
+        """
+        connection = await asyncpg.connect(self._url(coordinator.role))
+        await connection.execute("BEGIN")
+        await connection.fetch("SELECT epoch FROM leadership FOR SHARE")
+        statement = asyncio.create_task(connection.execute("SELECT pg_sleep(3600)"))
+        try:
+            yield
+        finally:
+            connection.terminate()
+            await asyncio.gather(statement, return_exceptions=True)
+
     async def _leader(self) -> Coordinator | None:
         holders = await self.rows(LOCK_HOLDERS, lock=AdvisoryLock.LEADER.value)
         assert len(holders) <= 1, f"{holders} lead at once"
@@ -247,7 +277,16 @@ class Site:
         """Start what is missing of two coordinators."""
         while len(self.alive) < 2:
             await self.start_coordinator()
-        await self.leader()
+
+    async def stands_by(self) -> None:
+        """Wait until one leads and one stands by, which shows in the moments when it tries to take office."""
+        coordinator = await self.standby()
+        query = "SELECT pid FROM pg_stat_activity WHERE usename = :who AND query ILIKE :asks"
+
+        async def trying() -> bool:
+            return bool(await self.rows(query, who=coordinator.role, asks="%pg_try_advisory_lock%"))
+
+        await eventually(trying, f"{coordinator.role} to stand by\n{self.last_words()}", 30, every=0.002)
 
     def last_words(self) -> str:
         tails = (f"== {one.role}\n" + "\n".join(one.said()[-15:]) for one in self.coordinators[-3:])

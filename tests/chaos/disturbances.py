@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from redis.asyncio import Redis
 
-from tests.chaos.coordinators import OWNER, Site, eventually
+from tests.chaos.coordinators import OWNER, Coordinator, Site, eventually
 
 Disturbance = Callable[[Site], Awaitable[None]]
 
@@ -20,12 +20,13 @@ SESSIONS = {
 
 
 async def busy(site: Site, operations: int = 2) -> None:
-    """Wait until several operations are under way, so that what follows comes in between."""
+    """Wait until one leads, one stands by, and several operations are under way: the moment to disturb."""
 
     async def enough() -> bool:
         (row,) = await site.rows("SELECT count(*) AS n FROM workspaces WHERE operation <> 'NONE'")
         return int(row["n"]) >= operations
 
+    await site.stands_by()
     await eventually(enough, f"{operations} operations under way", 60, every=0.01)
 
 
@@ -47,6 +48,11 @@ async def kill_the_standby(site: Site) -> None:
 async def hang_the_leader(site: Site) -> None:
     """Stopped until the other leads; when it wakes up it finds that its term is over."""
     leader = await site.leader()
+    async with site.statement_under_way(leader):
+        await _hang(site, leader)
+
+
+async def _hang(site: Site, leader: Coordinator) -> None:
     epoch = await site.epoch()
 
     async def gave_up() -> int:
@@ -145,7 +151,7 @@ async def _hears_events(site: Site) -> None:
         await eventually(heard, "an event from Redis", 30)
 
 
-ALL: tuple[Disturbance, ...] = (
+EACH: tuple[Disturbance, ...] = (
     kill_the_leader,
     kill_the_standby,
     hang_the_leader,
@@ -153,9 +159,8 @@ ALL: tuple[Disturbance, ...] = (
     end_listener_session,
     end_pool_sessions,
     restart_postgres_fast,
-    restart_postgres_immediate,
     kill_postgres,
     restart_redis,
-    kill_redis,
     flush_redis,
 )
+ALL = (*EACH, restart_postgres_immediate, kill_redis)

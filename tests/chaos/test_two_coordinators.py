@@ -64,6 +64,7 @@ class Stage:
 
     async def check_succession(self) -> None:
         """One leads, the other stands by: it takes over as soon as the first is killed."""
+        await self.site.stands_by()
         leader, standby = await self.site.leader(), await self.site.standby()
         leader.send(signal.SIGKILL)
         assert await self.site.another_leader(leader, 20) is standby
@@ -82,7 +83,7 @@ async def stage(the_stage: Stage) -> AsyncIterator[Stage]:
         yield the_stage
 
 
-@pytest.mark.parametrize("disturb", disturbances.ALL, ids=lambda disturb: disturb.__name__)
+@pytest.mark.parametrize("disturb", disturbances.EACH, ids=lambda disturb: disturb.__name__)
 async def test_a_disturbance_changes_nothing_that_matters(stage: Stage, disturb: Disturbance) -> None:
     async with stage.scene():
         await busy(stage.site)
@@ -105,6 +106,7 @@ async def test_all_disturbances_in_one_history(stage: Stage) -> None:
 async def test_a_wish_that_no_listener_heard_is_acted_on_when_it_listens_again(stage: Stage) -> None:
     """The periodic pass comes once an hour here: only a resync can have found it."""
     site = stage.site
+    await site.stands_by()
     leader = await site.leader()
     epoch = await site.epoch()
     async with site.no_new_sessions(leader):
