@@ -1,0 +1,127 @@
+"""What must be there before anything starts: images that can be read, a PostgreSQL, a Redis."""
+
+import asyncio
+from typing import Final
+
+import asyncpg
+from redis.asyncio import Redis
+from redis.exceptions import AuthenticationError, RedisError, ResponseError
+from sqlalchemy.engine import make_url
+
+from codehub.cli.errors import CommandError
+from codehub.domain.images import BUILT_IN, Image, ImagesError, parse_images
+from codehub.settings import Settings
+from codehub.store import migrate, workspace_reads
+from codehub.store.engine import asyncpg_dsn, create_engine
+
+PATIENCE: Final = 10.0
+OLDEST_REDIS: Final = (6, 2)
+
+
+class UnmetError(CommandError):
+    """Something that CodeHub needs is not as it must be."""
+
+    def __init__(self, words: str, advice: str) -> None:
+        super().__init__(f"{words}: {advice}")
+        self.words = words
+        self.advice = advice
+
+
+async def require(settings: Settings) -> None:
+    """Everything that a part needs, or UnmetError (or SchemaError) with what is wrong and what to do."""
+    offered_images(settings)
+    await reach_database(settings.database_url)
+    await require_schema(settings.database_url)
+    await reach_redis(settings.redis_url)
+
+
+def offered_images(settings: Settings) -> dict[str, Image]:
+    """The images that the chosen runtime can start."""
+    source = "the built-in list" if settings.images_file is None else f"IMAGES_FILE {settings.images_file}"
+    text = settings.images_text
+    try:
+        known = BUILT_IN if text is None else parse_images(text)
+    except ImagesError as error:
+        raise UnmetError(f"{source}: {error}", "correct the file") from error
+    offered = {image.name: image for image in known if getattr(image, settings.runtime) is not None}
+    if not offered:
+        raise UnmetError(
+            f"{source} has no image that the {settings.runtime} runtime can start",
+            f"give one of them a `{settings.runtime}` key",
+        )
+    return offered
+
+
+async def reach_database(url: str) -> None:
+    """A PostgreSQL that lets us in."""
+    place, advice = _database_place(url), "is a PostgreSQL running there, and is DATABASE_URL right?"
+    try:
+        async with asyncio.timeout(PATIENCE):
+            connection = await asyncpg.connect(asyncpg_dsn(url))
+            await connection.close()
+    except asyncpg.PostgresError as error:
+        words = f"the database at {place} lets nobody in ({_one_line(error)})"
+        raise UnmetError(words, "correct DATABASE_URL, or the server") from error
+    except (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
+        raise UnmetError(f"the database at {place} does not answer ({_one_line(error)})", advice) from error
+
+
+async def require_schema(url: str) -> None:
+    engine = create_engine(url)
+    try:
+        await migrate.check(engine)
+    finally:
+        await engine.dispose()
+
+
+async def reach_redis(url: str) -> str:
+    """A Redis that lets us in; its version."""
+    client = Redis.from_url(url)
+    try:
+        async with asyncio.timeout(PATIENCE):
+            version = str((await client.info("server"))["redis_version"])
+    except (AuthenticationError, ResponseError) as error:
+        words = f"Redis at {_redis_place(url)} lets nobody in ({_one_line(error)})"
+        raise UnmetError(words, "correct REDIS_URL, or the server") from error
+    except (OSError, RedisError) as error:
+        words = f"Redis at {_redis_place(url)} does not answer ({_one_line(error)})"
+        raise UnmetError(words, "is a Redis running there, and is REDIS_URL right?") from error
+    finally:
+        await client.aclose()
+    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_REDIS:
+        raise UnmetError(f"Redis at {_redis_place(url)} is too old ({version})", "install Redis 6.2 or later")
+    return version
+
+
+async def missing_images(settings: Settings) -> list[str]:
+    """A sentence for each image that workspaces were made from and that is no longer offered."""
+    offered = offered_images(settings)
+    engine = create_engine(settings.database_url)
+    try:
+        async with engine.connect() as conn:
+            used = await workspace_reads.image_refs(conn)
+    finally:
+        await engine.dispose()
+    return [
+        f"{count} workspace{'s' if count > 1 else ''} of the image {name!r} cannot start, because it is no "
+        "longer offered: put it back into IMAGES_FILE"
+        for name, count in sorted(used.items())
+        if name not in offered
+    ]
+
+
+def _database_place(url: str) -> str:
+    """Without the password that a URL may hold."""
+    parsed = make_url(url)
+    host = parsed.host or parsed.query.get("host") or "the default socket"
+    return f"{host}:{parsed.port}" if parsed.port else str(host)
+
+
+def _redis_place(url: str) -> str:
+    return url.rpartition("@")[2] if "@" in url else url.partition("://")[2]
+
+
+def _one_line(error: BaseException) -> str:
+    if isinstance(error, TimeoutError) and not str(error):
+        return f"no answer within {PATIENCE:.0f} s"
+    return " ".join(str(error).split()) or type(error).__name__
