@@ -80,17 +80,22 @@ async def reach_redis(url: str) -> str:
     try:
         async with asyncio.timeout(PATIENCE):
             version = str((await client.info("server"))["redis_version"])
-    except (AuthenticationError, ResponseError) as error:
-        words = f"Redis at {_redis_place(url)} lets nobody in ({_one_line(error)})"
-        raise UnmetError(words, "correct REDIS_URL, or the server") from error
     except (OSError, RedisError) as error:
-        words = f"Redis at {_redis_place(url)} does not answer ({_one_line(error)})"
-        raise UnmetError(words, "is a Redis running there, and is REDIS_URL right?") from error
+        raise _redis_unmet(url, error) from error
     finally:
         await client.aclose()
     if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_REDIS:
         raise UnmetError(f"Redis at {_redis_place(url)} is too old ({version})", "install Redis 6.2 or later")
     return version
+
+
+def _redis_unmet(url: str, error: Exception) -> UnmetError:
+    """A refusal may come wrapped in a failure to connect."""
+    if isinstance(error.__cause__ or error, AuthenticationError | ResponseError):
+        words = f"Redis at {_redis_place(url)} lets nobody in ({_one_line(error)})"
+        return UnmetError(words, "correct REDIS_URL, or the server")
+    words = f"Redis at {_redis_place(url)} does not answer ({_one_line(error)})"
+    return UnmetError(words, "is a Redis running there, and is REDIS_URL right?")
 
 
 async def missing_images(settings: Settings) -> list[str]:

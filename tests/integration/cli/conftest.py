@@ -1,0 +1,110 @@
+"""Servers that are not what they should be, and `codehub` as a process of its own."""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.services import free_port, kill_processes_of, short_temp_dir, wait_for
+
+PATIENCE = 120.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    code: int
+    stdout: str
+    stderr: str
+    seconds: float
+
+
+class Impostor:
+    """A TCP server that answers everybody with the same bytes, or with silence."""
+
+    def __init__(self, answer: bytes = b"") -> None:
+        self._answer = answer
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._guests: list[socket.socket] = []
+        self.port: int = self._listener.getsockname()[1]
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):  # the listener was closed
+            while True:
+                guest, _ = self._listener.accept()
+                self._guests.append(guest)
+                if self._answer:
+                    with contextlib.suppress(OSError):
+                        guest.sendall(self._answer)
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join()
+        for guest in self._guests:
+            guest.close()
+
+
+class Program:
+    """`codehub ...` in a data directory of its own, which goes with it."""
+
+    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+        self.data_dir = short_temp_dir()
+        self.log = self.data_dir / "stderr"
+        inherited = {
+            name: value for name, value in os.environ.items() if name not in ("DATABASE_URL", "REDIS_URL")
+        }
+        own = {"CODEHUB_DATA_DIR": str(self.data_dir / "data"), "PORT": str(free_port())}
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "codehub", *arguments],
+                env=inherited | own | dict(environment), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                stderr=log, text=True, start_new_session=True,
+            )  # fmt: skip
+
+    def words(self) -> str:
+        return self.log.read_text()
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(30)
+        wait_for(lambda: not kill_processes_of(self.data_dir), "every process of the program to end", 30)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        self.process.wait()
+        shutil.rmtree(self.data_dir)
+
+
+@contextmanager
+def program(*arguments: str, **environment: str) -> Iterator[Program]:
+    running = Program(arguments, environment)
+    try:
+        yield running
+    finally:
+        running.close()
+
+
+def outcome(arguments: Sequence[str], environment: Mapping[str, str]) -> Outcome:
+    """How a command that should end by itself ended."""
+    began = time.monotonic()
+    with program(*arguments, **environment) as running:
+        stdout, _ = running.process.communicate(timeout=PATIENCE)
+        return Outcome(running.process.returncode, stdout, running.words(), time.monotonic() - began)
+
+
+def images_file(directory: Path, name: str, text: str) -> str:
+    path = directory / f"{name}.toml"
+    path.write_text(text)
+    return str(path)

@@ -1,0 +1,184 @@
+"""Whatever is wrong at the start is one line that says what to do, and a non-zero exit."""
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import asyncpg
+import pytest
+
+from codehub.store.engine import asyncpg_dsn
+from tests.integration.cli.conftest import Impostor, Outcome, images_file, outcome
+from tests.services import Services, free_port, run
+
+AT_ONCE = 3
+SLOWEST = 60.0  # a silent server is given up after ten seconds; the rest is a busy machine's
+UP: Final = ("up", "--runtime", "process")
+API: Final = ("serve", "api")
+GATEWAY: Final = ("serve", "gateway")
+COORDINATOR: Final = ("serve", "coordinator")
+
+IMAGE = '[[image]]\nname = "one"\nprocess = ["true"]\n'
+IMAGES = {
+    "unknown key": f'{IMAGE}colour = "red"\n',
+    "wrong type": '[[image]]\nname = "one"\nprocess = "true"\n',
+    "duplicate": IMAGE * 2,
+    "not TOML": "image: one\n",
+    "docker only": '[[image]]\nname = "one"\ndocker = "one:1"\n',
+}
+START_IT = "is a PostgreSQL running there, and is DATABASE_URL right?"
+START_REDIS = "is a Redis running there, and is REDIS_URL right?"
+
+
+@dataclass(frozen=True)
+class Case:
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    """Names of `World` instead of values where the value is only known later."""
+    words: str
+    advice: str
+
+
+CASES = {
+    "a number out of range, up": Case(UP, {"PORT": "70000"}, "PORT: must be less than", "65535"),
+    "a number out of range, api": Case(
+        API, {"LIMITS_MAX_RUNNING_PER_USER": "-1"}, "LIMITS_MAX_RUNNING_PER_USER: must be greater", "0"
+    ),
+    "settings at odds": Case(
+        COORDINATOR, {"TTL_STANDBY_SECONDS": "1"}, "TTL_STANDBY_SECONDS is 1", "raise it"
+    ),
+    "an unknown word": Case(GATEWAY, {"LOG_LEVEL": "loud"}, "LOG_LEVEL: must be 'debug'", "'info'"),
+    "no services": Case(COORDINATOR, {"DATABASE_URL": ""}, "DATABASE_URL must be set", "codehub up"),
+    "not a database's URL": Case(API, {"DATABASE_URL": "here"}, "DATABASE_URL: must be", "postgresql://"),
+    "an image with an unknown key": Case(
+        UP, {"IMAGES_FILE": "unknown key"}, "'colour' is unknown", "correct"
+    ),
+    "an image with a wrong type": Case(
+        COORDINATOR, {"IMAGES_FILE": "wrong type"}, "key 'process' must be a list", "correct the file"
+    ),
+    "an image twice": Case(GATEWAY, {"IMAGES_FILE": "duplicate"}, "another image has this name", "correct"),
+    "images that are no TOML": Case(API, {"IMAGES_FILE": "not TOML"}, "is not TOML", "correct the file"),
+    "no images file": Case(UP, {"IMAGES_FILE": "/nowhere"}, "IMAGES_FILE /nowhere cannot be read", "correct"),
+    "no image for this runtime": Case(
+        API, {"IMAGES_FILE": "docker only"}, "no image that the process runtime can start", "`process` key"
+    ),
+    "a newer database, up": Case(UP, {"DATABASE_URL": "newer"}, "newer CodeHub (schema 9999", "install that"),
+    "a newer database, api": Case(
+        API, {"DATABASE_URL": "newer"}, "newer CodeHub (schema 9999", "install that"
+    ),
+    "a database without a schema": Case(
+        COORDINATOR, {"DATABASE_URL": "empty"}, "the database is empty", "codehub migrate"
+    ),
+    "no PostgreSQL there": Case(UP, {"DATABASE_URL": "refused"}, "does not answer ([Errno 111]", START_IT),
+    "PostgreSQL's host is unknown": Case(
+        API,
+        {"DATABASE_URL": "postgresql://u:s3cret@nowhere.invalid/d"},
+        "at nowhere.invalid does not",
+        START_IT,
+    ),
+    "a wrong password for PostgreSQL": Case(
+        GATEWAY, {"DATABASE_URL": "wrong password"}, "password authentication failed", "correct DATABASE_URL"
+    ),
+    "no such database": Case(
+        COORDINATOR, {"DATABASE_URL": "no such database"}, "does not exist", "correct DATABASE_URL"
+    ),
+    "something else in PostgreSQL's place": Case(
+        COORDINATOR, {"DATABASE_URL": "babbling"}, "does not answer", START_IT
+    ),
+    "a silent PostgreSQL": Case(COORDINATOR, {"DATABASE_URL": "silent"}, "no answer within 10 s", START_IT),
+    "no Redis there, up": Case(UP, {"REDIS_URL": "redis refused"}, "does not answer (Error 111", START_REDIS),
+    "no Redis there": Case(
+        COORDINATOR, {"REDIS_URL": "redis refused"}, "does not answer (Error 111", START_REDIS
+    ),
+    "Redis' host is unknown": Case(
+        GATEWAY, {"REDIS_URL": "redis://u:s3cret@nowhere.invalid/0"}, "at nowhere.invalid/0 does", START_REDIS
+    ),
+    "a wrong password for Redis": Case(
+        API, {"REDIS_URL": "redis wrong password"}, "invalid username-password pair", "correct REDIS_URL"
+    ),
+    "something else in Redis' place": Case(
+        COORDINATOR, {"REDIS_URL": "redis babbling"}, "Protocol Error", START_REDIS
+    ),
+    "a silent Redis": Case(COORDINATOR, {"REDIS_URL": "redis silent"}, "does not answer", START_REDIS),
+}
+
+
+@pytest.fixture(scope="module")
+def values(services: Services, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
+    """What the names in the cases stand for."""
+    good, empty, newer = (
+        run(made)
+        for made in (services.migrated_database(), services.empty_database(), services.migrated_database())
+    )
+    run(_make_newer(newer))
+    babbling, silent = Impostor(b"HTTP/1.1 400 Bad Request\r\n\r\n"), Impostor()
+    password = good.split(":")[2].split("@")[0]
+    yield {
+        "good": good,
+        "empty": empty,
+        "newer": newer,
+        "refused": f"postgresql://u:s3cret@127.0.0.1:{free_port()}/d",
+        "wrong password": good.replace(password, "s3cret"),
+        "no such database": good.replace("/codehub_", "/nowhere_"),
+        "babbling": f"postgresql://u:s3cret@127.0.0.1:{babbling.port}/d",
+        "silent": f"postgresql://u:s3cret@127.0.0.1:{silent.port}/d",
+        "redis": services.redis.url,
+        "redis refused": f"redis://u:s3cret@127.0.0.1:{free_port()}/0",
+        "redis wrong password": services.redis.url.replace("unix://", "unix://u:s3cret@"),
+        "redis babbling": f"redis://u:s3cret@127.0.0.1:{babbling.port}/0",
+        "redis silent": f"redis://u:s3cret@127.0.0.1:{silent.port}/0",
+        **_images(tmp_path_factory.mktemp("images")),
+    }
+    babbling.close()
+    silent.close()
+    for url in (good, empty, newer):
+        run(services.drop_database(url))
+
+
+async def _make_newer(url: str) -> None:
+    connection = await asyncpg.connect(asyncpg_dsn(url))
+    await connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    await connection.close()
+
+
+def _images(directory: Path) -> dict[str, str]:
+    return {name: images_file(directory, name.replace(" ", "-"), text) for name, text in IMAGES.items()}
+
+
+@pytest.fixture(scope="module")
+def outcomes(
+    values: Mapping[str, str], request: pytest.FixtureRequest
+) -> Iterator[Mapping[str, "Future[Outcome]"]]:
+    """The chosen cases, a few at a time: each spends its time with starting Python."""
+    chosen = {item.callspec.params["name"] for item in request.session.items if _is_case(item)}
+    pool = ThreadPoolExecutor(AT_ONCE)
+    yield {name: pool.submit(_start, CASES[name], values) for name in CASES if name in chosen}
+    pool.shutdown(cancel_futures=True)
+
+
+def _is_case(item: pytest.Item) -> bool:
+    return item.path == Path(__file__) and hasattr(item, "callspec")
+
+
+def _start(case: Case, values: Mapping[str, str]) -> Outcome:
+    services = {"DATABASE_URL": values["good"], "REDIS_URL": values["redis"]}
+    given = {name: values.get(value, value) for name, value in case.environment.items()}
+    return outcome(case.command, services | given)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_start_that_cannot_be_ends_with_one_clear_line(
+    outcomes: Mapping[str, "Future[Outcome]"], name: str
+) -> None:
+    case, ended = CASES[name], outcomes[name].result()
+    assert ended.code == 1, ended.stderr
+    assert ended.seconds < SLOWEST
+    *before, line = ended.stderr.splitlines()
+    assert set(before) <= {"Preparing the database"}, ended.stderr
+    assert line.startswith("codehub: ")
+    assert case.words in line
+    assert case.advice in line
+    assert "s3cret" not in line
+    assert ended.stdout == ""

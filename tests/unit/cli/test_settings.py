@@ -1,0 +1,103 @@
+"""Settings out of range are refused, each by its name; generated from the settings themselves."""
+
+import math
+from collections.abc import Iterator
+
+import annotated_types
+import pytest
+
+from codehub import settings
+from codehub.settings import SettingsError
+
+STEP = 1
+
+
+def numeric_settings() -> list[str]:
+    fields = settings.Settings.model_fields
+    return [name for name, field in fields.items() if field.annotation in (int, float)]
+
+
+def beyond(name: str) -> Iterator[float]:
+    """A value just outside of each bound."""
+    for bound in settings.Settings.model_fields[name].metadata:
+        match bound:
+            case annotated_types.Ge(ge=least):
+                yield least - STEP
+            case annotated_types.Gt(gt=least):
+                yield least
+            case annotated_types.Le(le=most):
+                yield most + STEP
+            case annotated_types.Lt(lt=most):
+                yield most
+
+
+def refused(monkeypatch: pytest.MonkeyPatch, name: str, value: object) -> str:
+    monkeypatch.setenv(name.upper(), str(value))
+    with pytest.raises(SettingsError) as refusal:
+        settings.load()
+    return str(refusal.value)
+
+
+@pytest.mark.parametrize("name", numeric_settings())
+def test_a_number_out_of_range_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    values = list(beyond(name))
+    assert len(values) == 2, "every number has a lower and an upper bound"
+    for value in values:
+        assert refused(monkeypatch, name, value).startswith(f"{name.upper()}: must be ")
+
+
+@pytest.mark.parametrize("name", numeric_settings())
+@pytest.mark.parametrize("value", ["soon", "", math.nan, math.inf, "1e999"])
+def test_what_is_no_number_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: object
+) -> None:
+    words = refused(monkeypatch, name, value)
+    assert words.startswith(f"{name.upper()}: must be ")
+    assert "\n" not in words
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("RUNTIME", "vmware"),
+        ("LOG_LEVEL", "loud"),
+        ("INSECURE_PROCESS_RUNTIME", "perhaps"),
+        ("PUBLIC_BASE_URL", "codehub.example.com"),
+        ("PUBLIC_BASE_URL", "https://codehub.example.com/path"),
+        ("APPS_DOMAIN", "*.example.com"),
+        ("DATABASE_URL", "here"),
+        ("DATABASE_URL", "mysql://user:s3cret@host/database"),
+        ("DATABASE_URL", "postgresql://user:s3cret@host:port/database"),
+        ("REDIS_URL", "http://user:s3cret@host"),
+        ("REDIS_URL", "redis://user:s3cret@host:port"),
+        ("ARCHIVE_URL", "ftp://host/directory"),
+    ],
+)
+def test_a_wrong_word_is_refused_by_name_without_repeating_a_password(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    words = refused(monkeypatch, name, value)
+    assert words.startswith(f"{name}: must be ")
+    assert "s3cret" not in words
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("DATABASE_URL", "postgresql://user:p%40ss#/w@/database?host=/run/pg"),
+        ("DATABASE_URL", "postgres://[::1]:5432/database"),
+        ("REDIS_URL", "unix:///run/redis.sock"),
+        ("REDIS_URL", "rediss://:secret@host:6380/1"),
+        ("ARCHIVE_URL", "file:///archives"),
+        ("ARCHIVE_URL", "s3://bucket/prefix"),
+    ],
+)
+def test_every_form_of_address_is_taken(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(name, value)
+    assert getattr(settings.load(), name.lower()) == value
+
+
+def test_every_wrong_setting_has_a_line_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUNTIME", "vmware")
+    lines = refused(monkeypatch, "PORT", 0).splitlines()
+    assert sorted(line.split(":")[0] for line in lines) == ["PORT", "RUNTIME"]
