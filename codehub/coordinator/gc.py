@@ -81,10 +81,13 @@ class GcRunner:
         cleared = clearing(listing.leftovers, holders, seen, self._rules, now)
         living = {name for name, holder in holders.items() if holder.purged_at is None}
         strays = {name: seen.get(CONTAINER + name, now) for name in listing.containers if name not in living}
-        first_seen = {CONTAINER + name: at for name, at in strays.items()}
-        await self._records.remember({**found.first_seen, **cleared.first_seen, **first_seen})
         due = [name for name, at in strays.items() if now - at >= self._rules.orphan_grace]
-        return Selection(found, due, cleared)
+        selection = Selection(found, due, cleared)
+        first_seen = {CONTAINER + name: at for name, at in strays.items()}
+        orphans = {**found.first_seen, **cleared.first_seen, **first_seen}
+        # What is doubted is not counted: after an alarm every grace begins anew.
+        await self._records.remember({} if selection.alarms else orphans)
+        return selection
 
     async def _remove(self, found: Sweep, now: datetime) -> int:
         freed = 0

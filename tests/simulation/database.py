@@ -54,7 +54,8 @@ class Database:
     reality: Reality
     rows: dict[str, Workspace] = field(default_factory=dict)
     archives: dict[str, Archive] = field(default_factory=dict)
-    orphans: dict[str, datetime] = field(default_factory=dict)
+    first_seen: dict[bool, dict[str, datetime]] = field(default_factory=lambda: {False: {}, True: {}})
+    """The orphans in mind: in this database, and in the empty one that may stand in its place."""
     leadership: Leadership = field(default_factory=Leadership)
     listeners: list[Callable[[str], None]] = field(default_factory=list)
     claimed: set[str] = field(default_factory=set)

@@ -182,11 +182,12 @@ class SimRecords:
         return await self._read(self._db.holders)
 
     async def first_seen(self) -> dict[str, datetime]:
-        return await self._read(lambda: dict(self._db.orphans))
+        return await self._read(lambda: dict(self._db.first_seen[self._db.blank]))
 
     async def remember(self, seen: Mapping[str, datetime]) -> None:
         def write() -> None:
-            self._db.orphans = {**seen, **{key: at for key, at in self._db.orphans.items() if key in seen}}
+            known = self._db.first_seen[self._db.blank]
+            self._db.first_seen[self._db.blank] = {key: known.get(key, at) for key, at in seen.items()}
 
         await self._write(write)
 

@@ -143,7 +143,8 @@ class Jobs:
         self.reality.put(key, content)
         await self._step(job)
         await self._reach_store(job)
-        if key not in self.reality.store:
+        there = self.reality.store.get(key)
+        if there is None or there.content != content:
             raise StoreTrouble("the archive reads back differently")
         self.reality.commit(key)
         self.reality.changed(job.spec.workspace_id)

@@ -1,4 +1,4 @@
-"""The model check can fail: each planted bug breaks the contract that it should, and nothing is broken without it."""
+"""The model check can fail: each planted bug breaks the contract that it should, and nothing does without."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -14,9 +14,9 @@ from codehub.domain.effects import DeleteVolume
 from codehub.domain.observation import ArchiveFact, VolumeFact
 from codehub.domain.states import DesiredState, Operation
 from tests.simulation.model import controller, runners, storage
-from tests.simulation.model.engine import explore
 from tests.simulation.model.parts import Arc, Disk, Generation, Leader, Op, Record, Row, Store, Stored
 from tests.simulation.model.scenarios import ARCHIVED, RUNNING, STANDBY, Scenario, beginning, model
+from tests.simulation.model.search import explore
 from tests.simulation.model.settling import settles
 
 Patch = tuple[ModuleType, str, Any]

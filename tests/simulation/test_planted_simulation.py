@@ -1,0 +1,284 @@
+"""The histories can fail: each bug that is planted here is found by them."""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import pytest
+import structlog
+
+from codehub.coordinator.actor import Actor
+from codehub.coordinator.observer import Observer
+from codehub.coordinator.ttl import TtlRunner
+from codehub.domain import gc, leftovers, next_effect, observe, plan, steps
+from codehub.domain.attempt import by_job, current_deletion_job_id
+from codehub.domain.conditions import Condition, changed
+from codehub.domain.decision import Context, Decision
+from codehub.domain.effects import DeleteVolume, Effect
+from codehub.domain.observation import ArchiveFact, ContainerFact, JobState, Observation, Unknown, Unlooked
+from codehub.domain.states import ConditionName, Operation
+from codehub.domain.ttl import TtlDefaults
+from codehub.domain.workspace import Workspace
+from codehub.storage.errors import StorageProblem
+from codehub.storage.jobspec import RestoreJob
+from tests.simulation import history as histories
+from tests.simulation.history import History, run
+from tests.simulation.house import SimHouse, SimRecords
+from tests.simulation.jobs import Job, Jobs
+from tests.simulation.reality import Disk, Home, Violation
+
+SEEDS = range(10_000, 10_060)
+
+
+@pytest.fixture(autouse=True)
+def silence() -> Iterator[None]:
+    before = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    yield
+    structlog.configure(**before)
+
+
+class HalfHomes(History):
+    """Homes without a marker turn up everywhere."""
+
+    def _disturb(self) -> None:
+        self._leave_half_a_home()
+
+
+class Hanging(History):
+    """Containers hang, and what runs in them writes on."""
+
+    def _disturb(self) -> None:
+        self._hang_container()
+
+    def _use(self) -> None:
+        names = list(self.reality.containers)
+        if names and self.chance.random() < 0.7:
+            self._type(self.chance.choice(names))
+        else:
+            super()._use()
+
+
+class Fickle(History):
+    """People change their mind every moment."""
+
+    def _disturb(self) -> None:
+        for _ in range(20):
+            self._use()
+
+
+def find(expected: str, history: type[History] = History) -> None:
+    """Live through histories until one breaks a contract, in these words."""
+    for seed in SEEDS:
+        try:
+            run(seed, history)
+        except Violation as violation:
+            assert any(words in str(violation) for words in expected.split("|")), violation
+            return
+    pytest.fail(f"no history of {len(SEEDS)} finds it")
+
+
+def test_planted_a_volume_deleted_before_archive_key_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = next_effect._commit_or
+
+    def careless(workspace: Workspace, look: Observation, effect: Effect, context: Context) -> Decision:
+        seen = next_effect.archive_seen(workspace, look) and workspace.home_ctx is not None
+        if not seen or (look.job is not None and look.job.state is JobState.RUNNING):
+            return original(workspace, look, effect, context)
+        assert workspace.home_ctx is not None
+        deletion = DeleteVolume(current_deletion_job_id(workspace), workspace.home_ctx)
+        return by_job(workspace, look.deletion, look.job_is_ours, deletion, context)
+
+    monkeypatch.setattr(next_effect, "_commit_or", careless)
+    find("the home is deleted before its archive is safe and committed")
+
+
+def test_planted_a_restore_taken_as_done_because_a_volume_exists(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = steps.is_done
+
+    def hasty(workspace: Workspace, look: Observation) -> bool:
+        if workspace.operation is Operation.RESTORING:
+            return look.volume is not None and not isinstance(look.volume, Unknown)
+        return original(workspace, look)
+
+    def there(workspace: Workspace, look: Observation, now: datetime) -> Condition:
+        exists = look.volume is not None and not isinstance(look.volume, Unknown)
+        return changed(workspace.conditions, ConditionName.VOLUME_READY, exists, "Exists", "", now)
+
+    monkeypatch.setattr(steps, "is_done", hasty)
+    monkeypatch.setattr(observe, "_volume", there)
+    find("shows|although nobody has taken anything", HalfHomes)
+
+
+def test_planted_archiving_satisfied_by_an_older_archive(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def look(self: Observer, workspace: Workspace) -> ArchiveFact | Unknown | Unlooked | None:
+        key = workspace.archive_key
+        if key is None or not workspace.operation.makes_archive:
+            return await original(self, workspace)
+        return await self._providers.archives.find(workspace.id, key.split("/")[1])
+
+    original = Observer._archive
+    monkeypatch.setattr(Observer, "_archive", look)
+    for module in (next_effect, steps, observe):
+        monkeypatch.setattr(module, "archive_committed", lambda workspace: workspace.archive_key is not None)
+    for module in (next_effect, steps):
+        monkeypatch.setattr(module, "archive_seen", lambda _, look: isinstance(look.archive, ArchiveFact))
+    find("the home is deleted before its archive is safe and committed")
+
+
+def test_planted_error_forgotten_on_the_next_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = plan._at_rest
+
+    def forgetful(workspace: Workspace, look: Observation, context: Context) -> Decision:
+        return original(plan.forgiven(workspace), look, context)
+
+    monkeypatch.setattr(plan, "_at_rest", forgetful)
+    find("is forgotten although nobody recovered it")
+
+
+def test_planted_gc_without_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gc, "_grace", lambda *_: timedelta(0))
+    find("is removed before its grace is over")
+
+
+class EmptyDatabase(History):
+    """For most of the time, an empty database stands in place of the real one."""
+
+    async def _troubles(self) -> None:
+        await super()._troubles()
+        self.database.blank = True
+        await asyncio.sleep(1200)
+        self._check_members()
+        self.database.blank = False
+
+
+def test_an_empty_database_costs_nothing() -> None:
+    run(SEEDS[0], EmptyDatabase)
+
+
+def test_planted_gc_on_an_empty_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (gc, leftovers):
+        monkeypatch.setattr(module, "mass_alarm", lambda *_, **__: None)
+    find("is removed before its grace is over|no complete copy|is deleted before", EmptyDatabase)
+
+
+def planted(records: type[SimRecords], history: type[History] = History) -> type[History]:
+    house = type("PlantedHouse", (SimHouse,), {"records": records})
+    return type("PlantedHistory", (history,), {"house": house})
+
+
+def test_planted_a_ttl_overwriting_a_newer_wish() -> None:
+    class Rash(SimRecords):
+        async def expirable(self, defaults: TtlDefaults, now: datetime) -> list[Workspace]:
+            due = await super().expirable(defaults, now)
+            await asyncio.sleep(15)
+            return due
+
+        def _expire(self, seen: Workspace, expiry: object) -> bool:
+            self._db.expire(seen, expiry)  # type: ignore[arg-type]
+            return True
+
+    find("a TTL overwrites a newer wish", planted(Rash, Fickle))
+
+
+def test_planted_a_claim_without_compare_and_swap() -> None:
+    class Blind(SimRecords):
+        def compare(self, before: Workspace) -> None:
+            return
+
+    find("is claimed although|takes the place of another|a TTL overwrites", planted(Blind, Fickle))
+
+
+def test_planted_a_write_without_the_epoch() -> None:
+    class Unfenced(SimRecords):
+        def check_epoch(self) -> None:
+            return
+
+    find("writes in epoch", planted(Unfenced))
+
+
+def test_planted_activity_removed_from_redis_before_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = TtlRunner._carry_activity
+
+    async def hasty(self: TtlRunner) -> datetime:
+        await self._activity.remove(await self._activity.read())
+        return await original(self)
+
+    monkeypatch.setattr(TtlRunner, "_carry_activity", hasty)
+    find("activity is forgotten before it was committed")
+
+
+def test_planted_a_delete_that_skips_the_archive(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = next_effect._archive
+
+    def skip(workspace: Workspace, look: Observation, context: Context) -> Decision:
+        if workspace.deleted_at is None or workspace.home_ctx is None:
+            return original(workspace, look, context)
+        deletion = DeleteVolume(current_deletion_job_id(workspace), workspace.home_ctx)
+        return by_job(workspace, look.deletion, look.job_is_ours, deletion, context)
+
+    monkeypatch.setattr(next_effect, "_archive", skip)
+    find("the home is deleted before its archive is safe and committed|DataLost although nobody")
+
+
+def test_planted_an_unobservable_store_read_as_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def look(self: Observer, workspace: Workspace) -> ArchiveFact | Unknown | Unlooked | None:
+        seen = await original(self, workspace)
+        return None if isinstance(seen, Unknown) else seen
+
+    original = Observer._archive
+    monkeypatch.setattr(Observer, "_archive", look)
+    find("DataLost although nobody has taken anything")
+
+
+def test_planted_an_archive_op_id_reused_after_a_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = plan._claim
+
+    def thrifty(workspace: Workspace, operation: Operation, context: Context) -> Decision:
+        kept = workspace.archive_op_id or context.archive_op_id
+        return original(workspace, operation, replace(context, archive_op_id=kept))
+
+    monkeypatch.setattr(plan, "_claim", thrifty)
+    find("is used again")
+
+
+class LateJobs(Jobs):
+    """Jobs without a lock, which nobody waits for, and which do not look before they swap a home in."""
+
+    async def _lock(self, job: Job, disk: Disk) -> None:
+        return
+
+    def kill(self, job_id: str) -> None:
+        job = self.all.get(job_id)
+        if job is not None and job.state is JobState.RUNNING:
+            job.state = JobState.GONE
+
+    async def _restore(self, job: Job, disk: Disk, spec: RestoreJob) -> None:
+        item = self.reality.store.get(spec.archive_key)
+        if item is None:
+            raise StorageProblem
+        disk.beside[f".staging-{spec.op_id}"] = Home(item.content)
+        await self._step(job)
+        disk.home = None
+        generation = observe.Generation(spec.op_id, spec.archive_key)
+        await self._swap_in(job, disk, f".staging-{spec.op_id}", generation)
+
+
+def test_planted_a_late_job_swapping_in_an_old_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(histories, "Jobs", LateJobs)
+    find("no complete copy|shows|is deleted before|although nobody has taken anything|is written again")
+
+
+def test_planted_archiving_under_a_hung_container(monkeypatch: pytest.MonkeyPatch) -> None:
+    def exists(workspace: Workspace, look: Observation, now: datetime) -> Condition:
+        answers = isinstance(look.container, ContainerFact) and look.container.ready
+        return changed(workspace.conditions, ConditionName.CONTAINER_EXISTS, answers, "Answers", "", now)
+
+    async def trust(self: Actor, workspace: Workspace, of: object = None) -> None:
+        return
+
+    monkeypatch.setattr(observe, "_container_exists", exists)
+    monkeypatch.setattr(Actor, "_fence_out_containers", trust)
+    find("no complete copy|is deleted before|shows", Hanging)
