@@ -3,12 +3,16 @@
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 
+import pytest
+
 from tests.simulation.model.scenarios import SCENARIOS, Report, explored
 
 AT_LEAST = 1_000_000
 PROCESSES = 2
 
 
+# Alone on two cores it takes about two minutes; beside other work several times as long.
+@pytest.mark.timeout(900)
 def test_every_reachable_state_keeps_the_contracts() -> None:
     """Distinct states are counted without what is left to spend, and once for all scenarios together."""
     context = multiprocessing.get_context("spawn")

@@ -78,6 +78,8 @@ def the_row_makes_sense(row: Row) -> str | None:
         return "an operation has its op_id"
     if row.phase is Phase.ERROR and not none:
         return f"ERROR implies operation NONE: {row.operation}"
+    if none and row.volume.status and row.home is None:
+        return "a volume that is ready has its generation in the row: home_ctx is NULL"
     if row.errors >= 3 and row.error not in oracle.TERMINAL:
         return "error_count >= 3 ends in ERROR"
     return None
@@ -198,7 +200,7 @@ def _taken_home(row: Row, after: Row, truth: Truth, disk: Disk) -> str | None:
 
 
 def _may_delete(row: Row, look: Observation, decision: Decision) -> str | None:
-    """archive uploaded and verified -> archive_key committed -> volume deleted; container deleted -> volume deleted."""
+    """archive uploaded and verified -> archive_key committed -> volume deleted. Container -> volume."""
     if not isinstance(decision.effect, DeleteVolume):
         return None
     absent = isinstance(look.container, ContainerFact) and not look.container.exists
@@ -208,14 +210,10 @@ def _may_delete(row: Row, look: Observation, decision: Decision) -> str | None:
 
 
 def of_a_home_removed(row: Row, home: Generation | None) -> str | None:
-    """archive_key committed -> volume deleted.
-
-    The job of a stale leader may come when its operation has already ended in ERROR: that the bytes of what it removes are in the archive is
-    for `a_complete_copy_exists` to say.
-    """
-    if row.purged or row.archive_key is not None:
+    """A job removes a home while the operation that wants it removed is the one under way, and no other."""
+    if row.purged or (_removes(row) and row.home == home):
         return None
-    return f"archive_key is committed before a volume is deleted: a job removes {home} during {row.operation}"
+    return f"a forgotten job never touches a home: it removes {home} during {row.operation}"
 
 
 def owed_after(truth: Truth, row: Row, decision: Decision, after: Row, disk: Disk, store: Store) -> Truth:

@@ -1,17 +1,19 @@
-"""The controller, step by step: `coordinator/controller.py`, `coordinator/observer.py` and `store/control.py`.
+"""The controller, step by step: `coordinator/controller.py`, `coordinator/observer.py` and
+`store/control.py`.
 
-Loading the row and looking at the jobs are one step, since a row that changes later makes the save fail whenever it was loaded. The look at the
-archive and the save are one, since nothing that happens between them can tell them apart: it changes the row, and then the save fails, or
-it does not, and then it could as well have happened after the save.
+Loading the row and looking at the jobs are one step, since a row that changes later makes the save fail
+whenever it was loaded. The look at the archive and the save are one, since nothing that happens between them
+can tell them apart: it changes the row, and then the save fails, or it does not, and then it could as well
+have happened after the save.
 """
 
 from collections.abc import Iterator
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from codehub.domain import decision as deciding
 from codehub.domain import plan as planning
-from codehub.domain.decision import Context, Decision
+from codehub.domain.decision import Context, Decision, Event
 from codehub.domain.errors import Failure
 from codehub.domain.observation import Observation
 from codehub.domain.states import ErrorReason, Operation
@@ -48,7 +50,7 @@ Names = tuple[Op, Arc]
 
 
 def epoch_is_refused(me: str) -> bool:
-    """`store.leader.fence`: every transaction of a leader compares its epoch with the row of the leadership."""
+    """`store.leader.fence`: every transaction of a leader compares its epoch with that of the leadership."""
     return me == "stale"
 
 
@@ -60,7 +62,7 @@ def on_commit(name: str, value: Any, before: Row, after: Row) -> Any:
 
 
 def outdated(me: str, leader: Leader, before: Row) -> Leader | None:
-    """`control.save` compares the row with the one that was loaded: a decision on an old one comes to nothing."""
+    """`control.save` compares the row with the one that was loaded: a decision on an old one is void."""
     if leader.at in LOOKING:
         return rested(me, leader)
     return leader._replace(valid=False) if leader.act is not None else leader
@@ -132,11 +134,12 @@ def volume_fact(disk: Disk) -> tuple[Any] | None:
     return None if disk.home is None else (disk.marker,)
 
 
-@rule("row me store truth disk jobs", leaders=True, fresh=True, commits=True, progress=5, at="volume")
+@rule("row me other store truth disk jobs", leaders=True, fresh=True, commits=True, progress=5, at="volume")
 def decide(
     me: str,
     row: Row,
     leader: Leader,
+    other: Leader | None,
     store: Store,
     truth: Truth,
     disk: Disk,
@@ -149,7 +152,8 @@ def decide(
         return
     loaded = row if leader.row is None else leader.row
     for cost, archive in _archive_looks(loaded, store):
-        yield from _decide(me, row, loaded, leader, archive, cost, store, truth, disk, jobs, names)
+        world = World(row, loaded, lock_is_held(other, jobs), store, truth, disk, jobs)
+        yield from _decide(me, world, leader, archive, cost, names)
 
 
 def _archive_looks(row: Row, store: Store) -> Iterator[tuple[str | None, Arc | str | None]]:
@@ -190,40 +194,59 @@ def planned(
     return look, decision, from_decision(decision)
 
 
+class World(NamedTuple):
+    """What a decision is saved in."""
+
+    row: Row
+    loaded: Row
+    locked: bool
+    store: Store
+    truth: Truth
+    disk: Disk
+    jobs: tuple[Job, ...]
+
+
 def _decide(
-    me: str,
-    row: Row,
-    loaded: Row,
-    leader: Leader,
-    archive: Arc | str | None,
-    cost: str | None,
-    store: Store,
-    truth: Truth,
-    disk: Disk,
-    jobs: tuple[Job, ...],
-    names: Names,
+    me: str, world: World, leader: Leader, archive: Arc | str | None, cost: str | None, names: Names
 ) -> Iterator[Step]:
-    look, decision, after = planned(loaded, leader.look, archive, leader.silent, leader.seen, names)
+    row, disk = world.row, world.disk
+    look, decision, after = planned(world.loaded, leader.look, archive, leader.silent, leader.seen, names)
     after = _with_wishes_of(row, decision, after)
-    label = f"{me}: {decision.sentence}"
+    if breaks_off(world.loaded, decision):
+        if world.locked:
+            yield step(f"{me}: cannot end {row.operation}, the home is locked", cost, me=rested(me, leader))
+            return
+        disk = disk._replace(fence=max(disk.fence, leader.epoch))
     if decision.effect is None:
         following = rested(me, leader, seen=True)
     else:
         act = to_act(decision.effect)
         following = Leader(leader.epoch, "act", act=act, seen=True, silent=leader.silent)
-    broken = contracts.of_a_commit(me, row, look, decision, after, disk, store, truth, names)
+    broken = contracts.of_a_commit(me, row, look, decision, after, disk, world.store, world.truth, names)
     if broken is not None:
         broken = f"{broken}\n  row      {row}\n  look     {look}\n  decision {decision}\n  after    {after}"
     yield step(
-        label,
+        f"{me}: {decision.sentence}",
         cost,
         broken,
         row=after,
         me=following,
-        store=_recorded(store, decision, after),
-        truth=contracts.owed_after(truth, row, decision, after, disk, store),
-        jobs=_forgotten(jobs, row, after),
+        disk=disk,
+        store=_recorded(world.store, decision, after),
+        truth=contracts.owed_after(world.truth, row, decision, after, disk, world.store),
+        jobs=_forgotten(world.jobs, row, after),
     )
+
+
+def lock_is_held(other: Leader | None, jobs: tuple[Job, ...]) -> bool:
+    """A job holds the workspace's lock while it works, a leader while it starts a container."""
+    return (other is not None and other.at == "held") or any(job.has_lock for job in jobs)
+
+
+def breaks_off(row: Row, decision: Decision) -> bool:
+    """`controller._breaks_off`: before such an end is saved, the disk is fenced against earlier leaders."""
+    ends = row.operation is not Operation.NONE and decision.after.operation is Operation.NONE
+    return ends and row.operation.moves_home and decision.event is not Event.FINISHED
 
 
 def _with_wishes_of(row: Row, decision: Decision, after: Row) -> Row:
@@ -264,9 +287,11 @@ def forget(row: Row, jobs: tuple[Job, ...], lead: Leader, stale: Leader | None) 
         yield step("the report of a dead job is removed", jobs=kept)
 
 
-@rule("row me", leaders=True, commits=True, progress=4, at="failed")
-def save_failure(me: str, row: Row, leader: Leader) -> Iterator[Step]:
-    """An effect has failed: the failure is counted, unless the row has changed since the effect was decided."""
+@rule("row me other disk jobs", leaders=True, commits=True, progress=4, at="failed")
+def save_failure(
+    me: str, row: Row, leader: Leader, other: Leader | None, disk: Disk, jobs: tuple[Job, ...]
+) -> Iterator[Step]:
+    """An effect has failed: that is counted, unless the row has changed since the effect was decided."""
     assert leader.failure is not None
     if epoch_is_refused(me) or not leader.valid:
         yield step(f"{me}: may not save that its effect has failed", me=rested(me, leader))
@@ -275,8 +300,16 @@ def save_failure(me: str, row: Row, leader: Leader) -> Iterator[Step]:
     failure = Failure(leader.failure, "it failed")
     decision = deciding.settle(deciding.failed(workspace, failure, context_for((Op(16), Arc(16)))), NOW)
     after = from_decision(decision)
+    if breaks_off(row, decision):
+        if lock_is_held(other, jobs):
+            yield step(f"{me}: cannot end {row.operation}, the home is locked", me=rested(me, leader))
+            return
+        disk = disk._replace(fence=max(disk.fence, leader.epoch))
     broken = contracts.of_a_row_change(row, decision, after)
-    yield step(f"{me}: {decision.sentence}", None, broken, row=after, me=rested(me, leader))
+    kept = _forgotten(jobs, row, after)
+    yield step(
+        f"{me}: {decision.sentence}", None, broken, row=after, disk=disk, jobs=kept, me=rested(me, leader)
+    )
 
 
 def failed(me: str, leader: Leader, reason: ErrorReason) -> Leader:

@@ -1,21 +1,17 @@
-"""Effects as `coordinator/actor.py` carries them out, on the directory of `storage/volumes.py`, `layout.py` and `lock.py`."""
+"""Effects as `coordinator/actor.py` carries them out, on the disk of `storage/volumes.py` and `lock.py`."""
 
 from collections.abc import Iterator
 from typing import Any
 
 from codehub.domain.states import ErrorReason
 from tests.simulation.model import controller
-from tests.simulation.model.controller import failed, rested, volume_fact
+from tests.simulation.model.controller import failed, lock_is_held, rested, volume_fact
 from tests.simulation.model.engine import Step, rule, step
 from tests.simulation.model.parts import Act, Container, Disk, Generation, Job, Leader
 
 JOBS = ("archive", "empty", "restore", "delete")
-FENCES_OUT_CONTAINERS = ("archive", "delete")
-
-
-def lock_is_held(other: Leader | None, jobs: tuple[Job, ...]) -> bool:
-    """A job holds the workspace's lock while it works, a leader while it starts a container."""
-    return (other is not None and other.at == "held") or any(job.has_lock for job in jobs)
+FENCES_OUT_CONTAINERS = ("archive", "delete", "restore", "provision")
+NAMES_A_HOME = ("archive", "delete")
 
 
 def disk_refuses(epoch: int, disk: Disk) -> bool:
@@ -34,11 +30,12 @@ def act(
 ) -> Iterator[Step]:
     effect = leader.act
     assert effect is not None
+    if effect.kind.startswith("cancel"):
+        yield from _cancel(me, leader, effect, jobs)
+        return
     yield step(f"{me}: {effect.kind} fails", "fault", me=failed(me, leader, ErrorReason.ActionFailed))
     if effect.kind == "stop":
         yield from _stop(me, leader)
-    elif effect.kind.startswith("cancel"):
-        yield from _cancel(me, leader, effect, jobs)
     elif lock_is_held(other, jobs):
         yield step(f"{me}: {effect.kind} waits, the home is locked", me=rested(me, leader))
     elif disk_refuses(leader.epoch, disk):
@@ -57,14 +54,13 @@ def _cancel(me: str, leader: Leader, effect: Act, jobs: tuple[Job, ...]) -> Iter
     name = (effect.op, effect.attempt, "delete" if effect.kind == "cancel-delete" else "main")
     killed = tuple(job._replace(state="gone") if job.name == name and job.is_running else job for job in jobs)
     yield step(f"{me}: kills the job", jobs=killed, me=rested(me, leader))
+    yield step(f"{me}: the job does not die", "fault", me=rested(me, leader))
 
 
 def _under_lock(
     me: str, leader: Leader, effect: Act, disk: Disk, container: Container | None
 ) -> Iterator[Step]:
-    if effect.kind == "provision":
-        yield from _provision(me, leader, effect, disk)
-    elif effect.kind == "aside":
+    if effect.kind == "aside":
         yield from _set_aside(me, leader, effect, disk)
     elif effect.kind == "start":
         yield from _hold(me, leader, effect, disk)
@@ -72,6 +68,21 @@ def _under_lock(
         yield from _fence_out_containers(me, leader, effect, disk, container)
     else:
         yield step(f"{me}: {effect.kind}: the disk is fenced", disk=disk, me=leader._replace(at="fenced"))
+
+
+@rule("me other disk jobs", leaders=True, progress=4, at="fenced")
+def provision(
+    me: str, leader: Leader, other: Leader | None, disk: Disk, jobs: tuple[Job, ...]
+) -> Iterator[Step]:
+    """Under the lock, taken once more: no earlier leader can have started a container meanwhile."""
+    effect = leader.act
+    assert effect is not None
+    if effect.kind != "provision":
+        return
+    if lock_is_held(other, jobs) or disk_refuses(leader.epoch, disk):
+        yield step(f"{me}: provision waits, or is refused", me=rested(me, leader))
+        return
+    yield from _provision(me, leader, effect, disk._replace(fence=leader.epoch))
 
 
 def _provision(me: str, leader: Leader, effect: Act, disk: Disk) -> Iterator[Step]:
@@ -128,7 +139,7 @@ def _fence_out_containers(
         f"{me}: {effect.kind}: cannot look at the container", "unseen", disk=disk,
         me=failed(me, leader, ErrorReason.Unreachable),
     )  # fmt: skip
-    if not is_meant(disk, effect.home):
+    if effect.kind in NAMES_A_HOME and not is_meant(disk, effect.home):
         yield step(f"{me}: {effect.kind}: another home is there", disk=disk, me=rested(me, leader))
     elif controller.container_fact(container) is not None:
         yield step(f"{me}: {effect.kind}: a container is there", disk=disk, me=rested(me, leader))
@@ -146,9 +157,6 @@ def start(me: str, leader: Leader, disk: Disk, container: Container | None) -> I
         return
     effect = leader.act
     assert effect is not None and effect.op is not None
-    if me == "stale" and disk.marker != effect.home:
-        yield step("stale: the home was tampered with", me=None)
-        return
     if container is not None and container.state != "exited":
         yield step(f"{me}: the container runs already", me=rested(me, leader))
         return
@@ -163,6 +171,8 @@ def start(me: str, leader: Leader, disk: Disk, container: Container | None) -> I
 def start_job(me: str, leader: Leader, jobs: tuple[Job, ...]) -> Iterator[Step]:
     """`jobs.start`: not what runs or has ended; what was killed is started again."""
     assert leader.act is not None
+    if leader.act.kind not in JOBS:
+        return
     effect, starter = leader.act, 1 if me == "lead" else 2
     new = Job(effect.op, effect.attempt, effect.kind, effect.home, effect.arc, leader.epoch, starters=starter)
     found = next((job for job in jobs if job.name == new.name), None)

@@ -1,18 +1,16 @@
 """The exploration: breadth-first over all states, each rule computed once for each projection it depends on.
 
-A rule names the parts of a state that it reads; for equal parts it has equal outcomes, so that they are remembered. A rule may
-not look at anything else, and what an outcome costs is taken from the state's budget.
+A rule names the parts of a state that it reads; for equal parts it has equal outcomes, so that they are
+remembered. A rule may not look at anything else, and what an outcome costs is taken from the state's budget.
 """
 
-import gc
-from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from tests.simulation.model.parts import Arc, Op, Stamp
+from tests.simulation.model.names import fresh_names, mask_of, renamed, renaming
 
 SLOTS = (
     "row",
@@ -32,10 +30,7 @@ INDEX = {name: number for number, name in enumerate(SLOTS)}
 ROW, LEAD, STALE, JOBS, BUDGET = (INDEX[name] for name in ("row", "lead", "stale", "jobs", "budget"))
 
 HELD, DELETING = 1, 2
-"""What a rule may ask of all leaders and jobs together: is the workspace's lock held by a leader, is a volume's deletion decided."""
-
-_FAMILY = {Op: 0, Arc: 16, Stamp: 32}
-_BITS = 0xFFFF
+"""What a rule may ask of all leaders and jobs together: is the lock held by a leader, is a deletion decided."""
 
 
 class Part:
@@ -45,7 +40,7 @@ class Part:
 
     def __init__(self, slot: str, value: Any) -> None:
         self.value = value
-        self.mask = _mask(value)
+        self.mask = mask_of(value)
         self.flags = _flags(slot, value)
         self.at = value.at if slot in ("lead", "stale") and value is not None else None
         told = repr((slot, value)).encode()
@@ -109,9 +104,9 @@ def rule(
 ) -> Callable[[Callable[..., Iterator[Step]]], Callable[..., Iterator[Step]]]:
     """A kind of step. `leaders`: once for the current leader and once for the stale one, as `me` and `other`.
 
-    `fresh`: it may need new names. `flags`: it asks for HELD or DELETING. `commits`: it changes the row in the database. `progress`: it
-    happens by itself in good weather, the lowest number first. `at`: only when the leader is there. `needs`: not at
-    all when an exploration has none of these to spend.
+    `fresh`: it may need new names. `flags`: it asks for HELD or DELETING. `commits`: it changes the row in
+    the database. `progress`: it happens by itself in good weather, the lowest number first. `at`: only when
+    the leader is there. `needs`: not at all when an exploration has none of these to spend.
     """
 
     def register(call: Callable[..., Iterator[Step]]) -> Callable[..., Iterator[Step]]:
@@ -137,17 +132,6 @@ def check(
         return call
 
     return register
-
-
-class Violation(NamedTuple):
-    contract: str
-    history: list[str]
-    state: State
-
-    def told(self) -> str:
-        lines = [f"{number:3}. {line}" for number, line in enumerate(self.history, 1)]
-        parts = [f"  {name}: {part.value}" for name, part in zip(SLOTS, self.state, strict=True)]
-        return "\n".join([self.contract, *lines, "in the state", *parts])
 
 
 Hook = Callable[[str, Any, Any, Any], Any]
@@ -206,14 +190,13 @@ class Model:
             if outcomes is None:
                 outcomes = memory[key] = self._outcomes(item, state, mask, flags)
             for made, changes in outcomes:
+                left = budget if made.cost is None else self._spent(budget, made.cost)
+                if left is None:
+                    continue
                 new = list(state)
+                new[BUDGET] = left
                 for slot, part in changes:
                     new[slot] = part
-                if made.cost is not None:
-                    left = self._spent(budget, made.cost)
-                    if left is None:
-                        continue
-                    new[BUDGET] = left
                 if item.commits and new[ROW] is not state[ROW]:
                     self._commit(new, state, changes)
                 yield made, self.canonical(tuple(new)), item
@@ -244,7 +227,7 @@ class Model:
     def _outcomes(self, item: Rule, state: State, mask: int, flags: int) -> list[Any]:
         values = [state[INDEX[name]].value for name in item.reads]
         if item.fresh:
-            values.append((Op((mask & _BITS).bit_length() + 1), Arc((mask >> 16 & _BITS).bit_length() + 1)))
+            values.append(fresh_names(mask))
         if item.flags:
             values.append(flags)
         side = [item.names["me"]] if item.names else []
@@ -285,7 +268,7 @@ class Model:
         mask = _union(state)
         names = self._maps.get(mask, False)
         if names is False:
-            names = self._maps[mask] = _renaming(mask)
+            names = self._maps[mask] = renaming(mask)
         if names is None:
             return state
         return tuple(self._rename(slot, part, mask, names) for slot, part in enumerate(state))
@@ -295,104 +278,8 @@ class Model:
             return part
         found = self._renamed.get((slot, part, mask))
         if found is None:
-            found = self._renamed[(slot, part, mask)] = self.part(slot, _renamed(part.value, names))
+            found = self._renamed[(slot, part, mask)] = self.part(slot, renamed(part.value, names))
         return found
-
-
-@dataclass
-class Exploration:
-    """What was found."""
-
-    states: int
-    depth: int
-    transitions: int
-    complete: bool
-    digests: "array[int]"
-    violations: list[Violation]
-    settled: int = 0
-
-
-def explore(
-    model: Model,
-    start: State,
-    *,
-    limit: int | None = None,
-    sample: int = 0,
-    settle: Callable[[Model, State], str | None] | None = None,
-    violations: int = 1,
-) -> Exploration:
-    """Visit every state that can be reached, or the first `limit` of them."""
-    gc.disable()
-    try:
-        return _Search(model, start, limit, sample, settle, violations).run()
-    finally:
-        gc.enable()
-
-
-class _Search:
-    def __init__(
-        self, model: Model, start: State, limit: Any, sample: int, settle: Any, violations: int
-    ) -> None:
-        self.model, self.limit, self.sample, self.settle = model, limit, sample, settle
-        self.wanted = violations
-        self.visited = {start: 0}
-        self.parents = array("L", [0])
-        self.labels: list[str] = ["the beginning"]
-        self.found: list[Violation] = []
-        self.start = start
-        self.transitions = self.settled = 0
-
-    def run(self) -> Exploration:
-        frontier, depth, complete = [self.start], 0, True
-        while frontier and len(self.found) < self.wanted:
-            if self.limit is not None and len(self.visited) >= self.limit:
-                complete = False
-                break
-            frontier = self._level(frontier)
-            depth += 1
-        digests = array("Q", (_digest(state) for state in self.visited))
-        return Exploration(
-            len(self.visited), depth, self.transitions, complete, digests, self.found, self.settled
-        )
-
-    def _level(self, frontier: list[State]) -> list[State]:
-        visited, parents, labels, following = self.visited, self.parents, self.labels, []
-        for state in frontier:
-            origin = visited[state]
-            for made, new, _ in self.model.outcomes_of(state):
-                self.transitions += 1
-                if made.broken is not None:
-                    if self._violation(made.broken, origin, made.label, new):
-                        return []
-                    continue
-                if new in visited:
-                    continue
-                visited[new] = len(parents)
-                parents.append(origin)
-                labels.append(made.label)
-                following.append(new)
-                wrong = self.model.broken(new)
-                if wrong is None and self.sample and len(parents) % self.sample == 0:
-                    self.settled += 1
-                    wrong = self.settle(self.model, new)
-                if wrong is not None:
-                    following.pop()
-                    if self._violation(wrong, origin, made.label, new):
-                        return []
-        return following
-
-    def _violation(self, contract: str, origin: int, label: str, state: State) -> bool:
-        name = contract.partition(":")[0]
-        if all(item.contract.partition(":")[0] != name for item in self.found):
-            self.found.append(Violation(contract, [*self._history(origin), label], state))
-        return len(self.found) >= self.wanted
-
-    def _history(self, number: int) -> list[str]:
-        lines = []
-        while number:
-            lines.append(self.labels[number])
-            number = self.parents[number]
-        return lines[::-1]
 
 
 def _getter(names: tuple[str, ...]) -> Callable[[State], tuple[Part, ...]]:
@@ -410,26 +297,6 @@ def _union(state: State) -> int:
     )  # fmt: skip
 
 
-def _digest(state: State) -> int:
-    """Of everything but the budget: the same world reached with more or less left to spend is one."""
-    digest = 0
-    for part in state[:BUDGET]:
-        digest ^= part.digest
-    return digest
-
-
-def _mask(value: Any) -> int:
-    shift = _FAMILY.get(type(value))
-    if shift is not None:
-        assert 1 <= value <= 16, f"too many names: {value!r}"
-        return 1 << (shift + value - 1)
-    mask = 0
-    if isinstance(value, tuple):
-        for item in value:
-            mask |= _mask(item)
-    return mask
-
-
 def _flags(slot: str, value: Any) -> int:
     if slot in ("lead", "stale") and value is not None:
         deletes = value.act is not None and value.act.kind == "delete"
@@ -437,23 +304,3 @@ def _flags(slot: str, value: Any) -> int:
     if slot == "jobs":
         return DELETING if any(job.kind == "delete" and job.is_running for job in value) else 0
     return 0
-
-
-def _renaming(mask: int) -> dict[type, dict[int, int]] | None:
-    """How to close the gaps that names which nobody uses any more have left; None when there are none."""
-    names, gaps = {}, False
-    for family, shift in _FAMILY.items():
-        used = [number + 1 for number in range(16) if mask >> shift & 1 << number]
-        names[family] = {old: family(new) for new, old in enumerate(used, 1)}
-        gaps = gaps or used != list(range(1, len(used) + 1))
-    return names if gaps else None
-
-
-def _renamed(value: Any, names: dict[type, dict[int, int]]) -> Any:
-    family = names.get(type(value))
-    if family is not None:
-        return family[value]
-    if isinstance(value, tuple):
-        items = [_renamed(item, names) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
-    return value

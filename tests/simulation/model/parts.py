@@ -1,8 +1,8 @@
 """What a state of the model is made of. Every part is a value: equal parts are the same part of a state.
 
-Times are not kept, only what they amount to (`op_due`, `retry`, ...); "time passes" is a step like any other. Names are
-small numbers of three families that are renamed to 1, 2, 3, ... in the order of their age after each step,
-so that two states that differ in names alone are one.
+Times are not kept, only what they amount to (`op_due`, `retry`, ...); "time passes" is a step like any other.
+Names are small numbers of three families that are renamed to 1, 2, 3, ... in the order of their age after
+each step, so that two states that differ in names alone are one.
 """
 
 from typing import NamedTuple
@@ -166,7 +166,8 @@ class Job(NamedTuple):
 
 
 JOB_ROLES = {
-    "archive": "main", "empty": "main", "restore": "main", "delete": "delete", "purge": "purge", "clear": "clear",
+    "archive": "main", "empty": "main", "restore": "main",
+    "delete": "delete", "purge": "purge", "clear": "clear",
 }  # fmt: skip
 
 
@@ -198,8 +199,8 @@ class Look(NamedTuple):
 class Leader(NamedTuple):
     """A controller. `at`: idle, jobs, container, volume (what it has looked at), act, held, fenced, failed.
 
-    `row` is the row that it loaded, where that is no longer the row; `valid` says that the row has not changed since it
-    saved. `seen` and `silent` are its memory, which dies with it.
+    `row` is the row that it loaded, where that is no longer the row; `valid` says that the row has not
+    changed since it saved. `seen` and `silent` are its memory, which dies with it.
     """
 
     epoch: int
@@ -248,8 +249,9 @@ class Ttl(NamedTuple):
 class Gc(NamedTuple):
     """The GC runner. `at`: idle, listed, due, asked.
 
-    What lies in the store (`orphans`) or beside the home (`remains`) and was seen before carries an age: 0 new, 1 over the
-    orphan grace, 2 over the retention. `blind` says that the database which it reads is empty: not ours, or lost.
+    What lies in the store (`orphans`) or beside the home (`remains`) and was seen before carries an age: 0
+    new, 1 over the orphan grace, 2 over the retention. `blind` says that the database which it reads is
+    empty: not ours, or lost.
     """
 
     epoch: int = 0

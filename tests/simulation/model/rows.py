@@ -41,7 +41,8 @@ NEW_ROW = Row(
 
 _CONDITIONS = {VOLUME: "volume", ARCHIVE: "archive", EXISTS: "exists", READY: "ready", HEALTHY: "healthy"}
 _JOB_STATES = {
-    "queued": JobState.RUNNING, "half": JobState.RUNNING, "marked": JobState.RUNNING, "acted": JobState.RUNNING,
+    "queued": JobState.RUNNING, "half": JobState.RUNNING, "marked": JobState.RUNNING,
+    "acted": JobState.RUNNING,
     "done": JobState.SUCCEEDED, "failed": JobState.FAILED, "gone": JobState.GONE,
 }  # fmt: skip
 

@@ -1,4 +1,5 @@
-"""The TTL runner and the GC runner, step by step: `coordinator/ttl.py`, `coordinator/gc.py` and `store/gc.py`.
+"""The TTL runner and the GC runner, step by step: `coordinator/ttl.py`, `coordinator/gc.py` and
+`store/gc.py`.
 
 There is one of each at a time: a stale leader's runner ends before the next leader's begins.
 """

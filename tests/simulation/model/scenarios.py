@@ -1,5 +1,7 @@
 """Where an exploration begins, and how much of each trouble it may spend."""
 
+import time
+from array import array
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -23,6 +25,8 @@ from tests.simulation.model.parts import (
     Ttl,
 )
 from tests.simulation.model.rows import NEW_ROW
+from tests.simulation.model.search import explore
+from tests.simulation.model.settling import settles
 
 RULES_FROM = (controller, effects, storage, people, troubles, runners)
 DISTURBANCES = ("crash", "hang", "fault", "unseen", "outside", "kill", "die", "timeout")
@@ -121,3 +125,81 @@ def beginning(made: Model, scenario: Scenario) -> State:
         "budget": made.budget,
     }
     return made.state({**values, **scenario.values})
+
+
+SAMPLE = 10
+"""From every tenth state on the way to rest is walked."""
+
+
+class Report(NamedTuple):
+    """What an exploration amounts to, as it goes from one process to another."""
+
+    scenario: Scenario
+    states: int
+    digests: "array[int]"
+    depth: int
+    transitions: int
+    settled: int
+    complete: bool
+    seconds: float
+    broken: str | None
+
+    def told(self) -> str:
+        spent = ", ".join(f"{kind} {count}" for kind, count in self.scenario.budget.items())
+        return (
+            f"{self.scenario.name}: {self.states:,} states ({len(set(self.digests)):,} but for what is "
+            f"left to spend), {self.transitions:,} steps, depth {self.depth}, "
+            f"{self.settled:,} brought to rest, {self.seconds:.0f} s; {spent}"
+        )
+
+
+def explored(scenario: Scenario) -> Report:
+    """Everything that can be reached, and from some of it the way to rest."""
+    made = model(scenario)
+    begun = time.monotonic()
+    found = explore(made, beginning(made, scenario), sample=SAMPLE, settle=settles)
+    return Report(
+        scenario,
+        found.states,
+        found.digests,
+        found.depth,
+        found.transitions,
+        found.settled,
+        found.complete,
+        time.monotonic() - begun,
+        found.violations[0].told() if found.violations else None,
+    )
+
+
+ONCE = {"crash": 1, "hang": 1, "fault": 1, "unseen": 1, "outside": 1, "kill": 1, "die": 1, "timeout": 1}
+TWICE = {"crash": 2, "hang": 1, "fault": 2, "unseen": 2, "outside": 2, "kill": 2, "die": 2, "timeout": 1}
+
+PAIRS = {"wish": 1, "write": 1, "trouble": 2}
+EACH = {"wish": 2, "write": 1, "trouble": 1, **ONCE}
+THREE = {"wish": 1, "write": 1, "trouble": 3}
+TTL = {"use": 1, "ttl": 1, "time": 1}
+
+
+def _scenario(name: str, values: dict[str, Any], budget: dict[str, int], **more: int) -> Scenario:
+    return Scenario(name, {**budget, **more}, values=values)
+
+
+SCENARIOS = (
+    _scenario("new, every pair of troubles", {}, PAIRS, **ONCE),
+    _scenario("running, every pair of troubles", RUNNING, PAIRS, **TWICE),
+    _scenario("standby, losses and recoveries", STANDBY, PAIRS, wish=3, outside=2),
+    _scenario("running, TTL and activity", RUNNING, PAIRS, trouble=1, crash=1, hang=1, unseen=1, **TTL),
+    _scenario("standby, GC and each trouble", STANDBY, ONCE, wish=1, gc=2, time=1, trouble=1),
+    _scenario("standby, every pair of troubles", STANDBY, PAIRS, **TWICE),
+    _scenario("archived, every pair of troubles", ARCHIVED, PAIRS, **TWICE),
+    _scenario("standby, three failures", STANDBY, THREE, fault=3, kill=3, unseen=3, crash=3),
+    _scenario("standby, three changes of the leader", STANDBY, THREE, hang=2, crash=2, timeout=1),
+    _scenario("running, three changes of the leader", RUNNING, THREE, hang=2, die=2),
+    _scenario("standby, trash and purge", STANDBY, {}, wish=1, gc=2, time=3, trouble=1, crash=1, hang=1),
+    _scenario("running, two wishes and each trouble", RUNNING, EACH),
+    _scenario("new, two wishes and each trouble", {}, EACH),
+    _scenario("standby, two wishes and each trouble", STANDBY, EACH),
+    _scenario("archived, two wishes and each trouble", ARCHIVED, EACH),
+    _scenario("archived, an empty database", ARCHIVED, {}, gc=3, time=2, blind=1, trouble=1, crash=1),
+)
+"""The largest first, so that two processes end together."""

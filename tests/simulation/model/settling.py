@@ -1,11 +1,12 @@
 """Convergence: when nothing disturbs it any more, a workspace comes to rest where it is wanted, or in ERROR.
 
-In good weather the next step is a function of the state: whatever happens by itself happens before the leader looks again, so that each
-look shows what has become of the last. A state that comes again is a circle, and never comes to rest.
+In good weather the next step is a function of the state: whatever happens by itself happens before the leader
+looks again, so that each look shows what has become of the last. A state that comes again is a circle, and
+never comes to rest.
 """
 
 from codehub.domain.judge import level_of
-from codehub.domain.states import DesiredState, Operation, Phase
+from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
 from tests.simulation.model.engine import INDEX, Model, State
 from tests.simulation.model.parts import Leader, Row
 from tests.simulation.model.rows import to_workspace
@@ -31,7 +32,7 @@ def settles(model: Model, state: State) -> str | None:
                     state, quiet = late, None
                     labels.append("time passes until the operation times out")
                     continue
-                wrong = _wrong_rest(state)
+                wrong = _wrong_rest(model, state)
                 if wrong is not None:
                     return f"it converges to its wish: {wrong}\n  " + "\n  ".join(labels[-40:])
                 break
@@ -72,14 +73,22 @@ def _world(state: State) -> tuple[object, ...]:
     return tuple(state[INDEX[name]] for name in ("row", "container", "disk", "store", "jobs", "lead"))
 
 
-def _wrong_rest(state: State) -> str | None:
+def _wrong_rest(model: Model, state: State) -> str | None:
     row: Row = state[INDEX["row"]].value
     if row.operation is not Operation.NONE or row.request is not None:
         return f"{row.operation} with the request {row.request} goes nowhere"
     if row.phase is Phase.ERROR:
-        return None
+        return None if _error_has_a_cause(model, state) else f"ERROR ({row.error}) without what ends in it"
     if row.deleted:
         return None if row.phase is Phase.DELETED else f"deleted, and still {row.phase}"
     level = level_of(to_workspace(row).conditions)
     rests = row.desired is DesiredState.PENDING or row.desired.value == level.value
     return None if rests else f"{level} where {row.desired} is wished"
+
+
+def _error_has_a_cause(model: Model, state: State) -> bool:
+    """Passing troubles are tried again: fewer than three of them, and nothing worse, never end in ERROR."""
+    given, left, row = model.budget, state[INDEX["budget"]].value, state[INDEX["row"]].value
+    spent = given.trouble - left.trouble
+    hung = row.error is ErrorReason.Timeout and left.die < given.die
+    return spent >= 3 or left.outside < given.outside or left.timeout < given.timeout or hung

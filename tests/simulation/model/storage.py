@@ -1,6 +1,8 @@
-"""Storage jobs, as `storage/work.py` has them: each step may be the last, and each job may sleep as long as it likes.
+"""Storage jobs, as `storage/work.py` has them: each step may be the last, and each job may sleep as long as
+it likes.
 
-A half upload and a half restore are a part of the bytes. The rest of an upload is read from the home as it is then.
+A half upload and a half restore are a part of the bytes. The rest of an upload is read from the home as it is
+then.
 """
 
 from collections.abc import Iterator
