@@ -13,8 +13,10 @@ from codehub.coordinator.providers import Providers
 from codehub.coordinator.queue import WorkQueue
 from codehub.coordinator.records import Records
 from codehub.coordinator.rest import Panorama, Resting, is_unfinished
+from codehub.domain.attempt import running_job_id
 from codehub.domain.decision import Context, Decision, Event, Rules, changes, failed, settle
 from codehub.domain.effects import Effect, RestoreHome, deletion_job_id, job_id
+from codehub.domain.observation import Observation
 from codehub.domain.plan import plan
 from codehub.domain.states import Operation
 from codehub.domain.workspace import Workspace
@@ -123,7 +125,7 @@ class Controller:
             return workspace, None
         saved = await self._save(workspace, decision, context.now)
         if decision.effect is not None:
-            saved = await self._act(saved, decision.effect)
+            saved = await self._act(saved, decision.effect, look)
         if saved.operation is Operation.NONE and workspace.operation is not Operation.NONE:
             await self._forget_jobs(workspace)
         return saved, decision.effect
@@ -137,15 +139,21 @@ class Controller:
         return await self._records.save(before, decision, now)
 
     async def _fence(self, workspace: Workspace) -> bool:
-        """An earlier leader may have yet to start a job of the operation that ends: it must not any more."""
+        """An earlier leader may have yet to start a job of the operation that ends: it must not any more.
+
+        True once that is so, and was so before the look on which the end was decided.
+        """
+        if workspace.id in self._memory.fenced:
+            return True
         try:
             await self._actor.fence(workspace)
         except (NotNow, EffectFailed) as reason:
             log.debug("an operation cannot end yet", workspace_id=workspace.id, reason=str(reason))
-            return False
-        return True
+        else:
+            self._memory.fenced.add(workspace.id)
+        return False
 
-    async def _act(self, workspace: Workspace, effect: Effect) -> Workspace:
+    async def _act(self, workspace: Workspace, effect: Effect, look: Observation) -> Workspace:
         sha256 = None
         if isinstance(effect, RestoreHome):
             sha256 = await self._records.archive_checksum(effect.archive_key)
@@ -154,11 +162,20 @@ class Controller:
         except NotNow as reason:
             log.debug("an effect waits", workspace_id=workspace.id, reason=str(reason))
         except EffectFailed as error:
-            now = self._nature.clock()
-            decision = settle(failed(workspace, error.failure, self._context(now)), now)
-            if not _breaks_off(workspace, decision) or await self._fence(workspace):
-                return await self._save(workspace, decision, now)
+            return await self._count(workspace, error, look)
         return workspace
+
+    async def _count(self, workspace: Workspace, error: EffectFailed, look: Observation) -> Workspace:
+        """One more failure; but while a job of this attempt lives, the next attempt would not see it."""
+        now = self._nature.clock()
+        decision = settle(failed(workspace, error.failure, self._context(now)), now)
+        lives = running_job_id(workspace, look) is not None
+        if lives or (_breaks_off(workspace, decision) and not await self._fence(workspace)):
+            log.warning(
+                "an effect failed and will be tried again", workspace_id=workspace.id, error=str(error)
+            )
+            return workspace
+        return await self._save(workspace, decision, now)
 
     def _again(self, workspace: Workspace) -> float | None:
         """In how many seconds to look at this workspace again; None leaves it to the sweep."""

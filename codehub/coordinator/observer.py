@@ -32,6 +32,8 @@ class Memory:
     seen: set[str] = field(default_factory=set)
     silent: dict[str, datetime] = field(default_factory=dict)
     started_jobs: set[str] = field(default_factory=set)
+    fenced: set[str] = field(default_factory=set)
+    """Workspaces from whose homes every earlier leader is kept away."""
     to_audit: set[str] = field(default_factory=set)
     """Workspaces whose archive the hourly audit did not find: each is looked at once."""
     newest_epoch: int = 0

@@ -8,7 +8,7 @@ from codehub.domain.conditions import holds
 from codehub.domain.effects import Effect
 from codehub.domain.errors import Failure, RetryPolicy, is_terminal, verdict
 from codehub.domain.judge import judge
-from codehub.domain.observation import ArchiveFact
+from codehub.domain.observation import ArchiveFact, Generation
 from codehub.domain.observe import removes_volume
 from codehub.domain.states import ConditionName, DesiredState, Operation
 from codehub.domain.workspace import Workspace
@@ -104,10 +104,24 @@ def settle(decision: Decision, now: datetime) -> Decision:
 
 
 def ended(workspace: Workspace) -> Workspace:
-    """The workspace with no operation under way."""
+    """The workspace with no operation under way. A home that it has made is the home, however it ends."""
     return replace(
-        workspace, operation=Operation.NONE, op_id=None, op_started_at=None, progress=None, progress_at=None
+        workspace,
+        operation=Operation.NONE,
+        op_id=None,
+        op_started_at=None,
+        progress=None,
+        progress_at=None,
+        home_ctx=_made_home(workspace) or workspace.home_ctx,
     )
+
+
+def _made_home(workspace: Workspace) -> Generation | None:
+    makes = workspace.operation in (Operation.PROVISIONING, Operation.RESTORING)
+    if not makes or workspace.op_id is None or not holds(workspace.conditions, ConditionName.VOLUME_READY):
+        return None
+    restored = workspace.archive_key if workspace.operation is Operation.RESTORING else None
+    return Generation(workspace.op_id, restored)
 
 
 def forgiven(workspace: Workspace) -> Workspace:
@@ -129,8 +143,9 @@ def failed(workspace: Workspace, failure: Failure, context: Context) -> Decision
         next_retry_at=outcome.next_retry_at,
     )
     if outcome.terminal:
-        home_ctx = None if _has_removed_home(workspace) else workspace.home_ctx
-        after = replace(ended(after), started_at=None, home_ctx=home_ctx)
+        after = replace(ended(after), started_at=None)
+        if _has_removed_home(workspace):
+            after = replace(after, home_ctx=None)
         return Decision(f"{outcome.reason}{during}: {outcome.message}", after, Event.ERROR)
     return Decision(
         f"Attempt {outcome.count}{during} failed, trying again: {outcome.message}", after, Event.FAILED

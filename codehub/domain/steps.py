@@ -30,7 +30,7 @@ def step(workspace: Workspace, look: Observation, context: Context) -> Decision:
     if loss is not None and not is_terminal(moved.error_reason):
         return end_after_job(moved, look, lambda: failed(moved, loss, context), "the home is lost")
     if is_done(moved, look):
-        return _done(moved, look, context)
+        return _done_without_container(moved, look) or _done(moved, look, context)
     if _is_cancelled(moved):
         return _cancelled(moved, look)
     if is_timed_out(moved, context):
@@ -48,10 +48,7 @@ def is_done(workspace: Workspace, look: Observation) -> bool:
     match workspace.operation:
         case Operation.PROVISIONING | Operation.RESTORING:
             generation = volume_generation(look)
-            made = generation is not None and generation.op_id == workspace.op_id
-            # One that was there before works in a directory which is not the home any more.
-            alone = not isinstance(look.container, Unknown) and not container_exists(workspace)
-            return made and alone
+            return generation is not None and generation.op_id == workspace.op_id
         case Operation.STARTING:
             ready = isinstance(look.container, ContainerFact) and look.container.ready
             return ready and holds(conditions, ConditionName.CONTAINER_READY)
@@ -82,6 +79,18 @@ def _with_progress(workspace: Workspace, look: Observation, now: datetime) -> Wo
     if job is None or job.progress is None or job.progress == workspace.progress:
         return workspace
     return replace(workspace, progress=job.progress, progress_at=now)
+
+
+def _done_without_container(workspace: Workspace, look: Observation) -> Decision | None:
+    """One that was there before works in a directory which is not the home any more: it goes first."""
+    if workspace.operation not in (Operation.PROVISIONING, Operation.RESTORING):
+        return None
+    if isinstance(look.container, Unknown):
+        return Decision(f"{workspace.operation} waits until the container can be looked at.", workspace)
+    if container_exists(workspace):
+        words = "A container is there that has not seen this home: removing it."
+        return Decision(words, workspace, effect=DeleteContainer())
+    return None
 
 
 def _done(workspace: Workspace, look: Observation, context: Context) -> Decision:

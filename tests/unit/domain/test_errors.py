@@ -8,7 +8,7 @@ import pytest
 
 from codehub.domain.decision import DEFAULT_TIMEOUTS, Event, failed
 from codehub.domain.errors import Failure, RetryPolicy, is_terminal, retry_delay, verdict
-from codehub.domain.observation import Progress
+from codehub.domain.observation import Generation, Progress
 from codehub.domain.states import ErrorReason, Operation
 from codehub.domain.steps import is_timed_out
 from tests.unit.domain import oracle
@@ -108,7 +108,12 @@ def test_a_home_removed_by_our_own_hand_does_not_pass_for_lost(
     item = workspace(operation=operation, home_ctx=HOME, archive_key=key, conditions=conditions(there, True))
     after = failed(item, Failure(ErrorReason.Timeout, ""), context()).after
     removed = operation is Operation.ARCHIVING and key == KEY and not there
-    assert after.home_ctx == (None if removed else HOME)
+    makes = operation in (Operation.PROVISIONING, Operation.RESTORING)
+    if there and makes:
+        restored = key if operation is Operation.RESTORING else None
+        assert after.home_ctx == Generation(item.op_id or "", restored), "what it has made is the home"
+    else:
+        assert after.home_ctx == (None if removed else HOME)
 
 
 @pytest.mark.parametrize("operation", DEFAULT_TIMEOUTS)
