@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from codehub.domain import decision as deciding
 from codehub.domain import plan as planning
+from codehub.domain.attempt import running_job_id
 from codehub.domain.decision import Context, Decision, Event
 from codehub.domain.errors import Failure
 from codehub.domain.observation import Observation
@@ -78,7 +79,11 @@ def rested(me: str, leader: Leader, *, seen: bool = False) -> Leader | None:
     """The end of a reconcile. A stale leader learns here, at the latest, that its time is over."""
     if me == "stale":
         return None
-    return Leader(leader.epoch, seen=leader.seen or seen, silent=leader.silent)
+    return remembering(leader)._replace(seen=leader.seen or seen)
+
+
+def remembering(leader: Leader) -> Leader:
+    return Leader(leader.epoch, seen=leader.seen, silent=leader.silent, fenced=leader.fenced)
 
 
 @rule("row lead jobs", progress=6, at="idle")
@@ -212,16 +217,15 @@ def _decide(
     row, disk = world.row, world.disk
     look, decision, after = planned(world.loaded, leader.look, archive, leader.silent, leader.seen, names)
     after = _with_wishes_of(row, decision, after)
-    if breaks_off(world.loaded, decision):
-        if world.locked:
-            yield step(f"{me}: cannot end {row.operation}, the home is locked", cost, me=rested(me, leader))
-            return
-        disk = disk._replace(fence=max(disk.fence, leader.epoch))
+    if breaks_off(world.loaded, decision) and not leader.fenced:
+        yield _fence(me, leader, disk, world.locked, cost)
+        return
     if decision.effect is None:
         following = rested(me, leader, seen=True)
     else:
         act = to_act(decision.effect)
-        following = Leader(leader.epoch, "act", act=act, seen=True, silent=leader.silent)
+        lives = running_job_id(to_workspace(world.loaded), look) is not None
+        following = remembering(leader)._replace(at="act", act=act, seen=True, beside_job=lives)
     broken = contracts.of_a_commit(me, row, look, decision, after, disk, world.store, world.truth, names)
     if broken is not None:
         broken = f"{broken}\n  row      {row}\n  look     {look}\n  decision {decision}\n  after    {after}"
@@ -241,6 +245,15 @@ def _decide(
 def lock_is_held(other: Leader | None, jobs: tuple[Job, ...]) -> bool:
     """A job holds the workspace's lock while it works, a leader while it starts a container."""
     return (other is not None and other.at == "held") or any(job.has_lock for job in jobs)
+
+
+def _fence(me: str, leader: Leader, disk: Disk, locked: bool, cost: str | None) -> Step:
+    """`controller._fence`: the end is saved only on a look that is younger than the fence."""
+    if locked:
+        return step(f"{me}: an operation cannot end yet, the home is locked", cost, me=rested(me, leader))
+    raised = disk._replace(fence=max(disk.fence, leader.epoch))
+    after = remembering(leader)._replace(seen=True, fenced=True)
+    return step(f"{me}: fences the disk before an operation breaks off", cost, disk=raised, me=after)
 
 
 def breaks_off(row: Row, decision: Decision) -> bool:
@@ -293,18 +306,16 @@ def save_failure(
 ) -> Iterator[Step]:
     """An effect has failed: that is counted, unless the row has changed since the effect was decided."""
     assert leader.failure is not None
-    if epoch_is_refused(me) or not leader.valid:
-        yield step(f"{me}: may not save that its effect has failed", me=rested(me, leader))
+    if epoch_is_refused(me) or not leader.valid or leader.beside_job:
+        yield step(f"{me}: does not count that its effect has failed", me=rested(me, leader))
         return
     workspace = to_workspace(row)
     failure = Failure(leader.failure, "it failed")
     decision = deciding.settle(deciding.failed(workspace, failure, context_for((Op(16), Arc(16)))), NOW)
     after = from_decision(decision)
-    if breaks_off(row, decision):
-        if lock_is_held(other, jobs):
-            yield step(f"{me}: cannot end {row.operation}, the home is locked", me=rested(me, leader))
-            return
-        disk = disk._replace(fence=max(disk.fence, leader.epoch))
+    if breaks_off(row, decision) and not leader.fenced:
+        yield _fence(me, leader, disk, lock_is_held(other, jobs), None)
+        return
     broken = contracts.of_a_row_change(row, decision, after)
     kept = _forgotten(jobs, row, after)
     yield step(

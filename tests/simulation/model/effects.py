@@ -30,12 +30,11 @@ def act(
 ) -> Iterator[Step]:
     effect = leader.act
     assert effect is not None
-    if effect.kind.startswith("cancel"):
-        yield from _cancel(me, leader, effect, jobs)
-        return
     yield step(f"{me}: {effect.kind} fails", "fault", me=failed(me, leader, ErrorReason.ActionFailed))
     if effect.kind == "stop":
         yield from _stop(me, leader)
+    elif effect.kind.startswith("cancel"):
+        yield from _cancel(me, leader, effect, jobs)
     elif lock_is_held(other, jobs):
         yield step(f"{me}: {effect.kind} waits, the home is locked", me=rested(me, leader))
     elif disk_refuses(leader.epoch, disk):

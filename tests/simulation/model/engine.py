@@ -30,7 +30,7 @@ INDEX = {name: number for number, name in enumerate(SLOTS)}
 ROW, LEAD, STALE, JOBS, BUDGET = (INDEX[name] for name in ("row", "lead", "stale", "jobs", "budget"))
 
 HELD, DELETING = 1, 2
-"""What a rule may ask of all leaders and jobs together: is the lock held by a leader, is a deletion decided."""
+"""What a rule may ask of leaders and jobs: does a leader hold the lock, is a volume's deletion decided."""
 
 
 class Part:

@@ -45,7 +45,10 @@ class Ask(NamedTuple):
 
 
 class Row(NamedTuple):
-    """The workspace's row. `deleted`: 0 no, 1 in its grace period, 2 the grace period is over."""
+    """The workspace's row. `deleted`: 0 no, 1 in its grace period, 2 the grace period is over.
+
+    `op_due`: 0 the operation has just begun or moved, 1 half of its time is over, 2 all of it.
+    """
 
     desired: DesiredState
     deleted: int
@@ -60,7 +63,7 @@ class Row(NamedTuple):
     phase_due: bool
     operation: Operation
     op: Op | None
-    op_due: bool
+    op_due: int
     archive_op: Arc | None
     archive_key: Arc | None
     errors: int
@@ -200,7 +203,9 @@ class Leader(NamedTuple):
     """A controller. `at`: idle, jobs, container, volume (what it has looked at), act, held, fenced, failed.
 
     `row` is the row that it loaded, where that is no longer the row; `valid` says that the row has not
-    changed since it saved. `seen` and `silent` are its memory, which dies with it.
+    changed since it saved, `beside_job` that a job of the attempt ran when the effect was decided. `seen`,
+    `silent` and `fenced` (it has kept earlier leaders from the disk before an operation broke off) are its
+    memory, which dies with it.
     """
 
     epoch: int
@@ -211,6 +216,8 @@ class Leader(NamedTuple):
     row: Row | None = None
     seen: bool = False
     silent: int = 0
+    fenced: bool = False
+    beside_job: bool = False
     failure: ErrorReason | None = None
 
 

@@ -29,13 +29,14 @@ from tests.unit.domain.builders import ARCHIVE, EXISTS, HEALTHY, ID, NOW, READY,
 LONG_AGO = NOW - timedelta(days=30)
 A_MOMENT_AGO = NOW - timedelta(seconds=1)
 SOON = NOW + timedelta(seconds=20)
+_CLAIMED = (A_MOMENT_AGO, NOW - timedelta(seconds=200), LONG_AGO)
 
 NOT_OBSERVED = Fact(False, "NotObserved")
 NEW_ROW = Row(
     desired=DesiredState.PENDING, deleted=0, purged=False, request=None,
     volume=NOT_OBSERVED, archive=NOT_OBSERVED, exists=NOT_OBSERVED, ready=NOT_OBSERVED,
     healthy=Fact(True, "NotObserved"), phase=Phase.PENDING, phase_due=False,
-    operation=Operation.NONE, op=None, op_due=False, archive_op=None, archive_key=None,
+    operation=Operation.NONE, op=None, op_due=0, archive_op=None, archive_key=None,
     errors=0, error=None, retry=None, started=None, home=None,
 )  # fmt: skip
 
@@ -105,7 +106,7 @@ def to_workspace(row: Row) -> Workspace:
         phase_changed_at=LONG_AGO if row.phase_due else A_MOMENT_AGO,
         operation=row.operation,
         op_id=op_name(row.op),
-        op_started_at=(LONG_AGO if row.op_due else A_MOMENT_AGO) if operates else None,
+        op_started_at=_CLAIMED[row.op_due] if operates else None,
         archive_op_id=arc_name(row.archive_op),
         archive_key=key_name(row.archive_key),
         error_count=row.errors,
@@ -138,7 +139,7 @@ def from_decision(decision: Decision) -> Row:
         phase_due=after.phase_changed_at == LONG_AGO,
         operation=after.operation,
         op=op_of(after.op_id),
-        op_due=after.op_started_at == LONG_AGO,
+        op_due=0 if after.op_started_at in (None, NOW) else _CLAIMED.index(after.op_started_at),
         archive_op=arc_of(after.archive_op_id),
         archive_key=arc_of_key(after.archive_key),
         errors=after.error_count,

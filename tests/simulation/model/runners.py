@@ -208,6 +208,9 @@ def gc_selects(gc: Gc, row: Row, store: Store, disk: Disk, lead: Leader) -> Iter
     words = (
         found.alarm or cleared.alarm or f"gc: {len(after.due)} archives, {len(after.clear)} leftovers are due"
     )
+    if alarmed:
+        # What is doubted is not counted: after an alarm every grace begins anew.
+        after = after._replace(orphans=(), remains=())
     yield step(words, gc=ended(after) if alarmed or nothing else after)
 
 

@@ -6,7 +6,7 @@ never comes to rest.
 """
 
 from codehub.domain.judge import level_of
-from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
+from codehub.domain.states import DesiredState, Operation, Phase
 from tests.simulation.model.engine import INDEX, Model, State
 from tests.simulation.model.parts import Leader, Row
 from tests.simulation.model.rows import to_workspace
@@ -54,9 +54,9 @@ def _is_purged(state: State) -> bool:
 def _timed_out(model: Model, state: State) -> State | None:
     """An operation that waits for what will not come, ends by its timeout."""
     row: Row = state[INDEX["row"]].value
-    if row.operation is Operation.NONE or row.op_due:
+    if row.operation is Operation.NONE or row.op_due == 2:
         return None
-    return (model.part(INDEX["row"], row._replace(op_due=True)), *state[1:])
+    return (model.part(INDEX["row"], row._replace(op_due=2)), *state[1:])
 
 
 def _is_idle(state: State) -> bool:
@@ -88,7 +88,6 @@ def _wrong_rest(model: Model, state: State) -> str | None:
 
 def _error_has_a_cause(model: Model, state: State) -> bool:
     """Passing troubles are tried again: fewer than three of them, and nothing worse, never end in ERROR."""
-    given, left, row = model.budget, state[INDEX["budget"]].value, state[INDEX["row"]].value
+    given, left = model.budget, state[INDEX["budget"]].value
     spent = given.trouble - left.trouble
-    hung = row.error is ErrorReason.Timeout and left.die < given.die
-    return spent >= 3 or left.outside < given.outside or left.timeout < given.timeout or hung
+    return spent >= 3 or left.outside < given.outside or left.timeout < given.timeout

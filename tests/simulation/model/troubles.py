@@ -35,10 +35,18 @@ def silence_lasts(row: Row, lead: Leader) -> Iterator[Step]:
         yield step("time: the container has not answered for 30 s", lead=lead._replace(silent=2))
 
 
+@rule("row container", progress=1)
+def start_takes_long(row: Row, container: Container | None) -> Iterator[Step]:
+    """Only where it tells: while a start waits for an IDE that will not answer any more."""
+    hung = container is not None and container.state == "hung"
+    if row.operation is Operation.STARTING and row.op_due == 0 and hung:
+        yield step("time: half of the time for the start is over", row=row._replace(op_due=1))
+
+
 @rule("row activity", needs="time timeout")
 def time_passes(row: Row, activity: Activity) -> Iterator[Step]:
-    if row.operation is not Operation.NONE and not row.op_due:
-        yield step(f"time: {row.operation} has made no progress", "timeout", row=row._replace(op_due=True))
+    if row.operation is not Operation.NONE and row.op_due < 2:
+        yield step(f"time: {row.operation} has made no progress", "timeout", row=row._replace(op_due=2))
     if row.started == "recent" and row.errors:
         yield step("time: ready for ten minutes", "time", row=row._replace(started="stable"))
     if row.phase is Phase.STANDBY and not row.phase_due:
@@ -73,14 +81,16 @@ def container_gets_ready(container: Container | None) -> Iterator[Step]:
         yield step("the IDE answers", container=container._replace(state="ready"))
 
 
-@rule("container", needs="die outside")
-def container_fails(container: Container | None) -> Iterator[Step]:
+@rule("row container", needs="die outside timeout")
+def container_fails(row: Row, container: Container | None) -> Iterator[Step]:
     if container is None:
         return
     if container.state != "exited":
         yield step("the container dies", "die", container=container._replace(state="exited"))
     if container.state == "ready":
-        yield step("the IDE does not answer any more", "die", container=container._replace(state="hung"))
+        # To a leader that has not seen it ready it is one that never answers, and the start times out.
+        cost = "die" if row.ready.status else "timeout"
+        yield step("the IDE does not answer any more", cost, container=container._replace(state="hung"))
     yield step("someone removes the container", "outside", container=None)
 
 
