@@ -170,7 +170,7 @@ class Site:
         log = self.data_dir / "logs" / f"{role}.log"
         with log.open("ab") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", "codehub", "serve", "coordinator"], env=self._environment(role),
+                [sys.executable, "-m", "codehub.cli.serve", "coordinator"], env=self._environment(role),
                 stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
         self.coordinators.append(Coordinator(role, process, log))
@@ -264,6 +264,7 @@ class Site:
             await asyncio.gather(statement, return_exceptions=True)
 
     async def _leader(self) -> Coordinator | None:
+        assert self.alive, f"every coordinator has ended\n{self.last_words()}"
         holders = await self.rows(LOCK_HOLDERS, lock=AdvisoryLock.LEADER.value)
         assert len(holders) <= 1, f"{holders} lead at once"
         (office,) = await self.rows("SELECT epoch, holder, backend_pid FROM leadership")
@@ -274,19 +275,19 @@ class Site:
         return leader if leader.alive else None
 
     async def complete(self) -> None:
-        """Start what is missing of two coordinators."""
+        """Start what is missing of two coordinators, and wait until one leads and one stands by."""
         while len(self.alive) < 2:
             await self.start_coordinator()
+        await self._stands_by(await self.standby())
 
-    async def stands_by(self) -> None:
-        """Wait until one leads and one stands by, which shows in the moments when it tries to take office."""
-        coordinator = await self.standby()
+    async def _stands_by(self, coordinator: Coordinator) -> None:
+        """It shows only in the moments in which it tries to take office."""
         query = "SELECT pid FROM pg_stat_activity WHERE usename = :who AND query ILIKE :asks"
 
         async def trying() -> bool:
             return bool(await self.rows(query, who=coordinator.role, asks="%pg_try_advisory_lock%"))
 
-        await eventually(trying, f"{coordinator.role} to stand by\n{self.last_words()}", 30, every=0.002)
+        await eventually(trying, f"{coordinator.role} to stand by\n{self.last_words()}", 30, every=0.01)
 
     def last_words(self) -> str:
         tails = (f"== {one.role}\n" + "\n".join(one.said()[-15:]) for one in self.coordinators[-3:])
@@ -299,13 +300,13 @@ def images_toml() -> str:
     return f'[[image]]\nname = "tiny"\ndefault = true\nready_path = "/"\nprocess = {json.dumps(command)}\n'
 
 
-def running_ides(workspace_id: str) -> list[int]:
-    """The processes of a workspace's IDE, found by what the kernel says and not by what CodeHub does."""
-    found = []
+def running_ides() -> dict[str, list[int]]:
+    """Workspace -> the processes of its IDE, as the kernel knows them and not as CodeHub does."""
+    found: dict[str, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):  # it ended while we looked
                 words = (entry / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
-                if words[0] == b"/usr/bin/python3" and words[-1] == workspace_id.encode():
-                    found.append(int(entry.name))
+                if len(words) == 5 and words[2] == IDE.encode():
+                    found.setdefault(words[-1].decode(), []).append(int(entry.name))
     return found

@@ -20,13 +20,12 @@ SESSIONS = {
 
 
 async def busy(site: Site, operations: int = 2) -> None:
-    """Wait until one leads, one stands by, and several operations are under way: the moment to disturb."""
+    """Wait until several operations are under way, so that what follows comes in between."""
 
     async def enough() -> bool:
         (row,) = await site.rows("SELECT count(*) AS n FROM workspaces WHERE operation <> 'NONE'")
         return int(row["n"]) >= operations
 
-    await site.stands_by()
     await eventually(enough, f"{operations} operations under way", 60, every=0.01)
 
 

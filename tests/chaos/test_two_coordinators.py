@@ -24,7 +24,7 @@ class Stage:
     def __init__(self, site: Site) -> None:
         self.site = site
         self.travellers: list[Traveller] = []
-        self.watch = Watch(site, self.travellers)
+        self.watch = Watch(site)
 
     async def prepare(self) -> None:
         await self.site.complete()
@@ -40,6 +40,8 @@ class Stage:
             yield
         await self._check_audit(bookmark)
         self._check_world()
+        assert len(self.site.alive) == 2, f"a coordinator ended by itself\n{self.site.last_words()}"
+        await self.site.complete()
 
     async def _check_audit(self, bookmark: int) -> None:
         async with self.site.engine.connect() as conn:
@@ -60,11 +62,9 @@ class Stage:
         for traveller in self.travellers:
             traveller.check_home()
             traveller.check_container()
-        assert len(self.site.alive) == 2, f"a coordinator ended by itself\n{self.site.last_words()}"
 
     async def check_succession(self) -> None:
-        """One leads, the other stands by: it takes over as soon as the first is killed."""
-        await self.site.stands_by()
+        """Whoever has lost the office can take it again, as soon as its successor is killed."""
         leader, standby = await self.site.leader(), await self.site.standby()
         leader.send(signal.SIGKILL)
         assert await self.site.another_leader(leader, 20) is standby
@@ -85,10 +85,12 @@ async def stage(the_stage: Stage) -> AsyncIterator[Stage]:
 
 @pytest.mark.parametrize("disturb", disturbances.EACH, ids=lambda disturb: disturb.__name__)
 async def test_a_disturbance_changes_nothing_that_matters(stage: Stage, disturb: Disturbance) -> None:
+    epoch = await stage.site.epoch()
     async with stage.scene():
         await busy(stage.site)
         await disturb(stage.site)
-    await stage.check_succession()
+    if await stage.site.epoch() != epoch:
+        await stage.check_succession()
 
 
 async def test_all_disturbances_in_one_history(stage: Stage) -> None:
@@ -106,7 +108,6 @@ async def test_all_disturbances_in_one_history(stage: Stage) -> None:
 async def test_a_wish_that_no_listener_heard_is_acted_on_when_it_listens_again(stage: Stage) -> None:
     """The periodic pass comes once an hour here: only a resync can have found it."""
     site = stage.site
-    await site.stands_by()
     leader = await site.leader()
     epoch = await site.epoch()
     async with site.no_new_sessions(leader):

@@ -44,7 +44,7 @@ async def settle(site: Site, workspace_id: str, desired: DesiredState, seconds: 
         return (row["phase"], row["operation"], row["desired_state"]) == (desired, "NONE", desired)
 
     try:
-        await eventually(settled, f"{workspace_id} to be {desired}", seconds)
+        await eventually(settled, f"{workspace_id} to be {desired}", seconds, every=0.1)
     except AssertionError as error:
         raise AssertionError(f"{error}\n{row}\n{site.last_words()}") from error
 
@@ -104,21 +104,20 @@ class Traveller:
 
     def check_container(self) -> None:
         expected = 1 if self.at is DesiredState.RUNNING else 0
-        assert len(running_ides(self.id)) == expected, f"{self.id} is {self.at}: {running_ides(self.id)}"
+        ides = running_ides().get(self.id, [])
+        assert len(ides) == expected, f"{self.id} is {self.at}, and its containers are {ides}"
 
 
 class Watch:
     """Looks all the time for what may never be, not even between two checks."""
 
-    def __init__(self, site: Site, travellers: list[Traveller]) -> None:
+    def __init__(self, site: Site) -> None:
         self._site = site
-        self._travellers = travellers
         self._archives: dict[Path, tuple[int, int, int]] = {}
 
     def look(self) -> None:
-        for traveller in self._travellers:
-            ides = running_ides(traveller.id)
-            assert len(ides) <= 1, f"{traveller.id} has more than one container: {ides}"
+        for workspace_id, ides in running_ides().items():
+            assert len(ides) == 1, f"{workspace_id} has more than one container: {ides}"
         for meta in self._site.archives_dir.glob("*/*/.meta"):
             archive = meta.with_name("home.tar.zst")
             assert archive.stat().st_mtime_ns <= meta.stat().st_mtime_ns, f"{archive} was written again"
@@ -137,7 +136,7 @@ class Watch:
     async def run(self) -> None:
         while True:
             self.look()
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.2)
 
 
 @asynccontextmanager
