@@ -8,6 +8,8 @@ import pytest
 from tests.simulation.model.scenarios import SCENARIOS, Report, explored
 
 AT_LEAST = 1_000_000
+DEPTH = 100
+"""Steps of the longest shortest history: several operations, one after the other."""
 PROCESSES = 2
 
 
@@ -28,3 +30,4 @@ def test_every_reachable_state_keeps_the_contracts() -> None:
     assert all(report.complete for report in reports)
     print(f"{len(worlds):,} distinct states, {sum(report.states for report in reports):,} with their budgets")
     assert len(worlds) >= AT_LEAST
+    assert max(report.depth for report in reports) >= DEPTH

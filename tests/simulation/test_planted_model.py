@@ -17,6 +17,7 @@ from tests.simulation.model import controller, runners, storage
 from tests.simulation.model.parts import Arc, Disk, Generation, Leader, Op, Record, Row, Store, Stored
 from tests.simulation.model.scenarios import ARCHIVED, RUNNING, STANDBY, Scenario, beginning, model
 from tests.simulation.model.search import explore
+from tests.simulation.model.settling import settles
 
 Patch = tuple[ModuleType, str, Any]
 
@@ -207,6 +208,29 @@ def test_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> 
     assert found.violations, f"{found.states} states, and nothing was broken"
     told = "\n\n".join(violation.told() for violation in found.violations)
     assert any(violation.contract.startswith(plant.contract) for violation in found.violations), told
+
+
+def test_planted_forgotten_wish_never_converges(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "wanted_operation", lambda workspace: Operation.NONE)
+    assert _settled({"wish": 1}).startswith("it converges to its wish: STANDBY where RUNNING is wished")
+
+
+def test_planted_attempt_without_a_new_job_ends_in_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fails once is tried again; a failed job that is only looked at again fails three times at once."""
+    monkeypatch.setattr(attempt, "job_id", lambda op_id, number: f"{op_id}-0")
+    assert "ERROR (RetryExceeded)" in _settled({"wish": 1, "trouble": 1, "fault": 1})
+
+
+def test_control_converges_without_the_planted_bugs() -> None:
+    assert _settled({"wish": 1, "trouble": 1, "fault": 1}) == ""
+
+
+def _settled(budget: dict[str, int]) -> str:
+    """What is wrong with the way to rest from any state; nothing when each leads there."""
+    scenario = Scenario("convergence", budget, values=STANDBY)
+    made = model(scenario)
+    found = explore(made, beginning(made, scenario), sample=1, settle=settles)
+    return found.violations[0].contract if found.violations else ""
 
 
 @pytest.mark.parametrize("plant", PLANTS, ids=NAMES)

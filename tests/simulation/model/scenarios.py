@@ -1,4 +1,9 @@
-"""Where an exploration begins, and how much of each trouble it may spend."""
+"""Where an exploration begins, and how much of each trouble it may spend.
+
+Within its budget each scenario is explored to the end: every order of every step. Left out of the model are
+other workspaces and the limits, image pulls and their progress, `keep_until`, archives that rot in the store,
+clocks that disagree, and a second GC or TTL runner beside a stale leader's.
+"""
 
 import time
 from array import array
@@ -147,7 +152,7 @@ class Report(NamedTuple):
     def told(self) -> str:
         spent = ", ".join(f"{kind} {count}" for kind, count in self.scenario.budget.items())
         return (
-            f"{self.scenario.name}: {self.states:,} states ({len(set(self.digests)):,} but for what is "
+            f"{self.scenario.name}: {self.states:,} states ({len(self.digests):,} but for what is "
             f"left to spend), {self.transitions:,} steps, depth {self.depth}, "
             f"{self.settled:,} brought to rest, {self.seconds:.0f} s; {spent}"
         )

@@ -22,7 +22,7 @@ class Violation(NamedTuple):
 
 @dataclass
 class Exploration:
-    """What was found."""
+    """What was found. `digests` are the distinct states, whatever was left to spend in them."""
 
     states: int
     depth: int
@@ -71,7 +71,7 @@ class _Search:
                 break
             frontier = self._level(frontier)
             depth += 1
-        digests = array("Q", (digest_of(state) for state in self.visited))
+        digests = array("Q", {digest_of(state) for state in self.visited})
         return Exploration(
             len(self.visited), depth, self.transitions, complete, digests, self.found, self.settled
         )
