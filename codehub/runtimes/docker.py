@@ -1,0 +1,288 @@
+"""The docker runtime: a container is a container of a Docker Engine on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from ipaddress import IPv4Network
+
+import structlog
+
+from codehub.domain.observation import ContainerFact
+from codehub.domain.states import ErrorReason
+from codehub.runtimes import docker_spec
+from codehub.runtimes.base import ABSENT, RuntimeFailure, Unobservable, WorkloadSpec
+from codehub.runtimes.docker_engine import Engine, EngineDown, Found, Refused
+from codehub.runtimes.docker_firewall import Egress, Firewall
+from codehub.runtimes.docker_network import Networks
+from codehub.runtimes.docker_pull import PAUSES, Pulls
+from codehub.runtimes.readiness import why_not_ready
+
+log = structlog.get_logger(__name__)
+
+STOP_GRACE_SECONDS = 10.0
+_PROBES_AT_ONCE = 64
+_STARTS_AT_ONCE = 8
+_LINES_IN_MESSAGE = 5
+_LISTEN_AGAIN_SECONDS = 2.0
+_WORKSPACE_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,49}")
+
+
+@dataclass(frozen=True)
+class DockerOptions:
+    """`egress` None leaves the firewall to the administrator."""
+
+    url: str
+    network_pool: IPv4Network
+    egress: Egress | None
+    stop_grace: float = STOP_GRACE_SECONDS
+    pull_pauses: tuple[float, ...] = PAUSES
+
+
+class DockerRuntime:
+    name = "docker"
+
+    def __init__(self, installation_id: str, options: DockerOptions) -> None:
+        self._installation_id = installation_id
+        self._options = options
+        self._engine = Engine(options.url, installation_id)
+        self._networks = Networks(self._engine, installation_id, options.network_pool)
+        self._firewall = (
+            None
+            if options.egress is None
+            else Firewall(installation_id, str(options.network_pool), options.egress)
+        )
+        self._hint: Callable[[str], None] = _nobody
+        self._pulls = Pulls(self._engine, lambda workspace_id: self._hint(workspace_id), options.pull_pauses)
+        self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+        self._starts = asyncio.Semaphore(_STARTS_AT_ONCE)
+        self._probes = asyncio.Semaphore(_PROBES_AT_ONCE)
+        self._epitaphs: dict[str, str] = {}
+
+    async def close(self) -> None:
+        await self._pulls.close()
+        await self._engine.close()
+
+    async def check(self) -> str:
+        """What answers at the engine's address; a failure when workspaces could not run there."""
+        with _effects():
+            about = await self._engine.about()
+        kind = str(about.get("OperatingSystem", ""))
+        if any("rootless" in str(option) for option in about.get("SecurityOptions") or ()):
+            raise _unfit("it runs without root, and its containers' addresses cannot be reached from here")
+        if about.get("OSType") != "linux" or kind == "Docker Desktop":
+            raise _unfit(f"it runs {kind} in a machine of its own, not on this one")
+        if self._firewall is not None:
+            await self._firewall.ensure()
+        return f"Docker {about.get('ServerVersion')}"
+
+    async def start(self, spec: WorkloadSpec) -> None:
+        uid = _uid(spec)
+        _check(spec)
+        async with self._turn(spec.workspace_id):
+            with _effects():
+                await self._start(spec, uid)
+
+    async def _start(self, spec: WorkloadSpec, uid: int) -> None:
+        reference = spec.image.docker or ""
+        found = await self._find(spec.workspace_id)
+        if found is not None and found.runs and found.config == docker_spec.wanted_hash(spec, uid):
+            return
+        if not await self._pulls.is_here(reference, spec.workspace_id):
+            return
+        async with self._starts:
+            if found is not None:
+                await self._end(found)
+            await self._run(spec, uid)
+
+    async def _run(self, spec: WorkloadSpec, uid: int) -> None:
+        if spec.uid is not None and spec.home.lstat().st_uid != uid:
+            os.chown(spec.home, uid, uid, follow_symlinks=False)
+        if self._firewall is not None:
+            await self._firewall.ensure()
+        place = await self._networks.ensure(spec.workspace_id)
+        config = docker_spec.container_config(spec, self._installation_id, uid, place.address)
+        files = docker_spec.files(uid, spec.image.port)
+        name = docker_spec.name_of(spec.workspace_id)
+        try:
+            await self._engine.start(await self._engine.create(name, config, files))
+        except Refused:
+            found = await self._find(spec.workspace_id)
+            if found is not None:
+                await self._engine.remove(found.id)
+            raise
+
+    async def stop(self, workspace_id: str) -> None:
+        async with self._turn(workspace_id):
+            with _effects():
+                found = await self._find(workspace_id)
+                if found is not None and found.runs:
+                    await self._engine.stop(found.id, self._options.stop_grace)
+
+    async def delete(self, workspace_id: str) -> None:
+        async with self._turn(workspace_id):
+            with _effects():
+                found = await self._find(workspace_id)
+                if found is not None:
+                    await self._end(found)
+                await self._networks.remove(workspace_id)
+
+    async def _end(self, found: Found) -> None:
+        if found.runs:
+            await self._engine.stop(found.id, self._options.stop_grace)
+        await self._engine.remove(found.id)
+
+    async def upstream(self, workspace_id: str) -> str | None:
+        with _looks():
+            found = await self._find(workspace_id)
+        return None if found is None or not found.runs else found.upstream
+
+    async def status(self, workspace_id: str) -> ContainerFact:
+        with _looks():
+            found = await self._find(workspace_id)
+            if found is not None:
+                return await self._fact(found)
+        pulling = self._pulls.of(workspace_id)
+        if pulling is None:
+            return ABSENT
+        return ContainerFact(False, False, False, None, None, pulling[0])
+
+    async def observe(self) -> dict[str, ContainerFact]:
+        with _looks():
+            containers = await self._engine.containers()
+            facts = await asyncio.gather(*map(self._fact, containers))
+        present = {found.id for found in containers}
+        self._epitaphs = {name: words for name, words in self._epitaphs.items() if name in present}
+        return {found.workspace_id: fact for found, fact in zip(containers, facts, strict=True)}
+
+    async def logs(self, workspace_id: str, lines: int) -> str:
+        with _looks():
+            found = await self._find(workspace_id)
+            if found is None or lines < 1:
+                return ""
+            return (await self._engine.output(found.id, lines)).rstrip("\n")
+
+    async def hints(self, hint: Callable[[str], None], resync: Callable[[], None]) -> None:
+        """Say which workspace to look at, as the engine tells of its containers; for ever.
+
+        Whatever happened while nobody listened is found by the look at all that `resync` asks for.
+        """
+        self._hint = hint
+        while True:
+            try:
+                await self._listen(hint, resync)
+            except (EngineDown, Refused, RuntimeFailure) as error:
+                log.warning("the Docker engine's events cannot be heard", error=str(error))
+            await asyncio.sleep(_LISTEN_AGAIN_SECONDS)
+
+    async def _listen(self, hint: Callable[[str], None], resync: Callable[[], None]) -> None:
+        async with aclosing(self._engine.events()) as events:
+            async for workspace_id in events:
+                if workspace_id is None:
+                    resync()
+                    await self.tidy()
+                else:
+                    hint(workspace_id)
+
+    async def tidy(self) -> None:
+        """Put the firewall up where it is gone, and remove networks that no container uses."""
+        if self._firewall is not None:
+            await self._firewall.ensure()
+        used = {found.workspace_id for found in await self._engine.containers()}
+        await self._networks.remove_unused(lambda name: name in used or name in self._turns)
+
+    async def _find(self, workspace_id: str) -> Found | None:
+        if not _WORKSPACE_ID.fullmatch(workspace_id):
+            raise ValueError(f"{workspace_id!r} is no workspace id")
+        containers = await self._engine.containers(workspace_id)
+        return containers[0] if containers else None
+
+    async def _fact(self, found: Found) -> ContainerFact:
+        if not found.runs:
+            # One that was made and never started has not failed: the next start makes it anew.
+            op_id = found.op_id if found.state == "exited" else None
+            return ContainerFact(True, False, False, None, op_id, await self._epitaph(found))
+        if found.upstream is None:
+            return ContainerFact(True, True, False, None, found.op_id, "it has no address yet")
+        async with self._probes:
+            reason = await why_not_ready(found.upstream, found.ready_path)
+        return ContainerFact(True, True, reason is None, found.upstream, found.op_id, reason or "")
+
+    async def _epitaph(self, found: Found) -> str:
+        """Why a container that exists does not run, with what it said last."""
+        if found.state != "exited":
+            return f"it is {found.state}"
+        if found.id not in self._epitaphs:
+            try:
+                self._epitaphs[found.id] = await self._last_words(found.id)
+            except Refused:
+                return "it is being removed"
+        return self._epitaphs[found.id]
+
+    async def _last_words(self, container_id: str) -> str:
+        death = await self._engine.death(container_id)
+        if death.oom_killed:
+            return "it was killed because it used more memory than it may"
+        if death.error:
+            return f"it could not be run: {death.error}"
+        output = (await self._engine.output(container_id, _LINES_IN_MESSAGE)).strip()
+        return f"it exited with code {death.code}" + (f": {output}" if output else ", without a word")
+
+    @asynccontextmanager
+    async def _turn(self, workspace_id: str) -> AsyncIterator[None]:
+        """One effect at a time on one workspace."""
+        turn = self._turns.setdefault(workspace_id, asyncio.Lock())
+        async with turn:
+            yield
+
+
+def _nobody(_workspace_id: str) -> None:
+    """Nobody listens for hints yet."""
+
+
+def _uid(spec: WorkloadSpec) -> int:
+    if os.geteuid() != 0:
+        return os.geteuid()
+    if not spec.uid:
+        message = "under root a workspace needs a user id of its own, and it may not be root's"
+        raise RuntimeFailure(ErrorReason.ActionFailed, message)
+    return spec.uid
+
+
+def _check(spec: WorkloadSpec) -> None:
+    if spec.image.docker is None:
+        message = f"image {spec.image.name!r} has no 'docker' key: the docker runtime cannot start it"
+        raise RuntimeFailure(ErrorReason.ActionFailed, message)
+    if spec.home.is_symlink() or not spec.home.is_dir():
+        message = f"the home {spec.home} is missing; a start does not make one"
+        raise RuntimeFailure(ErrorReason.ContainerWithoutVolume, message)
+
+
+def _unfit(why: str) -> RuntimeFailure:
+    return RuntimeFailure(ErrorReason.ActionFailed, f"the Docker engine does not fit: {why}")
+
+
+@contextmanager
+def _looks() -> Iterator[None]:
+    """What the engine does not tell is unknown, never gone."""
+    try:
+        yield
+    except (EngineDown, Refused) as error:
+        raise Unobservable(str(error)) from error
+
+
+@contextmanager
+def _effects() -> Iterator[None]:
+    try:
+        yield
+    except EngineDown as error:
+        raise RuntimeFailure(ErrorReason.Unreachable, str(error)) from error
+    except Refused as refusal:
+        lost = "bind source path does not exist" in refusal.message
+        reason = ErrorReason.ContainerWithoutVolume if lost else ErrorReason.ActionFailed
+        raise RuntimeFailure(reason, f"the Docker engine refuses: {refusal.message}") from refusal

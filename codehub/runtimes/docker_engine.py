@@ -1,0 +1,238 @@
+"""The Docker Engine's API, as far as the docker runtime needs it, with its troubles told apart."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+from aiodocker import Docker, DockerError
+from aiodocker.containers import DockerContainer
+from aiodocker.networks import DockerNetwork
+
+from codehub.runtimes import docker_spec
+from codehub.runtimes.docker_spec import Label
+
+LOOK_SECONDS = 10.0
+WORK_SECONDS = 120.0
+_CONNECT_SECONDS = 5.0
+_NOT_FOUND = 404
+_CONFLICT = 409
+_NOT_MODIFIED = 304
+
+
+class EngineDown(Exception):  # noqa: N818 - a fact, not a fault
+    """The engine did not answer, or only that it cannot."""
+
+
+class Refused(Exception):  # noqa: N818 - a fact, not a fault
+    """The engine understood, and says no."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+    @property
+    def not_found(self) -> bool:
+        return self.status == _NOT_FOUND
+
+
+@dataclass(frozen=True)
+class Found:
+    """One container of ours, as a list of them shows it."""
+
+    id: str
+    workspace_id: str
+    op_id: str
+    config: str
+    state: str
+    upstream: str | None
+    ready_path: str
+
+    @property
+    def runs(self) -> bool:
+        return self.state in ("running", "paused", "restarting")
+
+
+@dataclass(frozen=True)
+class Death:
+    code: int
+    oom_killed: bool
+    error: str
+
+
+@dataclass(frozen=True)
+class Network:
+    id: str
+    name: str
+    workspace_id: str | None
+    subnets: tuple[str, ...]
+
+
+class Engine:
+    def __init__(self, url: str, installation_id: str) -> None:
+        self._url = url
+        self._installation = f"{Label.INSTALLATION}={installation_id}"
+        self._docker: Docker | None = None
+
+    async def close(self) -> None:
+        if self._docker is not None:
+            await self._docker.close()
+            self._docker = None
+
+    async def about(self) -> Mapping[str, Any]:
+        """`docker info`."""
+        async with self._asking(LOOK_SECONDS) as docker:
+            about: Mapping[str, Any] = await docker.system.info()
+            return about
+
+    async def containers(self, workspace_id: str | None = None) -> list[Found]:
+        """Every container of this installation, or of one workspace, in one call."""
+        async with self._asking(LOOK_SECONDS) as docker:
+            listed = await docker.containers.list(all=True, filters=self._filters(workspace_id))
+            return [_found(container) for container in listed]
+
+    async def create(self, name: str, config: Mapping[str, Any], files: bytes) -> str:
+        """Create a container, with a tar of files unpacked over its root; its id."""
+        async with self._asking(WORK_SECONDS) as docker:
+            container = await docker.containers.create(dict(config), name=name)
+            await container.put_archive("/", files)  # type: ignore[no-untyped-call]
+            return container.id
+
+    async def start(self, container_id: str) -> None:
+        async with self._asking(WORK_SECONDS) as docker:
+            await docker.containers.container(container_id).start()
+
+    async def stop(self, container_id: str, grace: float) -> None:
+        async with self._asking(WORK_SECONDS + grace) as docker:
+            with _missing_is_fine():
+                await docker.containers.container(container_id).stop(t=round(grace))
+
+    async def remove(self, container_id: str) -> None:
+        async with self._asking(WORK_SECONDS) as docker:
+            with _missing_is_fine():
+                await docker.containers.container(container_id).delete(force=True, v=True)
+
+    async def death(self, container_id: str) -> Death:
+        async with self._asking(LOOK_SECONDS) as docker:
+            state = (await docker.containers.container(container_id).show())["State"]
+            return Death(int(state["ExitCode"]), bool(state["OOMKilled"]), str(state["Error"]))
+
+    async def output(self, container_id: str, lines: int) -> str:
+        async with self._asking(LOOK_SECONDS) as docker:
+            container = docker.containers.container(container_id)
+            return "".join(await container.log(stdout=True, stderr=True, tail=lines))
+
+    async def networks(self, *, ours: bool) -> list[Network]:
+        async with self._asking(LOOK_SECONDS) as docker:
+            filters = {"label": [self._installation]} if ours else None
+            return [_network(entry) for entry in await docker.networks.list(filters=filters)]
+
+    async def create_network(self, config: Mapping[str, Any]) -> None:
+        async with self._asking(WORK_SECONDS) as docker:
+            await docker.networks.create(dict(config))
+
+    async def remove_network(self, network_id: str) -> None:
+        async with self._asking(WORK_SECONDS) as docker:
+            with _missing_is_fine():
+                await DockerNetwork(docker, network_id).delete()  # type: ignore[no-untyped-call]
+
+    async def has_image(self, reference: str) -> bool:
+        try:
+            async with self._asking(LOOK_SECONDS) as docker:
+                await docker.images.inspect(reference)
+        except Refused as refusal:
+            if refusal.not_found:
+                return False
+            raise
+        return True
+
+    async def pull(self, reference: str) -> AsyncGenerator[Mapping[str, Any], None]:
+        """The engine's reports while it pulls. They may end early: only the image itself tells."""
+        async with self._asking(None) as docker:
+            async for report in docker.images.pull(reference, stream=True):
+                yield report
+
+    async def events(self) -> AsyncGenerator[str | None, None]:
+        """None once it listens, then the workspace of each container that something happened to."""
+        kinds = ["start", "die", "oom", "destroy", "pause", "unpause"]
+        filters = {"type": ["container"], "label": [self._installation], "event": kinds}
+        async with self._asking(None) as docker:
+            params = {"filters": json.dumps(filters)}
+            unlimited = aiohttp.ClientTimeout(total=None, connect=_CONNECT_SECONDS)
+            async with docker._query("events", params=params, timeout=unlimited) as response:
+                try:
+                    yield None
+                    async for line in response.content:
+                        attributes = json.loads(line)["Actor"]["Attributes"]
+                        yield str(attributes[Label.WORKSPACE])
+                finally:
+                    response.close()
+
+    def _filters(self, workspace_id: str | None) -> str:
+        labels = [self._installation]
+        if workspace_id is not None:
+            labels.append(f"{Label.WORKSPACE}={workspace_id}")
+        return json.dumps({"label": labels})
+
+    @asynccontextmanager
+    async def _asking(self, seconds: float | None) -> AsyncIterator[Docker]:
+        try:
+            async with asyncio.timeout(seconds):
+                yield self._client()
+        except TimeoutError as error:
+            raise EngineDown(f"the Docker engine at {self._url} did not answer in time") from error
+        except DockerError as error:
+            if error.status >= 500:
+                raise EngineDown(f"the Docker engine at {self._url}: {error.message.strip()}") from error
+            raise Refused(error.status, error.message.strip()) from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise EngineDown(f"the Docker engine at {self._url} does not answer: {error}") from error
+
+    def _client(self) -> Docker:
+        if self._docker is None:
+            timeout = aiohttp.ClientTimeout(total=None, connect=_CONNECT_SECONDS)
+            self._docker = Docker(self._url, timeout=timeout)
+        return self._docker
+
+
+@contextmanager
+def _missing_is_fine() -> Iterator[None]:
+    """What is gone, stopped, or on its way out is what was asked for."""
+    try:
+        yield
+    except DockerError as error:
+        if error.status not in (_NOT_FOUND, _NOT_MODIFIED) and not _is_leaving(error):
+            raise
+
+
+def _is_leaving(error: DockerError) -> bool:
+    return error.status == _CONFLICT and "already in progress" in error.message
+
+
+def _found(container: DockerContainer) -> Found:
+    listed = container._container
+    labels = listed["Labels"]
+    networks = listed["NetworkSettings"]["Networks"]
+    address = networks.get(docker_spec.name_of(labels[Label.WORKSPACE]), {}).get("IPAddress")
+    return Found(
+        id=listed["Id"],
+        workspace_id=labels[Label.WORKSPACE],
+        op_id=labels[Label.OP_ID],
+        config=labels[Label.CONFIG],
+        state=listed["State"],
+        upstream=f"tcp:{address}:{labels[Label.PORT]}" if address else None,
+        ready_path=labels[Label.READY_PATH],
+    )
+
+
+def _network(entry: Mapping[str, Any]) -> Network:
+    configs = (entry.get("IPAM") or {}).get("Config") or []
+    subnets = tuple(config["Subnet"] for config in configs if config.get("Subnet"))
+    labels = entry.get("Labels") or {}
+    return Network(entry["Id"], entry["Name"], labels.get(Label.WORKSPACE), subnets)
