@@ -176,7 +176,7 @@ class Site:
         self.coordinators.append(Coordinator(role, process, log))
         return self.coordinators[-1]
 
-    def _url(self, role: str) -> str:
+    def url_of(self, role: str) -> str:
         url = make_url(self.postgres.url).set(username=role, password=PASSWORD)
         return url.render_as_string(hide_password=False)
 
@@ -184,7 +184,7 @@ class Site:
         return {
             **os.environ,
             **RHYTHM,
-            "DATABASE_URL": self._url(role),
+            "DATABASE_URL": self.url_of(role),
             "REDIS_URL": self.redis.url,
             "CODEHUB_DATA_DIR": str(self.data_dir),
             "CODEHUB_TOOLS_DIR": str(TOOLS_DIR),
@@ -234,34 +234,6 @@ class Site:
             return await self.epoch() > than
 
         await eventually(later, f"a later epoch than {than}\n{self.last_words()}", 30)
-
-    @contextlib.asynccontextmanager
-    async def no_new_sessions(self, coordinator: Coordinator) -> AsyncIterator[None]:
-        """What this coordinator has open stays open, but it cannot connect anew."""
-        async with self.engine.begin() as conn:
-            await conn.execute(text(f"ALTER ROLE {coordinator.role} NOLOGIN"))
-        try:
-            yield
-        finally:
-            async with self.engine.begin() as conn:
-                await conn.execute(text(f"ALTER ROLE {coordinator.role} LOGIN"))
-
-    @contextlib.asynccontextmanager
-    async def statement_under_way(self, coordinator: Coordinator) -> AsyncIterator[None]:
-        """A fenced transaction of this coordinator that stands in the middle of a statement.
-
-        A process may be stopped when it has sent half of one. The server takes that for a busy session, not
-        for an idle one, and ends it neither by its timeouts nor by itself.
-        """
-        connection = await asyncpg.connect(self._url(coordinator.role))
-        await connection.execute("BEGIN")
-        await connection.fetch("SELECT epoch FROM leadership FOR SHARE")
-        statement = asyncio.create_task(connection.execute("SELECT pg_sleep(3600)"))
-        try:
-            yield
-        finally:
-            connection.terminate()
-            await asyncio.gather(statement, return_exceptions=True)
 
     async def _leader(self) -> Coordinator | None:
         assert self.alive, f"every coordinator has ended\n{self.last_words()}"

@@ -3,9 +3,12 @@
 import asyncio
 import signal
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
+import asyncpg
 from redis.asyncio import Redis
+from sqlalchemy import text
 
 from tests.chaos.coordinators import OWNER, Coordinator, Site, eventually
 
@@ -44,10 +47,40 @@ async def kill_the_standby(site: Site) -> None:
     await site.complete()
 
 
+@asynccontextmanager
+async def no_new_sessions(site: Site, coordinator: Coordinator) -> AsyncIterator[None]:
+    """What this coordinator has open stays open, but it cannot connect anew."""
+    async with site.engine.begin() as conn:
+        await conn.execute(text(f"ALTER ROLE {coordinator.role} NOLOGIN"))
+    try:
+        yield
+    finally:
+        async with site.engine.begin() as conn:
+            await conn.execute(text(f"ALTER ROLE {coordinator.role} LOGIN"))
+
+
+@asynccontextmanager
+async def statement_under_way(site: Site, coordinator: Coordinator) -> AsyncIterator[None]:
+    """A fenced transaction of this coordinator that stands in the middle of a statement.
+
+    A process may be stopped when it has sent half of one. The server takes that for a busy session, not
+    for an idle one, and ends it neither by its timeouts nor by itself.
+    """
+    connection = await asyncpg.connect(site.url_of(coordinator.role))
+    await connection.execute("BEGIN")
+    await connection.fetch("SELECT epoch FROM leadership FOR SHARE")
+    statement = asyncio.create_task(connection.execute("SELECT pg_sleep(3600)"))
+    try:
+        yield
+    finally:
+        connection.terminate()
+        await asyncio.gather(statement, return_exceptions=True)
+
+
 async def hang_the_leader(site: Site) -> None:
     """Stopped until the other leads; when it wakes up it finds that its term is over."""
     leader = await site.leader()
-    async with site.statement_under_way(leader):
+    async with statement_under_way(site, leader):
         await _hang(site, leader)
 
 

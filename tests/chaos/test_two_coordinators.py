@@ -30,6 +30,8 @@ class Stage:
         await self.site.complete()
         while len(self.travellers) < WORKSPACES:
             self.travellers.append(await Traveller.begin(self.site, SEED * 1000 + len(self.travellers)))
+        for traveller in self.travellers:
+            await traveller.arrive()
 
     @asynccontextmanager
     async def scene(self) -> AsyncIterator[None]:
@@ -110,7 +112,7 @@ async def test_a_wish_that_no_listener_heard_is_acted_on_when_it_listens_again(s
     site = stage.site
     leader = await site.leader()
     epoch = await site.epoch()
-    async with site.no_new_sessions(leader):
+    async with disturbances.no_new_sessions(site, leader):
         await disturbances.end_listener_session(site)
         await refused(leader)
         workspace_id = await create(site, DesiredState.STANDBY, "unheard")

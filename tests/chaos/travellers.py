@@ -54,7 +54,7 @@ class Traveller:
 
     def __init__(self, site: Site, workspace_id: str, seed: int) -> None:
         self.id = workspace_id
-        self.at = DesiredState.STANDBY
+        self.at = self._wished = DesiredState.STANDBY
         self.moves = 0
         self.goal = math.inf
         self._site = site
@@ -75,7 +75,13 @@ class Traveller:
         while self.moves < self.goal:
             await self.move(self._random.choice([place for place in PLACES if place is not self.at]))
 
+    async def arrive(self) -> None:
+        """End the move in which a test that failed has left it."""
+        if self._wished is not self.at:
+            await self.move(self._wished)
+
     async def move(self, desired: DesiredState) -> None:
+        self._wished = desired
         if desired is not self.at:
             await eventually(lambda: self._wish(desired), f"{self.id} to be wished {desired}", SETTLED_WITHIN)
             await settle(self._site, self.id, desired, SETTLED_WITHIN)
