@@ -2,6 +2,7 @@
 
 import os
 from functools import cached_property
+from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 from urllib.parse import urlsplit
@@ -41,6 +42,10 @@ class Settings(BaseSettings):
     images_file: Path | None = None
     runtime: Literal["process", "docker"] = "process"
     insecure_process_runtime: bool = False
+    docker_host: str = "unix:///var/run/docker.sock"
+    docker_network_pool: IPv4Network = IPv4Network("10.222.0.0/16")
+    docker_firewall: bool = True
+    docker_allow_egress: str = ""
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=1, le=65535)] = 8080
@@ -104,6 +109,31 @@ class Settings(BaseSettings):
             raise ValueError("must be a URL such as file:///directory or s3://bucket/prefix")
         return value
 
+    @field_validator("docker_host")
+    @classmethod
+    def _an_engine(cls, value: str) -> str:
+        if not _has_scheme(value, "unix", "tcp"):
+            raise ValueError(
+                "must be the address of an engine on this machine: unix:///path or tcp://host:port"
+            )
+        return value
+
+    @field_validator("docker_network_pool")
+    @classmethod
+    def _a_roomy_network(cls, value: IPv4Network) -> IPv4Network:
+        if value.prefixlen > 24:
+            raise ValueError("must be a network of 256 addresses or more, such as 10.222.0.0/16")
+        return value
+
+    @field_validator("docker_allow_egress")
+    @classmethod
+    def _networks(cls, value: str) -> str:
+        try:
+            _parse_networks(value)
+        except ValueError as error:
+            raise ValueError(f"must be networks such as 10.1.2.0/24, 192.168.0.7/32 ({error})") from error
+        return value
+
     @field_validator("public_base_url")
     @classmethod
     def _an_origin(cls, value: str) -> str:
@@ -163,6 +193,11 @@ class Settings(BaseSettings):
         return "localhost" if port is None else f"localhost:{port}"
 
     @cached_property
+    def allowed_egress(self) -> tuple[str, ...]:
+        """Networks that workspaces may reach although they are private."""
+        return tuple(map(str, _parse_networks(self.docker_allow_egress)))
+
+    @cached_property
     def run_dir(self) -> Path:
         return self.data_dir / "run"
 
@@ -188,6 +223,10 @@ def _is_database_url(value: str) -> bool:
         return make_url(value).get_backend_name() in ("postgresql", "postgres")
     except (ArgumentError, ValueError):
         return False
+
+
+def _parse_networks(value: str) -> list[IPv4Network]:
+    return [IPv4Network(part.strip()) for part in value.split(",") if part.strip()]
 
 
 def _has_scheme(value: str, *schemes: str) -> bool:

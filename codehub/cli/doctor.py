@@ -2,16 +2,36 @@
 
 from rich.console import Console
 
-from codehub.cli.findings import Finding, Level
+from codehub.cli import runtimes
+from codehub.cli.findings import Finding, Level, fail, ok, warn
 from codehub.cli.machine_checks import check_machine
 from codehub.cli.service_checks import check_exposure, check_services
+from codehub.runtimes.base import RuntimeFailure
 from codehub.settings import Settings
 
 STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
 
 
 async def examine(settings: Settings) -> list[Finding]:
-    return [*check_machine(settings), *await check_services(settings), *check_exposure(settings)]
+    used = runtimes.remembered(settings.data_dir)
+    if used is not None:
+        settings = settings.model_copy(update={"runtime": used})
+    engine = await _engine(settings)
+    return [*check_machine(settings), engine, *await check_services(settings), *check_exposure(settings)]
+
+
+async def _engine(settings: Settings) -> Finding:
+    """Docker is a fault only where it is used."""
+    try:
+        version = await runtimes.engine(settings)
+    except RuntimeFailure as failure:
+        if settings.runtime == "docker":
+            return fail("docker", failure.message, "start the engine; workspaces wait for it as they are")
+        return ok("docker", f"is not used, workspaces run as processes ({failure.message})")
+    if settings.docker_firewall:
+        return ok("docker", f"{version} answers; workspaces reach the internet, not this machine's networks")
+    words = f"{version} answers, but DOCKER_FIREWALL is false: workspaces reach what this machine reaches"
+    return warn("docker", words, "deny private networks by rules of your own, or set DOCKER_FIREWALL=true")
 
 
 def show(findings: list[Finding], console: Console) -> None:

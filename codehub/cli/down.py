@@ -7,11 +7,11 @@ from pathlib import Path
 
 import typer
 
-from codehub.cli import lock
+from codehub.cli import lock, place, runtimes
 from codehub.cli.errors import CommandError
 from codehub.cli.supervisor import birth
 from codehub.embedded.process import wait_until
-from codehub.runtimes.process import ProcessRuntime
+from codehub.runtimes.base import Unobservable
 from codehub.settings import Settings
 
 STOP_SECONDS = 180.0
@@ -35,8 +35,10 @@ async def stop_workspaces(settings: Settings) -> None:
     """Ends every workspace of a system that has stopped. Homes stay; the next `up` starts them again."""
     if lock.holder(settings.data_dir) is not None:
         raise CommandError("CodeHub is running again, and would start its workspaces again")
-    runtime = ProcessRuntime(settings.data_dir / "runtime", settings.tools_dir)
-    running = sorted(name for name, fact in (await runtime.observe()).items() if fact.running)
-    for workspace_id in running:
-        await runtime.stop(workspace_id)
-    typer.echo(f"{len(running)} workspaces stopped")
+    kind = runtimes.remembered(settings.data_dir) or settings.runtime
+    used = settings.model_copy(update={"runtime": kind})
+    try:
+        ended = await runtimes.end_all(used, place.installation_id(settings.data_dir) or "")
+    except Unobservable as trouble:
+        raise CommandError(f"the workspaces cannot be looked at: {trouble.message}") from trouble
+    typer.echo(f"{ended} workspaces stopped")

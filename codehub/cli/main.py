@@ -9,7 +9,7 @@ from rich.console import Console
 import codehub
 from codehub import log
 from codehub.cli import database, doctor, down, ide, serve, up, users
-from codehub.cli.errors import CommandError, told
+from codehub.cli.errors import told
 from codehub.cli.findings import Level
 from codehub.cli.options import DataDir, load_settings
 from codehub.store import migrate
@@ -31,7 +31,8 @@ def start(
     port: Annotated[int | None, typer.Option(help="The public port (PORT, 8080).")] = None,
     host: Annotated[str | None, typer.Option(help="The address to listen on (HOST, 127.0.0.1).")] = None,
     runtime: Annotated[
-        str | None, typer.Option(help="What workspaces run on: auto, process or docker.")
+        str | None,
+        typer.Option(help="What workspaces run on: process, docker, or auto (Docker if it answers)."),
     ] = None,
     insecure_process_runtime: Annotated[
         bool | None,
@@ -50,12 +51,9 @@ def start(
             runtime=None if runtime == "auto" else runtime,
             insecure_process_runtime=insecure_process_runtime,
         )
-        if settings.runtime == "docker":
-            raise CommandError(
-                "the Docker runtime is not there yet, a later release brings it: use --runtime process"
-            )
         log.configure("up", settings.log_level)
-        asyncio.run(up.run(settings))
+        unsaid = runtime is None and "runtime" not in settings.model_fields_set
+        asyncio.run(up.run(settings, auto=unsaid or runtime == "auto"))
 
 
 @app.command("down")

@@ -15,7 +15,7 @@ import typer
 from ulid import ULID
 
 from codehub import log
-from codehub.cli import lock, needs, place
+from codehub.cli import lock, needs, place, runtimes
 from codehub.cli.errors import CommandError
 from codehub.cli.supervisor import Part, Supervisor, end_leftovers
 from codehub.clock import utc_now
@@ -23,7 +23,6 @@ from codehub.embedded.account import EmbeddedError
 from codehub.embedded.paths import SOCKET_PATH_LIMIT
 from codehub.embedded.postgres import EmbeddedPostgres
 from codehub.embedded.redis import EmbeddedRedis
-from codehub.runtimes.process import ProcessRuntime
 from codehub.settings import Settings
 from codehub.storage.errors import JobIsRunning
 from codehub.storage.jobs import LocalJobs
@@ -35,23 +34,28 @@ READY_SECONDS = 120.0
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-async def run(settings: Settings) -> None:
-    """Starts everything, says that it is ready, and returns when it was told to stop and has stopped."""
+async def run(settings: Settings, *, auto: bool = False) -> None:
+    """Starts everything, says that it is ready, and returns when it was told to stop and has stopped.
+
+    `auto` chooses the runtime that fits.
+    """
     stop = asyncio.Event()
     for number in STOP_SIGNALS:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     _check_socket_path(settings.data_dir.expanduser().absolute())
+    settings = settings.model_copy(update={"runtime": await runtimes.choose(settings, auto=auto)})
     await _check_given(settings)
     data_dir = place.prepare(settings.data_dir)
+    settings = settings.model_copy(update={"data_dir": data_dir})
     held = lock.take(data_dir)
     supervisor = Supervisor(data_dir / "run")
     try:
-        await ProcessRuntime(
-            data_dir / "runtime", settings.tools_dir, insecure=settings.insecure_process_runtime
-        ).walls()
+        await runtimes.prepare(settings)
         end_leftovers(data_dir / "run", PARTS)
         check_port_free(settings.host, settings.port)
-        system = _System(settings.model_copy(update={"data_dir": data_dir}), supervisor)
+        await runtimes.leave_the_other(settings)
+        runtimes.remember(data_dir, settings.runtime)
+        system = _System(settings, supervisor)
         await _unless_stopped(system.start(), stop)
         if not stop.is_set():
             supervisor.keep()

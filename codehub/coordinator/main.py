@@ -8,6 +8,8 @@ from codehub.coordinator.providers import Providers
 from codehub.coordinator.queue import WORKERS
 from codehub.coordinator.server import serve
 from codehub.domain.images import BUILT_IN, Image, parse_images
+from codehub.runtimes.docker import DockerOptions, DockerRuntime
+from codehub.runtimes.docker_firewall import Egress, host_nameservers
 from codehub.runtimes.process import ProcessRuntime
 from codehub.settings import Settings
 from codehub.storage.archives import ArchiveStore
@@ -36,7 +38,12 @@ async def run(settings: Settings, stop: asyncio.Event) -> None:
         own = await installation.ensure(engine, new_id())
     finally:
         await engine.dispose()
-    await serve(settings, make_providers(settings, own.id), PostgresHouse(settings), stop=stop)
+    providers = make_providers(settings, own.id)
+    try:
+        await serve(settings, providers, PostgresHouse(settings), stop=stop)
+    finally:
+        if isinstance(providers.runtime, DockerRuntime):
+            await providers.runtime.close()
 
 
 def make_providers(settings: Settings, installation_id: str) -> Providers:
@@ -44,9 +51,7 @@ def make_providers(settings: Settings, installation_id: str) -> Providers:
     archive_url = settings.archive_url or f"file://{data_dir / 'archives'}"
     place = Place(data_dir / "volumes", archive_url, installation_id)
     return Providers(
-        runtime=ProcessRuntime(
-            data_dir / "runtime", settings.tools_dir, insecure=settings.insecure_process_runtime
-        ),
+        runtime=make_runtime(settings, installation_id),
         volumes=LocalVolumes(place.volumes_root, installation_id),
         archives=ArchiveStore(archive_url, installation_id),
         jobs=LocalJobs(data_dir / "jobs"),
@@ -55,7 +60,22 @@ def make_providers(settings: Settings, installation_id: str) -> Providers:
     )
 
 
+def make_runtime(settings: Settings, installation_id: str) -> ProcessRuntime | DockerRuntime:
+    if settings.runtime == "docker":
+        return DockerRuntime(installation_id, docker_options(settings))
+    return ProcessRuntime(
+        settings.data_dir / "runtime", settings.tools_dir, insecure=settings.insecure_process_runtime
+    )
+
+
+def docker_options(settings: Settings) -> DockerOptions:
+    egress = Egress(settings.port, settings.allowed_egress, host_nameservers())
+    return DockerOptions(
+        settings.docker_host, settings.docker_network_pool, egress if settings.docker_firewall else None
+    )
+
+
 def offered_images(settings: Settings) -> dict[str, Image]:
     """The images that this runtime can run, by name."""
     images = BUILT_IN if settings.images_text is None else parse_images(settings.images_text)
-    return {image.name: image for image in images if image.process is not None}
+    return {image.name: image for image in images if getattr(image, settings.runtime) is not None}

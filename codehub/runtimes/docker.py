@@ -6,7 +6,7 @@ import asyncio
 import os
 import re
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from ipaddress import IPv4Network
@@ -78,8 +78,13 @@ class DockerRuntime:
         if about.get("OSType") != "linux" or kind == "Docker Desktop":
             raise _unfit(f"it runs {kind} in a machine of its own, not on this one")
         if self._firewall is not None:
-            await self._firewall.ensure()
+            await self._firewall.check()
         return f"Docker {about.get('ServerVersion')}"
+
+    async def missing_images(self, references: Iterable[str]) -> list[str]:
+        """Those that the first start will have to pull."""
+        with _effects():
+            return [reference for reference in references if not await self._engine.has_image(reference)]
 
     async def start(self, spec: WorkloadSpec) -> None:
         uid = _uid(spec)
@@ -103,9 +108,7 @@ class DockerRuntime:
     async def _run(self, spec: WorkloadSpec, uid: int) -> None:
         if spec.uid is not None and spec.home.lstat().st_uid != uid:
             os.chown(spec.home, uid, uid, follow_symlinks=False)
-        if self._firewall is not None:
-            await self._firewall.ensure()
-        place = await self._networks.ensure(spec.workspace_id)
+        place, _ = await asyncio.gather(self._networks.ensure(spec.workspace_id), self._ensure_firewall())
         config = docker_spec.container_config(spec, self._installation_id, uid, place.address)
         files = docker_spec.files(uid, spec.image.port)
         name = docker_spec.name_of(spec.workspace_id)
@@ -191,10 +194,13 @@ class DockerRuntime:
 
     async def tidy(self) -> None:
         """Put the firewall up where it is gone, and remove networks that no container uses."""
-        if self._firewall is not None:
-            await self._firewall.ensure()
+        await self._ensure_firewall()
         used = {found.workspace_id for found in await self._engine.containers()}
         await self._networks.remove_unused(lambda name: name in used or name in self._turns)
+
+    async def _ensure_firewall(self) -> None:
+        if self._firewall is not None:
+            await self._firewall.ensure()
 
     async def _find(self, workspace_id: str) -> Found | None:
         if not _WORKSPACE_ID.fullmatch(workspace_id):

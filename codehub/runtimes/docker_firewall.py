@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -80,6 +81,10 @@ class Firewall:
         self._turn = asyncio.Lock()
         self._ensured_at = float("-inf")
 
+    async def check(self) -> None:
+        """A failure when the rules could not be put up."""
+        await _run(("iptables", *_WAIT, "-t", "mangle", "-S", "PREROUTING"))
+
     async def ensure(self) -> None:
         """Put the rules where they belong. Whoever waited while another did has nothing left to do."""
         asked_at = time.monotonic()
@@ -116,19 +121,18 @@ async def _run(command: Sequence[str], text: str = "") -> None:
 
 async def _try(command: Sequence[str], text: str = "") -> tuple[int, str]:
     try:
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
+        # Not the loop's own subprocesses: uvloop's raise when one ends before its input was written.
+        done = await asyncio.to_thread(
+            subprocess.run,
+            command,
+            input=text.encode(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_PATIENCE,
+            check=False,
         )
     except FileNotFoundError:
         return 127, "it is not installed"
-    try:
-        async with asyncio.timeout(_PATIENCE):
-            output, _ = await process.communicate(text.encode())
-    except TimeoutError:
-        process.kill()
-        await process.wait()
+    except subprocess.TimeoutExpired:
         return 124, f"it did not end within {_PATIENCE:g} s"
-    return process.returncode or 0, " ".join(output.decode(errors="replace").split())
+    return done.returncode, " ".join(done.stdout.decode(errors="replace").split())

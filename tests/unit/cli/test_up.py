@@ -1,6 +1,8 @@
 """What `up` refuses before it begins, and what it ends when it stops."""
 
+import shutil
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,11 +10,13 @@ from typer.testing import CliRunner
 
 from codehub.cli.errors import CommandError
 from codehub.cli.main import app
+from codehub.cli.runtimes import remember
 from codehub.cli.up import check_port_free, end_jobs
 from codehub.domain.observation import JobState
 from codehub.storage.jobs import LocalJobs
 from codehub.storage.jobspec import EmptyArchiveJob, Place
 from codehub.storage.volumes import LocalVolumes
+from tests.services import short_temp_dir
 
 
 def invoke(*arguments: str, **environment: str) -> tuple[int, str]:
@@ -54,10 +58,30 @@ async def test_jobs_end_with_up(tmp_path: Path) -> None:
     assert (running.state, ended.state) == (JobState.RUNNING, JobState.GONE)
 
 
-def test_docker_is_said_to_come_later(tmp_path: Path) -> None:
-    code, words = invoke("up", "--runtime", "docker", "--data-dir", str(tmp_path))
+@pytest.fixture
+def data_dir() -> Iterator[Path]:
+    path = short_temp_dir()
+    yield path
+    shutil.rmtree(path)
+
+
+def test_docker_without_an_engine_is_one_clear_line_and_nothing_is_made(data_dir: Path) -> None:
+    engine = "unix:///nowhere/docker.sock"
+    code, words = invoke("up", "--runtime", "docker", "--data-dir", str(data_dir), DOCKER_HOST=engine)
     assert code == 1
-    assert "a later release brings it" in words
+    assert words.count("\n") == 1
+    assert f"the Docker engine at {engine} does not answer" in words
+    assert "--runtime process" in words
+    assert list(data_dir.iterdir()) == []
+
+
+def test_auto_does_not_leave_docker_behind_its_back(data_dir: Path) -> None:
+    """Containers may still run there, on the homes that processes would get."""
+    (data_dir / "runtime").mkdir()
+    remember(data_dir, "docker")
+    code, words = invoke("up", "--data-dir", str(data_dir), DOCKER_HOST="unix:///nowhere/docker.sock")
+    assert code == 1
+    assert f"the workspaces of {data_dir} run on Docker" in words
 
 
 def test_an_unknown_runtime_is_named(tmp_path: Path) -> None:

@@ -1,0 +1,115 @@
+"""Which runtime `codehub up` uses, and what becomes of containers on the one that was used before."""
+
+from pathlib import Path
+from typing import Literal, get_args
+
+import typer
+
+from codehub.cli import place
+from codehub.cli.errors import CommandError
+from codehub.coordinator.main import docker_options, make_runtime, offered_images
+from codehub.runtimes.base import RuntimeFailure, Unobservable
+from codehub.runtimes.docker import DockerRuntime
+from codehub.runtimes.process import ProcessRuntime
+from codehub.settings import Settings
+
+Kind = Literal["process", "docker"]
+
+
+async def choose(settings: Settings, *, auto: bool) -> Kind:
+    """The runtime that was asked for or, with `auto`, Docker when its engine answers."""
+    if not auto and settings.runtime == "process":
+        return "process"
+    try:
+        await engine(settings)
+    except RuntimeFailure as failure:
+        if not auto:
+            raise CommandError(
+                f"Docker was asked for, but {failure.message}. Start an engine that fits (DOCKER_HOST names "
+                "another one), or use --runtime process"
+            ) from failure
+        if remembered(settings.data_dir) == "docker":
+            raise CommandError(
+                f"the workspaces of {settings.data_dir} run on Docker, but {failure.message}. Start the engine, "
+                "or leave Docker with --runtime process"
+            ) from failure
+        typer.echo(f"Workspaces will run as processes: {failure.message}", err=True)
+        return "process"
+    return "docker"
+
+
+async def engine(settings: Settings) -> str:
+    """The Docker Engine's version; RuntimeFailure when there is none that workspaces can run on."""
+    runtime = DockerRuntime("", docker_options(settings))
+    try:
+        return await runtime.check()
+    finally:
+        await runtime.close()
+
+
+async def leave_the_other(settings: Settings) -> None:
+    """End the containers of the runtime that is not used any more: two of them would share a home."""
+    left: Kind = "process" if settings.runtime == "docker" else "docker"
+    installation_id = place.installation_id(settings.data_dir)
+    if installation_id is None or (left == "docker" and remembered(settings.data_dir) != "docker"):
+        return
+    try:
+        ended = await end_all(settings.model_copy(update={"runtime": left}), installation_id)
+    except (RuntimeFailure, Unobservable) as trouble:
+        raise CommandError(
+            f"workspaces may still run on the {left} runtime, where they cannot be stopped ({trouble}). Use "
+            f"--runtime {left}; or, when none can run any more, remove {_note(settings.data_dir)}"
+        ) from trouble
+    if ended:
+        typer.echo(f"Stopped {ended} workspaces that ran on the {left} runtime", err=True)
+
+
+async def end_all(settings: Settings, installation_id: str) -> int:
+    """Delete every container of one runtime; how many ran. Homes are not touched."""
+    runtime = make_runtime(settings, installation_id)
+    try:
+        found = await runtime.observe()
+        for workspace_id in found:
+            await runtime.delete(workspace_id)
+        return sum(fact.running for fact in found.values())
+    finally:
+        if isinstance(runtime, DockerRuntime):
+            await runtime.close()
+
+
+async def prepare(settings: Settings) -> None:
+    """What a runtime needs before the first workspace, and a word about what will take its time."""
+    if settings.runtime == "process":
+        runtime = ProcessRuntime(
+            settings.data_dir / "runtime", settings.tools_dir, insecure=settings.insecure_process_runtime
+        )
+        await runtime.walls()
+        return
+    docker = DockerRuntime("", docker_options(settings))
+    try:
+        wanted = {image.docker for image in offered_images(settings).values() if image.docker is not None}
+        for reference in await docker.missing_images(sorted(wanted)):
+            typer.echo(
+                f"The image {reference} is not on the Docker engine: the first start pulls it "
+                "(`make image` makes it where no registry can be reached)",
+                err=True,
+            )
+    finally:
+        await docker.close()
+
+
+def remembered(data_dir: Path) -> Kind | None:
+    """The runtime that the last `up` of this data directory used."""
+    try:
+        noted = _note(data_dir).read_text().strip()
+    except FileNotFoundError:
+        return None
+    return next((kind for kind in get_args(Kind) if kind == noted), None)
+
+
+def remember(data_dir: Path, kind: Kind) -> None:
+    _note(data_dir).write_text(f"{kind}\n")
+
+
+def _note(data_dir: Path) -> Path:
+    return data_dir / "runtime" / "chosen"

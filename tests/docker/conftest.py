@@ -1,0 +1,105 @@
+"""Fixtures on a real Docker Engine."""
+
+import itertools
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field, replace
+from ipaddress import IPv4Network
+from pathlib import Path
+
+import pytest
+
+from codehub.domain.images import Image
+from codehub.domain.observation import ContainerFact
+from codehub.runtimes.base import WorkloadSpec
+from codehub.runtimes.docker import DockerOptions, DockerRuntime
+from codehub.runtimes.docker_firewall import Egress
+from tests.docker.engine import TINY, EngineMissingError, OwnEngine
+from tests.docker.waiting import until
+
+POOL = IPv4Network("10.222.0.0/16")
+TINY_IMAGE = Image(
+    name="tiny", title="Tiny", docker=TINY, process=None, ready_path="/healthz", port=8080, cpus=0.5,
+    memory_bytes=64 << 20, pids=64, activity="any", default=True,
+)  # fmt: skip
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def own_engine() -> Iterator[OwnEngine]:
+    try:
+        engine = OwnEngine()
+    except EngineMissingError as missing:
+        pytest.skip(str(missing))
+    try:
+        engine.start()
+        engine.import_tiny()
+        yield engine
+    except EngineMissingError as missing:
+        pytest.skip(str(missing))
+    finally:
+        engine.close()
+
+
+@pytest.fixture
+def engine(own_engine: OwnEngine) -> Iterator[OwnEngine]:
+    """The engine, with nothing on it but the image."""
+    yield own_engine
+    own_engine.clear()
+
+
+@dataclass
+class Bench:
+    """A runtime on the engine, and homes for its workspaces."""
+
+    engine: OwnEngine
+    homes: Path
+    runtime: DockerRuntime
+    installation_id: str
+    hints: list[str] = field(default_factory=list)
+
+    def spec(self, workspace_id: str, attempt: str = "op-0", image: Image = TINY_IMAGE) -> WorkloadSpec:
+        home = self.homes / workspace_id
+        home.mkdir(exist_ok=True)
+        return WorkloadSpec(workspace_id, image, home, attempt, 2_000_000 + next(_numbers))
+
+    def other_runtime(self, installation_id: str | None = None, **options: object) -> DockerRuntime:
+        chosen = replace(make_options(self.engine), **options)  # type: ignore[arg-type]
+        return DockerRuntime(installation_id or self.installation_id, chosen)
+
+    async def ready(self, workspace_id: str) -> ContainerFact:
+        async def is_ready() -> ContainerFact | None:
+            fact = await self.runtime.status(workspace_id)
+            return fact if fact.ready else None
+
+        return await until(is_ready, f"{workspace_id} to be ready")
+
+    async def started(self, workspace_id: str, **spec: object) -> ContainerFact:
+        await self.runtime.start(self.spec(workspace_id, **spec))  # type: ignore[arg-type]
+        return await self.ready(workspace_id)
+
+    def containers(self) -> list[str]:
+        return self.engine.docker("ps", "--all", "--format", "{{.Names}}").split()
+
+    def networks(self) -> list[str]:
+        return self.engine.docker("network", "ls", "--filter", "type=custom", "--format", "{{.Name}}").split()
+
+
+def make_options(engine: OwnEngine) -> DockerOptions:
+    return DockerOptions(engine.url, POOL, Egress(8080), stop_grace=1, pull_pauses=(0.1, 0.1))
+
+
+@pytest.fixture
+async def bench(engine: OwnEngine, tmp_path: Path) -> AsyncIterator[Bench]:
+    tmp_path.chmod(0o711)
+    installation_id = f"installation-{next(_numbers)}"
+    runtime = DockerRuntime(installation_id, make_options(engine))
+    yield Bench(engine, tmp_path, runtime, installation_id)
+    await runtime.close()
+
+
+@pytest.fixture
+def broken(engine: OwnEngine) -> Iterator[Callable[[], None]]:
+    """Ends the engine, and starts it again after the test whatever happens."""
+    yield engine.kill9
+    if engine.try_docker("version").returncode != 0:
+        engine.start()

@@ -1,0 +1,145 @@
+"""A Docker Engine of the tests' own, with a small image, and nothing left of it afterwards."""
+
+import io
+import os
+import shutil
+import signal
+import subprocess
+import tarfile
+from pathlib import Path
+
+from tests.services import kill_processes_of, short_temp_dir, wait_for
+
+ROOT = Path(__file__).parents[2]
+TINY = "codehub-test/tiny:1"
+BUSYBOX = Path("/bin/busybox")
+APPLETS = (
+    "sh",
+    "httpd",
+    "nc",
+    "cat",
+    "ls",
+    "id",
+    "sleep",
+    "echo",
+    "touch",
+    "kill",
+    "ps",
+    "dd",
+    "true",
+    "test",
+    "mkdir",
+)
+STARTED_WITHIN = 60
+
+
+class EngineMissingError(Exception):
+    """No engine can be had here; the message says what to install."""
+
+
+class OwnEngine:
+    def __init__(self) -> None:
+        if os.geteuid() != 0:
+            raise EngineMissingError("a Docker Engine of its own needs root")
+        for program, package in (("dockerd", "docker.io"), ("iptables", "iptables"), ("docker", "docker.io")):
+            if shutil.which(program) is None:
+                raise EngineMissingError(f"{program} is missing: apt-get install {package}")
+        if not BUSYBOX.exists():
+            raise EngineMissingError("busybox is missing: apt-get install busybox-static")
+        self.place = short_temp_dir()
+        self.url = f"unix://{self.place}/docker.sock"
+        self._filters = {program: _save(program) for program in ("iptables", "ip6tables")}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with (self.place / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [ROOT / "scripts" / "docker-engine.sh", self.place],
+                stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True,
+            )  # fmt: skip
+        wait_for(self._answers, "the Docker engine to answer", STARTED_WITHIN)
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        if self._process.poll() is not None:
+            words = (self.place / "log").read_text(errors="replace")[-800:]
+            raise EngineMissingError(f"dockerd does not run here: {words}")
+        return self.try_docker("version").returncode == 0
+
+    def stop(self) -> None:
+        """An orderly end: without live-restore it ends every container."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        self._process.wait(60)
+
+    def kill9(self) -> None:
+        """The engine is gone, its containers are not."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait(10)
+
+    def docker(self, *arguments: str, data: bytes | None = None) -> str:
+        done = self.try_docker(*arguments, data=data)
+        assert done.returncode == 0, f"docker {' '.join(arguments)}: {done.stderr.decode()}"
+        return done.stdout.decode().strip()
+
+    def try_docker(self, *arguments: str, data: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
+        command = ["docker", "--host", self.url, *arguments]
+        return subprocess.run(command, input=data, capture_output=True, check=False, timeout=60)
+
+    def inside(self, workspace_id: str, script: str) -> subprocess.CompletedProcess[bytes]:
+        """A shell in the workspace's container, as its user."""
+        return self.try_docker("exec", f"codehub-ws-{workspace_id}", "sh", "-c", script)
+
+    def import_tiny(self) -> None:
+        change = 'CMD ["httpd", "-f", "-p", "8080", "-h", "/www"]'
+        self.docker("import", "--change", change, "-", TINY, data=tiny_rootfs())
+
+    def clear(self) -> None:
+        """Remove containers and networks, whoever made them."""
+        containers = self.docker("ps", "--all", "--quiet").split()
+        if containers:
+            self.docker("rm", "--force", "--volumes", *containers)
+        networks = self.docker("network", "ls", "--quiet", "--filter", "type=custom").split()
+        if networks:
+            self.docker("network", "rm", *networks)
+
+    def close(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self.clear()
+            self.stop()
+        wait_for(lambda: not kill_processes_of(self.place), "every process of the engine to end")
+        for mount in _mounts_below(self.place):
+            subprocess.run(["umount", "--lazy", mount], check=True)
+        shutil.rmtree(self.place)
+        for program, rules in self._filters.items():
+            subprocess.run([f"{program}-restore"], input=rules, check=True)
+
+
+def tiny_rootfs() -> bytes:
+    """busybox and a web server's page, as a tar."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for name, mode in (("bin", 0o755), ("www", 0o755), ("etc", 0o755), ("tmp", 0o1777), ("home", 0o755)):
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.mode = tarfile.DIRTYPE, mode
+            tar.addfile(entry)
+        tar.add(BUSYBOX.resolve(), "bin/busybox")
+        for applet in APPLETS:
+            entry = tarfile.TarInfo(f"bin/{applet}")
+            entry.type, entry.linkname = tarfile.SYMTYPE, "busybox"
+            tar.addfile(entry)
+        page = tarfile.TarInfo("www/healthz")
+        page.size = 2
+        tar.addfile(page, io.BytesIO(b"ok"))
+    return buffer.getvalue()
+
+
+def _save(program: str) -> bytes:
+    return subprocess.run([f"{program}-save"], capture_output=True, check=True).stdout
+
+
+def _mounts_below(place: Path) -> list[str]:
+    lines = Path("/proc/self/mounts").read_text().splitlines()
+    found = [line.split()[1] for line in lines if line.split()[1].startswith(f"{place}/")]
+    return sorted(found, reverse=True)

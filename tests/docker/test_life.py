@@ -1,0 +1,218 @@
+"""The whole life of containers on a real engine."""
+
+import asyncio
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from codehub.domain.observation import ContainerFact
+from codehub.domain.states import ErrorReason
+from codehub.runtimes.base import ABSENT, RuntimeFailure
+from tests.docker.conftest import TINY_IMAGE, Bench
+from tests.docker.engine import TINY
+from tests.docker.waiting import until
+
+DIES = "codehub-test/dies:1"
+
+
+async def test_a_container_lives_stops_starts_again_and_leaves_nothing_behind(bench: Bench) -> None:
+    first = await bench.started("w1", attempt="op1-0")
+    assert (first.exists, first.running, first.op_id) == (True, True, "op1-0")
+    assert await bench.runtime.observe() == {"w1": first}
+    assert await bench.runtime.upstream("w1") == first.upstream
+    await bench.runtime.stop("w1")
+    await bench.runtime.stop("w1")
+    stopped = await bench.runtime.status("w1")
+    assert (stopped.exists, stopped.running, stopped.upstream) == (True, False, None)
+    again = await bench.started("w1", attempt="op2-0")
+    assert again.op_id == "op2-0"
+    await bench.runtime.delete("w1")
+    await bench.runtime.delete("w1")
+    assert await bench.runtime.status("w1") == ABSENT
+    assert (bench.containers(), bench.networks()) == ([], [])
+
+
+async def test_what_is_written_in_the_home_stays_and_belongs_to_the_workspace(bench: Bench) -> None:
+    spec = bench.spec("w1")
+    await bench.runtime.start(spec)
+    await bench.ready("w1")
+    written = bench.engine.inside("w1", "echo mine > $HOME/file && id")
+    assert f"uid={spec.uid}(coder)" in written.stdout.decode()
+    await bench.runtime.delete("w1")
+    file = spec.home / "file"
+    assert (file.read_text(), file.stat().st_uid) == ("mine\n", spec.uid)
+
+
+async def test_starting_a_running_container_changes_nothing(bench: Bench) -> None:
+    spec = bench.spec("w1")
+    await bench.runtime.start(spec)
+    before = bench.engine.docker("ps", "--quiet", "--no-trunc")
+    await bench.runtime.start(replace(spec, op_id="op-1"))
+    assert bench.engine.docker("ps", "--quiet", "--no-trunc") == before
+
+
+async def test_a_changed_configuration_makes_the_container_anew(bench: Bench) -> None:
+    spec = bench.spec("w1")
+    await bench.runtime.start(spec)
+    before = bench.engine.docker("ps", "--quiet", "--no-trunc")
+    await bench.runtime.start(replace(spec, image=replace(TINY_IMAGE, memory_bytes=96 << 20)))
+    assert bench.engine.docker("ps", "--quiet", "--no-trunc") not in ("", before)
+    assert bench.engine.docker("inspect", "--format", "{{.HostConfig.Memory}}", "codehub-ws-w1") == str(
+        96 << 20
+    )
+
+
+async def test_a_missing_home_is_a_failure_and_is_not_made(bench: Bench) -> None:
+    spec = replace(bench.spec("w1"), home=bench.homes / "nowhere")
+    with pytest.raises(RuntimeFailure) as failure:
+        await bench.runtime.start(spec)
+    assert failure.value.reason is ErrorReason.ContainerWithoutVolume
+    assert not spec.home.exists()
+
+
+async def test_a_home_that_vanishes_on_the_way_is_not_made_by_the_engine(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = replace(bench.spec("w1"), home=bench.homes / "nowhere", uid=None)
+    monkeypatch.setattr("codehub.runtimes.docker._check", lambda _spec: None)
+    monkeypatch.setattr("codehub.runtimes.docker._uid", lambda _spec: 2_000_000)
+    with pytest.raises(RuntimeFailure) as failure:
+        await bench.runtime.start(spec)
+    assert failure.value.reason is ErrorReason.ContainerWithoutVolume
+    assert not spec.home.exists()
+
+
+async def test_a_container_removed_from_outside_is_absent_and_starts_again(bench: Bench) -> None:
+    await bench.started("w1")
+    bench.engine.docker("rm", "--force", "codehub-ws-w1")
+    assert await bench.runtime.status("w1") == ABSENT
+    assert await bench.runtime.observe() == {}
+    await bench.started("w1")
+
+
+async def test_a_killed_container_says_how_it_ended(bench: Bench) -> None:
+    await bench.started("w1")
+    bench.engine.docker("kill", "codehub-ws-w1")
+    fact = await bench.runtime.status("w1")
+    assert fact == ContainerFact(True, False, False, None, "op-0", "it exited with code 137, without a word")
+    assert await bench.runtime.observe() == {"w1": fact}
+    await bench.started("w1", attempt="op-1")
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (
+            '["sh", "-c", "echo the licence is missing; exit 3"]',
+            "it exited with code 3: the licence is missing",
+        ),
+        ('["/no/such/program"]', "it exited with code 127: exec /no/such/program failed"),
+    ],
+)
+async def test_a_container_that_dies_says_its_last_words(bench: Bench, command: str, expected: str) -> None:
+    container = bench.engine.docker("create", TINY)
+    bench.engine.docker("commit", "--change", f"CMD {command}", container, DIES)
+    await bench.runtime.start(bench.spec("w1", image=replace(TINY_IMAGE, docker=DIES)))
+
+    async def ended() -> str:
+        fact = await bench.runtime.status("w1")
+        return "" if fact.running else fact.message
+
+    words = await until(ended, "the container to end")
+    code, _, output = expected.partition(": ")
+    assert words.startswith(code)
+    assert output in words
+    assert (await bench.runtime.logs("w1", 10)) in words
+
+
+async def test_a_container_that_was_only_created_is_started_anew(bench: Bench) -> None:
+    """A coordinator that was killed between the two leaves one."""
+    await bench.started("w1")
+    labels = bench.engine.docker("inspect", "--format", "{{json .Config.Labels}}", "codehub-ws-w1")
+    pairs = [item.strip('{}"').split('":"') for item in labels.split(",")]
+    bench.engine.docker("rm", "--force", "codehub-ws-w1")
+    flags = [flag for name, value in pairs for flag in ("--label", f"{name}={value}")]
+    bench.engine.docker("create", "--name", "codehub-ws-w1", *flags, TINY)
+    left = await bench.runtime.status("w1")
+    assert (left.exists, left.running, left.op_id) == (True, False, None)
+    await bench.started("w1")
+
+
+async def test_an_ide_that_does_not_answer_is_running_and_not_ready(bench: Bench) -> None:
+    await bench.started("w1")
+    bench.engine.docker("pause", "codehub-ws-w1")
+    fact = await bench.runtime.status("w1")
+    bench.engine.docker("unpause", "codehub-ws-w1")
+    assert (fact.running, fact.ready, fact.message) == (True, False, "no answer to GET /healthz within 2 s")
+
+
+async def test_another_installation_is_not_touched(bench: Bench) -> None:
+    await bench.started("w1")
+    stranger = bench.other_runtime("another-installation")
+    try:
+        assert await stranger.observe() == {}
+        await stranger.delete("w1")
+        with pytest.raises(RuntimeFailure, match="in use"):
+            await stranger.start(bench.spec("w1"))
+    finally:
+        await stranger.close()
+    assert (await bench.runtime.status("w1")).ready
+
+
+async def test_hints_tell_of_what_happens_to_containers(bench: Bench) -> None:
+    hints: list[str] = []
+    listening = asyncio.create_task(bench.runtime.hints(hints.append, lambda: hints.append("all")))
+
+    async def told(what: list[str]) -> bool:
+        return hints == what
+
+    try:
+        await until(lambda: told(["all"]), "the listener to listen")
+        await bench.started("w1")
+        await until(lambda: told(["all", "w1"]), "a hint of the start")
+        bench.engine.docker("kill", "codehub-ws-w1")
+        await until(lambda: told(["all", "w1", "w1"]), "a hint of the death")
+    finally:
+        listening.cancel()
+
+
+async def test_networks_of_containers_that_were_removed_by_hand_go(bench: Bench) -> None:
+    await bench.started("w1")
+    await bench.started("w2")
+    bench.engine.docker("rm", "--force", "codehub-ws-w1")
+    await bench.runtime.tidy()
+    assert bench.networks() == ["codehub-ws-w2"]
+
+
+async def test_fifty_workspaces_at_once(bench: Bench) -> None:
+    names = [f"w{number}" for number in range(50)]
+    began = time.monotonic()
+    await asyncio.gather(*(bench.runtime.start(bench.spec(name)) for name in names))
+    started = time.monotonic() - began
+
+    async def all_ready() -> dict[str, ContainerFact] | None:
+        facts = await bench.runtime.observe()
+        return facts if len(facts) == 50 and all(fact.ready for fact in facts.values()) else None
+
+    facts = await until(all_ready, "fifty ready containers")
+    began = time.monotonic()
+    await bench.runtime.observe()
+    looked = time.monotonic() - began
+    assert len({fact.upstream for fact in facts.values()}) == 50
+    began = time.monotonic()
+    await asyncio.gather(*(bench.runtime.delete(name) for name in names))
+    ended = time.monotonic() - began
+    assert (bench.containers(), bench.networks()) == ([], [])
+    print(f"fifty: started in {started:.1f} s, one look {looked * 1000:.0f} ms, deleted in {ended:.1f} s")
+    assert looked < 2
+
+
+async def test_the_home_directory_of_another_is_never_mounted(bench: Bench, tmp_path: Path) -> None:
+    await bench.started("w1")
+    await bench.started("w2")
+    mounts = bench.engine.docker(
+        "inspect", "--format", "{{range .Mounts}}{{.Source}} {{end}}", "codehub-ws-w1"
+    )
+    assert mounts.split() == [str(tmp_path / "w1")]

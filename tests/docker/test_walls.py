@@ -1,0 +1,202 @@
+"""What can be reached and used from inside a workspace's container."""
+
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from codehub.runtimes.docker_firewall import Egress
+from tests.docker.conftest import Bench
+from tests.services import Services
+
+OUTSIDE = "203.0.113.2"
+"""An address of the internet as far as a workspace can tell: nobody's, and not private."""
+
+
+def reaches(bench: Bench, workspace_id: str, host: str, port: int) -> bool:
+    return bench.engine.inside(workspace_id, f"nc -w 1 {host} {port} </dev/null").returncode == 0
+
+
+@contextmanager
+def listening(host: str, port: int = 0) -> Iterator[int]:
+    with socket.create_server((host, port)) as server:
+        yield server.getsockname()[1]
+
+
+def host_address(bench: Bench, workspace_id: str) -> str:
+    form = "{{range .NetworkSettings.Networks}}{{.Gateway}}{{end}}"
+    return bench.engine.docker("inspect", "--format", form, f"codehub-ws-{workspace_id}")
+
+
+def address(upstream: str | None) -> tuple[str, int]:
+    host, _, port = (upstream or "").removeprefix("tcp:").partition(":")
+    return host, int(port)
+
+
+async def test_the_probe_itself_can_reach_something(bench: Bench) -> None:
+    """Without this the tests below could pass because `nc` does not work."""
+    fact = await bench.started("w1")
+    assert reaches(bench, "w1", *address(fact.upstream))
+
+
+async def test_another_workspaces_ide_cannot_be_reached(bench: Bench) -> None:
+    await bench.started("w1")
+    other = await bench.started("w2")
+    assert not reaches(bench, "w1", *address(other.upstream))
+
+
+async def test_services_of_the_host_cannot_be_reached_by_any_of_its_addresses(bench: Bench) -> None:
+    await bench.started("w1")
+    with listening("0.0.0.0") as port:
+        for host in (host_address(bench, "w1"), *own_addresses(), "127.0.0.1"):
+            assert not reaches(bench, "w1", host, port), host
+
+
+async def test_postgresql_and_redis_on_tcp_cannot_be_reached(bench: Bench, services: Services) -> None:
+    """Ours listen on Unix sockets; an administrator's may listen on any address."""
+    await bench.started("w1")
+    for port in (5432, 6379):
+        with listening("0.0.0.0", 0) as chosen:
+            assert not reaches(bench, "w1", host_address(bench, "w1"), chosen), port
+    sockets = f"test -e {services.data_dir} || test -e /run/codehub || test -e /var/run/postgresql"
+    assert bench.engine.inside("w1", sockets).returncode != 0
+
+
+async def test_codehubs_public_port_can_be_reached(bench: Bench) -> None:
+    with listening("0.0.0.0") as port:
+        runtime = bench.other_runtime(egress=Egress(port))
+        try:
+            await runtime.start(bench.spec("w1"))
+            await bench.ready("w1")
+            assert reaches(bench, "w1", host_address(bench, "w1"), port)
+        finally:
+            await runtime.close()
+
+
+@contextmanager
+def neighbour(host: str) -> Iterator[int]:
+    """Another machine on a network of the host's, with something that listens."""
+    gateway = host.rpartition(".")[0] + ".1"
+    commands = (
+        "ip netns add codehub-test",
+        "ip link add chtest0 type veth peer name chtest1 netns codehub-test",
+        f"ip addr add {gateway}/24 dev chtest0",
+        "ip link set chtest0 up",
+        f"ip -n codehub-test addr add {host}/24 dev chtest1",
+        "ip -n codehub-test link set chtest1 up",
+        f"ip -n codehub-test route add default via {gateway}",
+        "iptables -I FORWARD -o chtest0 -j ACCEPT",
+        "iptables -I FORWARD -i chtest0 -j ACCEPT",
+    )
+    undo = (
+        "iptables -D FORWARD -o chtest0 -j ACCEPT",
+        "iptables -D FORWARD -i chtest0 -j ACCEPT",
+        "ip netns del codehub-test",
+    )
+    done = [subprocess.run(command.split(), check=True) for command in commands]
+    assert len(done) == len(commands)
+    server = subprocess.Popen(
+        ["ip", "netns", "exec", "codehub-test", "busybox", "httpd", "-f", "-p", "8080", "-h", "/media"]
+    )
+    try:
+        yield 8080
+    finally:
+        server.kill()
+        server.wait()
+        for command in undo:
+            subprocess.run(command.split(), check=True)
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"), [(OUTSIDE, True), ("169.254.169.254", False), ("192.168.213.2", False)]
+)
+async def test_the_internet_may_be_reached_and_private_and_metadata_addresses_not(
+    bench: Bench, host: str, expected: bool
+) -> None:
+    await bench.started("w1")
+    with neighbour(host) as port:
+        assert reaches(bench, "w1", host, port) is expected
+
+
+async def test_what_is_allowed_can_be_reached(bench: Bench) -> None:
+    runtime = bench.other_runtime(egress=Egress(8080, allowed=("192.168.213.2/32",)))
+    try:
+        await runtime.start(bench.spec("w1"))
+        await bench.ready("w1")
+        with neighbour("192.168.213.2") as port:
+            assert reaches(bench, "w1", "192.168.213.2", port)
+    finally:
+        await runtime.close()
+
+
+async def test_rules_that_someone_flushed_are_there_after_the_next_start(bench: Bench) -> None:
+    other = await bench.started("w2")
+    subprocess.run(["iptables", "-t", "mangle", "-F"], check=True)
+    await bench.started("w1")
+    await bench.started("w1")
+    assert not reaches(bench, "w1", *address(other.upstream))
+    rules = subprocess.run(
+        ["iptables", "-t", "mangle", "-S"], capture_output=True, text=True, check=True
+    ).stdout
+    assert rules.count("-A PREROUTING") == 1
+
+
+async def test_nothing_of_the_host_is_visible(bench: Bench) -> None:
+    await bench.started("w1")
+    await bench.started("w2")
+    found = bench.engine.inside(
+        "w1", f"ls -d {bench.homes}/w2 {bench.engine.place} /var/run/docker.sock /run/docker.sock 2>/dev/null"
+    )
+    assert found.stdout == b""
+    processes = bench.engine.inside("w1", "ps").stdout.decode()
+    assert "httpd" in processes
+    assert "dockerd" not in processes
+
+
+async def test_caps_are_really_applied(bench: Bench) -> None:
+    await bench.started("w1")
+    first_process = bench.engine.docker("inspect", "--format", "{{.State.Pid}}", "codehub-ws-w1")
+    limits = {name: cgroup_value(first_process, name) for name in ("memory", "pids", "cpu")}
+    assert limits == {"memory": str(64 << 20), "pids": "64", "cpu": "50000"}
+
+
+async def test_no_privilege_is_left_and_none_can_be_gained(bench: Bench) -> None:
+    await bench.started("w1")
+    status = bench.engine.inside("w1", "cat /proc/1/status").stdout.decode()
+    fields = dict(line.split(":\t") for line in status.splitlines() if ":\t" in line)
+    assert all(int(fields[name], 16) == 0 for name in ("CapEff", "CapPrm", "CapBnd", "CapAmb"))
+    assert fields["NoNewPrivs"] == "1"
+    assert fields["Uid"].split()[0] not in ("0", "1000")
+
+
+async def test_a_fork_bomb_meets_its_limit(bench: Bench) -> None:
+    await bench.started("w1")
+    done = bench.engine.inside("w1", "for i in $(busybox seq 200); do sleep 5 & done")
+    assert b"can't fork" in done.stderr
+    assert (await bench.ready("w1")).running
+
+
+def own_addresses() -> list[str]:
+    found = subprocess.run(["ip", "-4", "-o", "addr"], capture_output=True, text=True, check=True).stdout
+    addresses = [line.split()[3].partition("/")[0] for line in found.splitlines()]
+    return [name for name in addresses if not name.startswith("127.")]
+
+
+def cgroup_value(pid: str, controller: str) -> str:
+    """The limit that the kernel holds a process to, in cgroup v1 or v2."""
+    names = {
+        "memory": ("memory.limit_in_bytes", "memory.max"),
+        "pids": ("pids.max", "pids.max"),
+        "cpu": ("cpu.cfs_quota_us", "cpu.max"),
+    }
+    with open(f"/proc/{pid}/cgroup") as file:
+        entries = [line.strip().split(":", 2) for line in file]
+    for _, controllers, path in entries:
+        if controller in controllers.split(","):
+            with open(f"/sys/fs/cgroup/{controller}{path}/{names[controller][0]}") as file:
+                return file.read().strip()
+    unified = next(path for number, controllers, path in entries if number == "0" and not controllers)
+    with open(f"/sys/fs/cgroup{unified}/{names[controller][1]}") as file:
+        return file.read().split()[0]
