@@ -6,7 +6,7 @@ to start over, and its reader sends a fresh snapshot.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -28,14 +28,28 @@ SILENCE: Final = 10.0
 LONGEST_PAUSE: Final = 5.0
 
 
-async def publish_sse(redis: Redis, prefix: str, user_id: str, payload: Mapping[str, str]) -> None:
-    """Tell the streams of one user that a workspace changed: `{"type": ..., "id": workspace_id}`."""
-    await redis.publish(prefix + user_id, json.dumps(payload))
+@dataclass(frozen=True)
+class Message:
+    channel: str
+    payload: str
 
 
-async def publish_resync(redis: Redis, prefix: str) -> None:
-    """Tell every stream to send a fresh snapshot, because hints may have been lost on the way here."""
-    await redis.publish(prefix + EVERYONE, json.dumps({"type": "resync"}))
+def sse_message(prefix: str, user_id: str, payload: Mapping[str, str]) -> Message:
+    """Tells the streams of one user that a workspace changed: `{"type": ..., "id": workspace_id}`."""
+    return Message(prefix + user_id, json.dumps(payload))
+
+
+def resync_message(prefix: str) -> Message:
+    """Tells every stream to send a fresh snapshot, because hints may have been lost on the way here."""
+    return Message(prefix + EVERYONE, json.dumps({"type": "resync"}))
+
+
+async def publish(redis: Redis, messages: Iterable[Message]) -> None:
+    """All of them in one round trip."""
+    async with redis.pipeline(transaction=False) as pipeline:
+        for message in messages:
+            pipeline.publish(message.channel, message.payload)
+        await pipeline.execute()
 
 
 @dataclass(frozen=True)

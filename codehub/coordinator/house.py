@@ -13,8 +13,11 @@ from codehub.coordinator.listener import Listener
 from codehub.coordinator.records import Desk, Term
 from codehub.settings import Settings
 from codehub.store import leader
-from codehub.store.engine import create_engine
+from codehub.store.engine import create_engine, open_pool
 from codehub.store.records import PostgresRecords
+
+CONNECTIONS = 10
+"""For the controller; the runners have theirs."""
 
 
 class PostgresHouse:
@@ -29,7 +32,7 @@ class PostgresHouse:
         settings = self._settings
         # Stopped in a transaction, this process would keep the next leader out for as long as it is stopped.
         engine = create_engine(
-            settings.database_url, pool_size=10, forsaken_after=leader.HUNG_AFTER, pre_ping=False
+            settings.database_url, pool_size=3, forsaken_after=leader.HUNG_AFTER, pre_ping=False
         )
         redis = Redis.from_url(settings.redis_url)
         retention = timedelta(seconds=settings.trash_retention_seconds)
@@ -45,8 +48,9 @@ class PostgresHouse:
             ).run()
 
         try:
-            records = PostgresRecords(engine, term.epoch, retention)
-            yield Desk(records, ActivityLog(redis), listen)
+            async with open_pool(settings.database_url, CONNECTIONS) as pool:
+                records = PostgresRecords(pool, engine, term.epoch, retention)
+                yield Desk(records, ActivityLog(redis), listen)
         finally:
             await engine.dispose()
             await redis.aclose()

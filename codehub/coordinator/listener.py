@@ -9,7 +9,7 @@ import structlog
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from codehub.bus.events import publish_resync, publish_sse
+from codehub.bus.events import Message, publish, resync_message, sse_message
 from codehub.coordinator.endings import end_if_cancelled
 from codehub.store.engine import ConnectionTrouble, asyncpg_dsn
 
@@ -17,6 +17,8 @@ log = structlog.get_logger(__name__)
 
 CHANNELS = {"ws_sse": "workspace_updated", "ws_deleted": "workspace_deleted", "ws_wake": "wake"}
 ALIVE_EVERY = 5.0
+GATHER = 0.01
+"""Seconds in which what is to be told is gathered: a step that is made at once tells of itself once."""
 
 
 class Listener:
@@ -36,7 +38,8 @@ class Listener:
         self._wake_channel = f"{wake_prefix}wc"
         self._hint = hint
         self._resync = resync
-        self._waiting: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+        self._waiting: dict[tuple[str, str], None] = {}
+        self._stirred = asyncio.Event()
 
     async def run(self) -> None:
         """Listen until cancelled; after every reconnect everything is looked at and told anew."""
@@ -62,33 +65,36 @@ class Listener:
         for channel in CHANNELS:
             await connection.add_listener(channel, self._take)
         self._resync()
-        await self._publish(lambda: publish_resync(self._redis, self._sse_prefix))
+        await self._publish([resync_message(self._sse_prefix)])
         while True:
             end_if_cancelled()
             try:
                 async with asyncio.timeout(ALIVE_EVERY):
-                    channel, payload = await self._waiting.get()
+                    await self._stirred.wait()
             except TimeoutError:
                 await connection.execute("SELECT 1", timeout=ALIVE_EVERY)
                 continue
-            await self._forward(channel, payload)
+            await asyncio.sleep(GATHER)
+            self._stirred.clear()
+            waiting, self._waiting = self._waiting, {}
+            await self._publish([self._message(channel, payload) for channel, payload in waiting])
 
     def _take(self, connection: object, pid: int, channel: str, payload: object) -> None:
         if channel == "ws_wake":
             self._hint(json.loads(str(payload))["id"])
-        self._waiting.put_nowait((channel, str(payload)))
+        self._waiting[channel, str(payload)] = None
+        self._stirred.set()
 
-    async def _forward(self, channel: str, payload: str) -> None:
+    def _message(self, channel: str, payload: str) -> Message:
         fact = json.loads(payload)
         if channel == "ws_wake":
-            await self._publish(lambda: self._redis.publish(self._wake_channel, fact["id"]))
-            return
+            return Message(self._wake_channel, fact["id"])
         event = {"type": CHANNELS[channel], "id": fact["id"]}
-        await self._publish(lambda: publish_sse(self._redis, self._sse_prefix, fact["user_id"], event))
+        return sse_message(self._sse_prefix, fact["user_id"], event)
 
-    async def _publish(self, send: Callable[[], object]) -> None:
+    async def _publish(self, messages: list[Message]) -> None:
         """A hint that Redis does not take is lost, and that is all: streams start over when it is back."""
         try:
-            await send()  # type: ignore[misc]
+            await publish(self._redis, messages)
         except (RedisError, OSError) as error:
-            log.warning("a hint could not be published", error=str(error))
+            log.warning("hints could not be published", error=str(error), hints=len(messages))

@@ -63,7 +63,7 @@ class Context:
 
 @dataclass(frozen=True)
 class Decision:
-    """`after` holds only the controller's columns changed; `desired` and `consume` go through the gate."""
+    """`after` holds only the controller's columns changed; `desired` and `consume` are about the wish."""
 
     sentence: str
     after: Workspace
@@ -76,8 +76,17 @@ class Decision:
 
     def writes(self, before: Workspace) -> bool:
         """Whether there is anything to save."""
-        wish = self.consume or self.desired is not None
-        return wish or self.event is not None or bool(changes(before, self.after))
+        return self.changes_wish or self.event is not None or bool(changes(before, self.after))
+
+    @property
+    def changes_wish(self) -> bool:
+        return self.consume or self.desired is not None
+
+    def saved(self) -> Workspace:
+        """The row as it shall be: a request that was taken is gone, and a cancelled workspace rests."""
+        if not self.changes_wish:
+            return self.after
+        return replace(self.after, request=None, desired_state=self.desired or self.after.desired_state)
 
 
 CONTROLLER_COLUMNS = (

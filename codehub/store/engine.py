@@ -1,5 +1,8 @@
 """Connections to PostgreSQL."""
 
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 
 import asyncpg
@@ -43,3 +46,23 @@ def create_engine(
 def asyncpg_dsn(url: str) -> str:
     """The URL as asyncpg itself wants it, for LISTEN and the leader's session."""
     return make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+
+
+@asynccontextmanager
+async def open_pool(url: str, size: int) -> AsyncIterator[asyncpg.Pool]:
+    """asyncpg's own connections, for single statements; nothing of one use is left for the next."""
+    pool = await asyncpg.create_pool(
+        asyncpg_dsn(url), min_size=1, max_size=size, init=_read_json, reset=_leave_as_it_is
+    )
+    try:
+        yield pool
+    finally:
+        pool.terminate()
+
+
+async def _read_json(connection: asyncpg.Connection) -> None:
+    await connection.set_type_codec("jsonb", schema="pg_catalog", encoder=json.dumps, decoder=json.loads)
+
+
+async def _leave_as_it_is(connection: asyncpg.Connection) -> None:
+    """A reset would be one more round trip after each statement."""

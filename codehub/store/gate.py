@@ -213,16 +213,6 @@ async def edit(
     return await _write(conn, workspace, changes, now, actor=None)
 
 
-async def consume(
-    conn: AsyncConnection, workspace_id: str, desired: DesiredState | None, *, now: datetime
-) -> None:
-    """The controller has taken the request; a cancelled workspace rests where it stands."""
-    values: dict[str, Any] = {"request": None, "updated_at": now}
-    if desired is not None:
-        values["desired_state"] = desired.value
-    await conn.execute(update(workspaces).where(workspaces.c.id == workspace_id).values(**values))
-
-
 async def purge(conn: AsyncConnection, workspace_id: str, deleted_before: datetime, *, now: datetime) -> bool:
     """Commit that a deleted workspace will not come back. False when it was undeleted meanwhile."""
     done = await conn.execute(

@@ -1,14 +1,19 @@
-"""A leader's records in PostgreSQL: every write of one time in office, fenced by its epoch."""
+"""A leader's records in PostgreSQL: every write of one time in office, fenced by its epoch.
+
+What the controller asks for each workspace is plain SQL on asyncpg's own connections: one round trip each, as
+building the same statements anew would cost more than carrying them out.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TypeAlias
 
-from sqlalchemy import ColumnElement, Executable, exists, insert, literal, select, true, update
-from sqlalchemy.dialects.postgresql import insert as upsert
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+import asyncpg
+from asyncpg.pool import PoolConnectionProxy
+from sqlalchemy.ext.asyncio import AsyncEngine
 
-from codehub.domain.decision import Decision, changes
+from codehub.domain.decision import CONTROLLER_COLUMNS, Decision
 from codehub.domain.gc import Holder, Stored, protection
 from codehub.domain.observation import ArchiveFact
 from codehub.domain.states import Operation
@@ -18,10 +23,55 @@ from codehub.store import gate, gc, timeline
 from codehub.store import ttl as deadlines
 from codehub.store.leader import StaleLeader, fence
 from codehub.store.rows import column_values, to_workspace, to_workspaces
-from codehub.store.tables import archives, leadership, workspaces
-from codehub.store.tables import timeline as entries
+from codehub.store.tables import workspaces
 
 ACTOR = "controller"
+Connection: TypeAlias = "PoolConnectionProxy[asyncpg.Record]"
+
+_ALL_COLUMNS = ", ".join(workspaces.columns.keys())
+
+VERSIONS = "SELECT id, version FROM workspaces WHERE purged_at IS NULL"
+"""The idle pass; a covering index answers it."""
+
+ARCHIVE_KEYS = "SELECT id, archive_key FROM workspaces WHERE purged_at IS NULL AND archive_key IS NOT NULL"
+"""The hourly audit."""
+
+LOAD = f"SELECT {_ALL_COLUMNS} FROM workspaces WHERE id = ANY($1)"  # noqa: S608 - the table's own columns
+
+CHECKSUM = "SELECT sha256 FROM archives WHERE archive_key = $1"
+
+CONFIRM = "SELECT epoch, version FROM leadership LEFT JOIN workspaces ON id = $1"
+"""Before an effect: who leads, and which version the row has."""
+
+_SAVED = (*CONTROLLER_COLUMNS, "request", "desired_state")
+
+SAVE = f"""
+    WITH office AS (
+        SELECT FROM leadership WHERE epoch = $1 FOR SHARE
+    ),
+    saved AS (
+        UPDATE workspaces
+        SET updated_at = $4, {", ".join(f"{name} = ${n}" for n, name in enumerate(_SAVED, 8))}
+        WHERE id = $2 AND version = $3 AND EXISTS (SELECT FROM office)
+        RETURNING id, version
+    ),
+    told AS (
+        INSERT INTO timeline (workspace_id, at, actor, event, message, operation)
+        SELECT id, $4, '{ACTOR}', $5::text, $6::text, $7::text FROM saved WHERE $5 IS NOT NULL
+    )
+    SELECT version FROM saved
+"""  # noqa: S608 - the controller's own columns
+"""A decision: the fence, the compare-and-swap, the timeline. No row: outdated, or a stale leader's."""
+
+RECORD_ARCHIVE = """
+    INSERT INTO archives
+        (archive_op_id, workspace_id, archive_key, sha256, bytes, unpacked, entries, created_at)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+    ON CONFLICT DO NOTHING
+"""
+
+KEEP_ARCHIVES = "UPDATE archives SET kept_until = $2 WHERE workspace_id = $1"
+"""What a recovery leaves behind stays for the grace period."""
 
 
 class Outdated(Exception):  # noqa: N818 - a fact, not a fault
@@ -29,113 +79,73 @@ class Outdated(Exception):  # noqa: N818 - a fact, not a fault
 
 
 class PostgresRecords:
-    """Single statements commit by themselves: a claim is one round trip."""
-
-    def __init__(self, engine: AsyncEngine, epoch: int, retention: timedelta) -> None:
+    def __init__(self, pool: asyncpg.Pool, engine: AsyncEngine, epoch: int, retention: timedelta) -> None:
+        self._pool = pool
         self._engine = engine
-        self._single = engine.execution_options(isolation_level="AUTOCOMMIT")
         self._epoch = epoch
         self._retention = retention
 
     async def versions(self) -> dict[str, int]:
-        async with self._single.connect() as conn:
-            rows = await conn.execute(versions_query())
-            return {row.id: row.version for row in rows}
+        return {row[0]: row[1] for row in await self._pool.fetch(VERSIONS)}
 
     async def archive_keys(self) -> dict[str, str]:
-        c = workspaces.c
-        query = select(c.id, c.archive_key).where(c.purged_at.is_(None), c.archive_key.is_not(None))
-        async with self._single.connect() as conn:
-            return {row.id: row.archive_key for row in await conn.execute(query)}
+        return {row[0]: row[1] for row in await self._pool.fetch(ARCHIVE_KEYS)}
 
     async def load(self, workspace_ids: Sequence[str]) -> list[Workspace]:
-        query = select(workspaces).where(workspaces.c.id.in_(workspace_ids))
-        async with self._single.connect() as conn:
-            return to_workspaces((await conn.execute(query)).mappings())
+        return to_workspaces(await self._pool.fetch(LOAD, workspace_ids))
 
     async def find(self, workspace_id: str) -> Workspace | None:
-        query = select(workspaces).where(workspaces.c.id == workspace_id)
-        async with self._single.connect() as conn:
-            row = (await conn.execute(query)).mappings().one_or_none()
+        row = await self._pool.fetchrow(LOAD, [workspace_id])
         return to_workspace(row) if row is not None else None
 
     async def archive_checksum(self, key: str) -> str | None:
-        async with self._single.connect() as conn:
-            return await conn.scalar(select(archives.c.sha256).where(archives.c.archive_key == key))
+        found: str | None = await self._pool.fetchval(CHECKSUM, key)
+        return found
 
     async def save(self, before: Workspace, decision: Decision, now: datetime) -> Workspace:
-        if not decision.writes(before):
-            await self._confirm(before)
-            return before
-        saving = self._saving(before, decision, now)
-        consumes = decision.consume or decision.desired is not None
-        if not consumes and decision.archive is None and not decision.keep_archives:
-            async with self._single.connect() as conn:
-                return await self._saved(conn, saving)
-        async with self._engine.begin() as conn:
-            saved = await self._saved(conn, saving)
-            if decision.archive is not None:
-                await _record_archive(conn, decision.archive, now)
-            if decision.keep_archives:
-                await _keep_archives(conn, before.id, now + self._retention)
-            if not consumes:
+        async with self._pool.acquire() as connection:
+            if not decision.writes(before):
+                await self._confirm(connection, before)
+                return before
+            if decision.archive is None and not decision.keep_archives:
+                return await self._save(connection, before, decision, now)
+            async with connection.transaction():
+                saved = await self._save(connection, before, decision, now)
+                if decision.archive is not None:
+                    await connection.execute(RECORD_ARCHIVE, *_archive_row(decision.archive), now)
+                if decision.keep_archives:
+                    await connection.execute(KEEP_ARCHIVES, before.id, now + self._retention)
                 return saved
-            await gate.consume(conn, before.id, decision.desired, now=now)
-            return await gate.lock(conn, before.id)
 
-    async def _confirm(self, before: Workspace) -> None:
-        """Before an effect: this is still the leader, and the row still the one that was decided on."""
-        query = select(leadership.c.epoch, workspaces.c.version).select_from(
-            leadership.outerjoin(workspaces, workspaces.c.id == before.id)
-        )
-        async with self._single.connect() as conn:
-            row = (await conn.execute(query)).one()
-        if row.epoch != self._epoch:
+    async def _confirm(self, connection: Connection, before: Workspace) -> None:
+        row = await connection.fetchrow(CONFIRM, before.id)
+        if row is None or row["epoch"] != self._epoch:
             raise StaleLeader
-        if row.version != before.version:
+        if row["version"] != before.version:
             raise Outdated
 
-    async def _saved(self, conn: AsyncConnection, saving: Executable) -> Workspace:
-        row = (await conn.execute(saving)).mappings().one_or_none()
-        if row is None:
-            await fence(conn, self._epoch)
+    async def _save(
+        self, connection: Connection, before: Workspace, decision: Decision, now: datetime
+    ) -> Workspace:
+        """The row is known afterwards: nobody else has changed it, or nothing was saved."""
+        after, event = decision.saved(), decision.event
+        operation = after.operation if after.op_id else before.operation
+        columns = column_values({name: getattr(after, name) for name in _SAVED})
+        version = await connection.fetchval(
+            SAVE,
+            self._epoch,
+            before.id,
+            before.version,
+            now,
+            None if event is None else event.value,
+            decision.sentence,
+            None if operation is Operation.NONE else operation.value,
+            *(columns[name] for name in _SAVED),
+        )
+        if version is None:
+            await self._confirm(connection, before)
             raise Outdated
-        return to_workspace(row)
-
-    def _saving(self, before: Workspace, decision: Decision, now: datetime) -> Executable:
-        """The fence, the compare-and-swap and the timeline entry, in one statement."""
-        c = workspaces.c
-        saved = (
-            update(workspaces)
-            .where(c.id == before.id, c.version == before.version, self._in_office())
-            .values(**column_values(changes(before, decision.after)), updated_at=now)
-            .returning(workspaces)
-            .cte("saved")
-        )
-        saving = select(saved)
-        if decision.event is None:
-            return saving
-        operation = decision.after.operation if decision.after.op_id else before.operation
-        entry = {
-            "at": now,
-            "actor": ACTOR,
-            "event": decision.event.value,
-            "message": decision.sentence,
-            "operation": None if operation is Operation.NONE else operation.value,
-        }
-        told = select(saved.c.id, *(literal(value, entries.c[name].type) for name, value in entry.items()))
-        return saving.add_cte(insert(entries).from_select(["workspace_id", *entry], told).cte("told"))
-
-    def _in_office(self) -> ColumnElement[bool]:
-        """True while no other leads, and none can take over before the statement has committed."""
-        office = (
-            select(true().label("held"))
-            .select_from(leadership)
-            .where(leadership.c.epoch == self._epoch)
-            .with_for_update(read=True)
-            .cte("office")
-        )
-        return exists(select(office.c.held))
+        return replace(after, version=version, updated_at=now)
 
     async def touch(self, seen: Mapping[str, datetime]) -> None:
         async with self._engine.begin() as conn:
@@ -143,7 +153,7 @@ class PostgresRecords:
             await gate.touch(conn, seen)
 
     async def expirable(self, defaults: TtlDefaults, now: datetime) -> list[Workspace]:
-        async with self._single.connect() as conn:
+        async with self._engine.connect() as conn:
             return await deadlines.candidates(conn, defaults, now)
 
     async def expire(self, seen: Workspace, expiry: Expiry, now: datetime) -> bool:
@@ -164,7 +174,7 @@ class PostgresRecords:
         return purged
 
     async def op_ids(self) -> set[str]:
-        async with self._single.connect() as conn:
+        async with self._engine.connect() as conn:
             return await gc.current_op_ids(conn)
 
     async def holders(self, now: datetime) -> dict[str, Holder]:
@@ -172,7 +182,7 @@ class PostgresRecords:
             return await gc.holders(conn, now)
 
     async def first_seen(self) -> dict[str, datetime]:
-        async with self._single.connect() as conn:
+        async with self._engine.connect() as conn:
             return await gc.first_seen(conn)
 
     async def remember(self, seen: Mapping[str, datetime]) -> None:
@@ -191,31 +201,6 @@ class PostgresRecords:
         return reason
 
 
-def versions_query() -> Any:
-    """What the controller's idle pass asks: served by a covering index."""
-    c = workspaces.c
-    return select(c.id, c.version).where(c.purged_at.is_(None))
-
-
-async def _record_archive(conn: AsyncConnection, fact: ArchiveFact, now: datetime) -> None:
-    await conn.execute(
-        upsert(archives)
-        .values(
-            archive_op_id=fact.archive_op_id,
-            workspace_id=fact.workspace_id,
-            archive_key=fact.key,
-            sha256=fact.sha256,
-            bytes=fact.bytes,
-            unpacked=fact.unpacked,
-            entries=fact.entries,
-            created_at=now,
-        )
-        .on_conflict_do_nothing()
-    )
-
-
-async def _keep_archives(conn: AsyncConnection, workspace_id: str, until: datetime) -> None:
-    """What a recovery leaves behind stays for the grace period."""
-    await conn.execute(
-        update(archives).where(archives.c.workspace_id == workspace_id).values(kept_until=until)
-    )
+def _archive_row(fact: ArchiveFact) -> tuple[object, ...]:
+    size = (fact.bytes, fact.unpacked, fact.entries)
+    return (fact.archive_op_id, fact.workspace_id, fact.key, fact.sha256, *size)

@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeAlias
 
+import asyncpg
 import structlog
 from sqlalchemy import RowMapping
 
@@ -15,19 +16,22 @@ from codehub.domain.workspace import RecoverSource, Request, RequestKind, Worksp
 
 log = structlog.get_logger(__name__)
 
+Row: TypeAlias = "RowMapping | asyncpg.Record"
+"""As SQLAlchemy gives it, or asyncpg."""
+
 
 class CorruptRow(Exception):  # noqa: N818 - a fact about a row
     """A row holds something that this version of CodeHub does not understand."""
 
 
-def to_workspace(row: RowMapping) -> Workspace:
+def to_workspace(row: Row) -> Workspace:
     try:
         return _workspace(row)
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptRow(f"workspace {row.get('id')}: {error!r}") from error
 
 
-def to_workspaces(rows: Iterable[RowMapping]) -> list[Workspace]:
+def to_workspaces(rows: Iterable[Row]) -> list[Workspace]:
     """All rows that can be understood; one that cannot must not stop the rest."""
     understood = []
     for row in rows:
@@ -38,7 +42,7 @@ def to_workspaces(rows: Iterable[RowMapping]) -> list[Workspace]:
     return understood
 
 
-def _workspace(row: RowMapping) -> Workspace:
+def _workspace(row: Row) -> Workspace:
     values = dict(row)
     values["desired_state"] = DesiredState(row["desired_state"])
     values["phase"] = Phase(row["phase"])

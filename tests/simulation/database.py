@@ -167,15 +167,13 @@ class Database:
             self.reality.fail(
                 before.id, f"the leader of epoch {epoch} writes in epoch {self.leadership.epoch}"
             )
+        if self.wished.get(before.id, -1) > before.version:
+            self.reality.fail(before.id, "a decision on an older row overwrites a newer wish")
         row, told = self.rows[before.id], decision.after
         if told.phase is not judge(told.conditions, told.deleted_at, told.error_reason):
             self.reality.fail(row.id, f"{told.phase} is not what the conditions amount to")
-        columns = {name: getattr(decision.after, name) for name in CONTROLLER_COLUMNS}
-        after = replace(row, **columns)
-        if decision.consume or decision.desired is not None:
-            after = replace(after, request=None)
-        if decision.desired is not None:
-            after = replace(after, desired_state=decision.desired)
+        columns = (*CONTROLLER_COLUMNS, "request", "desired_state")
+        after = replace(row, **{name: getattr(decision.saved(), name) for name in columns})
         if decision.archive is not None:
             self.archives.setdefault(decision.archive.archive_op_id, Archive(decision.archive))
         if decision.event is not None:

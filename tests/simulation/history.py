@@ -22,7 +22,7 @@ from tests.simulation.reality import Home, Reality, Violation
 
 WORKSPACES = 50
 COORDINATORS = 2
-TROUBLED = 200.0
+TROUBLED = 120.0
 """Virtual seconds with faults."""
 PATIENCE = 7200.0
 """Virtual seconds of peace in which everything must have come to rest."""

@@ -188,7 +188,7 @@ def test_planted_a_claim_without_compare_and_swap() -> None:
         def compare(self, before: Workspace) -> None:
             return
 
-    find("is claimed although|takes the place of another|a TTL overwrites", planted(Blind, Fickle))
+    find("is claimed although|takes the place of another|overwrites a newer wish", planted(Blind, Fickle))
 
 
 def test_planted_a_write_without_the_epoch() -> None:

@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 
 from codehub.api import events
 from codehub.api.server import listen, make_server
-from codehub.bus.events import publish_resync, publish_sse
+from codehub.bus.events import publish, resync_message, sse_message
 from codehub.domain.states import Role
 from codehub.settings import Settings
 from codehub.store.engine import asyncpg_dsn
@@ -64,7 +64,8 @@ class Served:
 
     async def tell(self, username: str, workspace_id: str, kind: str = "workspace_updated") -> None:
         """Plays the coordinator's listener."""
-        await publish_sse(self.redis, PREFIX, self.api.ids[username], {"type": kind, "id": workspace_id})
+        event = {"type": kind, "id": workspace_id}
+        await publish(self.redis, [sse_message(PREFIX, self.api.ids[username], event)])
 
 
 @pytest.fixture
@@ -181,7 +182,7 @@ async def test_a_resync_sends_everyone_a_fresh_snapshot(served: Served) -> None:
     alice = await served.api.person_quickly("alice", Role.USER)
     async with served.stream(alice) as stream:
         await stream.next()
-        await publish_resync(served.redis, PREFIX)
+        await publish(served.redis, [resync_message(PREFIX)])
         assert (await stream.next())[0] == "snapshot"
 
 
@@ -223,7 +224,7 @@ async def test_a_reader_that_does_not_read_does_not_hold_up_the_end(served: Serv
     writer.write(head.encode())
     await reader.readuntil(b"event: snapshot")
     for _ in range(300):
-        await publish_resync(served.redis, PREFIX)
+        await publish(served.redis, [resync_message(PREFIX)])
         await asyncio.sleep(0)
     await alice.post("/api/v1/logout")
     async with asyncio.timeout(PATIENCE):

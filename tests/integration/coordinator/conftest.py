@@ -4,9 +4,10 @@ import asyncio
 import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import asyncpg
 import pytest
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -22,8 +23,9 @@ from codehub.settings import Settings, load
 from codehub.storage.archives import ArchiveStore
 from codehub.storage.volumes import LocalVolumes
 from codehub.store import gate
-from codehub.store.engine import create_engine
+from codehub.store.engine import create_engine, open_pool
 from codehub.store.gate import Backends
+from codehub.store.records import PostgresRecords
 from codehub.store.rows import to_workspace
 from codehub.store.tables import timeline, users, workspaces
 from tests.services import short_temp_dir
@@ -59,9 +61,10 @@ def images_toml() -> str:
 class Bench:
     """One installation, and as many coordinators as a test starts."""
 
-    def __init__(self, settings: Settings, engine: AsyncEngine) -> None:
+    def __init__(self, settings: Settings, engine: AsyncEngine, pool: asyncpg.Pool) -> None:
         self.settings = settings
         self.engine = engine
+        self.pool = pool
         self.providers = make_providers(settings, INSTALLATION)
         self._stops: list[tuple[asyncio.Event, asyncio.Task[None]]] = []
 
@@ -78,6 +81,9 @@ class Bench:
             stop.set()
             await task
         self._stops.clear()
+
+    def records(self, epoch: int, retention: timedelta) -> PostgresRecords:
+        return PostgresRecords(self.pool, self.engine, epoch, retention)
 
     def with_settings(self, **changes: object) -> Settings:
         return self.settings.model_copy(update=changes)
@@ -179,9 +185,10 @@ async def new_bench(database_url: str, redis_url: str) -> AsyncIterator[Bench]:
     engine = create_engine(database_url)
     async with engine.begin() as conn:
         await conn.execute(users.insert().values(id="u1", username="one", password_hash="x", role="user"))
-    bench = Bench(settings, engine)
-    yield bench
-    await bench.stop()
+    async with open_pool(database_url, 3) as pool:
+        bench = Bench(settings, engine, pool)
+        yield bench
+        await bench.stop()
     for workspace_id in await bench.providers.runtime.observe():
         try:
             await bench.delete_container(workspace_id)

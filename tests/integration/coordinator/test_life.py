@@ -16,7 +16,6 @@ from codehub.domain.workspace import RecoverSource
 from codehub.store import gate
 from codehub.store.gate import RecoverFrom
 from codehub.store.leader import StaleLeader
-from codehub.store.records import PostgresRecords
 from codehub.store.tables import workspaces
 from tests.integration.coordinator.conftest import LIMITS, Bench
 from tests.trees import make_tree, tree_hash
@@ -205,7 +204,7 @@ async def test_a_leader_that_wakes_up_late_stops_no_container(bench: Bench) -> N
         await conn.execute(update(workspaces).values(desired_state="STANDBY", **claim))
     memory, settings = Memory(), bench.settings
     late = Controller(
-        PostgresRecords(bench.engine, epoch, timedelta(1)),
+        bench.records(epoch, timedelta(1)),
         bench.providers,
         Actor(bench.providers, memory, ActorRules(0, WORKSPACE_UID_BASE), epoch),
         memory,

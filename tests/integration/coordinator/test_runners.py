@@ -39,7 +39,7 @@ async def take_office(bench: Bench) -> int:
 
 
 def records_of(bench: Bench, epoch: int) -> PostgresRecords:
-    return PostgresRecords(bench.engine, epoch, RULES.retention)
+    return bench.records(epoch, RULES.retention)
 
 
 async def expire(bench: Bench, redis: Redis, epoch: int, now: datetime) -> None:

@@ -206,9 +206,6 @@ async def test_what_people_see_change_has_the_time_of_the_change(engine: AsyncEn
     later = datetime.now(UTC) + timedelta(hours=1)
     workspace_id = await made(engine)
     async with engine.begin() as conn:
-        await gate.consume(conn, workspace_id, DesiredState.ARCHIVED, now=later)
-        consumed = await gate.lock(conn, workspace_id)
-        assert (consumed.desired_state, consumed.updated_at) == (DesiredState.ARCHIVED, later)
         deleted = await gate.delete(conn, workspace_id, actor="one", now=later + HOUR)
         assert deleted.deleted_at == deleted.updated_at == later + HOUR
         assert await gate.purge(conn, workspace_id, later + HOUR, now=later + 2 * HOUR)

@@ -10,7 +10,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.domain.decision import Decision, Event
-from codehub.store.engine import asyncpg_dsn, create_engine
+from codehub.store.engine import asyncpg_dsn, create_engine, open_pool
 from codehub.store.leader import StaleLeader, campaign, fence
 from codehub.store.records import PostgresRecords
 from tests.integration.store.conftest import create
@@ -73,8 +73,10 @@ async def test_a_late_leader_writes_nothing(database_url: str, engine: AsyncEngi
     second = await campaign(database_url, "second")
     assert second is not None
     decision = Decision("late", workspace, Event.FAILED)
-    with pytest.raises(StaleLeader):
-        await PostgresRecords(engine, first.epoch, timedelta(1)).save(workspace, decision, datetime.now(UTC))
+    async with open_pool(database_url, 1) as pool:
+        records = PostgresRecords(pool, engine, first.epoch, timedelta(1))
+        with pytest.raises(StaleLeader):
+            await records.save(workspace, decision, datetime.now(UTC))
     connection = await asyncpg.connect(asyncpg_dsn(database_url))
     assert await connection.fetchval("SELECT count(*) FROM timeline WHERE message = 'late'") == 0
     await connection.close()

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
+from sqlalchemy import text
 
 from codehub.domain.states import Phase
 from codehub.domain.ttl import TtlDefaults
@@ -58,7 +59,7 @@ CALLS: dict[str, tuple[Call, set[str]]] = {
     "activity": (lambda conn: gate.touch(conn, {WORKSPACE: NEWEST}), {"pk_workspaces"}),
     "the TTLs": (lambda conn: ttl.candidates(conn, NEVER_DUE, NEWEST), TTL_INDEXES),
     "the controller's pass": (
-        lambda conn: conn.execute(records.versions_query()),
+        lambda conn: conn.execute(text(records.VERSIONS)),
         {"ix_workspaces_versions"},
     ),
     "the purge": (lambda conn: gc.purge_candidates(conn, NEWEST), {"ix_workspaces_trash"}),
@@ -107,7 +108,7 @@ def check(plans: list[Plan], indexes: set[str]) -> None:
 
 
 async def test_the_controllers_pass_reads_the_index_alone(explainer: Explainer) -> None:
-    (plan,) = await explainer.explain(lambda conn: conn.execute(records.versions_query()))
+    (plan,) = await explainer.explain(lambda conn: conn.execute(text(records.VERSIONS)))
     assert plan.root["Node Type"] == "Index Only Scan"
     assert plan.root["Heap Fetches"] < 0.01 * ROWS
     assert plan.root["Actual Rows"] == pytest.approx(0.99 * ROWS, rel=0.01)

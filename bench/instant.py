@@ -1,0 +1,162 @@
+"""Providers that answer at once, so that what is measured is the control plane itself."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from codehub.coordinator.providers import Providers
+from codehub.domain.images import BUILT_IN
+from codehub.domain.leftovers import Leftover
+from codehub.domain.observation import ArchiveFact, ContainerFact, Generation, JobFact, JobState, VolumeFact
+from codehub.runtimes.base import ABSENT, WorkloadSpec
+from codehub.storage.archives import StoredArchive
+from codehub.storage.jobspec import ArchiveJob, DeleteJob, EmptyArchiveJob, JobSpec, Place, RestoreJob
+
+DONE = JobFact(JobState.SUCCEEDED, None, None, "")
+
+
+class InstantRuntime:
+    name = "instant"
+
+    def __init__(self) -> None:
+        self.containers: dict[str, ContainerFact] = {}
+        self.started_at: dict[str, float] = {}
+        self.started = asyncio.Event()
+
+    async def start(self, spec: WorkloadSpec) -> None:
+        self.started_at[spec.workspace_id] = time.perf_counter()
+        self.started.set()
+        upstream = f"unix:/{spec.workspace_id}"
+        self.containers[spec.workspace_id] = ContainerFact(True, True, True, upstream, spec.op_id)
+
+    async def stop(self, workspace_id: str) -> None:
+        await self.delete(workspace_id)
+
+    async def delete(self, workspace_id: str) -> None:
+        self.containers.pop(workspace_id, None)
+
+    async def upstream(self, workspace_id: str) -> str | None:
+        return (await self.status(workspace_id)).upstream
+
+    async def status(self, workspace_id: str) -> ContainerFact:
+        return self.containers.get(workspace_id, ABSENT)
+
+    async def observe(self) -> dict[str, ContainerFact]:
+        return dict(self.containers)
+
+    async def logs(self, workspace_id: str, lines: int) -> str:
+        return ""
+
+
+class InstantVolumes:
+    """Homes; what archives and jobs know lies here as well."""
+
+    def __init__(self) -> None:
+        self.homes: dict[str, VolumeFact] = {}
+        self.stored: dict[str, ArchiveFact] = {}
+        self._done: set[str] = set()
+
+    async def observe(self) -> dict[str, VolumeFact]:
+        return dict(self.homes)
+
+    async def leftovers(self) -> list[Leftover]:
+        return []
+
+    async def provision(self, key: str, generation: Generation, epoch: int, uid: int | None) -> None:
+        self.homes[_workspace_of(key)] = VolumeFact(generation)
+
+    async def set_aside(self, key: str, generation: Generation, epoch: int) -> None:
+        del self.homes[_workspace_of(key)]
+
+    @asynccontextmanager
+    async def hold(self, key: str, epoch: int) -> AsyncIterator[None]:
+        yield
+
+    def path(self, key: str) -> Path:
+        return Path(key)
+
+    async def free_bytes(self) -> int:
+        return 1 << 40
+
+    async def status(self, key: str) -> VolumeFact | None:
+        return self.homes.get(_workspace_of(key))
+
+    def work(self, job_id: str, spec: JobSpec) -> None:
+        self._done.add(job_id)
+        match spec:
+            case ArchiveJob() | EmptyArchiveJob():
+                key = f"{spec.workspace_id}/{spec.archive_op_id}/home.tar.zst"
+                fact = ArchiveFact(spec.workspace_id, spec.archive_op_id, key, "0" * 64, 1, 1, 1)
+                self.stored[key] = fact
+            case RestoreJob():
+                generation = Generation(spec.op_id, spec.archive_key)
+                self.homes[spec.workspace_id] = VolumeFact(generation)
+            case DeleteJob():
+                self.homes.pop(spec.workspace_id, None)
+
+    def job(self, job_id: str) -> JobFact | None:
+        return DONE if job_id in self._done else None
+
+
+class InstantArchives:
+    def __init__(self, volumes: InstantVolumes) -> None:
+        self._volumes = volumes
+
+    async def check(self) -> None:
+        return
+
+    async def find(self, workspace_id: str, archive_op_id: str) -> ArchiveFact | None:
+        return self._volumes.stored.get(f"{workspace_id}/{archive_op_id}/home.tar.zst")
+
+    async def list(self) -> list[StoredArchive]:
+        now = datetime.now(UTC)
+        return [
+            StoredArchive(fact.workspace_id, fact.archive_op_id, key, fact.bytes, now, True)
+            for key, fact in self._volumes.stored.items()
+        ]
+
+    async def remove(self, key: str) -> None:
+        self._volumes.stored.pop(key, None)
+
+
+class InstantJobs:
+    def __init__(self, volumes: InstantVolumes) -> None:
+        self._volumes = volumes
+
+    async def start(self, job_id: str, spec: JobSpec) -> None:
+        self._volumes.work(job_id, spec)
+
+    async def status(self, job_id: str) -> JobFact | None:
+        return self._volumes.job(job_id)
+
+    async def cancel(self, job_id: str) -> None:
+        return
+
+    async def forget(self, job_id: str) -> None:
+        return
+
+    async def list(self) -> "list[str]":
+        return []
+
+
+def instant_providers() -> tuple[Providers, InstantRuntime, InstantVolumes]:
+    runtime, volumes = InstantRuntime(), InstantVolumes()
+    return (
+        Providers(
+            runtime=runtime,
+            volumes=volumes,
+            archives=InstantArchives(volumes),
+            jobs=InstantJobs(volumes),
+            images={image.name: image for image in BUILT_IN},
+            place=Place(Path("/volumes"), "file:///archives", "bench"),
+        ),
+        runtime,
+        volumes,
+    )
+
+
+def _workspace_of(key: str) -> str:
+    return key.split("/")[3]
