@@ -30,10 +30,7 @@ class PostgresHouse:
     @asynccontextmanager
     async def desk(self, term: Term) -> AsyncIterator[Desk]:
         settings = self._settings
-        # Stopped in a transaction, this process would keep the next leader out for as long as it is stopped.
-        engine = create_engine(
-            settings.database_url, pool_size=3, forsaken_after=leader.HUNG_AFTER, pre_ping=False
-        )
+        engine = create_engine(settings.database_url, pool_size=3, pre_ping=False)
         redis = Redis.from_url(settings.redis_url)
         retention = timedelta(seconds=settings.trash_retention_seconds)
 

@@ -3,7 +3,6 @@
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
 
 import asyncpg
 from sqlalchemy.engine import make_url
@@ -24,23 +23,9 @@ def engine_url(url: str) -> str:
     return make_url(url).set(drivername="postgresql+asyncpg").render_as_string(hide_password=False)
 
 
-def create_engine(
-    url: str, *, pool_size: int = 5, forsaken_after: timedelta | None = None, pre_ping: bool = True
-) -> AsyncEngine:
-    """`forsaken_after` is how long a transaction may stand idle before the server ends its session.
-
-    `pre_ping` asks a connection whether it is alive before each use, for one more round trip.
-    """
-    settings = {}
-    if forsaken_after is not None:
-        settings["idle_in_transaction_session_timeout"] = str(int(forsaken_after.total_seconds() * 1000))
-    return create_async_engine(
-        engine_url(url),
-        pool_size=pool_size,
-        max_overflow=5,
-        pool_pre_ping=pre_ping,
-        connect_args={"server_settings": settings},
-    )
+def create_engine(url: str, *, pool_size: int = 5, pre_ping: bool = True) -> AsyncEngine:
+    """`pre_ping` asks a connection whether it is alive before each use, for one more round trip."""
+    return create_async_engine(engine_url(url), pool_size=pool_size, max_overflow=5, pool_pre_ping=pre_ping)
 
 
 def asyncpg_dsn(url: str) -> str:

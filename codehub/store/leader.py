@@ -15,8 +15,18 @@ ANSWER_WITHIN = 5.0
 """Seconds in which the leader's own session must answer a heartbeat."""
 HUNG_AFTER = timedelta(seconds=20)
 """A leader without a heartbeat for this long is hung; a standby ends its database session."""
-ELECTED_WITHIN = 60.0
-"""Seconds for one step of a campaign: longer than a hung leader's open transaction can stand in its way."""
+ELECTED_WITHIN = 15.0
+"""Seconds for one step of a campaign."""
+
+
+END_EARLIER_TERMS = """
+    SELECT pg_terminate_backend(pid) FROM pg_locks
+    WHERE locktype = 'relation' AND relation = 'leadership'::regclass AND mode = 'RowShareLock'
+    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    AND pid <> pg_backend_pid()
+"""
+"""Sessions that hold the fence. Only leaders do, and whoever has the advisory lock knows that theirs is over:
+one that was stopped in the middle of a statement would keep every successor out."""
 
 
 class StaleLeader(Exception):  # noqa: N818 - a fact, not a fault
@@ -63,6 +73,7 @@ async def campaign(url: str, holder: str) -> Term | None:
     )
     try:
         if await connection.fetchval("SELECT pg_try_advisory_lock($1)", AdvisoryLock.LEADER.value):
+            await connection.execute(END_EARLIER_TERMS)
             epoch = await connection.fetchval(
                 "UPDATE leadership SET epoch = epoch + 1, holder = $1, backend_pid = pg_backend_pid(), "
                 "heartbeat_at = clock_timestamp() RETURNING epoch",

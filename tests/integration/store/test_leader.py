@@ -50,7 +50,7 @@ async def test_a_leader_that_hangs_inside_a_transaction_does_not_keep_the_next_o
 ) -> None:
     hung = await campaign(database_url, "hung")
     assert hung is not None
-    engine = create_engine(database_url, forsaken_after=timedelta(seconds=1))
+    engine = create_engine(database_url)
     async with engine.connect() as conn:
         await fence(conn, hung.epoch)
         await hung.resign()
