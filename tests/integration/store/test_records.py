@@ -1,0 +1,246 @@
+"""A leader's records: the same facts about PostgreSQL's and about those that the histories live on."""
+
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from codehub.coordinator.records import Records
+from codehub.domain.decision import Decision, Event
+from codehub.domain.gc import Stored
+from codehub.domain.observation import ArchiveFact
+from codehub.domain.states import DesiredState, Operation, Phase
+from codehub.domain.ttl import Expiry, TtlDefaults
+from codehub.domain.workspace import Workspace
+from codehub.store import gate
+from codehub.store.engine import open_pool
+from codehub.store.leader import StaleLeader, campaign
+from codehub.store.records import Outdated, PostgresRecords
+from tests.integration.store.conftest import LIMITS, create
+from tests.simulation.clock import VirtualLoop
+from tests.simulation.database import Database, Gate
+from tests.simulation.house import SimRecords
+from tests.simulation.process import Faults, Process
+from tests.simulation.reality import Reality
+
+RETENTION = timedelta(days=1)
+
+
+@dataclass
+class Place:
+    """One kind of records, with what the rest of the system does to them."""
+
+    records: Records
+    earlier: Records
+    create: Callable[[], Awaitable[Workspace]]
+    wish: Callable[[str, DesiredState], Awaitable[object]]
+    delete: Callable[[str], Awaitable[object]]
+
+    async def get(self, workspace_id: str) -> Workspace:
+        found = await self.records.find(workspace_id)
+        assert found is not None
+        return found
+
+
+@pytest.fixture
+async def postgres(engine: AsyncEngine, database_url: str) -> AsyncIterator[Place]:
+    terms = [await campaign(database_url, "test")]
+    assert terms[0] is not None
+    await terms[0].resign()
+    terms.append(await campaign(database_url, "test"))
+    earlier, term = terms
+    assert earlier is not None
+    assert term is not None
+
+    async def made() -> Workspace:
+        async with engine.begin() as conn:
+            return await create(conn)
+
+    async def wish(workspace_id: str, desired: DesiredState) -> object:
+        async with engine.begin() as conn:
+            return await gate.wish(
+                conn, workspace_id, desired, actor="one", limits=LIMITS, now=datetime.now(UTC)
+            )
+
+    async def delete(workspace_id: str) -> object:
+        async with engine.begin() as conn:
+            return await gate.delete(conn, workspace_id, actor="one", now=datetime.now(UTC))
+
+    async with open_pool(database_url, 2) as pool:
+        records = [PostgresRecords(pool, engine, item.epoch, RETENTION) for item in (term, earlier)]
+        yield Place(*records, made, wish, delete)
+    await term.resign()
+
+
+@pytest.fixture
+async def simulated() -> AsyncIterator[Place]:
+    loop = VirtualLoop()
+    reality = Reality(loop, timedelta(0))
+    database = Database(reality)
+    database.leadership.epoch = 2
+    door = Gate(database)
+    process = Process("test", reality, random.Random(1), Faults())
+
+    async def made() -> Workspace:
+        number = len(database.rows)
+        database.create(f"ws{number:03}", number, DesiredState.STANDBY)
+        return database.rows[f"ws{number:03}"]
+
+    async def wish(workspace_id: str, desired: DesiredState) -> object:
+        return door.wish(workspace_id, desired)
+
+    async def delete(workspace_id: str) -> object:
+        return door.delete(workspace_id)
+
+    records = [SimRecords(process, database, epoch, RETENTION) for epoch in (2, 1)]
+    yield Place(*records, made, wish, delete)
+    loop.close()
+
+
+@pytest.fixture(params=["postgres", "simulated"])
+def place(request: pytest.FixtureRequest) -> Place:
+    found: Place = request.getfixturevalue(request.param)
+    return found
+
+
+def claim(workspace: Workspace, op_id: str = "op1") -> Decision:
+    after = replace(
+        workspace, operation=Operation.PROVISIONING, op_id=op_id, op_started_at=workspace.created_at
+    )
+    return Decision("claimed", after, Event.CLAIMED)
+
+
+async def test_a_decision_is_saved_and_the_row_is_what_is_returned(place: Place) -> None:
+    workspace = await place.create()
+    saved = await place.records.save(workspace, claim(workspace), datetime.now(UTC))
+    assert saved.operation is Operation.PROVISIONING
+    assert saved.version == workspace.version + 1
+    read = await place.get(workspace.id)
+    assert replace(read, updated_at=saved.updated_at) == saved
+    assert (await place.records.versions())[workspace.id] == saved.version
+    assert await place.records.op_ids() == {"op1"}
+
+
+async def test_a_claim_is_a_compare_and_swap(place: Place) -> None:
+    workspace = await place.create()
+    await place.records.save(workspace, claim(workspace), datetime.now(UTC))
+    with pytest.raises(Outdated):
+        await place.records.save(workspace, claim(workspace, "op2"), datetime.now(UTC))
+    assert (await place.get(workspace.id)).op_id == "op1"
+
+
+async def test_a_wish_outdates_a_decision_and_an_effect(place: Place) -> None:
+    workspace = await place.create()
+    await place.wish(workspace.id, DesiredState.ARCHIVED)
+    with pytest.raises(Outdated):
+        await place.records.save(workspace, claim(workspace), datetime.now(UTC))
+    with pytest.raises(Outdated):
+        await place.records.save(workspace, Decision("an effect", workspace), datetime.now(UTC))
+    assert (await place.get(workspace.id)).operation is Operation.NONE
+
+
+async def test_an_earlier_leader_writes_nothing(place: Place) -> None:
+    workspace = await place.create()
+    now, late = datetime.now(UTC), place.earlier
+    expiry = Expiry(DesiredState.ARCHIVED, "late")
+    for write in (
+        late.save(workspace, claim(workspace), now),
+        late.save(workspace, Decision("an effect", workspace), now),
+        late.touch({workspace.id: now}),
+        late.expire(workspace, expiry, now),
+        late.purge(now, now),
+        late.remember({"key": now}),
+        late.condemn(Stored("a/b/home.tar.zst", "a", "b", 1), frozenset(), now),
+    ):
+        with pytest.raises(StaleLeader):
+            await write
+    assert await place.get(workspace.id) == workspace
+
+
+async def test_a_cancelled_workspace_rests_where_it_stands(place: Place) -> None:
+    workspace = await place.create()
+    decision = Decision("cancelled", workspace, Event.CANCELLED, desired=DesiredState.PENDING, consume=True)
+    saved = await place.records.save(workspace, decision, datetime.now(UTC))
+    assert (saved.desired_state, saved.request) == (DesiredState.PENDING, None)
+    assert (await place.get(workspace.id)).desired_state is DesiredState.PENDING
+
+
+async def test_a_committed_archive_has_its_checksum(place: Place) -> None:
+    workspace = await place.create()
+    key = f"{workspace.id}/op/home.tar.zst"
+    fact = ArchiveFact(workspace.id, "op", key, "ab" * 32, 1, 2, 3)
+    after = replace(workspace, archive_op_id="op", archive_key=key)
+    await place.records.save(
+        workspace, Decision("archived", after, Event.ARCHIVED, archive=fact), datetime.now(UTC)
+    )
+    assert await place.records.archive_checksum(key) == "ab" * 32
+    assert await place.records.archive_keys() == {workspace.id: key}
+
+
+async def test_a_ttl_gives_way_to_a_newer_wish(place: Place) -> None:
+    workspace = await place.create()
+    await place.wish(workspace.id, DesiredState.RUNNING)
+    expiry = Expiry(DesiredState.ARCHIVED, "idle")
+    assert not await place.records.expire(workspace, expiry, datetime.now(UTC))
+    seen = await place.get(workspace.id)
+    assert seen.desired_state is DesiredState.RUNNING
+    assert await place.records.expire(seen, expiry, datetime.now(UTC))
+    assert (await place.get(workspace.id)).desired_state is DesiredState.ARCHIVED
+    assert await place.records.expirable(TtlDefaults(60, 60), datetime.now(UTC)) == []
+
+
+async def test_activity_only_goes_forward(place: Place) -> None:
+    workspace = await place.create()
+    later = workspace.last_access_at + timedelta(minutes=5)
+    await place.records.touch({workspace.id: later, "nobody": later})
+    await place.records.touch({workspace.id: later - timedelta(minutes=1)})
+    assert (await place.get(workspace.id)).last_access_at == later
+
+
+async def test_the_purge_takes_what_is_deleted_long_enough_and_at_rest(place: Place) -> None:
+    workspace = await place.create()
+    await place.delete(workspace.id)
+    row = await place.get(workspace.id)
+    await place.records.save(row, Decision("gone", replace(row, phase=Phase.DELETED)), datetime.now(UTC))
+    deleted_at = (await place.get(workspace.id)).deleted_at
+    assert deleted_at is not None
+    assert await place.records.purge(deleted_at - timedelta(seconds=1), datetime.now(UTC)) == []
+    assert await place.records.purge(deleted_at, datetime.now(UTC)) == [workspace.id]
+    assert workspace.id not in await place.records.versions()
+    assert (await place.records.holders(datetime.now(UTC)))[workspace.id].purged_at is not None
+
+
+async def test_orphans_keep_the_time_of_their_first_sight(place: Place) -> None:
+    first = datetime(2026, 1, 1, tzinfo=UTC)
+    await place.records.remember({"a": first, "b": first})
+    await place.records.remember({"a": first + timedelta(hours=1), "c": first})
+    assert await place.records.first_seen() == {"a": first, "c": first}
+    await place.records.remember({})
+    assert await place.records.first_seen() == {}
+
+
+async def test_an_archive_that_is_needed_is_not_condemned(place: Place) -> None:
+    workspace = await place.create()
+    key = f"{workspace.id}/op/home.tar.zst"
+    item, present = Stored(key, workspace.id, "op", 1), frozenset({key})
+    after = replace(workspace, archive_op_id="op", archive_key=key)
+    await place.records.save(workspace, Decision("archived", after), datetime.now(UTC))
+    assert await place.records.condemn(item, present, datetime.now(UTC)) is not None
+    old = Stored(f"{workspace.id}/00/home.tar.zst", workspace.id, "00", 1)
+    assert await place.records.condemn(old, present, datetime.now(UTC)) is None
+
+
+async def test_the_timeline_tells_the_decision_in_its_own_words(engine: AsyncEngine, postgres: Place) -> None:
+    workspace = await postgres.create()
+    await postgres.records.save(workspace, claim(workspace), datetime.now(UTC))
+    async with engine.connect() as conn:
+        entry = (
+            await conn.execute(
+                text("SELECT actor, event, message, operation FROM timeline WHERE event = 'claimed'")
+            )
+        ).one()
+    assert tuple(entry) == ("controller", "claimed", "claimed", "PROVISIONING")
