@@ -30,8 +30,8 @@ async def choose(settings: Settings, *, auto: bool) -> Kind:
             ) from failure
         if remembered(settings.data_dir) == "docker":
             raise CommandError(
-                f"the workspaces of {settings.data_dir} run on Docker, but {failure.message}. Start the engine, "
-                "or leave Docker with --runtime process"
+                f"the workspaces of {settings.data_dir} run on Docker, but {failure.message}. Start the "
+                "engine, or leave Docker with --runtime process"
             ) from failure
         typer.echo(f"Workspaces will run as processes: {failure.message}", err=True)
         return "process"

@@ -23,6 +23,8 @@ _CONNECT_SECONDS = 5.0
 _NOT_FOUND = 404
 _CONFLICT = 409
 _NOT_MODIFIED = 304
+_NO_CONNECTION = 900
+"""aiodocker's own number."""
 
 
 class EngineDown(Exception):  # noqa: N818 - a fact, not a fault
@@ -188,11 +190,14 @@ class Engine:
         except TimeoutError as error:
             raise EngineDown(f"the Docker engine at {self._url} did not answer in time") from error
         except DockerError as error:
+            if error.status == _NO_CONNECTION:
+                why = getattr(error.__context__, "strerror", None) or "the connection broke"
+                raise EngineDown(f"the Docker engine at {self._url} does not answer ({why})") from error
             if error.status >= 500:
                 raise EngineDown(f"the Docker engine at {self._url}: {error.message.strip()}") from error
             raise Refused(error.status, error.message.strip()) from error
         except (aiohttp.ClientError, OSError) as error:
-            raise EngineDown(f"the Docker engine at {self._url} does not answer: {error}") from error
+            raise EngineDown(f"the Docker engine at {self._url} does not answer ({error})") from error
 
     def _client(self) -> Docker:
         if self._docker is None:
