@@ -1,7 +1,7 @@
 """Fixtures on a real Docker Engine."""
 
 import itertools
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -95,11 +95,3 @@ async def bench(engine: OwnEngine, tmp_path: Path) -> AsyncIterator[Bench]:
     runtime = DockerRuntime(installation_id, make_options(engine))
     yield Bench(engine, tmp_path, runtime, installation_id)
     await runtime.close()
-
-
-@pytest.fixture
-def broken(engine: OwnEngine) -> Iterator[Callable[[], None]]:
-    """Ends the engine, and starts it again after the test whatever happens."""
-    yield engine.kill9
-    if engine.try_docker("version").returncode != 0:
-        engine.start()

@@ -83,12 +83,6 @@ class OwnEngine:
         self._process.send_signal(signal.SIGTERM)
         self._process.wait(60)
 
-    def kill9(self) -> None:
-        """The engine is gone, its containers are not."""
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait(10)
-
     def docker(self, *arguments: str, data: bytes | None = None) -> str:
         done = self.try_docker(*arguments, data=data)
         assert done.returncode == 0, f"docker {' '.join(arguments)}: {done.stderr.decode()}"
@@ -127,7 +121,7 @@ class OwnEngine:
             subprocess.run([f"{program}-restore"], input=rules, check=True)
 
 
-def tiny_rootfs() -> bytes:
+def tiny_rootfs(page_text: bytes = b"ok") -> bytes:
     """busybox and a web server's page, as a tar."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
@@ -141,8 +135,8 @@ def tiny_rootfs() -> bytes:
             entry.type, entry.linkname = tarfile.SYMTYPE, "busybox"
             tar.addfile(entry)
         page = tarfile.TarInfo("www/healthz")
-        page.size = 2
-        tar.addfile(page, io.BytesIO(b"ok"))
+        page.size = len(page_text)
+        tar.addfile(page, io.BytesIO(page_text))
     return buffer.getvalue()
 
 

@@ -1,0 +1,131 @@
+"""Images that have to be pulled first, from a registry that works, does not, or never heard of them."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+
+from codehub.domain.images import Image
+from codehub.domain.states import ErrorReason
+from codehub.runtimes import docker_pull
+from codehub.runtimes.base import ABSENT, RuntimeFailure
+from tests.docker.conftest import TINY_IMAGE, Bench
+from tests.docker.registry import Registry, running_registry
+from tests.docker.waiting import until
+from tests.services import free_port
+
+
+@pytest.fixture
+async def registry() -> AsyncIterator[Registry]:
+    async with running_registry() as running:
+        yield running
+
+
+def tiny(reference: str) -> Image:
+    return replace(TINY_IMAGE, docker=reference)
+
+
+async def failure_of(bench: Bench, image: Image) -> RuntimeFailure:
+    """What starting again and again, as the controller does, ends in."""
+    spec = bench.spec("w1", image=image)
+
+    async def failed() -> RuntimeFailure | None:
+        try:
+            await bench.runtime.start(spec)
+        except RuntimeFailure as failure:
+            return failure
+        return None
+
+    return await until(failed, "the pull to fail")
+
+
+async def test_a_start_does_not_wait_for_the_pull_and_a_later_one_finds_the_image(
+    bench: Bench, registry: Registry
+) -> None:
+    spec = bench.spec("w1", image=tiny(registry.image("slow")))
+    hints: list[str] = []
+    listening = asyncio.create_task(bench.runtime.hints(hints.append, lambda: None))
+    began = time.monotonic()
+    await bench.runtime.start(spec)
+    assert time.monotonic() - began < 2
+    await asyncio.wait_for(registry.layer_asked.wait(), 20)
+    await bench.runtime.start(spec)
+    fact = await bench.runtime.status("w1")
+    assert not fact.exists
+    assert fact.message.startswith(f"Pulling the image {registry.image('slow')}")
+    assert await bench.runtime.observe() == {}
+    registry.go_on.set()
+
+    async def pulled() -> bool:
+        return "w1" in hints
+
+    await until(pulled, "a hint that the image is there")
+    listening.cancel()
+    await bench.runtime.start(spec)
+    await bench.ready("w1")
+
+
+async def test_an_image_that_does_not_exist_is_told_at_once(bench: Bench, registry: Registry) -> None:
+    failure = await failure_of(bench, tiny(registry.image("tiny", "missing")))
+    assert failure.reason is ErrorReason.ImagePullFailed
+    assert failure.message.startswith(f"There is no image {registry.image('tiny', 'missing')}")
+
+
+async def test_a_registry_that_is_out_of_order_is_not_a_missing_image(
+    bench: Bench, registry: Registry
+) -> None:
+    registry.broken = True
+    failure = await failure_of(bench, tiny(registry.image("tiny")))
+    assert failure.reason is ErrorReason.ImagePullFailed
+    assert failure.message.startswith(f"The registry of the image {registry.image('tiny')} does not answer")
+
+
+async def test_a_registry_that_is_not_there_is_not_a_missing_image(bench: Bench) -> None:
+    failure = await failure_of(bench, tiny(f"127.0.0.1:{free_port()}/tiny:1"))
+    assert failure.message.startswith("The registry of the image")
+    assert "connection refused" in failure.message
+
+
+async def test_after_a_failure_the_next_start_tries_again(bench: Bench, registry: Registry) -> None:
+    registry.broken = True
+    image = tiny(registry.image("again"))
+    await failure_of(bench, image)
+    registry.broken = False
+    registry.go_on.set()
+    spec = bench.spec("w1", image=image)
+
+    async def ready() -> bool:
+        await bench.runtime.start(spec)
+        return (await bench.runtime.status("w1")).ready
+
+    await until(ready, "the image to be pulled, and its container to be ready")
+
+
+async def test_a_pull_that_nobody_asks_for_any_more_ends(
+    bench: Bench, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(docker_pull, "ASKED_WITHIN_SECONDS", 1.0)
+    await bench.runtime.start(bench.spec("w1", image=tiny(registry.image("cancelled"))))
+    await asyncio.wait_for(registry.layer_dropped.wait(), 20)
+    assert await bench.runtime.status("w1") == ABSENT
+
+
+async def test_workspaces_share_a_pull_and_each_hears_of_its_failure(
+    bench: Bench, registry: Registry
+) -> None:
+    image = tiny(registry.image("shared", "missing"))
+    specs = [bench.spec(name, image=image) for name in ("w1", "w2")]
+    failed: set[str] = set()
+
+    async def both_failed() -> bool:
+        for spec in specs:
+            try:
+                if spec.workspace_id not in failed:
+                    await bench.runtime.start(spec)
+            except RuntimeFailure:
+                failed.add(spec.workspace_id)
+        return len(failed) == 2
+
+    await until(both_failed, "both workspaces to hear of it")
