@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -155,26 +155,46 @@ class Engine:
         return True
 
     async def pull(self, reference: str) -> AsyncGenerator[Mapping[str, Any], None]:
-        """The engine's reports while it pulls. They may end early: only the image itself tells."""
-        async with self._asking(None) as docker:
-            async for report in docker.images.pull(reference, stream=True):
+        """The engine's reports while it pulls. They may end early: only the image itself tells.
+
+        To stop listening is to stop the pull.
+        """
+        tagged = "@" in reference or ":" in reference.rpartition("/")[2]
+        params = {"fromImage": reference if tagged else f"{reference}:latest"}
+        async with aclosing(self._stream("POST", "images/create", params)) as reports:
+            async for report in reports:
+                if report is None:
+                    continue
+                if "error" in report:
+                    raise Refused(0, str(report["error"]))
                 yield report
 
     async def events(self) -> AsyncGenerator[str | None, None]:
         """None once it listens, then the workspace of each container that something happened to."""
         kinds = ["start", "die", "oom", "destroy", "pause", "unpause"]
         filters = {"type": ["container"], "label": [self._installation], "event": kinds}
-        async with self._asking(None) as docker:
-            params = {"filters": json.dumps(filters)}
-            unlimited = aiohttp.ClientTimeout(total=None, connect=_CONNECT_SECONDS)
-            async with docker._query("events", params=params, timeout=unlimited) as response:
-                try:
-                    yield None
-                    async for line in response.content:
-                        attributes = json.loads(line)["Actor"]["Attributes"]
-                        yield str(attributes[Label.WORKSPACE])
-                finally:
-                    response.close()
+        async with aclosing(self._stream("GET", "events", {"filters": json.dumps(filters)})) as events:
+            async for event in events:
+                yield None if event is None else str(event["Actor"]["Attributes"][Label.WORKSPACE])
+
+    async def _stream(
+        self, method: str, path: str, params: Mapping[str, str]
+    ) -> AsyncGenerator[Mapping[str, Any] | None, None]:
+        """None once the engine has answered, then one object a line.
+
+        aiodocker's own streams keep the connection when they are cancelled, and so the engine at its work.
+        """
+        unlimited = aiohttp.ClientTimeout(total=None, connect=_CONNECT_SECONDS)
+        async with (
+            self._asking(None) as docker,
+            docker._query(path, method, params=dict(params), timeout=unlimited) as response,
+        ):
+            try:
+                yield None
+                async for line in response.content:
+                    yield json.loads(line)
+            finally:
+                response.close()
 
     def _filters(self, workspace_id: str | None) -> str:
         labels = [self._installation]

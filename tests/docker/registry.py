@@ -59,30 +59,33 @@ class Registry:
                 line = first + await reader.readline()
                 while await reader.readline() not in (b"\r\n", b""):
                     pass
-                await self._answer(line.split()[1].decode(), line.startswith(b"HEAD"), reader, writer)
+                await self._answer(line.split()[1].decode(), line.startswith(b"HEAD"), writer)
         except ConnectionError:
             self.layer_dropped.set()
         finally:
             writer.close()
 
-    async def _answer(
-        self, path: str, head: bool, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    async def _answer(self, path: str, head: bool, writer: asyncio.StreamWriter) -> None:
         status, kind, body = self._find(path)
         top = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
         writer.write(f"{top}Docker-Content-Digest: {_digest(body)}\r\n\r\n".encode())
         if head:
             return
-        if body is self._layer and not self.go_on.is_set():
-            writer.write(body[:1000])
-            self.layer_asked.set()
-            body = body[1000:]
-            while not self.go_on.is_set():
-                await asyncio.sleep(0.05)
-                if reader.at_eof():
-                    raise ConnectionResetError
+        if body is self._layer:
+            body = await self._drip(body, writer)
         writer.write(body)
         await writer.drain()
+
+    async def _drip(self, body: bytes, writer: asyncio.StreamWriter) -> bytes:
+        """Send byte by byte until the rest may go, which is returned; a reader that has gone is noticed."""
+        self.layer_asked.set()
+        while not self.go_on.is_set():
+            if writer.transport.is_closing():
+                raise ConnectionResetError
+            writer.write(body[:1])
+            body = body[1:]
+            await asyncio.sleep(0.02)
+        return body
 
     def _find(self, path: str) -> tuple[str, str, bytes]:
         if self.broken:
@@ -101,10 +104,17 @@ class Registry:
 @asynccontextmanager
 async def running_registry() -> AsyncIterator[Registry]:
     registry = Registry()
-    server = await asyncio.start_server(registry.serve, "127.0.0.1", 0)
+    clients: set[asyncio.Task[None]] = set()
+
+    def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        clients.add(asyncio.create_task(registry.serve(reader, writer)))
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
     registry.port = server.sockets[0].getsockname()[1]
     try:
         yield registry
     finally:
-        registry.go_on.set()
         server.close()
+        for client in clients:
+            client.cancel()
+        await asyncio.gather(*clients, return_exceptions=True)
