@@ -228,14 +228,16 @@ async def purge(conn: AsyncConnection, workspace_id: str, deleted_before: dateti
     return done.rowcount == 1
 
 
+TOUCH = """
+    UPDATE workspaces SET last_access_at = seen.at
+    FROM unnest(CAST(:ids AS text[]), CAST(:times AS timestamptz[])) AS seen (id, at)
+    WHERE workspaces.id = seen.id AND last_access_at < seen.at
+"""
+
+
 async def touch(conn: AsyncConnection, seen: Mapping[str, datetime]) -> None:
     """Carry activity over into last_access_at, only ever forward."""
-    for workspace_id, at in sorted(seen.items()):
-        await conn.execute(
-            update(workspaces)
-            .where(workspaces.c.id == workspace_id, workspaces.c.last_access_at < at)
-            .values(last_access_at=at)
-        )
+    await conn.execute(text(TOUCH), {"ids": list(seen), "times": list(seen.values())})
 
 
 async def _write(
