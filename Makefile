@@ -16,7 +16,7 @@ WEB_SOURCES := $(shell find web -type f -not -path 'web/node_modules/*' -not -pa
 say = @printf '\033[1m==> %s\033[0m\n' "$(1)"
 
 .PHONY: help install install-tests run test check test-unit test-simulation test-integration test-e2e test-chaos \
-	test-web test-readme bench clean FORCE
+	test-docker test-web test-readme image bench clean FORCE
 
 help: ## What there is
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,7 +29,7 @@ run: install ## Install what is missing, then start CodeHub until Ctrl-C
 
 test: install-tests ## Everything: check and every layer of tests
 	@$(MAKE) --no-print-directory check test-web
-	@$(PYTEST) $(call layers,unit simulation integration e2e chaos)
+	@$(PYTEST) $(call layers,unit simulation integration docker e2e chaos)
 
 check: install ## Format, lint, types, import rules
 	$(call say,Checking)
@@ -54,11 +54,17 @@ test-e2e: install-tests ## The whole system, as a person uses it
 test-chaos: install-tests ## kill -9 in the middle of things
 	@$(PYTEST) $(call layers,chaos)
 
+test-docker: install-tests ## Workspaces on a real Docker Engine, started for the tests alone
+	@$(PYTEST) $(call layers,docker)
+
 test-web: install ## The dashboard's own tests
 	@PATH="$(TOOLS_DIR)/bin:$$PATH" npm --prefix web test --silent
 
 test-readme: ## Follow the README literally, in an empty directory with empty caches
 	@scripts/test-readme.sh
+
+image: install ## The code-server image for the Docker runtime, where no registry can be reached
+	@scripts/make-image.sh
 
 bench: install-tests ## Measure, beside peers
 	@$(BIN)/python -m bench

@@ -39,6 +39,12 @@ if [[ $purpose == test ]]; then
   need zstd command -v zstd
   need acl command -v setfacl
   need attr command -v setfattr
+  if [[ $(id -u) == 0 ]]; then # who is not root has no engine of their own, and those tests say so and skip
+    need docker.io command -v dockerd
+    need iptables command -v iptables
+    need iproute2 command -v ip
+    need busybox-static test -x /bin/busybox
+  fi
 fi
 
 ((${#missing[@]})) || exit 0
@@ -54,6 +60,8 @@ if [[ $(id -u) != 0 ]]; then
 fi
 printf '\033[1m==> Installing %s\033[0m\n' "${missing[*]}"
 export DEBIAN_FRONTEND=noninteractive
+# The tests start an engine of their own; this asks Debian's scripts not to start one for the whole machine.
+[[ " ${missing[*]} " != *" docker.io "* ]] || export RUNLEVEL=1
 apt-get update -qq
 # shellcheck disable=SC2086
 $line -qq --no-install-recommends
