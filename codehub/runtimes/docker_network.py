@@ -51,19 +51,21 @@ def free_subnets(
     pool: ipaddress.IPv4Network, used: Iterable[str], workspace_id: str
 ) -> Iterator[ipaddress.IPv4Network]:
     """Subnets of the pool that no network has, beginning at a place of the workspace's own."""
-    taken = [network for network in map(ipaddress.ip_network, used) if network.overlaps(pool)]
-    blocked = {int(network.network_address) for network in taken if network.prefixlen == SUBNET_PREFIX}
-    others = [network for network in taken if network.prefixlen != SUBNET_PREFIX]
+    taken = [network for network in map(ipaddress.IPv4Network, used) if network.overlaps(pool)]
+    same_size = {int(network.network_address) for network in taken if network.prefixlen == SUBNET_PREFIX}
+    ranges = [
+        (int(network.network_address), int(network.broadcast_address))
+        for network in taken
+        if network.prefixlen != SUBNET_PREFIX
+    ]
     size = 1 << (32 - SUBNET_PREFIX)
     count = pool.num_addresses // size
     first = int(_digest(workspace_id), 16) % count
     for index in itertools.chain(range(first, count), range(first)):
         address = int(pool.network_address) + index * size
-        if address in blocked:
+        if address in same_size or any(low < address + size and address <= high for low, high in ranges):
             continue
-        subnet = ipaddress.IPv4Network((address, SUBNET_PREFIX))
-        if not any(subnet.overlaps(other) for other in others):
-            yield subnet
+        yield ipaddress.IPv4Network((address, SUBNET_PREFIX))
 
 
 def _digest(text: str) -> str:

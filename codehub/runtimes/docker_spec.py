@@ -36,14 +36,11 @@ def name_of(workspace_id: str) -> str:
 def container_config(spec: WorkloadSpec, installation_id: str, uid: int, address: str) -> dict[str, Any]:
     """The body of `POST /containers/create`. Its hash is one of its labels."""
     config = _config(spec, uid)
-    digest = config_hash(config)
-    config["Labels"] = {
+    config["Labels"] |= {
         Label.INSTALLATION: installation_id,
         Label.WORKSPACE: spec.workspace_id,
         Label.OP_ID: spec.op_id,
-        Label.CONFIG: digest,
-        Label.PORT: str(spec.image.port),
-        Label.READY_PATH: spec.image.ready_path,
+        Label.CONFIG: config_hash(config),
     }
     name = name_of(spec.workspace_id)
     config["NetworkingConfig"] = {"EndpointsConfig": {name: {"IPAMConfig": {"IPv4Address": address}}}}
@@ -73,6 +70,7 @@ def _config(spec: WorkloadSpec, uid: int) -> dict[str, Any]:
         "Hostname": name_of(spec.workspace_id)[:63],
         "WorkingDir": HOME,
         "Env": [f"{name}={value}" for name, value in environment.items()],
+        "Labels": {Label.PORT: str(spec.image.port), Label.READY_PATH: spec.image.ready_path},
         "HostConfig": _host_config(spec, spec.image),
     }
 

@@ -1,0 +1,75 @@
+"""Which subnet a workspace gets, and what its network's wall lets through."""
+
+from ipaddress import IPv4Network
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from codehub.runtimes.docker_firewall import DENIED, Egress, chain_text, host_nameservers
+from codehub.runtimes.docker_network import Place, free_subnets, interface_name, interface_prefix
+
+POOL = IPv4Network("10.222.0.0/16")
+SMALL = IPv4Network("10.222.0.0/24")
+
+
+def test_a_whole_pool_is_used_before_it_is_full() -> None:
+    used: list[str] = []
+    for number in range(SMALL.num_addresses // 8):
+        used.append(str(next(free_subnets(SMALL, used, f"w{number}"))))
+    assert len(set(used)) == 32
+    assert list(free_subnets(SMALL, used, "one-too-many")) == []
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 255), max_size=20), st.integers(16, 28), st.text(min_size=1, max_size=9))
+def test_no_subnet_overlaps_another_network(thirds: list[int], prefix: int, workspace_id: str) -> None:
+    used = [str(IPv4Network((f"10.222.{third}.0", prefix), strict=False)) for third in thirds]
+    for subnet in islice(free_subnets(POOL, used, workspace_id), 5):
+        assert subnet.subnet_of(POOL)
+        assert not any(subnet.overlaps(IPv4Network(other)) for other in used)
+
+
+def test_networks_outside_the_pool_do_not_matter() -> None:
+    assert next(free_subnets(POOL, ["172.17.0.0/16"], "w1")) == next(free_subnets(POOL, [], "w1"))
+
+
+def test_the_host_is_first_and_the_container_second() -> None:
+    place = Place(IPv4Network("10.222.1.8/29"))
+    assert (place.gateway, place.address) == ("10.222.1.9", "10.222.1.10")
+
+
+def test_the_name_of_a_bridge_fits_the_kernel_and_shows_its_installation() -> None:
+    name = interface_name("installation", "01j9zzzzzzzzzzzzzzzzzzzzzz")
+    assert len(name) == 15
+    assert name.startswith(interface_prefix("installation"))
+    assert interface_prefix("installation") != interface_prefix("another")
+
+
+def test_what_passes_stands_before_what_is_denied() -> None:
+    text = chain_text("C", "10.222.0.0/16", Egress(8080, ("10.1.0.0/16",), ("10.0.0.2",)))
+    rules = [line for line in text.splitlines() if line.startswith("-A C ")]
+    passing = [rule for rule in rules if rule.endswith("RETURN")]
+    assert rules[: len(passing)] == passing
+    assert any("-d 10.0.0.2 -p udp" in rule and "--dport 53" in rule for rule in passing)
+    assert {rule.split()[3] for rule in rules if " -d " in rule and rule.endswith("DROP")} == {
+        "10.222.0.0/16", *DENIED
+    }  # fmt: skip
+    assert "-A C -m addrtype --dst-type LOCAL -j DROP" in rules
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("nameserver 10.0.0.2\nnameserver 8.8.8.8\n", ("10.0.0.2", "8.8.8.8")),
+        ("# nameserver 1.2.3.4\nsearch example.com\nnameserver 127.0.0.53\n", ()),
+        ("nameserver fe80::1%eth0\nnameserver\n", ()),
+    ],
+)
+def test_name_servers_of_the_host(tmp_path: Path, text: str, expected: tuple[str, ...]) -> None:
+    file = tmp_path / "resolv.conf"
+    file.write_text(text)
+    assert host_nameservers(file) == expected
+    assert host_nameservers(tmp_path / "missing") == ()

@@ -1,0 +1,85 @@
+"""What a workspace's container is made of."""
+
+import io
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from codehub.domain.images import BUILT_IN
+from codehub.runtimes.base import WorkloadSpec
+from codehub.runtimes.docker_spec import Label, container_config, files, name_of, wanted_hash
+
+IMAGE = replace(BUILT_IN[0], cpus=1.5, memory_bytes=512 << 20, pids=99)
+SPEC = WorkloadSpec("w1", IMAGE, Path("/data/home"), "op1-0", 2_000_007)
+
+
+def config(spec: WorkloadSpec = SPEC) -> dict[str, Any]:
+    return container_config(spec, "installation", 2_000_007, "10.222.0.2")
+
+
+def test_caps_are_the_images() -> None:
+    host = config()["HostConfig"]
+    assert (host["NanoCpus"], host["PidsLimit"]) == (1_500_000_000, 99)
+    assert host["Memory"] == host["MemorySwap"] == 512 << 20
+
+
+def test_nothing_is_published_and_no_privilege_is_given() -> None:
+    host = config()["HostConfig"]
+    assert not {"PortBindings", "PublishAllPorts", "Privileged", "CapAdd", "Devices", "Binds"} & set(host)
+    assert host["CapDrop"] == ["ALL"]
+    assert host["SecurityOpt"] == ["no-new-privileges:true"]
+    assert config()["User"] == "2000007:2000007"
+
+
+def test_the_home_is_a_mount_which_fails_on_a_missing_one() -> None:
+    mounts = config()["HostConfig"]["Mounts"]
+    assert mounts == [{"Type": "bind", "Source": "/data/home", "Target": "/home/coder"}]
+
+
+def test_the_engine_restarts_nothing_and_keeps_little_output() -> None:
+    host = config()["HostConfig"]
+    assert host["RestartPolicy"] == {"Name": "no"}
+    assert host["LogConfig"]["Config"] == {"max-size": "1m", "max-file": "2"}
+
+
+def test_labels_tell_whose_it_is() -> None:
+    labels = config()["Labels"]
+    assert labels[Label.INSTALLATION] == "installation"
+    assert labels[Label.WORKSPACE] == "w1"
+    assert labels[Label.OP_ID] == "op1-0"
+    assert labels[Label.CONFIG] == wanted_hash(SPEC, 2_000_007)
+    assert config()["HostConfig"]["NetworkMode"] == name_of("w1") == "codehub-ws-w1"
+
+
+def test_another_attempt_is_the_same_configuration() -> None:
+    assert wanted_hash(replace(SPEC, op_id="op2-1"), 2_000_007) == wanted_hash(SPEC, 2_000_007)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        replace(SPEC, home=Path("/data/elsewhere")),
+        replace(SPEC, image=replace(IMAGE, docker="another:1")),
+        replace(SPEC, image=replace(IMAGE, memory_bytes=1 << 30)),
+        replace(SPEC, image=replace(IMAGE, cpus=2.0)),
+        replace(SPEC, image=replace(IMAGE, pids=100)),
+        replace(SPEC, image=replace(IMAGE, port=9000)),
+    ],
+)
+def test_what_matters_changes_the_hash(changed: WorkloadSpec) -> None:
+    assert wanted_hash(changed, 2_000_007) != wanted_hash(SPEC, 2_000_007)
+
+
+def test_the_users_number_has_a_name_and_the_ide_asks_no_password() -> None:
+    with tarfile.open(fileobj=io.BytesIO(files(2_000_007, 9000))) as tar:
+        texts = {
+            member.name: (extracted.read().decode(), member.uid)
+            for member in tar
+            if (extracted := tar.extractfile(member)) is not None
+        }
+    assert "coder:x:2000007:2000007::/home/coder:" in texts["etc/passwd"][0]
+    assert "bind-addr: 0.0.0.0:9000\nauth: none\n" in texts["etc/codehub/code-server.yaml"][0]
+    assert {owner for _, owner in texts.values()} == {0}
