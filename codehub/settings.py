@@ -109,15 +109,6 @@ class Settings(BaseSettings):
             raise ValueError("must be a URL such as file:///directory or s3://bucket/prefix")
         return value
 
-    @field_validator("docker_host")
-    @classmethod
-    def _an_engine(cls, value: str) -> str:
-        if not _has_scheme(value, "unix", "tcp"):
-            raise ValueError(
-                "must be the address of an engine on this machine: unix:///path or tcp://host:port"
-            )
-        return value
-
     @field_validator("docker_network_pool")
     @classmethod
     def _a_roomy_network(cls, value: IPv4Network) -> IPv4Network:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import re
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from ipaddress import IPv4Network
@@ -30,6 +30,7 @@ _PROBES_AT_ONCE = 64
 _STARTS_AT_ONCE = 8
 _LINES_IN_MESSAGE = 5
 _LISTEN_AGAIN_SECONDS = 2.0
+_TIDY_SECONDS = 60.0
 _WORKSPACE_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,49}")
 
 
@@ -70,6 +71,8 @@ class DockerRuntime:
 
     async def check(self) -> str:
         """What answers at the engine's address; a failure when workspaces could not run there."""
+        if not self._options.url.startswith(("unix://", "tcp://")):
+            raise _unfit(f"{self._options.url} is not on this machine")
         with _effects():
             about = await self._engine.about()
         kind = str(about.get("OperatingSystem", ""))
@@ -116,7 +119,7 @@ class DockerRuntime:
             await self._engine.start(await self._engine.create(name, config, files))
         except Refused:
             found = await self._find(spec.workspace_id)
-            if found is not None:
+            if found is not None and not found.runs:
                 await self._engine.remove(found.id)
             raise
 
@@ -176,19 +179,23 @@ class DockerRuntime:
         Whatever happened while nobody listened is found by the look at all that `resync` asks for.
         """
         self._hint = hint
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._again(lambda: self._listen(hint, resync), _LISTEN_AGAIN_SECONDS))
+            tasks.create_task(self._again(self.tidy, _TIDY_SECONDS))
+
+    async def _again(self, work: Callable[[], Awaitable[None]], pause: float) -> None:
         while True:
             try:
-                await self._listen(hint, resync)
+                await work()
             except (EngineDown, Refused, RuntimeFailure) as error:
-                log.warning("the Docker engine's events cannot be heard", error=str(error))
-            await asyncio.sleep(_LISTEN_AGAIN_SECONDS)
+                log.warning("the Docker engine cannot be listened to, or tidied up", error=str(error))
+            await asyncio.sleep(pause)
 
     async def _listen(self, hint: Callable[[str], None], resync: Callable[[], None]) -> None:
         async with aclosing(self._engine.events()) as events:
             async for workspace_id in events:
                 if workspace_id is None:
                     resync()
-                    await self.tidy()
                 else:
                     hint(workspace_id)
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import aiohttp
 from aiodocker import Docker, DockerError
-from aiodocker.containers import DockerContainer
 from aiodocker.networks import DockerNetwork
 
 from codehub.runtimes import docker_spec
@@ -97,7 +96,7 @@ class Engine:
         """Every container of this installation, or of one workspace, in one call."""
         async with self._asking(LOOK_SECONDS) as docker:
             listed = await docker.containers.list(all=True, filters=self._filters(workspace_id))
-            return [_found(container) for container in listed]
+            return [_found(entry._container) for entry in listed if _is_ours(entry._container)]
 
     async def create(self, name: str, config: Mapping[str, Any], files: bytes) -> str:
         """Create a container, with a tar of files unpacked over its root; its id."""
@@ -240,8 +239,12 @@ def _is_leaving(error: DockerError) -> bool:
     return error.status == _CONFLICT and "already in progress" in error.message
 
 
-def _found(container: DockerContainer) -> Found:
-    listed = container._container
+def _is_ours(listed: Mapping[str, Any]) -> bool:
+    """An image that was committed from a workspace has its labels, and so has every container of it."""
+    return f"/{docker_spec.name_of(listed['Labels'].get(Label.WORKSPACE, ''))}" in listed["Names"]
+
+
+def _found(listed: Mapping[str, Any]) -> Found:
     labels = listed["Labels"]
     networks = listed["NetworkSettings"]["Networks"]
     address = networks.get(docker_spec.name_of(labels[Label.WORKSPACE]), {}).get("IPAddress")

@@ -51,7 +51,8 @@ def free_subnets(
     pool: ipaddress.IPv4Network, used: Iterable[str], workspace_id: str
 ) -> Iterator[ipaddress.IPv4Network]:
     """Subnets of the pool that no network has, beginning at a place of the workspace's own."""
-    taken = [network for network in map(ipaddress.IPv4Network, used) if network.overlaps(pool)]
+    networks = [ipaddress.IPv4Network(subnet, strict=False) for subnet in used]
+    taken = [network for network in networks if network.overlaps(pool)]
     same_size = {int(network.network_address) for network in taken if network.prefixlen == SUBNET_PREFIX}
     ranges = [
         (int(network.network_address), int(network.broadcast_address))

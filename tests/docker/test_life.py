@@ -161,6 +161,17 @@ async def test_another_installation_is_not_touched(bench: Bench) -> None:
     assert (await bench.runtime.status("w1")).ready
 
 
+async def test_an_image_that_was_committed_from_a_workspace_makes_no_second_container_of_it(
+    bench: Bench,
+) -> None:
+    fact = await bench.started("w1")
+    bench.engine.docker("commit", "codehub-ws-w1", "codehub-test/copy:1")
+    bench.engine.docker("create", "--name", "a-copy", "codehub-test/copy:1")
+    assert await bench.runtime.observe() == {"w1": fact}
+    await bench.runtime.delete("w1")
+    assert bench.containers() == ["a-copy"]
+
+
 async def test_hints_tell_of_what_happens_to_containers(bench: Bench) -> None:
     hints: list[str] = []
     listening = asyncio.create_task(bench.runtime.hints(hints.append, lambda: hints.append("all")))
