@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.docker.engine import TINY, OwnEngine
-from tests.services import System, wait_for
+from tests.services import System, free_port, wait_for
 
 IMAGES = f"""
 [[image]]
@@ -16,6 +16,10 @@ docker = "{TINY}"
 process = ["sleep", "1000000"]
 ready_path = "/healthz"
 memory = "64m"
+
+[[image]]
+name = "unreachable"
+docker = "127.0.0.1:{{port}}/nothing:1"
 """
 
 
@@ -32,7 +36,7 @@ class DockerSystem(System):
 @pytest.fixture
 def system(engine: OwnEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DockerSystem]:
     images = tmp_path_factory.mktemp("images") / "images.toml"
-    images.write_text(IMAGES)
+    images.write_text(IMAGES.format(port=free_port()))
     made = DockerSystem(
         {
             "DOCKER_HOST": engine.url,
@@ -41,6 +45,7 @@ def system(engine: OwnEngine, tmp_path_factory: pytest.TempPathFactory) -> Itera
             "RECONCILER_RETRY_BACKOFF": "1",
             "RECONCILER_MAX_RETRIES": "10",  # each death that the test causes counts
             "GATEWAY_WORKERS": "1",
+            "APPS_DOMAIN": "",
         }
     )
     yield made
@@ -48,9 +53,9 @@ def system(engine: OwnEngine, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 class Owner:
-    def __init__(self, system: System) -> None:
+    def __init__(self, system: System, image: str = "tiny") -> None:
         self.client = system.client()
-        body = {"name": "mine", "image_ref": "tiny"}
+        body = {"name": image, "image_ref": image}
         answer = self.client.post("/api/v1/workspaces", json=body)
         assert answer.status_code == 201, answer.text
         self.id: str = answer.json()["id"]
@@ -77,8 +82,9 @@ def container_of(engine: OwnEngine, owner: Owner) -> str:
 
 
 def test_a_workspace_lives_on_docker(engine: OwnEngine, system: DockerSystem) -> None:
-    owner = Owner(system.start())
+    owner, unlucky = Owner(system.start()), Owner(system, "unreachable")
     owner.reaches("RUNNING")
+    assert owner.client.get(f"/w/{owner.id}/healthz").text == "ok"
     assert engine.inside(owner.id, "echo precious > $HOME/file").returncode == 0
 
     first = container_of(engine, owner)
@@ -101,6 +107,11 @@ def test_a_workspace_lives_on_docker(engine: OwnEngine, system: DockerSystem) ->
     owner.wish("RUNNING")
     owner.reaches("RUNNING")
     assert engine.inside(owner.id, "cat $HOME/file").stdout == b"precious\n"
+
+    wait_for(lambda: unlucky.workspace()["phase"] == "ERROR", "the pull to be given up", 60)
+    failed = unlucky.workspace()
+    assert failed["error_reason"] == "ImagePullFailed"
+    assert failed["error_message"].startswith("The registry of the image")
 
     engine.stop()
     engine.start()
