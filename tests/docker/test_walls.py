@@ -134,11 +134,13 @@ async def test_what_is_allowed_can_be_reached(bench: Bench) -> None:
 
 
 async def test_rules_that_someone_flushed_are_there_after_the_next_start(bench: Bench) -> None:
-    other = await bench.started("w2")
+    await bench.started("w1")
     subprocess.run(["iptables", "-t", "mangle", "-F"], check=True)
-    await bench.started("w1")
-    await bench.started("w1")
-    assert not reaches(bench, "w1", *address(other.upstream))
+    with listening("0.0.0.0") as port:
+        assert reaches(bench, "w1", host_address(bench, "w1"), port)
+        await bench.started("w2")
+        await bench.started("w3")
+        assert not reaches(bench, "w1", host_address(bench, "w1"), port)
     rules = subprocess.run(
         ["iptables", "-t", "mangle", "-S"], capture_output=True, text=True, check=True
     ).stdout
