@@ -1,5 +1,6 @@
 """What can be reached and used from inside a workspace's container."""
 
+import ipaddress
 import socketserver
 import subprocess
 import threading
@@ -12,7 +13,7 @@ from codehub.runtimes.docker_firewall import Egress
 from tests.docker.conftest import Bench
 from tests.services import Services
 
-OUTSIDE = "203.0.113.2"
+OUTSIDE = "198.51.100.2"
 """An address of the internet as far as a workspace can tell: nobody's, and not private."""
 
 
@@ -80,13 +81,13 @@ async def test_codehubs_public_port_can_be_reached(bench: Bench) -> None:
 @contextmanager
 def neighbour(host: str) -> Iterator[int]:
     """Another machine on a network of the host's, with something that listens."""
-    gateway = host.rpartition(".")[0] + ".1"
+    gateway = str(ipaddress.IPv4Address(host) - 1)
     commands = (
         "ip netns add codehub-test",
         "ip link add chtest0 type veth peer name chtest1 netns codehub-test",
-        f"ip addr add {gateway}/24 dev chtest0",
+        f"ip addr add {gateway}/30 dev chtest0",
         "ip link set chtest0 up",
-        f"ip -n codehub-test addr add {host}/24 dev chtest1",
+        f"ip -n codehub-test addr add {host}/30 dev chtest1",
         "ip -n codehub-test link set chtest1 up",
         f"ip -n codehub-test route add default via {gateway}",
         "iptables -I FORWARD -o chtest0 -j ACCEPT",
