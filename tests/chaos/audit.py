@@ -46,6 +46,21 @@ STATEMENTS = (
         RETURN NULL;
     END $$
     """,
+    # Who stands by shows only in the moments in which it tries to take office, which are few and short.
+    """
+    CREATE FUNCTION audit_campaigns(who text) RETURNS boolean LANGUAGE plpgsql AS $$
+    BEGIN
+        FOR look IN 1..200 LOOP
+            PERFORM pg_stat_clear_snapshot();
+            IF EXISTS (SELECT FROM pg_stat_activity
+                       WHERE usename = who AND query ILIKE '%pg_try_advisory_lock%') THEN
+                RETURN true;
+            END IF;
+            PERFORM pg_sleep(0.003);
+        END LOOP;
+        RETURN false;
+    END $$
+    """,
     "CREATE TRIGGER audit_reign AFTER UPDATE ON leadership FOR EACH ROW "
     "WHEN (OLD.epoch IS DISTINCT FROM NEW.epoch) EXECUTE FUNCTION audit_reign()",
     # Deferred to the commit: a transaction that outlives its leader's epoch is caught, too.

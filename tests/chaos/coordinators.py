@@ -246,20 +246,21 @@ class Site:
         assert str(office["holder"]).endswith(f":{leader.process.pid}"), (office, leader)
         return leader if leader.alive else None
 
-    async def complete(self) -> None:
-        """Start what is missing of two coordinators, and wait until one leads and one stands by."""
+    async def refill(self) -> None:
+        """Start what is missing of two coordinators."""
         while len(self.alive) < 2:
             await self.start_coordinator()
-        await self._stands_by(await self.standby())
 
-    async def _stands_by(self, coordinator: Coordinator) -> None:
-        """It shows only in the moments in which it tries to take office."""
-        query = "SELECT pid FROM pg_stat_activity WHERE usename = :who AND query ILIKE :asks"
+    async def complete(self) -> None:
+        """Wait until one leads and one stands by."""
+        await self.refill()
+        standby = await self.standby()
 
-        async def trying() -> bool:
-            return bool(await self.rows(query, who=coordinator.role, asks="%pg_try_advisory_lock%"))
+        async def stands_by() -> bool:
+            (row,) = await self.rows("SELECT audit_campaigns(:who)", who=standby.role)
+            return bool(row["audit_campaigns"])
 
-        await eventually(trying, f"{coordinator.role} to stand by\n{self.last_words()}", 30, every=0.01)
+        await eventually(stands_by, f"{standby.role} to stand by\n{self.last_words()}")
 
     def last_words(self) -> str:
         tails = (f"== {one.role}\n" + "\n".join(one.said()[-15:]) for one in self.coordinators[-3:])

@@ -36,7 +36,7 @@ async def kill_the_leader(site: Site) -> None:
     leader = await site.leader()
     leader.send(signal.SIGKILL)
     await site.another_leader(leader, 20)
-    await site.complete()
+    await site.refill()
 
 
 async def kill_the_standby(site: Site) -> None:
@@ -44,7 +44,7 @@ async def kill_the_standby(site: Site) -> None:
     standby = await site.standby()
     standby.send(signal.SIGKILL)
     assert await site.leader() is leader
-    await site.complete()
+    await site.refill()
 
 
 @asynccontextmanager

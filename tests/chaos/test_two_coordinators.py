@@ -100,6 +100,7 @@ async def test_all_disturbances_in_one_history(stage: Stage) -> None:
     print(f"CHAOS_SEED={SEED}:", *(disturb.__name__ for disturb in order))
     async with stage.scene():
         for disturb in order:
+            await stage.site.complete()
             await busy(stage.site)
             await disturb(stage.site)
     for traveller in stage.travellers:
