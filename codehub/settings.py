@@ -109,12 +109,16 @@ class Settings(BaseSettings):
             raise ValueError("must be a URL such as file:///directory or s3://bucket/prefix")
         return value
 
-    @field_validator("docker_network_pool")
+    @field_validator("docker_network_pool", mode="before")
     @classmethod
-    def _a_roomy_network(cls, value: IPv4Network) -> IPv4Network:
-        if value.prefixlen > 24:
+    def _a_roomy_network(cls, value: object) -> IPv4Network:
+        try:
+            network = IPv4Network(str(value))
+        except ValueError:
+            network = None
+        if network is None or network.prefixlen > 24:
             raise ValueError("must be a network of 256 addresses or more, such as 10.222.0.0/16")
-        return value
+        return network
 
     @field_validator("docker_allow_egress")
     @classmethod

@@ -71,7 +71,10 @@ def make_runtime(settings: Settings, installation_id: str) -> ProcessRuntime | D
 def docker_options(settings: Settings) -> DockerOptions:
     egress = Egress(settings.port, settings.allowed_egress, host_nameservers())
     return DockerOptions(
-        settings.docker_host, settings.docker_network_pool, egress if settings.docker_firewall else None
+        settings.docker_host,
+        settings.data_dir / "runtime" / ".docker",
+        settings.docker_network_pool,
+        egress if settings.docker_firewall else None,
     )
 
 

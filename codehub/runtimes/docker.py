@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from ipaddress import IPv4Network
+from pathlib import Path
 
 import structlog
 
 from codehub.domain.observation import ContainerFact
 from codehub.domain.states import ErrorReason
-from codehub.runtimes import docker_spec
+from codehub.runtimes import docker_host, docker_spec
 from codehub.runtimes.base import ABSENT, RuntimeFailure, Unobservable, WorkloadSpec
 from codehub.runtimes.docker_engine import Engine, EngineDown, Found, Refused
 from codehub.runtimes.docker_firewall import Egress, Firewall
@@ -39,6 +39,8 @@ class DockerOptions:
     """`egress` None leaves the firewall to the administrator."""
 
     url: str
+    root: Path
+    """Where the runtime keeps files of its own."""
     network_pool: IPv4Network
     egress: Egress | None
     stop_grace: float = STOP_GRACE_SECONDS
@@ -90,33 +92,31 @@ class DockerRuntime:
             return [reference for reference in references if not await self._engine.has_image(reference)]
 
     async def start(self, spec: WorkloadSpec) -> None:
-        uid = _uid(spec)
-        _check(spec)
+        setting = docker_spec.Setting(docker_host.user_of(spec), self._options.root)
+        docker_host.check(spec)
         async with self._turn(spec.workspace_id):
             with _effects():
-                await self._start(spec, uid)
+                await self._start(spec, setting)
 
-    async def _start(self, spec: WorkloadSpec, uid: int) -> None:
+    async def _start(self, spec: WorkloadSpec, setting: docker_spec.Setting) -> None:
         reference = spec.image.docker or ""
         found = await self._find(spec.workspace_id)
-        if found is not None and found.runs and found.config == docker_spec.wanted_hash(spec, uid):
+        if found is not None and found.runs and found.config == docker_spec.wanted_hash(spec, setting):
             return
         if not await self._pulls.is_here(reference, spec.workspace_id):
             return
         async with self._starts:
             if found is not None:
                 await self._end(found)
-            await self._run(spec, uid)
+            await self._run(spec, setting)
 
-    async def _run(self, spec: WorkloadSpec, uid: int) -> None:
-        if spec.uid is not None and spec.home.lstat().st_uid != uid:
-            os.chown(spec.home, uid, uid, follow_symlinks=False)
+    async def _run(self, spec: WorkloadSpec, setting: docker_spec.Setting) -> None:
+        docker_host.prepare(spec, setting)
         place, _ = await asyncio.gather(self._networks.ensure(spec.workspace_id), self._ensure_firewall())
-        config = docker_spec.container_config(spec, self._installation_id, uid, place.address)
-        files = docker_spec.files(uid, spec.image.port)
+        config = docker_spec.container_config(spec, setting, self._installation_id, place.address)
         name = docker_spec.name_of(spec.workspace_id)
         try:
-            await self._engine.start(await self._engine.create(name, config, files))
+            await self._engine.start(await self._engine.create(name, config))
         except Refused:
             found = await self._find(spec.workspace_id)
             if found is not None and not found.runs:
@@ -141,7 +141,21 @@ class DockerRuntime:
     async def _end(self, found: Found) -> None:
         if found.runs:
             await self._engine.stop(found.id, self._options.stop_grace)
-        await self._engine.remove(found.id)
+        try:
+            await self._engine.remove(found.id)
+        except EngineDown as error:
+            await self._set_aside(found, error)
+
+    async def _set_aside(self, found: Found, error: EngineDown) -> None:
+        """A dead container whose files the engine cannot let go of must not keep its workspace's name."""
+        left = await self._find(found.workspace_id)
+        if left is None:
+            return
+        if left.id != found.id or left.state not in ("dead", "removing"):
+            raise error
+        name = f"{docker_spec.name_of(found.workspace_id)}-dead-{found.id[:12]}"
+        log.warning("the engine cannot remove a dead container", name=name, error=str(error))
+        await self._engine.rename(found.id, name)
 
     async def upstream(self, workspace_id: str) -> str | None:
         with _looks():
@@ -256,24 +270,6 @@ class DockerRuntime:
 
 def _nobody(_workspace_id: str) -> None:
     """Nobody listens for hints yet."""
-
-
-def _uid(spec: WorkloadSpec) -> int:
-    if os.geteuid() != 0:
-        return os.geteuid()
-    if not spec.uid:
-        message = "under root a workspace needs a user id of its own, and it may not be root's"
-        raise RuntimeFailure(ErrorReason.ActionFailed, message)
-    return spec.uid
-
-
-def _check(spec: WorkloadSpec) -> None:
-    if spec.image.docker is None:
-        message = f"image {spec.image.name!r} has no 'docker' key: the docker runtime cannot start it"
-        raise RuntimeFailure(ErrorReason.ActionFailed, message)
-    if spec.home.is_symlink() or not spec.home.is_dir():
-        message = f"the home {spec.home} is missing; a start does not make one"
-        raise RuntimeFailure(ErrorReason.ContainerWithoutVolume, message)
 
 
 def _unfit(why: str) -> RuntimeFailure:

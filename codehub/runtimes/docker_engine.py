@@ -98,12 +98,13 @@ class Engine:
             listed = await docker.containers.list(all=True, filters=self._filters(workspace_id))
             return [_found(entry._container) for entry in listed if _is_ours(entry._container)]
 
-    async def create(self, name: str, config: Mapping[str, Any], files: bytes) -> str:
-        """Create a container, with a tar of files unpacked over its root; its id."""
+    async def create(self, name: str, config: Mapping[str, Any]) -> str:
         async with self._asking(WORK_SECONDS) as docker:
-            container = await docker.containers.create(dict(config), name=name)
-            await container.put_archive("/", files)  # type: ignore[no-untyped-call]
-            return container.id
+            return (await docker.containers.create(dict(config), name=name)).id
+
+    async def rename(self, container_id: str, name: str) -> None:
+        async with self._asking(WORK_SECONDS) as docker:
+            await docker.containers.container(container_id).rename(name)
 
     async def start(self, container_id: str) -> None:
         async with self._asking(WORK_SECONDS) as docker:

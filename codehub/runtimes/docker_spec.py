@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
-import tarfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
-from codehub.domain.images import Image
 from codehub.runtimes.base import WorkloadSpec
 from codehub.runtimes.leftovers import WORKSPACE_VARIABLE
 
@@ -33,9 +32,19 @@ def name_of(workspace_id: str) -> str:
     return f"codehub-ws-{workspace_id}"
 
 
-def container_config(spec: WorkloadSpec, installation_id: str, uid: int, address: str) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Setting:
+    """What a container's configuration depends on besides the workload: who it runs as, and our files."""
+
+    uid: int
+    root: Path
+
+
+def container_config(
+    spec: WorkloadSpec, setting: Setting, installation_id: str, address: str
+) -> dict[str, Any]:
     """The body of `POST /containers/create`. Its hash is one of its labels."""
-    config = _config(spec, uid)
+    config = _config(spec, setting)
     config["Labels"] |= {
         Label.INSTALLATION: installation_id,
         Label.WORKSPACE: spec.workspace_id,
@@ -47,16 +56,16 @@ def container_config(spec: WorkloadSpec, installation_id: str, uid: int, address
     return config
 
 
-def wanted_hash(spec: WorkloadSpec, uid: int) -> str:
+def wanted_hash(spec: WorkloadSpec, setting: Setting) -> str:
     """What the label of an up-to-date container says."""
-    return config_hash(_config(spec, uid))
+    return config_hash(_config(spec, setting))
 
 
 def config_hash(config: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _config(spec: WorkloadSpec, uid: int) -> dict[str, Any]:
+def _config(spec: WorkloadSpec, setting: Setting) -> dict[str, Any]:
     environment = {
         "HOME": HOME,
         "USER": "coder",
@@ -66,19 +75,32 @@ def _config(spec: WorkloadSpec, uid: int) -> dict[str, Any]:
     }
     return {
         "Image": spec.image.docker,
-        "User": f"{uid}:{uid}",
+        "User": f"{setting.uid}:{setting.uid}",
         "Hostname": name_of(spec.workspace_id)[:63],
         "WorkingDir": HOME,
         "Env": [f"{name}={value}" for name, value in environment.items()],
         "Labels": {Label.PORT: str(spec.image.port), Label.READY_PATH: spec.image.ready_path},
-        "HostConfig": _host_config(spec, spec.image),
+        "HostConfig": _host_config(spec, _mounts(spec, setting)),
     }
 
 
-def _host_config(spec: WorkloadSpec, image: Image) -> dict[str, Any]:
+def _mounts(spec: WorkloadSpec, setting: Setting) -> list[dict[str, Any]]:
+    """A mount fails on a missing home, where `Binds` would make an empty one."""
+    home = {"Type": "bind", "Source": str(spec.home), "Target": HOME}
+    places = file_places(setting.root, setting.uid, spec.image.port)
+    return [
+        home,
+        *(
+            {"Type": "bind", "Source": str(source), "Target": target, "ReadOnly": True}
+            for target, source in places.items()
+        ),
+    ]
+
+
+def _host_config(spec: WorkloadSpec, mounts: list[dict[str, Any]]) -> dict[str, Any]:
+    image = spec.image
     return {
-        # A mount fails on a missing home, where `Binds` would make an empty one.
-        "Mounts": [{"Type": "bind", "Source": str(spec.home), "Target": HOME}],
+        "Mounts": mounts,
         "NetworkMode": name_of(spec.workspace_id),
         "NanoCpus": round(image.cpus * _NANO),
         "Memory": image.memory_bytes,
@@ -95,28 +117,19 @@ def _host_config(spec: WorkloadSpec, image: Image) -> dict[str, Any]:
     }
 
 
-def files(uid: int, port: int) -> bytes:
-    """A tar of what the container's user needs: a name for its number, and an IDE that asks no password."""
-    texts = {
-        "etc/passwd": f"root:x:0:0:root:/root:/bin/sh\ncoder:x:{uid}:{uid}::{HOME}:/bin/bash\n"
+def files(uid: int, port: int) -> dict[str, str]:
+    """What the container's user needs: a name for its number, and an IDE that asks no password."""
+    return {
+        "/etc/passwd": f"root:x:0:0:root:/root:/bin/sh\ncoder:x:{uid}:{uid}::{HOME}:/bin/bash\n"
         "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
-        "etc/group": f"root:x:0:\ncoder:x:{uid}:\nnogroup:x:65534:\n",
-        CODE_SERVER_CONFIG[1:]: f"bind-addr: 0.0.0.0:{port}\nauth: none\ncert: false\n"
+        "/etc/group": f"root:x:0:\ncoder:x:{uid}:\nnogroup:x:65534:\n",
+        CODE_SERVER_CONFIG: f"bind-addr: 0.0.0.0:{port}\nauth: none\ncert: false\n"
         "disable-telemetry: true\ndisable-update-check: true\ndisable-workspace-trust: true\n",
     }
-    with io.BytesIO() as buffer:
-        with tarfile.open(fileobj=buffer, mode="w") as tar:
-            for name in ("etc", "etc/codehub"):
-                tar.addfile(_entry(name, tarfile.DIRTYPE, 0o755))
-            for name, text in texts.items():
-                data = text.encode()
-                entry = _entry(name, tarfile.REGTYPE, 0o644)
-                entry.size = len(data)
-                tar.addfile(entry, io.BytesIO(data))
-        return buffer.getvalue()
 
 
-def _entry(name: str, kind: bytes, mode: int) -> tarfile.TarInfo:
-    entry = tarfile.TarInfo(name)
-    entry.type, entry.mode = kind, mode
-    return entry
+def file_places(root: Path, uid: int, port: int) -> dict[str, Path]:
+    """Where on the host each of the files is kept. Not copied into the container: the engine mounts its root
+    for that, and an engine that stops meanwhile leaves a container that can never be removed."""
+    directory = root / f"{uid}-{port}"
+    return {target: directory / Path(target).name for target in files(uid, port)}

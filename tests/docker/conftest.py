@@ -63,7 +63,7 @@ class Bench:
         return WorkloadSpec(workspace_id, image, home, attempt, 2_000_000 + next(_numbers))
 
     def other_runtime(self, installation_id: str | None = None, **options: object) -> DockerRuntime:
-        chosen = replace(make_options(self.engine), **options)  # type: ignore[arg-type]
+        chosen = replace(make_options(self.engine, self.homes), **options)  # type: ignore[arg-type]
         return DockerRuntime(installation_id or self.installation_id, chosen)
 
     async def ready(self, workspace_id: str) -> ContainerFact:
@@ -84,14 +84,16 @@ class Bench:
         return self.engine.docker("network", "ls", "--filter", "type=custom", "--format", "{{.Name}}").split()
 
 
-def make_options(engine: OwnEngine) -> DockerOptions:
-    return DockerOptions(engine.url, POOL, Egress(8080), stop_grace=1, pull_pauses=(0.1, 0.1))
+def make_options(engine: OwnEngine, root: Path) -> DockerOptions:
+    return DockerOptions(
+        engine.url, root / ".docker", POOL, Egress(8080), stop_grace=1, pull_pauses=(0.1, 0.1)
+    )
 
 
 @pytest.fixture
 async def bench(engine: OwnEngine, tmp_path: Path) -> AsyncIterator[Bench]:
     tmp_path.chmod(0o711)
     installation_id = f"installation-{next(_numbers)}"
-    runtime = DockerRuntime(installation_id, make_options(engine))
+    runtime = DockerRuntime(installation_id, make_options(engine, tmp_path))
     yield Bench(engine, tmp_path, runtime, installation_id)
     await runtime.close()

@@ -48,7 +48,9 @@ class OwnEngine:
             raise EngineMissingError("busybox is missing: apt-get install busybox-static")
         self.place = short_temp_dir()
         self.url = f"unix://{self.place}/docker.sock"
-        self._filters = {program: _save(program) for program in ("iptables", "ip6tables")}
+        self._rules = (
+            {} if _has_other_engine() else {name: _rules(name) for name in ("iptables", "ip6tables")}
+        )
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -102,23 +104,26 @@ class OwnEngine:
 
     def clear(self) -> None:
         """Remove containers and networks, whoever made them."""
+        wait_for(self._is_cleared, "the engine to let go of every container and network")
+
+    def _is_cleared(self) -> bool:
         containers = self.docker("ps", "--all", "--quiet").split()
-        if containers:
-            self.docker("rm", "--force", "--volumes", *containers)
         networks = self.docker("network", "ls", "--quiet", "--filter", "type=custom").split()
+        if containers:
+            self.try_docker("rm", "--force", "--volumes", *containers)
         if networks:
-            self.docker("network", "rm", *networks)
+            self.try_docker("network", "rm", *networks)
+        return not containers and not networks
 
     def close(self) -> None:
         if self._process is not None and self._process.poll() is None:
-            self.clear()
             self.stop()
         wait_for(lambda: not kill_processes_of(self.place), "every process of the engine to end")
         for mount in _mounts_below(self.place):
             subprocess.run(["umount", "--lazy", mount], check=True)
         shutil.rmtree(self.place)
-        for program, rules in self._filters.items():
-            subprocess.run([f"{program}-restore"], input=rules, check=True)
+        for program, rules in self._rules.items():
+            subprocess.run([f"{program}-restore"], input=rules.encode(), check=True)
 
 
 def tiny_rootfs(page_text: bytes = b"ok") -> bytes:
@@ -140,8 +145,24 @@ def tiny_rootfs(page_text: bytes = b"ok") -> bytes:
     return buffer.getvalue()
 
 
-def _save(program: str) -> bytes:
-    return subprocess.run([f"{program}-save"], capture_output=True, check=True).stdout
+def _has_other_engine() -> bool:
+    """Its rules may change while the tests run, so they are not put back as they were."""
+    return Path("/sys/class/net/docker0").exists()
+
+
+def _rules(program: str) -> str:
+    """What puts the packet filter back as it is now; a table that nobody has used is emptied."""
+    saved = subprocess.run([f"{program}-save"], capture_output=True, text=True, check=True).stdout
+    chains = {
+        "filter": ("INPUT", "FORWARD", "OUTPUT"),
+        "nat": ("PREROUTING", "INPUT", "OUTPUT", "POSTROUTING"),
+        "mangle": ("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"),
+    }
+    unused = [table for table in chains if f"*{table}\n" not in saved]
+    return saved + "".join(
+        "\n".join([f"*{table}", *(f":{chain} ACCEPT [0:0]" for chain in chains[table]), "COMMIT", ""])
+        for table in unused
+    )
 
 
 def _mounts_below(place: Path) -> list[str]:

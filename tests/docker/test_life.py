@@ -1,6 +1,7 @@
 """The whole life of containers on a real engine."""
 
 import asyncio
+import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,9 @@ import pytest
 
 from codehub.domain.observation import ContainerFact
 from codehub.domain.states import ErrorReason
-from codehub.runtimes.base import ABSENT, RuntimeFailure
+from codehub.runtimes import docker_host
+from codehub.runtimes.base import ABSENT, RuntimeFailure, WorkloadSpec
+from codehub.runtimes.docker_spec import Setting
 from tests.docker.conftest import TINY_IMAGE, Bench
 from tests.docker.engine import TINY
 from tests.docker.waiting import until
@@ -75,9 +78,14 @@ async def test_a_missing_home_is_a_failure_and_is_not_made(bench: Bench) -> None
 async def test_a_home_that_vanishes_on_the_way_is_not_made_by_the_engine(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = replace(bench.spec("w1"), home=bench.homes / "nowhere", uid=None)
-    monkeypatch.setattr("codehub.runtimes.docker._check", lambda _spec: None)
-    monkeypatch.setattr("codehub.runtimes.docker._uid", lambda _spec: 2_000_000)
+    spec = bench.spec("w1")
+    prepare = docker_host.prepare
+
+    def prepare_and_lose(lost: WorkloadSpec, setting: Setting) -> None:
+        prepare(lost, setting)
+        lost.home.rmdir()
+
+    monkeypatch.setattr(docker_host, "prepare", prepare_and_lose)
     with pytest.raises(RuntimeFailure) as failure:
         await bench.runtime.start(spec)
     assert failure.value.reason is ErrorReason.ContainerWithoutVolume
@@ -172,6 +180,20 @@ async def test_an_image_that_was_committed_from_a_workspace_makes_no_second_cont
     assert bench.containers() == ["a-copy"]
 
 
+async def test_a_dead_container_that_the_engine_cannot_remove_does_not_keep_the_name(bench: Bench) -> None:
+    await bench.started("w1")
+    layer = bench.engine.docker("inspect", "--format", "{{.GraphDriver.Data.UpperDir}}", "codehub-ws-w1")
+    stuck = Path(layer, "stuck")
+    stuck.touch()
+    subprocess.run(["chattr", "+i", stuck], check=True)
+    try:
+        await bench.runtime.delete("w1")
+        assert await bench.runtime.status("w1") == ABSENT
+        await bench.started("w1", attempt="op-1")
+    finally:
+        subprocess.run(["chattr", "-i", stuck], check=True)
+
+
 async def test_hints_tell_of_what_happens_to_containers(bench: Bench) -> None:
     hints: list[str] = []
     listening = asyncio.create_task(bench.runtime.hints(hints.append, lambda: hints.append("all")))
@@ -224,6 +246,6 @@ async def test_the_home_directory_of_another_is_never_mounted(bench: Bench, tmp_
     await bench.started("w1")
     await bench.started("w2")
     mounts = bench.engine.docker(
-        "inspect", "--format", "{{range .Mounts}}{{.Source}} {{end}}", "codehub-ws-w1"
+        "inspect", "--format", "{{range .Mounts}}{{if .RW}}{{.Source}} {{end}}{{end}}", "codehub-ws-w1"
     )
     assert mounts.split() == [str(tmp_path / "w1")]

@@ -1,7 +1,5 @@
 """What a workspace's container is made of."""
 
-import io
-import tarfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,14 +8,15 @@ import pytest
 
 from codehub.domain.images import BUILT_IN
 from codehub.runtimes.base import WorkloadSpec
-from codehub.runtimes.docker_spec import Label, container_config, files, name_of, wanted_hash
+from codehub.runtimes.docker_spec import Label, Setting, container_config, files, name_of, wanted_hash
 
 IMAGE = replace(BUILT_IN[0], cpus=1.5, memory_bytes=512 << 20, pids=99)
+SETTING = Setting(2_000_007, Path("/data/runtime/.docker"))
 SPEC = WorkloadSpec("w1", IMAGE, Path("/data/home"), "op1-0", 2_000_007)
 
 
 def config(spec: WorkloadSpec = SPEC) -> dict[str, Any]:
-    return container_config(spec, "installation", 2_000_007, "10.222.0.2")
+    return container_config(spec, SETTING, "installation", "10.222.0.2")
 
 
 def test_caps_are_the_images() -> None:
@@ -35,8 +34,9 @@ def test_nothing_is_published_and_no_privilege_is_given() -> None:
 
 
 def test_the_home_is_a_mount_which_fails_on_a_missing_one() -> None:
-    mounts = config()["HostConfig"]["Mounts"]
-    assert mounts == [{"Type": "bind", "Source": "/data/home", "Target": "/home/coder"}]
+    home, *others = config()["HostConfig"]["Mounts"]
+    assert home == {"Type": "bind", "Source": "/data/home", "Target": "/home/coder"}
+    assert all(mount["ReadOnly"] for mount in others)
 
 
 def test_the_engine_restarts_nothing_and_keeps_little_output() -> None:
@@ -50,12 +50,12 @@ def test_labels_tell_whose_it_is() -> None:
     assert labels[Label.INSTALLATION] == "installation"
     assert labels[Label.WORKSPACE] == "w1"
     assert labels[Label.OP_ID] == "op1-0"
-    assert labels[Label.CONFIG] == wanted_hash(SPEC, 2_000_007)
+    assert labels[Label.CONFIG] == wanted_hash(SPEC, SETTING)
     assert config()["HostConfig"]["NetworkMode"] == name_of("w1") == "codehub-ws-w1"
 
 
 def test_another_attempt_is_the_same_configuration() -> None:
-    assert wanted_hash(replace(SPEC, op_id="op2-1"), 2_000_007) == wanted_hash(SPEC, 2_000_007)
+    assert wanted_hash(replace(SPEC, op_id="op2-1"), SETTING) == wanted_hash(SPEC, SETTING)
 
 
 @pytest.mark.parametrize(
@@ -70,16 +70,10 @@ def test_another_attempt_is_the_same_configuration() -> None:
     ],
 )
 def test_what_matters_changes_the_hash(changed: WorkloadSpec) -> None:
-    assert wanted_hash(changed, 2_000_007) != wanted_hash(SPEC, 2_000_007)
+    assert wanted_hash(changed, SETTING) != wanted_hash(SPEC, SETTING)
 
 
 def test_the_users_number_has_a_name_and_the_ide_asks_no_password() -> None:
-    with tarfile.open(fileobj=io.BytesIO(files(2_000_007, 9000))) as tar:
-        texts = {
-            member.name: (extracted.read().decode(), member.uid)
-            for member in tar
-            if (extracted := tar.extractfile(member)) is not None
-        }
-    assert "coder:x:2000007:2000007::/home/coder:" in texts["etc/passwd"][0]
-    assert "bind-addr: 0.0.0.0:9000\nauth: none\n" in texts["etc/codehub/code-server.yaml"][0]
-    assert {owner for _, owner in texts.values()} == {0}
+    texts = files(2_000_007, 9000)
+    assert "coder:x:2000007:2000007::/home/coder:" in texts["/etc/passwd"]
+    assert "bind-addr: 0.0.0.0:9000\nauth: none\n" in texts["/etc/codehub/code-server.yaml"]

@@ -1,0 +1,42 @@
+"""What must be as it should be on this machine before a container is made: its user, its home, our files."""
+
+from __future__ import annotations
+
+import os
+
+from codehub.domain.states import ErrorReason
+from codehub.runtimes.base import RuntimeFailure, WorkloadSpec
+from codehub.runtimes.docker_spec import Setting, file_places, files
+
+
+def user_of(spec: WorkloadSpec) -> int:
+    """The workspace's own user id under root, else ours, whose the home is."""
+    if os.geteuid() != 0:
+        return os.geteuid()
+    if not spec.uid:
+        message = "under root a workspace needs a user id of its own, and it may not be root's"
+        raise RuntimeFailure(ErrorReason.ActionFailed, message)
+    return spec.uid
+
+
+def check(spec: WorkloadSpec) -> None:
+    if spec.image.docker is None:
+        message = f"image {spec.image.name!r} has no 'docker' key: the docker runtime cannot start it"
+        raise RuntimeFailure(ErrorReason.ActionFailed, message)
+    if spec.home.is_symlink() or not spec.home.is_dir():
+        message = f"the home {spec.home} is missing; a start does not make one"
+        raise RuntimeFailure(ErrorReason.ContainerWithoutVolume, message)
+
+
+def prepare(spec: WorkloadSpec, setting: Setting) -> None:
+    """The home belongs to the container's user, and the files that are mounted are there."""
+    if spec.home.lstat().st_uid != setting.uid:
+        os.chown(spec.home, setting.uid, setting.uid, follow_symlinks=False)
+    texts = files(setting.uid, spec.image.port)
+    for target, place in file_places(setting.root, setting.uid, spec.image.port).items():
+        place.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        if not place.exists() or place.read_text() != texts[target]:
+            staged = place.with_name(f".{place.name}-{os.getpid()}")
+            staged.write_text(texts[target])
+            staged.chmod(0o644)
+            staged.replace(place)
