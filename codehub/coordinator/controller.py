@@ -89,11 +89,10 @@ class Controller:
         decision = plan(workspace, self._observer.single_out(workspace, seen, context.now), context)
         changed = bool(changes(workspace, decision.after)) or decision.effect is not None
         if changed or is_unfinished(workspace) or workspace.id in self._memory.to_audit:
-            self._resting.disturb(workspace.id)
             self.queue.add(workspace.id)
             return
         self._memory.seen.add(workspace.id)
-        self._resting.add(workspace, seen)
+        self._resting.add(workspace)
 
     async def reconcile(self, workspace_id: str) -> float | None:
         """Step by step until there is something to wait for; returns when to look again."""

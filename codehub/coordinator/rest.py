@@ -25,35 +25,46 @@ class Panorama:
 
 
 class Resting:
-    """Workspaces found at rest, each with the row and the look that showed it.
+    """Tells from one pass to the next which workspaces need a closer look.
 
-    As long as neither changes, the same decision would be made again: nothing.
+    A workspace that was found at rest stays so as long as neither its row nor what is seen of it changes: the
+    same decision would be made again, nothing. Dictionaries are compared as a whole, since a pass is over
+    everything there is.
     """
 
     def __init__(self) -> None:
-        self._found: dict[str, tuple[int, ContainerFact | Unknown | None, VolumeFact | Unknown | None]] = {}
+        self._versions: Mapping[str, int] = {}
+        self._seen = Panorama({}, {})
+        self._restless: set[str] = set()
 
     def others(self, versions: Mapping[str, int], seen: Panorama) -> list[str]:
         """The workspaces that may not rest any more, or were never found to."""
-        if len(self._found) > len(versions):
-            self._found = {name: found for name, found in self._found.items() if name in versions}
-        found = self._found.get
-        return [
-            name
-            for name, version in versions.items()
-            if found(name) != (version, seen.container(name), seen.volume(name))
-        ]
+        before, self._seen = self._seen, seen
+        restless = self._restless | _changed(self._versions, versions)
+        for old, new in ((before.containers, seen.containers), (before.volumes, seen.volumes)):
+            if not isinstance(old, Unknown) and not isinstance(new, Unknown):
+                restless |= _changed(old, new)
+            elif old != new:
+                restless |= versions.keys()
+        self._versions = versions
+        self._restless = restless & versions.keys()
+        return sorted(self._restless)
 
-    def add(self, workspace: Workspace, seen: Panorama) -> None:
-        if not waits_for_time(workspace):
-            self._found[workspace.id] = (
-                workspace.version,
-                seen.container(workspace.id),
-                seen.volume(workspace.id),
-            )
+    def add(self, workspace: Workspace) -> None:
+        """It was found at rest in this pass; unless its row has changed meanwhile."""
+        if self._versions.get(workspace.id) == workspace.version and not waits_for_time(workspace):
+            self._restless.discard(workspace.id)
 
     def disturb(self, workspace_id: str) -> None:
-        self._found.pop(workspace_id, None)
+        self._restless.add(workspace_id)
+
+
+def _changed(old: Mapping[str, object], new: Mapping[str, object]) -> set[str]:
+    """What has come, gone or become another since."""
+    if old == new:
+        return set()
+    before = old.get
+    return {name for name, fact in new.items() if before(name) != fact} | (old.keys() - new.keys())
 
 
 def is_unfinished(workspace: Workspace) -> bool:

@@ -30,8 +30,8 @@ Connection: TypeAlias = "PoolConnectionProxy[asyncpg.Record]"
 
 _ALL_COLUMNS = ", ".join(workspaces.columns.keys())
 
-VERSIONS = "SELECT id, version FROM workspaces WHERE purged_at IS NULL"
-"""The idle pass; a covering index answers it."""
+VERSIONS = "SELECT array_agg(id), array_agg(version) FROM workspaces WHERE purged_at IS NULL"
+"""The idle pass. A covering index answers it; two arrays take a fraction of what as many rows would."""
 
 ARCHIVE_KEYS = "SELECT id, archive_key FROM workspaces WHERE purged_at IS NULL AND archive_key IS NOT NULL"
 """The hourly audit."""
@@ -86,7 +86,10 @@ class PostgresRecords:
         self._retention = retention
 
     async def versions(self) -> dict[str, int]:
-        return {row[0]: row[1] for row in await self._pool.fetch(VERSIONS)}
+        row = await self._pool.fetchrow(VERSIONS)
+        assert row is not None
+        ids, versions = row
+        return dict(zip(ids or (), versions or (), strict=True))
 
     async def archive_keys(self) -> dict[str, str]:
         return {row[0]: row[1] for row in await self._pool.fetch(ARCHIVE_KEYS)}
