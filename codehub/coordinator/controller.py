@@ -30,6 +30,8 @@ FIRST_LOOK_AGAIN = 0.05
 STEPS_AT_ONCE = 8
 """A workspace that goes on step by step without waiting lets others have their turn after so many."""
 ROWS_AT_ONCE = 500
+FRESH = timedelta(seconds=1)
+"""A save has compared the epoch: an effect that follows it within this time need not ask again."""
 
 
 @dataclass(frozen=True)
@@ -100,12 +102,15 @@ class Controller:
         if workspace is None or workspace.purged_at is not None:
             return None
         last: Effect | None = None
+        saved_at: datetime | None = None
         for _ in range(STEPS_AT_ONCE):
             try:
-                saved, effect = await self._step(workspace)
+                saved, effect = await self._step(workspace, saved_at)
             except Outdated:
                 return 0.0
             stands = _stage(saved) == _stage(workspace)
+            if saved.version != workspace.version:
+                saved_at = self._nature.clock()
             workspace = saved
             if not stands:
                 self._looks.pop(workspace_id, None)
@@ -114,7 +119,7 @@ class Controller:
             last = effect
         return 0.0
 
-    async def _step(self, workspace: Workspace) -> tuple[Workspace, Effect | None]:
+    async def _step(self, workspace: Workspace, saved_at: datetime | None) -> tuple[Workspace, Effect | None]:
         """One look, one decision, one effect."""
         look = await self._observer.look(workspace, self._nature.clock())
         context = self._context(self._nature.clock())
@@ -122,7 +127,11 @@ class Controller:
         self._memory.seen.add(workspace.id)
         if _breaks_off(workspace, decision) and not await self._fence(workspace):
             return workspace, None
-        saved = await self._save(workspace, decision, context.now)
+        saved = workspace
+        if decision.writes(workspace) or (
+            decision.effect is not None and not _is_fresh(saved_at, context.now)
+        ):
+            saved = await self._save(workspace, decision, context.now)
         if decision.effect is not None:
             saved = await self._act(saved, decision.effect, look)
         if saved.operation is Operation.NONE and workspace.operation is not Operation.NONE:
@@ -130,11 +139,9 @@ class Controller:
         return saved, decision.effect
 
     async def _save(self, before: Workspace, decision: Decision, now: datetime) -> Workspace:
-        """What has no consequences is not saved; before an effect the epoch is compared in any case."""
+        """The epoch and the row's version are compared, also where only an effect is to follow."""
         if decision.event is not None:
             log.info(decision.sentence, workspace_id=before.id, workspace_event=decision.event.value)
-        if decision.effect is None and not decision.writes(before):
-            return before
         return await self._records.save(before, decision, now)
 
     async def _fence(self, workspace: Workspace) -> bool:
@@ -228,3 +235,7 @@ def _breaks_off(workspace: Workspace, decision: Decision) -> bool:
     """Whether an operation that moves a home ends without having done so."""
     ends = workspace.operation is not Operation.NONE and decision.after.operation is Operation.NONE
     return ends and workspace.operation.moves_home and decision.event is not Event.FINISHED
+
+
+def _is_fresh(saved_at: datetime | None, now: datetime) -> bool:
+    return saved_at is not None and now - saved_at < FRESH

@@ -28,6 +28,8 @@ from codehub.store.leader import StaleLeader
 log = structlog.get_logger(__name__)
 
 HEARTBEAT_EVERY = 2.0
+SWEEP_AGAIN = 2.0
+"""Seconds after a pass that failed: it may have been the one that makes up for lost hints."""
 WORKSPACE_UID_BASE = 2_000_000
 """Under root each workspace runs as the user of this number plus its own."""
 
@@ -144,9 +146,10 @@ class Leader:
 
     async def _sweep(self) -> None:
         while True:
-            await self._guarded(self._controller.sweep, "sweep")
+            went_well = await self._guarded(self._controller.sweep, "sweep")
+            interval = self._settings.coordinator_idle_interval
             try:
-                async with asyncio.timeout(self._settings.coordinator_idle_interval):
+                async with asyncio.timeout(interval if went_well else min(interval, SWEEP_AGAIN)):
                     await self._sweep_now.wait()
             except TimeoutError:
                 continue
@@ -160,10 +163,12 @@ class Leader:
             await asyncio.sleep(interval)
             await self._guarded(tick, name)
 
-    async def _guarded(self, tick: Callable[[], Awaitable[object]], name: str) -> None:
-        """A failing component skips its tick; only a lost office ends the term."""
+    async def _guarded(self, tick: Callable[[], Awaitable[object]], name: str) -> bool:
+        """A failing component skips its tick; only a lost office ends the term. Whether it went well."""
+        went_well = False
         try:
             await tick()
+            went_well = True
         except StaleLeader:
             raise
         except Exception:
@@ -171,6 +176,7 @@ class Leader:
             log.exception("a tick failed and is skipped", component=name)
         # A tick that took a dying connection for a dead one, and went on with another, has not failed.
         end_if_cancelled()
+        return went_well
 
 
 def gc_rules_of(settings: Settings) -> GcRules:
