@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from codehub.coordinator.records import Listen
 from codehub.domain.images import Image
 from codehub.domain.leftovers import Leftover
 from codehub.domain.observation import ArchiveFact, Generation, JobFact, VolumeFact
@@ -50,3 +51,5 @@ class Providers:
     jobs: Jobs
     images: Mapping[str, Image]
     place: Place
+    hints: Listen | None = None
+    """Where the runtime tells of containers by itself."""

@@ -14,7 +14,7 @@ from codehub.coordinator.gc import GcRunner
 from codehub.coordinator.nature import REAL, Nature
 from codehub.coordinator.observer import Memory
 from codehub.coordinator.providers import Providers
-from codehub.coordinator.records import Desk, House, Term
+from codehub.coordinator.records import Desk, House, Listen, Term
 from codehub.coordinator.ttl import TtlRunner
 from codehub.domain.decision import Rules
 from codehub.domain.errors import RetryPolicy
@@ -94,7 +94,7 @@ class Leader:
         self, settings: Settings, providers: Providers, desk: Desk, term: Term, nature: Nature
     ) -> None:
         self._settings = settings
-        self._desk = desk
+        self._sources = [desk.listen] if providers.hints is None else [desk.listen, providers.hints]
         self._term = term
         self._clock = nature.clock
         memory = self._memory = Memory()
@@ -119,13 +119,14 @@ class Leader:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._keep_office())
             tasks.create_task(self._controller.queue.run())
-            tasks.create_task(self._listen())
+            for listen in self._sources:
+                tasks.create_task(self._listen(listen))
             tasks.create_task(self._sweep())
             tasks.create_task(self._every(settings.coordinator_ttl_interval, self._ttl.tick, "TTL"))
             tasks.create_task(self._every(settings.coordinator_gc_interval, self._collect, "GC"))
 
-    async def _listen(self) -> None:
-        await self._desk.listen(self._controller.hint, self._sweep_now.set)
+    async def _listen(self, listen: Listen) -> None:
+        await listen(self._controller.hint, self._sweep_now.set)
 
     async def _keep_office(self) -> None:
         while True:
