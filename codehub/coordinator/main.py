@@ -50,13 +50,15 @@ def make_providers(settings: Settings, installation_id: str) -> Providers:
     data_dir = settings.data_dir
     archive_url = settings.archive_url or f"file://{data_dir / 'archives'}"
     place = Place(data_dir / "volumes", archive_url, installation_id)
+    runtime = make_runtime(settings, installation_id)
     return Providers(
-        runtime=make_runtime(settings, installation_id),
+        runtime=runtime,
         volumes=LocalVolumes(place.volumes_root, installation_id),
         archives=ArchiveStore(archive_url, installation_id),
         jobs=LocalJobs(data_dir / "jobs"),
         images=offered_images(settings),
         place=place,
+        hints=runtime.hints if isinstance(runtime, DockerRuntime) else None,
     )
 
 

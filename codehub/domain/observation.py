@@ -23,6 +23,13 @@ class VolumeFact:
 
 
 @dataclass(frozen=True)
+class Progress:
+    bytes: int
+    total: int | None = None
+    files: int | None = None
+
+
+@dataclass(frozen=True)
 class ContainerFact:
     exists: bool
     running: bool
@@ -30,6 +37,8 @@ class ContainerFact:
     upstream: str | None
     op_id: str | None
     message: str = ""
+    progress: Progress | None = None
+    """Of the image that is being pulled for it."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +52,6 @@ class ArchiveFact:
     bytes: int
     unpacked: int
     entries: int
-
-
-@dataclass(frozen=True)
-class Progress:
-    bytes: int
-    total: int | None = None
-    files: int | None = None
 
 
 class JobState(StrEnum):

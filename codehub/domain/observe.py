@@ -113,8 +113,10 @@ def _container_exists(workspace: Workspace, look: Observation, now: datetime) ->
     name, old = ConditionName.CONTAINER_EXISTS, workspace.conditions
     if isinstance(look.container, Unknown):
         return changed(old, name, old[name].status, "Unobservable", look.container.message, now)
-    if look.container is None or not look.container.exists:
+    if look.container is None:
         return changed(old, name, False, "NoContainer", "", now)
+    if not look.container.exists:
+        return changed(old, name, False, "NoContainer", look.container.message, now)
     reason = "Running" if look.container.running else "Exited"
     return changed(old, name, True, reason, look.container.message, now)
 

@@ -11,7 +11,7 @@ from codehub.domain.errors import Failure, is_terminal
 from codehub.domain.judge import level_of
 from codehub.domain.losses import home_loss
 from codehub.domain.next_effect import archive_seen, container_exists, next_effect
-from codehub.domain.observation import ContainerFact, Observation, Unknown
+from codehub.domain.observation import ContainerFact, Observation, Progress, Unknown
 from codehub.domain.observe import VANISHED, volume_generation
 from codehub.domain.states import CANCELLABLE, ConditionName, DesiredState, ErrorReason, Operation
 from codehub.domain.wishes import archive_committed
@@ -75,10 +75,20 @@ def is_timed_out(workspace: Workspace, context: Context) -> bool:
 
 
 def _with_progress(workspace: Workspace, look: Observation, now: datetime) -> Workspace:
-    job = look.deletion or look.job
-    if job is None or job.progress is None or job.progress == workspace.progress:
+    """Bytes that a job has moved, or layers of an image that were pulled."""
+    progress = _progress(workspace, look)
+    if progress is None or progress == workspace.progress:
         return workspace
-    return replace(workspace, progress=job.progress, progress_at=now)
+    return replace(workspace, progress=progress, progress_at=now)
+
+
+def _progress(workspace: Workspace, look: Observation) -> Progress | None:
+    job = look.deletion or look.job
+    if job is not None:
+        return job.progress
+    if workspace.operation is Operation.STARTING and isinstance(look.container, ContainerFact):
+        return look.container.progress
+    return None
 
 
 def _done_without_container(workspace: Workspace, look: Observation) -> Decision | None:

@@ -170,7 +170,8 @@ class DockerRuntime:
         pulling = self._pulls.of(workspace_id)
         if pulling is None:
             return ABSENT
-        return ContainerFact(False, False, False, None, None, pulling[0])
+        words, progress = pulling
+        return ContainerFact(False, False, False, None, None, words, progress)
 
     async def observe(self) -> dict[str, ContainerFact]:
         with _looks():
