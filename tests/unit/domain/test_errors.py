@@ -7,12 +7,28 @@ from itertools import pairwise, product
 import pytest
 
 from codehub.domain.decision import DEFAULT_TIMEOUTS, Event, failed
+from codehub.domain.effects import DeleteContainer
 from codehub.domain.errors import Failure, RetryPolicy, is_terminal, retry_delay, verdict
 from codehub.domain.observation import Generation, Progress
+from codehub.domain.plan import plan
 from codehub.domain.states import ErrorReason, Operation
 from codehub.domain.steps import is_timed_out
 from tests.unit.domain import oracle
-from tests.unit.domain.builders import HOME, KEY, NOW, conditions, context, workspace
+from tests.unit.domain.builders import (
+    ABSENT_CONTAINER,
+    EXISTS,
+    HOME,
+    HOME_OP,
+    KEY,
+    NOW,
+    OP,
+    STARTING_CONTAINER,
+    conditions,
+    context,
+    look,
+    volume,
+    workspace,
+)
 
 RETRIED = {ErrorReason.ActionFailed, ErrorReason.Unreachable}
 POLICY = RetryPolicy()
@@ -125,3 +141,29 @@ def test_progress_restarts_the_clock(operation: Operation) -> None:
     moved = replace(begun, progress=Progress(1), progress_at=NOW + limit)
     assert not is_timed_out(moved, context(NOW + 2 * limit))
     assert is_timed_out(moved, context(NOW + 2 * limit + second))
+
+
+@pytest.mark.parametrize("pulled", [True, False])
+def test_layers_that_are_pulled_restart_the_clock_of_a_start(pulled: bool) -> None:
+    began = NOW - timedelta(hours=1)
+    item = workspace(
+        operation=Operation.STARTING, op_started_at=began, home_ctx=HOME, conditions=conditions(True, False)
+    )
+    seen = replace(ABSENT_CONTAINER, message="pulling", progress=Progress(1 << 20) if pulled else None)
+    decision = plan(item, look(seen, volume()), context())
+    assert (decision.event is Event.ERROR) is not pulled
+    assert (decision.after.progress == Progress(1 << 20)) is pulled
+    assert decision.after.conditions[EXISTS].message == "pulling"
+
+
+def test_an_ide_of_an_earlier_operation_that_hangs_is_started_anew() -> None:
+    item = workspace(
+        operation=Operation.STARTING,
+        op_started_at=NOW - DEFAULT_TIMEOUTS[Operation.STARTING] * 0.6,
+        home_ctx=HOME,
+        conditions=conditions(True, False, exists=True),
+    )
+    hung = look(replace(STARTING_CONTAINER, op_id=f"{HOME_OP}-0"), volume())
+    assert isinstance(plan(item, hung, context()).effect, DeleteContainer)
+    own = look(replace(STARTING_CONTAINER, op_id=f"{OP}-0"), volume())
+    assert plan(item, own, context()).effect is None
