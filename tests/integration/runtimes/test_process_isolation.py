@@ -80,7 +80,8 @@ async def test_the_system_is_read_only_and_scratch_is_private(bench: Bench) -> N
         assert "not-written" in await bench.inside(
             "w1", f"echo x 2>/dev/null > {path} || echo not-written"
         ), path
-    for path in ("/tmp/x", "/var/tmp/x", "/dev/shm/x"):
+    name = f"scratch-{bench.data_dir.name}"
+    for path in (f"/tmp/{name}", f"/var/tmp/{name}", f"/dev/shm/{name}"):
         assert await bench.inside("w1", f"echo x > {path} && cat {path}") == "x\n"
         assert not Path(path).exists()
 
