@@ -35,7 +35,8 @@ SEEDS = range(10_000, 10_060)
 @pytest.fixture(autouse=True)
 def silence() -> Iterator[None]:
     before = structlog.get_config()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    quiet = structlog.make_filtering_bound_logger(logging.CRITICAL)
+    structlog.configure(wrapper_class=quiet, cache_logger_on_first_use=False)
     yield
     structlog.configure(**before)
 

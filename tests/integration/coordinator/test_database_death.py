@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 from sqlalchemy import text
-from structlog.testing import capture_logs
-from structlog.typing import EventDict
+from structlog.testing import CapturingLogger
 
+from codehub.coordinator import server
 from codehub.domain.states import DesiredState, Phase
 from tests.integration.coordinator.conftest import new_bench
 from tests.services import Services
@@ -19,13 +19,15 @@ def own_services() -> Iterator[Services]:
         yield running
 
 
-async def until_told(logs: list[EventDict], event: str) -> None:
+async def until_told(logger: CapturingLogger, event: str) -> None:
     async with asyncio.timeout(30):
-        while not any(entry["event"] == event for entry in logs):
+        while not any(call.args[0] == event for call in logger.calls):
             await asyncio.sleep(0.05)
 
 
-async def test_a_database_that_dies_costs_the_office_and_no_more(own_services: Services) -> None:
+async def test_a_database_that_dies_costs_the_office_and_no_more(
+    own_services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url = await own_services.migrated_database()
     async with new_bench(url, own_services.redis.url) as bench:
         await bench.start()
@@ -35,10 +37,11 @@ async def test_a_database_that_dies_costs_the_office_and_no_more(own_services: S
             async with bench.engine.connect() as conn:
                 await conn.execute(text("CHECKPOINT"))  # the tests' server does not write through
             assert own_services.postgres.process is not None
-            with capture_logs() as logs:
-                own_services.postgres.process.kill()
-                own_services.postgres.process.wait()
-                await until_told(logs, "leadership is given up")
+            logger = CapturingLogger()
+            monkeypatch.setattr(server, "log", logger)
+            own_services.postgres.process.kill()
+            own_services.postgres.process.wait()
+            await until_told(logger, "leadership is given up")
             await own_services.postgres.start()
             await bench.engine.dispose()
             await bench.reach(workspace_id, DesiredState.STANDBY, 60)
