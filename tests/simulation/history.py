@@ -22,7 +22,7 @@ from tests.simulation.reality import Home, Reality, Violation
 
 WORKSPACES = 50
 COORDINATORS = 2
-TROUBLED = 120.0
+TROUBLED = 80.0
 """Virtual seconds with faults."""
 PATIENCE = 7200.0
 """Virtual seconds of peace in which everything must have come to rest."""
@@ -36,11 +36,11 @@ def settings() -> Settings:
         database_url="postgresql://simulated",
         redis_url="redis://simulated",
         coordinator_active_duration=2,
-        coordinator_ttl_interval=20,
+        coordinator_ttl_interval=15,
         coordinator_gc_interval=120,
-        activity_flush_interval=10,
-        ttl_standby_seconds=120,
-        ttl_archive_seconds=90,
+        activity_flush_interval=5,
+        ttl_standby_seconds=60,
+        ttl_archive_seconds=120,
         trash_retention_seconds=300,
         gc_orphan_grace_seconds=150,
         reconciler_retry_backoff=5,
@@ -85,6 +85,7 @@ class History:
     """`house` and the functions of the product are what a planted bug replaces."""
 
     house = SimHouse
+    troubled = TROUBLED
 
     def __init__(self, seed: int, loop: VirtualLoop) -> None:
         self.seed = seed
@@ -145,7 +146,7 @@ class History:
         return [member for member in self.members if member.process.alive]
 
     async def _troubles(self) -> None:
-        end = self.loop.time() + TROUBLED
+        end = self.loop.time() + self.troubled
         while self.loop.time() < end:
             await asyncio.sleep(self.chance.expovariate(1.5))
             self._check_members()

@@ -65,6 +65,8 @@ class Hanging(History):
 class Fickle(History):
     """People change their mind every moment."""
 
+    troubled = 300.0
+
     def _disturb(self) -> None:
         for _ in range(20):
             self._use()
