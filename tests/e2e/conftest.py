@@ -32,8 +32,9 @@ def requirements() -> None:
         pytest.skip(f"code-server is missing below {default_tools_dir()}: codehub ide install")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """Not for longer: while it is open, no other event loop can run in this thread."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=CHROMIUM,
