@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench import archives, control, machine, start, tools
+from bench import archives, machine, start, tools
+from bench.control import measure as control
 from bench.gateway import measure as gateway
 from codehub.storage.children import remove_tree
 from tests.services import short_temp_dir
@@ -29,7 +30,7 @@ FULL = Scale(rounds=3, starts=7, seconds=6, tree=1.0, patience=600)
 QUICK = Scale(rounds=1, starts=1, seconds=1, tree=0.02, patience=0)
 
 PARTS: dict[str, Callable[[Path, machine.Quiet, Scale], None]] = {
-    "control": lambda place, quiet, scale: control.measure(place, quiet, scale.rounds, scale.tree),
+    "control": lambda place, quiet, scale: control.measure(quiet, scale.rounds, scale.tree),
     "gateway": lambda place, quiet, scale: gateway.measure(place, quiet, scale.rounds, scale.seconds),
     "archives": lambda place, quiet, scale: archives.measure(place, quiet, scale.rounds, scale.tree),
     "start": lambda place, quiet, scale: start.measure(place, quiet, scale.starts),

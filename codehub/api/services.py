@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from codehub.api.session_ends import SessionEnds
 from codehub.bus.events import Subscriptions
 from codehub.clock import utc_now
-from codehub.domain.images import BUILT_IN, Image, parse_images
+from codehub.domain.images import Image, offered_images
 from codehub.domain.limits import Limits
 from codehub.domain.ttl import TtlDefaults
 from codehub.settings import Settings
@@ -40,9 +40,7 @@ class Config:
     @cached_property
     def images(self) -> tuple[Image, ...]:
         """What can be chosen: the images that this runtime can start."""
-        text = self.settings.images_text
-        known = BUILT_IN if text is None else parse_images(text)
-        return tuple(image for image in known if getattr(image, self.settings.runtime) is not None)
+        return tuple(offered_images(self.settings.images_text, self.settings.runtime).values())
 
     @cached_property
     def default_image(self) -> str | None:

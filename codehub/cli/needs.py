@@ -9,7 +9,8 @@ from redis.exceptions import AuthenticationError, RedisError, ResponseError
 from sqlalchemy.engine import make_url
 
 from codehub.cli.errors import CommandError
-from codehub.domain.images import BUILT_IN, Image, ImagesError, parse_images
+from codehub.domain import images
+from codehub.domain.images import Image, ImagesError
 from codehub.settings import Settings
 from codehub.store import migrate, workspace_reads
 from codehub.store.engine import asyncpg_dsn, create_engine
@@ -38,12 +39,10 @@ async def require(settings: Settings) -> None:
 def offered_images(settings: Settings) -> dict[str, Image]:
     """The images that the chosen runtime can start."""
     source = "the built-in list" if settings.images_file is None else f"IMAGES_FILE {settings.images_file}"
-    text = settings.images_text
     try:
-        known = BUILT_IN if text is None else parse_images(text)
+        offered = images.offered_images(settings.images_text, settings.runtime)
     except ImagesError as error:
         raise UnmetError(f"{source}: {error}", "correct the file") from error
-    offered = {image.name: image for image in known if getattr(image, settings.runtime) is not None}
     if not offered:
         raise UnmetError(
             f"{source} has no image that the {settings.runtime} runtime can start",

@@ -7,7 +7,8 @@ import typer
 
 from codehub.cli import place
 from codehub.cli.errors import CommandError
-from codehub.coordinator.main import docker_options, make_runtime, offered_images
+from codehub.coordinator.main import docker_options, make_runtime
+from codehub.domain.images import offered_images
 from codehub.runtimes.base import RuntimeFailure, Unobservable
 from codehub.runtimes.docker import DockerRuntime
 from codehub.runtimes.process import ProcessRuntime
@@ -87,7 +88,8 @@ async def prepare(settings: Settings) -> None:
         return
     docker = DockerRuntime("", docker_options(settings))
     try:
-        wanted = {image.docker for image in offered_images(settings).values() if image.docker is not None}
+        offered = offered_images(settings.images_text, settings.runtime).values()
+        wanted = {image.docker for image in offered if image.docker is not None}
         for reference in await docker.missing_images(sorted(wanted)):
             typer.echo(
                 f"The image {reference} is not on the Docker engine: the first start pulls it "

@@ -13,7 +13,7 @@ from codehub.cli import needs
 from codehub.cli.errors import CommandError, told
 from codehub.cli.options import load_settings
 from codehub.cli.workers import run_workers
-from codehub.domain.images import BUILT_IN, parse_images
+from codehub.domain.images import known_images
 from codehub.domain.limits import Limits
 from codehub.settings import Settings
 
@@ -78,7 +78,6 @@ async def _serve_gateway(settings: Settings) -> None:
     from codehub.gateway.config import GatewayConfig
     from codehub.gateway.server import serve
 
-    images = BUILT_IN if settings.images_text is None else parse_images(settings.images_text)
     config = GatewayConfig(
         host=settings.host,
         port=settings.port,
@@ -88,7 +87,7 @@ async def _serve_gateway(settings: Settings) -> None:
         database_url=settings.database_url,
         redis_url=settings.redis_url,
         limits=Limits(settings.limits_max_running_per_user, settings.limits_max_running_global),
-        activity={image.name: image.activity for image in images},
+        activity={image.name: image.activity for image in known_images(settings.images_text)},
         activity_flush_interval=settings.activity_flush_interval,
         max_connections=max(16, settings.gateway_max_connections // settings.gateway_workers),
     )

@@ -7,7 +7,7 @@ from codehub.coordinator.house import PostgresHouse
 from codehub.coordinator.providers import Providers
 from codehub.coordinator.queue import WORKERS
 from codehub.coordinator.server import serve
-from codehub.domain.images import BUILT_IN, Image, parse_images
+from codehub.domain.images import offered_images
 from codehub.runtimes.docker import DockerOptions, DockerRuntime
 from codehub.runtimes.docker_firewall import Egress, host_nameservers
 from codehub.runtimes.process import ProcessRuntime
@@ -56,7 +56,7 @@ def make_providers(settings: Settings, installation_id: str) -> Providers:
         volumes=LocalVolumes(place.volumes_root, installation_id),
         archives=ArchiveStore(archive_url, installation_id),
         jobs=LocalJobs(data_dir / "jobs"),
-        images=offered_images(settings),
+        images=offered_images(settings.images_text, settings.runtime),
         place=place,
         hints=runtime.hints if isinstance(runtime, DockerRuntime) else None,
     )
@@ -78,9 +78,3 @@ def docker_options(settings: Settings) -> DockerOptions:
         settings.docker_network_pool,
         egress if settings.docker_firewall else None,
     )
-
-
-def offered_images(settings: Settings) -> dict[str, Image]:
-    """The images that this runtime can run, by name."""
-    images = BUILT_IN if settings.images_text is None else parse_images(settings.images_text)
-    return {image.name: image for image in images if getattr(image, settings.runtime) is not None}

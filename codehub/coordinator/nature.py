@@ -3,8 +3,9 @@
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
+from codehub.clock import utc_now
 from codehub.store.gate import new_id
 
 
@@ -16,4 +17,4 @@ class Nature:
     """Evenly from [0, 1)."""
 
 
-REAL = Nature(lambda: datetime.now(UTC), new_id, random.random)
+REAL = Nature(utc_now, new_id, random.random)

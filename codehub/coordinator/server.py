@@ -30,6 +30,7 @@ log = structlog.get_logger(__name__)
 HEARTBEAT_EVERY = 2.0
 SWEEP_AGAIN = 2.0
 """Seconds after a pass that failed: it may have been the one that makes up for lost hints."""
+LISTEN_AGAIN = 2.0
 WORKSPACE_UID_BASE = 2_000_000
 """Under root each workspace runs as the user of this number plus its own."""
 
@@ -126,7 +127,10 @@ class Leader:
             tasks.create_task(self._every(settings.coordinator_gc_interval, self._collect, "GC"))
 
     async def _listen(self, listen: Listen) -> None:
-        await listen(self._controller.hint, self._sweep_now.set)
+        """A source that fails is listened to again; every beginning asks for a look at everything."""
+        while True:
+            await self._guarded(lambda: listen(self._controller.hint, self._sweep_now.set), "hints")
+            await asyncio.sleep(LISTEN_AGAIN)
 
     async def _keep_office(self) -> None:
         while True:

@@ -67,6 +67,16 @@ BUILT_IN: tuple[Image, ...] = (
 )
 
 
+def known_images(text: str | None) -> tuple[Image, ...]:
+    """Those of the images file, or the built-in ones where there is none."""
+    return BUILT_IN if text is None else parse_images(text)
+
+
+def offered_images(text: str | None, runtime: str) -> dict[str, Image]:
+    """The images that a runtime can start, by name."""
+    return {image.name: image for image in known_images(text) if getattr(image, runtime) is not None}
+
+
 def parse_images(text: str) -> tuple[Image, ...]:
     """The images in file order; exactly one of them is the default (the first where none says so)."""
     try:

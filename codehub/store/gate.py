@@ -213,6 +213,13 @@ async def edit(
     return await _write(conn, workspace, changes, now, actor=None)
 
 
+CONSUME = """
+    UPDATE workspaces SET request = NULL, desired_state = coalesce($2, desired_state), updated_at = $3
+    WHERE id = $1 RETURNING version
+"""
+"""The controller has taken the request; a cancelled workspace rests where it stands."""
+
+
 async def purge(conn: AsyncConnection, workspace_id: str, deleted_before: datetime, *, now: datetime) -> bool:
     """Commit that a deleted workspace will not come back. False when it was undeleted meanwhile."""
     done = await conn.execute(

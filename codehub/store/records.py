@@ -43,15 +43,13 @@ CHECKSUM = "SELECT sha256 FROM archives WHERE archive_key = $1"
 CONFIRM = "SELECT epoch, version FROM leadership LEFT JOIN workspaces ON id = $1"
 """Before an effect: who leads, and which version the row has."""
 
-_SAVED = (*CONTROLLER_COLUMNS, "request", "desired_state")
-
 SAVE = f"""
     WITH office AS (
         SELECT FROM leadership WHERE epoch = $1 FOR SHARE
     ),
     saved AS (
         UPDATE workspaces
-        SET updated_at = $4, {", ".join(f"{name} = ${n}" for n, name in enumerate(_SAVED, 8))}
+        SET updated_at = $4, {", ".join(f"{name} = ${n}" for n, name in enumerate(CONTROLLER_COLUMNS, 8))}
         WHERE id = $2 AND version = $3 AND EXISTS (SELECT FROM office)
         RETURNING id, version
     ),
@@ -110,7 +108,7 @@ class PostgresRecords:
             if not decision.writes(before):
                 await self._confirm(connection, before)
                 return before
-            if decision.archive is None and not decision.keep_archives:
+            if decision.archive is None and not decision.keep_archives and not decision.changes_wish:
                 return await self._save(connection, before, decision, now)
             async with connection.transaction():
                 saved = await self._save(connection, before, decision, now)
@@ -118,6 +116,10 @@ class PostgresRecords:
                     await connection.execute(RECORD_ARCHIVE, *_archive_row(decision.archive), now)
                 if decision.keep_archives:
                     await connection.execute(KEEP_ARCHIVES, before.id, now + self._retention)
+                if decision.changes_wish:
+                    desired = None if decision.desired is None else decision.desired.value
+                    version = await connection.fetchval(gate.CONSUME, before.id, desired, now)
+                    saved = replace(decision.saved(), version=version, updated_at=now)
                 return saved
 
     async def _confirm(self, connection: Connection, before: Workspace) -> None:
@@ -131,9 +133,9 @@ class PostgresRecords:
         self, connection: Connection, before: Workspace, decision: Decision, now: datetime
     ) -> Workspace:
         """The row is known afterwards: nobody else has changed it, or nothing was saved."""
-        after, event = decision.saved(), decision.event
+        after, event = decision.after, decision.event
         operation = after.operation if after.op_id else before.operation
-        columns = column_values({name: getattr(after, name) for name in _SAVED})
+        columns = column_values({name: getattr(after, name) for name in CONTROLLER_COLUMNS})
         version = await connection.fetchval(
             SAVE,
             self._epoch,
@@ -143,7 +145,7 @@ class PostgresRecords:
             None if event is None else event.value,
             decision.sentence,
             None if operation is Operation.NONE else operation.value,
-            *(columns[name] for name in _SAVED),
+            *(columns[name] for name in CONTROLLER_COLUMNS),
         )
         if version is None:
             await self._confirm(connection, before)

@@ -172,8 +172,9 @@ class Database:
         row, told = self.rows[before.id], decision.after
         if told.phase is not judge(told.conditions, told.deleted_at, told.error_reason):
             self.reality.fail(row.id, f"{told.phase} is not what the conditions amount to")
-        columns = (*CONTROLLER_COLUMNS, "request", "desired_state")
-        after = replace(row, **{name: getattr(decision.saved(), name) for name in columns})
+        wish = ("request", "desired_state") if decision.changes_wish else ()
+        saved = decision.saved()
+        after = replace(row, **{name: getattr(saved, name) for name in (*CONTROLLER_COLUMNS, *wish)})
         if decision.archive is not None:
             self.archives.setdefault(decision.archive.archive_op_id, Archive(decision.archive))
         if decision.event is not None:

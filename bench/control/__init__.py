@@ -1,0 +1,1 @@
+"""Measurements of the control plane, with providers that answer at once."""

@@ -1,0 +1,136 @@
+"""A database of its own on a PostgreSQL that writes through, and providers that answer at once."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import asyncpg
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from bench.control.instant import InstantRuntime, InstantVolumes, instant_providers
+from codehub.coordinator.house import PostgresHouse
+from codehub.coordinator.providers import Providers
+from codehub.coordinator.server import serve
+from codehub.domain.limits import Limits
+from codehub.domain.states import DesiredState
+from codehub.domain.workspace import Workspace
+from codehub.embedded.postgres import EmbeddedPostgres
+from codehub.settings import Settings, load
+from codehub.store import gate
+from codehub.store.engine import create_engine
+from codehub.store.gate import Backends
+from codehub.store.tables import users, workspaces
+from tests.services import TOOLS_DIR, Services
+
+LIMITS = Limits(10**6, 10**6)
+AT_REST = "phase = desired_state AND operation = 'NONE'"
+Sent = tuple[str, tuple[Any, ...]]
+"""A statement and its values."""
+
+
+class DurableServices(Services):
+    """PostgreSQL that writes through, as it does for people."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.postgres = EmbeddedPostgres(self.data_dir, TOOLS_DIR)
+
+
+@dataclass
+class Stage:
+    """A database of its own, and providers that answer at once."""
+
+    url: str
+    settings: Settings
+    engine: AsyncEngine
+    providers: Providers
+    runtime: InstantRuntime
+    volumes: InstantVolumes
+
+    @asynccontextmanager
+    async def led(self) -> AsyncIterator[None]:
+        stop = asyncio.Event()
+        task = asyncio.create_task(
+            serve(self.settings, self.providers, PostgresHouse(self.settings), stop=stop)
+        )
+        try:
+            yield
+        finally:
+            stop.set()
+            await task
+
+    async def until(self, condition: str, seconds: float = 120) -> None:
+        """Wait until no row is otherwise."""
+        query = text(f"SELECT count(*) FROM workspaces WHERE NOT ({condition})")
+        async with asyncio.timeout(seconds), self.engine.connect() as conn:
+            await conn.execution_options(isolation_level="AUTOCOMMIT")
+            while await conn.scalar(query):
+                await asyncio.sleep(0.01)
+
+    async def create(self, desired: DesiredState) -> Workspace:
+        async with self.engine.begin() as conn:
+            return await gate.create(
+                conn, owner_id="u1", name="one", description="", image_ref="code-server", standby_ttl=0,
+                archive_ttl=0, desired=desired, actor="u1", limits=LIMITS,
+                backends=Backends("process", "local-dir"), now=datetime.now(UTC),
+            )  # fmt: skip
+
+    async def copy(self, model: Workspace, ids: Sequence[str]) -> None:
+        """As many rows as ids, each like the model's."""
+        columns = [column.name for column in workspaces.columns if column.name not in ("number", "version")]
+        own = {
+            "id": "made.id",
+            "home_store_key": "'users/u1/workspaces/' || made.id || '/home'",
+            "archive_key": "replace(archive_key, model.id, made.id)",
+        }
+        values = ", ".join(own.get(name, f"model.{name}") for name in columns)
+        copying = text(
+            f"INSERT INTO workspaces ({', '.join(columns)}) SELECT {values} "
+            "FROM workspaces model, unnest(CAST(:ids AS text[])) AS made (id) WHERE model.id = :model"
+        )
+        async with self.engine.begin() as conn:
+            await conn.execute(copying, {"model": model.id, "ids": list(ids)})
+
+
+@asynccontextmanager
+async def set_up(services: Services) -> AsyncIterator[Stage]:
+    url = await services.migrated_database()
+    settings = load(
+        database_url=url, redis_url=services.redis.url, disk_reserve_bytes=0, ttl_standby_seconds=0,
+        ttl_archive_seconds=0, CODEHUB_DATA_DIR=services.data_dir,
+    )  # fmt: skip
+    engine = create_engine(url)
+    async with engine.begin() as conn:
+        await conn.execute(users.insert().values(id="u1", username="u1", password_hash="x", role="user"))
+    try:
+        yield Stage(url, settings, engine, *instant_providers())
+    finally:
+        await engine.dispose()
+        await services.drop_database(url)
+
+
+@dataclass
+class Statements:
+    """What is sent to PostgreSQL, in its order."""
+
+    sent: list[Sent] = field(default_factory=list)
+
+    @contextmanager
+    def recorded(self) -> Iterator[None]:
+        execute = asyncpg.Connection._execute
+
+        async def recorded(
+            connection: Any, query: str, args: tuple[Any, ...], limit: int, timeout: Any, **rest: Any
+        ) -> Any:
+            self.sent.append((query, args))
+            return await execute(connection, query, args, limit, timeout, **rest)
+
+        asyncpg.Connection._execute = recorded
+        try:
+            yield
+        finally:
+            asyncpg.Connection._execute = execute
