@@ -12,7 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from codehub.api.metrics import Metrics
 from codehub.api.services import Services, Shared
-from codehub.store import migrate, workspace_reads
+from codehub.store import schema, workspace_reads
 
 router = APIRouter(tags=["health"])
 
@@ -88,12 +88,12 @@ async def _database(services: Services) -> str:
 
 async def _schema(services: Services) -> str:
     try:
-        await migrate.check(services.engine)
-    except migrate.SchemaError as error:
+        await schema.check(services.engine)
+    except schema.SchemaError as error:
         raise NotReadyError(f"{error}.") from error
     except (SQLAlchemyError, OSError) as error:
         raise NotReadyError("The schema's version is unknown while PostgreSQL does not answer.") from error
-    return f"The schema is at version {migrate.head()}."
+    return f"The schema is at version {schema.head()}."
 
 
 async def _redis(services: Services) -> str:

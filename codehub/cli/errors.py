@@ -45,7 +45,7 @@ def _words(error: Exception) -> str | None:
     from codehub.runtimes.base import RuntimeFailure
     from codehub.settings import SettingsError
     from codehub.storage.errors import StorageProblem
-    from codehub.store.migrate import SchemaError
+    from codehub.store.schema import SchemaError
 
     if isinstance(error, DBAPIError):
         return f"the database refused: {error.orig}"

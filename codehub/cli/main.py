@@ -12,7 +12,7 @@ from codehub.cli import database, doctor, down, ide, serve, up, users
 from codehub.cli.errors import told
 from codehub.cli.findings import Level
 from codehub.cli.options import DataDir, load_settings
-from codehub.store import migrate
+from codehub.store import migrate, schema
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
@@ -77,7 +77,7 @@ def upgrade(data_dir: DataDir = None) -> None:
     with told():
         settings = load_settings(data_dir=data_dir)
         database.with_engine(settings, lambda _engine: migrate.upgrade(database.database_url(settings)))
-        typer.echo(f"the database is at schema {migrate.head()}")
+        typer.echo(f"the database is at schema {schema.head()}")
 
 
 @app.command("doctor")

@@ -12,7 +12,7 @@ from codehub.cli.errors import CommandError
 from codehub.domain import images
 from codehub.domain.images import Image, ImagesError
 from codehub.settings import Settings
-from codehub.store import migrate, workspace_reads
+from codehub.store import schema, workspace_reads
 from codehub.store.engine import asyncpg_dsn, create_engine
 
 PATIENCE: Final = 10.0
@@ -68,7 +68,7 @@ async def reach_database(url: str) -> None:
 async def require_schema(url: str) -> None:
     engine = create_engine(url)
     try:
-        await migrate.check(engine)
+        await schema.check(engine)
     finally:
         await engine.dispose()
 

@@ -7,7 +7,7 @@ from codehub.settings import Settings
 from codehub.storage.archives import ArchiveStore
 from codehub.storage.errors import Unobservable
 from codehub.storage.installation import check_directory
-from codehub.store import migrate
+from codehub.store import schema
 
 
 async def check_services(settings: Settings) -> list[Finding]:
@@ -63,11 +63,11 @@ async def _database(url: str) -> Finding:
     try:
         await needs.reach_database(url)
         await needs.require_schema(url)
-    except migrate.SchemaError as error:
+    except schema.SchemaError as error:
         return fail("database", str(error))
     except needs.UnmetError as error:
         return fail("database", error.words, error.advice)
-    return ok("database", f"answers, schema {migrate.head()}")
+    return ok("database", f"answers, schema {schema.head()}")
 
 
 async def _redis(url: str) -> Finding:

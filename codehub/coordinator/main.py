@@ -16,7 +16,7 @@ from codehub.storage.archives import ArchiveStore
 from codehub.storage.jobs import LocalJobs
 from codehub.storage.jobspec import Place
 from codehub.storage.volumes import LocalVolumes
-from codehub.store import installation, migrate
+from codehub.store import installation, schema
 from codehub.store.engine import create_engine
 from codehub.store.gate import new_id
 
@@ -34,7 +34,7 @@ async def run(settings: Settings, stop: asyncio.Event) -> None:
     give_threads()
     engine = create_engine(settings.database_url)
     try:
-        await migrate.check(engine)
+        await schema.check(engine)
         own = await installation.ensure(engine, new_id())
     finally:
         await engine.dispose()
