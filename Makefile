@@ -80,7 +80,7 @@ layers = $(foreach layer,$(1),$(if $(wildcard tests/$(layer)/*),tests/$(layer)))
 # A prerequisite that is out of date when the named file is gone, whatever the stamp says.
 gone = $(if $(wildcard $(1)),,FORCE)
 
-install-tests: install .make/system-test
+install-tests: install .make/system-test .make/s3-server
 	@:
 
 .make/system-run: scripts/system-packages.sh
@@ -90,6 +90,10 @@ install-tests: install .make/system-test
 .make/system-test: scripts/system-packages.sh
 	@scripts/system-packages.sh test
 	@mkdir -p .make && touch $@
+
+# Without it the S3 tests skip and say so; the next make tries again.
+.make/s3-server: scripts/install-s3-server.sh .make/python $(call gone,$(TOOLS_DIR)/bin/versitygw)
+	@if scripts/install-s3-server.sh; then touch $@; else echo "No S3 server could be built: S3 tests will skip."; fi
 
 .make/python: requirements.lock .make/system-run $(call gone,$(BIN)/python)
 	$(call say,Installing Python packages)

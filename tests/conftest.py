@@ -7,6 +7,7 @@ import pytest
 import uvloop
 from redis.asyncio import Redis
 
+from tests import s3
 from tests.services import Services, System
 
 
@@ -47,6 +48,20 @@ async def redis_url(services: Services) -> str:
     await client.flushall()
     await client.aclose()
     return services.redis.url
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[s3.S3Server]:
+    """A real S3 server, started at the first test that asks."""
+    with s3.S3Server.running() as server:
+        yield server
+
+
+@pytest.fixture
+def s3_url(s3_server: s3.S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An empty archive store on the S3 server, and the AWS variables that lead to it."""
+    s3.use(s3_server.environment(), monkeypatch)
+    return s3.new_store_url()
 
 
 @pytest.fixture

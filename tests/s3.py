@@ -1,0 +1,98 @@
+"""A real S3 server for tests: versitygw, which `make install-tests` builds into the tools directory."""
+
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+import httpx
+import pytest
+from ulid import ULID
+
+from tests.services import TOOLS_DIR, free_port, short_temp_dir, wait_for
+
+PROGRAM = TOOLS_DIR / "bin" / "versitygw"
+BUCKET = "archives"
+REGION = "eu-test-1"
+ACCESS_KEY, SECRET_KEY = "codehub-tests", "only-for-tests"
+
+
+class S3Server:
+    """One server with one bucket, in a directory of its own."""
+
+    def __init__(self) -> None:
+        self.directory = short_temp_dir()
+        self.port = free_port()
+        self.endpoint = f"http://127.0.0.1:{self.port}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @classmethod
+    @contextlib.contextmanager
+    def running(cls) -> Iterator[Self]:
+        """Skips the test, saying why, where there is no server."""
+        if not PROGRAM.exists():
+            pytest.skip("there is no S3 server: `make install-tests` builds one")
+        server = cls()
+        try:
+            server.start()
+            yield server
+        finally:
+            server.stop()
+            shutil.rmtree(server.directory)
+
+    def start(self) -> None:
+        root, metadata = self.directory / "objects", self.directory / "metadata"
+        (root / BUCKET).mkdir(parents=True, exist_ok=True)
+        metadata.mkdir(exist_ok=True)
+        options = ["--port", f"127.0.0.1:{self.port}", "--region", REGION, "--keep-alive", "--quiet"]
+        with (self.directory / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [PROGRAM, *options, "posix", "--sidecar", metadata, root],
+                env={"ROOT_ACCESS_KEY_ID": ACCESS_KEY, "ROOT_SECRET_ACCESS_KEY": SECRET_KEY},
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )  # fmt: skip
+        wait_for(self._answers, "the S3 server to answer")
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(10)
+            self._process = None
+
+    def environment(self, endpoint: str | None = None) -> dict[str, str]:
+        """What CodeHub and its jobs are told of the way to the server."""
+        return {
+            "AWS_ENDPOINT_URL": endpoint or self.endpoint,
+            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+            "AWS_REGION": REGION,
+        }
+
+    def file(self, url: str, path: str) -> Path:
+        """Where the server keeps the content of an object of the store `url`."""
+        return self.directory / "objects" / url.removeprefix("s3://") / path
+
+    def _answers(self) -> bool:
+        assert self._process is not None and self._process.poll() is None, self._log()
+        with contextlib.suppress(httpx.TransportError):
+            return httpx.get(self.endpoint, timeout=2).status_code < 500
+        return False
+
+    def _log(self) -> str:
+        return (self.directory / "log").read_text(errors="replace")[-4000:]
+
+
+def new_store_url() -> str:
+    """A part of the bucket that nobody has used."""
+    return f"s3://{BUCKET}/{str(ULID()).lower()}"
+
+
+def use(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gives this process, and the jobs that it starts, these AWS variables and no others."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
