@@ -72,6 +72,8 @@ async def end_all(settings: Settings, installation_id: str) -> int:
         found = await runtime.observe()
         for workspace_id in found:
             await runtime.delete(workspace_id)
+        if isinstance(runtime, DockerRuntime):
+            await runtime.leave()
         return sum(fact.running for fact in found.values())
     finally:
         if isinstance(runtime, DockerRuntime):

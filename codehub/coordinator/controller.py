@@ -27,6 +27,8 @@ log = structlog.get_logger(__name__)
 
 FIRST_LOOK_AGAIN = 0.05
 """Seconds until an operation is looked at again for the first time; each further look waits longer."""
+LOOKS_GROW = 1.1
+"""So that a pause is at most about a tenth of the time that has passed."""
 STEPS_AT_ONCE = 8
 """A workspace that goes on step by step without waiting lets others have their turn after so many."""
 ROWS_AT_ONCE = 500
@@ -190,7 +192,7 @@ class Controller:
             return (workspace.next_retry_at - now).total_seconds()
         if workspace.operation is not Operation.NONE or workspace.request is not None:
             looks = self._looks[workspace.id] = self._looks.get(workspace.id, 0) + 1
-            return min(FIRST_LOOK_AGAIN * 1.3**looks, self._rhythm.active_interval)
+            return min(FIRST_LOOK_AGAIN * LOOKS_GROW**looks, self._rhythm.active_interval)
         self._looks.pop(workspace.id, None)
         if self._active_until.get(workspace.id, now) > now:
             return self._rhythm.active_interval

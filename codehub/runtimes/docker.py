@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
@@ -112,16 +113,22 @@ class DockerRuntime:
 
     async def _run(self, spec: WorkloadSpec, setting: docker_spec.Setting) -> None:
         docker_host.prepare(spec, setting)
-        place, _ = await asyncio.gather(self._networks.ensure(spec.workspace_id), self._ensure_firewall())
-        config = docker_spec.container_config(spec, setting, self._installation_id, place.address)
-        name = docker_spec.name_of(spec.workspace_id)
         try:
-            await self._engine.start(await self._engine.create(name, config))
+            container_id, _ = await asyncio.gather(self._create(spec, setting), self._ensure_firewall())
+            await self._engine.start(container_id)
         except Refused:
             found = await self._find(spec.workspace_id)
             if found is not None and not found.runs:
                 await self._engine.remove(found.id)
             raise
+
+    async def _create(self, spec: WorkloadSpec, setting: docker_spec.Setting) -> str:
+        name = docker_spec.name_of(spec.workspace_id)
+        async with self._networks.take() as place:
+            config = docker_spec.container_config(
+                spec, setting, self._installation_id, place.name, place.address
+            )
+            return await self._engine.create(name, config)
 
     async def stop(self, workspace_id: str) -> None:
         async with self._turn(workspace_id):
@@ -136,7 +143,6 @@ class DockerRuntime:
                 found = await self._find(workspace_id)
                 if found is not None:
                     await self._end(found)
-                await self._networks.remove(workspace_id)
 
     async def _end(self, found: Found) -> None:
         if found.runs:
@@ -145,6 +151,7 @@ class DockerRuntime:
             await self._engine.remove(found.id)
         except EngineDown as error:
             await self._set_aside(found, error)
+        await self._networks.remove(found.network)
 
     async def _set_aside(self, found: Found, error: EngineDown) -> None:
         """A dead container whose files the engine cannot let go of must not keep its workspace's name."""
@@ -196,7 +203,7 @@ class DockerRuntime:
         self._hint = hint
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._again(lambda: self._listen(hint, resync), _LISTEN_AGAIN_SECONDS))
-            tasks.create_task(self._again(self.tidy, _TIDY_SECONDS))
+            tasks.create_task(self._again(self._tidy_when_wanting, _LISTEN_AGAIN_SECONDS))
 
     async def _again(self, work: Callable[[], Awaitable[None]], pause: float) -> None:
         while True:
@@ -205,6 +212,12 @@ class DockerRuntime:
             except (EngineDown, Refused, RuntimeFailure) as error:
                 log.warning("the Docker engine cannot be listened to, or tidied up", error=str(error))
             await asyncio.sleep(pause)
+
+    async def _tidy_when_wanting(self) -> None:
+        await self.tidy()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_TIDY_SECONDS):
+                await self._networks.wanting.wait()
 
     async def _listen(self, hint: Callable[[str], None], resync: Callable[[], None]) -> None:
         async with aclosing(self._engine.events()) as events:
@@ -215,10 +228,14 @@ class DockerRuntime:
                     hint(workspace_id)
 
     async def tidy(self) -> None:
-        """Put the firewall up where it is gone, and remove networks that no container uses."""
+        """Put the firewall up where it is gone, remove networks that no container uses, keep some ready."""
         await self._ensure_firewall()
-        used = {found.workspace_id for found in await self._engine.containers()}
-        await self._networks.remove_unused(lambda name: name in used or name in self._turns)
+        await self._networks.tidy()
+
+    async def leave(self) -> None:
+        """Nothing will be started here any more."""
+        with _effects():
+            await self._networks.tidy(spares=0)
 
     async def _ensure_firewall(self) -> None:
         if self._firewall is not None:

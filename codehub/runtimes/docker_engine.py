@@ -52,6 +52,7 @@ class Found:
     op_id: str
     config: str
     state: str
+    network: str
     upstream: str | None
     ready_path: str
 
@@ -71,7 +72,7 @@ class Death:
 class Network:
     id: str
     name: str
-    workspace_id: str | None
+    is_ours: bool
     subnets: tuple[str, ...]
 
 
@@ -130,19 +131,29 @@ class Engine:
             container = docker.containers.container(container_id)
             return "".join(await container.log(stdout=True, stderr=True, tail=lines))
 
-    async def networks(self, *, ours: bool) -> list[Network]:
+    async def networks(self) -> list[Network]:
+        """Everybody's: a subnet that any of them has is taken."""
         async with self._asking(LOOK_SECONDS) as docker:
-            filters = {"label": [self._installation]} if ours else None
-            return [_network(entry) for entry in await docker.networks.list(filters=filters)]
+            return [self._network(entry) for entry in await docker.networks.list()]
+
+    async def is_free_network(self, name: str) -> bool:
+        """Whether it is there, with nobody in it."""
+        try:
+            async with self._asking(LOOK_SECONDS) as docker:
+                return not (await DockerNetwork(docker, name).show())["Containers"]  # type: ignore[no-untyped-call]
+        except Refused as refusal:
+            if refusal.not_found:
+                return False
+            raise
 
     async def create_network(self, config: Mapping[str, Any]) -> None:
         async with self._asking(WORK_SECONDS) as docker:
             await docker.networks.create(dict(config))
 
-    async def remove_network(self, network_id: str) -> None:
+    async def remove_network(self, name: str) -> None:
         async with self._asking(WORK_SECONDS) as docker:
             with _missing_is_fine():
-                await DockerNetwork(docker, network_id).delete()  # type: ignore[no-untyped-call]
+                await DockerNetwork(docker, name).delete()  # type: ignore[no-untyped-call]
 
     async def has_image(self, reference: str) -> bool:
         try:
@@ -196,6 +207,13 @@ class Engine:
             finally:
                 response.close()
 
+    def _network(self, entry: Mapping[str, Any]) -> Network:
+        configs = (entry.get("IPAM") or {}).get("Config") or []
+        subnets = tuple(config["Subnet"] for config in configs if config.get("Subnet"))
+        label, _, own = self._installation.partition("=")
+        is_ours = (entry.get("Labels") or {}).get(label) == own
+        return Network(entry["Id"], entry["Name"], is_ours, subnets)
+
     def _filters(self, workspace_id: str | None) -> str:
         labels = [self._installation]
         if workspace_id is not None:
@@ -247,21 +265,15 @@ def _is_ours(listed: Mapping[str, Any]) -> bool:
 
 def _found(listed: Mapping[str, Any]) -> Found:
     labels = listed["Labels"]
-    networks = listed["NetworkSettings"]["Networks"]
-    address = networks.get(docker_spec.name_of(labels[Label.WORKSPACE]), {}).get("IPAddress")
+    network = listed["HostConfig"]["NetworkMode"]
+    address = listed["NetworkSettings"]["Networks"].get(network, {}).get("IPAddress")
     return Found(
         id=listed["Id"],
         workspace_id=labels[Label.WORKSPACE],
         op_id=labels[Label.OP_ID],
         config=labels[Label.CONFIG],
         state=listed["State"],
+        network=network,
         upstream=f"tcp:{address}:{labels[Label.PORT]}" if address else None,
         ready_path=labels[Label.READY_PATH],
     )
-
-
-def _network(entry: Mapping[str, Any]) -> Network:
-    configs = (entry.get("IPAM") or {}).get("Config") or []
-    subnets = tuple(config["Subnet"] for config in configs if config.get("Subnet"))
-    labels = entry.get("Labels") or {}
-    return Network(entry["Id"], entry["Name"], labels.get(Label.WORKSPACE), subnets)

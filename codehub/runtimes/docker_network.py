@@ -1,32 +1,47 @@
-"""A network of its own for each workspace, from explicit small subnets.
+"""A network of its own for each container, from explicit small subnets.
 
 The engine's default pools run out at about thirty networks, and would hand out ranges that nobody chose.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import ipaddress
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+import random
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from codehub.domain.states import ErrorReason
 from codehub.runtimes.base import RuntimeFailure
 from codehub.runtimes.docker_engine import Engine, Network, Refused
-from codehub.runtimes.docker_spec import Label, name_of
+from codehub.runtimes.docker_spec import Label
 
 SUBNET_PREFIX = 29
+SPARES = 4
 _COLLISIONS = 50
 _LONGEST_INTERFACE_NAME = 15
 
 
 @dataclass(frozen=True)
 class Place:
-    """A workspace's subnet; the host has its first address, the container the second."""
+    """A network with its subnet; the host has its first address, the container the second."""
 
     subnet: ipaddress.IPv4Network
+    installation_id: str
+
+    @property
+    def name(self) -> str:
+        return f"codehub-{self.interface}"
+
+    @property
+    def interface(self) -> str:
+        """The bridge's name, which the kernel bounds."""
+        name = interface_prefix(self.installation_id) + _digest(str(self.subnet))
+        return name[:_LONGEST_INTERFACE_NAME]
 
     @property
     def gateway(self) -> str:
@@ -42,15 +57,8 @@ def interface_prefix(installation_id: str) -> str:
     return f"ch{_digest(installation_id)[:4]}"
 
 
-def interface_name(installation_id: str, workspace_id: str) -> str:
-    name = interface_prefix(installation_id) + _digest(workspace_id)
-    return name[:_LONGEST_INTERFACE_NAME]
-
-
-def free_subnets(
-    pool: ipaddress.IPv4Network, used: Iterable[str], workspace_id: str
-) -> Iterator[ipaddress.IPv4Network]:
-    """Subnets of the pool that no network has, beginning at a place of the workspace's own."""
+def free_subnets(pool: ipaddress.IPv4Network, used: Iterable[str]) -> Iterator[ipaddress.IPv4Network]:
+    """Subnets of the pool that no network has, from anywhere on: whoever chooses at once chooses another."""
     networks = [ipaddress.IPv4Network(subnet, strict=False) for subnet in used]
     taken = [network for network in networks if network.overlaps(pool)]
     same_size = {int(network.network_address) for network in taken if network.prefixlen == SUBNET_PREFIX}
@@ -61,7 +69,7 @@ def free_subnets(
     ]
     size = 1 << (32 - SUBNET_PREFIX)
     count = pool.num_addresses // size
-    first = int(_digest(workspace_id), 16) % count
+    first = random.randrange(count)  # noqa: S311 - no secret
     for index in itertools.chain(range(first, count), range(first)):
         address = int(pool.network_address) + index * size
         if address in same_size or any(low < address + size and address <= high for low, high in ranges):
@@ -74,70 +82,105 @@ def _digest(text: str) -> str:
 
 
 class Networks:
+    """To make one is the longest step before a container starts, so a few are kept ready.
+
+    Which are in use, the engine knows. Two workspaces never share one, whatever goes wrong here: both would
+    want its second address, which the engine gives only once.
+    """
+
     def __init__(self, engine: Engine, installation_id: str, pool: ipaddress.IPv4Network) -> None:
         self._engine = engine
         self._installation_id = installation_id
         self._pool = pool
+        self._spares: list[Place] = []
+        self._in_hand: set[str] = set()
+        self._lately_in_hand: set[str] = set()
         self._being_made: set[str] = set()
+        self.wanting = asyncio.Event()
+        """Set when fewer than usual are ready."""
 
-    async def ensure(self, workspace_id: str) -> Place:
-        """The workspace's network, made where it is missing."""
-        networks = await self._engine.networks(ours=False)
-        for network in networks:
-            if network.name == name_of(workspace_id) and network.workspace_id == workspace_id:
-                return Place(ipaddress.IPv4Network(network.subnets[0]))
+    @asynccontextmanager
+    async def take(self) -> AsyncIterator[Place]:
+        """A network that nobody is in, for a container that is made before this ends."""
+        while self._spares:
+            self.wanting.set()
+            with self._hold(self._spares.pop()) as place:
+                if await self._engine.is_free_network(place.name):
+                    yield place
+                    return
+        with self._hold(await self._make()) as place:
+            yield place
+
+    @contextmanager
+    def _hold(self, place: Place) -> Iterator[Place]:
+        self._in_hand.add(place.name)
+        self._lately_in_hand.add(place.name)
+        try:
+            yield place
+        finally:
+            self._in_hand.discard(place.name)
+
+    async def _make(self) -> Place:
+        networks = await self._engine.networks()
         used = [subnet for network in networks for subnet in network.subnets if ":" not in subnet]
-        for subnet in itertools.islice(free_subnets(self._pool, used, workspace_id), _COLLISIONS):
-            if str(subnet) not in self._being_made and await self._make(workspace_id, Place(subnet)):
-                return Place(subnet)
+        for subnet in itertools.islice(free_subnets(self._pool, used), _COLLISIONS):
+            place = Place(subnet, self._installation_id)
+            if place.name not in self._being_made and await self._try_to_make(place):
+                return place
         raise RuntimeFailure(
             ErrorReason.ActionFailed,
             f"no subnet of DOCKER_NETWORK_POOL ({self._pool}) is free: give it a larger or another range",
         )
 
-    async def _make(self, workspace_id: str, place: Place) -> bool:
+    async def _try_to_make(self, place: Place) -> bool:
         """False when something that the list did not show has this range."""
-        self._being_made.add(str(place.subnet))
+        self._being_made.add(place.name)
         try:
-            await self._engine.create_network(self._config(workspace_id, place))
+            await self._engine.create_network(self._config(place))
         except Refused as refusal:
-            if "overlap" in refusal.message.lower():
+            if "overlap" in refusal.message.lower() or "already exists" in refusal.message.lower():
                 return False
             raise
         finally:
-            self._being_made.discard(str(place.subnet))
+            self._being_made.discard(place.name)
         return True
 
-    def _config(self, workspace_id: str, place: Place) -> dict[str, Any]:
+    def _config(self, place: Place) -> dict[str, Any]:
         return {
-            "Name": name_of(workspace_id),
+            "Name": place.name,
             "CheckDuplicate": True,
             "Driver": "bridge",
             "EnableIPv6": False,
             "IPAM": {"Config": [{"Subnet": str(place.subnet), "Gateway": place.gateway}]},
             "Options": {
-                "com.docker.network.bridge.name": interface_name(self._installation_id, workspace_id),
+                "com.docker.network.bridge.name": place.interface,
                 # Nothing is published; whoever publishes by hand does not open it to the world.
                 "com.docker.network.bridge.host_binding_ipv4": "127.0.0.1",
             },
-            "Labels": {Label.INSTALLATION: self._installation_id, Label.WORKSPACE: workspace_id},
+            "Labels": {Label.INSTALLATION: self._installation_id},
         }
 
-    async def remove(self, workspace_id: str) -> None:
-        for network in await self._engine.networks(ours=True):
-            if network.workspace_id == workspace_id:
-                await self._remove(network)
-
-    async def remove_unused(self, is_in_use: Callable[[str], bool]) -> None:
-        """Networks whose container went without us, by `docker rm`."""
-        for network in await self._engine.networks(ours=True):
-            if network.workspace_id is not None and not is_in_use(network.workspace_id):
-                await self._remove(network)
-
-    async def _remove(self, network: Network) -> None:
+    async def remove(self, name: str) -> None:
         try:
-            await self._engine.remove_network(network.id)
+            await self._engine.remove_network(name)
         except Refused as refusal:
-            # It holds nothing but an address: `remove_unused` takes it once the container has let go.
+            # It holds nothing but an address: `tidy` takes it once the container has let go.
             if "active endpoints" not in refusal.message:
                 raise
+
+    async def tidy(self, spares: int = SPARES) -> None:
+        """Keep so many ready, and remove the others that no container uses (theirs went by `docker rm`)."""
+        self.wanting.clear()
+        self._lately_in_hand = set(self._in_hand)
+        used = {found.network for found in await self._engine.containers()}
+        ours = [network for network in await self._engine.networks() if network.is_ours]
+        kept = used | self._lately_in_hand | self._being_made
+        unused = [network for network in ours if network.name not in kept]
+        self._spares = [self._place(network) for network in unused[:spares]]
+        for network in unused[spares:]:
+            await self.remove(network.name)
+        while len(self._spares) < spares:
+            self._spares.append(await self._make())
+
+    def _place(self, network: Network) -> Place:
+        return Place(ipaddress.IPv4Network(network.subnets[0]), self._installation_id)

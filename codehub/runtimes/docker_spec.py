@@ -41,9 +41,9 @@ class Setting:
 
 
 def container_config(
-    spec: WorkloadSpec, setting: Setting, installation_id: str, address: str
+    spec: WorkloadSpec, setting: Setting, installation_id: str, network: str, address: str
 ) -> dict[str, Any]:
-    """The body of `POST /containers/create`. Its hash is one of its labels."""
+    """The body of `POST /containers/create`. Its hash, but for the network, is one of its labels."""
     config = _config(spec, setting)
     config["Labels"] |= {
         Label.INSTALLATION: installation_id,
@@ -51,8 +51,8 @@ def container_config(
         Label.OP_ID: spec.op_id,
         Label.CONFIG: config_hash(config),
     }
-    name = name_of(spec.workspace_id)
-    config["NetworkingConfig"] = {"EndpointsConfig": {name: {"IPAMConfig": {"IPv4Address": address}}}}
+    config["HostConfig"]["NetworkMode"] = network
+    config["NetworkingConfig"] = {"EndpointsConfig": {network: {"IPAMConfig": {"IPv4Address": address}}}}
     return config
 
 
@@ -101,7 +101,6 @@ def _host_config(spec: WorkloadSpec, mounts: list[dict[str, Any]]) -> dict[str, 
     image = spec.image
     return {
         "Mounts": mounts,
-        "NetworkMode": name_of(spec.workspace_id),
         "NanoCpus": round(image.cpus * _NANO),
         "Memory": image.memory_bytes,
         "MemorySwap": image.memory_bytes,

@@ -28,7 +28,7 @@ async def test_an_engine_that_restarts_is_unobservable_meanwhile_and_nothing_rea
     spec = bench.spec("w1")
     await bench.runtime.start(spec)
     await bench.ready("w1")
-    other = await bench.started("w2")
+    await bench.started("w2")
     bench.engine.stop()
     with pytest.raises(Unobservable):
         await bench.runtime.observe()
@@ -50,6 +50,5 @@ async def test_an_engine_that_restarts_is_unobservable_meanwhile_and_nothing_rea
     await bench.runtime.start(spec)
     await bench.ready("w1")
     again = await bench.started("w2", attempt="op-1")
-    assert again.upstream == other.upstream
     host, port = (again.upstream or "").removeprefix("tcp:").split(":")
     assert bench.engine.inside("w1", f"nc -w 1 {host} {port} </dev/null").returncode != 0

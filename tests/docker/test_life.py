@@ -12,6 +12,7 @@ from codehub.domain.observation import ContainerFact
 from codehub.domain.states import ErrorReason
 from codehub.runtimes import docker_host
 from codehub.runtimes.base import ABSENT, RuntimeFailure, WorkloadSpec
+from codehub.runtimes.docker_network import SPARES
 from codehub.runtimes.docker_spec import Setting
 from tests.docker.conftest import TINY_IMAGE, Bench
 from tests.docker.engine import TINY
@@ -211,12 +212,51 @@ async def test_hints_tell_of_what_happens_to_containers(bench: Bench) -> None:
         listening.cancel()
 
 
-async def test_networks_of_containers_that_were_removed_by_hand_go(bench: Bench) -> None:
-    await bench.started("w1")
-    await bench.started("w2")
-    bench.engine.docker("rm", "--force", "codehub-ws-w1")
+async def test_networks_of_containers_that_were_removed_by_hand_go_but_for_a_few(bench: Bench) -> None:
+    names = [f"w{number}" for number in range(SPARES + 2)]
+    for name in names:
+        await bench.started(name)
+    for name in names[1:]:
+        bench.engine.docker("rm", "--force", f"codehub-ws-{name}")
     await bench.runtime.tidy()
-    assert bench.networks() == ["codehub-ws-w2"]
+    assert len(bench.networks()) == 1 + SPARES
+    assert (await bench.runtime.status("w0")).ready
+    await bench.runtime.delete("w0")
+    await bench.runtime.leave()
+    assert bench.networks() == []
+
+
+async def test_a_start_takes_a_network_that_was_made_before(bench: Bench) -> None:
+    await bench.runtime.tidy()
+    ready = set(bench.networks())
+    assert len(ready) == SPARES
+    gone = sorted(ready)[-1]
+    bench.engine.docker("network", "rm", gone)
+    for number in range(SPARES):
+        await bench.started(f"w{number}")
+    used = set(bench.networks())
+    assert len(used) == SPARES
+    assert ready - used == {gone}
+    await bench.runtime.tidy()
+    assert len(bench.networks()) == 2 * SPARES
+
+
+async def test_two_that_take_the_same_network_do_not_share_it(bench: Bench) -> None:
+    """A leader that was asleep, and its successor: each believes that the network is free."""
+    await bench.runtime.tidy()
+    sleeper = bench.other_runtime()
+    await sleeper.tidy()
+    try:
+        for number in range(SPARES):
+            await bench.started(f"w{number}")
+            await sleeper.start(bench.spec(f"x{number}"))
+    finally:
+        await sleeper.close()
+    facts = await bench.runtime.observe()
+    addresses = [fact.upstream for fact in facts.values()]
+    assert len(set(addresses)) == len(addresses) == 2 * SPARES
+    attached = bench.engine.docker("network", "inspect", "--format", "{{len .Containers}}", *bench.networks())
+    assert set(attached.split()) <= {"0", "1"}
 
 
 async def test_fifty_workspaces_at_once(bench: Bench) -> None:

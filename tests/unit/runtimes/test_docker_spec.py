@@ -16,7 +16,7 @@ SPEC = WorkloadSpec("w1", IMAGE, Path("/data/home"), "op1-0", 2_000_007)
 
 
 def config(spec: WorkloadSpec = SPEC) -> dict[str, Any]:
-    return container_config(spec, SETTING, "installation", "10.222.0.2")
+    return container_config(spec, SETTING, "installation", "a-network", "10.222.0.2")
 
 
 def test_caps_are_the_images() -> None:
@@ -51,7 +51,13 @@ def test_labels_tell_whose_it_is() -> None:
     assert labels[Label.WORKSPACE] == "w1"
     assert labels[Label.OP_ID] == "op1-0"
     assert labels[Label.CONFIG] == wanted_hash(SPEC, SETTING)
-    assert config()["HostConfig"]["NetworkMode"] == name_of("w1") == "codehub-ws-w1"
+    assert name_of("w1") == "codehub-ws-w1"
+
+
+def test_it_has_its_address_in_its_network_alone() -> None:
+    assert config()["HostConfig"]["NetworkMode"] == "a-network"
+    endpoints = config()["NetworkingConfig"]["EndpointsConfig"]
+    assert endpoints == {"a-network": {"IPAMConfig": {"IPv4Address": "10.222.0.2"}}}
 
 
 def test_another_attempt_is_the_same_configuration() -> None:
