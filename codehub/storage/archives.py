@@ -21,7 +21,8 @@ from codehub.storage.errors import (
     Unobservable,
 )
 from codehub.storage.layout import NAME, checked_name
-from codehub.storage.objects import Objects, first_line, open_objects
+from codehub.storage.objects import Objects, first_line
+from codehub.storage.stores import open_objects
 
 _OBJECT = "home.tar.zst"
 _META = ".meta"
@@ -137,21 +138,24 @@ class Archives:
         objects.remove(key)
         objects.remove_rest(key)
 
-    def upload(self, key: str, chunks: Iterable[bytes], size_limit: int) -> None:
-        """Write the object of an archive that has no `.meta` yet. An exception in `chunks` leaves none."""
+    def upload(self, key: str, chunks: Iterable[bytes], size_limit: int) -> bool:
+        """Write the object of an archive that has no `.meta` yet. An exception in `chunks` leaves none.
+
+        True when the store has confirmed it by a checksum of its own; else it is to be read back.
+        """
         parse_archive_key(key)
         objects = self._open()
         if objects.read(_meta_key(key)) is not None:
             raise StorageProblem(f"the archive {key} is already complete and is never written again")
         objects.remove_rest(key)
         try:
-            objects.upload(key, chunks, size_limit)
+            return objects.upload(key, chunks, size_limit)
         except StorageProblem:
             objects.remove_rest(key)
             raise
 
     def commit(self, fact: ArchiveFact) -> None:
-        """Write the `.meta`. The object must have been read back before."""
+        """Write the `.meta`. The object must have been confirmed or read back before."""
         self._open().write(_meta_key(fact.key), meta_text(fact))
 
     def read(self, fact: ArchiveFact) -> Iterable[memoryview]:

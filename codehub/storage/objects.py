@@ -1,22 +1,20 @@
 """Plain objects behind one interface: a local directory or an S3-compatible service."""
 
 import math
-import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
-from urllib.parse import unquote, urlsplit
 
 import obstore
 from obstore.exceptions import BaseError
 from obstore.store import LocalStore, S3Store
 
-from codehub.storage.durable import fsync_path, make_directory
-from codehub.storage.errors import InvalidKey, NoSpace, StoreTrouble, Unobservable, says_no_space
+from codehub.storage.durable import fsync_path
+from codehub.storage.errors import NoSpace, StoreTrouble, says_no_space
 
 _READ = 8 << 20
 _PART = 8 << 20
@@ -64,9 +62,15 @@ class Objects:
         with suppress(FileNotFoundError):
             self._do(lambda: obstore.delete(self._store, path))
 
-    def upload(self, path: str, chunks: Iterable[bytes], size_limit: int) -> None:
-        """Write an object of unknown length. `size_limit` bounds it, as stores bound the number of parts."""
-        part = max(_PART, math.ceil(size_limit / _MAX_PARTS))
+    def upload(self, path: str, chunks: Iterable[bytes], size_limit: int) -> bool:
+        """Write an object of unknown length. `size_limit` bounds it, as stores bound the number of parts.
+
+        True when the store has confirmed the content by a checksum of its own; else it is to be read back.
+        """
+        self._put(path, chunks, part_size(size_limit))
+        return False
+
+    def _put(self, path: str, chunks: Iterable[bytes], part: int) -> None:
         self._do(
             lambda: obstore.put(
                 self._store,
@@ -99,7 +103,7 @@ class Objects:
         """A service answers only when an object is durable."""
 
     def remove_rest(self, path: str) -> None:
-        """A service keeps unfinished uploads out of sight; its lifecycle rules remove them."""
+        """Remove unfinished uploads of this object."""
 
     def _do(self, call: Callable[[], T]) -> T:
         try:
@@ -159,30 +163,5 @@ def _stored(root: Path, path: Path) -> StoredObject:
     return StoredObject(str(path.relative_to(root)), found.st_size, modified)
 
 
-def open_objects(url: str, *, create: bool = False) -> Objects:
-    """`file:///directory` or `s3://bucket/prefix` with the usual AWS_* variables."""
-    parts = urlsplit(url)
-    if parts.scheme == "file" and parts.path.startswith("/"):
-        root = Path(unquote(parts.path))
-        if create:
-            make_directory(root, 0o700)
-        elif not root.is_dir():
-            raise Unobservable(f"the archive store {root} is not there: is its disk mounted?")
-        return LocalObjects(root)
-    if parts.scheme == "s3" and parts.netloc:
-        return Objects(_open_s3(url), url)
-    raise InvalidKey(f"{url!r} is not an archive store: file:///directory or s3://bucket/prefix")
-
-
-def _open_s3(url: str) -> S3Store:
-    endpoint = os.environ.get("AWS_ENDPOINT_URL", "")
-    return S3Store.from_url(
-        url,
-        config={"endpoint": endpoint} if endpoint else {},
-        client_options={
-            "allow_http": endpoint.startswith("http://"),
-            "connect_timeout": "5s",
-            "timeout": "120s",
-        },
-        retry_config={"max_retries": 3, "retry_timeout": timedelta(seconds=30)},
-    )
+def part_size(size_limit: int) -> int:
+    return max(_PART, math.ceil(size_limit / _MAX_PARTS))

@@ -105,18 +105,19 @@ def _archive_nothing(spec: EmptyArchiveJob, bench: Bench) -> Done:
 
 
 def _store(archives: Archives, workspace_id: str, archive_op_id: str, home: Path, bench: Bench) -> Done:
-    """Upload, read back, and only then commit with the `.meta`."""
+    """Upload, have it confirmed or read it back, and only then commit with the `.meta`."""
     complete = archives.find(workspace_id, archive_op_id)
     if complete is not None:
         return Done("the archive was already complete", complete)
     key = archive_key(workspace_id, archive_op_id)
     packing = Packing(home, bench.locks, bench.reporter.progress)
-    archives.upload(key, packing, _size_limit(home))
+    confirmed = archives.upload(key, packing, _size_limit(home))
     fact = ArchiveFact(
         workspace_id, archive_op_id, key, packing.sha256, packing.bytes, packing.unpacked, packing.entries
     )
     archives.flush(key)
-    _read_back(archives, fact, bench.reporter)
+    if not confirmed:
+        _read_back(archives, fact, bench.reporter)
     archives.commit(fact)
     return Done(_stored_words(fact, packing.left_out), fact)
 

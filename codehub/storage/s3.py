@@ -1,0 +1,175 @@
+"""What the store library cannot ask of an S3 service: unfinished uploads, and the checksum of an object."""
+
+import os
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from http.client import HTTPException, HTTPMessage, HTTPResponse
+from typing import Self
+from urllib.error import HTTPError
+from urllib.parse import quote
+from xml.etree import ElementTree
+
+from codehub.storage.errors import StoreTrouble
+from codehub.storage.sigv4 import Credentials, encoded_query, signed_headers
+
+_PAUSES = (0.2, 1.0)
+_MAX_ANSWER = 16 << 20
+
+DEFAULT_TIMEOUT = "120s"
+
+
+def endpoint() -> str:
+    """Where the service is; empty for AWS itself."""
+    return os.environ.get("AWS_ENDPOINT_URL", "").rstrip("/")
+
+
+def timeout() -> str:
+    """How long one request may take, in the notation of the store library (`120s`)."""
+    return os.environ.get("AWS_TIMEOUT", DEFAULT_TIMEOUT)
+
+
+@dataclass(frozen=True)
+class UnfinishedUpload:
+    key: str
+    upload_id: str
+    initiated: datetime
+
+
+class Refused(StoreTrouble):
+    """The service has answered with an error that a repetition does not mend."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+    @property
+    def is_gone(self) -> bool:
+        return self.status == 404
+
+    @property
+    def is_unable(self) -> bool:
+        """These credentials, or this service, cannot do it at all."""
+        return self.status in (403, 405, 501)
+
+
+@dataclass(frozen=True)
+class S3Requests:
+    """Signed requests to one bucket."""
+
+    bucket_url: str
+    region: str
+    credentials: Credentials
+    seconds: float
+
+    @classmethod
+    def from_environment(cls, bucket: str) -> Self | None:
+        """None where the credentials come from elsewhere, such as the role of a machine."""
+        environ = os.environ
+        key, secret = environ.get("AWS_ACCESS_KEY_ID"), environ.get("AWS_SECRET_ACCESS_KEY")
+        if not key or not secret:
+            return None
+        region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or "us-east-1"
+        credentials = Credentials(key, secret, environ.get("AWS_SESSION_TOKEN") or None)
+        return cls(_bucket_url(bucket, region), region, credentials, float(timeout().removesuffix("s")))
+
+    def unfinished_uploads(self, prefix: str) -> Iterator[UnfinishedUpload]:
+        """Uploads that were begun and neither completed nor aborted, of keys that begin with `prefix`."""
+        marker: dict[str, str] = {}
+        while True:
+            listing = self._xml("", {"uploads": "", "prefix": prefix, **marker})
+            for upload in listing.iterfind("{*}Upload"):
+                initiated = datetime.fromisoformat(_text(upload, "Initiated"))
+                yield UnfinishedUpload(_text(upload, "Key"), _text(upload, "UploadId"), initiated)
+            if _text(listing, "IsTruncated") != "true":
+                return
+            marker = {
+                "key-marker": _text(listing, "NextKeyMarker"),
+                "upload-id-marker": _text(listing, "NextUploadIdMarker"),
+            }
+
+    def uploaded_bytes(self, upload: UnfinishedUpload) -> int | None:
+        """What an unfinished upload takes up in the store; None when it has ended."""
+        total, marker = 0, "0"
+        while True:
+            try:
+                listing = self._xml(upload.key, {"uploadId": upload.upload_id, "part-number-marker": marker})
+            except Refused as refused:
+                if refused.is_gone:
+                    return None
+                raise
+            total += sum(int(_text(part, "Size")) for part in listing.iterfind("{*}Part"))
+            if _text(listing, "IsTruncated") != "true":
+                return total
+            marker = _text(listing, "NextPartNumberMarker")
+
+    def abort(self, upload: UnfinishedUpload) -> None:
+        """Remove an unfinished upload, or nothing when it has ended."""
+        try:
+            self._ask("DELETE", upload.key, {"uploadId": upload.upload_id})
+        except Refused as refused:
+            if not refused.is_gone:
+                raise
+
+    def checksum(self, key: str) -> str | None:
+        """The SHA-256 that the service itself keeps of an object; of an upload in parts that of its parts."""
+        headers, _ = self._ask("HEAD", key, {}, {"x-amz-checksum-mode": "ENABLED"})
+        return headers.get("x-amz-checksum-sha256")
+
+    def _xml(self, key: str, query: Mapping[str, str]) -> ElementTree.Element:
+        _, answer = self._ask("GET", key, query)
+        try:
+            return ElementTree.fromstring(answer)  # noqa: S314 - expat refuses bombs; the service is one's own
+        except ElementTree.ParseError as error:
+            raise StoreTrouble(
+                f"{self.bucket_url} answered with something that is not XML: {error}"
+            ) from error
+
+    def _ask(
+        self, method: str, key: str, query: Mapping[str, str], headers: Mapping[str, str] | None = None
+    ) -> tuple[HTTPMessage, bytes]:
+        """Passing troubles are tried again, as the store library does."""
+        for pause in _PAUSES:
+            try:
+                return self._ask_once(method, key, query, headers or {})
+            except Refused:
+                raise
+            except StoreTrouble:
+                time.sleep(pause)
+        return self._ask_once(method, key, query, headers or {})
+
+    def _ask_once(
+        self, method: str, key: str, query: Mapping[str, str], headers: Mapping[str, str]
+    ) -> tuple[HTTPMessage, bytes]:
+        url = f"{self.bucket_url}/{quote(key)}" if key else self.bucket_url
+        url = f"{url}?{encoded_query(query)}" if query else url
+        sent = signed_headers(method, url, headers, self.credentials, self.region, datetime.now(UTC))
+        request = urllib.request.Request(url, headers=sent, method=method)  # noqa: S310 - from open_objects
+        try:
+            response: HTTPResponse
+            with urllib.request.urlopen(request, timeout=self.seconds) as response:  # noqa: S310
+                return response.headers, response.read(_MAX_ANSWER)
+        except HTTPError as error:
+            words = f"{self.bucket_url} answered {error.code} {error.reason} to {method}"
+            if error.code >= 500 and error.code != 501:
+                raise StoreTrouble(words) from error
+            raise Refused(error.code, words) from error
+        except (OSError, HTTPException) as error:
+            raise StoreTrouble(f"{self.bucket_url} did not answer {method}: {error}") from error
+
+
+def _bucket_url(bucket: str, region: str) -> str:
+    virtual = os.environ.get("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "").lower() in ("1", "true", "yes", "on")
+    if endpoint():
+        return endpoint() if virtual else f"{endpoint()}/{bucket}"
+    return (
+        f"https://{bucket}.s3.{region}.amazonaws.com"
+        if virtual
+        else f"https://s3.{region}.amazonaws.com/{bucket}"
+    )
+
+
+def _text(element: ElementTree.Element, name: str) -> str:
+    return element.findtext(f"{{*}}{name}") or ""

@@ -1,0 +1,105 @@
+"""Objects of an S3-compatible service."""
+
+import base64
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import timedelta
+
+from obstore.store import S3Store
+
+from codehub.storage import s3
+from codehub.storage.objects import Objects, StoredObject, part_size
+
+
+class S3Objects(Objects):
+    """A service keeps unfinished uploads out of sight, and a checksum of each object.
+
+    Both are asked for with requests of our own, signed with the credentials of the environment. Where those
+    come from elsewhere, or may not list uploads, a lifecycle rule of the bucket has to remove what is
+    unfinished; and what a service cannot confirm is read back.
+    """
+
+    def __init__(self, bucket: str, prefix: str) -> None:
+        super().__init__(_open(bucket, prefix), f"s3://{bucket}/{prefix}")
+        self._requests = s3.S3Requests.from_environment(bucket)
+        self._prefix = f"{prefix}/" if prefix else ""
+
+    def list(self) -> "list[StoredObject]":
+        """Unfinished uploads are listed, too, as `name#id`."""
+        return super().list() + list(self._unfinished_objects())
+
+    def upload(self, path: str, chunks: Iterable[bytes], size_limit: int) -> bool:
+        part = part_size(size_limit)
+        hashes = PartHashes(part)
+        self._put(path, hashes.passing(chunks), part)
+        if self._requests is None:
+            return False
+        return self._requests.checksum(self._prefix + path) == hashes.combined()
+
+    def remove_rest(self, path: str) -> None:
+        for requests, upload in self._unfinished(path):
+            requests.abort(upload)
+
+    def _unfinished(self, path: str) -> Sequence[tuple[s3.S3Requests, s3.UnfinishedUpload]]:
+        requests = self._requests
+        if requests is None:
+            return []
+        try:
+            return [(requests, upload) for upload in requests.unfinished_uploads(self._prefix + path)]
+        except s3.Refused as refused:
+            if refused.is_unable:
+                return []
+            raise
+
+    def _unfinished_objects(self) -> Iterator[StoredObject]:
+        for requests, upload in self._unfinished(""):
+            size = requests.uploaded_bytes(upload)
+            if size is not None:
+                name = f"{upload.key.removeprefix(self._prefix)}#{upload.upload_id}"
+                yield StoredObject(name, size, upload.initiated)
+
+
+class PartHashes:
+    """The SHA-256 of each part of a stream that passes, as the store library cuts and sends it."""
+
+    def __init__(self, part: int) -> None:
+        self._part = part
+        self._room = part
+        self._current = hashlib.sha256()
+        self._done: list[bytes] = []
+
+    def passing(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
+        for chunk in chunks:
+            self._add(memoryview(chunk))
+            yield chunk
+
+    def _add(self, chunk: memoryview) -> None:
+        while chunk:
+            piece, chunk = chunk[: self._room], chunk[self._room :]
+            self._current.update(piece)
+            self._room -= len(piece)
+            if self._room == 0:
+                self._done.append(self._current.digest())
+                self._current, self._room = hashlib.sha256(), self._part
+
+    def combined(self) -> str:
+        """What S3 calls the composite checksum of an upload in parts."""
+        digests = [*self._done, self._current.digest()] if self._room < self._part else self._done
+        whole = hashlib.sha256(b"".join(digests)).digest()
+        return f"{base64.b64encode(whole).decode()}-{len(digests)}"
+
+
+def _open(bucket: str, prefix: str) -> S3Store:
+    endpoint = s3.endpoint()
+    return S3Store(
+        bucket,
+        prefix=prefix or None,
+        config={"endpoint": endpoint} if endpoint else {},
+        client_options={
+            "allow_http": endpoint.startswith("http://"),
+            "connect_timeout": "5s",
+            "timeout": s3.timeout(),
+        },
+        retry_config={"max_retries": 3, "retry_timeout": timedelta(seconds=30)},
+        checksum_algorithm="SHA256",
+    )

@@ -1,0 +1,26 @@
+"""Which store an archive URL means."""
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from codehub.storage.durable import make_directory
+from codehub.storage.errors import InvalidKey, Unobservable
+from codehub.storage.objects import LocalObjects, Objects
+
+
+def open_objects(url: str, *, create: bool = False) -> Objects:
+    """`file:///directory` or `s3://bucket/prefix` with the usual AWS_* variables."""
+    parts = urlsplit(url)
+    if parts.scheme == "file" and parts.path.startswith("/"):
+        root = Path(unquote(parts.path))
+        if create:
+            make_directory(root, 0o700)
+        elif not root.is_dir():
+            raise Unobservable(f"the archive store {root} is not there: is its disk mounted?")
+        return LocalObjects(root)
+    if parts.scheme == "s3" and parts.netloc:
+        # Loaded only where it is needed: an HTTP client would cost every job of a local store its start.
+        from codehub.storage.s3_objects import S3Objects
+
+        return S3Objects(parts.netloc, unquote(parts.path).strip("/"))
+    raise InvalidKey(f"{url!r} is not an archive store: file:///directory or s3://bucket/prefix")
