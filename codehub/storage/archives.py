@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
@@ -150,8 +151,9 @@ class Archives:
         objects.remove_rest(key)
         try:
             return objects.upload(key, chunks, size_limit)
-        except StorageProblem:
-            objects.remove_rest(key)
+        except Exception:
+            with suppress(StorageProblem):  # what stays is for GC; the cause is what must be told
+                objects.remove_rest(key)
             raise
 
     def commit(self, fact: ArchiveFact) -> None:

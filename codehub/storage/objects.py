@@ -16,6 +16,7 @@ from obstore.store import LocalStore, S3Store
 from codehub.storage.durable import fsync_path
 from codehub.storage.errors import NoSpace, StoreTrouble, says_no_space
 
+_SMALL = 64 << 10
 _READ = 8 << 20
 _PART = 8 << 20
 _MAX_PARTS = 9000
@@ -39,8 +40,9 @@ class Objects:
         self._place = place
 
     def read(self, path: str) -> bytes | None:
+        """A small object, or the beginning of one that is not."""
         with suppress(FileNotFoundError):
-            return self._do(lambda: bytes(obstore.get(self._store, path).bytes()))
+            return self._do(lambda: _beginning(obstore.get(self._store, path).stream(_SMALL)))
         return None
 
     def size(self, path: str) -> int | None:
@@ -89,6 +91,8 @@ class Objects:
         def fetch(start: int) -> memoryview:
             length = min(_READ, size - start)
             read = self._do(lambda: obstore.get_range(self._store, path, start=start, length=length))
+            if len(read) != length:
+                raise StoreTrouble(f"the archive store {self._place} answered with less than was asked for")
             return memoryview(read)
 
         with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as reader:
@@ -155,6 +159,15 @@ class LocalObjects(Objects):
 def first_line(error: Exception) -> str:
     """The store library appends its internals to each message."""
     return str(error).strip().partition("\n")[0]
+
+
+def _beginning(chunks: Iterator[bytes]) -> bytes:
+    read = b""
+    for chunk in chunks:
+        read += chunk
+        if len(read) >= _SMALL:
+            break
+    return read
 
 
 def _stored(root: Path, path: Path) -> StoredObject:

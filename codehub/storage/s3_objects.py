@@ -10,6 +10,8 @@ from obstore.store import S3Store
 from codehub.storage import s3
 from codehub.storage.objects import Objects, StoredObject, part_size
 
+_ABORTS = 3
+
 
 class S3Objects(Objects):
     """A service keeps unfinished uploads out of sight, and a checksum of each object.
@@ -37,8 +39,13 @@ class S3Objects(Objects):
         return self._requests.checksum(self._prefix + path) == hashes.combined()
 
     def remove_rest(self, path: str) -> None:
-        for requests, upload in self._unfinished(path):
-            requests.abort(upload)
+        """A part on its way while its upload is aborted may bring it back, so it is looked for again."""
+        for _ in range(_ABORTS):
+            unfinished = self._unfinished(path)
+            for requests, upload in unfinished:
+                requests.abort(upload)
+            if not unfinished:
+                return
 
     def _unfinished(self, path: str) -> Sequence[tuple[s3.S3Requests, s3.UnfinishedUpload]]:
         requests = self._requests
