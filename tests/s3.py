@@ -12,6 +12,7 @@ import httpx
 import pytest
 from ulid import ULID
 
+from codehub.storage.s3 import S3Requests
 from tests.services import TOOLS_DIR, free_port, short_temp_dir, wait_for
 
 PROGRAM = TOOLS_DIR / "bin" / "versitygw"
@@ -96,3 +97,11 @@ def use(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
+
+
+def begin_upload(url: str, key: str) -> None:
+    """An upload that nobody will finish."""
+    bucket, _, prefix = url.removeprefix("s3://").partition("/")
+    requests = S3Requests.from_environment(bucket)
+    assert requests is not None
+    requests.ask("POST", f"{prefix}/{key}", {"uploads": ""})

@@ -108,18 +108,18 @@ class S3Requests:
     def abort(self, upload: UnfinishedUpload) -> None:
         """Remove an unfinished upload, or nothing when it has ended."""
         try:
-            self._ask("DELETE", upload.key, {"uploadId": upload.upload_id})
+            self.ask("DELETE", upload.key, {"uploadId": upload.upload_id})
         except Refused as refused:
             if not refused.is_gone:
                 raise
 
     def checksum(self, key: str) -> str | None:
         """The SHA-256 that the service itself keeps of an object; of an upload in parts that of its parts."""
-        headers, _ = self._ask("HEAD", key, {}, {"x-amz-checksum-mode": "ENABLED"})
+        headers, _ = self.ask("HEAD", key, {}, {"x-amz-checksum-mode": "ENABLED"})
         return headers.get("x-amz-checksum-sha256")
 
     def _xml(self, key: str, query: Mapping[str, str]) -> ElementTree.Element:
-        _, answer = self._ask("GET", key, query)
+        _, answer = self.ask("GET", key, query)
         try:
             return ElementTree.fromstring(answer)  # noqa: S314 - expat refuses bombs; the service is one's own
         except ElementTree.ParseError as error:
@@ -127,7 +127,7 @@ class S3Requests:
                 f"{self.bucket_url} answered with something that is not XML: {error}"
             ) from error
 
-    def _ask(
+    def ask(
         self, method: str, key: str, query: Mapping[str, str], headers: Mapping[str, str] | None = None
     ) -> tuple[HTTPMessage, bytes]:
         """Passing troubles are tried again, as the store library does."""

@@ -1,0 +1,72 @@
+"""Requests of our own to S3: signatures, addresses, and the checksum of an upload in parts."""
+
+import base64
+import hashlib
+from datetime import UTC, datetime
+
+import pytest
+
+from codehub.storage.s3 import S3Requests
+from codehub.storage.s3_objects import PartHashes
+from codehub.storage.sigv4 import Credentials, encoded_query, signed_headers
+from tests.s3 import use
+
+PUBLISHED = Credentials("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")
+"""Of the examples in Amazon's description of Signature Version 4 for S3."""
+
+
+@pytest.mark.parametrize(
+    ("query", "signature"),
+    [
+        ({"lifecycle": ""}, "fea454ca298b7da1c68078a5d1bdbfbbe0d65c699e0f91ac7a200a0136783543"),
+        (
+            {"prefix": "J", "max-keys": "2"},
+            "34b48302e7b5fa45bde8084f4b7868a86f0a534bc59db6670ed5711ef69dc6f7",
+        ),
+    ],
+)
+def test_a_signature_is_the_published_one(query: dict[str, str], signature: str) -> None:
+    url = f"https://examplebucket.s3.amazonaws.com/?{encoded_query(query)}"
+    headers = signed_headers("GET", url, {}, PUBLISHED, "us-east-1", datetime(2013, 5, 24, tzinfo=UTC))
+    assert headers["authorization"].endswith(f"Signature={signature}")
+
+
+def test_a_session_token_is_signed_and_no_secret_is_shown() -> None:
+    credentials = Credentials("key", "the secret", "the token")
+    headers = signed_headers("GET", "https://s3/b", {}, credentials, "us-east-1", datetime.now(UTC))
+    assert headers["x-amz-security-token"] == "the token"
+    assert "x-amz-security-token" in headers["authorization"]
+    assert "the" not in repr(credentials)
+
+
+@pytest.mark.parametrize(
+    ("environment", "url"),
+    [
+        ({}, "https://s3.us-east-1.amazonaws.com/b"),
+        ({"AWS_DEFAULT_REGION": "eu-west-1"}, "https://s3.eu-west-1.amazonaws.com/b"),
+        ({"AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "true"}, "https://b.s3.us-east-1.amazonaws.com"),
+        ({"AWS_ENDPOINT_URL": "http://store:9000/"}, "http://store:9000/b"),
+    ],
+)
+def test_the_bucket_is_asked_where_the_store_library_asks_it(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], url: str
+) -> None:
+    use({"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", **environment}, monkeypatch)
+    requests = S3Requests.from_environment("b")
+    assert requests is not None
+    assert requests.bucket_url == url
+
+
+def test_without_credentials_in_the_environment_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    use({"AWS_REGION": "eu-west-1"}, monkeypatch)
+    assert S3Requests.from_environment("b") is None
+
+
+@pytest.mark.parametrize(
+    "chunks", [[b"abcdefghij"], [b"a", b"bcde", b"", b"fghi", b"j"], [b"abcdefgh", b"ij"]]
+)
+def test_parts_are_hashed_where_they_are_cut(chunks: list[bytes]) -> None:
+    hashes = PartHashes(4)
+    assert b"".join(hashes.passing(chunks)) == b"abcdefghij"
+    digests = b"".join(hashlib.sha256(part).digest() for part in (b"abcd", b"efgh", b"ij"))
+    assert hashes.combined() == f"{base64.b64encode(hashlib.sha256(digests).digest()).decode()}-3"
