@@ -8,9 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench import archives, machine, start, tools
+from bench import archives, machine, tools
 from bench.control import measure as control
 from bench.gateway import measure as gateway
+from bench.start import measure as start
 from codehub.storage.children import remove_tree
 from tests.services import short_temp_dir
 

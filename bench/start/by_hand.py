@@ -1,0 +1,115 @@
+"""The peers: the image's own command, and a `docker run` of an identical container, started and polled."""
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from codehub.coordinator.main import docker_options
+from codehub.domain.images import BUILT_IN, expand_command
+from codehub.embedded.process import end
+from codehub.runtimes import docker_host, docker_spec
+from codehub.runtimes.base import WorkloadSpec
+from codehub.settings import Settings
+from tests.docker.engine import ROOT, OwnEngine
+from tests.docker.test_system import DockerSystem
+from tests.services import wait_for
+
+IMAGE = BUILT_IN[0]
+POLL_SECONDS = 0.02
+LIMIT_SECONDS = 120.0
+STOP = [(signal.SIGTERM, 10.0), (signal.SIGKILL, 5.0)]
+TWIN, TWIN_NETWORK, TWIN_ADDRESS = "by-hand", "by-hand", "10.221.0.2"
+
+
+def process(home: Path) -> float:
+    """Seconds until the command, started in a home that it knows, answers on its socket."""
+    socket = home.with_suffix(".sock")
+    socket.unlink(missing_ok=True)
+    assert IMAGE.process is not None
+    command = expand_command(IMAGE.process, socket=str(socket), home=str(home), workspace_id="bare")
+    environment = {"PATH": os.environ["PATH"], "HOME": str(home), "LANG": "C.UTF-8", "SHELL": "/bin/bash"}
+    began = time.perf_counter()
+    child = subprocess.Popen(
+        command, env=environment, cwd=home, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        with httpx.Client(transport=httpx.HTTPTransport(uds=str(socket)), base_url="http://ide") as client:
+            return _until_ready(client, began)
+    finally:
+        end(child, STOP)
+
+
+def _until_ready(client: httpx.Client, began: float) -> float:
+    wait_for(lambda: _is_ready(client), "the IDE to answer", LIMIT_SECONDS, POLL_SECONDS)
+    return time.perf_counter() - began
+
+
+def _is_ready(client: httpx.Client) -> bool:
+    try:
+        return client.get(IMAGE.ready_path, timeout=1).is_success
+    except httpx.TransportError:
+        return False
+
+
+def make_image(engine: OwnEngine) -> None:
+    """The built-in image, made without a registry."""
+    environment = os.environ | {"DOCKER_HOST": engine.url, "CODEHUB_TOOLS_DIR": str(Settings().tools_dir)}
+    subprocess.run(
+        [ROOT / "scripts" / "make-image.sh"], env=environment, check=True, stdout=subprocess.DEVNULL
+    )
+
+
+class DockerTwin:
+    """`docker run` with everything that CodeHub gives a workspace's container, on a network that is there."""
+
+    def __init__(self, engine: OwnEngine, system: DockerSystem, workspace_id: str, directory: Path) -> None:
+        self._engine = engine
+        engine.docker("network", "create", "--subnet", "10.221.0.0/29", TWIN_NETWORK)
+        home = directory / "docker-home"
+        home.mkdir()
+        self._arguments = _arguments_like(system, workspace_id, home)
+
+    def measure(self) -> float:
+        began = time.perf_counter()
+        self._engine.docker("run", *self._arguments)
+        try:
+            with httpx.Client(base_url=f"http://{TWIN_ADDRESS}:{IMAGE.port}") as client:
+                return _until_ready(client, began)
+        finally:
+            self._engine.docker("rm", "--force", TWIN)
+
+
+def _arguments_like(system: DockerSystem, workspace_id: str, home: Path) -> list[str]:
+    """What the system's own configuration of a container says, in the words of the command line."""
+    options = docker_options(Settings(data_dir=system.data_dir))
+    spec = WorkloadSpec(workspace_id, IMAGE, home, "by-hand", 2_100_000)
+    setting = docker_spec.Setting(docker_host.user_of(spec), options.root)
+    docker_host.prepare(spec, setting)
+    config = docker_spec.container_config(spec, setting, "", TWIN_NETWORK, TWIN_ADDRESS)
+    return [*_flags(config), str(config["Image"])]
+
+
+def _flags(config: dict[str, Any]) -> list[str]:
+    host = config["HostConfig"]
+    flags = ["--detach", "--name", TWIN, "--network", TWIN_NETWORK, "--ip", TWIN_ADDRESS]
+    flags += ["--user", config["User"], "--workdir", config["WorkingDir"], "--hostname", config["Hostname"]]
+    flags += [part for variable in config["Env"] for part in ("--env", variable)]
+    flags += ["--cpus", str(host["NanoCpus"] / 1e9), "--memory", str(host["Memory"])]
+    flags += ["--memory-swap", str(host["MemorySwap"]), "--pids-limit", str(host["PidsLimit"])]
+    flags += ["--oom-score-adj", str(host["OomScoreAdj"]), "--cap-drop", "ALL", "--init", "--ipc", "private"]
+    flags += [part for option in host["SecurityOpt"] for part in ("--security-opt", option)]
+    flags += [
+        part
+        for name, value in host["LogConfig"]["Config"].items()
+        for part in ("--log-opt", f"{name}={value}")
+    ]
+    for mount in host["Mounts"]:
+        words = f"type=bind,source={mount['Source']},target={mount['Target']}"
+        flags += ["--mount", words + (",readonly" if mount.get("ReadOnly") else "")]
+    return flags
