@@ -80,6 +80,7 @@ class FaultyProxy:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     owner: FaultyProxy
 
     def _pass(self) -> None:

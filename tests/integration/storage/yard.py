@@ -1,0 +1,115 @@
+"""One installation on a real store and a real database, laid out by hand for GC."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from sqlalchemy import update
+
+from codehub.coordinator.gc import GcRunner
+from codehub.coordinator.main import make_providers
+from codehub.domain.gc import GcRules
+from codehub.domain.observation import ArchiveFact, Generation, JobFact, JobState
+from codehub.domain.states import DesiredState
+from codehub.storage.archives import ArchiveStore, archive_key, meta_text
+from codehub.storage.jobspec import JobSpec
+from codehub.storage.stores import open_objects
+from codehub.store.leader import campaign
+from codehub.store.tables import workspaces
+from tests.faults import FaultyProxy
+from tests.integration.coordinator.conftest import INSTALLATION, Bench
+from tests.services import processes_of
+
+HOUR = timedelta(hours=1)
+RULES = GcRules(orphan_grace=2 * HOUR, retention=24 * HOUR)
+NOW = datetime.now(UTC)
+GENERATION = Generation("op1", None)
+SHA = "ab" * 32
+CONTENT = b"x" * 100
+WHOLE = len(CONTENT) + len(f"sha256:{SHA}\nbytes=100 unpacked=10 entries=1\n")
+
+
+class Yard:
+    """One installation whose archives and rows a test lays out by hand."""
+
+    def __init__(self, bench: Bench, url: str, proxy: FaultyProxy | None) -> None:
+        bench.settings = bench.with_settings(archive_url=url)
+        bench.providers = make_providers(bench.settings, INSTALLATION)
+        self.bench, self.url, self.proxy = bench, url, proxy
+        self._objects = open_objects(url)
+
+    async def workspace(self, **columns: object) -> str:
+        workspace_id = await self.bench.create(DesiredState.STANDBY)
+        await self.change(workspace_id, **{"phase": "STANDBY", **columns})
+        return workspace_id
+
+    async def change(self, workspace_id: str, **columns: object) -> None:
+        async with self.bench.engine.begin() as conn:
+            await conn.execute(update(workspaces).where(workspaces.c.id == workspace_id).values(**columns))
+
+    async def archived(self, name: str, **columns: object) -> str:
+        """A workspace with this archive, which is really there."""
+        workspace_id = await self.workspace(archive_op_id=name)
+        await self.change(workspace_id, archive_key=self.put(workspace_id, name), **columns)
+        return workspace_id
+
+    def put(self, workspace_id: str, archive_op_id: str, *, meta: bool = True) -> str:
+        key = archive_key(workspace_id, archive_op_id)
+        self._objects.write(key, CONTENT)
+        if meta:
+            fact = ArchiveFact(workspace_id, archive_op_id, key, SHA, len(CONTENT), 10, 1)
+            self._objects.write(key.replace("home.tar.zst", ".meta"), meta_text(fact))
+        return key
+
+    def names(self) -> set[str]:
+        """Everything in the store, unfinished uploads included, but for the marker."""
+        return {stored.path for stored in self._objects.list()} - {".codehub-installation"}
+
+    async def tick(self, hours: float, store: ArchiveStore | None = None) -> int:
+        """One cycle of a leader that has just taken over: it remembers only what is in the database."""
+        term = await campaign(self.bench.settings.database_url, "test")
+        assert term is not None
+        await term.resign()
+        providers = self.bench.providers if store is None else replace(self.bench.providers, archives=store)
+        records = self.bench.records(term.epoch, RULES.retention)
+        return await GcRunner(records, providers, RULES, term.epoch).tick(NOW + hours * HOUR)
+
+    async def fill_home(self, workspace_id: str) -> Path:
+        volumes, key = self.bench.providers.volumes, (await self.bench.get(workspace_id)).home_store_key
+        await volumes.provision(key, GENERATION, 1, None)
+        for number in range(48):
+            (volumes.path(key) / f"{number}").write_bytes(os.urandom(1 << 20))
+        return volumes.path(key)
+
+    async def stop_when(self, job_id: str, spec: JobSpec, reached: Callable[[], bool]) -> None:
+        """A real job in the middle of its work, where it stops until it is killed."""
+        await self.bench.providers.jobs.start(job_id, spec)
+        async with asyncio.timeout(60):
+            while not await asyncio.to_thread(reached):
+                assert (await self.status(job_id)).state is JobState.RUNNING
+        for pid in processes_of(self.bench.settings.data_dir / "jobs" / job_id):
+            os.kill(pid, signal.SIGSTOP)
+
+    def has_begun(self) -> bool:
+        return any(stored.size for stored in self._objects.list() if "#" in stored.path)
+
+    async def run(self, job_id: str, spec: JobSpec) -> None:
+        await self.bench.providers.jobs.start(job_id, spec)
+        await self.jobs_end()
+        assert (await self.status(job_id)).state is JobState.SUCCEEDED
+
+    async def status(self, job_id: str) -> JobFact:
+        fact = await self.bench.providers.jobs.status(job_id)
+        assert fact is not None
+        return fact
+
+    async def jobs_end(self) -> None:
+        jobs = self.bench.providers.jobs
+        async with asyncio.timeout(30):
+            for job_id in await jobs.list():
+                while (fact := await jobs.status(job_id)) is not None and fact.state is JobState.RUNNING:
+                    await asyncio.sleep(0.02)
