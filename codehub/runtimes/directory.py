@@ -21,7 +21,7 @@ import shutil
 import stat
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from codehub.runtimes.procfs import ProcessId, boot_id
@@ -44,6 +44,8 @@ class DirectoryGone(Exception):  # noqa: N818 - a fact, not a fault
 class Ended:
     code: int
     stopped: bool
+    exhausted_memory: int | None = None
+    """The cap that it ran into, in bytes."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ class State:
     keeper: ProcessId
     child: ProcessId | None = None
     ended: Ended | None = None
+    groups: list[str] = field(default_factory=list)
 
     def is_alive(self) -> bool:
         processes = (self.keeper, self.child)
@@ -137,6 +140,7 @@ class Directory:
                 keeper=ProcessId(**raw["keeper"]),
                 child=ProcessId(**raw["child"]) if raw["child"] else None,
                 ended=Ended(**raw["ended"]) if raw["ended"] else None,
+                groups=[_text(group) for group in raw.get("groups", [])],
             )
         except FileNotFoundError:
             return None

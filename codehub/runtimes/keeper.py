@@ -12,46 +12,28 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
 import os
 import resource
 import selectors
 import signal
 import socket
-import subprocess
 import sys
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
-from codehub.runtimes.directory import LOG_BYTES, Directory, DirectoryGone, Ended, State, StateGarbled
+from codehub.runtimes import cgroups
+from codehub.runtimes.directory import Directory, DirectoryGone, Ended, State, StateGarbled
 from codehub.runtimes.leftovers import Isolation, LeftoversAlive, end_leftovers
+from codehub.runtimes.network import Network
+from codehub.runtimes.output import Output
 from codehub.runtimes.procfs import ProcessId, boot_id, descendants
+from codehub.runtimes.request import Request
+from codehub.runtimes.spawn import CANNOT_RUN, spawn
 
 STARTED, ALREADY_RUNNING, GONE = "started", "already running", "gone"
-_CANNOT_RUN = 126
 _PR_SET_CHILD_SUBREAPER = 36
 _OOM_SCORE_ADJUSTMENT = "500"
-
-
-@dataclass(frozen=True)
-class Request:
-    workspace_id: str
-    op_id: str
-    image: str
-    ready_path: str
-    isolation: str
-    uid: int | None
-    home: str
-    argv: list[str]
-    env: dict[str, str]
-    cwd: str
-    umask: int
-    pids: int | None
-    grace_seconds: float
-    spare_depth: int
-    """How many levels of the tree are the sandbox itself: they get no SIGTERM, they end with the rest."""
-    files: dict[str, str] = field(default_factory=dict)
 
 
 def main() -> None:
@@ -59,7 +41,7 @@ def main() -> None:
     # output would wait for the workspace's, and its sockets would stay open for as long.
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     directory = Directory(Path(sys.argv[1]))
-    request = Request(**json.load(sys.stdin))
+    request = Request.from_json(sys.stdin.read())
     try:
         with directory.locked() as lock:
             print(ALREADY_RUNNING if lock is None else _launch(directory, request))
@@ -90,7 +72,7 @@ def _end_predecessor(directory: Directory, request: Request) -> None:
         state = directory.read_state()
     except StateGarbled:
         state = None
-    end_leftovers(request.workspace_id, state, request.isolation, request.uid)
+    end_leftovers(request.workspace_id, state, request.isolation, request.uid, request.groups)
 
 
 def _give_home(request: Request) -> None:
@@ -109,8 +91,10 @@ class Keeper:
         self._stopping = False
         self._kill_at: float | None = None
         self._code: int | None = None
+        self._groups: list[str] = []
+        self._network: Network | None = None
         self._selector = selectors.DefaultSelector()
-        self._log = _Log(directory)
+        self._log = Output(directory)
 
     def run(self, report_to: int) -> None:
         os.setsid()
@@ -118,24 +102,44 @@ class Keeper:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self._log.adopt_standard_streams()
         self._listen_to_signals()
+        state = self._first_state()
+        self._directory.write_state(state)
+        try:
+            self._make_groups()
+            child = self._spawn()
+        except OSError as error:
+            self._code = CANNOT_RUN
+            self._stay(state, child=0)
+            self._report(report_to, str(error))
+            return
+        state = replace(state, child=ProcessId.of(child))
+        self._directory.write_state(state)
+        self._report(report_to, STARTED)
+        self._stay(state, child)
+
+    def _stay(self, state: State, child: int) -> None:
+        self._wait_until_all_have_ended(child)
+        self._directory.write_state(replace(state, ended=self._ended()))
+        cgroups.remove(self._groups)
+
+    def _first_state(self) -> State:
         me = ProcessId.of(os.getpid())
         assert me is not None
         request = self._request
-        state = State(
-            request.op_id, request.image, request.ready_path, request.isolation, request.uid, boot_id(), me
+        return State(
+            op_id=request.op_id,
+            image=request.image,
+            ready_path=request.ready_path,
+            isolation=request.isolation,
+            uid=request.uid,
+            boot_id=boot_id(),
+            keeper=me,
+            groups=list(request.groups),
         )
-        self._directory.write_state(state)
-        try:
-            child = self._spawn()
-        except OSError as error:
-            self._directory.write_state(replace(state, ended=Ended(_CANNOT_RUN, stopped=False)))
-            self._report(report_to, f"{request.argv[0]}: {error.strerror}")
-            return
-        state = replace(state, child=ProcessId.of(child.pid))
-        self._directory.write_state(state)
-        self._report(report_to, STARTED)
-        self._stay_until_all_have_ended(child)
-        self._directory.write_state(replace(state, ended=Ended(self._code or 0, self._stopping)))
+
+    def _ended(self) -> Ended:
+        exhausted = not self._stopping and cgroups.out_of_memory_kills(self._groups) > 0
+        return Ended(self._code or 0, self._stopping, self._request.memory_bytes if exhausted else None)
 
     def _report(self, to: int, words: str) -> None:
         """Whoever asked may be dead by now; that is no reason for the workspace to die as well."""
@@ -143,31 +147,61 @@ class Keeper:
             os.write(to, words.encode())
         os.close(to)
 
-    def _spawn(self) -> subprocess.Popen[bytes]:
+    def _make_groups(self) -> None:
+        """What was possible when CodeHub looked may not be any more; the workspace starts all the same."""
         request = self._request
-        child = subprocess.Popen(
-            request.argv,
-            env=request.env,
-            cwd=request.cwd,
-            umask=request.umask,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            preexec_fn=self._confine,  # the keeper has one thread, so this is safe
-        )
-        assert child.stdout is not None
-        os.set_blocking(child.stdout.fileno(), False)
-        self._selector.register(child.stdout, selectors.EVENT_READ)
+        try:
+            if request.keepers_group is not None:
+                cgroups.make({request.keepers_group: {}})
+                cgroups.join([request.keepers_group])
+            cgroups.make(request.groups)
+        except OSError as error:
+            self._say(f"its processor time, memory and processes are not capped: {error}")
+            return
+        self._groups = list(request.groups)
+
+    def _say(self, words: str) -> None:
+        self._log.write(f"[codehub: {words}]\n".encode())
+
+    def _spawn(self) -> int:
+        request = self._request
+        output, theirs = os.pipe()
+        if request.way_out is not None:
+            self._network = Network(request.way_out)
+            with contextlib.suppress(ProcessLookupError):  # the child tells what became of the helper
+                cgroups.join(self._groups, self._network.helper)
+        child = spawn(request.argv, request.env, theirs, self._confine, cwd=request.cwd, umask=request.umask)
+        os.close(theirs)
+        if self._network is not None:
+            self._network.let_go()
+        os.set_blocking(output, False)
+        self._selector.register(output, selectors.EVENT_READ)
         return child
 
     def _confine(self) -> None:
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        if self._request.pids is not None:
-            resource.setrlimit(resource.RLIMIT_NPROC, (self._request.pids, self._request.pids))
+        """The last that is done before the workspace's first instruction, in its own process."""
+        cgroups.join(self._groups)
+        self._limit()
         # When memory runs out, an IDE goes before CodeHub's own database does.
         with contextlib.suppress(PermissionError):
             Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE_ADJUSTMENT)
+        if self._network is not None:
+            self._network.enter()
+
+    def _limit(self) -> None:
+        """Where no group caps them: RLIMIT_DATA holds for each process, RLIMIT_NPROC for each user.
+
+        RLIMIT_AS would be no help: Node reserves far more addresses than it ever uses.
+        """
+        request = self._request
+        limits = {resource.RLIMIT_CORE: 0}
+        capped = {name for group in self._groups for name in request.groups[group]}
+        if not any(name.startswith("memory.") for name in capped):
+            limits[resource.RLIMIT_DATA] = request.memory_bytes
+        if request.uid is not None and "pids.max" not in capped:
+            limits[resource.RLIMIT_NPROC] = request.pids
+        for limit, value in limits.items():
+            resource.setrlimit(limit, (value, value))
 
     def _listen_to_signals(self) -> None:
         receiver, sender = socket.socketpair()
@@ -184,7 +218,7 @@ class Keeper:
     def _ask_to_stop(self, *_: object) -> None:
         self._stopping = True
 
-    def _stay_until_all_have_ended(self, child: subprocess.Popen[bytes]) -> None:
+    def _wait_until_all_have_ended(self, child: int) -> None:
         while not self._reap(child):
             if self._code is not None:
                 self._kill()
@@ -203,7 +237,7 @@ class Keeper:
             return 0.02
         return None if self._kill_at is None else max(0.02, self._kill_at - time.monotonic())
 
-    def _reap(self, child: subprocess.Popen[bytes]) -> bool:
+    def _reap(self, child: int) -> bool:
         """Collect whoever has ended; True when nobody is left. The tree's orphans are our children too."""
         while True:
             try:
@@ -212,22 +246,45 @@ class Keeper:
                 return True
             if pid == 0:
                 return False
-            if pid == child.pid:
+            if pid == child:
                 code = os.waitstatus_to_exitcode(status)
-                self._code = child.returncode = code if code >= 0 else 128 - code
+                self._code = code if code >= 0 else 128 - code
+            elif self._network is not None and pid == self._network.helper:
+                self._lose_helper(self._network)
+
+    def _lose_helper(self, network: Network) -> None:
+        self._network = None
+        if self._code is None:
+            words = network.helper_words()
+            self._say(f"the way to the network has ended, until the workspace is started again: {words}")
+
+    def _tree(self) -> dict[ProcessId, int]:
+        helper = self._network.helper if self._network is not None else None
+        return {
+            process: depth for process, depth in descendants(os.getpid()).items() if process.pid != helper
+        }
 
     def _terminate(self) -> None:
         """Ask every process of the workspace; when there is none yet to ask, do not wait for one."""
         asked = [
             process
-            for process, depth in descendants(os.getpid()).items()
+            for process, depth in self._tree().items()
             if depth > self._request.spare_depth and process.send(signal.SIGTERM)
         ]
         self._kill_at = time.monotonic() + (self._request.grace_seconds if asked else 0)
 
     def _kill(self) -> None:
-        for process in descendants(os.getpid()):
+        cgroups.forbid_forks(self._groups)
+        tree = self._tree()
+        for process in tree:
             process.send(signal.SIGKILL)
+        if not tree:
+            self._end_helper()
+
+    def _end_helper(self) -> None:
+        """The tree is gone, and its network with it; whom we miss is still our child, and is waited for."""
+        if self._network is not None:
+            os.kill(self._network.helper, signal.SIGKILL)
 
     def _consume(self, key: selectors.SelectorKey) -> bool:
         """Take one piece (an endless writer must not keep us from a signal); False when there is none."""
@@ -240,45 +297,6 @@ class Keeper:
         elif key.fileobj is not self._wakeups[0]:
             self._log.write(data)
         return bool(data)
-
-
-class _Log:
-    """The tree's output, in two files of at most `LOG_BYTES` each."""
-
-    def __init__(self, directory: Directory) -> None:
-        self._directory = directory
-        self._lost = 0
-        self._open()
-
-    def _open(self) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        self._descriptor = os.open(self._directory.log_file, flags, 0o600)
-        self._size = os.fstat(self._descriptor).st_size
-
-    def adopt_standard_streams(self) -> None:
-        """Let go of the starter's streams; what the keeper itself has to complain about joins the log."""
-        null = os.open(os.devnull, os.O_RDWR)
-        for stream, target in ((0, null), (1, self._descriptor), (2, self._descriptor)):
-            os.dup2(target, stream)
-        os.close(null)
-
-    def write(self, data: bytes) -> None:
-        """A full disk costs output, never the workspace: its writers must not block on us."""
-        try:
-            if self._size + len(data) > LOG_BYTES:
-                self._rotate()
-            if self._lost:
-                data = b"[%d bytes of output were lost: the disk was full]\n" % self._lost + data
-            self._size += os.write(self._descriptor, data)
-            self._lost = 0
-        except OSError:
-            self._lost += len(data)
-
-    def _rotate(self) -> None:
-        full = self._descriptor
-        self._directory.log_file.replace(self._directory.older_log_file)
-        self._open()
-        os.close(full)
 
 
 if __name__ == "__main__":

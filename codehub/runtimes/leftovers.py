@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Iterable
 from enum import StrEnum
 
+from codehub.runtimes import cgroups
 from codehub.runtimes.directory import State
 from codehub.runtimes.procfs import (
     ProcessId,
@@ -31,16 +33,24 @@ class LeftoversAlive(Exception):  # noqa: N818 - a fact, not a fault
     """Processes of the workspace cannot be ended."""
 
 
-def end_leftovers(workspace_id: str, state: State | None, isolation: str, uid: int | None) -> None:
-    """Kill what is left of a tree whose keeper is dead, and see it dead."""
+def end_leftovers(
+    workspace_id: str, state: State | None, isolation: str, uid: int | None, groups: Iterable[str]
+) -> None:
+    """Kill what is left of a tree whose keeper is dead, see it dead, and remove its groups.
+
+    What the state does not tell, because it cannot be read, is taken from the rest.
+    """
+    groups = state.groups if state is not None else list(groups)
     deadline = time.monotonic() + _KILL_SECONDS
-    while leftovers := _leftovers(workspace_id, state, isolation, uid):
+    cgroups.forbid_forks(groups)
+    while leftovers := _leftovers(workspace_id, state, isolation, uid) | cgroups.members(groups):
         if time.monotonic() > deadline:
             pids = ", ".join(str(process.pid) for process in leftovers)
             raise LeftoversAlive(f"processes {pids} of the workspace do not end, even when killed")
         for process in leftovers:
             process.send(signal.SIGKILL)
         time.sleep(0.01)
+    cgroups.remove(groups)
 
 
 def _leftovers(workspace_id: str, state: State | None, isolation: str, uid: int | None) -> set[ProcessId]:

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import json
+import logging
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from codehub.domain.observation import ContainerFact
 from codehub.domain.states import ErrorReason
-from codehub.runtimes import keeper
+from codehub.runtimes import keeper, launch
 from codehub.runtimes.base import ABSENT, RuntimeFailure, Unobservable, WorkloadSpec
+from codehub.runtimes.caps import find_cgroups
 from codehub.runtimes.directory import LONGEST_SOCKET_PATH, Directory, State, StateGarbled, finish_removals
+from codehub.runtimes.egress import NOTHING_MORE, Egress
+from codehub.runtimes.launch import Place
 from codehub.runtimes.leftovers import Isolation, LeftoversAlive, end_leftovers
 from codehub.runtimes.procfs import ProcessId, boot_id, processes_with_argument
 from codehub.runtimes.readiness import why_not_ready
-from codehub.runtimes.sandbox import Command, Walls, find_walls, sandboxed, unsandboxed
+from codehub.runtimes.request import Request
+from codehub.runtimes.sandbox import Walls
+from codehub.runtimes.walls import find_walls
+
+log = logging.getLogger(__name__)
 
 STOP_GRACE_SECONDS = 10.0
 _KEEPER_GRACE_SECONDS = 5.0
@@ -47,10 +52,16 @@ class ProcessRuntime:
     name = "process"
 
     def __init__(
-        self, root: Path, tools: Path, *, insecure: bool = False, stop_grace: float = STOP_GRACE_SECONDS
+        self,
+        root: Path,
+        tools: Path,
+        *,
+        egress: Egress = NOTHING_MORE,
+        insecure: bool = False,
+        stop_grace: float = STOP_GRACE_SECONDS,
     ) -> None:
         self._root = root.absolute()
-        self._tools = tools.absolute()
+        self._place = Place(tools.absolute(), self._root.parent, egress, stop_grace)
         self._insecure = insecure
         self._stop_grace = stop_grace
         self._walls: Walls | None = None
@@ -62,6 +73,7 @@ class ProcessRuntime:
         """What separates workspaces here; a failure when nothing does and nobody has accepted that."""
         if self._walls is None:
             self._walls = await find_walls()
+            _tell(self._walls)
         if os.geteuid() == 0 and self._walls.setpriv is None:
             message = "setpriv is missing, without which a workspace would run as root: install util-linux"
             raise RuntimeFailure(ErrorReason.ActionFailed, message)
@@ -78,7 +90,7 @@ class ProcessRuntime:
         walls = await self.walls()
         directory = self._directory(spec.workspace_id)
         self._check(spec, directory)
-        request = self._request(spec, walls, directory)
+        request = launch.request_for(spec, walls, directory, self._place)
         answer = keeper.GONE
         for _ in range(3):
             if answer == keeper.GONE:
@@ -86,11 +98,11 @@ class ProcessRuntime:
         if answer not in (keeper.STARTED, keeper.ALREADY_RUNNING):
             raise RuntimeFailure(ErrorReason.ActionFailed, f"the container did not start: {answer}")
 
-    async def _launch(self, request: keeper.Request, directory: Directory) -> str:
+    async def _launch(self, request: Request, directory: Directory) -> str:
         """The keeper's answer; `GONE` when a delete took the directory away under its hands."""
         try:
             directory.path.mkdir(mode=0o700, exist_ok=True)
-            return await _run_keeper(request, directory)
+            return await launch.run_keeper(request, directory)
         except OSError as error:
             return str(error)
 
@@ -110,34 +122,6 @@ class ProcessRuntime:
             message = f"the home {spec.home} is missing; a start does not make one"
             raise RuntimeFailure(ErrorReason.ContainerWithoutVolume, message)
 
-    def _request(self, spec: WorkloadSpec, walls: Walls, directory: Directory) -> keeper.Request:
-        uid = spec.uid if os.geteuid() == 0 else None
-        spec = WorkloadSpec(spec.workspace_id, spec.image, spec.home.absolute(), spec.op_id, uid)
-        is_sandboxed = walls.isolation is Isolation.SANDBOX
-        command: Command = (
-            sandboxed(walls, spec, directory, self._tools, self._root.parent)
-            if is_sandboxed
-            else unsandboxed(walls, spec, directory, self._tools)
-        )
-        return keeper.Request(
-            workspace_id=spec.workspace_id,
-            op_id=spec.op_id,
-            image=spec.image.name,
-            ready_path=spec.image.ready_path,
-            isolation=walls.isolation.value,
-            uid=uid,
-            home=str(spec.home),
-            argv=command.argv,
-            env=command.env,
-            cwd=command.cwd,
-            umask=command.umask,
-            # The limit counts all processes of a user, so it fits only a user that has one workspace.
-            pids=spec.image.pids if uid is not None else None,
-            grace_seconds=self._stop_grace,
-            spare_depth=command.spare_depth,
-            files=command.files,
-        )
-
     async def stop(self, workspace_id: str) -> None:
         directory = self._directory(workspace_id)
         try:
@@ -152,9 +136,13 @@ class ProcessRuntime:
                 process.send(signal.SIGKILL)
                 await _ends(process, _KEEPER_GRACE_SECONDS)
         try:
-            await asyncio.to_thread(end_leftovers, workspace_id, look.state, Isolation.NONE.value, None)
-        except LeftoversAlive as error:
+            await asyncio.to_thread(self._end_leftovers, directory, look.state)
+        except (LeftoversAlive, OSError) as error:
             raise RuntimeFailure(ErrorReason.ActionFailed, str(error)) from error
+
+    def _end_leftovers(self, directory: Directory, state: State | None) -> None:
+        groups = launch.group_directories(find_cgroups(), directory) if state is None else []
+        end_leftovers(directory.path.name, state, Isolation.NONE.value, None, groups)
 
     async def delete(self, workspace_id: str) -> None:
         await self.stop(workspace_id)
@@ -244,8 +232,23 @@ def _epitaph(directory: Directory, state: State) -> str:
         return "it was killed from outside"
     if state.ended.stopped:
         return "it was stopped"
+    if state.ended.exhausted_memory is not None:
+        return f"it ran out of memory ({_size(state.ended.exhausted_memory)}), exit code {state.ended.code}"
     output = directory.last_output(_LINES_IN_MESSAGE)
     return f"it exited with code {state.ended.code}" + (f": {output}" if output else ", without a word")
+
+
+def _size(count: int) -> str:
+    return f"{count / (1 << 30):.3g} GiB" if count >= 1 << 30 else f"{count / (1 << 20):.3g} MiB"
+
+
+def _tell(walls: Walls) -> None:
+    """Once, where the logs are: what a workspace is kept in, and what it is not."""
+    log.info("workspaces are kept apart by: %s", walls.isolation)
+    if walls.slirp is None:
+        log.warning("workspaces are in this machine's own network: %s", walls.why_no_network)
+    if walls.cgroups.why_not_all:
+        log.warning("not all caps of workspaces can be kept: %s", walls.cgroups.why_not_all)
 
 
 def _keepers(directory: Directory, look: _Look) -> list[ProcessId]:
@@ -263,22 +266,3 @@ async def _ends(process: ProcessId, within: float) -> bool:
             return False
         await asyncio.sleep(_POLL_SECONDS)
     return True
-
-
-async def _run_keeper(request: keeper.Request, directory: Directory) -> str:
-    """Run the keeper's first half, which ends once the second one stands on its own feet."""
-    package_parent = Path(__file__).parents[2]
-    # Not the loop's own subprocesses: uvloop's wait for descriptors that the keeper hands on.
-    done = await asyncio.to_thread(
-        subprocess.run,
-        (sys.executable, "-S", "-P", "-m", keeper.__name__, str(directory.path)),
-        env={"PYTHONPATH": str(package_parent), "PATH": os.defpath, "LANG": "C.UTF-8"},
-        cwd="/",
-        start_new_session=True,
-        input=json.dumps(asdict(request)).encode(),
-        capture_output=True,
-        check=False,
-    )
-    answer = done.stdout.decode(errors="replace").strip()
-    complaints = done.stderr.decode(errors="replace").strip()
-    return answer or complaints or f"exit code {done.returncode}"

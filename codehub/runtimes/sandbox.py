@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from codehub.domain.images import Image, expand_command
 from codehub.runtimes.base import WorkloadSpec
+from codehub.runtimes.caps import NO_CGROUPS, Cgroups
 from codehub.runtimes.directory import Directory
 from codehub.runtimes.leftovers import WORKSPACE_VARIABLE, Isolation
+from codehub.runtimes.network import RESOLVER
 
 HOME = "/home/coder"
 TOOLS = "/opt/codehub"
@@ -25,7 +25,7 @@ _IN_HOME = ("/bin/sh", "-c", 'cd "$HOME" && unset OLDPWD && exec "$@"', "codehub
 """Only the workspace's own user may enter its home: bwrap, without root's capabilities, could not."""
 
 _PROBE_UID = 65534
-_PROBE_SECONDS = 20.0
+_RESOLV_CONF = Path("/etc/resolv.conf")
 
 
 @dataclass(frozen=True)
@@ -47,43 +47,18 @@ class Walls:
     isolation: Isolation
     bwrap: str | None
     setpriv: str | None
-    why_not_better: str
+    why_not_better: str = ""
+    cgroups: Cgroups = NO_CGROUPS
+    slirp: str | None = None
+    """What makes a network of its own; without it a workspace is in the host's."""
+    why_no_network: str = ""
 
 
-async def find_walls() -> Walls:
-    """Try the strongest isolation for real; a bwrap that is installed but may not do its work is no wall."""
-    is_root = os.geteuid() == 0
-    bwrap, setpriv = shutil.which("bwrap"), shutil.which("setpriv")
-    if bwrap is None:
-        trouble = "bubblewrap is missing (install it, on Debian: apt-get install bubblewrap)"
-    else:
-        failure = await _try(bwrap, setpriv, is_root) if setpriv or not is_root else "setpriv is missing"
-        if failure is None:
-            return Walls(Isolation.SANDBOX, bwrap, setpriv, "")
-        trouble = f"bubblewrap does not work here ({failure})"
-    return Walls(Isolation.USER if is_root else Isolation.NONE, None, setpriv, trouble)
-
-
-async def _try(bwrap: str, setpriv: str | None, is_root: bool) -> str | None:
-    argv = [bwrap, *_namespaces("codehub-probe"), *_system()]
-    argv += [*_capabilities(), "--", *_drop(setpriv, _PROBE_UID if is_root else None), "/bin/true"]
-    process = await asyncio.create_subprocess_exec(
-        *argv,
-        env={"PATH": SYSTEM_PATH},
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    try:
-        async with asyncio.timeout(_PROBE_SECONDS):
-            output, _ = await process.communicate()
-    except TimeoutError:
-        process.kill()
-        await process.wait()
-        return f"no answer within {_PROBE_SECONDS:g} s"
-    if process.returncode == 0:
-        return None
-    return output.decode(errors="replace").strip() or f"exit code {process.returncode}"
+def probe(bwrap: str, setpriv: str | None, *, own_network: bool) -> list[str]:
+    """The least that a sandbox is, for a try."""
+    uid = _PROBE_UID if os.geteuid() == 0 else None
+    argv = [bwrap, *_namespaces("codehub-probe", own_network), *_system()]
+    return [*argv, *_capabilities(), "--", *_drop(setpriv, uid), "/bin/true"]
 
 
 def sandboxed(walls: Walls, spec: WorkloadSpec, directory: Directory, tools: Path, data_dir: Path) -> Command:
@@ -98,8 +73,9 @@ def sandboxed(walls: Walls, spec: WorkloadSpec, directory: Directory, tools: Pat
     )
     argv = [
         walls.bwrap,
-        *_namespaces(f"codehub-ws-{spec.workspace_id}"),
+        *_namespaces(f"codehub-ws-{spec.workspace_id}", walls.slirp is not None),
         *_system(spec.image),
+        *_name_resolution(directory.path / "resolv.conf" if walls.slirp else None),
         *_hidden(data_dir),
         *("--ro-bind", str(directory.path / "passwd"), "/etc/passwd"),
         *("--ro-bind", str(directory.path / "group"), "/etc/group"),
@@ -113,6 +89,7 @@ def sandboxed(walls: Walls, spec: WorkloadSpec, directory: Directory, tools: Pat
         "passwd": f"root:x:0:0:root:/root:/usr/sbin/nologin\ncoder:x:{uid}:{uid}::{HOME}:/bin/bash\n"
         "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
         "group": f"root:x:0:\ncoder:x:{uid}:\nnogroup:x:65534:\n",
+        "resolv.conf": _resolv_conf(),
     }
     return Command(argv, _environment(HOME, f"{TOOLS}/bin", spec), "/", 0o022, BWRAP_DEPTH, files)
 
@@ -140,12 +117,21 @@ def _environment(home: str, tools_bin: str, spec: WorkloadSpec) -> dict[str, str
     }
 
 
-def _namespaces(hostname: str) -> list[str]:
-    """`--die-with-parent` ties the sandbox to its keeper, which is tied to nobody."""
+def _namespaces(hostname: str, own_network: bool) -> list[str]:
+    """`--die-with-parent` ties the sandbox to its keeper, which is tied to nobody.
+
+    The network is the keeper's work. Without root it comes with a user namespace, in which bwrap finds itself
+    root: another one inside gives the workspace our own user back, and no rights over its network.
+    """
     return [
         *("--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"),
         *("--die-with-parent", "--new-session", "--hostname", hostname[:64]),
+        *(_inner_user() if own_network and os.geteuid() != 0 else ()),
     ]
+
+
+def _inner_user() -> list[str]:
+    return ["--unshare-user", "--uid", str(os.geteuid()), "--gid", str(os.getegid())]
 
 
 def _system(image: Image | None = None) -> list[str]:
@@ -163,15 +149,27 @@ def _system(image: Image | None = None) -> list[str]:
     size = [] if image is None else ["--size", str(image.memory_bytes)]
     for scratch in ("/tmp", "/var/tmp", "/dev/shm"):  # noqa: S108 - the sandbox's own
         arguments += ["--perms", "1777", *size, "--tmpfs", scratch]
-    return [*arguments, *_name_resolution()]
+    return arguments
 
 
-def _name_resolution() -> list[str]:
+def _name_resolution(ours: Path | None) -> list[str]:
     """/etc/resolv.conf is often a link into /run, which the sandbox does not see."""
-    resolver = Path("/etc/resolv.conf").resolve()
-    if resolver.is_relative_to("/etc") or not resolver.is_file():
+    resolver = _RESOLV_CONF.resolve()
+    is_in_etc = resolver.is_relative_to("/etc")
+    if not resolver.is_file() or (is_in_etc and ours is None):
         return []
-    return [*_made(resolver.parent), "--ro-bind", str(resolver), str(resolver)]
+    way = [] if is_in_etc else _made(resolver.parent)
+    return [*way, "--ro-bind", str(ours or resolver), str(resolver)]
+
+
+def _resolv_conf() -> str:
+    """The host's, but for the name servers, which only the resolver of the workspace's network reaches."""
+    try:
+        lines = _RESOLV_CONF.read_text(errors="replace").splitlines()
+    except FileNotFoundError:
+        lines = []
+    kept = [line for line in lines if line.split()[:1] in (["search"], ["domain"], ["options"])]
+    return "\n".join([f"nameserver {RESOLVER}", *kept, ""])
 
 
 def _made(directory: Path) -> list[str]:

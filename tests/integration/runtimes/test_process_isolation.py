@@ -127,7 +127,6 @@ async def test_a_link_in_place_of_the_socket_leads_nowhere(bench: Bench) -> None
 
 async def test_the_number_of_processes_is_capped(bench: Bench) -> None:
     await bench.started("w1")
-    assert (await bench.inside("w1", "ulimit -u")).strip() == "200"
     greedy = "import subprocess\nwhile True: subprocess.Popen(['sleep', '60'])"
     output = await bench.inside("w1", f'python3 -c "{greedy}"; pkill sleep')
     assert "Resource temporarily unavailable" in output

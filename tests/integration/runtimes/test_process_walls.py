@@ -146,14 +146,14 @@ def as_stranger(bench: Bench, *arguments: str) -> str:
         user=STRANGER,
         group=STRANGER,
         extra_groups=[],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        capture_output=True,
         text=True,
         check=False,
         timeout=60,
     )
     left = Directory(base / "data" / "runtime" / "w1").path.exists()
     assert not processes_of_user(STRANGER), f"left behind: {left}"
+    assert result.returncode == 0, result.stderr
     return result.stdout
 
 

@@ -1,0 +1,175 @@
+"""What caps a workspace: where control groups (version 1 or 2) can be made, and what is written into them."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from codehub.runtimes.cgroups import Plan
+
+CONTROLLERS = ("cpu", "memory", "pids")
+_PARENT = "codehub"
+_PERIOD = 100_000
+_SMALLEST_QUOTA = 1_000
+
+
+@dataclass(frozen=True)
+class Caps:
+    cpus: float
+    memory_bytes: int
+    pids: int
+
+
+@dataclass(frozen=True)
+class Cgroups:
+    """Where groups can be made: a directory for each controller that works (the same one in version 2)."""
+
+    version: int
+    parents: Mapping[str, str]
+    why_not_all: str = ""
+
+    @property
+    def keepers_group(self) -> str | None:
+        """Where keepers live, out of the service that CodeHub may be: systemd ends whoever it finds there."""
+        parent = next(iter(self.parents.values()), None)
+        return f"{parent}/keepers" if self.version == 2 and parent is not None else None
+
+
+NO_CGROUPS = Cgroups(2, {})
+
+
+def find_cgroups(
+    mountinfo: str | None = None, own: str | None = None, is_root: bool | None = None
+) -> Cgroups:
+    """Where this process may make groups. Root makes them at the top, out of the reach of whatever ends the
+    service that CodeHub is; who is not root has what was delegated."""
+    mounts = _mounts(_text("/proc/self/mountinfo") if mountinfo is None else mountinfo)
+    paths = _own_paths(_text("/proc/self/cgroup") if own is None else own)
+    is_root = os.geteuid() == 0 if is_root is None else is_root
+    old = {controller: mounts[controller] for controller in CONTROLLERS if controller in mounts}
+    if not old and "" not in mounts:
+        return Cgroups(2, {}, "no control groups are mounted")
+    if not old:
+        mount, inside = mounts[""]
+        return _find_new(mount, _within(mount, inside, paths.get("", "/")), is_root)
+    tops = {
+        controller: mount if is_root else _within(mount, inside, paths.get(controller, "/"))
+        for controller, (mount, inside) in old.items()
+    }
+    return _find_old(tops)
+
+
+def _find_old(tops: Mapping[str, Path]) -> Cgroups:
+    parents: dict[str, str] = {}
+    troubles = [f"{controller} is not mounted" for controller in CONTROLLERS if controller not in tops]
+    for controller, top in tops.items():
+        try:
+            (top / _PARENT).mkdir(exist_ok=True)
+            parents[controller] = str(top / _PARENT)
+        except OSError as error:
+            troubles.append(f"{controller}: {error}")
+    return Cgroups(1, parents, "; ".join(troubles))
+
+
+def _find_new(mount: Path, own: Path, is_root: bool) -> Cgroups:
+    """The nearest place above us whose controllers can be handed on: one with processes in it cannot."""
+    places = [mount] if is_root else [own, *(above for above in own.parents if above.is_relative_to(mount))]
+    found, troubles = Cgroups(2, {}, "no group that may be used"), []
+    for place in places:
+        try:
+            enabled = _enable(place)
+        except OSError as error:
+            troubles.append(str(error))
+            continue
+        missing = [controller for controller in CONTROLLERS if controller not in enabled]
+        if len(enabled) > len(found.parents):
+            parents = {controller: str(place / _PARENT) for controller in enabled}
+            found = Cgroups(2, parents, f"no {', '.join(missing)} in {place}" if missing else "")
+    return found if found.parents else Cgroups(2, {}, "; ".join(troubles) or found.why_not_all)
+
+
+def _enable(place: Path) -> list[str]:
+    """Hand the controllers on to our parent group, and by it to each workspace's; those that can be."""
+    parent = place / _PARENT
+    if not os.access(place / "cgroup.procs", os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(place))
+    offered = [name for name in (place / "cgroup.controllers").read_text().split() if name in CONTROLLERS]
+    _hand_on(place, offered)
+    parent.mkdir(exist_ok=True)
+    _hand_on(parent, offered)
+    return [name for name in offered if name in _handed_on(place) and name in _handed_on(parent)]
+
+
+def _hand_on(place: Path, controllers: Iterable[str]) -> None:
+    for controller in controllers:
+        if controller not in _handed_on(place):
+            with contextlib.suppress(OSError):  # what came of it is read back
+                (place / "cgroup.subtree_control").write_text(f"+{controller}")
+
+
+def _handed_on(place: Path) -> list[str]:
+    return (place / "cgroup.subtree_control").read_text().split()
+
+
+def plan(cgroups: Cgroups, name: str, caps: Caps) -> Plan:
+    groups: Plan = {}
+    for controller, parent in cgroups.parents.items():
+        settings = _new_settings if cgroups.version == 2 else _old_settings
+        groups.setdefault(f"{parent}/{name}", {}).update(settings(controller, caps))
+    return groups
+
+
+def _quota(caps: Caps) -> int:
+    return max(_SMALLEST_QUOTA, round(caps.cpus * _PERIOD))
+
+
+def _new_settings(controller: str, caps: Caps) -> dict[str, str]:
+    return {
+        "cpu": {"cpu.max": f"{_quota(caps)} {_PERIOD}"},
+        "memory": {"memory.max": str(caps.memory_bytes), "memory.swap.max": "0"},
+        "pids": {"pids.max": str(caps.pids)},
+    }[controller]
+
+
+def _old_settings(controller: str, caps: Caps) -> dict[str, str]:
+    memory = str(caps.memory_bytes)
+    return {
+        "cpu": {"cpu.cfs_period_us": str(_PERIOD), "cpu.cfs_quota_us": str(_quota(caps))},
+        "memory": {"memory.limit_in_bytes": memory, "memory.memsw.limit_in_bytes": memory},
+        "pids": {"pids.max": str(caps.pids)},
+    }[controller]
+
+
+def _mounts(mountinfo: str) -> dict[str, tuple[Path, str]]:
+    """By controller (version 2: ""), where its hierarchy is mounted, and which part of it is."""
+    found: dict[str, tuple[Path, str]] = {}
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(" - ")
+        kind, _, options = after.split(maxsplit=2)
+        inside, mount = before.split()[3:5]
+        names = options.split(",") if kind == "cgroup" else [""] if kind == "cgroup2" else []
+        for name in names:
+            found.setdefault(name, (Path(mount), inside))
+    return found
+
+
+def _own_paths(text: str) -> dict[str, str]:
+    paths: dict[str, str] = {}
+    for line in text.splitlines():
+        _, names, path = line.split(":", 2)
+        paths.update(dict.fromkeys(names.split(","), path))
+    return paths
+
+
+def _within(mount: Path, inside: str, path: str) -> Path:
+    """A group's directory, when only a part of the hierarchy may be mounted."""
+    below = path.removeprefix(inside) if inside != "/" else path
+    return mount / below.strip("/")
+
+
+def _text(path: str) -> str:
+    return Path(path).read_text()

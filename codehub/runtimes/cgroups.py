@@ -1,0 +1,92 @@
+"""A workspace's control groups: made before its first process, removed after the last one.
+
+Standard library only (see `keeper`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from codehub.runtimes.procfs import ProcessId
+
+Plan = dict[str, dict[str, str]]
+"""Groups to make, by directory, and what to write into the files of each."""
+
+_REMOVE_SECONDS = 2.0
+_OPTIONAL = ("memory.swap.max", "memory.memsw.limit_in_bytes")
+"""Kernels may have no account of swap; then the cap is on memory alone."""
+
+
+def make(groups: Plan) -> None:
+    for directory, settings in groups.items():
+        Path(directory).mkdir(exist_ok=True)
+        for name, value in settings.items():
+            file = Path(directory, name)
+            if name not in _OPTIONAL or file.exists():
+                file.write_text(value)
+
+
+def join(groups: Iterable[str], pid: int = 0) -> None:
+    """Move a process (0: this one), whose children are born in the same groups."""
+    for directory in groups:
+        Path(directory, "cgroup.procs").write_text(str(pid))
+
+
+def members(groups: Iterable[str]) -> set[ProcessId]:
+    pids = {int(pid) for directory in groups for pid in _lines(Path(directory, "cgroup.procs"))}
+    return {process for pid in pids if (process := ProcessId.of(pid)) is not None}
+
+
+def forbid_forks(groups: Iterable[str]) -> None:
+    """Nobody is born any more, so that whoever is killed now was the last of them."""
+    for directory in groups:
+        with contextlib.suppress(FileNotFoundError):
+            if Path(directory, "pids.max").exists():
+                Path(directory, "pids.max").write_text("0")
+
+
+def remove(groups: Iterable[str]) -> None:
+    """Remove groups that are empty, or about to be: a process leaves a little after its end is seen."""
+    deadline = time.monotonic() + _REMOVE_SECONDS
+    for directory in groups:
+        while not _is_removed(directory):
+            if time.monotonic() > deadline:
+                raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), directory)
+            time.sleep(0.002)
+
+
+def _is_removed(directory: str) -> bool:
+    try:
+        Path(directory).rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        return False
+    return True
+
+
+def out_of_memory_kills(groups: Iterable[str]) -> int:
+    """How many processes the kernel has ended because a group was full."""
+    files = [
+        Path(directory, name) for directory in groups for name in ("memory.events", "memory.oom_control")
+    ]
+    counts = [line.split() for file in files for line in _lines(file)]
+    return sum(int(words[1]) for words in counts if words[0] == "oom_kill")
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text().splitlines()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        if error.errno != errno.ENODEV:  # removed since it was opened
+            raise
+        return []

@@ -1,0 +1,105 @@
+"""From a workload and what this machine has to a request, and from a request to a keeper that runs."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import subprocess
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from codehub.runtimes import caps, keeper
+from codehub.runtimes.base import WorkloadSpec
+from codehub.runtimes.caps import Caps, Cgroups
+from codehub.runtimes.directory import Directory
+from codehub.runtimes.egress import Egress, rules
+from codehub.runtimes.leftovers import Isolation
+from codehub.runtimes.netlink import own_networks
+from codehub.runtimes.network import HELPER_UID_OFFSET, RESOLVER, WayOut
+from codehub.runtimes.request import Request
+from codehub.runtimes.sandbox import Walls, sandboxed, unsandboxed
+from codehub.runtimes.walls import PYTHON_ENVIRONMENT, python_program
+
+
+@dataclass(frozen=True)
+class Place:
+    """What all workspaces of one runtime have in common."""
+
+    tools: Path
+    data_dir: Path
+    egress: Egress
+    stop_grace: float
+
+
+def request_for(spec: WorkloadSpec, walls: Walls, directory: Directory, place: Place) -> Request:
+    uid = spec.uid if os.geteuid() == 0 else None
+    spec = replace(spec, home=spec.home.absolute(), uid=uid)
+    command = (
+        sandboxed(walls, spec, directory, place.tools, place.data_dir)
+        if walls.isolation is Isolation.SANDBOX
+        else unsandboxed(walls, spec, directory, place.tools)
+    )
+    return Request(
+        workspace_id=spec.workspace_id,
+        op_id=spec.op_id,
+        image=spec.image.name,
+        ready_path=spec.image.ready_path,
+        isolation=walls.isolation.value,
+        uid=uid,
+        home=str(spec.home),
+        argv=command.argv,
+        env=command.env,
+        cwd=command.cwd,
+        umask=command.umask,
+        pids=spec.image.pids,
+        memory_bytes=spec.image.memory_bytes,
+        grace_seconds=place.stop_grace,
+        spare_depth=command.spare_depth,
+        files=command.files,
+        groups=caps.plan(walls.cgroups, group_name(directory), _caps(spec, walls, command.spare_depth)),
+        keepers_group=walls.cgroups.keepers_group,
+        way_out=_way_out(walls, uid, place.egress),
+    )
+
+
+def _caps(spec: WorkloadSpec, walls: Walls, spare: int) -> Caps:
+    """The sandbox's own processes and the network's helper are not the workspace's."""
+    helpers = 0 if walls.slirp is None else 1
+    return Caps(spec.image.cpus, spec.image.memory_bytes, spec.image.pids + spare + helpers)
+
+
+def _way_out(walls: Walls, uid: int | None, egress: Egress) -> WayOut | None:
+    if walls.slirp is None:
+        return None
+    helper = None if uid is None else uid + HELPER_UID_OFFSET
+    return WayOut(walls.slirp, helper, rules(egress, own_networks(), RESOLVER))
+
+
+def group_name(directory: Directory) -> str:
+    """One for each workspace of each installation on this machine."""
+    digest = hashlib.sha256(os.fsencode(directory.path)).hexdigest()[:12]
+    return f"{directory.path.name}-{digest}"
+
+
+def group_directories(cgroups: Cgroups, directory: Directory) -> list[str]:
+    return sorted({f"{parent}/{group_name(directory)}" for parent in cgroups.parents.values()})
+
+
+async def run_keeper(request: Request, directory: Directory) -> str:
+    """Run the keeper's first half, which ends once the second one stands on its own feet."""
+    # Not the loop's own subprocesses: uvloop's wait for descriptors that the keeper hands on.
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [*python_program(keeper.__name__), str(directory.path)],
+        env=PYTHON_ENVIRONMENT,
+        cwd="/",
+        start_new_session=True,
+        input=json.dumps(asdict(request)).encode(),
+        capture_output=True,
+        check=False,
+    )
+    answer = done.stdout.decode(errors="replace").strip()
+    complaints = done.stderr.decode(errors="replace").strip()
+    return answer or complaints or f"exit code {done.returncode}"

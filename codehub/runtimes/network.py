@@ -1,0 +1,160 @@
+"""A network of the workspace's own, with a way out. Standard library only (see `keeper`).
+
+The way out is slirp4netns: it takes the packets of a network namespace and opens the connections itself, as a
+user of its own without any rights. What may be reached is decided inside the namespace, by routing rules that
+the workspace, which has no rights over its namespace, cannot change. Nothing comes in.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from codehub.runtimes.netlink import Rule, add_rules
+from codehub.runtimes.spawn import spawn
+
+NETWORK = "198.19.255.0/24"
+"""Reserved for benchmarks, so that nobody's machines have these addresses."""
+RESOLVER = "198.19.255.3"
+"""slirp4netns's own: it asks the host's name servers, wherever they are."""
+HELPER_UID_OFFSET = 1 << 30
+"""Under root the helper is this far from its workspace's user: it has rights over the namespace."""
+
+_INTERFACE = "tap0"
+_MTU = 65520
+_NEW_USER, _NEW_NETWORK = 0x10000000, 0x40000000
+_SET_DUMPABLE = 4
+_WORDS_BYTES = 1 << 16
+_NO_IPV6 = Path("/proc/sys/net/ipv6/conf/default/disable_ipv6")
+
+
+@dataclass(frozen=True)
+class WayOut:
+    """What a network is made of: the helper's program, its user (None: ours), and the rules."""
+
+    program: str
+    uid: int | None
+    rules: list[Rule]
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> WayOut:
+        return cls(raw["program"], raw["uid"], [Rule(**rule) for rule in raw["rules"]])
+
+
+class Network:
+    """A namespace and its helper, until both are handed over to the workspace's first process."""
+
+    def __init__(self, way_out: WayOut) -> None:
+        self._way_out = way_out
+        self._namespaces = _Namespaces(way_out.uid)
+        self._words = os.memfd_create("words")
+        self._ready, ready = os.pipe()
+        ended, self._lifeline = os.pipe()
+        try:
+            self.helper = self._start_helper(ready, ended)
+        finally:
+            os.close(ready)
+            os.close(ended)
+
+    def _start_helper(self, ready: int, ended: int) -> int:
+        argv = [
+            self._way_out.program,
+            *("--configure", f"--mtu={_MTU}", f"--cidr={NETWORK}", "--disable-host-loopback"),
+            *("--enable-sandbox", "--enable-seccomp", f"--ready-fd={ready}", f"--exit-fd={ended}"),
+            *(str(self._namespaces.holder), _INTERFACE),
+        ]
+        return spawn(argv, {"PATH": os.defpath}, self._words, self._lower_helper, kept=(ready, ended))
+
+    def _lower_helper(self) -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (_WORDS_BYTES, _WORDS_BYTES))
+        _become(self._way_out.uid)
+
+    def enter(self) -> None:
+        """For the workspace's first process, which goes on once there is a way out and its rules hold."""
+        if self._way_out.uid is None:
+            _call("setns", self._namespaces.user, _NEW_USER)
+        _call("setns", self._namespaces.net, _NEW_NETWORK)
+        if not os.read(self._ready, 1):
+            raise OSError(f"there is no way out: {self.helper_words() or 'slirp4netns ended'}")
+        add_rules(self._way_out.rules)
+
+    def helper_words(self) -> str:
+        said = os.pread(self._words, _WORDS_BYTES, 0).decode(errors="replace")
+        return " ".join(said.split())
+
+    def let_go(self) -> None:
+        """Whoever entered keeps the namespace; the lifeline alone stays open, and ends the helper with us."""
+        self._namespaces.let_go()
+        os.close(self._ready)
+
+
+class _Namespaces:
+    """A user namespace and the network namespace that it owns, held by a process until others are in them."""
+
+    def __init__(self, uid: int | None) -> None:
+        self._lifeline, theirs = socket.socketpair()
+        with theirs:
+            self.holder = os.fork()
+            if self.holder == 0:
+                self._lifeline.close()
+                _hold(uid, theirs)
+        words, opened, *_ = socket.recv_fds(self._lifeline, 4096, 2, socket.MSG_CMSG_CLOEXEC)
+        if len(opened) != 2:
+            os.waitpid(self.holder, 0)
+            raise OSError(f"no network namespace can be made: {words.decode() or 'the attempt ended'}")
+        self.user, self.net = opened
+
+    def let_go(self) -> None:
+        for descriptor in (self.user, self.net):
+            os.close(descriptor)
+        self._lifeline.close()
+        os.waitpid(self.holder, 0)
+
+
+def _hold(uid: int | None, lifeline: socket.socket) -> NoReturn:
+    try:
+        _unshare(uid)
+        opened = [os.open(f"/proc/self/ns/{kind}", os.O_RDONLY) for kind in ("user", "net")]
+        socket.send_fds(lifeline, [b"made"], opened)
+        lifeline.recv(1)
+    except OSError as error:
+        lifeline.send(str(error).encode())
+    finally:
+        os._exit(0)
+
+
+def _unshare(uid: int | None) -> None:
+    _become(uid)
+    _call("prctl", _SET_DUMPABLE, 1, 0, 0, 0)
+    outside_uid, outside_gid = os.geteuid(), os.getegid()
+    _call("unshare", _NEW_USER | _NEW_NETWORK)
+    # slirp4netns' own sandbox wants to be root there.
+    for name, text in (
+        ("setgroups", "deny"),
+        ("uid_map", f"0 {outside_uid} 1"),
+        ("gid_map", f"0 {outside_gid} 1"),
+    ):
+        Path("/proc/self", name).write_text(text)
+    if _NO_IPV6.exists():
+        _NO_IPV6.write_text("1")  # for interfaces to come: `::1` stays
+
+
+def _become(uid: int | None) -> None:
+    if uid is not None:
+        os.setgroups([])
+        os.setresgid(uid, uid, uid)
+        os.setresuid(uid, uid, uid)
+
+
+def _call(name: str, *arguments: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if getattr(libc, name)(*arguments) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name}: {os.strerror(number)}")

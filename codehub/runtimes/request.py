@@ -1,0 +1,40 @@
+"""What the keeper is asked for. Standard library only (see `keeper`)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+
+from codehub.runtimes.cgroups import Plan
+from codehub.runtimes.network import WayOut
+
+
+@dataclass(frozen=True)
+class Request:
+    workspace_id: str
+    op_id: str
+    image: str
+    ready_path: str
+    isolation: str
+    uid: int | None
+    home: str
+    argv: list[str]
+    env: dict[str, str]
+    cwd: str
+    umask: int
+    pids: int
+    memory_bytes: int
+    grace_seconds: float
+    spare_depth: int
+    """How many levels of the tree are the sandbox itself: they get no SIGTERM, they end with the rest."""
+    files: dict[str, str] = field(default_factory=dict)
+    groups: Plan = field(default_factory=dict)
+    keepers_group: str | None = None
+    way_out: WayOut | None = None
+    """None: the workspace is in the host's own network."""
+
+    @classmethod
+    def from_json(cls, text: str) -> Request:
+        raw = json.loads(text)
+        way_out = raw.pop("way_out")
+        return cls(**raw, way_out=None if way_out is None else WayOut.from_json(way_out))

@@ -1,0 +1,109 @@
+"""What this machine can put around a workspace: each wall is tried for real before it is relied on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from codehub.runtimes import caps
+from codehub.runtimes.caps import Caps, find_cgroups
+from codehub.runtimes.leftovers import Isolation
+from codehub.runtimes.network import HELPER_UID_OFFSET, WayOut
+from codehub.runtimes.probe import Probe
+from codehub.runtimes.sandbox import SYSTEM_PATH, Walls, probe
+
+_PROBE_SECONDS = 20.0
+_PROBE_HELPER_UID = 65534 + HELPER_UID_OFFSET
+_PROBE_CAPS = Caps(cpus=1, memory_bytes=64 << 20, pids=16)
+
+
+_MISSING = "{0} is missing (install it, on Debian: apt-get install {0})"
+
+
+async def find_walls() -> Walls:
+    """The strongest there are. A program that is installed but may not do its work is no wall."""
+    bwrap, setpriv, slirp = shutil.which("bwrap"), shutil.which("setpriv"), shutil.which("slirp4netns")
+    cgroups = await asyncio.to_thread(find_cgroups)
+    attempts: dict[str, Probe] = {}
+    if cgroups.parents:
+        plan = caps.plan(cgroups, f"probe-{os.getpid()}", _PROBE_CAPS)
+        attempts["cgroups"] = Probe(["/bin/true"], groups=plan)
+    if bwrap and (setpriv or os.geteuid() != 0):
+        attempts["bwrap"] = _sandbox(bwrap, setpriv, None)
+        if slirp:
+            attempts["slirp"] = _sandbox(bwrap, setpriv, slirp)
+    troubles = await _try(attempts)
+    if troubles.get("cgroups"):
+        cgroups = replace(cgroups, parents={}, why_not_all=troubles["cgroups"])
+    walls = Walls(_isolation(troubles), bwrap, setpriv, cgroups=cgroups)
+    if walls.isolation is not Isolation.SANDBOX:
+        trouble = _why_no_sandbox(bwrap, troubles)
+        return replace(
+            walls, bwrap=None, why_not_better=trouble, why_no_network=f"it takes a sandbox: {trouble}"
+        )
+    if slirp is None:
+        return replace(walls, why_no_network=_MISSING.format("slirp4netns"))
+    if troubles["slirp"]:
+        return replace(walls, why_no_network=f"it does not work here ({troubles['slirp']})")
+    return replace(walls, slirp=slirp)
+
+
+def _sandbox(bwrap: str, setpriv: str | None, slirp: str | None) -> Probe:
+    helper = _PROBE_HELPER_UID if os.geteuid() == 0 else None
+    way_out = WayOut(slirp, helper, []) if slirp is not None else None
+    argv = probe(bwrap, setpriv, own_network=slirp is not None)
+    return Probe(argv, {"PATH": SYSTEM_PATH}, way_out=way_out)
+
+
+def _isolation(troubles: Mapping[str, str]) -> Isolation:
+    if troubles.get("bwrap") == "":
+        return Isolation.SANDBOX
+    return Isolation.USER if os.geteuid() == 0 else Isolation.NONE
+
+
+def _why_no_sandbox(bwrap: str | None, troubles: Mapping[str, str]) -> str:
+    if bwrap is None:
+        return _MISSING.format("bubblewrap")
+    return f"bubblewrap does not work here ({troubles.get('bwrap', 'setpriv is missing')})"
+
+
+async def _try(attempts: Mapping[str, Probe]) -> dict[str, str]:
+    """What went wrong with each: nothing, where the text is empty."""
+    if not attempts:
+        return {}
+    try:
+        # Not the loop's own subprocesses: uvloop's wait for descriptors that helpers hold.
+        done = await asyncio.to_thread(
+            subprocess.run,
+            python_program("codehub.runtimes.probe"),
+            env=PYTHON_ENVIRONMENT,
+            cwd="/",
+            input=json.dumps([asdict(attempt) for attempt in attempts.values()]).encode(),
+            capture_output=True,
+            timeout=_PROBE_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return dict.fromkeys(attempts, f"no answer within {_PROBE_SECONDS:g} s")
+    if done.returncode != 0:
+        return dict.fromkeys(attempts, done.stderr.decode(errors="replace").strip())
+    return dict(zip(attempts, json.loads(done.stdout), strict=True))
+
+
+PYTHON_ENVIRONMENT = {
+    "PYTHONPATH": str(Path(__file__).parents[2]),
+    "PATH": os.defpath,
+    "LANG": "C.UTF-8",
+}
+
+
+def python_program(module: str) -> list[str]:
+    """A program of ours that is up in a blink, because it needs none of the installed packages."""
+    return [sys.executable, "-S", "-P", "-m", module]
