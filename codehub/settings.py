@@ -45,7 +45,7 @@ class Settings(BaseSettings):
     docker_host: str = "unix:///var/run/docker.sock"
     docker_network_pool: IPv4Network = IPv4Network("10.222.0.0/16")
     docker_firewall: bool = True
-    docker_allow_egress: str = ""
+    workspace_allow_egress: str = ""
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=1, le=65535)] = 8080
@@ -120,7 +120,7 @@ class Settings(BaseSettings):
             raise ValueError("must be a network of 256 addresses or more, such as 10.222.0.0/16")
         return network
 
-    @field_validator("docker_allow_egress")
+    @field_validator("workspace_allow_egress")
     @classmethod
     def _networks(cls, value: str) -> str:
         try:
@@ -190,7 +190,7 @@ class Settings(BaseSettings):
     @cached_property
     def allowed_egress(self) -> tuple[str, ...]:
         """Networks that workspaces may reach although they are private."""
-        return tuple(map(str, _parse_networks(self.docker_allow_egress)))
+        return tuple(map(str, _parse_networks(self.workspace_allow_egress)))
 
     @cached_property
     def run_dir(self) -> Path:

@@ -9,7 +9,7 @@ from codehub.coordinator.queue import WORKERS
 from codehub.coordinator.server import serve
 from codehub.domain.images import offered_images
 from codehub.runtimes.docker import DockerOptions, DockerRuntime
-from codehub.runtimes.docker_firewall import Egress, host_nameservers
+from codehub.runtimes.egress import Egress, host_nameservers
 from codehub.runtimes.process import ProcessRuntime
 from codehub.settings import Settings
 from codehub.storage.archives import ArchiveStore
@@ -66,7 +66,10 @@ def make_runtime(settings: Settings, installation_id: str) -> ProcessRuntime | D
     if settings.runtime == "docker":
         return DockerRuntime(installation_id, docker_options(settings))
     return ProcessRuntime(
-        settings.data_dir / "runtime", settings.tools_dir, insecure=settings.insecure_process_runtime
+        settings.data_dir / "runtime",
+        settings.tools_dir,
+        egress=Egress(settings.port, settings.allowed_egress),
+        insecure=settings.insecure_process_runtime,
     )
 
 

@@ -19,9 +19,10 @@ from codehub.domain.states import ErrorReason
 from codehub.runtimes import docker_host, docker_spec
 from codehub.runtimes.base import ABSENT, RuntimeFailure, Unobservable, WorkloadSpec
 from codehub.runtimes.docker_engine import Engine, EngineDown, Found, Refused
-from codehub.runtimes.docker_firewall import Egress, Firewall
+from codehub.runtimes.docker_firewall import Firewall
 from codehub.runtimes.docker_network import Networks
 from codehub.runtimes.docker_pull import PAUSES, Pulls
+from codehub.runtimes.egress import Egress
 from codehub.runtimes.readiness import why_not_ready
 
 log = structlog.get_logger(__name__)

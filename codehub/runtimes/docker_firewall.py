@@ -8,52 +8,18 @@ the filter table, never touches it, and a restart of the engine leaves it in pla
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from codehub.domain.states import ErrorReason
 from codehub.runtimes.base import RuntimeFailure
 from codehub.runtimes.docker_network import interface_prefix
-
-DENIED = (
-    "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
-    "192.0.0.0/24", "192.168.0.0/16", "198.18.0.0/15", "224.0.0.0/4", "240.0.0.0/4",
-)  # fmt: skip
-"""Private, link-local (a cloud's metadata service is there), shared, loopback, multicast and reserved."""
+from codehub.runtimes.egress import DENIED, Egress
 
 _WAIT = ("-w", "10")
 _PATIENCE = 20.0
-
-
-@dataclass(frozen=True)
-class Egress:
-    """What is allowed nevertheless: CodeHub's own port on this host, name servers, chosen ranges."""
-
-    public_port: int
-    allowed: tuple[str, ...] = ()
-    nameservers: tuple[str, ...] = ()
-
-
-def host_nameservers(resolv_conf: Path = Path("/etc/resolv.conf")) -> tuple[str, ...]:
-    """The engine's resolver asks these from within the workspace's network."""
-    try:
-        lines = resolv_conf.read_text(errors="replace").splitlines()
-    except FileNotFoundError:
-        return ()
-    words = [line.split() for line in lines]
-    named = [word[1] for word in words if len(word) > 1 and word[0] == "nameserver"]
-    return tuple(name for name in named if _is_plain_ipv4(name))
-
-
-def _is_plain_ipv4(text: str) -> bool:
-    try:
-        return not ipaddress.IPv4Address(text).is_loopback
-    except ValueError:
-        return False
 
 
 def chain_name(installation_id: str) -> str:

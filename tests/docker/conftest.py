@@ -12,7 +12,7 @@ from codehub.domain.images import Image
 from codehub.domain.observation import ContainerFact
 from codehub.runtimes.base import WorkloadSpec
 from codehub.runtimes.docker import DockerOptions, DockerRuntime
-from codehub.runtimes.docker_firewall import Egress
+from codehub.runtimes.egress import Egress
 from tests.docker.engine import TINY, EngineMissingError, OwnEngine
 from tests.docker.waiting import until
 

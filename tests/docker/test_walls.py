@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from codehub.runtimes.docker_firewall import Egress
+from codehub.runtimes.egress import Egress
 from tests.docker.conftest import Bench
 from tests.services import Services
 

@@ -62,7 +62,7 @@ def test_what_is_no_number_is_refused_by_name(
         ("RUNTIME", "vmware"),
         ("DOCKER_NETWORK_POOL", "10.222.0.0/30"),
         ("DOCKER_NETWORK_POOL", "my network"),
-        ("DOCKER_ALLOW_EGRESS", "10.1.0.0/16, everything"),
+        ("WORKSPACE_ALLOW_EGRESS", "10.1.0.0/16, everything"),
         ("LOG_LEVEL", "loud"),
         ("INSECURE_PROCESS_RUNTIME", "perhaps"),
         ("PUBLIC_BASE_URL", "codehub.example.com"),
