@@ -35,6 +35,7 @@ class LocalJobs:
     def __init__(self, jobs_dir: Path, python: str = sys.executable) -> None:
         self._jobs_dir = jobs_dir
         self._python = python
+        _finish_forgetting(jobs_dir)
 
     async def start(self, job_id: str, spec: JobSpec) -> None:
         """Start a job, unless it runs or has ended. One that was killed is started again."""
@@ -102,6 +103,12 @@ class LocalJobs:
             shutil.rmtree(forgotten)
         finally:
             os.close(lock)
+
+
+def _finish_forgetting(jobs_dir: Path) -> None:
+    """Remove what a crash left of forgotten jobs: nobody lists them any more."""
+    for forgotten in jobs_dir.glob(f"{_FORGOTTEN}*"):
+        shutil.rmtree(forgotten, ignore_errors=True)
 
 
 def _job_ids(jobs_dir: Path) -> list[str]:

@@ -1,0 +1,70 @@
+"""Coordinators as processes, forked from one that has loaded everything already."""
+
+import asyncio
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Self
+
+from tests.chaos.crash_matrix import zygote
+
+
+class Process:
+    """A process that may not be our child: waited for by its handle, so that its number cannot be mistaken."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._handle = os.pidfd_open(pid)
+
+    @property
+    def alive(self) -> bool:
+        return not select.select([self._handle], [], [], 0)[0]
+
+    async def ends(self, within: float) -> bool:
+        """Whether it has ended, at the latest after some time."""
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(self._handle, ended.set)
+        try:
+            async with asyncio.timeout(within):
+                await ended.wait()
+        except TimeoutError:
+            return False
+        finally:
+            loop.remove_reader(self._handle)
+        return True
+
+    async def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+        assert await self.ends(10), f"process {self.pid} does not end"
+        os.close(self._handle)
+
+
+class Zygote:
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self._process = process
+
+    @classmethod
+    @contextmanager
+    def running(cls) -> Iterator[Self]:
+        command = [sys.executable, "-m", zygote.__name__]
+        environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+        try:
+            yield cls(process)
+        finally:
+            process.kill()
+            process.communicate()
+
+    def fork(self, order: dict[str, Any]) -> Process:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        print(json.dumps(order), file=self._process.stdin, flush=True)
+        return Process(int(self._process.stdout.readline()))

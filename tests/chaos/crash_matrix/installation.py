@@ -1,0 +1,87 @@
+"""The lanes: one installation and copies of it, so that cells can be played beside each other."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import asyncpg
+
+from codehub.storage.archives import ArchiveStore
+from codehub.storage.volumes import LocalVolumes
+from codehub.store import installation
+from codehub.store.engine import create_engine
+from codehub.store.gate import new_id
+from codehub.store.tables import users
+from tests.chaos.crash_matrix.forks import Zygote
+from tests.chaos.crash_matrix.lane import OWNER, Lane
+from tests.chaos.crash_matrix.scenarios import build_stages
+from tests.chaos.crash_matrix.stores import LocalDirectory
+from tests.services import Services, kill_processes_of, run, short_temp_dir, wait_for
+
+LANES = 6 if shutil.which("bwrap") else 1
+"""Without namespaces a workspace's user is all that tells its processes apart, and the lanes share it."""
+
+
+@dataclass(frozen=True)
+class Site:
+    lanes: list[Lane]
+    hashes: dict[str, str]
+    """Of the homes that the stages hold."""
+    installation_id: str
+
+
+@contextmanager
+def open_site(services: Services, lanes: int = LANES) -> Iterator[Site]:
+    root = short_temp_dir()
+    try:
+        with Zygote.running() as zygote:
+            yield run(_build(services, zygote, root, lanes))
+    finally:
+        wait_for(lambda: not kill_processes_of(root), "every process of the matrix to end")
+        shutil.rmtree(root)
+
+
+async def _build(services: Services, zygote: Zygote, root: Path, count: int) -> Site:
+    (root / "stages").mkdir()
+    url = await services.migrated_database()
+    installation_id = await _found(url)
+    lanes: list[Lane] = []
+    hashes: dict[str, str] = {}
+    for number in range(count):
+        place = root / str(number)
+        chosen = url if number == 0 else await _copied(services, url, number)
+        store = LocalDirectory(place / "archives")
+        lane = Lane(place, chosen, services.redis.url, zygote, store, root / "stages")
+        LocalVolumes(place / "volumes", installation_id).initialise()
+        await ArchiveStore(store.url, installation_id).initialise()
+        lane.prepare()
+        lanes.append(lane)
+        if number == 0:
+            async with lane.connected():
+                hashes = await build_stages(lane)
+                await lane.clear()
+    return Site(lanes, hashes, installation_id)
+
+
+async def _found(url: str) -> str:
+    engine = create_engine(url)
+    own = await installation.ensure(engine, new_id())
+    async with engine.begin() as conn:
+        user = {"id": OWNER, "username": "one", "password_hash": "x", "role": "user"}
+        await conn.execute(users.insert().values(**user))
+    await engine.dispose()
+    return own.id
+
+
+async def _copied(services: Services, url: str, number: int) -> str:
+    """A database with the same rows, and the stages among them."""
+    original = url.split("@/")[1].split("?")[0]
+    name = f"{original}_lane_{number}"
+    connection = await asyncpg.connect(services.postgres.database_url("postgres"))
+    try:
+        await connection.execute(f"CREATE DATABASE {name} TEMPLATE {original}")
+    finally:
+        await connection.close()
+    return services.postgres.database_url(name)

@@ -1,0 +1,292 @@
+"""A lane: one installation in which one cell of the matrix is played after the other."""
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+from sqlalchemy import select, text
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from codehub.domain.limits import Limits
+from codehub.domain.states import DesiredState, Operation, Phase
+from codehub.domain.workspace import Workspace
+from codehub.runtimes.process import ProcessRuntime
+from codehub.storage.durable import make_directory
+from codehub.store import gate
+from codehub.store.engine import asyncpg_dsn, create_engine
+from codehub.store.gate import Backends
+from codehub.store.rows import to_workspace
+from codehub.store.tables import timeline, workspaces
+from tests.chaos.crash_matrix import crashing_job
+from tests.chaos.crash_matrix.forks import Process, Zygote
+from tests.chaos.crash_matrix.steps import FALLEN, Orders
+from tests.chaos.crash_matrix.stores import Store
+from tests.services import TOOLS_DIR
+
+OWNER = "u1"
+LIMITS = Limits(10, 100)
+WAIT = 30.0
+"""Seconds in which everything must have converged."""
+
+RHYTHM = {
+    "coordinator_idle_interval": 1,
+    "coordinator_active_interval": 0.1,
+    "coordinator_active_duration": 0.5,
+    "coordinator_leader_retry_interval": 0.05,
+    "coordinator_ttl_interval": 3600,
+    "coordinator_gc_interval": 3600,
+    "reconciler_retry_backoff": 0.1,
+    "ttl_standby_seconds": 0,
+    "ttl_archive_seconds": 0,
+    "disk_reserve_bytes": 0,
+}
+GC = {"coordinator_gc_interval": 0.2, "gc_orphan_grace_seconds": 0}
+TABLES = ("workspaces", "archives")
+CLEARED = ("timeline", "archives", "gc_orphans", "workspaces")
+
+RESTS = "SELECT phase = $2 AND operation = $3 AND request IS NULL FROM workspaces WHERE id = $1"
+PURGED = "SELECT purged_at IS NOT NULL FROM workspaces WHERE id = $1"
+
+IDE = """
+import socket, sys
+server = socket.socket(socket.AF_UNIX)
+server.bind(sys.argv[1])
+server.listen()
+while True:
+    connection, _ = server.accept()
+    connection.recv(65536)
+    connection.sendall(b"HTTP/1.1 200 OK\\r\\nContent-Length: 2\\r\\nConnection: close\\r\\n\\r\\nok")
+    connection.close()
+"""
+
+
+@dataclass
+class Lane:
+    root: Path
+    database_url: str
+    redis_url: str
+    zygote: Zygote
+    store: Store
+    stages: Path
+    """Where the files of every stage are kept."""
+    coordinator: Process | None = None
+    workspace_id: str = ""
+    _engine: AsyncEngine | None = field(default=None, init=False)
+    _connection: "asyncpg.Connection[asyncpg.Record] | None" = field(default=None, init=False)
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator["Lane"]:
+        """With connections that belong to the event loop of this test."""
+        self._engine = create_engine(self.database_url, pool_size=1, pre_ping=False)
+        self._connection = await asyncpg.connect(asyncpg_dsn(self.database_url))
+        try:
+            yield self
+        finally:
+            await self.stop()
+            await self._connection.close()
+            await self._engine.dispose()
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[AsyncConnection]:
+        assert self._engine is not None
+        async with self._engine.begin() as conn:
+            yield conn
+
+    @property
+    def directories(self) -> Path:
+        return self.root / "volumes" / "users" / OWNER / "workspaces"
+
+    @property
+    def directory(self) -> Path:
+        return self.directories / self.workspace_id
+
+    @property
+    def home(self) -> Path:
+        return self.directory / "home"
+
+    @property
+    def runtime(self) -> ProcessRuntime:
+        return ProcessRuntime(self.root / "runtime", TOOLS_DIR)
+
+    @property
+    def diary(self) -> Path:
+        return self.root / "diary"
+
+    def prepare(self) -> None:
+        """What every coordinator of this lane finds."""
+        command = ["/usr/bin/python3", "-S", "-E", "-c", IDE, "{socket}"]
+        (self.root / "images.toml").write_text(
+            f'[[image]]\nname = "tiny"\ndefault = true\nready_path = "/"\nprocess = {json.dumps(command)}\n'
+        )
+        job = self.root / "crashing-python"
+        job.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{crashing_job.__file__}" "$@"\n')
+        job.chmod(0o755)
+
+    def start(
+        self, orders: Orders | None = None, job_orders: Orders | None = None, **settings: object
+    ) -> Process:
+        """A coordinator; without orders it is one that nobody has touched."""
+        job_file = self.root / crashing_job.ORDERS
+        if job_orders is None:
+            job_file.unlink(missing_ok=True)
+        else:
+            job_file.write_text(json.dumps(asdict(job_orders)))
+        order = {
+            "orders": None if orders is None else asdict(orders),
+            "python": "" if job_orders is None else str(self.root / "crashing-python"),
+            "log": str(self.root / "log"),
+            "environment": self.store.environment,
+            "settings": self._settings() | settings,
+        }
+        self.coordinator = self.zygote.fork(order)
+        return self.coordinator
+
+    def _settings(self) -> dict[str, Any]:
+        return RHYTHM | {
+            "database_url": self.database_url,
+            "redis_url": self.redis_url,
+            "archive_url": self.store.url,
+            "images_file": str(self.root / "images.toml"),
+            "CODEHUB_DATA_DIR": str(self.root),
+            "CODEHUB_TOOLS_DIR": str(TOOLS_DIR),
+        }
+
+    async def stop(self) -> None:
+        if self.coordinator is not None:
+            await self.coordinator.kill()
+            self.coordinator = None
+
+    def told(self) -> list[tuple[str, str]]:
+        """Who has done what, in the order of the diary."""
+        try:
+            lines = self.diary.read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        return [(who, step) for who, _, step in (line.partition("\t") for line in lines)]
+
+    @property
+    def has_fallen(self) -> bool:
+        return any(who == FALLEN for who, _ in self.told())
+
+    async def clear(self) -> None:
+        """As if there had never been a workspace."""
+        await self.stop()
+        for name in await self.runtime.observe():
+            await self.runtime.delete(name)
+        for place in (self.directories, self.root / "jobs", self.root / "runtime"):
+            make_directory(place, 0o711)
+            subprocess.run(["rm", "-rf", *place.iterdir()], check=True)
+        for name in ("diary", "log"):
+            (self.root / name).unlink(missing_ok=True)
+        await asyncio.to_thread(self.store.clear)
+        async with self.transaction() as conn:
+            for table in CLEARED:
+                await conn.execute(text(f"DELETE FROM {table}"))
+        self.workspace_id = ""
+
+    async def keep_as(self, stage: str) -> None:
+        """Remember the workspace, at rest, as a stage to begin from."""
+        await self.stop()
+        async with self.transaction() as conn:
+            for table in TABLES:
+                await conn.execute(text(f"CREATE TABLE {stage}_{table} AS SELECT * FROM {table}"))
+        place = self.stages / stage
+        place.mkdir()
+        (place / "id").write_text(self.workspace_id)
+        if self.home.exists():
+            (self.directory / ".fence").unlink()
+            subprocess.run(["cp", "-a", self.directory, place / "volume"], check=True)
+        if (archives := self.root / "archives" / self.workspace_id).exists():
+            subprocess.run(["cp", "-a", archives, place / "archives"], check=True)
+
+    async def set(self, stage: str) -> None:
+        """Begin from a stage."""
+        place = self.stages / stage
+        self.workspace_id = (place / "id").read_text()
+        if (place / "volume").exists():
+            command = ["cp", "-a", place / "volume", self.directory]
+            await asyncio.to_thread(subprocess.run, command, check=True)
+        if (place / "archives").exists():
+            await asyncio.to_thread(self.store.fill, self.workspace_id, place / "archives")
+        async with self.transaction() as conn:
+            for table in TABLES:
+                await conn.execute(
+                    text(f"INSERT INTO {table} OVERRIDING SYSTEM VALUE SELECT * FROM {stage}_{table}")
+                )
+
+    async def create(self, desired: DesiredState) -> None:
+        async with self.transaction() as conn:
+            made = await gate.create(
+                conn,
+                owner_id=OWNER,
+                name="one",
+                description="",
+                image_ref="tiny",
+                standby_ttl=None,
+                archive_ttl=None,
+                desired=desired,
+                actor=OWNER,
+                limits=LIMITS,
+                backends=Backends("process", "local-dir"),
+                now=datetime.now(UTC),
+            )
+        self.workspace_id = made.id
+
+    async def wish(self, desired: DesiredState) -> None:
+        async with self.transaction() as conn:
+            now = datetime.now(UTC)
+            await gate.wish(conn, self.workspace_id, desired, actor=OWNER, limits=LIMITS, now=now)
+
+    async def get(self) -> Workspace:
+        async with self.transaction() as conn:
+            row = await conn.execute(select(workspaces).where(workspaces.c.id == self.workspace_id))
+            return to_workspace(row.mappings().one())
+
+    async def story(self) -> str:
+        """The timeline, and what the coordinators said last."""
+        async with self.transaction() as conn:
+            told = await conn.execute(
+                select(timeline.c.actor, timeline.c.event, timeline.c.message).order_by(timeline.c.id)
+            )
+            lines = [f"{row.actor}: {row.event}: {row.message}" for row in told]
+        log = self.root / "log"
+        said = log.read_text(errors="replace").splitlines()[-30:] if log.exists() else []
+        return "\n".join([*lines, "--", *said])
+
+    async def until(
+        self, condition: Callable[["Lane"], Awaitable[bool]], what: str, seconds: float = WAIT
+    ) -> None:
+        deadline = time.monotonic() + seconds
+        while not await condition(self):
+            if time.monotonic() > deadline:
+                raise Stuck(f"waited {seconds:.0f} s for {what}; it is {_described(await self.get())}")
+            await asyncio.sleep(0.03)
+
+    async def rests_at(self, phase: Phase) -> bool:
+        return await self.ask(RESTS, self.workspace_id, phase.value, Operation.NONE.value)
+
+    async def ask(self, question: str, *values: object) -> bool:
+        """Cheap, since it is asked all the time."""
+        assert self._connection is not None
+        return bool(await self._connection.fetchval(question, *values))
+
+    async def reach(self, phase: Phase) -> None:
+        await self.until(lambda lane: lane.rests_at(phase), f"{phase}")
+
+
+class Stuck(AssertionError):
+    """Something has not converged."""
+
+
+def _described(workspace: Workspace) -> str:
+    facts = ("phase", "operation", "desired_state", "error_reason", "error_count", "error_message")
+    return ", ".join(f"{name} {getattr(workspace, name)}" for name in facts)

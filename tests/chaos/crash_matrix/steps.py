@@ -1,0 +1,198 @@
+"""Steps: what a process does to the world, one effect after the other, each with a name to be killed at.
+
+The functions that change files, processes, objects and rows are wrapped; what calls them is the real code. A
+name does not contain ids, so that the same step of another run has the same name; its number tells apart
+those that repeat.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import obstore
+
+BEFORE, AFTER = "before", "after"
+COORDINATOR, JOB, REQUEST = "coordinator", "job", "request"
+"""Whose steps there are; a request is what a job sends to its S3."""
+FALLEN = "fallen"
+PIDS = {COORDINATOR: "coordinator.pid", JOB: "job.pid"}
+"""Files below the root."""
+
+_IDS = (
+    (re.compile(r"volumes/users/[^/]+/workspaces/[^/]+"), "ws"),
+    (re.compile(r"[0-9a-z]{26}"), "*"),
+    (re.compile(r"-[0-9a-f]{8}\b"), "-*"),
+    (re.compile(r"\d{6,}"), "*"),
+    (re.compile(r"\btmp\w{8}\b"), "tmp"),
+    (re.compile(r"archives/\*/\*/"), "archives/"),
+    # What is removed entry by entry: which of them comes first is the file system's choice.
+    (re.compile(r"(\.(?:forgotten|deleted)-[^/]*)/.*"), r"\1/..."),
+)
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What one process is to tell and where it is to die."""
+
+    who: str
+    root: str
+    diary: str
+    begin: str = ""
+    """The step before which nothing counts; empty: everything does."""
+    step: str = ""
+    side: str = ""
+    victims: tuple[str, ...] = ()
+    """Who dies at the step: COORDINATOR, JOB or both."""
+    endpoint: str = ""
+    """Where a job is to look for its S3, if not where the coordinator does."""
+
+
+def kill(root: Path, victims: Iterable[str]) -> None:
+    """SIGKILL for each; for the caller itself last, and without return."""
+    pids = [int((root / PIDS[victim]).read_text()) for victim in victims]
+    for pid in sorted(pids, key=lambda pid: pid == os.getpid()):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+class Steps:
+    """The steps of this process, told in the diary; at one of them it dies."""
+
+    def __init__(self, orders: Orders, die: Callable[[], None], prefix: str = "") -> None:
+        self._orders = orders
+        self._die = die
+        self._prefix = prefix
+        self._seen: Counter[str] = Counter()
+        self._begun = not orders.begin
+        self._lock = threading.Lock()
+        self._diary = os.open(orders.diary, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    @contextmanager
+    def at(self, name: str) -> Iterator[None]:
+        step = self._numbered(name)
+        if step is None:
+            yield
+            return
+        self._reach(step, BEFORE)
+        yield
+        self._tell(step)
+        self._reach(step, AFTER)
+
+    def _numbered(self, name: str) -> str | None:
+        name = self._prefix + name
+        with self._lock:
+            self._begun = self._begun or name == self._orders.begin
+            if not self._begun:
+                return None
+            self._seen[name] += 1
+            return name if self._seen[name] == 1 else f"{name} #{self._seen[name]}"
+
+    def _tell(self, step: str) -> None:
+        os.write(self._diary, f"{self._orders.who}\t{step}\n".encode())
+
+    def _reach(self, step: str, side: str) -> None:
+        if (step, side) == (self._orders.step, self._orders.side):
+            os.write(self._diary, f"{FALLEN}\t{step}\n".encode())
+            self._die()
+
+    def name_of(self, path: object, dir_fd: int | None = None) -> str | None:
+        """A path below the root without its ids; None for any other."""
+        text = os.fsdecode(path)  # type: ignore[arg-type]
+        if dir_fd is not None:
+            text = os.path.join(_readlink(f"/proc/self/fd/{dir_fd}"), text)
+        if not text.startswith(f"{self._orders.root}/"):
+            return None
+        name = text.removeprefix(f"{self._orders.root}/")
+        for pattern, word in _IDS:
+            name = pattern.sub(word, name)
+        return name
+
+    def watch_files(self) -> None:
+        for verb in ("mkdir", "rmdir", "unlink", "remove", "chmod", "chown"):
+            self._wrap(os, verb, self._on_path(verb))
+        for verb in ("rename", "replace", "link"):
+            self._wrap(os, verb, self._on_target(verb))
+        self._wrap(os, "open", self._on_creation)
+        self._wrap(signal, "pidfd_send_signal", lambda _fd, number, *_: f"send {number.name}")
+        self._wrap(subprocess.Popen, "__init__", self._on_spawn)
+
+    def watch_objects(self) -> None:
+        self._wrap(obstore, "delete", lambda _store, path, **_: f"delete {_shortened(path)}")
+        real = obstore.put
+
+        def put(store: Any, path: str, content: Any, **options: Any) -> Any:
+            if not isinstance(content, bytes):
+                content = self._chunks(content)
+            with self.at(f"put {_shortened(path)}"):
+                return real(store, path, content, **options)
+
+        obstore.put = put
+
+    def _chunks(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
+        for chunk in chunks:
+            with self.at("hand over a chunk"):
+                yield chunk
+
+    def _wrap(self, place: Any, name: str, label: Callable[..., str | None]) -> None:
+        real = getattr(place, name)
+
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            step = label(*args, **kwargs)
+            if step is None:
+                return real(*args, **kwargs)
+            with self.at(step):
+                return real(*args, **kwargs)
+
+        setattr(place, name, wrapped)
+
+    def _on_path(self, verb: str) -> Callable[..., str | None]:
+        def label(path: object, *_: object, dir_fd: int | None = None, **__: object) -> str | None:
+            name = None if isinstance(path, int) else self.name_of(path, dir_fd)
+            return None if name is None else f"{verb} {name}"
+
+        return label
+
+    def _on_target(self, verb: str) -> Callable[..., str | None]:
+        def label(source: object, target: object, **_: object) -> str | None:
+            names = self.name_of(source), self.name_of(target)
+            if None in names:
+                return None
+            return f"{verb} {names[0]} -> {os.path.basename(names[1] or '')}"
+
+        return label
+
+    def _on_creation(
+        self, path: object, flags: int, *_: object, dir_fd: int | None = None, **__: object
+    ) -> str | None:
+        if not flags & os.O_CREAT or os.path.lexists(path):  # type: ignore[arg-type]
+            return None
+        name = self.name_of(path, dir_fd)
+        return None if name is None else f"create {name}"
+
+    def _on_spawn(self, _process: object, command: list[object], *_: object, **__: object) -> str:
+        words = [os.fsdecode(word) for word in command]  # type: ignore[arg-type]
+        if "codehub.storage.job" in words:
+            return "spawn the job"
+        if "codehub.runtimes.keeper" in words:
+            return "spawn the keeper"
+        below = [name for word in words[1:] if (name := self.name_of(word)) is not None]
+        return " ".join(["spawn", Path(words[0]).name, *below])
+
+
+def _shortened(path: object) -> str:
+    return "archive" if not isinstance(path, str) else path.rpartition("/")[2]
+
+
+def _readlink(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except FileNotFoundError:
+        return ""

@@ -1,0 +1,89 @@
+"""The stores that the matrix is played on: a local directory, and a real S3 server."""
+
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import obstore
+from obstore.store import S3Store
+
+from codehub.storage.installation import MARKER
+from tests.s3 import S3Server
+
+
+class Store(Protocol):
+    @property
+    def url(self) -> str: ...
+    @property
+    def environment(self) -> dict[str, str]: ...
+    def read(self, path: str) -> bytes: ...
+    def names(self) -> set[str]:
+        """Every object there is, whole or not, but for the installation's marker."""
+
+    def fill(self, workspace_id: str, archives: Path) -> None: ...
+    def clear(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class LocalDirectory:
+    root: Path
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        return f"file://{self.root}"
+
+    def read(self, path: str) -> bytes:
+        return (self.root / path).read_bytes()
+
+    def names(self) -> set[str]:
+        files = (path for path in self.root.rglob("*") if not path.is_dir())
+        return {str(path.relative_to(self.root)) for path in files} - {MARKER}
+
+    def fill(self, workspace_id: str, archives: Path) -> None:
+        shutil.copytree(archives, self.root / workspace_id)
+
+    def clear(self) -> None:
+        for path in self.root.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+
+
+@dataclass(frozen=True)
+class S3:
+    server: S3Server
+    url: str
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return self.server.environment()
+
+    def read(self, path: str) -> bytes:
+        return bytes(obstore.get(self._open(), path).bytes())
+
+    def names(self) -> set[str]:
+        return {found["path"] for found in obstore.list(self._open()).collect()} - {MARKER}
+
+    def fill(self, workspace_id: str, archives: Path) -> None:
+        for file in archives.rglob("*"):
+            if file.is_file():
+                obstore.put(self._open(), f"{workspace_id}/{file.relative_to(archives)}", file.read_bytes())
+
+    def clear(self) -> None:
+        names = self.names()
+        if names:
+            obstore.delete(self._open(), sorted(names))
+
+    def _open(self) -> S3Store:
+        given = self.environment
+        return S3Store.from_url(
+            self.url,
+            config={
+                "endpoint": given["AWS_ENDPOINT_URL"],
+                "access_key_id": given["AWS_ACCESS_KEY_ID"],
+                "secret_access_key": given["AWS_SECRET_ACCESS_KEY"],
+                "region": given["AWS_REGION"],
+            },
+            client_options={"allow_http": True},
+        )

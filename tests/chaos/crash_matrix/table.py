@@ -1,0 +1,41 @@
+"""The matrix as a person reads it."""
+
+from collections.abc import Iterable
+
+from tests.chaos.crash_matrix.matrix import NOT_REACHED, WHO, Result
+from tests.chaos.crash_matrix.steps import AFTER, BEFORE
+
+LEGEND = (
+    "seconds from the death until all had converged; r: one retry was counted, g: a GC removed what was left,\n"
+    "  -: not reached (what is seen on the way depends on when one looks)"
+)
+_COLUMNS = [(who, side) for who in WHO for side in (BEFORE, AFTER)]
+_WIDTH = 56
+
+
+def rendered(title: str, results: list[Result], seconds: float) -> str:
+    rows: dict[tuple[str, str], dict[tuple[str, str], str]] = {}
+    for result in results:
+        death = result.cell.death
+        row = rows.setdefault((death.of, death.step), {})
+        row[result.cell.who, death.side] = _mark(result)
+    failed = sum(not result.outcome.ok for result in results)
+    head = f"{title}: {len(results)} deaths at {len(rows)} steps, {failed} failed, {seconds:.0f} s"
+    lines = ["", head, _line("", [who if side == BEFORE else "" for who, side in _COLUMNS])]
+    lines.append(_line("step", [side for _, side in _COLUMNS]))
+    lines += [_line(f"{of}: {step}", [row.get(c, "") for c in _COLUMNS]) for (of, step), row in rows.items()]
+    return "\n".join(lines)
+
+
+def _mark(result: Result) -> str:
+    words = result.outcome.words
+    if not result.outcome.ok:
+        return "FAILED"
+    if words == NOT_REACHED:
+        return "-"
+    return f"{result.outcome.seconds:.2f}" + "r" * ("retry" in words) + "g" * ("GC" in words)
+
+
+def _line(step: str, marks: Iterable[str]) -> str:
+    shown = step if len(step) <= _WIDTH else f"{step[: _WIDTH - 3]}..."
+    return f"  {shown:<{_WIDTH}} " + " ".join(f"{mark:>8}" for mark in marks)
