@@ -1,0 +1,170 @@
+"""Archives that are not what was once written, or never were ours: a restore says so and touches nothing."""
+
+import hashlib
+import os
+import re
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from codehub.domain.observation import ArchiveFact, JobFact, JobState
+from codehub.domain.states import ErrorReason
+from codehub.storage.archives import meta_text
+from codehub.storage.job import SPEC
+from codehub.storage.jobspec import JobSpec, dump_spec
+from codehub.storage.report import Reporter, read_ended
+from codehub.storage.work import Bench, perform
+from tests.integration.storage.conftest import KEY, Site, site_at
+from tests.services import run
+from tests.trees import tree_hash
+from tests.unit.storage.test_tarcheck import HOME, entry, stream
+
+CORRUPTED, LOST = ErrorReason.ArchiveCorrupted, ErrorReason.DataLost
+
+
+class Archive:
+    """The two files of an archive, to be spoiled and mended."""
+
+    def __init__(self, folder: Path) -> None:
+        self.object, self.meta = folder / "home.tar.zst", folder / ".meta"
+        self._good = (self.object.read_bytes(), self.meta.read_bytes())
+
+    def mend(self) -> None:
+        for path, content in zip((self.object, self.meta), self._good, strict=True):
+            path.write_bytes(content)
+
+    def replace(
+        self, tar: bytes, *, unpacked: int = 1 << 20, entries: int = 100, behind: bytes = b""
+    ) -> None:
+        """A stream that its `.meta` declares, so that only its content can be refused."""
+        packed = zstandard.ZstdCompressor().compress(tar) + behind
+        self.object.write_bytes(packed)
+        digest = hashlib.sha256(packed).hexdigest()
+        self.meta.write_bytes(
+            meta_text(ArchiveFact("w1", "a1", "w1/a1/home.tar.zst", digest, len(packed), unpacked, entries))
+        )
+
+    def declare(self, field: str, value: object) -> None:
+        """One field of the `.meta` is another."""
+        changed, count = re.subn(rf"({field}[=:])\w+", rf"\g<1>{value}", self.meta.read_text())
+        assert count == 1
+        self.meta.write_text(changed)
+
+    def blank(self) -> None:
+        self.object.write_bytes(bytes(self.object.stat().st_size))
+
+    def flip(self) -> None:
+        content = bytearray(self.object.read_bytes())
+        content[len(content) // 2] ^= 1
+        self.object.write_bytes(content)
+
+
+@dataclass(frozen=True)
+class Case:
+    spoil: Callable[[Archive], object]
+    reason: ErrorReason
+    said: str
+
+
+def hostile(*entries: tuple[tarfile.TarInfo, bytes]) -> Callable[[Archive], object]:
+    return lambda archive: archive.replace(stream(HOME, *entries))
+
+
+EVIL = Path(f"/tmp/evil-{os.getpid()}")
+FOLDER = entry("./d/", tarfile.DIRTYPE)
+LINK = entry("./d", tarfile.SYMTYPE, linkname="/tmp")
+FRAME = zstandard.ZstdCompressor().compress(b"more")
+NULL = entry("./null", tarfile.CHRTYPE, devmajor=1, devminor=3)
+MANY = stream(HOME, *(entry(f"./{number}") for number in range(20)))
+
+SPOILED = {
+    "object missing": Case(lambda a: a.object.unlink(), LOST, "is not in the store"),
+    "meta missing": Case(lambda a: a.meta.unlink(), LOST, "without its .meta"),
+    "meta empty": Case(lambda a: a.meta.write_bytes(b""), CORRUPTED, "malformed"),
+    "meta garbage": Case(lambda a: a.meta.write_bytes(os.urandom(200)), CORRUPTED, "malformed"),
+    "meta of another size": Case(lambda a: a.declare("bytes", 7), CORRUPTED, "where its .meta says 7"),
+    "meta of a smaller home": Case(lambda a: a.declare("unpacked", 512), CORRUPTED, "more bytes than"),
+    "meta of a larger home": Case(lambda a: a.declare("unpacked", 10**12), CORRUPTED, "what its .meta says"),
+    "meta of fewer entries": Case(lambda a: a.declare("entries", 3), CORRUPTED, "more entries than"),
+    "meta of more entries": Case(lambda a: a.declare("entries", 999), CORRUPTED, "what its .meta says"),
+    "meta of another sha": Case(lambda a: a.declare("sha256", "0" * 64), CORRUPTED, "not the one"),
+    "truncated": Case(lambda a: os.truncate(a.object, 1000), CORRUPTED, "has 1000 bytes where"),
+    "bit flipped": Case(Archive.flip, CORRUPTED, "archive"),
+    "not zstd": Case(Archive.blank, CORRUPTED, "cannot be decompressed"),
+}  # fmt: skip
+
+HOSTILE = {
+    "absolute path": Case(hostile(entry(f"{EVIL}", content=b"x")), CORRUPTED, "not below the home"),
+    "dot dot": Case(hostile(entry(f"./../../..{EVIL}", content=b"x")), CORRUPTED, "unsafe component"),
+    "hard link out": Case(hostile(entry("./l", tarfile.LNKTYPE, linkname="/etc/passwd")), CORRUPTED, "home"),
+    "through a symlink": Case(hostile(LINK, entry(f"./d/{EVIL.name}")), CORRUPTED, "not lie in a directory"),
+    "symlink for a directory": Case(hostile(FOLDER, LINK), CORRUPTED, "comes twice"),
+    "device": Case(hostile(NULL), CORRUPTED, "a pipe or a device"),
+    "pipe": Case(hostile(entry("./pipe", tarfile.FIFOTYPE)), CORRUPTED, "a pipe or a device"),
+    "bomb": Case(hostile(entry("./zeros", content=bytes(1 << 28))), CORRUPTED, "more bytes than it declares"),
+    "too many entries": Case(lambda a: a.replace(MANY, entries=10), CORRUPTED, "more entries than"),
+    "a second frame": Case(lambda a: a.replace(stream(HOME), behind=FRAME), CORRUPTED, "data behind"),
+}  # fmt: skip
+CASES = SPOILED | HOSTILE
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A home in the store only, and what it was."""
+
+    site: Site
+    archive: Archive
+    sha256: str
+    tree: str
+
+    def run(self, job_id: str, spec: JobSpec) -> JobFact:
+        """A job as a process of its own."""
+        directory = self.site.root / "jobs" / job_id
+        directory.mkdir(parents=True)
+        (directory / SPEC).write_bytes(dump_spec(spec))
+        subprocess.run(
+            [sys.executable, "-m", "codehub.storage.job", directory], capture_output=True, check=False
+        )
+        return read_ended(directory)
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    site = site_at(tmp_path_factory.mktemp("stored"))
+    run(site.initialise())
+    run(site.make_home())
+    tree = tree_hash(site.home)
+    bench = Bench(Reporter(site.root), site.root)
+    done = perform(site.archive_job(), bench)
+    assert done.archive is not None
+    perform(site.delete_job(), bench)
+    yield Scene(site, Archive(site.archives_root / "w1/a1"), done.archive.sha256, tree)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_spoiled_archive_is_refused_and_a_mended_one_is_restored(scene: Scene, name: str) -> None:
+    case, site = CASES[name], scene.site
+    committed = None if name in HOSTILE else scene.sha256
+    case.spoil(scene.archive)
+    try:
+        fact = scene.run(name.replace(" ", "-"), site.restore_job(sha256=committed))
+    finally:
+        scene.archive.mend()
+    assert (fact.state, fact.reason) == (JobState.FAILED, case.reason), fact
+    assert case.said in fact.message
+    assert run(site.volumes.status(KEY)) is None
+    assert site.beside_home() == {".lock", ".fence"}
+    assert not EVIL.exists()
+
+    bench = Bench(Reporter(site.root), site.root)
+    perform(site.restore_job(sha256=scene.sha256), bench)
+    assert tree_hash(site.home) == scene.tree
+    restored = run(site.volumes.status(KEY))
+    assert restored is not None
+    perform(site.delete_job(restored.generation), bench)
