@@ -2,6 +2,7 @@
 
 import contextlib
 import http.client
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -48,8 +49,7 @@ class FaultyProxy:
         class Handler(_Handler):
             owner = proxy
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), Handler)
         self.endpoint = f"http://127.0.0.1:{self._server.server_address[1]}"
 
     @classmethod
@@ -76,6 +76,15 @@ class FaultyProxy:
     def fault_of(self, method: str, target: str) -> Fault | None:
         self.seen.append((method, target))
         return next((rule.fault for rule in list(self._rules.values()) if rule.fits(method, target)), None)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that has given up is what faults are for; the rest is a fault of this file."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -22,8 +22,9 @@ from codehub.storage.errors import (
     Unobservable,
 )
 from codehub.storage.layout import NAME, checked_name
-from codehub.storage.objects import Objects, first_line
+from codehub.storage.objects import Objects
 from codehub.storage.stores import open_objects
+from codehub.storage.words import store_words
 
 _OBJECT = "home.tar.zst"
 _META = ".meta"
@@ -94,7 +95,7 @@ class Archives:
         try:
             return open_objects(self._url, create=create)
         except (BaseError, ValueError, OSError) as error:
-            words = f"the archive store {self._url} cannot be opened: {first_line(error)}"
+            words = f"the archive store {self._url} cannot be opened: {store_words(error)}"
             raise Unobservable(words) from error
 
     def check(self) -> None:

@@ -14,7 +14,8 @@ from obstore.exceptions import BaseError
 from obstore.store import LocalStore, S3Store
 
 from codehub.storage.durable import fsync_path
-from codehub.storage.errors import NoSpace, StoreTrouble, says_no_space
+from codehub.storage.errors import NoSpace, StorageProblem, StoreTrouble, says_no_space
+from codehub.storage.words import store_words
 
 _SMALL = 64 << 10
 _READ = 8 << 20
@@ -41,14 +42,10 @@ class Objects:
 
     def read(self, path: str) -> bytes | None:
         """A small object, or the beginning of one that is not."""
-        with suppress(FileNotFoundError):
-            return self._do(lambda: _beginning(obstore.get(self._store, path).stream(_SMALL)))
-        return None
+        return self._if_there(lambda: _beginning(obstore.get(self._store, path).stream(_SMALL)))
 
     def size(self, path: str) -> int | None:
-        with suppress(FileNotFoundError):
-            return self._do(lambda: obstore.head(self._store, path)["size"])
-        return None
+        return self._if_there(lambda: obstore.head(self._store, path)["size"])
 
     def list(self) -> "list[StoredObject]":
         listed = self._do(lambda: obstore.list(self._store).collect())
@@ -61,8 +58,7 @@ class Objects:
 
     def remove(self, path: str) -> None:
         """Remove an object, or nothing when there is none."""
-        with suppress(FileNotFoundError):
-            self._do(lambda: obstore.delete(self._store, path))
+        self._if_there(lambda: obstore.delete(self._store, path))
 
     def upload(self, path: str, chunks: Iterable[bytes], size_limit: int) -> bool:
         """Write an object of unknown length. `size_limit` bounds it, as stores bound the number of parts.
@@ -73,16 +69,20 @@ class Objects:
         return False
 
     def _put(self, path: str, chunks: Iterable[bytes], part: int) -> None:
-        self._do(
-            lambda: obstore.put(
+        source = _Source(chunks)
+        try:
+            obstore.put(
                 self._store,
                 path,
-                iter(chunks),
+                iter(source),
                 use_multipart=True,
                 chunk_size=part,
                 max_concurrency=max(1, _UPLOAD_MEMORY // part),
             )
-        )
+        except (BaseError, OSError) as error:
+            if error is source.failure:
+                raise
+            raise self._trouble(error) from error
 
     def stream(self, path: str, size: int) -> Iterator[memoryview]:
         """The bytes of an object, one range after the other, reading one ahead."""
@@ -109,16 +109,25 @@ class Objects:
     def remove_rest(self, path: str) -> None:
         """Remove unfinished uploads of this object."""
 
-    def _do(self, call: Callable[[], T]) -> T:
+    def _if_there(self, call: Callable[[], T]) -> T | None:
         try:
             return call()
         except FileNotFoundError:
-            raise
+            return None
         except (BaseError, OSError) as error:
-            words = f"the archive store {self._place} failed: {first_line(error)}"
-            if says_no_space(str(error)):
-                raise NoSpace(f"{words}; make room in it") from error
-            raise StoreTrouble(words) from error
+            raise self._trouble(error) from error
+
+    def _do(self, call: Callable[[], T]) -> T:
+        try:
+            return call()
+        except (BaseError, OSError) as error:
+            raise self._trouble(error) from error
+
+    def _trouble(self, error: Exception) -> StorageProblem:
+        words = f"the archive store {self._place} failed: {store_words(error)}"
+        if says_no_space(str(error)):
+            return NoSpace(f"{words}; make room in it")
+        return StoreTrouble(words)
 
 
 class LocalObjects(Objects):
@@ -135,9 +144,7 @@ class LocalObjects(Objects):
 
     def _unfinished(self, path: Path) -> StoredObject | None:
         """None when the upload has ended since it was listed."""
-        with suppress(FileNotFoundError):
-            return self._do(lambda: _stored(self._root, path))
-        return None
+        return self._if_there(lambda: _stored(self._root, path))
 
     def flush(self, path: str) -> None:
         target = self._root / path
@@ -156,9 +163,19 @@ class LocalObjects(Objects):
                 directory.rmdir()
 
 
-def first_line(error: Exception) -> str:
-    """The store library appends its internals to each message."""
-    return str(error).strip().partition("\n")[0]
+class _Source:
+    """Tells the troubles of what is read from those of where it is written."""
+
+    def __init__(self, chunks: Iterable[bytes]) -> None:
+        self._chunks = chunks
+        self.failure: Exception | None = None
+
+    def __iter__(self) -> Iterator[bytes]:
+        try:
+            yield from self._chunks
+        except Exception as error:
+            self.failure = error
+            raise
 
 
 def _beginning(chunks: Iterator[bytes]) -> bytes:

@@ -124,7 +124,7 @@ class S3Requests:
             return ElementTree.fromstring(answer)  # noqa: S314 - expat refuses bombs; the service is one's own
         except ElementTree.ParseError as error:
             raise StoreTrouble(
-                f"{self.bucket_url} answered with something that is not XML: {error}"
+                f"the archive store {self.bucket_url} did not answer in XML: {error}"
             ) from error
 
     def ask(
@@ -152,12 +152,12 @@ class S3Requests:
             with urllib.request.urlopen(request, timeout=self.seconds) as response:  # noqa: S310
                 return response.headers, response.read(_MAX_ANSWER)
         except HTTPError as error:
-            words = f"{self.bucket_url} answered {error.code} {error.reason} to {method}"
+            words = f"the archive store {self.bucket_url} failed: it answered {error.code} {error.reason}"
             if error.code >= 500 and error.code != 501:
                 raise StoreTrouble(words) from error
             raise Refused(error.code, words) from error
         except (OSError, HTTPException) as error:
-            raise StoreTrouble(f"{self.bucket_url} did not answer {method}: {error}") from error
+            raise StoreTrouble(f"the archive store {self.bucket_url} did not answer: {error}") from error
 
 
 def _bucket_url(bucket: str, region: str) -> str:

@@ -1,0 +1,173 @@
+"""An S3 service that fails: the job says why in bounded time, nothing is lost, and the next attempt succeeds.
+
+Every case has a store and a home of its own behind one faulty proxy. Mostly they wait, so they run together.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from codehub.domain.observation import JobFact, JobState, VolumeFact
+from codehub.domain.states import ErrorReason
+from codehub.storage.job import SPEC
+from codehub.storage.jobspec import JobSpec, dump_spec
+from codehub.storage.report import Reporter, read_ended
+from codehub.storage.stores import open_objects
+from codehub.storage.work import Bench, perform
+from tests.faults import Fault, FaultyProxy
+from tests.integration.storage.conftest import FIRST, KEY, Site, site_at
+from tests.s3 import S3Server, new_store_url, use
+from tests.services import run
+from tests.trees import tree_hash
+
+UNREACHABLE, CORRUPTED = ErrorReason.Unreachable, ErrorReason.ArchiveCorrupted
+TOGETHER = 6
+HANGING = {"AWS_TIMEOUT": "1s"}
+PARTS, BEGIN, COMPLETE = ("PUT", "partNumber="), ("POST", "uploads"), ("POST", "uploadId=")
+OBJECT, HEAD = ("GET", "home.tar.zst"), ("HEAD", "home.tar.zst")
+
+
+@dataclass(frozen=True)
+class Case:
+    """Which requests of a job are broken, and what the job has to say of it."""
+
+    fault: Fault
+    requests: tuple[str, str]
+    said: str
+    reason: ErrorReason = UNREACHABLE
+
+
+ARCHIVE = {
+    "parts: 500": Case(Fault.ERROR, PARTS, "it answered 500 Internal Server Error"),
+    "parts: SlowDown": Case(Fault.SLOW_DOWN, PARTS, "it answered 503 Service Unavailable (SlowDown)"),
+    "parts: hang": Case(Fault.HANG, PARTS, "it did not answer in time"),
+    "parts: closed halfway": Case(Fault.CLOSE, PARTS, "the connection to it broke"),
+    "parts: bit flipped": Case(Fault.FLIP, PARTS, "it answered 400 Bad Request (XAmzContentSHA256Mismatch)"),
+    "begin: 500": Case(Fault.ERROR, BEGIN, "it answered 500 Internal Server Error"),
+    "complete: 500": Case(Fault.ERROR, COMPLETE, "it answered 500 Internal Server Error"),
+    "complete: hang": Case(Fault.HANG, COMPLETE, "it did not answer in time"),
+    "checksum: 500": Case(Fault.ERROR, HEAD, "it answered 500 Internal Server Error"),
+    "meta: 500": Case(Fault.ERROR, ("PUT", "/.meta"), "it answered 500 Internal Server Error"),
+    "everything: 500": Case(Fault.ERROR, ("GET", ""), "it answered 500 Internal Server Error"),
+}
+RESTORE = {
+    "object: 500": Case(Fault.ERROR, OBJECT, "it answered 500 Internal Server Error"),
+    "object: SlowDown": Case(Fault.SLOW_DOWN, OBJECT, "it answered 503 Service Unavailable (SlowDown)"),
+    "object: hang": Case(Fault.HANG, OBJECT, "it did not answer in time"),
+    "object: closed halfway": Case(Fault.CLOSE, OBJECT, "the connection to it broke"),
+    "object: truncated": Case(Fault.TRUNCATE, OBJECT, "answered with less than was asked for"),
+    "object: bit flipped": Case(Fault.FLIP, OBJECT, "the archive cannot be decompressed", CORRUPTED),
+    "size: 500": Case(Fault.ERROR, HEAD, "it answered 500 Internal Server Error"),
+    "meta: 500": Case(Fault.ERROR, ("GET", "/.meta"), "it answered 500 Internal Server Error"),
+    "meta: hang": Case(Fault.HANG, ("GET", "/.meta"), "it did not answer in time"),
+    "marker: SlowDown": Case(
+        Fault.SLOW_DOWN, ("GET", ".codehub-installation"), "it answered 503 Service Unavailable (SlowDown)"
+    ),
+}
+
+
+class Stage:
+    """One case: a site of its own, on a store of its own, behind the proxy that all share."""
+
+    def __init__(self, root: Path, server: S3Server, proxy: FaultyProxy, case: Case) -> None:
+        self.case, self.proxy, self.server = case, proxy, server
+        self.site: Site = site_at(root)
+        self.site.place = replace(self.site.place, archive_url=new_store_url())
+        self.bench = Bench(Reporter(root), root)
+        run(self.site.initialise())
+        run(self.site.make_home())
+        (self.site.home / "bulk").write_bytes(os.urandom(9 << 20))
+        self.tree = tree_hash(self.site.home)
+
+    def fail(self, spec: JobSpec) -> JobFact:
+        name = self.site.place.archive_url.rpartition("/")[2]
+        method, words = self.case.requests
+        self.proxy.break_requests(name, self.case.fault, method, name, words)
+        try:
+            return self._job(spec)
+        finally:
+            self.proxy.heal(name)
+
+    def _job(self, spec: JobSpec) -> JobFact:
+        directory = self.site.root / "jobs" / "job"
+        directory.mkdir(parents=True)
+        (directory / SPEC).write_bytes(dump_spec(spec))
+        environment = os.environ | self.server.environment(self.proxy.endpoint)
+        if self.case.fault is Fault.HANG:
+            environment |= HANGING
+        command = [sys.executable, "-m", "codehub.storage.job", directory]
+        subprocess.run(command, env=environment, capture_output=True, check=False, timeout=120)
+        return read_ended(directory)
+
+    def names(self) -> set[str]:
+        return {stored.path for stored in open_objects(self.site.place.archive_url).list()}
+
+    def archive(self) -> JobFact:
+        """An archive that fails, and then succeeds; the home is the same throughout."""
+        site = self.site
+        fact = self.fail(site.archive_job())
+        assert run(site.store.find("w1", "a1")) is None
+        assert "w1/a1/.meta" not in self.names()
+        assert tree_hash(site.home) == self.tree
+        assert run(site.volumes.status(KEY)) == VolumeFact(FIRST)
+        perform(site.archive_job(), self.bench)
+        assert run(site.store.find("w1", "a1")) is not None
+        assert self.names() == {".codehub-installation", "w1/a1/home.tar.zst", "w1/a1/.meta"}
+        return fact
+
+    def restore(self) -> JobFact:
+        """A restore that fails and leaves no volume, and then succeeds."""
+        site = self.site
+        perform(site.archive_job(), self.bench)
+        perform(site.delete_job(), self.bench)
+        fact = self.fail(site.restore_job())
+        assert run(site.volumes.status(KEY)) is None
+        assert site.beside_home() == {".lock", ".fence"}
+        assert run(site.store.find("w1", "a1")) is not None
+        perform(site.restore_job(), self.bench)
+        assert tree_hash(site.home) == self.tree
+        return fact
+
+
+@pytest.fixture(scope="module")
+def outcomes(
+    s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[tuple[str, str], Future[JobFact]]]:
+    with (
+        pytest.MonkeyPatch.context() as monkeypatch,
+        FaultyProxy.before(s3_server.endpoint) as proxy,
+        ThreadPoolExecutor(TOGETHER) as pool,
+    ):
+        use(s3_server.environment(), monkeypatch)
+
+        def play(operation: str, case: Case) -> JobFact:
+            stage = Stage(tmp_path_factory.mktemp(operation), s3_server, proxy, case)
+            return stage.archive() if operation == "archive" else stage.restore()
+
+        began = {("archive", name): pool.submit(play, "archive", case) for name, case in ARCHIVE.items()}
+        began |= {("restore", name): pool.submit(play, "restore", case) for name, case in RESTORE.items()}
+        yield began
+
+
+@pytest.mark.parametrize("name", ARCHIVE)
+def test_an_archive_survives_a_failing_service(
+    outcomes: dict[tuple[str, str], Future[JobFact]], name: str
+) -> None:
+    fact = outcomes["archive", name].result()
+    assert (fact.state, fact.reason) == (JobState.FAILED, ARCHIVE[name].reason), fact
+    assert ARCHIVE[name].said in fact.message
+
+
+@pytest.mark.parametrize("name", RESTORE)
+def test_a_restore_survives_a_failing_service(
+    outcomes: dict[tuple[str, str], Future[JobFact]], name: str
+) -> None:
+    fact = outcomes["restore", name].result()
+    assert (fact.state, fact.reason) == (JobState.FAILED, RESTORE[name].reason), fact
+    assert RESTORE[name].said in fact.message
