@@ -16,8 +16,6 @@ import contextlib
 import fcntl
 import json
 import os
-import secrets
-import shutil
 import stat
 import time
 from collections.abc import Iterator
@@ -179,7 +177,7 @@ class Directory:
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(bound, self.socket.lstat()):
                 return True
-        staged = self.path / f".socket-{secrets.token_hex(4)}"
+        staged = self.path / f".socket-{os.urandom(4).hex()}"
         try:
             os.link(self.bound_socket, staged, follow_symlinks=False)
         except FileNotFoundError:
@@ -201,7 +199,7 @@ class Directory:
 
     def remove(self) -> bool:
         """Remove the directory; False when someone who lives holds it."""
-        aside = self.path.with_name(f"{_REMOVED}{self.path.name}-{secrets.token_hex(4)}")
+        aside = self.path.with_name(f"{_REMOVED}{self.path.name}-{os.urandom(4).hex()}")
         try:
             with self.locked() as lock:
                 if lock is None:
@@ -221,6 +219,8 @@ def finish_removals(root: Path) -> None:
 
 def _remove_tree(path: Path) -> None:
     """Remove a tree that a workspace wrote in, and may have left without permissions."""
+    import shutil  # not above: most keepers have nothing to remove, and all of them are to be fast
+
     for parent, names, _ in os.walk(path):
         for name in names:
             directory = Path(parent, name)

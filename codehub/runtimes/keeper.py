@@ -1,11 +1,11 @@
 """The keeper: a small process of its own that starts one workspace's process tree and stays with it.
 
-`python -m codehub.runtimes.keeper DIRECTORY`, with a `Request` on standard input. It locks the directory,
-detaches itself from whoever started it, and writes state.json before there is anything to know about: a
-crash at any point leaves either nothing running or something that state.json tells of. Being the tree's
-subreaper it loses no process of it, however daemonised, and it ends only after the last of them.
+It locks the workspace's directory, detaches itself from whoever started it, and writes state.json before
+there is anything to know about: a crash at any point leaves either nothing running or something that
+state.json tells of. Being the tree's subreaper it loses no process of it, however daemonised, and it ends
+only after the last of them.
 
-It imports the standard library and modules of ours that do the same, to be up in a blink.
+Keepers are born of the nursery. They use the standard library and modules of ours that do the same.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from codehub.runtimes.directory import Directory, DirectoryGone, Ended, State, S
 from codehub.runtimes.leftovers import Isolation, LeftoversAlive, end_leftovers
 from codehub.runtimes.network import Network
 from codehub.runtimes.output import Output
-from codehub.runtimes.procfs import ProcessId, boot_id, descendants
+from codehub.runtimes.procfs import ProcessId, boot_id, descendants, rename
 from codehub.runtimes.request import Request
 from codehub.runtimes.spawn import CANNOT_RUN, spawn
 
@@ -36,22 +36,20 @@ _PR_SET_CHILD_SUBREAPER = 36
 _OOM_SCORE_ADJUSTMENT = "500"
 
 
-def main() -> None:
-    # Some event loops let descriptors through to their children: a starter that waits for the end of our
-    # output would wait for the workspace's, and its sockets would stay open for as long.
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-    directory = Directory(Path(sys.argv[1]))
-    request = Request.from_json(sys.stdin.read())
+def answer(request: Request, connection: socket.socket) -> str:
+    """Start a keeper; what came of it. The keeper, a process of its own, never returns from here."""
+    rename("codehub-keeper", request.directory)
+    directory = Directory(Path(request.directory))
     try:
         with directory.locked() as lock:
-            print(ALREADY_RUNNING if lock is None else _launch(directory, request))
+            return ALREADY_RUNNING if lock is None else _launch(directory, request, connection)
     except DirectoryGone:
-        print(GONE)
+        return GONE
     except (LeftoversAlive, OSError) as error:
-        print(error)
+        return str(error)
 
 
-def _launch(directory: Directory, request: Request) -> str:
+def _launch(directory: Directory, request: Request, connection: socket.socket) -> str:
     """Fork the keeper, which inherits the lock, and return what it reports once its child is there."""
     _end_predecessor(directory, request)
     directory.prepare(request.uid, request.isolation == Isolation.USER, request.files)
@@ -59,6 +57,7 @@ def _launch(directory: Directory, request: Request) -> str:
     reader, writer = os.pipe()
     if os.fork() == 0:
         os.close(reader)
+        connection.close()
         Keeper(directory, request).run(report_to=writer)
         sys.exit()
     os.close(writer)
@@ -297,7 +296,3 @@ class Keeper:
         elif key.fileobj is not self._wakeups[0]:
             self._log.write(data)
         return bool(data)
-
-
-if __name__ == "__main__":
-    main()

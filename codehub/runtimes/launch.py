@@ -1,16 +1,13 @@
-"""From a workload and what this machine has to a request, and from a request to a keeper that runs."""
+"""From a workload, and what this machine has, to what a keeper is asked for."""
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-import json
 import os
-import subprocess
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from codehub.runtimes import caps, keeper
+from codehub.runtimes import caps
 from codehub.runtimes.base import WorkloadSpec
 from codehub.runtimes.caps import Caps, Cgroups
 from codehub.runtimes.directory import Directory
@@ -20,7 +17,6 @@ from codehub.runtimes.netlink import own_networks
 from codehub.runtimes.network import HELPER_UID_OFFSET, RESOLVER, WayOut
 from codehub.runtimes.request import Request
 from codehub.runtimes.sandbox import Walls, sandboxed, unsandboxed
-from codehub.runtimes.walls import PYTHON_ENVIRONMENT, python_program
 
 
 @dataclass(frozen=True)
@@ -42,6 +38,7 @@ def request_for(spec: WorkloadSpec, walls: Walls, directory: Directory, place: P
         else unsandboxed(walls, spec, directory, place.tools)
     )
     return Request(
+        directory=str(directory.path),
         workspace_id=spec.workspace_id,
         op_id=spec.op_id,
         image=spec.image.name,
@@ -85,21 +82,3 @@ def group_name(directory: Directory) -> str:
 
 def group_directories(cgroups: Cgroups, directory: Directory) -> list[str]:
     return sorted({f"{parent}/{group_name(directory)}" for parent in cgroups.parents.values()})
-
-
-async def run_keeper(request: Request, directory: Directory) -> str:
-    """Run the keeper's first half, which ends once the second one stands on its own feet."""
-    # Not the loop's own subprocesses: uvloop's wait for descriptors that the keeper hands on.
-    done = await asyncio.to_thread(
-        subprocess.run,
-        [*python_program(keeper.__name__), str(directory.path)],
-        env=PYTHON_ENVIRONMENT,
-        cwd="/",
-        start_new_session=True,
-        input=json.dumps(asdict(request)).encode(),
-        capture_output=True,
-        check=False,
-    )
-    answer = done.stdout.decode(errors="replace").strip()
-    complaints = done.stderr.decode(errors="replace").strip()
-    return answer or complaints or f"exit code {done.returncode}"

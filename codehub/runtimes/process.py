@@ -18,6 +18,7 @@ from codehub.runtimes.base import ABSENT, RuntimeFailure, Unobservable, Workload
 from codehub.runtimes.caps import find_cgroups
 from codehub.runtimes.directory import LONGEST_SOCKET_PATH, Directory, State, StateGarbled, finish_removals
 from codehub.runtimes.egress import NOTHING_MORE, Egress
+from codehub.runtimes.keepers import NURSERY
 from codehub.runtimes.launch import Place
 from codehub.runtimes.leftovers import Isolation, LeftoversAlive, end_leftovers
 from codehub.runtimes.procfs import ProcessId, boot_id, processes_with_argument
@@ -99,10 +100,10 @@ class ProcessRuntime:
             raise RuntimeFailure(ErrorReason.ActionFailed, f"the container did not start: {answer}")
 
     async def _launch(self, request: Request, directory: Directory) -> str:
-        """The keeper's answer; `GONE` when a delete took the directory away under its hands."""
+        """The keeper's answer; `GONE` when a delete took the directory away under its hands, for one."""
         try:
             directory.path.mkdir(mode=0o700, exist_ok=True)
-            return await launch.run_keeper(request, directory)
+            return await asyncio.to_thread(NURSERY.start, request)
         except OSError as error:
             return str(error)
 

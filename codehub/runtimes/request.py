@@ -11,6 +11,7 @@ from codehub.runtimes.network import WayOut
 
 @dataclass(frozen=True)
 class Request:
+    directory: str
     workspace_id: str
     op_id: str
     image: str

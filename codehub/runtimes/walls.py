@@ -7,13 +7,12 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from pathlib import Path
 
 from codehub.runtimes import caps
 from codehub.runtimes.caps import Caps, find_cgroups
+from codehub.runtimes.keepers import PYTHON_ENVIRONMENT, python_program
 from codehub.runtimes.leftovers import Isolation
 from codehub.runtimes.network import HELPER_UID_OFFSET, WayOut
 from codehub.runtimes.probe import Probe
@@ -95,15 +94,3 @@ async def _try(attempts: Mapping[str, Probe]) -> dict[str, str]:
     if done.returncode != 0:
         return dict.fromkeys(attempts, done.stderr.decode(errors="replace").strip())
     return dict(zip(attempts, json.loads(done.stdout), strict=True))
-
-
-PYTHON_ENVIRONMENT = {
-    "PYTHONPATH": str(Path(__file__).parents[2]),
-    "PATH": os.defpath,
-    "LANG": "C.UTF-8",
-}
-
-
-def python_program(module: str) -> list[str]:
-    """A program of ours that is up in a blink, because it needs none of the installed packages."""
-    return [sys.executable, "-S", "-P", "-m", module]
