@@ -21,7 +21,7 @@ _SMALL = 64 << 10
 _READ = 8 << 20
 _PART = 8 << 20
 _MAX_PARTS = 9000
-_UPLOAD_MEMORY = 64 << 20
+UPLOAD_MEMORY = 64 << 20
 
 T = TypeVar("T")
 
@@ -77,7 +77,7 @@ class Objects:
                 iter(source),
                 use_multipart=True,
                 chunk_size=part,
-                max_concurrency=max(1, _UPLOAD_MEMORY // part),
+                max_concurrency=max(1, UPLOAD_MEMORY // part),
             )
         except (BaseError, OSError) as error:
             if error is source.failure:

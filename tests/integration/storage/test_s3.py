@@ -1,11 +1,21 @@
 """The same jobs against an S3-compatible service."""
 
+import asyncio
 import os
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import pytest
 
 from codehub.domain.observation import VolumeFact
+from codehub.storage.objects import UPLOAD_MEMORY, part_size
+from codehub.storage.stores import open_objects
+from tests.faults import Fault, FaultyProxy
 from tests.integration.storage.conftest import FIRST, KEY, Site
+from tests.s3 import S3Server, use
 from tests.trees import tree_hash
+
+CHUNK = 1 << 20
 
 
 async def test_a_home_goes_to_a_service_and_comes_back(site: Site, s3_url: str) -> None:
@@ -23,3 +33,40 @@ async def test_a_home_goes_to_a_service_and_comes_back(site: Site, s3_url: str) 
     await site.store.remove("w1/a1/home.tar.zst")
     assert await site.store.find("w1", "a1") is None
     assert await site.store.list() == []
+
+
+@dataclass
+class Stream:
+    """Chunks, and how many of them were taken."""
+
+    chunks: int
+    taken: int = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        for _ in range(self.chunks):
+            self.taken += 1
+            yield bytes(CHUNK)
+
+
+async def test_a_slow_service_holds_the_stream_back(
+    s3_server: S3Server, s3_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a job would hold the whole home in memory."""
+    with FaultyProxy.before(s3_server.endpoint) as proxy:
+        use(s3_server.environment(proxy.endpoint), monkeypatch)
+        objects = open_objects(s3_url)
+        proxy.delay = 60
+        proxy.break_requests("parts", Fault.SLOW, "PUT", "partNumber")
+        stream = Stream(200)
+        upload = asyncio.create_task(asyncio.to_thread(objects.upload, "home", stream, 1000))
+        while len([target for method, target in proxy.seen if method == "PUT"]) < UPLOAD_MEMORY // part_size(
+            0
+        ):
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.3)
+        held = stream.taken * CHUNK
+        assert not upload.done()
+        assert UPLOAD_MEMORY <= held <= UPLOAD_MEMORY + 3 * part_size(0)
+        proxy.healed.set()
+        assert await upload
+        assert objects.size("home") == 200 * CHUNK
