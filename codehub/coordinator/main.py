@@ -8,6 +8,7 @@ from codehub.coordinator.providers import Providers
 from codehub.coordinator.queue import WORKERS
 from codehub.coordinator.server import serve
 from codehub.domain.images import offered_images
+from codehub.runtimes.base import Runtime
 from codehub.runtimes.docker import DockerOptions, DockerRuntime
 from codehub.runtimes.egress import Egress, host_nameservers
 from codehub.runtimes.process import ProcessRuntime
@@ -39,11 +40,19 @@ async def run(settings: Settings, stop: asyncio.Event) -> None:
     finally:
         await engine.dispose()
     providers = make_providers(settings, own.id)
+    warming_up = asyncio.create_task(_warm_up(providers.runtime))
     try:
         await serve(settings, providers, PostgresHouse(settings), stop=stop)
     finally:
+        await warming_up
         if isinstance(providers.runtime, DockerRuntime):
             await providers.runtime.close()
+
+
+async def _warm_up(runtime: Runtime) -> None:
+    """Not before the rest: a workspace that is to be stopped need not wait for what only a start needs."""
+    if isinstance(runtime, ProcessRuntime):
+        await runtime.warm_up()
 
 
 def make_providers(settings: Settings, installation_id: str) -> Providers:

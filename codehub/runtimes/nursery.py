@@ -1,9 +1,9 @@
 """The nursery: a process that has everything loaded a keeper needs, and forks one for each request.
 
 `python -m codehub.runtimes.nursery ROOM`, with a Unix socket for its standard input. Each message on it
-brings a connection, from which the request is read and to which the answer goes. ROOM, whatever it says, makes
-room on the command line, where a keeper names its directory. Loading takes longer than all the rest of a
-start; forked keepers also share the memory. The nursery ends with whoever holds the other end.
+brings a connection, from which the request is read and to which the answer goes. ROOM, whatever it says,
+makes room on the command line, where a keeper names its directory. Loading takes longer than all the rest of
+a start; forked keepers also share the memory. The nursery ends with whoever holds the other end.
 """
 
 from __future__ import annotations

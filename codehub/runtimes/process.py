@@ -66,15 +66,17 @@ class ProcessRuntime:
         self._insecure = insecure
         self._stop_grace = stop_grace
         self._walls: Walls | None = None
+        self._looking = asyncio.Lock()
         self._probes = asyncio.Semaphore(_PROBES_AT_ONCE)
         self._root.mkdir(mode=0o711, parents=True, exist_ok=True)
         finish_removals(self._root)
 
     async def walls(self) -> Walls:
         """What separates workspaces here; a failure when nothing does and nobody has accepted that."""
-        if self._walls is None:
-            self._walls = await find_walls()
-            _tell(self._walls)
+        async with self._looking:
+            if self._walls is None:
+                self._walls = await find_walls()
+                _tell(self._walls)
         if os.geteuid() == 0 and self._walls.setpriv is None:
             message = "setpriv is missing, without which a workspace would run as root: install util-linux"
             raise RuntimeFailure(ErrorReason.ActionFailed, message)
@@ -86,6 +88,14 @@ class ProcessRuntime:
                 "Fix that, or accept it with --insecure-process-runtime",
             )
         return self._walls
+
+    async def warm_up(self) -> None:
+        """Do what the first start would wait for. What goes wrong goes wrong again, and is told, there."""
+        try:
+            await self.walls()
+            await asyncio.to_thread(NURSERY.warm_up)
+        except (RuntimeFailure, OSError) as error:
+            log.warning("no workspace can be started here: %s", error)
 
     async def start(self, spec: WorkloadSpec) -> None:
         walls = await self.walls()

@@ -8,6 +8,7 @@ those that repeat.
 import os
 import re
 import signal
+import socket
 import subprocess
 import threading
 from collections import Counter
@@ -123,6 +124,7 @@ class Steps:
         self._wrap(os, "open", self._on_creation)
         self._wrap(signal, "pidfd_send_signal", lambda _fd, number, *_: f"send {number.name}")
         self._wrap(subprocess.Popen, "__init__", self._on_spawn)
+        self._wrap(socket, "send_fds", lambda *_, **__: "ask for a keeper")
 
     def watch_objects(self) -> None:
         self._wrap(obstore, "delete", lambda _store, path, **_: f"delete {_shortened(path)}")
@@ -181,8 +183,8 @@ class Steps:
         words = [os.fsdecode(word) for word in command]  # type: ignore[arg-type]
         if "codehub.storage.job" in words:
             return "spawn the job"
-        if "codehub.runtimes.keeper" in words:
-            return "spawn the keeper"
+        if "codehub.runtimes.nursery" in words:
+            return "spawn the nursery"
         below = [name for word in words[1:] if (name := self.name_of(word)) is not None]
         return " ".join(["spawn", Path(words[0]).name, *below])
 
