@@ -1,7 +1,6 @@
 """What storage jobs do with a home. Each may be killed at any point and run again, and harms no only copy."""
 
 import hashlib
-import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from codehub.storage.errors import (
     StoreTrouble,
     from_os,
 )
+from codehub.storage.estimate import size_limit
 from codehub.storage.jobspec import (
     ArchiveJob,
     ClearJob,
@@ -111,7 +111,7 @@ def _store(archives: Archives, workspace_id: str, archive_op_id: str, home: Path
         return Done("the archive was already complete", complete)
     key = archive_key(workspace_id, archive_op_id)
     packing = Packing(home, bench.locks, bench.reporter.progress)
-    confirmed = archives.upload(key, packing, _size_limit(home))
+    confirmed = archives.upload(key, packing, size_limit(home, bench.locks))
     fact = ArchiveFact(
         workspace_id, archive_op_id, key, packing.sha256, packing.bytes, packing.unpacked, packing.entries
     )
@@ -120,12 +120,6 @@ def _store(archives: Archives, workspace_id: str, archive_op_id: str, home: Path
         _read_back(archives, fact, bench.reporter)
     archives.commit(fact)
     return Done(_stored_words(fact, packing.left_out), fact)
-
-
-def _size_limit(home: Path) -> int:
-    """An archive is not larger than everything on the disk that its home is on."""
-    usage = os.statvfs(home)
-    return (usage.f_blocks - usage.f_bfree) * usage.f_frsize
 
 
 def _read_back(archives: Archives, fact: ArchiveFact, reporter: Reporter) -> None:
