@@ -98,21 +98,21 @@ def _enable(place: Path) -> list[str]:
     if not os.access(place / "cgroup.procs", os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(place))
     offered = [name for name in (place / "cgroup.controllers").read_text().split() if name in CONTROLLERS]
-    _hand_on(place, offered)
+    handed_on = _hand_on(place, offered)
+    if not handed_on:
+        raise OSError(errno.EBUSY, "its controllers cannot be handed on", str(place))
     parent.mkdir(exist_ok=True)
-    _hand_on(parent, offered)
-    return [name for name in offered if name in _handed_on(place) and name in _handed_on(parent)]
+    return _hand_on(parent, handed_on)
 
 
-def _hand_on(place: Path, controllers: Iterable[str]) -> None:
+def _hand_on(place: Path, controllers: Iterable[str]) -> list[str]:
+    """Those of the controllers that groups below have afterwards."""
+    switch = place / "cgroup.subtree_control"
     for controller in controllers:
-        if controller not in _handed_on(place):
+        if controller not in switch.read_text().split():
             with contextlib.suppress(OSError):  # what came of it is read back
-                (place / "cgroup.subtree_control").write_text(f"+{controller}")
-
-
-def _handed_on(place: Path) -> list[str]:
-    return (place / "cgroup.subtree_control").read_text().split()
+                switch.write_text(f"+{controller}")
+    return [controller for controller in controllers if controller in switch.read_text().split()]
 
 
 def plan(cgroups: Cgroups, name: str, caps: Caps) -> Plan:

@@ -60,6 +60,9 @@ class State:
     groups: list[str] = field(default_factory=list)
 
     def is_alive(self) -> bool:
+        """Whether the tree may still run; a keeper that has written how it ended is only on its way out."""
+        if self.ended is not None:
+            return False
         processes = (self.keeper, self.child)
         return self.boot_id == boot_id() and any(p is not None and p.is_alive() for p in processes)
 

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from pathlib import Path
 
 from codehub.runtimes import caps
 from codehub.runtimes.caps import Caps, find_cgroups
@@ -28,7 +29,7 @@ _MISSING = "{0} is missing (install it, on Debian: apt-get install {0})"
 
 async def find_walls() -> Walls:
     """The strongest there are. A program that is installed but may not do its work is no wall."""
-    bwrap, setpriv, slirp = shutil.which("bwrap"), shutil.which("setpriv"), shutil.which("slirp4netns")
+    bwrap, setpriv, slirp = _program("bwrap"), _program("setpriv"), _program("slirp4netns")
     cgroups = await asyncio.to_thread(find_cgroups)
     attempts: dict[str, Probe] = {}
     if cgroups.parents:
@@ -52,6 +53,12 @@ async def find_walls() -> Walls:
     if troubles["slirp"]:
         return replace(walls, why_no_network=f"it does not work here ({troubles['slirp']})")
     return replace(walls, slirp=slirp)
+
+
+def _program(name: str) -> str | None:
+    """By its real path, which the sandbox sees as well: a link may lie where it does not look."""
+    found = shutil.which(name)
+    return None if found is None else str(Path(found).resolve())
 
 
 def _sandbox(bwrap: str, setpriv: str | None, slirp: str | None) -> Probe:

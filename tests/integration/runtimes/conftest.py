@@ -21,6 +21,7 @@ from codehub.domain.images import BUILT_IN, Image
 from codehub.domain.observation import ContainerFact
 from codehub.runtimes.base import WorkloadSpec
 from codehub.runtimes.directory import Directory
+from codehub.runtimes.egress import NOTHING_MORE, Egress
 from codehub.runtimes.process import ProcessRuntime
 from codehub.runtimes.procfs import processes_with_argument
 
@@ -68,8 +69,8 @@ class Bench:
     data_dir: Path
     runtime: ProcessRuntime
 
-    def another_runtime(self) -> ProcessRuntime:
-        return ProcessRuntime(self.data_dir / "runtime", self.data_dir / "tools", stop_grace=2)
+    def another_runtime(self, egress: Egress = NOTHING_MORE) -> ProcessRuntime:
+        return ProcessRuntime(self.data_dir / "runtime", self.data_dir / "tools", egress=egress, stop_grace=2)
 
     def directory(self, workspace_id: str) -> Directory:
         return Directory(self.data_dir / "runtime" / workspace_id)
@@ -141,6 +142,25 @@ async def bench() -> AsyncIterator[Bench]:
             process.send(signal.SIGKILL)
         await made.runtime.stop(path.name)
     shutil.rmtree(data_dir)
+
+
+def only_programs(bench: Bench, monkeypatch: pytest.MonkeyPatch, *names: str) -> Path:
+    """A PATH on which there is nothing but these."""
+    programs = bench.data_dir / "programs"
+    programs.mkdir(mode=0o755)
+    for name in names:
+        found = shutil.which(name)
+        assert found is not None
+        (programs / name).symlink_to(found)
+    monkeypatch.setenv("PATH", str(programs))
+    return programs
+
+
+@pytest.fixture
+def own_network(bench: Bench) -> Bench:
+    if shutil.which("slirp4netns") is None:
+        pytest.skip("needs slirp4netns: apt-get install slirp4netns")
+    return bench
 
 
 def state_of(directory: Directory) -> dict[str, object]:

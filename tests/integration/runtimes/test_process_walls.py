@@ -17,7 +17,7 @@ from codehub.runtimes.directory import Directory
 from codehub.runtimes.leftovers import Isolation
 from codehub.runtimes.process import ProcessRuntime
 from codehub.runtimes.procfs import processes_of_user
-from tests.integration.runtimes.conftest import SERVER, Bench
+from tests.integration.runtimes.conftest import SERVER, Bench, only_programs
 
 STRANGER = 46_999
 
@@ -25,13 +25,7 @@ STRANGER = 46_999
 @pytest.fixture
 def no_bwrap(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A PATH on which there is everything but bwrap."""
-    programs = bench.data_dir / "programs"
-    programs.mkdir(mode=0o755)
-    setpriv = shutil.which("setpriv")
-    assert setpriv is not None
-    (programs / "setpriv").symlink_to(setpriv)
-    monkeypatch.setenv("PATH", str(programs))
-    return programs
+    return only_programs(bench, monkeypatch, "setpriv", "slirp4netns")
 
 
 @pytest.fixture

@@ -1,0 +1,137 @@
+"""A machine next to this one, and questions that are asked from inside a workspace."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shlex
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from tests.integration.runtimes.conftest import Bench
+
+PORT = 8099
+
+_SERVER = f"""
+import socketserver
+class Handler(socketserver.BaseRequestHandler):
+    def handle(self):
+        self.request.sendall(b"from outside")
+socketserver.TCPServer.allow_reuse_address = True
+server = socketserver.ThreadingTCPServer(("0.0.0.0", {PORT}), Handler)
+print("listening", flush=True)
+server.serve_forever()
+"""
+
+_ASK = """
+import json, socket, sys
+answers = {}
+for name in json.load(sys.stdin):
+    host, _, port = name.rpartition(":")
+    if name.startswith("/") or name.startswith("@"):
+        asked, address = socket.socket(socket.AF_UNIX), name.replace("@", chr(0), 1)
+    else:
+        asked, address = socket.socket(), (host, int(port))
+    asked.settimeout(3)
+    try:
+        asked.connect(address)
+        answers[name] = True
+    except OSError as error:
+        answers[name] = str(error)
+print(json.dumps(answers))
+"""
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """Addresses of one machine, on networks of the host's; it listens on `PORT` of each."""
+
+    public: str
+    ten: str
+    private: str
+    shared: str
+    link_local: str
+
+    @property
+    def not_for_workspaces(self) -> list[str]:
+        return [self.ten, self.private, self.shared, self.link_local]
+
+
+@contextmanager
+def neighbour() -> Iterator[Neighbour]:
+    """Blocks of four addresses each, drawn by lot: other runs on this machine have their own."""
+    lot, name = 4 * secrets.randbelow(63), f"chout{secrets.token_hex(3)}"
+    addresses = [f"{start}.{lot + 2}" for start in ("203.0.113", "10.213.77", "192.168.213", "100.99.7")]
+    addresses.append(f"169.254.213.{lot + 2}")
+    _ip(f"netns add {name}")
+    try:
+        _ip(f"link add {name} type veth peer name peer netns {name}")
+        for address in addresses:
+            host = address.removesuffix(str(lot + 2)) + str(lot + 1)
+            _ip(f"addr add {host}/30 dev {name}")
+            _ip(f"-n {name} addr add {address}/30 dev peer")
+        _ip(f"link set {name} up")
+        _ip(f"-n {name} link set peer up")
+        with _server(name):
+            yield Neighbour(*addresses)
+    finally:
+        _ip(f"netns del {name}")
+
+
+@contextmanager
+def _server(name: str) -> Iterator[None]:
+    command = ["ip", "netns", "exec", name, sys.executable, "-S", "-c", _SERVER]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None and server.stdout.readline()
+        yield
+        server.kill()
+
+
+def _ip(words: str) -> None:
+    subprocess.run(["ip", *words.split()], check=True)
+
+
+@contextmanager
+def listening(address: str) -> Iterator[str]:
+    """A server of the host's: on `host:0`, `/path` or `@abstract`. Gives the address that it got."""
+    is_unix = address[0] in "/@"
+    with socket.socket(socket.AF_UNIX if is_unix else socket.AF_INET) as server:
+        server.bind(address.replace("@", "\0", 1) if is_unix else (address.rpartition(":")[0], 0))
+        server.listen()
+        yield address if is_unix else f"{address.rpartition(':')[0]}:{server.getsockname()[1]}"
+
+
+def from_here(*names: str) -> dict[str, bool | str]:
+    """The same questions, asked by this process: a control, without which a refusal would prove nothing."""
+    done = subprocess.run(
+        [sys.executable, "-c", _ASK], input=json.dumps(names), capture_output=True, text=True, check=True
+    )
+    answers: dict[str, bool | str] = json.loads(done.stdout)
+    return answers
+
+
+async def from_inside(bench: Bench, workspace_id: str, *names: str) -> dict[str, bool | str]:
+    """For each address: True, or why it cannot be connected to."""
+    script = _ASK.replace("json.load(sys.stdin)", json.dumps(names))
+    answers: dict[str, bool | str] = json.loads(await python_inside(bench, workspace_id, script))
+    return answers
+
+
+async def python_inside(bench: Bench, workspace_id: str, script: str) -> str:
+    return await bench.inside(workspace_id, f"/usr/bin/python3 -c {shlex.quote(script)}")
+
+
+def own_addresses() -> list[str]:
+    """This machine's, but for its loopback."""
+    listing = subprocess.run(["ip", "-j", "-4", "addr"], capture_output=True, check=True).stdout
+    found = [info["local"] for link in json.loads(listing) for info in link["addr_info"]]
+    return [address for address in found if not address.startswith("127.")]
+
+
+def uid_of(pid: int) -> int:
+    return os.stat(f"/proc/{pid}").st_uid

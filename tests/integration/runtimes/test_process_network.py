@@ -1,0 +1,227 @@
+"""A process workspace in a network of its own: the way out, and what it does not lead to."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from codehub.runtimes.base import RuntimeFailure
+from codehub.runtimes.egress import Egress
+from codehub.runtimes.network import HELPER_UID_OFFSET
+from codehub.runtimes.procfs import ProcessId, descendants, processes_with_argument
+from tests.integration.runtimes.conftest import Bench, eventually, only_programs
+from tests.integration.runtimes.outside import (
+    PORT,
+    Neighbour,
+    from_here,
+    from_inside,
+    listening,
+    neighbour,
+    own_addresses,
+    python_inside,
+    uid_of,
+)
+
+pytestmark = pytest.mark.usefixtures("own_network")
+
+
+@pytest.fixture(scope="module")
+def outside() -> Iterator[Neighbour]:
+    with neighbour() as there:
+        yield there
+
+
+def helper_of(bench: Bench, workspace_id: str) -> ProcessId:
+    state = bench.directory(workspace_id).read_state()
+    assert state is not None
+    (helper,) = [
+        process
+        for process in descendants(state.keeper.pid)
+        if Path(f"/proc/{process.pid}/cmdline").read_bytes().startswith(b"/usr/bin/slirp4netns")
+    ]
+    return helper
+
+
+async def test_the_internet_is_reached_and_private_networks_are_not(bench: Bench, outside: Neighbour) -> None:
+    await bench.started("w1")
+    public, denied = f"{outside.public}:{PORT}", [f"{host}:{PORT}" for host in outside.not_for_workspaces]
+    assert set(from_here(public, *denied).values()) == {True}
+    answers = await from_inside(bench, "w1", public, *denied)
+    assert answers.pop(public) is True
+    assert set(answers.values()) == {"[Errno 13] Permission denied"}
+
+
+async def test_nothing_of_this_machine_is_reached_but_codehubs_port(bench: Bench) -> None:
+    with listening("0.0.0.0:0") as port_of_codehub, listening("0.0.0.0:0") as other:
+        codehub_port, other_port = (name.rpartition(":")[2] for name in (port_of_codehub, other))
+        bench.runtime = bench.another_runtime(Egress(int(codehub_port)))
+        await bench.started("w1")
+        host = own_addresses()[0]
+        names = [f"{address}:{other_port}" for address in (*own_addresses(), "127.0.0.1")]
+        assert set(from_here(*names).values()) == {True}
+        # Where slirp4netns would otherwise show the host's loopback, and its name server.
+        names += [f"198.19.255.{last}:{other_port}" for last in (2, 3)]
+        answers = await from_inside(bench, "w1", f"{host}:{codehub_port}", *names)
+        assert answers.pop(f"{host}:{codehub_port}") is True
+        assert True not in answers.values()
+
+
+async def test_what_is_allowed_is_reached(bench: Bench, outside: Neighbour) -> None:
+    bench.runtime = bench.another_runtime(Egress(8080, allowed=(f"{outside.ten}/32",)))
+    await bench.started("w1")
+    answers = await from_inside(bench, "w1", f"{outside.ten}:{PORT}", f"{outside.private}:{PORT}")
+    assert answers == {
+        f"{outside.ten}:{PORT}": True,
+        f"{outside.private}:{PORT}": "[Errno 13] Permission denied",
+    }
+
+
+async def test_listeners_and_abstract_sockets_are_each_workspaces_own(bench: Bench) -> None:
+    await bench.started("w1")
+    await bench.started("w2")
+    listen = """
+import os, socket, time
+listeners = socket.create_server(("", 7777)), socket.socket(socket.AF_UNIX)
+listeners[1].bind(chr(0) + "abstract")
+listeners[1].listen()
+if os.fork() == 0:
+    os.setsid()
+    os.dup2(os.open("/dev/null", os.O_RDWR), 1)
+    os.dup2(1, 2)
+    time.sleep(600)
+"""
+    await python_inside(bench, "w2", listen)
+    names = ("127.0.0.1:7777", "198.19.255.100:7777", "@abstract")
+
+    async def from_the_other() -> dict[str, bool | str]:
+        return await from_inside(bench, "w2", *names)
+
+    await eventually(from_the_other, lambda answers: set(answers.values()) == {True})
+    with listening(f"@host-{bench.data_dir.name}") as of_the_host:
+        assert from_here(of_the_host) == {of_the_host: True}
+        answers = await from_inside(bench, "w1", *names, of_the_host)
+    assert True not in answers.values()
+
+
+async def test_names_are_resolved_by_the_hosts_name_servers(bench: Bench) -> None:
+    name = "deb.debian.org"
+    try:
+        socket.getaddrinfo(name, 80, socket.AF_INET)
+    except OSError:
+        pytest.skip(f"this machine itself cannot resolve {name}")
+    await bench.started("w1")
+    assert "STREAM" in await bench.inside("w1", f"getent ahostsv4 {name}")
+    assert "198.19.255.3" in await bench.inside("w1", "cat /etc/resolv.conf")
+
+
+async def test_multicast_and_broadcast_stay_inside(bench: Bench) -> None:
+    """A socket that is bound to the interface passes by the routing rules."""
+    await bench.started("w1")
+    group, here = "239.255.77.77", own_addresses()[0]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(("", 0))
+        membership = socket.inet_aton(group) + socket.inet_aton(here)
+        receiver.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, membership)
+        port = receiver.getsockname()[1]
+        script = f"""
+import socket
+sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+sender.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"tap0")
+sender.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+for address in ("{group}", "255.255.255.255"):
+    print(sender.sendto(b"inside", (address, {port})))
+"""
+        assert await python_inside(bench, "w1", script) == "6\n6\n"
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(here))
+            sender.sendto(b"outside", (group, port))
+        receiver.settimeout(5)
+        assert receiver.recv(9) == b"outside", "what was sent before, from inside, did not arrive"
+
+
+async def test_a_workspace_cannot_change_its_network(bench: Bench, outside: Neighbour) -> None:
+    await bench.started("w1")
+    take_over = """
+import ctypes, fcntl, os
+owner = fcntl.ioctl(os.open("/proc/self/ns/net", os.O_RDONLY), 0xb701)
+libc = ctypes.CDLL(None, use_errno=True)
+print(libc.setns(owner, 0x10000000), os.strerror(ctypes.get_errno()))
+"""
+    assert await python_inside(bench, "w1", take_over) == "-1 Operation not permitted\n"
+    changes = "ip rule del pref 1; ip rule flush; ip route add 10.0.0.0/8 dev tap0; ip link set tap0 down"
+    assert (await bench.inside("w1", changes)).count("Operation not permitted") == 4
+    await bench.inside("w1", "unshare -rn ip rule flush")
+    denied, public = f"{outside.ten}:{PORT}", f"{outside.public}:{PORT}"
+    answers = await from_inside(bench, "w1", denied, public)
+    assert answers[public] is True and answers[denied] is not True
+
+
+async def test_the_helper_has_no_rights_and_ends_with_the_workspace(bench: Bench) -> None:
+    spec = await bench.started("w1")
+    helper = helper_of(bench, "w1")
+    assert spec.uid is not None and uid_of(helper.pid) == spec.uid + HELPER_UID_OFFSET
+    status = Path(f"/proc/{helper.pid}/status").read_text()
+    assert "NoNewPrivs:\t1" in status and "Seccomp:\t2" in status
+    assert sorted(path.name for path in Path(f"/proc/{helper.pid}/root").iterdir()) == ["etc", "run"]
+    await bench.runtime.stop("w1")
+    assert not helper.is_alive()
+
+
+async def test_the_helper_ends_with_a_killed_keeper(bench: Bench) -> None:
+    await bench.started("w1")
+    helper, state = helper_of(bench, "w1"), bench.directory("w1").read_state()
+    assert state is not None
+    state.keeper.send(signal.SIGKILL)
+
+    async def living() -> bool:
+        return helper.is_alive()
+
+    await eventually(living, lambda alive: not alive)
+    await bench.started("w1")
+
+
+async def test_a_helper_that_dies_is_told_of_and_the_ide_goes_on(bench: Bench) -> None:
+    await bench.started("w1")
+    helper_of(bench, "w1").send(signal.SIGKILL)
+
+    async def log() -> str:
+        return await bench.runtime.logs("w1", 10)
+
+    await eventually(log, lambda text: "the way to the network has ended" in text)
+    assert (await bench.runtime.status("w1")).ready
+    await bench.runtime.stop("w1")
+    assert not (await bench.runtime.status("w1")).running
+
+
+async def test_a_helper_that_may_not_work_leaves_the_hosts_network(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = only_programs(bench, monkeypatch, "bwrap", "setpriv")
+    (programs / "slirp4netns").write_text("#!/bin/sh\necho no tap device >&2\nexit 1\n")
+    (programs / "slirp4netns").chmod(0o755)
+    walls = await bench.runtime.walls()
+    assert walls.slirp is None and "no tap device" in walls.why_no_network
+    with listening("127.0.0.1:0") as of_the_host:
+        await bench.started("w1")
+        assert await from_inside(bench, "w1", of_the_host) == {of_the_host: True}
+
+
+async def test_a_network_that_cannot_be_made_any_more_fails_the_start(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rather than to let the workspace into the host's network unasked."""
+    walls = replace(await bench.runtime.walls(), slirp="/bin/false")
+    monkeypatch.setattr(bench.runtime, "_walls", walls)
+    with pytest.raises(RuntimeFailure, match="there is no way out"):
+        await bench.runtime.start(bench.spec("w1"))
+    assert not (await bench.runtime.status("w1")).running
+
+    async def keepers() -> list[ProcessId]:
+        return processes_with_argument(str(bench.directory("w1").path))
+
+    await eventually(keepers, lambda left: not left)

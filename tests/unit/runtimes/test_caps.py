@@ -1,0 +1,134 @@
+"""Where control groups can be made, and what is written into them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from codehub.runtimes import caps, cgroups
+from codehub.runtimes.caps import Caps, Cgroups, find_cgroups
+
+CAPS = Caps(cpus=1.5, memory_bytes=2 << 30, pids=100)
+ALL = "cpu memory pids"
+
+
+def mount(kind: str, place: Path, options: str = "rw", inside: str = "/") -> str:
+    return f"30 20 0:1 {inside} {place} rw,nosuid - {kind} {kind} {options}\n"
+
+
+def group(place: Path, offered: str = ALL, handed_on: str = "") -> Path:
+    """A group of version 2. It stays as it is: what is written to it does not work here."""
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "cgroup.controllers").write_text(f"{offered}\n")
+    (place / "cgroup.subtree_control").write_text(f"{handed_on}\n")
+    (place / "cgroup.procs").touch()
+    return place
+
+
+def test_version_1_has_a_hierarchy_for_each_controller(tmp_path: Path) -> None:
+    for name in ("cpu,cpuacct", "memory", "pids"):
+        (tmp_path / name).mkdir()
+    text = mount("cgroup", tmp_path / "cpu,cpuacct", "rw,cpu,cpuacct")
+    text += mount("cgroup", tmp_path / "memory", "rw,memory") + mount("cgroup", tmp_path / "pids", "rw,pids")
+    found = find_cgroups(text, "1:cpu,cpuacct:/a\n2:memory:/b\n3:pids:/\n", is_root=True)
+    assert found.version == 1 and found.why_not_all == ""
+    assert found.parents == {
+        "cpu": f"{tmp_path}/cpu,cpuacct/codehub",
+        "memory": f"{tmp_path}/memory/codehub",
+        "pids": f"{tmp_path}/pids/codehub",
+    }
+    assert caps.plan(found, "w1", CAPS) == {
+        f"{tmp_path}/cpu,cpuacct/codehub/w1": {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "150000"},
+        f"{tmp_path}/memory/codehub/w1": {
+            "memory.limit_in_bytes": "2147483648",
+            "memory.memsw.limit_in_bytes": "2147483648",
+        },
+        f"{tmp_path}/pids/codehub/w1": {"pids.max": "100"},
+    }
+    assert found.keepers_group is None
+
+
+def test_who_is_not_root_has_its_own_part_of_version_1(tmp_path: Path) -> None:
+    (tmp_path / "pids" / "user" / "me").mkdir(parents=True)
+    text = mount("cgroup", tmp_path / "pids", "rw,pids", inside="/outer")
+    found = find_cgroups(text, "3:pids:/outer/user/me\n", is_root=False)
+    assert found.parents == {"pids": f"{tmp_path}/pids/user/me/codehub"}
+    assert "cpu is not mounted" in found.why_not_all and "memory is not mounted" in found.why_not_all
+
+
+def test_a_hierarchy_that_may_not_be_written_is_told_of(tmp_path: Path) -> None:
+    (tmp_path / "pids").write_text("not a directory")
+    found = find_cgroups(mount("cgroup", tmp_path / "pids", "rw,pids"), "3:pids:/\n", is_root=True)
+    assert found.parents == {} and "pids: " in found.why_not_all
+    assert caps.plan(found, "w1", CAPS) == {}
+
+
+def test_version_2_has_one_group_for_all(tmp_path: Path) -> None:
+    group(tmp_path, handed_on=ALL)
+    group(tmp_path / "codehub", handed_on=ALL)
+    found = find_cgroups(mount("cgroup2", tmp_path), "0::/system.slice/codehub.service\n", is_root=True)
+    assert found == Cgroups(2, dict.fromkeys(ALL.split(), f"{tmp_path}/codehub"))
+    assert found.keepers_group == f"{tmp_path}/codehub/keepers"
+    assert caps.plan(found, "w1", CAPS) == {
+        f"{tmp_path}/codehub/w1": {
+            "cpu.max": "150000 100000",
+            "memory.max": "2147483648",
+            "memory.swap.max": "0",
+            "pids.max": "100",
+        }
+    }
+
+
+def test_a_delegated_service_hands_on_from_above_the_group_that_holds_codehub(tmp_path: Path) -> None:
+    """What systemd's Delegate= and DelegateSubgroup= make: the own group has processes, its parent none."""
+    service = group(tmp_path / "codehub.service", offered="memory pids", handed_on="memory pids")
+    group(service / "main", offered="memory pids")
+    group(service / "codehub", offered="memory pids", handed_on="memory pids")
+    found = find_cgroups(mount("cgroup2", tmp_path), "0::/codehub.service/main\n", is_root=False)
+    assert found.parents == dict.fromkeys(("memory", "pids"), f"{service}/codehub")
+    assert found.why_not_all == f"no cpu in {service}"
+
+
+def test_a_group_with_processes_in_it_hands_on_nothing(tmp_path: Path) -> None:
+    group(tmp_path / "codehub.service")
+    found = find_cgroups(mount("cgroup2", tmp_path), "0::/codehub.service\n", is_root=False)
+    assert found.parents == {} and "codehub.service" in found.why_not_all
+    assert not (tmp_path / "codehub.service" / "codehub").exists()
+
+
+def test_no_control_groups_at_all() -> None:
+    assert find_cgroups("20 1 0:2 / / rw - ext4 /dev/vda rw\n", "", is_root=True).why_not_all != ""
+
+
+def test_a_hybrid_machine_uses_the_hierarchies_that_have_controllers(tmp_path: Path) -> None:
+    (tmp_path / "pids").mkdir()
+    text = mount("cgroup", tmp_path / "pids", "rw,pids") + mount("cgroup2", group(tmp_path / "unified", ""))
+    assert find_cgroups(text, "3:pids:/\n0::/\n", is_root=True).version == 1
+
+
+def test_what_a_kernel_does_not_count_is_not_capped(tmp_path: Path) -> None:
+    plan = {f"{tmp_path}/w1": {"memory.max": "5", "memory.swap.max": "0"}}
+    cgroups.make(plan)
+    assert [file.name for file in (tmp_path / "w1").iterdir()] == ["memory.max"]
+    (tmp_path / "w1" / "memory.swap.max").touch()
+    cgroups.make(plan)
+    assert (tmp_path / "w1" / "memory.swap.max").read_text() == "0"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("memory.events", "low 0\noom 7\noom_kill 3\n"),
+        ("memory.oom_control", "under_oom 0\noom_kill_disable 0\noom_kill 3\n"),
+    ],
+)
+def test_kills_for_want_of_memory_are_counted(tmp_path: Path, name: str, text: str) -> None:
+    assert cgroups.out_of_memory_kills([str(tmp_path)]) == 0
+    (tmp_path / name).write_text(text)
+    assert cgroups.out_of_memory_kills([str(tmp_path), f"{tmp_path}/gone"]) == 3
+
+
+def test_a_tiny_share_of_a_processor_is_still_one_that_the_kernel_takes() -> None:
+    plan = caps.plan(Cgroups(2, {"cpu": "/p"}), "w1", Caps(0.001, 1, 1))
+    assert plan == {"/p/w1": {"cpu.max": "1000 100000"}}
