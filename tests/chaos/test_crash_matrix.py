@@ -1,7 +1,7 @@
-"""Killed before and after every step of every operation: after a restart everything converges, homes included.
+"""Killed before and after every step of every operation: all converges, and the home is the same.
 
-The steps are not written down anywhere: a first run of each operation tells them. `coordinator` is killed at its own
-steps and `job` at its own, alone or both of them at once; whoever dies is started anew by what is left.
+The steps are written down nowhere: a first run of each operation tells them. The coordinator is killed at its
+steps; the job at its own, alone and together with the coordinator.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""The storage job, except that it can be told at which step to die: `crashing_job.py -m MODULE JOB_DIRECTORY`.
+"""The storage job, except that it can be told at which step to die.
 
 Where nothing is ordered it is the job as it is. Orders lie beside the directory of the jobs, and hold for one
 death.
@@ -6,7 +6,6 @@ death.
 
 import json
 import os
-import sys
 from pathlib import Path
 
 from codehub.storage import job
@@ -36,7 +35,3 @@ def _obey(file: Path, kind: str) -> None:
     steps = Steps(orders, die, prefix=f"{kind}: ")
     steps.watch_files()
     steps.watch_objects()
-
-
-if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[3])))

@@ -1,7 +1,6 @@
 """Coordinators as processes, forked from one that has loaded everything already."""
 
 import asyncio
-import json
 import os
 import select
 import signal
@@ -13,10 +12,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.chaos.crash_matrix import zygote
+from tests.services import wait_for
 
 
 class Process:
-    """A process that may not be our child: waited for by its handle, so that its number cannot be mistaken."""
+    """A process that may not be our child: known by its handle, so that its number cannot be mistaken."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -47,24 +47,21 @@ class Process:
 
 
 class Zygote:
-    def __init__(self, process: "subprocess.Popen[str]") -> None:
-        self._process = process
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
 
     @classmethod
     @contextmanager
-    def running(cls) -> Iterator[Self]:
-        command = [sys.executable, "-m", zygote.__name__]
+    def running(cls, path: Path) -> Iterator[Self]:
         environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
-        process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
+        process = subprocess.Popen([sys.executable, "-m", zygote.__name__, path], env=environment)
         try:
-            yield cls(process)
+            wait_for(path.exists, "the zygote to listen")
+            yield cls(path)
         finally:
             process.kill()
-            process.communicate()
+            process.wait()
 
-    def fork(self, order: dict[str, Any]) -> Process:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        print(json.dumps(order), file=self._process.stdin, flush=True)
-        return Process(int(self._process.stdout.readline()))
+    def fork(self, request: dict[str, Any], output: Path) -> Process:
+        with output.open("ab") as log:
+            return Process(zygote.ask(self.path, request, [log.fileno()]))

@@ -33,17 +33,18 @@ class Site:
 
 
 @contextmanager
-def open_site(services: Services, lanes: int = LANES) -> Iterator[Site]:
+def open_site(services: Services, lanes: int = LANES, bulk: int = 3 << 20) -> Iterator[Site]:
+    """Homes with so much in one file, besides everything odd."""
     root = short_temp_dir()
     try:
-        with Zygote.running() as zygote:
-            yield run(_build(services, zygote, root, lanes))
+        with Zygote.running(root / "zygote.sock") as zygote:
+            yield run(_build(services, zygote, root, lanes, bulk))
     finally:
         wait_for(lambda: not kill_processes_of(root), "every process of the matrix to end")
         shutil.rmtree(root)
 
 
-async def _build(services: Services, zygote: Zygote, root: Path, count: int) -> Site:
+async def _build(services: Services, zygote: Zygote, root: Path, count: int, bulk: int) -> Site:
     (root / "stages").mkdir()
     url = await services.migrated_database()
     installation_id = await _found(url)
@@ -59,9 +60,11 @@ async def _build(services: Services, zygote: Zygote, root: Path, count: int) -> 
         lane.prepare()
         lanes.append(lane)
         if number == 0:
+            lane.forks_jobs = False
             async with lane.connected():
-                hashes = await build_stages(lane)
+                hashes = await build_stages(lane, bulk)
                 await lane.clear()
+            lane.forks_jobs = True
     return Site(lanes, hashes, installation_id)
 
 

@@ -2,8 +2,8 @@
 
 import asyncio
 import json
+import os
 import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -16,11 +16,15 @@ import asyncpg
 from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from codehub.coordinator.server import WORKSPACE_UID_BASE
+from codehub.domain.images import offered_images
 from codehub.domain.limits import Limits
 from codehub.domain.states import DesiredState, Operation, Phase
 from codehub.domain.workspace import Workspace
+from codehub.runtimes.base import WorkloadSpec
 from codehub.runtimes.process import ProcessRuntime
 from codehub.storage.durable import make_directory
+from codehub.storage.volumes import make_private_directory
 from codehub.store import gate
 from codehub.store.engine import asyncpg_dsn, create_engine
 from codehub.store.gate import Backends
@@ -28,7 +32,7 @@ from codehub.store.rows import to_workspace
 from codehub.store.tables import timeline, workspaces
 from tests.chaos.crash_matrix import crashing_job
 from tests.chaos.crash_matrix.forks import Process, Zygote
-from tests.chaos.crash_matrix.steps import FALLEN, Orders
+from tests.chaos.crash_matrix.steps import FALLEN, Moment, Orders
 from tests.chaos.crash_matrix.stores import Store
 from tests.services import TOOLS_DIR
 
@@ -78,6 +82,8 @@ class Lane:
     store: Store
     stages: Path
     """Where the files of every stage are kept."""
+    forks_jobs: bool = True
+    """Otherwise they are started as they are in production, which takes longer."""
     coordinator: Process | None = None
     workspace_id: str = ""
     _engine: AsyncEngine | None = field(default=None, init=False)
@@ -114,6 +120,11 @@ class Lane:
         return self.directory / "home"
 
     @property
+    def away(self) -> Path:
+        """Where a home goes that vanishes."""
+        return self.root / "away"
+
+    @property
     def runtime(self) -> ProcessRuntime:
         return ProcessRuntime(self.root / "runtime", TOOLS_DIR)
 
@@ -127,9 +138,6 @@ class Lane:
         (self.root / "images.toml").write_text(
             f'[[image]]\nname = "tiny"\ndefault = true\nready_path = "/"\nprocess = {json.dumps(command)}\n'
         )
-        job = self.root / "crashing-python"
-        job.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{crashing_job.__file__}" "$@"\n')
-        job.chmod(0o755)
 
     def start(
         self, orders: Orders | None = None, job_orders: Orders | None = None, **settings: object
@@ -142,12 +150,11 @@ class Lane:
             job_file.write_text(json.dumps(asdict(job_orders)))
         order = {
             "orders": None if orders is None else asdict(orders),
-            "python": "" if job_orders is None else str(self.root / "crashing-python"),
-            "log": str(self.root / "log"),
+            "zygote": self.zygote.path if self.forks_jobs else "",
             "environment": self.store.environment,
             "settings": self._settings() | settings,
         }
-        self.coordinator = self.zygote.fork(order)
+        self.coordinator = self.zygote.fork(order, self.root / "log")
         return self.coordinator
 
     def _settings(self) -> dict[str, Any]:
@@ -165,33 +172,38 @@ class Lane:
             await self.coordinator.kill()
             self.coordinator = None
 
-    def told(self) -> list[tuple[str, str]]:
-        """Who has done what, in the order of the diary."""
+    def told(self) -> list[Moment]:
+        """Who has reached what, in the order of the diary."""
         try:
             lines = self.diary.read_text().splitlines()
         except FileNotFoundError:
             return []
-        return [(who, step) for who, _, step in (line.partition("\t") for line in lines)]
+        return [Moment(*line.split("\t")) for line in lines]
 
     @property
     def has_fallen(self) -> bool:
-        return any(who == FALLEN for who, _ in self.told())
+        return any(moment.of == FALLEN for moment in self.told())
 
     async def clear(self) -> None:
         """As if there had never been a workspace."""
         await self.stop()
         for name in await self.runtime.observe():
             await self.runtime.delete(name)
-        for place in (self.directories, self.root / "jobs", self.root / "runtime"):
-            make_directory(place, 0o711)
-            subprocess.run(["rm", "-rf", *place.iterdir()], check=True)
-        for name in ("diary", "log"):
-            (self.root / name).unlink(missing_ok=True)
-        await asyncio.to_thread(self.store.clear)
+        await asyncio.to_thread(self._clear_files)
         async with self.transaction() as conn:
             for table in CLEARED:
                 await conn.execute(text(f"DELETE FROM {table}"))
         self.workspace_id = ""
+
+    def _clear_files(self) -> None:
+        places = (self.directories, self.root / "jobs", self.root / "runtime")
+        for place in places:
+            make_directory(place, 0o711)
+        for name in ("diary", "log"):
+            (self.root / name).unlink(missing_ok=True)
+        remains = [path for place in places for path in place.iterdir()]
+        subprocess.run(["rm", "-rf", self.away, *remains], check=True)
+        self.store.clear()
 
     async def keep_as(self, stage: str) -> None:
         """Remember the workspace, at rest, as a stage to begin from."""
@@ -246,6 +258,13 @@ class Lane:
             now = datetime.now(UTC)
             await gate.wish(conn, self.workspace_id, desired, actor=OWNER, limits=LIMITS, now=now)
 
+    async def start_container(self, home: Path) -> None:
+        """Behind the coordinator's back."""
+        image = offered_images((self.root / "images.toml").read_text(), "process")["tiny"]
+        uid = WORKSPACE_UID_BASE + (await self.get()).number if os.geteuid() == 0 else None
+        make_private_directory(home, uid)
+        await self.runtime.start(WorkloadSpec(self.workspace_id, image, home, "op-0", uid))
+
     async def get(self) -> Workspace:
         async with self.transaction() as conn:
             row = await conn.execute(select(workspaces).where(workspaces.c.id == self.workspace_id))
@@ -283,7 +302,7 @@ class Lane:
         await self.until(lambda lane: lane.rests_at(phase), f"{phase}")
 
 
-class Stuck(AssertionError):
+class Stuck(AssertionError):  # noqa: N818 - a fact, not a fault
     """Something has not converged."""
 
 

@@ -1,19 +1,22 @@
 """The matrix of one operation: every step of every process, each side of it, whoever dies there."""
 
 import asyncio
+import os
 import re
 import shlex
-from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tests.chaos.crash_matrix.lane import Lane
 from tests.chaos.crash_matrix.play import Death, Outcome, play, record
 from tests.chaos.crash_matrix.scenarios import Scenario
-from tests.chaos.crash_matrix.steps import AFTER, BEFORE, COORDINATOR, JOB
+from tests.chaos.crash_matrix.steps import AFTER, BEFORE, COORDINATOR, JOB, Moment
 
 WHO = {"coordinator": (COORDINATOR,), "job": (JOB,), "both": (COORDINATOR, JOB)}
 TRIES = 3
 NOT_REACHED = "not reached"
+FULL = "CRASH_MATRIX_FULL" in os.environ
+"""Die at every moment by itself, also where two of them are the same to the world."""
 
 _REPEATED = re.compile(r".*(progress|\.\.\.|commit (purge|remember)).* #\d+|.*chunk #(?!5$)\d+")
 """Of what is done again and again, one is enough; of a stream, its beginning and its middle."""
@@ -25,12 +28,18 @@ _DEPENDS_ON_TIME = re.compile(
 
 @dataclass(frozen=True)
 class Cell:
+    """One death. It stands for every moment between the same two effects on the world."""
+
     who: str
-    death: Death
+    moments: tuple[Moment, ...]
+
+    @property
+    def death(self) -> Death:
+        return Death(self.moments[0], WHO[self.who])
 
     def replay(self, scenario: Scenario, store: str) -> str:
-        words = (scenario.name, store, self.who, self.death.of, self.death.step, self.death.side)
-        return f"python -m tests.chaos.crash_matrix {shlex.join(words)}"
+        words = ("python", "-m", "tests.chaos.crash_matrix", scenario.name, store, self.who, *self.moments[0])
+        return shlex.join(words)
 
 
 @dataclass(frozen=True)
@@ -41,8 +50,8 @@ class Result:
 
 async def run(lanes: list[Lane], scenario: Scenario, hashes: dict[str, str]) -> list[Result]:
     """Play every cell, on all lanes at once."""
-    first, second, *_ = await asyncio.gather(*(record(lane, scenario) for lane in lanes[:2]))
-    waiting = cells(scenario, [step for step in dict.fromkeys(first) if step in set(second)])
+    recordings = await asyncio.gather(*(record(lane, scenario) for lane in (lanes * 2)[:2]))
+    waiting = cells(scenario, *recordings)
     results: dict[Cell, Outcome] = {}
     queue = list(reversed(waiting))
 
@@ -55,14 +64,34 @@ async def run(lanes: list[Lane], scenario: Scenario, hashes: dict[str, str]) -> 
     return [Result(cell, results[cell]) for cell in waiting]
 
 
-def cells(scenario: Scenario, steps: Iterable[tuple[str, str]]) -> list[Cell]:
+def cells(scenario: Scenario, first: list[Moment], second: list[Moment]) -> list[Cell]:
+    """Every death to die, of what both recordings have."""
     found = []
-    for of, step in steps:
-        if _REPEATED.fullmatch(step) or (scenario.only and not re.fullmatch(scenario.only, step)):
-            continue
-        for who in ("coordinator",) if of == COORDINATOR else ("job", "both"):
-            found += [Cell(who, Death(of, step, side, WHO[who])) for side in (BEFORE, AFTER)]
+    for moments in _between_effects(first, set(pairwise(second))):
+        chosen = tuple(moment for moment in moments if _is_chosen(moment, scenario, first, second))
+        for who in ("coordinator",) if moments[0].of == COORDINATOR else ("job", "both"):
+            found += [Cell(who, alone) for alone in (zip(chosen) if FULL else [chosen]) if alone]
     return found
+
+
+def _between_effects(moments: list[Moment], neighbours: set[tuple[Moment, Moment]]) -> list[list[Moment]]:
+    """Moments of one process with no effect between them, its own or another's, are one to the world."""
+    groups = [moments[:1]]
+    for before, moment in pairwise(moments):
+        same = moment.of == before.of and moment.side == BEFORE and (before, moment) in neighbours
+        if same:
+            groups[-1].append(moment)
+        else:
+            groups.append([moment])
+    return groups
+
+
+def _is_chosen(moment: Moment, scenario: Scenario, first: list[Moment], second: list[Moment]) -> bool:
+    """Not what is repeated, nor belongs to another scenario, nor an effect that failed."""
+    if _REPEATED.fullmatch(moment.step) or (scenario.only and not re.fullmatch(scenario.only, moment.step)):
+        return False
+    ended = moment._replace(side=AFTER)
+    return ended in first and ended in second
 
 
 async def play_again(lane: Lane, scenario: Scenario, cell: Cell, hashes: dict[str, str]) -> Outcome:
@@ -71,6 +100,6 @@ async def play_again(lane: Lane, scenario: Scenario, cell: Cell, hashes: dict[st
         outcome = await play(lane, scenario, cell.death, hashes)
         if outcome.words != NOT_REACHED:
             return outcome
-    if _DEPENDS_ON_TIME.fullmatch(cell.death.step):
+    if _DEPENDS_ON_TIME.fullmatch(cell.death.moment.step):
         return outcome
     return Outcome(False, f"the step has not come in {TRIES} runs", outcome.seconds)

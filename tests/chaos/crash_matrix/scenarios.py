@@ -1,5 +1,6 @@
 """What is played: every operation, from where it begins, by which wish, to which end."""
 
+import hashlib
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -55,12 +56,17 @@ async def _delete(lane: Lane) -> None:
         await gate.delete(conn, lane.workspace_id, actor=OWNER, now=datetime.now(UTC))
 
 
+async def _delete_beside_container(lane: Lane) -> None:
+    """A container that a late leader has started on what was its home: it goes with the workspace."""
+    await lane.start_container(lane.away)
+    await _delete(lane)
+
+
 async def _delete_in_error(lane: Lane) -> None:
-    """A home that was away for a moment: its workspace is in ERROR, and its container still there."""
-    away = lane.root / "away"
-    lane.home.rename(away)
+    """A home that was away for a moment: the delete leaves it as it is, for the purge."""
+    lane.home.rename(lane.away)
     await lane.reach(Phase.ERROR)
-    away.rename(lane.home)
+    lane.away.rename(lane.home)
     await _delete(lane)
 
 
@@ -122,13 +128,22 @@ SCENARIOS = (
     ),
     Scenario(
         "DELETING",
+        _delete_beside_container,
+        Phase.DELETED,
+        home=NOTHING,
+        archive=OLDER,
+        stage="archived",
+    ),
+    Scenario(
+        "delete one in ERROR",
         _delete_in_error,
         Phase.DELETED,
         home=NEWER,
         archive=OLDER,
         stage="standby",
-        begin="commit claimed DELETING",
+        begin="commit claimed STOPPING",
         in_error=True,
+        only="commit .*|send .*",
     ),
     Scenario("delete an ARCHIVED one", _delete, Phase.DELETED, home=NOTHING, archive=OLDER, stage="archived"),
     Scenario(
@@ -139,10 +154,18 @@ SCENARIOS = (
         archive=NEWER,
         stage="standby",
         begin="commit claimed STOPPING",
-        only=r"commit .*|spawn .*|send .*|archive: put .*|delete: .*",
+        only=r"commit .*|spawn .*|send .*|archive: put .*|delete: (rename|unlink) ws/.*",
     ),
     Scenario("undelete", _undelete, Phase.ARCHIVED, home=NOTHING, archive=OLDER, stage="trash"),
-    Scenario("recover", _recover, Phase.STANDBY, home=OLDER, archive=OLDER, stage="lost"),
+    Scenario(
+        "recover",
+        _recover,
+        Phase.STANDBY,
+        home=OLDER,
+        archive=OLDER,
+        stage="lost",
+        only=r"commit .*|spawn .*|restore: rename ws/.*",
+    ),
     Scenario(
         "purge and GC",
         _wait_for_gc,
@@ -156,25 +179,29 @@ SCENARIOS = (
 )
 
 
-async def build_stages(lane: Lane) -> dict[str, str]:
-    """Make every stage with a coordinator that nobody has touched; the hashes of the two homes."""
+async def build_stages(lane: Lane, bulk: int) -> dict[str, str]:
+    """Make every stage with a coordinator that nobody has touched.
+
+    Returns the hashes of the two homes; and which of them the archive of that checksum holds.
+    """
     await lane.clear()
     lane.start()
     await lane.create(DesiredState.STANDBY)
     await lane.reach(Phase.STANDBY)
     make_tree(lane.home, seed=4, files=8)
-    # More than one part of an upload, and more than one chunk.
-    (lane.home / "bulk").write_bytes(bytes(range(256)) * 4000 + _noise(9 << 20))
+    (lane.home / "bulk").write_bytes(random.Random(1).randbytes(bulk))
     hashes = {OLDER: tree_hash(lane.home)}
     await _go_on(lane, _wished(DesiredState.ARCHIVED), Phase.ARCHIVED, "archived")
     await _go_on(lane, _delete, Phase.DELETED, "trash")
     await _go_on(lane, _undelete, Phase.ARCHIVED)
     await _go_on(lane, _wished(DesiredState.STANDBY), Phase.STANDBY)
     assert tree_hash(lane.home) == hashes[OLDER]
+    (archive,) = lane.root.glob("archives/*/*/home.tar.zst")
+    hashes[hashlib.sha256(archive.read_bytes()).hexdigest()] = OLDER
     (lane.home / "since").write_text("what the archive does not have")
     hashes[NEWER] = tree_hash(lane.home)
     await lane.keep_as("standby")
-    lane.home.rename(lane.root / "taken away")
+    lane.home.rename(lane.away)
     await _go_on(lane, None, Phase.ERROR, "lost")
     return hashes
 
@@ -187,8 +214,3 @@ async def _go_on(lane: Lane, wish: Wish | None, phase: Phase, stage: str = "") -
     await lane.reach(phase)
     if stage:
         await lane.keep_as(stage)
-
-
-def _noise(size: int) -> bytes:
-    """The same for every run, and nothing that compresses."""
-    return random.Random(1).randbytes(size)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import obstore
 
@@ -37,6 +37,14 @@ _IDS = (
     # What is removed entry by entry: which of them comes first is the file system's choice.
     (re.compile(r"(\.(?:forgotten|deleted)-[^/]*)/.*"), r"\1/..."),
 )
+
+
+class Moment(NamedTuple):
+    """Right before or right after one step of one process."""
+
+    of: str
+    step: str
+    side: str
 
 
 @dataclass(frozen=True)
@@ -84,7 +92,6 @@ class Steps:
             return
         self._reach(step, BEFORE)
         yield
-        self._tell(step)
         self._reach(step, AFTER)
 
     def _numbered(self, name: str) -> str | None:
@@ -96,13 +103,14 @@ class Steps:
             self._seen[name] += 1
             return name if self._seen[name] == 1 else f"{name} #{self._seen[name]}"
 
-    def _tell(self, step: str) -> None:
-        os.write(self._diary, f"{self._orders.who}\t{step}\n".encode())
-
     def _reach(self, step: str, side: str) -> None:
+        self._tell(self._orders.who, step, side)
         if (step, side) == (self._orders.step, self._orders.side):
-            os.write(self._diary, f"{FALLEN}\t{step}\n".encode())
+            self._tell(FALLEN, step, side)
             self._die()
+
+    def _tell(self, *words: str) -> None:
+        os.write(self._diary, ("\t".join(words) + "\n").encode())
 
     def name_of(self, path: object, dir_fd: int | None = None) -> str | None:
         """A path below the root without its ids; None for any other."""

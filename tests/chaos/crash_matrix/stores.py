@@ -1,5 +1,6 @@
 """The stores that the matrix is played on: a local directory, and a real S3 server."""
 
+import os
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,8 +39,9 @@ class LocalDirectory:
         return (self.root / path).read_bytes()
 
     def names(self) -> set[str]:
-        files = (path for path in self.root.rglob("*") if not path.is_dir())
-        return {str(path.relative_to(self.root)) for path in files} - {MARKER}
+        # Not Path.rglob, which stumbles over what vanishes meanwhile.
+        files = {os.path.join(place, name) for place, _, names in os.walk(self.root) for name in names}
+        return {os.path.relpath(file, self.root) for file in files} - {MARKER}
 
     def fill(self, workspace_id: str, archives: Path) -> None:
         shutil.copytree(archives, self.root / workspace_id)

@@ -6,7 +6,7 @@ from tests.chaos.crash_matrix.matrix import NOT_REACHED, WHO, Result
 from tests.chaos.crash_matrix.steps import AFTER, BEFORE
 
 LEGEND = (
-    "seconds from the death until all had converged; r: one retry was counted, g: a GC removed what was left,\n"
+    "seconds from the death until all had converged; r: a retry was counted, g: a GC removed what was left,\n"
     "  -: not reached (what is seen on the way depends on when one looks)"
 )
 _COLUMNS = [(who, side) for who in WHO for side in (BEFORE, AFTER)]
@@ -16,9 +16,8 @@ _WIDTH = 56
 def rendered(title: str, results: list[Result], seconds: float) -> str:
     rows: dict[tuple[str, str], dict[tuple[str, str], str]] = {}
     for result in results:
-        death = result.cell.death
-        row = rows.setdefault((death.of, death.step), {})
-        row[result.cell.who, death.side] = _mark(result)
+        for moment in result.cell.moments:
+            rows.setdefault((moment.of, moment.step), {})[result.cell.who, moment.side] = _mark(result)
     failed = sum(not result.outcome.ok for result in results)
     head = f"{title}: {len(results)} deaths at {len(rows)} steps, {failed} failed, {seconds:.0f} s"
     lines = ["", head, _line("", [who if side == BEFORE else "" for who, side in _COLUMNS])]

@@ -1,17 +1,21 @@
-"""Coordinators without their start: a process that has loaded everything and becomes one for each line it reads.
+"""Coordinators and jobs without their start: a process that has loaded everything and becomes one.
 
-It has no event loop, no thread and no connection, so that what it forks is as good as started anew. It reads
-one JSON object a line and answers with the id of the process.
+It has no event loop, no thread and no connection, so that what it forks is as good as started anew. Each
+request comes over a connection of its own, with the descriptors that the process is to inherit, and is
+answered with the id of the process.
 """
 
+import array
 import asyncio
 import ctypes
-import functools
 import json
 import os
 import signal
+import socket
 import sys
 import traceback
+from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,55 +26,110 @@ from codehub.coordinator import house, main
 from codehub.domain.decision import Decision, Event, changes
 from codehub.domain.workspace import Workspace
 from codehub.settings import load
+from codehub.storage import job
 from codehub.storage.jobs import LocalJobs
 from codehub.store import leader
 from codehub.store.records import PostgresRecords
+from tests.chaos.crash_matrix import crashing_job
 from tests.chaos.crash_matrix.steps import COORDINATOR, PIDS, Orders, Steps, kill
 
 _PR_SET_PDEATHSIG = 1
+MESSAGE = 1 << 16
 TOLD_BESIDES = ("touch", "expire", "purge", "remember", "condemn")
 """What a leader commits besides decisions about one workspace."""
 
 
-def serve() -> None:
+def serve(path: str) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    for line in sys.stdin:
-        pid = os.fork()
-        if pid == 0:
-            _become(json.loads(line))
-        print(pid, flush=True)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen(64)
+    while True:
+        connection, _ = listener.accept()
+        with connection:
+            message, descriptors, _, _ = socket.recv_fds(connection, MESSAGE, 4)
+            if not message:
+                continue  # who was about to ask has died
+            pid = os.fork()
+            if pid == 0:
+                listener.close()
+                connection.close()
+                _become(json.loads(message), descriptors)
+            connection.sendall(str(pid).encode())
+            for descriptor in descriptors:
+                os.close(descriptor)
 
 
-def _become(order: dict[str, Any]) -> None:
-    """A coordinator, until it is killed."""
+def ask(path: str, request: Mapping[str, Any], descriptors: list[int]) -> int:
+    """The id of the process that the zygote at this path has become."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(path)
+        rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))
+        connection.sendmsg([json.dumps(request).encode()], [rights])
+        return int(connection.recv(64))
+
+
+def _become(request: dict[str, Any], descriptors: list[int]) -> None:
+    """The first descriptor takes what the process says; the others are its own business."""
+    code = 1
     try:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.setsid()
-        output = os.open(order["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        with open(os.devnull) as nothing:
-            os.dup2(nothing.fileno(), 0)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        _coordinate(order)
-    except BaseException:
+        os.dup2(descriptors[0], 1)
+        os.dup2(descriptors[0], 2)
+        if "job" in request:
+            code = _work(Path(request["job"]), request["environment"], descriptors[1])
+        else:
+            _coordinate(request)
+    except BaseException:  # noqa: BLE001 - told, and the process ends
         traceback.print_exc()
     finally:
         sys.stderr.flush()
-        os._exit(1)
+        os._exit(code)
+
+
+def _work(directory: Path, environment: dict[str, str], lock: int) -> int:
+    # Where it works tells whose it is when everything is to end.
+    os.chdir(directory)
+    os.environ.update(environment | {job.LOCK_VARIABLE: str(lock)})
+    return crashing_job.main(directory)
+
+
+class ForkedJobs(LocalJobs):
+    """Jobs that need not be loaded: the same program in the same directory, with the same lock."""
+
+    zygote = ""
+    steps: Steps | None = None
+
+    def _spawn(self, directory: Path, lock: int) -> None:
+        environment = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+        request = {"job": str(directory), "environment": environment}
+        with (
+            (directory / "log").open("ab") as log,
+            self.steps.at("spawn the job") if self.steps else nullcontext(),
+        ):
+            ask(self.zygote, request, [log.fileno(), lock])
 
 
 def _coordinate(order: dict[str, Any]) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     os.environ.update(order["environment"])
     settings = load(**order["settings"])
     log.configure(COORDINATOR, settings.log_level)
     (settings.data_dir / PIDS[COORDINATOR]).write_text(str(os.getpid()))
-    if order["python"]:
-        main.LocalJobs = functools.partial(LocalJobs, python=order["python"])  # type: ignore[misc]
+    main._warm_up = _stay_cool
+    if order["zygote"]:
+        ForkedJobs.zygote = order["zygote"]
+        main.LocalJobs = ForkedJobs  # type: ignore[misc]
     if order["orders"]:
         orders = Orders(**order["orders"])
-        watch(Steps(orders, lambda: kill(Path(orders.root), orders.victims)))
+        ForkedJobs.steps = Steps(orders, lambda: kill(Path(orders.root), orders.victims))
+        watch(ForkedJobs.steps)
     uvloop.run(_run(settings))
+
+
+async def _stay_cool(_runtime: object) -> None:
+    """What the first start needs is made ready when it comes: most of these coordinators never start one."""
 
 
 async def _run(settings: Any) -> None:
@@ -127,4 +186,4 @@ def _watch_method(steps: Steps, name: str) -> None:
 
 
 if __name__ == "__main__":
-    serve()
+    serve(sys.argv[1])
