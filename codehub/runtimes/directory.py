@@ -150,6 +150,7 @@ class Directory:
 
     def write_state(self, state: State) -> None:
         staged = self.path / f".state-{os.getpid()}"
+        staged.touch(mode=0o600)  # without a sandbox the directory can be entered by everybody
         staged.write_text(json.dumps(asdict(state)))
         staged.replace(self.state_file)
 

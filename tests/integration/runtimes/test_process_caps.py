@@ -1,0 +1,200 @@
+"""What a process workspace may take of the machine, and its control groups from beginning to end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from codehub.domain.images import Image
+from codehub.runtimes import cgroups
+from codehub.runtimes.caps import NO_CGROUPS, Cgroups
+from codehub.runtimes.procfs import ProcessId, descendants
+from tests.integration.runtimes.conftest import SERVER, TINY, Bench, eventually, only_programs, script_image
+
+FORK_BOMB = """
+import os
+while True:
+    try:
+        os.fork()
+    except OSError:
+        pass
+"""
+
+
+@pytest.fixture
+async def capped(bench: Bench) -> Bench:
+    if set((await bench.runtime.walls()).cgroups.parents) != {"cpu", "memory", "pids"}:
+        pytest.skip("needs control groups that may be made: run as root, with /sys/fs/cgroup writable")
+    return bench
+
+
+def small(image: Image, mebibytes: int = 64) -> Image:
+    return replace(image, memory_bytes=mebibytes << 20)
+
+
+def groups_of(bench: Bench, workspace_id: str) -> list[Path]:
+    state = bench.directory(workspace_id).read_state()
+    assert state is not None and state.groups
+    return [Path(group) for group in state.groups]
+
+
+def setting(groups: list[Path], *names: str) -> str:
+    """The contents of whichever of these files there is: version 2 and 1 have names of their own."""
+    (file,) = [group / name for group in groups for name in names if (group / name).exists()]
+    return file.read_text().strip()
+
+
+async def test_the_caps_of_the_image_hold_for_the_whole_tree_from_its_beginning(capped: Bench) -> None:
+    image = replace(
+        script_image("import os\nos.fork()\n" + SERVER, "{socket}"), cpus=0.5, memory_bytes=96 << 20
+    )
+    await capped.runtime.start(capped.spec("w1", image))
+    state = capped.directory("w1").read_state()
+    groups = groups_of(capped, "w1")
+    assert state is not None
+    for group in groups:
+        assert cgroups.members([str(group)]) == set(descendants(state.keeper.pid))
+    assert setting(groups, "cpu.max", "cpu.cfs_quota_us").split()[0] == "50000"
+    assert setting(groups, "memory.max", "memory.limit_in_bytes") == str(96 << 20)
+    assert int(setting(groups, "pids.max")) in (202, 203), "200 for the workspace, and its sandbox and helper"
+
+
+async def test_groups_go_with_the_last_process(capped: Bench) -> None:
+    await capped.started("w1")
+    groups = groups_of(capped, "w1")
+    await capped.runtime.stop("w1")
+    assert not [group for group in groups if group.exists()]
+
+
+async def test_running_out_of_memory_is_told(capped: Bench) -> None:
+    greedy = script_image("hoard = []\nwhile True: hoard.append(bytearray(1 << 20))")
+    await capped.runtime.start(capped.spec("w1", small(greedy)))
+    fact = await capped.until("w1", lambda fact: not fact.running)
+    assert fact.message == "it ran out of memory (64 MiB), exit code 137"
+
+
+async def test_the_ide_survives_a_greedy_child(capped: Bench) -> None:
+    await capped.started("w1", small(TINY))
+    output = await capped.inside("w1", "python3 -c 'x = [bytearray(1 << 20) for _ in range(200)]'; echo $?")
+    assert "137" in output
+    assert (await capped.runtime.status("w1")).ready
+
+
+@pytest.mark.parametrize("programs", [("bwrap", "setpriv"), ("setpriv",)], ids=["sandbox", "user"])
+async def test_a_stop_ends_a_fork_bomb(
+    capped: Bench, programs: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only_programs(capped, monkeypatch, *programs)
+    capped.runtime = capped.another_runtime()
+    await capped.runtime.start(capped.spec("w1", replace(script_image(FORK_BOMB), pids=40)))
+    groups = [str(group) for group in groups_of(capped, "w1")]
+
+    async def processes() -> set[ProcessId]:
+        return cgroups.members(groups)
+
+    bomb = await eventually(processes, lambda found: len(found) >= 40)
+    assert len(bomb) <= 43
+    await capped.runtime.stop("w1")
+    assert not (await capped.runtime.status("w1")).running
+    assert not [group for group in groups if Path(group).exists()]
+
+
+@pytest.mark.parametrize("state", ["readable", "garbage"])
+@pytest.mark.parametrize("step", ["start", "delete"])
+async def test_what_a_killed_keeper_leaves_is_ended_by_its_group(
+    capped: Bench, state: str, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a sandbox a daemon outlives its keeper."""
+    only_programs(capped, monkeypatch, "setpriv")
+    capped.runtime = capped.another_runtime()
+    spec = await capped.started("w1")
+    groups = groups_of(capped, "w1")
+    await capped.inside("w1", "setsid nohup sleep 601 >/dev/null 2>&1 & disown")
+    known = capped.directory("w1").read_state()
+    assert known is not None
+    known.keeper.send(signal.SIGKILL)
+
+    async def left() -> set[ProcessId]:
+        return cgroups.members(map(str, groups))
+
+    await eventually(left, lambda found: len(found) == 1)
+    if state == "garbage":
+        capped.directory("w1").state_file.write_text("garbage")
+    if step == "start":
+        await capped.runtime.start(spec)
+        assert 601 not in [_seconds_of(process) for process in await left()]
+    else:
+        await capped.runtime.delete("w1")
+        assert not [group for group in groups if group.exists()]
+
+
+def _seconds_of(process: ProcessId) -> int | None:
+    words = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
+    return int(words[1]) if words[0] == b"sleep" else None
+
+
+async def test_an_empty_group_that_was_left_is_removed(capped: Bench) -> None:
+    await capped.started("w1")
+    groups = groups_of(capped, "w1")
+    state = capped.directory("w1").read_state()
+    assert state is not None
+    state.keeper.send(signal.SIGKILL)
+    await capped.until("w1", lambda fact: not fact.running)
+    assert [group for group in groups if group.exists()]
+    await capped.runtime.delete("w1")
+    assert not [group for group in groups if group.exists()]
+
+
+async def test_groups_that_cannot_be_made_any_more_do_not_fail_a_start(
+    capped: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = Cgroups(1, {"memory": "/nonexistent", "pids": "/nonexistent"})
+    walls = replace(await capped.runtime.walls(), cgroups=gone)
+    monkeypatch.setattr(capped.runtime, "_walls", walls)
+    await capped.started("w1", small(TINY))
+    assert "are not capped: [Errno 2]" in await capped.runtime.logs("w1", 10)
+    assert (await capped.inside("w1", "ulimit -u; ulimit -d")).split() == ["200", str(64 << 10)]
+
+
+async def test_without_groups_limits_hold_for_the_user_and_each_process(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench.runtime, "_walls", replace(await bench.runtime.walls(), cgroups=NO_CGROUPS))
+    await bench.started("w1", small(TINY))
+    greedy = "import subprocess\nwhile True: subprocess.Popen(['sleep', '60'])"
+    output = await bench.inside("w1", f'python3 -c "{greedy}"; pkill sleep')
+    assert "Resource temporarily unavailable" in output
+    assert "MemoryError" in await bench.inside("w1", "python3 -c 'bytearray(200 << 20)'")
+    assert (await bench.inside("w1", "ulimit -c; ulimit -v")).split() == ["0", "unlimited"]
+    assert (await bench.runtime.status("w1")).ready
+
+
+@pytest.fixture
+def version_2() -> Iterator[Path]:
+    """A group of version 2, with or without controllers."""
+    places = [Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified")]
+    mounted = [place for place in places if (place / "cgroup.subtree_control").exists()]
+    if os.geteuid() != 0 or not mounted:
+        pytest.skip("needs root and control groups of version 2")
+    group = mounted[0] / f"codehub-test-{os.getpid()}"
+    yield group
+    cgroups.remove([str(group)])
+
+
+def test_a_group_of_version_2_knows_its_members_and_is_removed(version_2: Path) -> None:
+    name = str(version_2)
+    cgroups.make({name: {}})
+    with subprocess.Popen(["sleep", "60"], preexec_fn=lambda: cgroups.join([name])) as sleeper:
+        assert [process.pid for process in cgroups.members([name])] == [sleeper.pid]
+        cgroups.forbid_forks([name])
+        sleeper.kill()
+        sleeper.wait()
+    cgroups.remove([name])
+    assert not version_2.exists()
+    assert cgroups.members([name]) == set()

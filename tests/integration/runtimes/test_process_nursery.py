@@ -1,0 +1,81 @@
+"""Where keepers come from: a process that is ready, dies with its owner, and may die itself."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from codehub.runtimes import keepers
+from codehub.runtimes.keepers import Nursery
+from codehub.runtimes.procfs import ProcessId, processes_with_argument, processes_with_variable
+from tests.integration.runtimes.conftest import Bench
+from tests.services import wait_for
+
+
+@pytest.fixture
+def mark(monkeypatch: pytest.MonkeyPatch) -> str:
+    """On the environment of every nursery that is started from here: other tests have theirs."""
+    mark = secrets.token_hex(8)
+    monkeypatch.setitem(keepers.PYTHON_ENVIRONMENT, "MARK", mark)
+    return mark
+
+
+@pytest.fixture
+def nursery(bench: Bench, mark: str, monkeypatch: pytest.MonkeyPatch) -> Nursery:
+    made = Nursery()
+    monkeypatch.setattr("codehub.runtimes.process.NURSERY", made)
+    made.warm_up()
+    return made
+
+
+def nurseries(mark: str) -> set[ProcessId]:
+    marked = processes_with_variable(f"MARK={mark}")
+    return set(marked) & set(processes_with_argument("codehub-nursery"))
+
+
+async def test_a_keeper_is_named_for_its_directory(bench: Bench) -> None:
+    await bench.started("w1")
+    state = bench.directory("w1").read_state()
+    assert state is not None
+    words = Path(f"/proc/{state.keeper.pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+    assert words == [b"codehub-keeper", os.fsencode(bench.directory("w1").path)]
+
+
+async def test_a_nursery_that_was_killed_is_replaced(bench: Bench, nursery: Nursery, mark: str) -> None:
+    (first,) = nurseries(mark)
+    await bench.started("w1")
+    first.send(signal.SIGKILL)
+    wait_for(lambda: not first.is_alive(), "the nursery to end", 10)
+    await bench.started("w2")
+    assert (await bench.runtime.status("w1")).ready
+    assert len(nurseries(mark)) == 1
+
+
+async def test_a_nursery_ends_with_its_owner_and_its_keepers_stay(
+    bench: Bench, nursery: Nursery, mark: str
+) -> None:
+    await bench.started("w1")
+    assert nursery._requests is not None
+    nursery._requests.close()
+    wait_for(lambda: not nurseries(mark), "the nursery to end", 10)
+    assert (await bench.runtime.status("w1")).ready
+
+
+def test_a_nursery_does_not_outlive_a_killed_owner(mark: str) -> None:
+    script = (
+        "from codehub.runtimes import keepers\n"
+        f"keepers.PYTHON_ENVIRONMENT['MARK'] = {mark!r}\n"
+        "keepers.NURSERY.warm_up()\nprint('warm', flush=True)\ninput()"
+    )
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
+        assert owner.stdout is not None and owner.stdout.readline()
+        assert len(nurseries(mark)) == 1
+        owner.kill()
+    wait_for(lambda: not nurseries(mark), "the nursery to end", 10)
