@@ -117,13 +117,20 @@ def from_here(*names: str) -> dict[str, bool | str]:
 
 async def from_inside(bench: Bench, workspace_id: str, *names: str) -> dict[str, bool | str]:
     """For each address: True, or why it cannot be connected to."""
-    script = _ASK.replace("json.load(sys.stdin)", json.dumps(names))
-    answers: dict[str, bool | str] = json.loads(await python_inside(bench, workspace_id, script))
+    answers: dict[str, bool | str] = json.loads(await bench.inside(workspace_id, question(*names)))
     return answers
 
 
+def question(*names: str) -> str:
+    return _python(_ASK.replace("json.load(sys.stdin)", json.dumps(names)))
+
+
 async def python_inside(bench: Bench, workspace_id: str, script: str) -> str:
-    return await bench.inside(workspace_id, f"/usr/bin/python3 -c {shlex.quote(script)}")
+    return await bench.inside(workspace_id, _python(script))
+
+
+def _python(script: str) -> str:
+    return f"/usr/bin/python3 -c {shlex.quote(script)}"
 
 
 def own_addresses() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -18,6 +19,7 @@ from codehub.runtimes.leftovers import Isolation
 from codehub.runtimes.process import ProcessRuntime
 from codehub.runtimes.procfs import processes_of_user
 from tests.integration.runtimes.conftest import SERVER, Bench, only_programs
+from tests.integration.runtimes.outside import PORT, from_here, listening, neighbour, question
 
 STRANGER = 46_999
 
@@ -98,6 +100,14 @@ from codehub.domain.images import BUILT_IN
 from codehub.runtimes.base import WorkloadSpec, RuntimeFailure
 from codehub.runtimes.process import ProcessRuntime
 
+async def inside(socket, script):
+    reader, writer = await asyncio.open_unix_connection(socket)
+    body = script.encode()
+    writer.write(b"POST / HTTP/1.1\\r\\nContent-Length: %d\\r\\n\\r\\n" % len(body) + body)
+    answer = await reader.read()
+    writer.close()
+    return answer.partition(b"\\r\\n\\r\\n")[2].decode()
+
 async def main(base, insecure):
     server = Path(base, "server.py").read_text().replace("{", "{{").replace("}", "}}")
     command = ("/usr/bin/python3", "-c", server, "{socket}")
@@ -115,6 +125,8 @@ async def main(base, insecure):
         while not (await runtime.status("w1")).ready:
             await asyncio.sleep(0.02)
     print((await runtime.walls()).isolation.value, "ready")
+    if (await runtime.walls()).slirp is not None:
+        print(await inside((await runtime.upstream("w1")).removeprefix("unix:"), sys.stdin.read()))
     await runtime.delete("w1")
     print((await runtime.status("w1")).exists)
 
@@ -122,8 +134,8 @@ asyncio.run(main(sys.argv[1], len(sys.argv) > 2))
 """
 
 
-def as_stranger(bench: Bench, *arguments: str) -> str:
-    """Run a whole life as a user without any rights, on the system's Python."""
+def as_stranger(bench: Bench, *arguments: str, script: str = "") -> str:
+    """Run a whole life as a user without any rights, on the system's Python; the script runs inside."""
     base = bench.data_dir / "u"
     package = Path(codehub.__file__).parent
     for room in ("domain", "runtimes"):
@@ -140,6 +152,7 @@ def as_stranger(bench: Bench, *arguments: str) -> str:
         user=STRANGER,
         group=STRANGER,
         extra_groups=[],
+        input=script,
         capture_output=True,
         text=True,
         check=False,
@@ -151,8 +164,23 @@ def as_stranger(bench: Bench, *arguments: str) -> str:
     return result.stdout
 
 
-def test_without_root_bwrap_is_the_wall(bench: Bench) -> None:
+def test_without_root_bwrap_is_the_wall(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    only_programs(bench, monkeypatch, "bwrap", "setpriv")
     assert as_stranger(bench).split() == ["sandbox", "ready", "False"]
+
+
+@pytest.mark.usefixtures("own_network")
+def test_without_root_there_is_a_network_of_its_own_as_well(bench: Bench) -> None:
+    with neighbour() as outside, listening("127.0.0.1:0") as of_the_host:
+        names = [f"{outside.public}:{PORT}", f"{outside.ten}:{PORT}", of_the_host]
+        assert set(from_here(*names).values()) == {True}
+        script = f"id -u; {question(*names)}; ip rule del pref 1; unshare -rn true"
+        isolation, ready, uid, answers, *refusals = as_stranger(bench, script=script).split(maxsplit=3)
+    assert (isolation, ready, uid) == ("sandbox", "ready", str(STRANGER))
+    told, _, rest = answers.partition("\n")
+    public, *others = json.loads(told).values()
+    assert public is True and True not in others
+    assert "Operation not permitted" in rest and not refusals
 
 
 def test_without_root_and_bwrap_it_refuses_and_says_what_to_do(bench: Bench, no_bwrap: Path) -> None:
