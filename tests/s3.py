@@ -4,7 +4,7 @@ import contextlib
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -22,9 +22,10 @@ ACCESS_KEY, SECRET_KEY = "codehub-tests", "only-for-tests"
 
 
 class S3Server:
-    """One server with one bucket, in a directory of its own."""
+    """One server with one bucket, in a directory of its own. `before` is put before its command."""
 
-    def __init__(self) -> None:
+    def __init__(self, before: Sequence[str] = ()) -> None:
+        self._before = before
         self.directory = short_temp_dir()
         self.port = free_port()
         self.endpoint = f"http://127.0.0.1:{self.port}"
@@ -32,11 +33,11 @@ class S3Server:
 
     @classmethod
     @contextlib.contextmanager
-    def running(cls) -> Iterator[Self]:
+    def running(cls, before: Sequence[str] = ()) -> Iterator[Self]:
         """Skips the test, saying why, where there is no server."""
         if not PROGRAM.exists():
             pytest.skip("there is no S3 server: `make install-tests` builds one")
-        server = cls()
+        server = cls(before)
         try:
             server.start()
             yield server
@@ -51,8 +52,12 @@ class S3Server:
         options = ["--port", f"127.0.0.1:{self.port}", "--region", REGION, "--keep-alive", "--quiet"]
         with (self.directory / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [PROGRAM, *options, "posix", "--sidecar", metadata, root],
-                env={"ROOT_ACCESS_KEY_ID": ACCESS_KEY, "ROOT_SECRET_ACCESS_KEY": SECRET_KEY},
+                [*self._before, PROGRAM, *options, "posix", "--sidecar", metadata, root],
+                env={
+                    "ROOT_ACCESS_KEY_ID": ACCESS_KEY,
+                    "ROOT_SECRET_ACCESS_KEY": SECRET_KEY,
+                    "PATH": os.defpath,
+                },
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
         wait_for(self._answers, "the S3 server to answer")
