@@ -19,6 +19,7 @@ from codehub.storage.children import PIPE, failure, spawn
 from codehub.storage.durable import sync_filesystem
 from codehub.storage.errors import CorruptedArchive, Unpackable, says_no_space
 from codehub.storage.tarcheck import TarCheck
+from codehub.storage.tarmaking import TarMaking
 
 _CHUNK = 1 << 20
 _LEVEL = 3
@@ -65,7 +66,7 @@ class Packing:
         self._home = home
         self._locks = locks
         self._on_progress = on_progress
-        self._check = TarCheck(making=True)
+        self._check = TarMaking()
         self._hash = hashlib.sha256()
         self.bytes = 0
         self.left_out: list[str] = []
@@ -119,7 +120,7 @@ class Packing:
         if code != 0 or others:
             words = _words(others) or f"tar ended with {code}"
             raise Unpackable(f"the home cannot be archived completely: {words}")
-        names = [match[1] for match in ignored] + self._check.left_out
+        names = [match[1] for match in ignored] + list(self._check.left_out)
         self.left_out = sorted(name.decode("utf-8", "backslashreplace") for name in names)
 
     def _check_holes(self) -> None:
@@ -145,7 +146,7 @@ def unpack(
     on_progress: OnProgress,
 ) -> None:
     """Fill an empty directory from an archive that is exactly what `fact` says; otherwise raise."""
-    check = TarCheck(making=False, max_entries=fact.entries, max_bytes=fact.unpacked)
+    check = TarCheck(max_entries=fact.entries, max_bytes=fact.unpacked)
     digest = hashlib.sha256()
     with tempfile.TemporaryFile() as said:
         tar = spawn(_tar_extract(target), locks=locks, stdin=PIPE, stderr=said.fileno())

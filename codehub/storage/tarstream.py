@@ -1,0 +1,83 @@
+"""A tar stream, cut into its entries: bytes go in, approved bytes come out, anything doubtful raises."""
+
+from abc import ABC, abstractmethod
+
+from codehub.storage.errors import CorruptedArchive
+from codehub.storage.tarheader import BLOCK, Entry, NotOurs, read_entry
+
+_ZEROS = bytes(BLOCK)
+
+
+class TarStream(ABC):
+    """What is common to reading an archive that is made and one that comes back."""
+
+    checksums = True
+    keeps_end = True
+
+    def __init__(self) -> None:
+        self._carry = b""
+        self._zero_blocks = 0
+        self._content_left = 0
+        self.entries = 0
+        self.bytes = 0
+
+    def feed(self, chunk: bytes) -> list[memoryview]:
+        """Check the next bytes of the stream; what may go on now."""
+        data = self._carry + chunk if self._carry else chunk
+        view = memoryview(data)
+        approved: list[memoryview] = []
+        position = kept = 0
+        while position < len(data):
+            step = self._step(data, position)
+            if step is None:
+                break
+            length, keep = step
+            if not keep:
+                approved.append(view[kept:position])
+                kept = position + length
+            position += length
+        approved.append(view[kept:position])
+        self._carry = data[position:]
+        self.bytes += sum(len(piece) for piece in approved)
+        return approved
+
+    def finish(self) -> None:
+        """The stream is over: it must have said so itself."""
+        if self._zero_blocks < 2 or self._carry or self._content_left:
+            raise CorruptedArchive("the tar stream is cut off")
+
+    @abstractmethod
+    def _admit(self, entry: Entry) -> bool:
+        """Count an entry, or refuse it. False: it is left out."""
+
+    def _skim(self, data: bytes, position: int) -> int:
+        """How many bytes are entries, headers and content, that need no closer look."""
+        return 0
+
+    def _step(self, data: bytes, position: int) -> tuple[int, bool] | None:
+        """(bytes of the next piece, whether it goes on), or None when it is not complete yet."""
+        if self._content_left:
+            length = min(self._content_left, len(data) - position)
+            self._content_left -= length
+            return length, True
+        if len(data) - position < BLOCK:
+            return None
+        if self._zero_blocks or data.startswith(_ZEROS, position):
+            return self._end(data, position), self.keeps_end
+        if length := self._skim(data, position):
+            return length, True
+        entry = read_entry(data, position, checksums=self.checksums)
+        if entry is None:
+            return None
+        keep = self._admit(entry)
+        self._content_left = entry.padded
+        return entry.header_length, keep
+
+    def _end(self, data: bytes, position: int) -> int:
+        """After the first empty block nothing but emptiness may follow."""
+        rest = data[position:]
+        blocks = len(rest) // BLOCK
+        if rest.count(0) != len(rest):
+            raise NotOurs("there is data after the end of the archive")
+        self._zero_blocks += blocks
+        return blocks * BLOCK

@@ -1,0 +1,109 @@
+"""What tar says of a home is counted as a restore will count it, without its pipes and devices."""
+
+import os
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from codehub.storage.errors import CorruptedArchive
+from codehub.storage.tarcheck import TarCheck
+from codehub.storage.tarheader import BLOCK
+from codehub.storage.tarmaking import TarMaking
+from tests.tarstreams import HOME, entry, pax_block, record, sparse, stream
+from tests.trees import make_tree
+
+
+class NeverSkimming(TarMaking):
+    """Looks at every header as closely as at the oddest."""
+
+    def _skim(self, data: bytes, position: int) -> int:
+        return 0
+
+
+def fed(making: TarMaking, data: bytes, step: int) -> bytes:
+    pieces = (making.feed(data[start : start + step]) for start in range(0, len(data), step))
+    out = b"".join(b"".join(piece) for piece in pieces)
+    making.finish()
+    return out + making.ending()
+
+
+@pytest.fixture
+def said(tmp_path: Path) -> Iterator[bytes]:
+    """What tar says of a home with a bit of everything."""
+    make_tree(tmp_path / "home", seed=3)
+    for number, seconds in enumerate((1, 1_700_000_000)):
+        (tmp_path / "home" / f"whole seconds {number}").write_bytes(b"x" * 700)
+        os.utime(tmp_path / "home" / f"whole seconds {number}", (seconds, seconds))
+    os.mkfifo(tmp_path / "home" / "pipe")
+    os.link(tmp_path / "home" / "pipe", tmp_path / "home" / "pipe too")
+    dialect = ["--format=posix", "--pax-option=delete=atime,delete=ctime", "--numeric-owner", "--sparse"]
+    fidelity = ["--no-acls", "--xattrs", "--xattrs-include=*"]
+    command = ["tar", "-c", *dialect, *fidelity, "-f", "-", "-C", tmp_path / "home", "."]
+    yield subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
+    subprocess.run(["chmod", "-R", "u+rwx", tmp_path], check=True)
+
+
+@pytest.mark.parametrize("step", [700, 4096, 100_000, 1 << 20])
+def test_what_is_made_is_what_a_restore_counts_however_it_is_cut(said: bytes, step: int) -> None:
+    making = TarMaking()
+    made = fed(making, said, step)
+    check = TarCheck(max_entries=making.entries, max_bytes=making.bytes)
+    assert b"".join(check.feed(made)) == made
+    check.finish()
+    assert (check.entries, check.bytes) == (making.entries, making.bytes)
+    assert len(made) % (20 * BLOCK) == 0
+
+
+@pytest.mark.parametrize("step", [700, 1 << 20])
+def test_a_quick_look_sees_what_a_close_look_sees(said: bytes, step: int) -> None:
+    quick, close = TarMaking(), NeverSkimming()
+    assert fed(quick, said, step) == fed(close, said, step)
+    assert (quick.entries, quick.bytes, quick.holes) == (close.entries, close.bytes, close.holes)
+    assert list(quick.left_out) == list(close.left_out)
+    assert len(quick.left_out) == 2
+    assert quick.holes == [b"./hole"]
+
+
+def test_pipes_devices_and_links_to_them_are_left_out() -> None:
+    making = TarMaking()
+    data = stream(
+        HOME,
+        entry("./a", content=b"x" * 600),
+        entry("./pipe", tarfile.FIFOTYPE, pax_headers={"mtime": "1.5"}),
+        entry("./device", tarfile.CHRTYPE),
+        entry("./link", tarfile.LNKTYPE, linkname="./pipe"),
+        entry("./z"),
+    )
+    out = b"".join(making.feed(data))
+    making.finish()
+    assert out == stream(HOME, entry("./a", content=b"x" * 600), entry("./z"), end=b"")
+    assert making.ending() == bytes(10_240 - len(out))
+    assert making.bytes == 10_240
+    assert list(making.left_out) == [b"./pipe", b"./device", b"./link"]
+    assert making.entries == 3
+
+
+NOT_TO_BE_RESTORED = {
+    "too long a path": stream(HOME, entry("./a", pax_headers={"path": "./" + "n/" * 2500 + "a"})),
+    "unknown pax key": stream(HOME, entry("./a", pax_headers={"GNU.dumpdir": "x"})),
+    "contiguous file": stream(HOME, entry("./p", tarfile.CONTTYPE)),
+    "GNU long name": stream(HOME, entry("././@LongLink", tarfile.GNUTYPE_LONGNAME, content=b"x")),
+    "a time that lies about its length": stream(
+        HOME, end=pax_block(record(b"mtime", b"1.5").replace(b"13", b"12")) + stream(entry("./a"))
+    ),
+    "time and an unknown key": stream(HOME, entry("./a", pax_headers={"mtime": "1.5", "comment": "x"})),
+    "sparse map beyond the file": stream(HOME, sparse(b"1\n4096\n512\n", 512, "4096")),
+    "data after the end": stream(HOME) + stream(entry("./a")),
+    "cut off in content": stream(HOME, entry("./a", content=b"x" * 5000))[:2000],
+    "cut off in the last block of content": stream(HOME, entry("./a", content=b"x" * 5000), end=b"")[:-512],
+    "cut off before the end": stream(HOME, entry("./a", content=b"x" * 5000), end=b""),
+}
+
+
+@pytest.mark.parametrize("name", NOT_TO_BE_RESTORED)
+def test_a_stream_that_a_restore_would_refuse_is_not_made(name: str) -> None:
+    with pytest.raises(CorruptedArchive):
+        fed(TarMaking(), NOT_TO_BE_RESTORED[name], 1 << 20)
