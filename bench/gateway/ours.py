@@ -2,13 +2,13 @@
 
 import os
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Final
 
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 from ulid import ULID
 
+from codehub.clock import utc_now
 from codehub.domain.states import DesiredState, Phase
 from codehub.store import accounts, installation
 from codehub.store.engine import create_engine
@@ -43,17 +43,17 @@ async def _settle(database_url: str, upstreams: Mapping[str, str]) -> str:
     engine = create_engine(database_url)
     try:
         await installation.ensure(engine, str(ULID()).lower())
-        owner = await accounts.create_account(engine, "bench", "bench-password")
+        owner = await accounts.create_account(engine, "bench", "bench-password", now=utc_now())
         async with engine.begin() as conn:
             for workspace_id, upstream in upstreams.items():
                 await _insert_running(conn, owner.id, workspace_id, upstream)
-            return await open_session(conn, owner.id, datetime.now(UTC))
+            return await open_session(conn, owner.id, utc_now())
     finally:
         await engine.dispose()
 
 
 async def _insert_running(conn: AsyncConnection, owner_id: str, workspace_id: str, upstream: str) -> None:
-    now = datetime.now(UTC)
+    now = utc_now()
     await conn.execute(
         insert(workspaces).values(
             id=workspace_id, owner_id=owner_id, name=workspace_id, image_ref="bench",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Coroutine
-from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, cast
 
 from codehub.gateway import reply
@@ -13,6 +12,7 @@ from codehub.gateway.exchange import Exchange, Relay
 from codehub.gateway.framing import Body, FramingError, request_body
 from codehub.gateway.head import MAX_HEAD, BadRequestError, RequestHead, looks_broken, parse_head
 from codehub.gateway.live import Leave
+from codehub.gateway.passage import Passage
 from codehub.gateway.reply import Reply
 from codehub.gateway.tunnel import Tunnel
 
@@ -20,16 +20,12 @@ if TYPE_CHECKING:
     from codehub.gateway.server import Gateway
 
 
-class State(Enum):
-    HEAD = auto()
-    """Between requests, or inside a request head."""
-    BODY = auto()
-    """The request's body is coming in."""
-    BUSY = auto()
-    """The whole request is here; its answer is not finished."""
-    TUNNEL = auto()
-    CLOSING = auto()
-    """All that is left is to send what was written; what comes in is thrown away."""
+# Where a connection stands. Numbers, since the members of an enum are slow to reach.
+HEAD = 0  # between requests, or inside a request head
+BODY = 1  # the request's body is coming in
+BUSY = 2  # the whole request is here; its answer is not finished
+TUNNEL = 3
+CLOSING = 4  # all that is left is to send what was written; what comes in is thrown away
 
 
 class ClientConnection(asyncio.Protocol):
@@ -40,8 +36,10 @@ class ClientConnection(asyncio.Protocol):
         "_held_for_buffer",
         "_held_for_upstream",
         "_leave",
+        "_passage",
         "_request",
         "_state",
+        "_tunnel",
         "deadline",
         "gateway",
         "peer",
@@ -55,12 +53,14 @@ class ClientConnection(asyncio.Protocol):
         self.peer = ""
         self.deadline = math.inf
         self.write_paused = False
-        self._state = State.HEAD
+        self._state = HEAD
         self._buffer = b""
         self._request: RequestHead | None = None
         self._body: Body | None = None
         self._exchange: Exchange | Tunnel | None = None
         self._leave: Leave | None = None
+        self._passage: Passage | None = None
+        self._tunnel: Tunnel | None = None
         self._held_for_upstream = False
         self._held_for_buffer = False
 
@@ -76,14 +76,14 @@ class ClientConnection(asyncio.Protocol):
             self._write_reply(busy, None)
 
     def data_received(self, data: bytes) -> None:
-        if self._state is State.TUNNEL:
-            cast(Tunnel, self._exchange).client_data(data)
-        elif self._state is State.BODY:
+        if self._tunnel is not None:
+            self._tunnel.client_data(data)
+        elif self._state == BODY:
             self._on_body(data)
-        elif self._state is State.HEAD:
+        elif self._state == HEAD:
             self._buffer += data
             self._advance()
-        elif self._state is State.BUSY:
+        elif self._state == BUSY:
             self._buffer += data
             if len(self._buffer) > MAX_HEAD:
                 self._hold_for_buffer(True)
@@ -92,12 +92,12 @@ class ClientConnection(asyncio.Protocol):
         return False  # nobody is left to answer: closing ends the upstream's side as well
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._state = State.CLOSING
+        self._state = CLOSING
         self.gateway.forget(self)
         self._set_leave(None)
         if self._exchange is not None:
             self._exchange.client_lost()
-            self._exchange = None
+            self._exchange = self._tunnel = None
 
     def pause_writing(self) -> None:
         self.write_paused = True
@@ -109,9 +109,9 @@ class ClientConnection(asyncio.Protocol):
         self.write_paused = False
         if self._exchange is not None:
             self._exchange.client_writable(True)
-            endless = self._answered or self._state is State.TUNNEL
+            endless = self._answered or self._state == TUNNEL
             self.deadline = math.inf if endless else self.gateway.now + self.gateway.timeouts.response
-        elif self._state is State.HEAD:
+        elif self._state == HEAD:
             self._next_request()
             self._advance()
 
@@ -119,35 +119,35 @@ class ClientConnection(asyncio.Protocol):
 
     def expire(self) -> None:
         """The deadline passed."""
-        if self._state is State.HEAD and self._buffer:
+        if self._state == HEAD and self._buffer:
             self._refuse(BadRequestError("the request took too long", 408))
-        elif self._state is State.BODY and not self.write_paused and not self._answered:
+        elif self._state == BODY and not self.write_paused and not self._answered:
             self._fail(reply.error(408, "TIMEOUT", "The request took too long.", close=True))
-        elif self._state is State.BUSY and not self.write_paused and not self._answered:
+        elif self._state == BUSY and not self.write_paused and not self._answered:
             self._fail(reply.error(504, "UPSTREAM_UNAVAILABLE", "There was no answer in time.", close=True))
-        elif self._state is State.HEAD:
+        elif self._state == HEAD:
             self._close()
         else:
             self.abort()
 
     def revoke(self) -> None:
         """The leave by which this connection is open was withdrawn."""
-        if self._state is State.BUSY and not self._answered:
+        if self._state == BUSY and not self._answered:
             self._fail(self.gateway.router.unavailable())
-        elif self._state is not State.CLOSING:
+        elif self._state != CLOSING:
             self._drop_exchange()
             self._close()
 
     def drain(self) -> None:
         """The gateway stops: end what is idle or has no end; the rest says `Connection: close`."""
         endless = isinstance(self._exchange, Exchange) and self._exchange.relay.is_stream
-        if (self._state is State.HEAD and not self._buffer) or self._state is State.TUNNEL or endless:
+        if (self._state == HEAD and not self._buffer) or self._state == TUNNEL or endless:
             self._drop_exchange()
             self._close()
 
     def abort(self) -> None:
         self._drop_exchange()
-        self._state = State.CLOSING
+        self._state = CLOSING
         self.transport.abort()
 
     # The exchange's side
@@ -166,7 +166,7 @@ class ClientConnection(asyncio.Protocol):
 
     def upstream_ready(self) -> None:
         self._hold_for_buffer(False)
-        if self._state is State.BODY and self._buffer:
+        if self._state == BODY and self._buffer:
             data, self._buffer = self._buffer, b""
             self._on_body(data)
 
@@ -189,8 +189,9 @@ class ClientConnection(asyncio.Protocol):
         self._advance()
 
     def tunnel_begins(self, tunnel: Tunnel) -> None:
-        self._state = State.TUNNEL
-        self._exchange = tunnel
+        self._state = TUNNEL
+        self._exchange = self._tunnel = tunnel
+        self._passage = None
         self.deadline = math.inf
         self._hold_for_buffer(False)
         if self._buffer:
@@ -198,14 +199,14 @@ class ClientConnection(asyncio.Protocol):
             tunnel.client_data(data)
 
     def tunnel_ended(self) -> None:
-        self._exchange = None
+        self._exchange = self._tunnel = None
         self._close()
 
     # Requests
 
     def _advance(self) -> None:
         """Take up the requests in the buffer, one after the other, as fast as their answers are read."""
-        while self._state is State.HEAD and self._buffer:
+        while self._state == HEAD and self._buffer:
             if self.write_paused:
                 self._hold_for_buffer(True)
                 return
@@ -213,13 +214,39 @@ class ClientConnection(asyncio.Protocol):
             if end < 4 or end > MAX_HEAD:
                 self._unfinished_head(too_large=end > MAX_HEAD or len(self._buffer) > MAX_HEAD)
                 return
-            data, self._buffer = self._buffer[:end], self._buffer[end:]
-            try:
-                head = parse_head(data)
-            except BadRequestError as error:
-                self._refuse(error)
-                return
-            self._take_up(head)
+            if end == len(self._buffer):
+                data, self._buffer = self._buffer, b""
+            else:
+                data, self._buffer = self._buffer[:end], self._buffer[end:]
+            if not self._follow(data):
+                self._read(data)
+
+    def _follow(self, data: bytes) -> bool:
+        """Let a request through that only repeats the one before it."""
+        passage = self._passage
+        if passage is None:
+            return False
+        relay = passage.again(data, self.gateway.directory, self.gateway.recorder)
+        if relay is None:
+            return False
+        self._request = passage.head
+        self._state = BUSY
+        self.deadline = self.gateway.now + self.gateway.timeouts.response
+        self._relay(passage.head, relay)
+        return True
+
+    def _read(self, data: bytes) -> None:
+        self._passage = None
+        try:
+            head = parse_head(data)
+        except BadRequestError as error:
+            self._refuse(error)
+            return
+        self._take_up(head)
+        exchange = self._exchange
+        if isinstance(exchange, Exchange) and (passage := exchange.relay.passage) is not None:
+            passage.fields = data[data.index(b"\r\n") :]
+            self._passage = passage
 
     def _unfinished_head(self, *, too_large: bool) -> None:
         if too_large:
@@ -233,7 +260,7 @@ class ClientConnection(asyncio.Protocol):
     def _take_up(self, head: RequestHead) -> None:
         self._request = head
         self._body = request_body(head.length, head.chunked) if head.has_body else None
-        self._state = State.BUSY
+        self._state = BUSY
         self.deadline = self.gateway.now + self.gateway.timeouts.response
         decision = self.gateway.router.route(head, self.peer)
         if isinstance(decision, Relay):
@@ -245,7 +272,7 @@ class ClientConnection(asyncio.Protocol):
 
     async def _decide(self, head: RequestHead, errand: Coroutine[Any, Any, Relay | Reply]) -> None:
         decision = await self.gateway.router.settle(errand, head)
-        if self._state is not State.BUSY or self._request is not head:
+        if self._state != BUSY or self._request is not head:
             return  # the client went, or the time was over
         if isinstance(decision, Relay):
             self._relay(head, decision)
@@ -254,10 +281,11 @@ class ClientConnection(asyncio.Protocol):
             self._advance()
 
     def _relay(self, head: RequestHead, relay: Relay) -> None:
-        self._set_leave((relay.session_hash, relay.workspace_id) if relay.session_hash else None)
+        if relay.passage is None or relay.passage is not self._passage:
+            self._set_leave((relay.session_hash, relay.workspace_id) if relay.session_hash else None)
         exchange = self._exchange = Exchange(self, head, relay)
         if self._body is not None:
-            self._state = State.BODY
+            self._state = BODY
         exchange.start()
 
     def _on_body(self, data: bytes) -> None:
@@ -275,7 +303,7 @@ class ClientConnection(asyncio.Protocol):
             )
             return
         if body.done:
-            self._state = State.BUSY
+            self._state = BUSY
             self._buffer = data[taken:]
         if not exchange.answered:
             timeouts = self.gateway.timeouts
@@ -310,21 +338,21 @@ class ClientConnection(asyncio.Protocol):
             self._close(refused=head is None)
 
     def _next_request(self) -> None:
-        self._state = State.HEAD
+        self._state = HEAD
         self._body = None
         self.deadline = self.gateway.now + self.gateway.timeouts.idle
         self._hold_for_buffer(False)
 
     def _drop_exchange(self) -> None:
         if self._exchange is not None:
-            exchange, self._exchange = self._exchange, None
+            exchange, self._exchange, self._tunnel = self._exchange, None, None
             exchange.client_lost()
 
     def _close(self, *, refused: bool = False) -> None:
         """Send what was written, and take in what the client still sends: a reset would lose the answer."""
         unread = not self.request_done or refused
         timeouts = self.gateway.timeouts
-        self._state = State.CLOSING
+        self._state = CLOSING
         self._buffer = b""
         self._held_for_upstream = self._held_for_buffer = False
         if self.transport.is_closing():

@@ -120,6 +120,14 @@ class Directory:
     def route(self, workspace_id: str) -> Route | Unknown | None:
         return self._routes.known.get(workspace_id, UNKNOWN) if self.fresh else UNKNOWN
 
+    def holds(self, id_hash: bytes, visitor: Visitor, route: Route) -> bool:
+        """Whether these very ones are in memory, and the memory is to be trusted."""
+        return (
+            self._visitors.known.get(id_hash) is visitor
+            and self._routes.known.get(route.workspace_id) is route
+            and self.fresh
+        )
+
     def remembers(self, id_hash: bytes) -> bool:
         """Whether no push has spoken of this session since it was loaded."""
         return id_hash in self._visitors.known

@@ -1,5 +1,6 @@
 """The entrance of a workspace: the way in by ticket, and the pages while there is none."""
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import parse_qs, quote
@@ -24,13 +25,17 @@ class Tickets(Protocol):
 
 @dataclass(slots=True)
 class Visit:
-    """A request of a session for a workspace; `target` is what the workspace will see."""
+    """A request of a session for a workspace; `target` is what the workspace will see.
+
+    `expires_at` is of the cookie that shows the session, which may have an earlier end of its own.
+    """
 
     head: RequestHead
     peer: str
     workspace_id: str
     target: bytes
     session_hash: bytes
+    expires_at: float = math.inf
 
 
 class Entrance:

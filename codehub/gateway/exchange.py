@@ -9,8 +9,8 @@ from codehub import log
 from codehub.domain.images import Activity
 from codehub.gateway.framing import Body, FramingError, UntilCloseBody
 from codehub.gateway.head import RequestHead
+from codehub.gateway.passage import Passage
 from codehub.gateway.response import MAX_RESPONSE_HEAD, BadResponseError, ResponseHead, parse_response
-from codehub.gateway.rewrite import response_for_client
 from codehub.gateway.tunnel import Tunnel
 from codehub.gateway.upstream import UpstreamConnection
 
@@ -37,6 +37,8 @@ class Relay:
     """A VS Code window's own first connection, not one made again after the network came back."""
     is_stream: bool = False
     """An event stream of the platform: it has no end of its own."""
+    passage: Passage | None = None
+    """By which the next request of the kind may follow."""
 
 
 class Exchange:
@@ -176,7 +178,7 @@ class Exchange:
         if self._interim > MAX_INTERIM:
             raise BadResponseError("too many interim responses")
         if self._head.minor == 1:
-            wire = response_for_client(head, from_workspace=bool(self.relay.workspace_id), close=False)
+            wire = head.for_client(from_workspace=bool(self.relay.workspace_id), close=False)
             self._client.transport.write(wire)
 
     def _begin(self, head: ResponseHead, data: bytes) -> None:
@@ -189,7 +191,7 @@ class Exchange:
         self._response = head
         self._body = body
         self._client.response_begun()
-        wire = response_for_client(head, from_workspace=bool(self.relay.workspace_id), close=not self._keep)
+        wire = head.for_client(from_workspace=bool(self.relay.workspace_id), close=not self._keep)
         self._pass_body(wire, data)
 
     def _pass_body(self, head: bytes, data: bytes) -> None:
@@ -223,7 +225,7 @@ class Exchange:
         assert connection is not None
         self._over = True
         self._client.transport.write(
-            response_for_client(head, from_workspace=bool(self.relay.workspace_id), close=False)
+            head.for_client(from_workspace=bool(self.relay.workspace_id), close=False)
         )
         inspectors = self._client.gateway.recorder.inspectors(
             self.relay.activity, self.relay.workspace_id, freshly_loaded=self.relay.freshly_loaded

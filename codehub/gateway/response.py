@@ -1,17 +1,34 @@
 """The response head of an upstream: checked, since a workspace may send anything, and its framing."""
 
 import re
+from functools import lru_cache
 from typing import Final
 
+from codehub.gateway.cookies import may_set
 from codehub.gateway.framing import Body, ChunkedBody, LengthBody, UntilCloseBody
 
 MAX_RESPONSE_HEAD: Final = 128 * 1024
+SHORT: Final = 4 * 1024
 _GRAMMAR = re.compile(
     rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: [\t -~\x80-\xff]*+)?\r\n"
     rb"(?:[!#$%&'*+.^_`|~0-9A-Za-z-]++:[\t -~\x80-\xff]*+\r\n)*+\r\n"
 )
 _LENGTH = re.compile(rb"[0-9]{1,18}")
-_BODYLESS: Final = frozenset((204, 304))
+_NO_CONTENT: Final = 204
+_NOT_MODIFIED: Final = 304
+
+# RFC 9110, 7.6.1; and fields that frame or manage this one connection.
+_HOP_BY_HOP: Final = frozenset(
+    b"connection keep-alive proxy-connection proxy-authenticate proxy-authentication-info te trailer upgrade "
+    b"transfer-encoding".split()
+)
+# A workspace may not widen a service worker, clear the platform's storage or move its origin elsewhere.
+_REFUSED_FROM_WORKSPACE: Final = frozenset((b"service-worker-allowed", b"clear-site-data", b"alt-svc"))
+_DECIDING = re.compile(
+    rb"\n(?i:(%b)):[ \t]*([^\r]*)"
+    % b"|".join([*_HOP_BY_HOP, *_REFUSED_FROM_WORKSPACE, b"content-length", b"set-cookie"])
+)
+"""The lines that decide something here. Most do not, and pass unread."""
 
 
 class BadResponseError(Exception):
@@ -20,30 +37,61 @@ class BadResponseError(Exception):
 
 class ResponseHead:
     __slots__ = (
+        "_data",
+        "_deciding",
+        "_for_client",
         "connection",
         "length",
-        "lines",
         "minor",
-        "reason_line",
         "status",
         "transfer_encoding",
         "upgrade",
     )
 
-    def __init__(self, minor: int, status: int, reason_line: bytes) -> None:
+    def __init__(self, minor: int, status: int, data: bytes) -> None:
         self.minor = minor
         self.status = status
-        self.reason_line = reason_line
-        self.lines: list[tuple[bytes, bytes]] = []
-        """Every end-to-end field: its lower-case name and its whole line."""
         self.connection = b""
         self.upgrade = b""
         self.length: int | None = None
         self.transfer_encoding = b""
+        self._data = data
+        self._deciding: list[tuple[bytes, re.Match[bytes]]] = []
+        self._for_client: dict[tuple[bool, bool], bytes] = {}
+        self._read_lines()
+
+    def _read_lines(self) -> None:
+        for line in _DECIDING.finditer(self._data):
+            name = line[1].lower()
+            self._deciding.append((name, line))
+            if name == b"content-length":
+                self._take_length(line[2].rstrip())
+            elif name == b"connection":
+                self.connection += b"," + line[2].lower()
+            elif name == b"upgrade":
+                self.upgrade = line[2].rstrip().lower()
+            elif name == b"transfer-encoding":
+                self._take_encoding(line[2].rstrip().lower())
+        if self.transfer_encoding and (self.length is not None or self.minor == 0):
+            raise BadResponseError("the response has two kinds of framing")
+
+    def _take_length(self, value: bytes) -> None:
+        if self.length is not None or not _LENGTH.fullmatch(value):
+            raise BadResponseError("the response's Content-Length is not valid")
+        self.length = int(value)
+
+    def _take_encoding(self, value: bytes) -> None:
+        if self.transfer_encoding or value != b"chunked":
+            raise BadResponseError("the response's Transfer-Encoding is not understood")
+        self.transfer_encoding = value
+
+    @property
+    def _bodyless(self) -> bool:
+        return self.status < 200 or self.status == _NO_CONTENT
 
     def body(self, method: bytes) -> Body:
         """RFC 9112, 6.3, in its order."""
-        if method == b"HEAD" or self.status in _BODYLESS or self.status < 200:
+        if method == b"HEAD" or self._bodyless or self.status == _NOT_MODIFIED:
             return LengthBody(0)
         if self.transfer_encoding:
             return ChunkedBody()
@@ -55,49 +103,66 @@ class ResponseHead:
     def keep_alive(self) -> bool:
         return self.minor == 1 and b"close" not in self.connection
 
+    def for_client(self, *, from_workspace: bool, close: bool) -> bytes:
+        """The head as it goes on: what concerns the upstream's connection ends here."""
+        made = self._for_client.get((from_workspace, close))
+        if made is None:
+            made = self._for_client[from_workspace, close] = self._rewritten(from_workspace, close)
+        return made
 
-# RFC 9110, 7.6.1; and fields that frame or manage this one connection.
-_HOP_BY_HOP: Final = frozenset(
-    b"connection keep-alive proxy-connection proxy-authenticate proxy-authentication-info te trailer upgrade "
-    b"transfer-encoding".split()
-)
+    def _rewritten(self, from_workspace: bool, close: bool) -> bytes:
+        parts, position = [b"HTTP/1.1 "], 9
+        for name, line in self._deciding:
+            if self._ends_here(name, line, from_workspace=from_workspace):
+                parts.append(self._data[position : line.start() + 1])
+                position = line.end() + 2
+        parts.append(self._data[position:-2])
+        if self.status == 101:
+            parts.append(b"Connection: Upgrade\r\nUpgrade: websocket\r\n")
+        else:
+            if self.transfer_encoding and not self._bodyless:
+                parts.append(b"Transfer-Encoding: chunked\r\n")
+            if close and self.status >= 200:
+                parts.append(b"Connection: close\r\n")
+        parts.append(b"\r\n")
+        return b"".join(parts)
+
+    def _ends_here(self, name: bytes, line: re.Match[bytes], *, from_workspace: bool) -> bool:
+        if name == b"content-length":
+            return self._bodyless
+        if name == b"set-cookie":
+            return from_workspace and not may_set(line[2])
+        return name in _HOP_BY_HOP or from_workspace
 
 
 def parse_response(data: bytes) -> ResponseHead:
+    """Upstreams repeat themselves, so what the bytes say is remembered; long heads would fill the memory."""
+    return _remembered(data) if len(data) <= SHORT else _parse(data)
+
+
+def _parse(data: bytes) -> ResponseHead:
     match = _GRAMMAR.fullmatch(data)
     if match is None:
         raise BadResponseError("the response head is not valid HTTP")
-    lines = data[:-4].split(b"\r\n")
-    head = ResponseHead(int(match[1]), int(match[2]), lines[0][9:])
-    for line in lines[1:]:
-        name, _, value = line.partition(b":")
-        name = name.lower()
-        if name in _HOP_BY_HOP:
-            _hop_by_hop(head, name, value.strip())
-        else:
-            if name == b"content-length":
-                _length(head, value.strip())
-            head.lines.append((name, line))
-    if head.transfer_encoding and (head.length is not None or head.minor == 0):
-        raise BadResponseError("the response has two kinds of framing")
-    if head.connection:
-        nominated = {option.strip() for option in head.connection.split(b",")} - {b"content-length"}
-        head.lines = [(name, line) for name, line in head.lines if name not in nominated]
+    head = ResponseHead(int(match[1]), int(match[2]), data)
+    if head.connection and (rest := _without_nominated(data, head.connection)) != data:
+        return ResponseHead(head.minor, head.status, rest)
     return head
 
 
-def _hop_by_hop(head: ResponseHead, name: bytes, value: bytes) -> None:
-    if name == b"connection":
-        head.connection += b"," + value.lower()
-    elif name == b"upgrade":
-        head.upgrade = value.lower()
-    elif name == b"transfer-encoding":
-        if head.transfer_encoding or value.lower() != b"chunked":
-            raise BadResponseError("the response's Transfer-Encoding is not understood")
-        head.transfer_encoding = b"chunked"
+_remembered = lru_cache(maxsize=256)(_parse)
 
 
-def _length(head: ResponseHead, value: bytes) -> None:
-    if head.length is not None or not _LENGTH.fullmatch(value):
-        raise BadResponseError("the response's Content-Length is not valid")
-    head.length = int(value)
+def _without_nominated(data: bytes, connection: bytes) -> bytes:
+    """RFC 9110, 7.6.1: fields that Connection names concern this one connection, too."""
+    nominated = {option.strip() for option in connection.split(b",")} - {
+        b"",
+        b"content-length",
+        b"connection",
+    }
+    nominated -= {b"keep-alive", b"close", b"upgrade"}
+    if not nominated:
+        return data
+    first, *lines = data[:-4].split(b"\r\n")
+    kept = [line for line in lines if line.partition(b":")[0].lower() not in nominated]
+    return b"\r\n".join([first, *kept, b"", b""])

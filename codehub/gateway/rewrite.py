@@ -2,9 +2,8 @@
 
 from typing import Final
 
-from codehub.gateway.cookies import may_set, without_platform_cookies
+from codehub.gateway.cookies import without_platform_cookies
 from codehub.gateway.head import RequestHead
-from codehub.gateway.response import ResponseHead
 
 TOKEN_PREFIX: Final = b"chp_"
 
@@ -22,9 +21,6 @@ _NEVER_NOMINATED: Final = frozenset(
 """Fields that somebody behind this door decides by: naming them in Connection does not remove them."""
 _MERGED: Final = frozenset((b"cookie", b"sec-websocket-extensions"))
 """Fields of which a workspace gets one line, after all of them were looked through."""
-
-# A workspace may not widen a service worker, clear the platform's storage or move its origin elsewhere.
-_REFUSED_FROM_WORKSPACE: Final = frozenset((b"service-worker-allowed", b"clear-site-data", b"alt-svc"))
 
 
 class Forwarding:
@@ -96,29 +92,3 @@ def _request(
 def _nominated(head: RequestHead) -> frozenset[bytes]:
     options = frozenset(option.strip() for option in head.get(b"connection").lower().split(b","))
     return options - _NEVER_NOMINATED
-
-
-def response_for_client(head: ResponseHead, *, from_workspace: bool, close: bool) -> bytes:
-    lines = [b"HTTP/1.1 " + head.reason_line]
-    bodyless = head.status < 200 or head.status == 204
-    if bodyless:
-        head.lines = [(name, line) for name, line in head.lines if name != b"content-length"]
-    if from_workspace:
-        lines += [line for name, line in head.lines if _workspace_may_send(name, line)]
-    else:
-        lines += [line for _, line in head.lines]
-    if head.status == 101:
-        lines.append(b"Connection: Upgrade\r\nUpgrade: websocket")
-    else:
-        if head.transfer_encoding and not bodyless:
-            lines.append(b"Transfer-Encoding: chunked")
-        if close and head.status >= 200:
-            lines.append(b"Connection: close")
-    lines.append(b"\r\n")
-    return b"\r\n".join(lines)
-
-
-def _workspace_may_send(name: bytes, line: bytes) -> bool:
-    if name == b"set-cookie":
-        return may_set(line.partition(b":")[2])
-    return name not in _REFUSED_FROM_WORKSPACE

@@ -20,6 +20,7 @@ from codehub.gateway.entrance import Entrance, Visit
 from codehub.gateway.exchange import Relay
 from codehub.gateway.head import RequestHead
 from codehub.gateway.pages import Pages
+from codehub.gateway.passage import OWN, Passage, may_repeat
 from codehub.gateway.reply import RETRY_AFTER, Reply
 from codehub.gateway.rewrite import Forwarding, request_for_api, request_for_workspace
 from codehub.store.routes import Route, Visitor
@@ -31,8 +32,6 @@ Decision = Relay | Reply | Coroutine[Any, Any, Relay | Reply]
 _ENTRANCE = re.compile(rb"/w/([0-9a-hjkmnp-tv-z]{26})(?=[/?]|$)")
 _EVENTS: Final = b"/api/v1/events"
 _ANYWHERE: Final = frozenset((b"/healthz", b"/readyz", b"/metrics"))
-_OWN: Final = b"/.codehub/"
-"""The one path on a workspace's origin that is the platform's."""
 
 
 class Router:
@@ -146,7 +145,7 @@ class Router:
         assert route is not None
         if _is_connectable(route, head):
             if self._origins.path_mode:
-                return self._relay(visit, route)
+                return self._relay(visit, visitor, route)
             if head.is_navigation or (head.method in (b"GET", b"HEAD") and not head.sends_fetch_metadata):
                 return self._entrance.hand_over(visit)
             return reply.error(403, "FORBIDDEN", "A workspace is opened by navigating to it.")
@@ -165,12 +164,12 @@ class Router:
     def _workspace_origin(self, head: RequestHead, peer: str, workspace_id: str, host: str) -> Decision:
         if self._is_foreign(head, self._origins.workspace_origin(workspace_id)):
             return _foreign()
-        if head.target.startswith(_OWN):
+        if head.target.startswith(OWN):
             return self._entrance.arrive(head, workspace_id, host)
         grant = self._grant(head, workspace_id, host)
         if grant is None:
             return self._to_entrance(head, workspace_id)
-        visit = Visit(head, peer, workspace_id, head.target, grant.session_hash)
+        visit = Visit(head, peer, workspace_id, head.target, grant.session_hash, grant.expires_at)
         visitor = self._directory.visitor(grant.session_hash)
         route = self._directory.route(workspace_id)
         if isinstance(visitor, Unknown) or isinstance(route, Unknown):
@@ -185,7 +184,7 @@ class Router:
             return refusal
         assert route is not None
         if _is_connectable(route, head):
-            return self._relay(visit, route)
+            return self._relay(visit, visitor, route)
         if head.is_navigation:
             return self._to_entrance(head, visit.workspace_id)
         return _not_running()
@@ -224,7 +223,7 @@ class Router:
             return reply.error(403, "FORBIDDEN", "This workspace belongs to someone else.")
         return None
 
-    def _relay(self, visit: Visit, route: Route) -> Relay:
+    def _relay(self, visit: Visit, visitor: Visitor, route: Route) -> Relay:
         head, kind = visit.head, self._config.activity.get(route.image_ref, "any")
         assert route.upstream is not None
         self._recorder.request(head, visit.target, kind, route.workspace_id)
@@ -234,7 +233,12 @@ class Router:
         if kind == "vscode" and visit.target.startswith(FORWARDED):
             kind = "any"  # what listens on a forwarded port is not VS Code
         fresh = b"reconnection=false" in visit.target
-        return Relay(route.upstream, wire, route.workspace_id, visit.session_hash, kind, fresh)
+        relay = Relay(route.upstream, wire, route.workspace_id, visit.session_hash, kind, fresh)
+        if may_repeat(head):
+            cut = len(head.target) - len(visit.target)
+            until = min(visitor.expires_at, visit.expires_at)
+            relay.passage = Passage(head, relay, cut=cut, visitor=visitor, route=route, expires_at=until)
+        return relay
 
     def _forwarding(self, head: RequestHead, peer: str) -> Forwarding:
         client = peer.encode()

@@ -149,6 +149,19 @@ def test_frames_are_found_however_the_stream_is_cut() -> None:
         assert seen == [b"small", b"x" * 300, b"y" * 1000, b"end"]
 
 
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("size", [0, 1, 125, 126, 127, 65535, 65536])
+def test_a_frame_that_comes_alone_is_read_as_any_other(size: int, masked: bool) -> None:
+    seen: list[bytes] = []
+    reader = FrameReader(seen.append, 1 << 20)
+    alone = frame(b"z" * size, masked=masked)
+    reader.feed(alone)
+    reader.feed(frame(b"", opcode=9, masked=masked))
+    reader.feed(alone[:1])
+    reader.feed(alone[1:])
+    assert seen == [b"z" * size] * 2
+
+
 def test_another_ide_counts_by_its_data_frames_alone() -> None:
     recorder = Recorder()
     inspectors = recorder.inspectors("any", WORKSPACE, freshly_loaded=False)

@@ -98,6 +98,48 @@ def test_a_response_head_that_is_not_plain_is_refused(data: bytes) -> None:
         parse_response(data)
 
 
+def passed_on(*lines: str, status: str = "200 OK", from_workspace: bool = True, close: bool = False) -> bytes:
+    head = parse_response("\r\n".join([f"HTTP/1.1 {status}", *lines, "", ""]).encode())
+    return head.for_client(from_workspace=from_workspace, close=close)
+
+
 def test_a_connection_option_cannot_take_the_length_away() -> None:
-    head = parse_response(b"HTTP/1.1 200 OK\r\nConnection: content-length\r\nContent-Length: 3\r\n\r\n")
-    assert [name for name, _ in head.lines] == [b"content-length"]
+    wire = passed_on("Connection: content-length", "Content-Length: 3")
+    assert wire == b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n"
+
+
+def test_fields_of_the_upstreams_own_connection_end_here() -> None:
+    wire = passed_on(
+        "A: 1",
+        "CONNECTION: Keep-Alive, x-hop",
+        "Keep-Alive: timeout=5",
+        "B:",
+        "X-Hop: 1",
+        "Trailer: T",
+        "C: 3",
+    )
+    assert wire == b"HTTP/1.1 200 OK\r\nA: 1\r\nB:\r\nC: 3\r\n\r\n"
+
+
+def test_other_lines_pass_byte_for_byte() -> None:
+    lines = ("x-Connection: 1", "Connectionx: 2", "Via:  a \t", "X: content-length: 7", "Empty:")
+    assert passed_on(*lines) == ("HTTP/1.1 200 OK\r\n" + "\r\n".join(lines) + "\r\n\r\n").encode()
+
+
+def test_what_a_workspace_may_not_say_the_platform_may() -> None:
+    lines = ("Set-Cookie: session=1", "set-cookie: own=1", "Alt-Svc: h3", "Clear-Site-Data: *", "Date: now")
+    assert passed_on(*lines) == b"HTTP/1.1 200 OK\r\nset-cookie: own=1\r\nDate: now\r\n\r\n"
+    assert passed_on(*lines, from_workspace=False).count(b"\r\n") == len(lines) + 2
+
+
+@pytest.mark.parametrize("status", ["204 No Content", "100 Continue"])
+def test_an_answer_without_a_body_has_no_length(status: str) -> None:
+    assert passed_on("Content-Length: 0", status=status) == f"HTTP/1.1 {status}\r\n\r\n".encode()
+
+
+def test_framing_and_the_end_of_the_connection_are_said_anew() -> None:
+    wire = passed_on("transfer-encoding: Chunked", "Connection: close", close=True)
+    assert wire == b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+    switched = passed_on("Upgrade: websocket", "Connection: Upgrade", status="101 Switching Protocols")
+    assert switched.endswith(b"\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+    assert switched.lower().count(b"upgrade: websocket") == 1

@@ -1,0 +1,255 @@
+"""A request that repeats the one before it is let through by comparison, and never where it should not be."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from codehub.domain.limits import Limits
+from codehub.domain.states import Operation, Phase
+from codehub.gateway import cookies
+from codehub.gateway.client import ClientConnection
+from codehub.gateway.config import GatewayConfig
+from codehub.gateway.directory import Source
+from codehub.gateway.entrance import Tickets
+from codehub.gateway.passage import Passage
+from codehub.gateway.server import Gateway
+from codehub.gateway.upstream import UpstreamConnection
+from codehub.store.routes import Route, Visitor
+
+ONE, TWO, FOREIGN = (f"{name:0>26}" for name in ("1", "2", "3"))
+API = "tcp:127.0.0.1:1"
+KEY = b"k" * 32
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+
+class Nobody:
+    """The truth behind the directory; here all that is known is in memory."""
+
+    def __getattr__(self, _name: str) -> Callable[..., Any]:
+        async def unknown(*_: object) -> None:
+            return None
+
+        return unknown
+
+
+class Wire:
+    """A transport that keeps what is written."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+        self.closed = False
+
+    def write(self, data: bytes) -> None:
+        self.sent.append(data)
+
+    def get_extra_info(self, _name: str) -> tuple[str, int]:
+        return ("192.0.2.7", 1)
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def close(self) -> None:
+        self.closed = True
+
+    abort = write_eof = close
+
+    def pause_reading(self) -> None: ...
+
+    resume_reading = pause_reading
+
+
+class Rig:
+    """One client's connection, and an upstream that answers each request at once."""
+
+    def __init__(self, apps_domain: str = "") -> None:
+        config = GatewayConfig(
+            host="", port=0, public_base_url="http://codehub.example", apps_domain=apps_domain,
+            api_upstream=API, database_url="", redis_url="", limits=Limits(1, 1),
+        )  # fmt: skip
+        self.gateway = Gateway(config, cast(Source, Nobody()), cast(Tickets, None), KEY)
+        self.directory = self.gateway.directory
+        self.directory.channel_answered()
+        for name in ("alice", "bob"):
+            session = cookies.session_hash(name.encode())
+            self.directory._visitors.known[session] = Visitor(name, name, time.time() + 1000)
+        for workspace_id, owner in ((ONE, "alice"), (TWO, "alice"), (FOREIGN, "bob")):
+            route = Route(workspace_id, owner, Phase.RUNNING, Operation.NONE, f"tcp:{workspace_id}:1", "any")
+            self.directory._routes.known[workspace_id] = route
+        addresses = [API, *(f"tcp:{name}:1" for name in (ONE, TWO, FOREIGN))]
+        self.upstreams = [self._upstream(address) for address in addresses]
+        self.connect()
+
+    def connect(self) -> None:
+        self.client = ClientConnection(self.gateway)
+        self.client.connection_made(cast(Any, Wire()))
+
+    @property
+    def over(self) -> bool:
+        return cast(Wire, self.client.transport).closed
+
+    def _upstream(self, address: str) -> UpstreamConnection:
+        connection = UpstreamConnection(address, self.gateway.pool)
+        connection.connection_made(cast(Any, Wire()))
+        self.gateway.pool.put(connection, 0.0)
+        return connection
+
+    def ask(self, data: bytes) -> tuple[str, bytes]:
+        """Which upstream saw what of it, or else the first line of the gateway's own answer."""
+        client = cast(Wire, self.client.transport)
+        client.sent.clear()
+        self.client.data_received(data)
+        for upstream in self.upstreams:
+            wire = cast(Wire, upstream.transport)
+            if wire.sent:
+                seen = b"".join(wire.sent)
+                wire.sent.clear()
+                answer = ANSWER.removesuffix(b"ok") if seen.startswith(b"HEAD") else ANSWER
+                upstream.data_received(answer)
+                assert client.sent == [answer]
+                return upstream.address, seen
+        return "", b"".join(client.sent).partition(b"\r\n")[0]
+
+
+def request(
+    target: str,
+    *lines: str,
+    host: str = "codehub.example",
+    cookie: str = "session=alice",
+    method: str = "GET",
+) -> bytes:
+    first = f"{method} {target} HTTP/1.1"
+    return "\r\n".join([first, f"Host: {host}", f"Cookie: {cookie}", *lines, "", ""]).encode()
+
+
+@pytest.fixture
+def repeats(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
+    """Whether each request that could have repeated one did."""
+    seen: list[bool] = []
+    again = Passage.again
+
+    def watched(self: Passage, *arguments: Any) -> object:
+        relay = again(self, *arguments)
+        seen.append(relay is not None)
+        return relay
+
+    monkeypatch.setattr(Passage, "again", watched)
+    yield seen
+
+
+def test_only_the_first_line_of_a_repeated_request_is_read(repeats: list[bool]) -> None:
+    rig = Rig()
+    _, first = rig.ask(request(f"/w/{ONE}/a?b=1", "X-A: 1"))
+    _, second = rig.ask(request(f"/w/{ONE}/c/d", "X-A: 1"))
+    assert first.startswith(b"GET /a?b=1 HTTP/1.1\r\n")
+    assert second == first.replace(b"/a?b=1", b"/c/d")
+    assert repeats == [True]
+
+
+def test_a_workspaces_own_origin(repeats: list[bool]) -> None:
+    rig = Rig("apps.example")
+    host = f"{ONE}.apps.example"
+    grant = cookies.Grant(cookies.session_hash(b"alice"), int(time.time() + 1000))
+    cookie = f"codehub-workspace={cookies.sign(KEY, grant, ONE, host)}"
+    ask = [request(target, host=host, cookie=cookie) for target in ("/a", "/b")]
+    assert rig.ask(ask[0])[1].startswith(b"GET /a HTTP")
+    assert rig.ask(ask[1])[1].startswith(b"GET /b HTTP")
+    assert repeats == [True]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda directory: directory.forget_session(cookies.session_hash(b"alice")),
+        lambda directory: directory.forget_route(ONE),
+        lambda directory: directory.forget_user("alice"),
+        lambda directory: directory.forget_all(),
+        lambda directory: directory.channel_lost(),
+        lambda directory: directory._routes.known.update(
+            {ONE: replace(directory._routes.known[ONE], owner_id="bob")}
+        ),
+        lambda directory: directory._routes.known.update(
+            {ONE: replace(directory._routes.known[ONE], phase=Phase.STANDBY)}
+        ),
+    ],
+)
+async def test_whatever_was_pushed_ends_what_was_decided(
+    change: Callable[[Any], None], repeats: list[bool]
+) -> None:
+    rig = Rig()
+    rig.ask(request(f"/w/{ONE}/"))
+    change(rig.directory)
+    assert rig.ask(request(f"/w/{ONE}/"))[0] == ""
+    assert repeats == [False]
+
+
+def test_a_session_that_is_over_in_the_meantime(repeats: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    rig.ask(request(f"/w/{ONE}/"))
+    now = time.time() + 2000
+    monkeypatch.setattr(time, "time", lambda: now)
+    assert rig.ask(request(f"/w/{ONE}/"))[1].startswith(b"HTTP/1.1 401")
+    assert repeats == [False]
+
+
+def test_after_another_kind_of_request_the_connection_still_ends_with_the_session() -> None:
+    rig = Rig()
+    for target in (f"/w/{ONE}/", "/api/v1/session", f"/w/{ONE}/", f"/w/{ONE}/x", f"/w/{TWO}/", f"/w/{ONE}/"):
+        rig.ask(request(target))
+    assert rig.gateway.live.has_workspace(ONE)
+    assert rig.gateway.live.revoke_session(cookies.session_hash(b"alice")) == 1
+    assert rig.over
+
+
+targets = st.sampled_from(
+    ["/", "/x", "?q", "", "/../x", "/.codehub/x", "/a b", "/\x7f", "/#f", "//x", "/proxy/1/"]
+).flatmap(
+    lambda rest: st.sampled_from([f"/w/{name}{rest}" for name in (ONE, TWO, FOREIGN, "x")] + [rest, "*"])
+)
+fields = st.lists(
+    st.sampled_from(
+        [
+            "X-A: 1",
+            "Connection: keep-alive",
+            "Connection: x-a",
+            "Content-Length: 0",
+            "Origin: http://codehub.example",
+            "Origin: http://evil.example",
+            "Sec-Fetch-Site: cross-site",
+            "Sec-Fetch-Mode: navigate",
+            "Accept: text/html",
+            " folded",
+            "Cookie: session=bob",
+        ]
+    ),
+    max_size=2,
+)
+people = st.sampled_from(["session=alice", "session=alice", "session=bob", "a=1"])
+methods = st.sampled_from(["GET", "GET", "HEAD", "get"])
+
+
+@st.composite
+def connections(draw: st.DrawFn) -> list[bytes]:
+    """Requests of one connection, most of which differ in their first line only."""
+    usual, cookie = draw(fields), draw(people)
+    asked = []
+    for target in draw(st.lists(targets, min_size=2, max_size=6)):
+        lines = usual if draw(st.integers(0, 3)) else draw(fields)
+        asked.append(request(target, *lines, cookie=cookie, method=draw(methods)))
+    return asked
+
+
+@settings(deadline=None, max_examples=150)
+@given(connections())
+async def test_it_decides_as_a_full_look_does(asked: list[bytes]) -> None:
+    """Each request on a connection with a past, and on one without."""
+    rig, fresh = Rig(), Rig()
+    for data in asked:
+        if rig.over:
+            return
+        fresh.connect()
+        assert rig.ask(data) == fresh.ask(data)
