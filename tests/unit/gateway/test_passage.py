@@ -196,6 +196,13 @@ def test_a_session_that_is_over_in_the_meantime(repeats: list[bool], monkeypatch
     assert repeats == [False]
 
 
+async def test_fields_of_the_same_length_are_not_the_same(repeats: list[bool]) -> None:
+    rig = Rig()
+    rig.ask(request(f"/w/{ONE}/"))
+    assert rig.ask(request(f"/w/{ONE}/", cookie="session=alicf"))[0] == ""
+    assert repeats == [False]
+
+
 def test_after_another_kind_of_request_the_connection_still_ends_with_the_session() -> None:
     rig = Rig()
     for target in (f"/w/{ONE}/", "/api/v1/session", f"/w/{ONE}/", f"/w/{ONE}/x", f"/w/{TWO}/", f"/w/{ONE}/"):
