@@ -10,31 +10,51 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from tests.chaos.crash_matrix.installation import Site, open_site
+from tests.chaos.crash_matrix.installation import BULK, Site, open_site
 from tests.chaos.crash_matrix.matrix import run
 from tests.chaos.crash_matrix.scenarios import SCENARIOS, Scenario
-from tests.chaos.crash_matrix.table import LEGEND, rendered
+from tests.chaos.crash_matrix.table import rendered
+from tests.s3 import S3Server
 from tests.services import Services
 
 
 @pytest.fixture(scope="module")
-def site(services: Services) -> Iterator[Site]:
+def local_site(services: Services) -> Iterator[Site]:
     with open_site(services) as site:
         yield site
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
-async def test_killed_at_every_step(
-    site: Site, scenario: Scenario, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture(scope="module")
+def s3_site(services: Services) -> Iterator[Site]:
+    with S3Server.running() as server, open_site(services, bulk=BULK["s3"]) as site:
+        site.move_to(server)
+        yield site
+
+
+async def check_all(site: Site, scenario: Scenario, store: str, capsys: pytest.CaptureFixture[str]) -> None:
     begun = time.monotonic()
     async with AsyncExitStack() as stack:
         lanes = [await stack.enter_async_context(lane.connected()) for lane in site.lanes]
         results = await run(lanes, scenario, site.hashes)
     with capsys.disabled():
-        print(rendered(f"{scenario.name} on a local directory", results, time.monotonic() - begun))
-        print(f"  {LEGEND}")
+        print(rendered(f"{scenario.name} ({store})", results, time.monotonic() - begun))
     failed = [result for result in results if not result.outcome.ok]
-    told = [f"{result.cell.replay(scenario, 'local')}\n{result.outcome.words}" for result in failed]
+    told = [f"{result.cell.replay(scenario, store)}\n{result.outcome.words}" for result in failed]
     assert not failed, "\n\n".join(told)
     assert results
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+async def test_killed_at_every_step(
+    local_site: Site, scenario: Scenario, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await check_all(local_site, scenario, "local", capsys)
+
+
+@pytest.mark.parametrize(
+    "scenario", [scenario for scenario in SCENARIOS if scenario.on_s3], ids=lambda scenario: scenario.name
+)
+async def test_killed_at_every_step_on_s3(
+    s3_site: Site, scenario: Scenario, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await check_all(s3_site, scenario, "s3", capsys)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import asyncpg
 
-from codehub.storage.archives import ArchiveStore
 from codehub.storage.volumes import LocalVolumes
 from codehub.store import installation
 from codehub.store.engine import create_engine
@@ -17,11 +16,15 @@ from codehub.store.tables import users
 from tests.chaos.crash_matrix.forks import Zygote
 from tests.chaos.crash_matrix.lane import OWNER, Lane
 from tests.chaos.crash_matrix.scenarios import build_stages
-from tests.chaos.crash_matrix.stores import LocalDirectory
+from tests.chaos.crash_matrix.stores import S3, LocalDirectory
+from tests.s3 import S3Server, new_store_url
 from tests.services import Services, kill_processes_of, run, short_temp_dir, wait_for
 
 LANES = 6 if shutil.which("bwrap") else 1
 """Without namespaces a workspace's user is all that tells its processes apart, and the lanes share it."""
+
+BULK = {"local": 3 << 20, "s3": 9 << 20}
+"""Bytes in one file, besides everything odd: some chunks of a stream; more than one part of an upload."""
 
 
 @dataclass(frozen=True)
@@ -31,14 +34,22 @@ class Site:
     """Of the homes that the stages hold."""
     installation_id: str
 
+    def move_to(self, server: S3Server) -> None:
+        """From now on the archives are on S3."""
+        for lane in self.lanes:
+            lane.store = S3(server, new_store_url())
+            lane.store.claim(self.installation_id)
+
 
 @contextmanager
-def open_site(services: Services, lanes: int = LANES, bulk: int = 3 << 20) -> Iterator[Site]:
-    """Homes with so much in one file, besides everything odd."""
+def open_site(services: Services, lanes: int = LANES, bulk: int = BULK["local"]) -> Iterator[Site]:
     root = short_temp_dir()
     try:
         with Zygote.running(root / "zygote.sock") as zygote:
-            yield run(_build(services, zygote, root, lanes, bulk))
+            site = run(_build(services, zygote, root, lanes, bulk))
+            yield site
+            for lane in site.lanes:
+                run(services.drop_database(lane.database_url))
     finally:
         wait_for(lambda: not kill_processes_of(root), "every process of the matrix to end")
         shutil.rmtree(root)
@@ -54,9 +65,9 @@ async def _build(services: Services, zygote: Zygote, root: Path, count: int, bul
         place = root / str(number)
         chosen = url if number == 0 else await _copied(services, url, number)
         store = LocalDirectory(place / "archives")
-        lane = Lane(place, chosen, services.redis.url, zygote, store, root / "stages")
         LocalVolumes(place / "volumes", installation_id).initialise()
-        await ArchiveStore(store.url, installation_id).initialise()
+        store.claim(installation_id)
+        lane = Lane(place, chosen, services.redis.url, zygote, store, root / "stages")
         lane.prepare()
         lanes.append(lane)
         if number == 0:

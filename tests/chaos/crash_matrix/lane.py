@@ -5,9 +5,9 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,8 @@ from codehub.store.rows import to_workspace
 from codehub.store.tables import timeline, workspaces
 from tests.chaos.crash_matrix import crashing_job
 from tests.chaos.crash_matrix.forks import Process, Zygote
-from tests.chaos.crash_matrix.steps import FALLEN, Moment, Orders
+from tests.chaos.crash_matrix.proxy import Fallen, Proxy
+from tests.chaos.crash_matrix.steps import COORDINATOR, FALLEN, JOB, REQUEST, Moment, Orders, Steps, kill
 from tests.chaos.crash_matrix.stores import Store
 from tests.services import TOOLS_DIR
 
@@ -82,6 +83,8 @@ class Lane:
     store: Store
     stages: Path
     """Where the files of every stage are kept."""
+    proxy: Proxy | None = None
+    """On S3, what the requests of a job go through."""
     forks_jobs: bool = True
     """Otherwise they are started as they are in production, which takes longer."""
     coordinator: Process | None = None
@@ -95,11 +98,20 @@ class Lane:
         self._engine = create_engine(self.database_url, pool_size=1, pre_ping=False)
         self._connection = await asyncpg.connect(asyncpg_dsn(self.database_url))
         try:
-            yield self
+            async with self._proxied():
+                yield self
         finally:
             await self.stop()
             await self._connection.close()
             await self._engine.dispose()
+
+    @asynccontextmanager
+    async def _proxied(self) -> AsyncIterator[None]:
+        if not (endpoint := self.store.environment.get("AWS_ENDPOINT_URL")):
+            yield
+            return
+        async with Proxy.running(endpoint) as self.proxy:
+            yield
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncConnection]:
@@ -139,23 +151,33 @@ class Lane:
             f'[[image]]\nname = "tiny"\ndefault = true\nready_path = "/"\nprocess = {json.dumps(command)}\n'
         )
 
-    def start(
-        self, orders: Orders | None = None, job_orders: Orders | None = None, **settings: object
-    ) -> Process:
+    def start(self, orders: Mapping[str, Orders] | None = None, **settings: object) -> Process:
         """A coordinator; without orders it is one that nobody has touched."""
-        job_file = self.root / crashing_job.ORDERS
-        if job_orders is None:
-            job_file.unlink(missing_ok=True)
-        else:
-            job_file.write_text(json.dumps(asdict(job_orders)))
+        told = orders or {}
+        self._order_jobs(told.get(JOB), told.get(REQUEST))
         order = {
-            "orders": None if orders is None else asdict(orders),
+            "orders": asdict(told[COORDINATOR]) if told else None,
             "zygote": self.zygote.path if self.forks_jobs else "",
             "environment": self.store.environment,
             "settings": self._settings() | settings,
         }
         self.coordinator = self.zygote.fork(order, self.root / "log")
         return self.coordinator
+
+    def _order_jobs(self, orders: Orders | None, requests: Orders | None) -> None:
+        file = self.root / crashing_job.ORDERS
+        file.unlink(missing_ok=True)
+        if orders is None or requests is None:
+            return
+        if self.proxy is not None:
+            self.proxy.steps = Steps(requests, lambda: self._cut_off(requests.victims))
+            orders = replace(orders, endpoint=self.proxy.endpoint)
+        file.write_text(json.dumps(asdict(orders)))
+
+    def _cut_off(self, victims: Iterable[str]) -> None:
+        (self.root / crashing_job.ORDERS).unlink()
+        kill(self.root, victims)
+        raise Fallen
 
     def _settings(self) -> dict[str, Any]:
         return RHYTHM | {

@@ -24,6 +24,7 @@ _DEPENDS_ON_TIME = re.compile(
     r"commit (?!claimed|finished|archived|recovered|purge|condemn)[a-z_, ]+|.*progress.*"
 )
 """What is seen on the way depends on when one looks: a run may pass without it."""
+_READS = re.compile(r"(GET|HEAD) .*")
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,8 @@ def _between_effects(moments: list[Moment], neighbours: set[tuple[Moment, Moment
     """Moments of one process with no effect between them, its own or another's, are one to the world."""
     groups = [moments[:1]]
     for before, moment in pairwise(moments):
-        same = moment.of == before.of and moment.side == BEFORE and (before, moment) in neighbours
-        if same:
+        alone = (before.of == COORDINATOR) == (moment.of == COORDINATOR) and (before, moment) in neighbours
+        if alone and (moment.side == BEFORE or _READS.fullmatch(moment.step)):
             groups[-1].append(moment)
         else:
             groups.append([moment])

@@ -12,7 +12,7 @@ from sqlalchemy import text
 from codehub.domain.states import DesiredState, Phase
 from tests.chaos.crash_matrix.lane import GC, Lane, Stuck
 from tests.chaos.crash_matrix.scenarios import EMPTY, NOTHING, Scenario
-from tests.chaos.crash_matrix.steps import COORDINATOR, JOB, Moment, Orders
+from tests.chaos.crash_matrix.steps import COORDINATOR, JOB, REQUEST, Moment, Orders
 from tests.trees import tree_hash
 
 DIES_WITHIN = 3.0
@@ -73,15 +73,15 @@ async def _begin(lane: Lane, scenario: Scenario, death: Death | None) -> None:
     await lane.clear()
     if scenario.stage:
         await lane.set(scenario.stage)
-    orders = [_orders(lane, scenario, who, death) for who in (COORDINATOR, JOB)]
+    orders = {who: _orders(lane, scenario, who, death) for who in (COORDINATOR, JOB, REQUEST)}
     if scenario.begin:
         await lane.wish(DesiredState.RUNNING)
-        lane.start(*orders, **scenario.settings)
+        lane.start(orders, **scenario.settings)
         await lane.reach(Phase.RUNNING)
         await scenario.wish(lane)
     else:
         await scenario.wish(lane)
-        lane.start(*orders, **scenario.settings)
+        lane.start(orders, **scenario.settings)
 
 
 def _orders(lane: Lane, scenario: Scenario, who: str, death: Death | None) -> Orders:

@@ -5,11 +5,14 @@ import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
+from urllib.parse import urlsplit
 
 import obstore
 from obstore.store import S3Store
 
 from codehub.storage.installation import MARKER
+from codehub.storage.s3 import S3Requests, UnfinishedUpload
+from codehub.storage.sigv4 import Credentials
 from tests.s3 import S3Server
 
 
@@ -24,6 +27,8 @@ class Store(Protocol):
 
     def fill(self, workspace_id: str, archives: Path) -> None: ...
     def clear(self) -> None: ...
+    def claim(self, installation_id: str) -> None:
+        """Mark the empty store as the installation's."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,10 @@ class LocalDirectory:
             if path.is_dir():
                 shutil.rmtree(path)
 
+    def claim(self, installation_id: str) -> None:
+        self.root.mkdir(mode=0o700)
+        (self.root / MARKER).write_text(f"{installation_id}\n")
+
 
 @dataclass(frozen=True)
 class S3:
@@ -65,7 +74,8 @@ class S3:
         return bytes(obstore.get(self._open(), path).bytes())
 
     def names(self) -> set[str]:
-        return {found["path"] for found in obstore.list(self._open()).collect()} - {MARKER}
+        unfinished = {f"{upload.key}#{upload.upload_id}" for upload in self._uploads()}
+        return {found["path"] for found in obstore.list(self._open()).collect()} - {MARKER} | unfinished
 
     def fill(self, workspace_id: str, archives: Path) -> None:
         for file in archives.rglob("*"):
@@ -73,9 +83,22 @@ class S3:
                 obstore.put(self._open(), f"{workspace_id}/{file.relative_to(archives)}", file.read_bytes())
 
     def clear(self) -> None:
-        names = self.names()
-        if names:
+        for upload in self._uploads():
+            self._requests().abort(upload)
+        if names := self.names():
             obstore.delete(self._open(), sorted(names))
+
+    def claim(self, installation_id: str) -> None:
+        obstore.put(self._open(), MARKER, f"{installation_id}\n".encode())
+
+    def _uploads(self) -> list[UnfinishedUpload]:
+        return list(self._requests().unfinished_uploads(urlsplit(self.url).path.strip("/")))
+
+    def _requests(self) -> S3Requests:
+        given = self.environment
+        credentials = Credentials(given["AWS_ACCESS_KEY_ID"], given["AWS_SECRET_ACCESS_KEY"])
+        bucket = f"{given['AWS_ENDPOINT_URL']}/{urlsplit(self.url).netloc}"
+        return S3Requests(bucket, given["AWS_REGION"], credentials, seconds=30)
 
     def _open(self) -> S3Store:
         given = self.environment
