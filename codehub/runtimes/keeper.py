@@ -17,70 +17,21 @@ import resource
 import selectors
 import signal
 import socket
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 
 from codehub.runtimes import cgroups
-from codehub.runtimes.directory import Directory, DirectoryGone, Ended, State, StateGarbled
-from codehub.runtimes.leftovers import Isolation, LeftoversAlive, end_leftovers
-from codehub.runtimes.network import Network
+from codehub.runtimes.directory import Directory, Ended, State
+from codehub.runtimes.network import Network, WayOut, enter
 from codehub.runtimes.output import Output
-from codehub.runtimes.procfs import ProcessId, boot_id, descendants, rename
+from codehub.runtimes.procfs import ProcessId, boot_id, descendants
 from codehub.runtimes.request import Request
 from codehub.runtimes.spawn import CANNOT_RUN, spawn
 
 STARTED, ALREADY_RUNNING, GONE = "started", "already running", "gone"
 _PR_SET_CHILD_SUBREAPER = 36
 _OOM_SCORE_ADJUSTMENT = "500"
-
-
-def answer(request: Request, connection: socket.socket) -> str:
-    """Start a keeper; what came of it. The keeper, a process of its own, never returns from here."""
-    rename("codehub-keeper", request.directory)
-    directory = Directory(Path(request.directory))
-    try:
-        with directory.locked() as lock:
-            return ALREADY_RUNNING if lock is None else _launch(directory, request, connection)
-    except DirectoryGone:
-        return GONE
-    except (LeftoversAlive, OSError) as error:
-        return str(error)
-
-
-def _launch(directory: Directory, request: Request, connection: socket.socket) -> str:
-    """Fork the keeper, which inherits the lock, and return what it reports once its child is there."""
-    _end_predecessor(directory, request)
-    directory.prepare(request.uid, request.isolation == Isolation.USER, request.files)
-    _give_home(request)
-    reader, writer = os.pipe()
-    if os.fork() == 0:
-        os.close(reader)
-        connection.close()
-        Keeper(directory, request).run(report_to=writer)
-        sys.exit()
-    os.close(writer)
-    with os.fdopen(reader) as report:
-        return report.read() or f"the keeper ended at once: {directory.last_output(5)}"
-
-
-def _end_predecessor(directory: Directory, request: Request) -> None:
-    """We hold the lock, so an earlier keeper is dead; what it kept may not be yet."""
-    try:
-        state = directory.read_state()
-    except StateGarbled:
-        state = None
-    end_leftovers(request.workspace_id, state, request.isolation, request.uid, request.groups)
-
-
-def _give_home(request: Request) -> None:
-    """The home itself belongs to the workspace's user; without a sandbox nobody else may look into it."""
-    home = Path(request.home)
-    if request.uid is not None and home.lstat().st_uid != request.uid:
-        os.chown(home, request.uid, request.uid, follow_symlinks=False)
-    if request.isolation == Isolation.USER:
-        home.chmod(home.stat().st_mode & 0o700)
 
 
 class Keeper:
@@ -163,29 +114,42 @@ class Keeper:
         self._log.write(f"[codehub: {words}]\n".encode())
 
     def _spawn(self) -> int:
+        """The child joins its groups, which takes its time, while its network is made."""
         request = self._request
         output, theirs = os.pipe()
-        if request.way_out is not None:
-            self._network = Network(request.way_out)
-            with contextlib.suppress(ProcessLookupError):  # the child tells what became of the helper
-                cgroups.join(self._groups, self._network.helper)
-        child = spawn(request.argv, request.env, theirs, self._confine, cwd=request.cwd, umask=request.umask)
-        os.close(theirs)
+        inner, outer = socket.socketpair()
+        with inner, outer:
+
+            def confine() -> None:
+                outer.close()
+                self._confine(inner)
+
+            child = spawn(request.argv, request.env, theirs, confine, cwd=request.cwd, umask=request.umask)
+            os.close(theirs)
+            if request.way_out is not None:
+                self._make_network(request.way_out, outer)
+            child.wait()
         if self._network is not None:
             self._network.let_go()
         os.set_blocking(output, False)
         self._selector.register(output, selectors.EVENT_READ)
-        return child
+        return child.pid
 
-    def _confine(self) -> None:
+    def _make_network(self, way_out: WayOut, door: socket.socket) -> None:
+        self._network = Network(way_out)
+        self._network.admit(door)
+        with contextlib.suppress(ProcessLookupError):  # the child tells what became of the helper
+            cgroups.join(self._groups, self._network.helper)
+
+    def _confine(self, door: socket.socket) -> None:
         """The last that is done before the workspace's first instruction, in its own process."""
         cgroups.join(self._groups)
         self._limit()
         # When memory runs out, an IDE goes before CodeHub's own database does.
         with contextlib.suppress(PermissionError):
             Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE_ADJUSTMENT)
-        if self._network is not None:
-            self._network.enter()
+        if self._request.way_out is not None:
+            enter(door, self._request.way_out)
 
     def _limit(self) -> None:
         """Where no group caps them: RLIMIT_DATA holds for each process, RLIMIT_NPROC for each user.

@@ -48,19 +48,17 @@ class WayOut:
 
 
 class Network:
-    """A namespace and its helper, until both are handed over to the workspace's first process."""
+    """A namespace and its helper. Whoever is to live in it is told by `admit`, and comes in by `enter`."""
 
     def __init__(self, way_out: WayOut) -> None:
         self._way_out = way_out
-        self._namespaces = _Namespaces(way_out.uid)
         self._words = os.memfd_create("words")
+        self._namespaces = _Namespaces(way_out.uid)
         self._ready, ready = os.pipe()
         ended, self._lifeline = os.pipe()
-        try:
-            self.helper = self._start_helper(ready, ended)
-        finally:
-            os.close(ready)
-            os.close(ended)
+        self.helper = self._start_helper(ready, ended)
+        os.close(ready)
+        os.close(ended)
 
     def _start_helper(self, ready: int, ended: int) -> int:
         argv = [
@@ -69,30 +67,46 @@ class Network:
             *("--enable-sandbox", "--enable-seccomp", f"--ready-fd={ready}", f"--exit-fd={ended}"),
             *(str(self._namespaces.holder), _INTERFACE),
         ]
-        return spawn(argv, {"PATH": os.defpath}, self._words, self._lower_helper, kept=(ready, ended))
+        kept = (ready, ended)
+        helper = spawn(argv, {"PATH": os.defpath}, self._words, self._lower_helper, kept=kept)
+        os.close(helper.report)  # what it has to say is among its words
+        return helper.pid
 
     def _lower_helper(self) -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (_WORDS_BYTES, _WORDS_BYTES))
         _become(self._way_out.uid)
 
-    def enter(self) -> None:
-        """For the workspace's first process, which goes on once there is a way out and its rules hold."""
-        if self._way_out.uid is None:
-            _call("setns", self._namespaces.user, _NEW_USER)
-        _call("setns", self._namespaces.net, _NEW_NETWORK)
-        if not os.read(self._ready, 1):
-            raise OSError(f"there is no way out: {self.helper_words() or 'slirp4netns ended'}")
-        add_rules(self._way_out.rules)
+    def admit(self, door: socket.socket) -> None:
+        """Let in whoever waits at the other end of the door."""
+        namespaces = self._namespaces
+        socket.send_fds(door, [b"."], [namespaces.user, namespaces.net, self._ready, self._words])
 
     def helper_words(self) -> str:
-        said = os.pread(self._words, _WORDS_BYTES, 0).decode(errors="replace")
-        return " ".join(said.split())
+        return _read_words(self._words)
 
     def let_go(self) -> None:
-        """Whoever entered keeps the namespace; the lifeline alone stays open, and ends the helper with us."""
+        """Whoever is inside keeps the namespace; only the lifeline stays, and ends the helper with us."""
         self._namespaces.let_go()
         os.close(self._ready)
+
+
+def enter(door: socket.socket, way_out: WayOut) -> None:
+    """For the workspace's first process, which goes on once there is a way out and its rules hold."""
+    _, handed_over, *_ = socket.recv_fds(door, 1, 4, socket.MSG_CMSG_CLOEXEC)
+    if len(handed_over) != 4:
+        raise OSError("its network could not be made")
+    user, net, ready, words = handed_over
+    if way_out.uid is None:
+        _call("setns", user, _NEW_USER)
+    _call("setns", net, _NEW_NETWORK)
+    if not os.read(ready, 1):
+        raise OSError(f"there is no way out: {_read_words(words) or 'slirp4netns ended'}")
+    add_rules(way_out.rules)
+
+
+def _read_words(file: int) -> str:
+    return " ".join(os.pread(file, _WORDS_BYTES, 0).decode(errors="replace").split())
 
 
 class _Namespaces:
@@ -107,15 +121,14 @@ class _Namespaces:
                 _hold(uid, theirs)
         words, opened, *_ = socket.recv_fds(self._lifeline, 4096, 2, socket.MSG_CMSG_CLOEXEC)
         if len(opened) != 2:
-            os.waitpid(self.holder, 0)
             raise OSError(f"no network namespace can be made: {words.decode() or 'the attempt ended'}")
         self.user, self.net = opened
 
     def let_go(self) -> None:
+        """The holder ends by itself then, and is waited for like every other child."""
         for descriptor in (self.user, self.net):
             os.close(descriptor)
         self._lifeline.close()
-        os.waitpid(self.holder, 0)
 
 
 def _hold(uid: int | None, lifeline: socket.socket) -> NoReturn:

@@ -12,8 +12,12 @@ import gc
 import os
 import signal
 import socket
+import sys
+from pathlib import Path
 
-from codehub.runtimes import keeper
+from codehub.runtimes.directory import Directory, DirectoryGone, StateGarbled
+from codehub.runtimes.keeper import ALREADY_RUNNING, GONE, Keeper
+from codehub.runtimes.leftovers import Isolation, LeftoversAlive, end_leftovers
 from codehub.runtimes.procfs import rename
 from codehub.runtimes.request import Request
 
@@ -59,7 +63,54 @@ def serve(connection: socket.socket) -> None:
     with connection:
         with connection.makefile() as reader:
             request = Request.from_json(reader.read())
-        connection.sendall(keeper.answer(request, connection).encode())
+        connection.sendall(answer(request, connection).encode())
+
+
+def answer(request: Request, connection: socket.socket) -> str:
+    """Start a keeper; what came of it. The keeper, a process of its own, never returns from here."""
+    rename("codehub-keeper", request.directory)
+    directory = Directory(Path(request.directory))
+    try:
+        with directory.locked() as lock:
+            return ALREADY_RUNNING if lock is None else _launch(directory, request, connection)
+    except DirectoryGone:
+        return GONE
+    except (LeftoversAlive, OSError) as error:
+        return str(error)
+
+
+def _launch(directory: Directory, request: Request, connection: socket.socket) -> str:
+    """Fork the keeper, which inherits the lock, and return what it reports once its child is there."""
+    _end_predecessor(directory, request)
+    directory.prepare(request.uid, request.isolation == Isolation.USER, request.files)
+    _give_home(request)
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        os.close(reader)
+        connection.close()
+        Keeper(directory, request).run(report_to=writer)
+        sys.exit()
+    os.close(writer)
+    with os.fdopen(reader) as report:
+        return report.read() or f"the keeper ended at once: {directory.last_output(5)}"
+
+
+def _end_predecessor(directory: Directory, request: Request) -> None:
+    """We hold the lock, so an earlier keeper is dead; what it kept may not be yet."""
+    try:
+        state = directory.read_state()
+    except StateGarbled:
+        state = None
+    end_leftovers(request.workspace_id, state, request.isolation, request.uid, request.groups)
+
+
+def _give_home(request: Request) -> None:
+    """The home itself belongs to the workspace's user; without a sandbox nobody else may look into it."""
+    home = Path(request.home)
+    if request.uid is not None and home.lstat().st_uid != request.uid:
+        os.chown(home, request.uid, request.uid, follow_symlinks=False)
+    if request.isolation == Isolation.USER:
+        home.chmod(home.stat().st_mode & 0o700)
 
 
 if __name__ == "__main__":

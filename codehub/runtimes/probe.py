@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 from dataclasses import dataclass, field
 from typing import Any
 
 from codehub.runtimes import cgroups
-from codehub.runtimes.network import Network, WayOut
+from codehub.runtimes.network import Network, WayOut, enter
 from codehub.runtimes.spawn import spawn
 
 
@@ -43,17 +44,22 @@ def attempt_or_trouble(probe: Probe) -> str:
 
 def run(probe: Probe) -> str:
     """What went wrong. The helper, if there is one, ends with us."""
-    network = Network(probe.way_out) if probe.way_out is not None else None
+    ours, theirs = socket.socketpair()
 
     def confine() -> None:
         cgroups.join(probe.groups)
-        if network is not None:
-            network.enter()
+        if probe.way_out is not None:
+            enter(theirs, probe.way_out)
 
     output = os.memfd_create("output")
     cgroups.make(probe.groups)
     try:
-        _, status = os.waitpid(spawn(probe.argv, probe.env, output, confine), 0)
+        child = spawn(probe.argv, probe.env, output, confine)
+        network = Network(probe.way_out) if probe.way_out is not None else None
+        if network is not None:
+            network.admit(ours)
+        child.wait()
+        _, status = os.waitpid(child.pid, 0)
     finally:
         cgroups.remove(probe.groups)
     code = os.waitstatus_to_exitcode(status)

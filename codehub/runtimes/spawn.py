@@ -9,9 +9,26 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 CANNOT_RUN = 126
 _RESTORED = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP, signal.SIGINT)
+
+
+@dataclass(frozen=True)
+class Spawned:
+    """A program that is about to run."""
+
+    pid: int
+    report: int
+
+    def wait(self) -> None:
+        """Return once it runs; OSError, in the child's own words, when it cannot."""
+        with os.fdopen(self.report) as report:
+            trouble = report.read()
+        if trouble:
+            os.waitpid(self.pid, 0)
+            raise OSError(trouble)
 
 
 def spawn(
@@ -23,8 +40,8 @@ def spawn(
     cwd: str = "/",
     umask: int = 0o022,
     kept: Sequence[int] = (),
-) -> int:
-    """The PID, once the program runs; OSError, in the child's own words, when it cannot. One thread only."""
+) -> Spawned:
+    """Fork, prepare, run. Only for a process with one thread."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -35,16 +52,13 @@ def spawn(
             os.chdir(cwd)
             os.execvpe(argv[0], list(argv), env)  # noqa: S606 - there is to be no shell
         except Exception as error:  # noqa: BLE001 - whatever it is, the parent raises it
-            os.write(writer, f"{argv[0]}: {_words(error)}".encode())
+            words = f"{argv[0]}: {_words(error)}"
+            os.write(2, f"{words}\n".encode())
+            os.write(writer, words.encode())
         finally:
             os._exit(CANNOT_RUN)
     os.close(writer)
-    with os.fdopen(reader) as report:
-        trouble = report.read()
-    if trouble:
-        os.waitpid(pid, 0)
-        raise OSError(trouble)
-    return pid
+    return Spawned(pid, reader)
 
 
 def _stand_alone(output: int, kept: Sequence[int]) -> None:
