@@ -26,6 +26,7 @@ if ! python=$(scripts/find-python.sh); then
 fi
 need python3-venv "$python" -c 'import ensurepip, venv'
 need bubblewrap command -v bwrap
+need slirp4netns command -v slirp4netns
 need tar command -v tar
 if needs_compiler 2>/dev/null; then
   need g++ command -v g++

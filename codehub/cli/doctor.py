@@ -5,6 +5,7 @@ from rich.console import Console
 from codehub.cli import runtimes
 from codehub.cli.findings import Finding, Level, fail, ok, warn
 from codehub.cli.machine_checks import check_machine
+from codehub.cli.process_checks import check_process_runtime
 from codehub.cli.service_checks import check_exposure, check_services
 from codehub.runtimes.base import RuntimeFailure
 from codehub.settings import Settings
@@ -17,7 +18,9 @@ async def examine(settings: Settings) -> list[Finding]:
     if used is not None:
         settings = settings.model_copy(update={"runtime": used})
     engine = await _engine(settings)
-    return [*check_machine(settings), engine, *await check_services(settings), *check_exposure(settings)]
+    walls = await check_process_runtime(settings)
+    services = await check_services(settings)
+    return [*check_machine(settings), *walls, engine, *services, *check_exposure(settings)]
 
 
 async def _engine(settings: Settings) -> Finding:

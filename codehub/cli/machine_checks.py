@@ -17,7 +17,7 @@ PYTHON = (3, 11)
 
 
 def check_machine(settings: Settings) -> list[Finding]:
-    return [_python(), _tar(), _sandbox(settings), _ide(settings), _dashboard(), *_disk(settings)]
+    return [_python(), _tar(), _ide(settings), _dashboard(), *_disk(settings)]
 
 
 def _python() -> Finding:
@@ -32,41 +32,6 @@ def _tar() -> Finding:
     if outcome is None or "GNU tar" not in outcome.stdout:
         return fail("tar", "GNU tar is missing; homes are archived with it", "apt-get install tar")
     return ok("tar", outcome.stdout.splitlines()[0])
-
-
-def _sandbox(settings: Settings) -> Finding:
-    """Bubblewrap, tried for real: a kernel may forbid what the program could do."""
-    subject = "sandbox"
-    if shutil.which("bwrap") is None:
-        return _no_sandbox(settings, "bubblewrap is not installed", "apt-get install bubblewrap")
-    outcome = _run(
-        [
-            "bwrap",
-            "--unshare-pid",
-            "--unshare-ipc",
-            "--ro-bind",
-            "/",
-            "/",
-            "--proc",
-            "/proc",
-            "--dev",
-            "/dev",
-            "true",
-        ]
-    )
-    if outcome is None or outcome.returncode != 0:
-        words = outcome.stderr.strip() if outcome is not None else "it does not run"
-        return _no_sandbox(
-            settings, f"bubblewrap does not work here: {words}",
-            "allow unprivileged user namespaces (sysctl kernel.unprivileged_userns_clone, AppArmor)",
-        )  # fmt: skip
-    return ok(subject, "bubblewrap works: a workspace has its own view of processes and files")
-
-
-def _no_sandbox(settings: Settings, words: str, advice: str) -> Finding:
-    if os.geteuid() == 0 or settings.insecure_process_runtime:
-        return warn("sandbox", f"{words}; workspaces are kept apart by user ids alone", advice)
-    return fail("sandbox", f"{words}; nothing would keep workspaces apart", advice)
 
 
 def _ide(settings: Settings) -> Finding:

@@ -40,13 +40,6 @@ def check_exposure(settings: Settings) -> list[Finding]:
                 "put a TLS proxy in front and set PUBLIC_BASE_URL to its https address",
             )
         )  # fmt: skip
-    if settings.runtime == "process":
-        findings.append(
-            warn(
-                "network", "a process workspace shares this machine's network, loopback included",
-                "keep services that trust loopback off this machine, or give them passwords",
-            )
-        )  # fmt: skip
     return findings
 
 

@@ -1,0 +1,56 @@
+"""What stands between a process workspace and everything else on this machine, tried for real."""
+
+import os
+
+from codehub.cli.findings import Finding, fail, ok, warn
+from codehub.runtimes.caps import CONTROLLERS
+from codehub.runtimes.leftovers import Isolation
+from codehub.runtimes.sandbox import Walls
+from codehub.runtimes.walls import find_walls
+from codehub.settings import Settings
+
+
+async def check_process_runtime(settings: Settings) -> list[Finding]:
+    if settings.runtime != "process":
+        return []
+    walls = await find_walls()
+    return [sandbox(walls, settings.insecure_process_runtime), network(walls), caps(walls)]
+
+
+def sandbox(walls: Walls, is_accepted: bool) -> Finding:
+    if walls.isolation is Isolation.SANDBOX:
+        return ok("sandbox", "bubblewrap works: a workspace has its own view of processes and files")
+    advice = (
+        "apt-get install bubblewrap"
+        if "is missing" in walls.why_not_better
+        else "allow unprivileged user namespaces (sysctl kernel.unprivileged_userns_clone, AppArmor)"
+    )
+    if walls.isolation is Isolation.USER:
+        words = "workspaces are kept apart by user ids alone"
+        return warn("sandbox", f"{walls.why_not_better}; {words}", advice)
+    level = warn if is_accepted else fail
+    return level("sandbox", f"{walls.why_not_better}; nothing keeps workspaces apart", advice)
+
+
+def network(walls: Walls) -> Finding:
+    if walls.slirp is not None:
+        words = "slirp4netns works: a workspace reaches the internet, not this machine's networks"
+        return ok("network", words)
+    return warn(
+        "network",
+        f"workspaces share this machine's network, loopback included: {walls.why_no_network}",
+        "apt-get install bubblewrap slirp4netns, and see that /dev/net/tun is there; or keep services that "
+        "trust loopback off this machine",
+    )
+
+
+def caps(walls: Walls) -> Finding:
+    found = walls.cgroups
+    missing = [name for name in CONTROLLERS if name not in found.parents]
+    if not missing:
+        words = f"control groups (version {found.version}) cap processor time, memory and processes"
+        return ok("caps", words)
+    words = f"no control group caps a workspace's {', '.join(missing)} ({found.why_not_all})"
+    if os.geteuid() == 0:
+        return warn("caps", words, "make /sys/fs/cgroup writable; until then limits do what they can")
+    return warn("caps", words, "run CodeHub as root, or as a systemd service with Delegate=yes")

@@ -1,0 +1,52 @@
+"""What `codehub doctor` says about the walls of process workspaces."""
+
+import pytest
+
+from codehub.cli import process_checks
+from codehub.cli.findings import Level
+from codehub.runtimes.caps import Cgroups
+from codehub.runtimes.leftovers import Isolation
+from codehub.runtimes.sandbox import Walls
+
+WHOLE = Walls(
+    Isolation.SANDBOX,
+    "/usr/bin/bwrap",
+    "/usr/bin/setpriv",
+    cgroups=Cgroups(2, dict.fromkeys(("cpu", "memory", "pids"), "/sys/fs/cgroup/codehub")),
+    slirp="/usr/bin/slirp4netns",
+)
+
+
+def test_all_is_well_where_every_wall_stands() -> None:
+    findings = [
+        process_checks.sandbox(WHOLE, False), process_checks.network(WHOLE), process_checks.caps(WHOLE),
+    ]  # fmt: skip
+    assert {finding.level for finding in findings} == {Level.OK}
+
+
+@pytest.mark.parametrize(
+    ("isolation", "is_accepted", "level"),
+    [
+        (Isolation.USER, False, Level.WARN),
+        (Isolation.NONE, False, Level.FAIL),
+        (Isolation.NONE, True, Level.WARN),
+    ],
+)
+def test_a_missing_sandbox_is_as_bad_as_what_is_left(
+    isolation: Isolation, is_accepted: bool, level: Level
+) -> None:
+    finding = process_checks.sandbox(Walls(isolation, None, None, "bubblewrap is missing (...)"), is_accepted)
+    assert finding.level is level and "bubblewrap is missing" in finding.words
+    assert finding.advice == "apt-get install bubblewrap"
+
+
+def test_the_hosts_network_is_told_with_its_reason() -> None:
+    finding = process_checks.network(Walls(Isolation.SANDBOX, "b", "s", why_no_network="no tap device"))
+    assert finding.level is Level.WARN and "no tap device" in finding.words
+
+
+def test_caps_that_cannot_be_kept_are_named() -> None:
+    some = Cgroups(1, {"pids": "/p"}, "memory is not mounted")
+    finding = process_checks.caps(Walls(Isolation.SANDBOX, "b", "s", cgroups=some))
+    assert finding.level is Level.WARN
+    assert "cpu, memory (" in finding.words and "memory is not mounted" in finding.words
