@@ -110,12 +110,12 @@ async def test_a_stop_ends_a_fork_bomb(
 async def test_what_a_killed_keeper_leaves_is_ended_by_its_group(
     capped: Bench, state: str, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a sandbox a daemon outlives its keeper."""
+    """Without a sandbox a daemon outlives its keeper; nothing but the group tells whose this one is."""
     only_programs(capped, monkeypatch, "setpriv")
     capped.runtime = capped.another_runtime()
     spec = await capped.started("w1")
     groups = groups_of(capped, "w1")
-    await capped.inside("w1", "setsid nohup sleep 601 >/dev/null 2>&1 & disown")
+    await capped.inside("w1", "env -i setsid nohup sleep 601 >/dev/null 2>&1 & disown")
     known = capped.directory("w1").read_state()
     assert known is not None
     known.keeper.send(signal.SIGKILL)
