@@ -11,8 +11,10 @@ from contextlib import AsyncExitStack
 import pytest
 
 from tests.chaos.crash_matrix.installation import BULK, Site, open_site
-from tests.chaos.crash_matrix.matrix import run
-from tests.chaos.crash_matrix.scenarios import SCENARIOS, Scenario
+from tests.chaos.crash_matrix.matrix import Cell, run
+from tests.chaos.crash_matrix.plants import PLANTS
+from tests.chaos.crash_matrix.play import play
+from tests.chaos.crash_matrix.scenarios import ON_S3, SCENARIOS, Scenario
 from tests.chaos.crash_matrix.table import rendered
 from tests.s3 import S3Server
 from tests.services import Services
@@ -51,10 +53,24 @@ async def test_killed_at_every_step(
     await check_all(local_site, scenario, "local", capsys)
 
 
-@pytest.mark.parametrize(
-    "scenario", [scenario for scenario in SCENARIOS if scenario.on_s3], ids=lambda scenario: scenario.name
-)
+@pytest.mark.parametrize("scenario", ON_S3, ids=lambda scenario: scenario.name)
 async def test_killed_at_every_step_on_s3(
     s3_site: Site, scenario: Scenario, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await check_all(s3_site, scenario, "s3", capsys)
+
+
+@pytest.mark.parametrize("bug", PLANTS)
+async def test_a_planted_bug_is_seen(local_site: Site, bug: str) -> None:
+    """Each by one death, which a coordinator and a job without the bug survive."""
+    plant = PLANTS[bug]
+    (scenario,) = [scenario for scenario in SCENARIOS if scenario.name == plant.scenario]
+    cell = Cell(plant.who, (plant.moment,))
+    async with local_site.lanes[0].connected() as lane:
+        lane.plant = bug
+        try:
+            outcome = await play(lane, scenario, cell.death, local_site.hashes)
+        finally:
+            lane.plant = ""
+    assert not outcome.ok
+    assert plant.seen in outcome.words

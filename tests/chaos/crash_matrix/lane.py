@@ -59,6 +59,7 @@ TABLES = ("workspaces", "archives")
 CLEARED = ("timeline", "archives", "gc_orphans", "workspaces")
 
 RESTS = "SELECT phase = $2 AND operation = $3 AND request IS NULL FROM workspaces WHERE id = $1"
+ENDED_IN_ERROR = "SELECT phase = 'ERROR' AND request IS NULL AND $2 <> 'ERROR' FROM workspaces WHERE id = $1"
 PURGED = "SELECT purged_at IS NOT NULL FROM workspaces WHERE id = $1"
 
 IDE = """
@@ -87,6 +88,8 @@ class Lane:
     """On S3, what the requests of a job go through."""
     forks_jobs: bool = True
     """Otherwise they are started as they are in production, which takes longer."""
+    plant: str = ""
+    """The bug that its coordinators and jobs have."""
     coordinator: Process | None = None
     workspace_id: str = ""
     _engine: AsyncEngine | None = field(default=None, init=False)
@@ -158,6 +161,7 @@ class Lane:
         order = {
             "orders": asdict(told[COORDINATOR]) if told else None,
             "zygote": self.zygote.path if self.forks_jobs else "",
+            "plant": self.plant,
             "environment": self.store.environment,
             "settings": self._settings() | settings,
         }
@@ -308,8 +312,9 @@ class Lane:
     ) -> None:
         deadline = time.monotonic() + seconds
         while not await condition(self):
-            if time.monotonic() > deadline:
-                raise Stuck(f"waited {seconds:.0f} s for {what}; it is {_described(await self.get())}")
+            late = time.monotonic() > deadline
+            if late or await self.ask(ENDED_IN_ERROR, self.workspace_id, what):
+                raise Stuck(f"waited for {what}, in vain; it is {_described(await self.get())}")
             await asyncio.sleep(0.03)
 
     async def rests_at(self, phase: Phase) -> bool:

@@ -16,7 +16,7 @@ WHO = {"coordinator": (COORDINATOR,), "job": (JOB,), "both": (COORDINATOR, JOB)}
 TRIES = 3
 NOT_REACHED = "not reached"
 FULL = "CRASH_MATRIX_FULL" in os.environ
-"""Die at every moment by itself, also where two of them are the same to the world."""
+"""Die at every moment by itself, also where two are the same to the world or a step is another scenario's."""
 
 _REPEATED = re.compile(r".*(progress|\.\.\.|commit (purge|remember)).* #\d+|.*chunk #(?!5$)\d+")
 """Of what is done again and again, one is enough; of a stream, its beginning and its middle."""
@@ -89,7 +89,8 @@ def _between_effects(moments: list[Moment], neighbours: set[tuple[Moment, Moment
 
 def _is_chosen(moment: Moment, scenario: Scenario, first: list[Moment], second: list[Moment]) -> bool:
     """Not what is repeated, nor belongs to another scenario, nor an effect that failed."""
-    if _REPEATED.fullmatch(moment.step) or (scenario.only and not re.fullmatch(scenario.only, moment.step)):
+    elsewhere = scenario.only and not FULL and not re.fullmatch(scenario.only, moment.step)
+    if elsewhere or _REPEATED.fullmatch(moment.step):
         return False
     ended = moment._replace(side=AFTER)
     return ended in first and ended in second

@@ -3,7 +3,7 @@
 import hashlib
 import random
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from codehub.domain.states import DesiredState, Phase
@@ -31,7 +31,6 @@ class Scenario:
     begin: str = ""
     """Of a RUNNING workspace: the step that begins the operation."""
     settings: Mapping[str, object] = field(default_factory=dict)
-    on_s3: bool = False
     purged: bool = False
     in_error: bool = False
     only: str = ""
@@ -103,7 +102,6 @@ SCENARIOS = (
         home=OLDER,
         archive=OLDER,
         stage="archived",
-        on_s3=True,
     ),
     Scenario(
         "STARTING", _wished(DesiredState.RUNNING), Phase.RUNNING, home=NEWER, archive=OLDER, stage="standby"
@@ -124,7 +122,6 @@ SCENARIOS = (
         home=NOTHING,
         archive=NEWER,
         stage="standby",
-        on_s3=True,
     ),
     Scenario(
         "DELETING",
@@ -154,7 +151,7 @@ SCENARIOS = (
         archive=NEWER,
         stage="standby",
         begin="commit claimed STOPPING",
-        only=r"commit .*|spawn .*|send .*|archive: put .*|delete: (rename|unlink) ws/.*",
+        only=r"commit .*|delete: rename ws/.*",
     ),
     Scenario("undelete", _undelete, Phase.ARCHIVED, home=NOTHING, archive=OLDER, stage="trash"),
     Scenario(
@@ -177,6 +174,15 @@ SCENARIOS = (
         purged=True,
     ),
 )
+
+
+_WITH_THE_STORE = r"take office|commit .*|spawn the job|archive: .*|restore: .*|(GET|HEAD|POST|PUT|DELETE) .*"
+ON_S3 = tuple(
+    replace(scenario, only=_WITH_THE_STORE)
+    for scenario in SCENARIOS
+    if scenario.name in ("ARCHIVING", "RESTORING")
+)
+"""The other steps of these do not depend on where archives are kept."""
 
 
 async def build_stages(lane: Lane, bulk: int) -> dict[str, str]:

@@ -110,7 +110,8 @@ class Steps:
             self._die()
 
     def _tell(self, *words: str) -> None:
-        os.write(self._diary, ("\t".join(words) + "\n").encode())
+        line = "\t".join(re.sub(r"[\t\n]", "?", word) for word in words)
+        os.write(self._diary, f"{line}\n".encode(errors="backslashreplace"))
 
     def name_of(self, path: object, dir_fd: int | None = None) -> str | None:
         """A path below the root without its ids; None for any other."""

@@ -20,7 +20,7 @@ def rendered(title: str, results: list[Result], seconds: float) -> str:
             rows.setdefault((moment.of, moment.step), {})[result.cell.who, moment.side] = _mark(result)
     failed = sum(not result.outcome.ok for result in results)
     head = f"{title}: {len(results)} deaths at {len(rows)} steps, {failed} failed, {seconds:.0f} s"
-    lines = ["", head, _line("", [who if side == BEFORE else "" for who, side in _COLUMNS])]
+    lines = ["", head, f"  {LEGEND}", _line("", [who if side == BEFORE else "" for who, side in _COLUMNS])]
     lines.append(_line("step", [side for _, side in _COLUMNS]))
     lines += [_line(f"{of}: {step}", [row.get(c, "") for c in _COLUMNS]) for (of, step), row in rows.items()]
     return "\n".join(lines)

@@ -31,6 +31,7 @@ from codehub.storage.jobs import LocalJobs
 from codehub.store import leader
 from codehub.store.records import PostgresRecords
 from tests.chaos.crash_matrix import crashing_job
+from tests.chaos.crash_matrix.plants import PLANTS
 from tests.chaos.crash_matrix.steps import COORDINATOR, PIDS, Orders, Steps, kill
 
 _PR_SET_PDEATHSIG = 1
@@ -78,7 +79,7 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> None:
         os.dup2(descriptors[0], 1)
         os.dup2(descriptors[0], 2)
         if "job" in request:
-            code = _work(Path(request["job"]), request["environment"], descriptors[1])
+            code = _work(request, descriptors[1])
         else:
             _coordinate(request)
     except BaseException:  # noqa: BLE001 - told, and the process ends
@@ -88,22 +89,30 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> None:
         os._exit(code)
 
 
-def _work(directory: Path, environment: dict[str, str], lock: int) -> int:
+def _work(request: dict[str, Any], lock: int) -> int:
+    directory = Path(request["job"])
     # Where it works tells whose it is when everything is to end.
     os.chdir(directory)
-    os.environ.update(environment | {job.LOCK_VARIABLE: str(lock)})
+    os.environ.update(request["environment"] | {job.LOCK_VARIABLE: str(lock)})
+    _sow(request["plant"], directory.parent.parent)
     return crashing_job.main(directory)
+
+
+def _sow(plant: str, data_dir: Path) -> None:
+    if plant:
+        PLANTS[plant].sow(data_dir)
 
 
 class ForkedJobs(LocalJobs):
     """Jobs that need not be loaded: the same program in the same directory, with the same lock."""
 
     zygote = ""
+    plant = ""
     steps: Steps | None = None
 
     def _spawn(self, directory: Path, lock: int) -> None:
         environment = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
-        request = {"job": str(directory), "environment": environment}
+        request = {"job": str(directory), "environment": environment, "plant": self.plant}
         with (
             (directory / "log").open("ab") as log,
             self.steps.at("spawn the job") if self.steps else nullcontext(),
@@ -119,12 +128,13 @@ def _coordinate(order: dict[str, Any]) -> None:
     (settings.data_dir / PIDS[COORDINATOR]).write_text(str(os.getpid()))
     main._warm_up = _stay_cool
     if order["zygote"]:
-        ForkedJobs.zygote = order["zygote"]
+        ForkedJobs.zygote, ForkedJobs.plant = order["zygote"], order["plant"]
         main.LocalJobs = ForkedJobs  # type: ignore[misc]
     if order["orders"]:
         orders = Orders(**order["orders"])
         ForkedJobs.steps = Steps(orders, lambda: kill(Path(orders.root), orders.victims))
         watch(ForkedJobs.steps)
+    _sow(order["plant"], settings.data_dir)
     uvloop.run(_run(settings))
 
 

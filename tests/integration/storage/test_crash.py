@@ -1,119 +1,22 @@
-"""Jobs killed at any moment: nothing half done ever counts as done, and the next run completes it."""
+"""Jobs killed in the middle of their streams: nothing half done counts as done, and the next run completes it.
+
+Killed before and after each of their steps they are in the crash matrix (`tests/chaos`).
+"""
 
 import asyncio
 import os
 import shutil
-import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from codehub.domain.observation import Generation, JobState, VolumeFact
-from codehub.storage.jobspec import JobSpec, dump_spec
-from tests.integration.storage.conftest import FIRST, KEY, Site
+from codehub.storage.jobspec import JobSpec
+from tests.integration.storage.conftest import KEY, Site
 from tests.trees import tree_hash
 
 RESTORED = Generation("op2", "w1/a1/home.tar.zst")
-CRASHING_JOB = Path(__file__).with_name("crashing_job.py")
-MOST_EFFECTS = 120
 MOMENTS = 12
-
-
-def nothing() -> None:
-    """No preparation is needed."""
-
-
-async def crash_at_each_effect(
-    site: Site,
-    spec: JobSpec,
-    *,
-    prepare: Callable[[], object] = nothing,
-    check: Callable[[], bool],
-    undo: Callable[[], object] = nothing,
-) -> None:
-    """Kill the job before its first effect, then before its second, ... until there is none left.
-
-    After each crash `check` says whether the job's work counts as done; then the job is run again, and ends.
-    """
-    done: list[bool] = []
-    for number in range(1, MOST_EFFECTS):
-        await asyncio.to_thread(prepare)
-        directory = site.root / "jobs" / f"crash-{number}"
-        directory.mkdir(parents=True)
-        (directory / "spec.json").write_bytes(dump_spec(spec))
-        code = await asyncio.to_thread(_run_crashing, number, directory)
-        assert code in (0, -signal.SIGKILL), site.log(directory.name)
-        done.append(await asyncio.to_thread(check))
-        await site.done(directory.name, spec)
-        assert await asyncio.to_thread(check)
-        await asyncio.to_thread(undo)
-        if code == 0:
-            break
-    assert len(done) > 10
-    assert not done[0]
-    assert done[-1]
-
-
-def _run_crashing(number: int, directory: Path) -> int:
-    with (directory / "log").open("wb") as log:
-        command = [sys.executable, str(CRASHING_JOB), str(number), str(directory)]
-        environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
-        return subprocess.run(command, stdout=log, stderr=log, env=environment, check=False).returncode
-
-
-async def test_an_archive_that_is_killed_at_each_effect(site: Site) -> None:
-    await site.make_home(files=5)
-    before = tree_hash(site.home)
-
-    def check() -> bool:
-        assert tree_hash(site.home) == before
-        return asyncio.run(site.store.find("w1", "a1")) is not None
-
-    def undo() -> None:
-        shutil.rmtree(site.archives_root / "w1")
-
-    await crash_at_each_effect(site, site.archive_job(), check=check, undo=undo)
-    await site.done("archive", site.archive_job())
-    await site.done("delete", site.delete_job())
-    await site.done("restore", site.restore_job())
-    assert tree_hash(site.home) == before
-
-
-async def test_a_restore_that_is_killed_at_each_effect(site: Site) -> None:
-    await site.make_home(files=5)
-    before = tree_hash(site.home)
-    await site.done("archive", site.archive_job())
-    await site.done("delete", site.delete_job())
-
-    def check() -> bool:
-        fact = asyncio.run(site.volumes.status(KEY))
-        assert fact in (None, VolumeFact(RESTORED))
-        assert fact is None or tree_hash(site.home) == before
-        return fact is not None
-
-    def undo() -> None:
-        assert site.beside_home() == {".lock", ".fence", ".marker", "home"}
-        subprocess.run(["rm", "-rf", site.home.parent], check=True)
-
-    await crash_at_each_effect(site, site.restore_job(), check=check, undo=undo)
-
-
-async def test_a_delete_that_is_killed_at_each_effect(site: Site) -> None:
-    def prepare() -> None:
-        asyncio.run(site.volumes.provision(KEY, FIRST, 1, None))
-        (site.home / "work").write_text("x")
-
-    def check() -> bool:
-        fact = asyncio.run(site.volumes.status(KEY))
-        assert fact in (None, VolumeFact(FIRST))
-        assert fact is None or (site.home / "work").exists()
-        return fact is None
-
-    def undo() -> None:
-        assert site.beside_home() == {".lock", ".fence"}
-
-    await crash_at_each_effect(site, site.delete_job(), prepare=prepare, check=check, undo=undo)
 
 
 async def kill_when(site: Site, job_id: str, spec: JobSpec, reached: Callable[[], bool]) -> bool:
