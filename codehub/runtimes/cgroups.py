@@ -60,6 +60,17 @@ def remove(groups: Iterable[str]) -> None:
             time.sleep(0.002)
 
 
+def sweep(parents: Iterable[str], older_than: float) -> None:
+    """Remove empty groups that nobody will ask for again: their workspace's directory went without us.
+
+    One that is made at this moment is empty as well, but young.
+    """
+    for group in [group for parent in set(parents) for group in Path(parent).iterdir()]:
+        with contextlib.suppress(FileNotFoundError):
+            if group.is_dir() and time.time() - group.stat().st_mtime > older_than:
+                _is_removed(str(group))
+
+
 def _is_removed(directory: str) -> bool:
     try:
         Path(directory).rmdir()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from codehub.domain.observation import ContainerFact
 from codehub.domain.states import ErrorReason
-from codehub.runtimes import keeper, launch
+from codehub.runtimes import cgroups, keeper, launch
 from codehub.runtimes.base import ABSENT, RuntimeFailure, Unobservable, WorkloadSpec
 from codehub.runtimes.caps import find_cgroups
 from codehub.runtimes.directory import LONGEST_SOCKET_PATH, Directory, State, StateGarbled, finish_removals
@@ -33,6 +33,7 @@ STOP_GRACE_SECONDS = 10.0
 _KEEPER_GRACE_SECONDS = 5.0
 _POLL_SECONDS = 0.02
 _PROBES_AT_ONCE = 32
+_FORGOTTEN_SECONDS = 3600.0
 _LINES_IN_MESSAGE = 5
 _WORKSPACE_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,49}")
 
@@ -92,8 +93,9 @@ class ProcessRuntime:
     async def warm_up(self) -> None:
         """Do what the first start would wait for. What goes wrong goes wrong again, and is told, there."""
         try:
-            await self.walls()
+            walls = await self.walls()
             await asyncio.to_thread(NURSERY.warm_up)
+            await asyncio.to_thread(cgroups.sweep, walls.cgroups.parents.values(), _FORGOTTEN_SECONDS)
         except (RuntimeFailure, OSError) as error:
             log.warning("no workspace can be started here: %s", error)
 

@@ -151,6 +151,21 @@ async def test_an_empty_group_that_was_left_is_removed(capped: Bench) -> None:
     assert not [group for group in groups if group.exists()]
 
 
+async def test_a_group_that_nobody_will_ask_for_is_swept_up(capped: Bench) -> None:
+    await capped.started("w1")
+    parents = [str(group.parent) for group in groups_of(capped, "w1")]
+    forgotten = [Path(parent, f"forgotten-{capped.data_dir.name}") for parent in parents]
+    for group in forgotten:
+        group.mkdir()
+    cgroups.sweep(parents, older_than=600)
+    assert [group for group in forgotten if group.exists()] == forgotten
+    for group in forgotten:
+        os.utime(group, (0, 0))
+    cgroups.sweep(parents, older_than=600)
+    assert not [group for group in forgotten if group.exists()]
+    assert (await capped.runtime.status("w1")).ready
+
+
 async def test_groups_that_cannot_be_made_any_more_do_not_fail_a_start(
     capped: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
