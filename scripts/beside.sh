@@ -1,15 +1,21 @@
 #!/usr/bin/env bash
-# Run the first command beside the second, which has the terminal; then show what the first one said.
-# Fails when either does. The first only computes, the second mostly waits: together they take half the time.
+# Run commands side by side. The last one has the terminal; what the others said is shown after it, in their order.
+# Fails when any of them does. Much of what they do is waiting, so together they take little longer than the longest.
 set -uo pipefail
 
-said=$(mktemp)
-trap 'kill "$beside" 2>/dev/null; rm -f "$said"' EXIT
-$1 >"$said" 2>&1 &
-beside=$!
-$2
+said=$(mktemp -d)
+others=()
+trap 'kill "${others[@]}" 2>/dev/null; rm -rf "$said"' EXIT
+
+while [[ $# -gt 1 ]]; do
+  $1 >"$said/${#others[@]}" 2>&1 &
+  others+=($!)
+  shift
+done
+$1
 outcome=$?
-wait "$beside"
-other=$?
-cat "$said"
-exit $((outcome ? outcome : other))
+for number in "${!others[@]}"; do
+  wait "${others[$number]}" || outcome=$?
+  cat "$said/$number"
+done
+exit "$outcome"
