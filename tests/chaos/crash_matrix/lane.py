@@ -59,7 +59,10 @@ TABLES = ("workspaces", "archives")
 CLEARED = ("timeline", "archives", "gc_orphans", "workspaces")
 
 RESTS = "SELECT phase = $2 AND operation = $3 AND request IS NULL FROM workspaces WHERE id = $1"
-ENDED_IN_ERROR = "SELECT phase = 'ERROR' AND request IS NULL AND $2 <> 'ERROR' FROM workspaces WHERE id = $1"
+ENDED_IN_ERROR = (
+    "SELECT phase = 'ERROR' AND request IS NULL AND deleted_at IS NULL AND $2 <> 'ERROR' "
+    "FROM workspaces WHERE id = $1"
+)
 PURGED = "SELECT purged_at IS NOT NULL FROM workspaces WHERE id = $1"
 
 IDE = """

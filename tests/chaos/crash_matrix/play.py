@@ -18,6 +18,7 @@ from tests.trees import tree_hash
 DIES_WITHIN = 3.0
 """Seconds after the end of an operation in which a last step may come."""
 TIDY_WITHIN = 1.0
+QUIET = 0.3
 BESIDE_HOME = {".lock", ".fence", ".marker", "home"}
 
 
@@ -45,7 +46,16 @@ async def record(lane: Lane, scenario: Scenario) -> list[Moment]:
     await _begin(lane, scenario, None)
     await lane.until(scenario.is_reached, str(scenario.phase))
     await _tidy(lane, scenario)
-    return lane.told()
+    return await _quiet(lane)
+
+
+async def _quiet(lane: Lane) -> list[Moment]:
+    """What is in the diary once nothing more comes: an end is seen before it is told."""
+    told: list[Moment] = []
+    while (now := lane.told()) != told:
+        told = now
+        await asyncio.sleep(QUIET)
+    return told
 
 
 async def play(lane: Lane, scenario: Scenario, death: Death, hashes: dict[str, str]) -> Outcome:

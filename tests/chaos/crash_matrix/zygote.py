@@ -8,6 +8,7 @@ answered with the id of the process.
 import array
 import asyncio
 import ctypes
+import gc
 import json
 import os
 import signal
@@ -42,6 +43,8 @@ TOLD_BESIDES = ("touch", "expire", "purge", "remember", "condemn")
 
 def serve(path: str) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    gc.collect()
+    gc.freeze()
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)
     listener.listen(64)

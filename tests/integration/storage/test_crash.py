@@ -1,4 +1,4 @@
-"""Jobs killed in the middle of their streams: nothing half done counts as done, and the next run completes it.
+"""Jobs killed in the middle of a stream: nothing half done counts as done, and the next run completes it.
 
 Killed before and after each of their steps they are in the crash matrix (`tests/chaos`).
 """
