@@ -24,6 +24,8 @@ from codehub.runtimes.directory import Directory
 from codehub.runtimes.egress import NOTHING_MORE, Egress
 from codehub.runtimes.process import ProcessRuntime
 from codehub.runtimes.procfs import processes_with_argument
+from codehub.runtimes.sandbox import Walls
+from codehub.runtimes.walls import find_walls
 
 SERVER = r"""
 import http.server, socketserver, subprocess, sys, os
@@ -124,8 +126,19 @@ async def post(socket: str, script: str) -> str:
     return answer.partition(b"\r\n\r\n")[2].decode()
 
 
+_walls: dict[str, Walls] = {}
+
+
+async def walls_found_once() -> Walls:
+    """This machine's do not change from test to test, unless one sees other programs."""
+    path = os.environ["PATH"]
+    if path not in _walls:
+        _walls[path] = await find_walls()
+    return _walls[path]
+
+
 @pytest.fixture
-async def bench() -> AsyncIterator[Bench]:
+async def bench(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
     if os.geteuid() != 0:
         pytest.skip(
             "needs root: a workspace gets a user of its own. Run: sudo pytest tests/integration/runtimes"
@@ -135,6 +148,7 @@ async def bench() -> AsyncIterator[Bench]:
     # Short, because a Unix socket's path is; not below pytest's own directory, which only root may enter.
     data_dir = Path(tempfile.mkdtemp(prefix="ch-", dir="/tmp"))
     data_dir.chmod(0o711)
+    monkeypatch.setattr("codehub.runtimes.process.find_walls", walls_found_once)
     made = Bench(data_dir, ProcessRuntime(data_dir / "runtime", data_dir / "tools", stop_grace=2))
     yield made
     for path in (data_dir / "runtime").iterdir():
