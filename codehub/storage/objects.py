@@ -19,9 +19,9 @@ from codehub.storage.words import store_words
 
 _SMALL = 64 << 10
 _READ = 8 << 20
-_PART = 8 << 20
+_PART = 6 << 20
 _MAX_PARTS = 9000
-UPLOAD_MEMORY = 64 << 20
+UPLOAD_MEMORY = 24 << 20
 
 T = TypeVar("T")
 
