@@ -1,14 +1,20 @@
 """Home directories to test with, and a hash that tells whether two of them are the same."""
 
+import errno
 import hashlib
 import os
 import random
+import socket
 import stat
 import struct
+import sys
+import venv
 from collections.abc import Iterator
 from pathlib import Path
 
 _NOBODY = 0xFFFFFFFF
+_BLOCK = 1 << 16
+_NET_RAW = struct.pack("<IIIII", 0x02000001, 1 << 13, 0, 0, 0)
 
 
 def make_tree(path: Path, seed: int, files: int = 40) -> None:
@@ -49,6 +55,49 @@ def snapshot(path: Path) -> dict[bytes, str]:
     return entries
 
 
+def make_many_files(path: Path, count: int) -> None:
+    """Small files, a hundred in a folder."""
+    for first in range(0, count, 100):
+        folder = path / f"{first // 10_000}" / f"{first}"
+        folder.mkdir(parents=True)
+        directory = os.open(folder, os.O_RDONLY)
+        for number in range(first, min(first + 100, count)):
+            fd = os.open(f"{number}.js", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=directory)
+            os.write(fd, b"%d\n" % number * (number % 50))
+            os.close(fd)
+        os.close(directory)
+
+
+def make_huge_file(path: Path, size: int) -> None:
+    """Nearly all of it is a hole."""
+    with open(path, "wb") as file:
+        for position in (0, size // 2 + 12_345, size - 4097):
+            file.seek(position)
+            file.write(random.Random(position).randbytes(4097))
+
+
+def make_environment(path: Path) -> None:
+    """A Python environment: its links lead out of the home."""
+    venv.EnvBuilder(symlinks=True, with_pip=False).create(path)
+
+
+def make_special_files(path: Path) -> list[str]:
+    """What no archive holds; the names of them."""
+    path.mkdir()
+    os.mkfifo(path / "pipe")
+    os.link(path / "pipe", path / "same pipe")
+    directory = os.open(path, os.O_RDONLY)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"/proc/self/fd/{directory}/socket")
+    os.close(directory)
+    names = ["pipe", "same pipe", "socket"]
+    if os.geteuid() == 0:
+        os.mknod(path / "character", stat.S_IFCHR | 0o600, os.makedev(1, 3))
+        os.mknod(path / "block", stat.S_IFBLK | 0o600, os.makedev(7, 0))
+        names += ["block", "character"]
+    return sorted(names)
+
+
 def _walk(root: bytes, relative: bytes) -> Iterator[bytes]:
     yield relative
     with os.scandir(os.path.join(root, relative)) as entries:
@@ -71,12 +120,33 @@ def _hash_entry(
     if stat.S_ISLNK(found.st_mode):
         facts.append(os.readlink(path))
     elif stat.S_ISREG(found.st_mode):
-        facts.append(found.st_size)
-        with open(path, "rb") as file:
-            facts.append(hashlib.file_digest(file, "sha256").hexdigest())
+        facts += [found.st_size, _content_hash(path, found.st_size)]
     for name in sorted(os.listxattr(path, follow_symlinks=False)):
         facts += [name, os.getxattr(path, name, follow_symlinks=False)]
     digest.update(repr(facts).encode())
+
+
+def _content_hash(path: bytes, size: int) -> str:
+    """Blocks that are not empty and where they lie: the same for a hole and for zeros, and quick on holes."""
+    digest = hashlib.sha256()
+    with open(path, "rb", buffering=0) as file:
+        position = 0
+        while position < size and (position := _next_data(file.fileno(), position)) < size:
+            block = os.pread(file.fileno(), _BLOCK, position)
+            if block.count(0) != len(block):
+                digest.update(b"%d:" % position + block)
+            position += _BLOCK
+    return digest.hexdigest()
+
+
+def _next_data(fd: int, position: int) -> int:
+    """Where the next block that is no hole begins, or a place behind the end."""
+    try:
+        return os.lseek(fd, position, os.SEEK_DATA) // _BLOCK * _BLOCK
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        return sys.maxsize
 
 
 def _make_folders(path: Path, rng: random.Random) -> list[Path]:
@@ -160,6 +230,8 @@ def _make_attributes(path: Path) -> None:
     os.setxattr(path / "empty", "system.posix_acl_default", acl)
     if os.geteuid() == 0:
         os.setxattr(target, "trusted.secret", b"root only")
+        os.setxattr(target, "security.capability", _NET_RAW)
+        os.setxattr(path / "empty", "security.label", b"of nobody")
 
 
 def _acl(*entries: tuple[int, int, int]) -> bytes:

@@ -1,0 +1,159 @@
+"""A home goes through real jobs and comes back as it was: every kind of entry, and very many of them."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from codehub.domain.observation import JobFact, JobState
+from codehub.storage.job import SPEC
+from codehub.storage.jobspec import JobSpec, dump_spec
+from tests.integration.storage.conftest import FIRST, KEY, Site, site_at, small_disk
+from tests.services import short_temp_dir
+from tests.trees import (
+    make_environment,
+    make_huge_file,
+    make_many_files,
+    make_special_files,
+    make_tree,
+    snapshot,
+)
+
+MANY = 200_000
+HUGE = 2 << 30
+NOBODY = 65534
+AS_NOBODY = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--"]
+FACTS = r"%P %y %m %U %G %T@ %s %n %l\0"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make and keep everything")
+async def test_every_kind_of_entry_and_very_many_come_back_as_they_were(tmp_path: Path) -> None:
+    async with small_disk(tmp_path / "disk", megabytes=4096):
+        site = site_at(tmp_path / "disk")
+        await site.initialise()
+        await site.volumes.provision(KEY, FIRST, epoch=1, uid=None)
+        left_out = fill(site.home)
+        odd, many = odd_facts(site.home), many_facts(site.home)
+        assert len(many) > 2 * MANY
+        fact = await long_job(site, "archive", site.archive_job())
+        named = ", ".join(f"./special/{name}" for name in left_out)
+        assert f"left out {len(left_out)} sockets, pipes or devices: {named}" in fact.message
+
+        await long_job(site, "delete", site.delete_job())
+        await long_job(site, "restore", site.restore_job())
+        check(site.home, odd, many)
+
+        subprocess.run(["rm", "-rf", site.home], check=True)
+        open_with_plain_tools(site.archives_root / "w1/a1/home.tar.zst", tmp_path / "disk/plain")
+        check(tmp_path / "disk/plain", odd, many)
+
+
+def fill(home: Path) -> list[str]:
+    """Names of what no archive holds."""
+    make_tree(home / "odd", seed=11)
+    make_huge_file(home / "odd" / "huge", HUGE)
+    make_environment(home / "odd" / "venv")
+    make_many_files(home / "many", MANY)
+    return make_special_files(home / "special")
+
+
+def odd_facts(home: Path) -> dict[bytes, str]:
+    return snapshot(home / "odd")
+
+
+def many_facts(home: Path) -> list[bytes]:
+    """What `find` sees of each entry, and each file's content: snapshots of so many would take too long."""
+    seen = subprocess.run(["find", "many", "-printf", FACTS], cwd=home, check=True, stdout=subprocess.PIPE)
+    command = "find many -type f -print0 | xargs -0 sha256sum -z"
+    content = subprocess.run(["bash", "-c", command], cwd=home, check=True, stdout=subprocess.PIPE)
+    return sorted(seen.stdout.split(b"\0") + content.stdout.split(b"\0"))
+
+
+def check(home: Path, odd: dict[bytes, str], many: list[bytes]) -> None:
+    assert odd_facts(home) == odd
+    assert many_facts(home) == many
+    assert (home / "odd/huge").stat().st_size == HUGE
+    assert (home / "odd/huge").stat().st_blocks * 512 < 1 << 20
+    assert (home / "odd/locked").stat().st_mode & 0o777 == 0
+    assert (home / "odd/venv/bin/python").is_symlink()
+    assert list((home / "special").iterdir()) == []
+
+
+def open_with_plain_tools(archive: Path, target: Path) -> None:
+    target.mkdir()
+    command = 'zstd -dcq "$1" | tar -x -p --numeric-owner --xattrs --xattrs-include="*" -C "$2"'
+    subprocess.run(["bash", "-o", "pipefail", "-c", command, "-", archive, target], check=True)
+
+
+async def long_job(site: Site, job_id: str, spec: JobSpec) -> JobFact:
+    await site.jobs.start(job_id, spec)
+    fact = await site.ended(job_id, seconds=200)
+    assert fact.state == JobState.SUCCEEDED, (fact, site.log(job_id))
+    return fact
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the other tests run as an ordinary user already")
+async def test_an_ordinary_user_keeps_what_is_ones_own(nobodys_site: Site) -> None:
+    site = nobodys_site
+    as_nobody("-c", "import sys, tests.trees as t; t.make_tree(t.Path(sys.argv[1]), 12)", site.home)
+    as_nobody(
+        "-c", "import sys, tests.trees as t; t.make_environment(t.Path(sys.argv[1]))", site.home / "venv"
+    )
+    before = snapshot(site.home)
+    as_nobody(
+        "-c", "import sys, tests.trees as t; t.make_special_files(t.Path(sys.argv[1]))", site.home / "s"
+    )
+    assert "left out 3 sockets, pipes or devices" in nobodys_job(site, site.archive_job())["message"]
+
+    assert nobodys_job(site, site.delete_job())["ok"]
+    assert nobodys_job(site, site.restore_job())["ok"]
+    (site.home / "s").rmdir()
+    after = snapshot(site.home)
+    assert {path for path in before | after if before.get(path) != after.get(path)} == {b"."}
+    assert len(before) >= 100
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the other tests run as an ordinary user already")
+async def test_what_a_user_cannot_read_fails_the_archive(nobodys_site: Site) -> None:
+    (nobodys_site.home / "closed").mkdir(mode=0)
+    result = nobodys_job(nobodys_site, nobodys_site.archive_job())
+    assert not result["ok"]
+    assert "closed: Cannot open: Permission denied" in result["message"]
+    assert await nobodys_site.store.list() == []
+
+
+@pytest.fixture
+async def nobodys_site() -> AsyncIterator[Site]:
+    """An installation with an empty home, all of which belongs to an ordinary user."""
+    root = short_temp_dir()
+    try:
+        if as_nobody("-c", "import codehub.storage.job", check=False).returncode:
+            pytest.skip("an ordinary user cannot run this Python")
+        site = site_at(root)
+        await site.initialise()
+        await site.volumes.provision(KEY, FIRST, epoch=1, uid=None)
+        subprocess.run(["chown", "-R", f"{NOBODY}:{NOBODY}", root], check=True)
+        yield site
+    finally:
+        subprocess.run(["rm", "-rf", root], check=True)
+
+
+def as_nobody(*words: str | Path, check: bool = True) -> subprocess.CompletedProcess[bytes]:
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    return subprocess.run([*AS_NOBODY, sys.executable, *words], check=check, env=environment, cwd="/")
+
+
+def nobodys_job(site: Site, spec: JobSpec) -> dict[str, Any]:
+    """Its result."""
+    directory = site.root / "jobs" / spec.kind
+    directory.mkdir(parents=True)
+    (directory / SPEC).write_bytes(dump_spec(spec))
+    subprocess.run(["chown", "-R", f"{NOBODY}:{NOBODY}", site.root / "jobs"], check=True)
+    as_nobody("-m", "codehub.storage.job", directory, check=False)
+    found: dict[str, Any] = json.loads((directory / "result.json").read_bytes())
+    return found
