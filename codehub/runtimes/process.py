@@ -77,7 +77,6 @@ class ProcessRuntime:
         async with self._looking:
             if self._walls is None:
                 self._walls = await find_walls()
-                _tell(self._walls)
         if os.geteuid() == 0 and self._walls.setpriv is None:
             message = "setpriv is missing, without which a workspace would run as root: install util-linux"
             raise RuntimeFailure(ErrorReason.ActionFailed, message)
@@ -94,6 +93,7 @@ class ProcessRuntime:
         """Do what the first start would wait for. What goes wrong goes wrong again, and is told, there."""
         try:
             walls = await self.walls()
+            _tell(walls)
             await asyncio.to_thread(NURSERY.warm_up)
             await asyncio.to_thread(cgroups.sweep, walls.cgroups.parents.values(), _FORGOTTEN_SECONDS)
         except (RuntimeFailure, OSError) as error:
