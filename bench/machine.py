@@ -90,11 +90,11 @@ class Quiet:
 
 
 class PeakMemory:
-    """The peak of a process tree in MB: the sum of each process' own high-water mark."""
+    """The peak of a process tree in MB. A page that several processes share counts once."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
-        self._marks: dict[int, int] = {}
+        self._peak = 0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch)
 
@@ -108,14 +108,16 @@ class PeakMemory:
 
     @property
     def megabytes(self) -> float:
-        return sum(self._marks.values()) / 1024
+        return self._peak / 1024
 
     def _watch(self) -> None:
-        while not self._ended.wait(0.05):
-            for pid in tree([self._pid]):
-                for line in (_read(Path(f"/proc/{pid}/status")) or "").splitlines():
-                    if line.startswith("VmHWM:"):
-                        self._marks[pid] = int(line.split()[1])
+        while not self._ended.wait(0.1):
+            self._peak = max(self._peak, sum(map(_proportional_kilobytes, tree([self._pid]))))
+
+
+def _proportional_kilobytes(pid: int) -> int:
+    lines = (_read(Path(f"/proc/{pid}/smaps_rollup")) or "").splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
 
 
 def facts() -> list[tuple[str, str]]:
