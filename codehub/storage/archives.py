@@ -159,7 +159,10 @@ class Archives:
 
     def commit(self, fact: ArchiveFact) -> None:
         """Write the `.meta`. The object must have been confirmed or read back before."""
-        self._open().write(_meta_key(fact.key), meta_text(fact))
+        objects = self._open()
+        objects.write(_meta_key(fact.key), meta_text(fact))
+        # An attempt that was killed while it began an upload may have begun it after this one looked.
+        objects.remove_rest(fact.key)
 
     def read(self, fact: ArchiveFact) -> Iterable[memoryview]:
         """The bytes of the object, in order."""

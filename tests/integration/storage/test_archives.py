@@ -252,3 +252,12 @@ async def test_a_store_that_holds_something_is_not_claimed(place: Place) -> None
 async def test_a_key_that_is_not_of_an_archive_is_refused(store: ArchiveStore, key: str) -> None:
     with pytest.raises(InvalidKey):
         await store.remove(key)
+
+
+async def test_a_complete_archive_has_no_unfinished_upload_beside_it(
+    archives: Archives, place: Place
+) -> None:
+    archives.upload("w1/a1/home.tar.zst", [b"12345"], 1000)
+    place.leave_unfinished("w1/a1/home.tar.zst")
+    archives.commit(ArchiveFact("w1", "a1", "w1/a1/home.tar.zst", SHA, 5, 10, 1))
+    assert place.names() == {".codehub-installation", "w1/a1/home.tar.zst", "w1/a1/.meta"}
