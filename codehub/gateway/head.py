@@ -7,6 +7,8 @@ import httptools
 
 MAX_HEAD: Final = 64 * 1024
 _CONTROL: Final = bytes(range(9)) + b"\x0b\x0c" + bytes(range(14, 32)) + b"\x7f"
+_LINE = re.compile(rb"[A-Z]+ [!-~\x80-\xff]+ HTTP/[0-9]\.[0-9]\r\n")
+"""llhttp also takes further spaces, and the names of protocols that only resemble HTTP."""
 _TARGET = re.compile(rb"[!-\"$-~]+")  # printable, without a fragment
 _LENGTH = re.compile(rb"[0-9]{1,18}")
 _HOST = re.compile(rb"(?:[a-zA-Z0-9._-]{1,253}|\[[0-9a-fA-F:.]{2,45}\])(?::[0-9]{1,5})?")
@@ -63,7 +65,7 @@ class RequestHead:
         self.target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        name = name.lower()
+        name, value = name.lower(), value.rstrip(b" \t")
         if name in self.fields:
             if name in _ONCE:
                 raise BadRequestError(f"more than one {name.decode('ascii')} field")
@@ -146,8 +148,8 @@ def _check_lines(data: bytes) -> None:
         raise BadRequestError("a bare CR or LF in the head")
     if b"\n " in data or b"\n\t" in data:
         raise BadRequestError("a folded header line")
-    if data[:1] in b"\r\n":
-        raise BadRequestError("an empty line before the request")
+    if not _LINE.match(data):
+        raise BadRequestError("not a valid request line")
 
 
 def _minor_version(version: str) -> int:
