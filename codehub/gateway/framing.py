@@ -6,6 +6,13 @@ from typing import Final, Protocol
 MAX_LINE: Final = 8 * 1024
 MAX_TRAILERS: Final = 32 * 1024
 _SIZE = re.compile(rb"([0-9a-fA-F]{1,15})(?:[ \t]*;[\t -~\x80-\xff]*)?\r\n")
+# RFC 9110, 6.5.1: what frames, routes, authenticates or names the sender is of no use behind a body. A server
+# that adds trailers to the fields (uvicorn does) would take it for what the gateway itself said.
+_NO_TRAILER = re.compile(
+    rb"(?i:content-|transfer-|host:|connection:|keep-alive:|proxy|te:|trailer:|upgrade:|expect:|cookie:|set-cookie"
+    rb"|authorization:|origin:|sec-|forwarded:|x[-_]forwarded|x-real-ip:|x-original-url:|x-rewrite-url:|alt-svc:"
+    rb"|clear-site-data:|service-worker-allowed:)"
+)
 _TRAILER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*\r\n")
 
 
@@ -100,6 +107,8 @@ class ChunkedBody:
         self._trailers += len(line)
         if self._trailers > MAX_TRAILERS or not _TRAILER.fullmatch(line):
             raise FramingError("not a valid trailer")
+        if _NO_TRAILER.match(line):
+            raise FramingError("a field that may not stand in a trailer")
 
 
 def request_body(length: int, chunked: bool) -> Body:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from codehub.gateway.framing import ChunkedBody, FramingError, LengthBody
 from codehub.gateway.response import BadResponseError, parse_response
 
-CHUNKED = b'4\r\nWiki\r\nA;ext="v"\r\n0123456789\r\n0\r\nTrailer: x\r\n\r\n'
+CHUNKED = b'4\r\nWiki\r\nA;ext="v"\r\n0123456789\r\n0\r\nX-Sum: x\r\n\r\n'
 
 
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=40), st.binary(max_size=20))
