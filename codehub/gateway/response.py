@@ -158,6 +158,7 @@ def _without_nominated(data: bytes, connection: bytes) -> bytes:
     nominated = {option.strip() for option in connection.split(b",")} - {
         b"",
         b"content-length",
+        b"transfer-encoding",
         b"connection",
     }
     nominated -= {b"keep-alive", b"close", b"upgrade"}
