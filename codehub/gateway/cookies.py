@@ -14,6 +14,8 @@ PLATFORM_COOKIES: Final = frozenset(
 )
 """Lower-case: browsers treat the `__Host-` prefix without regard to case."""
 
+_WHITESPACE: Final = b" \t\n\r\x0b\x0c\x1c\x1d\x1e\x1f\x85\xa0"
+"""All that some server strips off a name: those that decode Latin-1 first know more of it than ASCII has."""
 _PREFIX: Final = b"codehub workspace cookie 1\0"
 _BODY = struct.Struct(">32sQ")
 _SIGNED = struct.Struct(">32sQ32s")
@@ -43,19 +45,20 @@ def without_platform_cookies(header: bytes) -> bytes:
     return b"; ".join(
         part.strip()
         for part in header.split(b";")
-        if part.strip() and part.partition(b"=")[0].strip().lower() not in PLATFORM_COOKIES
+        if part.strip() and part.partition(b"=")[0].strip(_WHITESPACE).lower() not in PLATFORM_COOKIES
     )
 
 
 def may_set(set_cookie: bytes) -> bool:
     """Whether a workspace may set this cookie: not one of ours, and not for other hosts.
 
-    A cookie without a name is sent back as its bare value, which could read `session=...`.
+    A cookie without a name is sent back as its bare value, which could read `session=...`. A name that is not
+    ASCII reads as one of ours wherever the rest of it is stripped or ignored.
     """
     pair, *attributes = set_cookie.split(b";")
     name, separator, _ = pair.partition(b"=")
     name = name.strip().lower()
-    if not separator or not name or name in PLATFORM_COOKIES:
+    if not separator or not name or not name.isascii() or name in PLATFORM_COOKIES:
         return False
     return not any(part.partition(b"=")[0].strip().lower() == b"domain" for part in attributes)
 
