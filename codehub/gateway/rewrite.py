@@ -1,19 +1,20 @@
 """Heads on their way through: hop-by-hop fields end here, credentials never reach a workspace."""
 
+import re
 from typing import Final
 
 from codehub.gateway.cookies import without_platform_cookies
 from codehub.gateway.head import RequestHead
 
-TOKEN_PREFIX: Final = b"chp_"
+_TOKEN = re.compile(rb"(?<![0-9A-Za-z_])chp_")
 
 # RFC 9110, 7.6.1, and every field by which a client could claim to be, or to have come, elsewhere.
 _DROPPED: Final = frozenset(
     b"connection keep-alive proxy-connection proxy-authorization te trailer upgrade transfer-encoding "
-    b"http2-settings "
-    b"forwarded x-forwarded-for x-forwarded-host x-forwarded-proto x-forwarded-port x-forwarded-server "
-    b"x-forwarded-prefix x-real-ip x-original-url x-rewrite-url".split()
+    b"http2-settings proxy forwarded x-real-ip x-original-url x-rewrite-url".split()
 )
+_FORWARDED: Final = b"x-forwarded"
+_X: Final = ord("x")
 _NEVER_NOMINATED: Final = frozenset(
     b"host content-length transfer-encoding cookie authorization origin "
     b"sec-fetch-site sec-fetch-mode sec-fetch-dest".split()
@@ -58,9 +59,8 @@ def request_for_workspace(
 
 
 def carries_token(authorization: bytes) -> bool:
-    """Whether this is one of the platform's own tokens, under whatever scheme it was put."""
-    scheme, _, credentials = authorization.strip().partition(b" ")
-    return scheme.startswith(TOKEN_PREFIX) or credentials.strip().startswith(TOKEN_PREFIX)
+    """Whether one of the platform's own tokens is in this, under whatever scheme it was put."""
+    return _TOKEN.search(authorization) is not None
 
 
 def _request(
@@ -74,8 +74,11 @@ def _request(
 ) -> bytes:
     dropped = _DROPPED | _nominated(head) if b"connection" in head.fields else _DROPPED
     lines = [b"%b %b HTTP/1.%d" % (head.method, target, head.minor)]
-    lines += [name + b": " + value for name, value in fields.items() if name not in dropped]
-    lines += [name + b": " + value for name, value in repeated if name not in dropped]
+    lines += [
+        name + b": " + value
+        for name, value in (*fields.items(), *repeated)
+        if name not in dropped and not (name[0] == _X and _claims_its_way(name))
+    ]
     if websocket:
         lines.append(b"connection: Upgrade\r\nupgrade: websocket")
     elif head.minor == 0:
@@ -87,6 +90,11 @@ def _request(
         % (forwarding.client, forwarding.host, forwarding.proto)
     )
     return b"\r\n".join(lines)
+
+
+def _claims_its_way(name: bytes) -> bool:
+    """X-Forwarded-anything; CGI and its descendants take an underscore for a hyphen."""
+    return name.replace(b"_", b"-").startswith(_FORWARDED)
 
 
 def _nominated(head: RequestHead) -> frozenset[bytes]:
