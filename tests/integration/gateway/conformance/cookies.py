@@ -1,0 +1,91 @@
+"""Cookies and tokens: the platform's never reach a workspace, and a workspace cannot plant one."""
+
+from tests.integration.gateway.conformance.case import OK, VIA, Case, get, saw_get
+
+START = b"GET {base}/x HTTP/1.1\r\nHost: {host}\r\n"
+SEEN = b"GET /x HTTP/1.1\r\nhost: {host}\r\n"
+
+
+def sent(name: str, *cookies: bytes, left: bytes = b"") -> Case:
+    """Lines of Cookie, and the one line that the workspace sees."""
+    lines = b"".join(b"Cookie: %b\r\n" % cookie for cookie in cookies)
+    return Case(name, START + lines + b"\r\n", SEEN + (b"cookie: %b\r\n" % left if left else b"") + VIA)
+
+
+def token(name: str, value: bytes, *, passes: bool = False) -> Case:
+    seen = saw_get(b"authorization: " + value) if passes else saw_get()
+    return Case(name, get(b"Authorization: " + value), seen)
+
+
+def planted(name: str, *cookies: bytes, passes: bool = False) -> Case:
+    lines = b"".join(b"Set-Cookie: %b\r\n" % cookie for cookie in cookies)
+    answer = OK.replace(b"Content-Length", lines + b"Content-Length")
+    return Case(name, get(), saw_get(), answer if passes else OK, answer=answer)
+
+
+CASES = (
+    sent("among others", b"a=1; {who}; b=2", left=b"a=1; b=2"),
+    sent("in a line of its own", b"a=1", b"{who}", b"b=2", left=b"a=1; b=2"),
+    sent("without spaces", b"a=1;{who};b=2", left=b"a=1; b=2"),
+    sent("with too many", b"a=1 ;  {who} ;; b=2;", left=b"a=1; b=2"),
+    sent("every name of the platform", b"session=s; codehub-workspace=w; {who}"),
+    sent("names with the prefix", b"{who}; __Host-session=s; __Host-codehub-workspace=w; a=1", left=b"a=1"),
+    sent(
+        "names in another case", b"{who}; SESSION=s; __HOST-Session=s; CodeHub-Workspace=w; a=1", left=b"a=1"
+    ),
+    sent("a name without a value", b"session; {who}; a=1", left=b"a=1"),
+    sent("whitespace around a name", b"session =s; \tsession\t=s; a=1; {who}", left=b"a=1"),
+    sent("whitespace that is not ASCII", b"{who}; \xa0session=s; session\x85=s; a=1", left=b"a=1"),
+    sent("in quotes", b'a="x; session=s; y"; {who}', left=b'a="x; y"'),
+    sent("a quote that does not end", b'a="; {who}; b=2', left=b'a="; b=2'),
+    sent(
+        "a name that only contains one", b"{who}; my-session=1; sessions=2", left=b"my-session=1; sessions=2"
+    ),
+    sent("a value that looks like one", b"{who}; a=session=1", left=b"a=session=1"),
+    sent("an empty name", b"{who}; =1; a=2", left=b"=1; a=2"),
+    sent("a huge cookie", b"a=" + b"1" * 50_000 + b"; {who}", left=b"a=" + b"1" * 50_000),
+    sent("very many cookies", b"a=1; " * 5000 + b"{who}", left=b"; ".join([b"a=1"] * 5000)),
+    Case("no cookie at all", b"GET {base}/x HTTP/1.1\r\nHost: {host}\r\n\r\n", gets=401),
+    Case("a cookie of nobody", START + b"Cookie: session=x; codehub-workspace=y\r\n\r\n", gets=401),
+    token("a token", b"Bearer chp_abc"),
+    token("a token under another scheme", b"token chp_abc"),
+    token("a token without a scheme", b"chp_abc"),
+    token("a token after a tab", b"Bearer\tchp_abc"),
+    token("a token in a parameter", b'Token token="chp_abc"'),
+    token("credentials of others", b"Bearer ghp_abc", passes=True),
+    token("a name and a password", b"Basic dXNlcjpwdw==", passes=True),
+    planted("several cookies of a workspace", b"a=1; Path=/", b"b=2", b"a=3; HttpOnly", passes=True),
+    planted("a session", b"session=evil"),
+    planted("a session with attributes", b"session=evil; Path=/; HttpOnly; Max-Age=9"),
+    planted("a workspace's cookie", b"codehub-workspace=evil"),
+    planted("with the prefix", b"__Host-session=evil; Secure; Path=/"),
+    planted("in another case", b"__hOST-sESSION=evil; Secure; Path=/", b"SESSION=evil"),
+    planted("with spaces around the name", b"  session  =evil", b"\tsession\t=evil"),
+    planted(
+        "with spaces that only some strip",
+        b"\xa0session=evil",
+        b"session\x85=evil",
+        b"\xe2\x80\x8bsession=evil",
+    ),
+    planted("without a name, as its own value", b"=session=evil"),
+    planted("without a name and without a sign", b"session"),
+    planted("an empty cookie", b"", b";", b"; session=evil"),
+    planted("for the domain above", b"a=1; Domain=localhost", b"a=1; domain = .localhost", b"a=1; DOMAIN"),
+    Case(
+        "one bad cookie does not take the good ones along",
+        get(),
+        saw_get(),
+        b"HTTP/1.1 200 OK\r\nSet-Cookie: a=1\r\nset-cookie: b=2\r\nContent-Length: 2\r\n\r\nok",
+        answer=b"HTTP/1.1 200 OK\r\nSet-Cookie: a=1\r\nSet-cookie:session=evil\r\nset-cookie: b=2\r\n"
+        b"Content-Length: 2\r\n\r\nok",
+    ),
+    Case(
+        "the API gets the platform's cookies, and may set them",
+        b"GET /api/v1/x HTTP/1.1\r\nHost: {platform}\r\nCookie: a=1; session=s\r\n\r\n",
+        b"GET /api/v1/x HTTP/1.1\r\nhost: {platform}\r\ncookie: a=1; session=s\r\n"
+        b"x-forwarded-for: 127.0.0.1\r\nx-forwarded-host: {platform}\r\nx-forwarded-proto: http\r\n\r\n",
+        OK.replace(b"Content-Length", b"Set-Cookie: session=t\r\nContent-Length"),
+        answer=OK.replace(b"Content-Length", b"Set-Cookie: session=t\r\nContent-Length"),
+        by_api=True,
+    ),
+)
