@@ -20,6 +20,14 @@ class Fault(Enum):
     FLIP = "flips a bit"
     TRUNCATE = "truncates"
     SLOW = "is slow"
+    UNABLE = "answers 501"
+
+
+REFUSALS = {
+    Fault.ERROR: (500, "InternalError"),
+    Fault.SLOW_DOWN: (503, "SlowDown"),
+    Fault.UNABLE: (501, "NotImplemented"),
+}
 
 
 @dataclass(frozen=True)
@@ -104,7 +112,7 @@ class _Handler(BaseHTTPRequestHandler):
         if fault is Fault.HANG or (fault is Fault.CLOSE and body):
             self.close_connection = True
             return
-        if fault in (Fault.ERROR, Fault.SLOW_DOWN):
+        if fault in REFUSALS:
             self._refuse(fault)
             return
         status, headers, answer = self._ask(_flipped(body) if fault is Fault.FLIP else body)
@@ -139,7 +147,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = self.close_connection or cut
 
     def _refuse(self, fault: Fault) -> None:
-        status, code = (500, "InternalError") if fault is Fault.ERROR else (503, "SlowDown")
+        status, code = REFUSALS[fault]
         words = f"<Error><Code>{code}</Code><Message>planted by a test</Message></Error>".encode()
         self._answer(status, [("Content-Length", "0"), ("Content-Type", "application/xml")], words, cut=False)
 

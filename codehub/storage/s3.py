@@ -52,7 +52,7 @@ class Refused(StoreTrouble):
     @property
     def is_unable(self) -> bool:
         """These credentials, or this service, cannot do it at all."""
-        return self.status in (403, 405, 501)
+        return self.status in (400, 403, 405, 501)
 
 
 @dataclass(frozen=True)

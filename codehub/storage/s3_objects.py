@@ -34,9 +34,7 @@ class S3Objects(Objects):
         part = part_size(size_limit)
         hashes = PartHashes(part)
         self._put(path, hashes.passing(chunks), part)
-        if self._requests is None:
-            return False
-        return self._requests.checksum(self._prefix + path) == hashes.combined()
+        return self._checksum(path) == hashes.combined()
 
     def remove_rest(self, path: str) -> None:
         """A part on its way while its upload is aborted may bring it back, so it is looked for again."""
@@ -46,6 +44,15 @@ class S3Objects(Objects):
                 requests.abort(upload)
             if not unfinished:
                 return
+
+    def _checksum(self, path: str) -> str | None:
+        """What the service keeps of an object; None when it keeps none, or cannot be asked."""
+        if self._requests is None:
+            return None
+        try:
+            return self._requests.checksum(self._prefix + path)
+        except s3.Refused:
+            return None
 
     def _unfinished(self, path: str) -> Sequence[tuple[s3.S3Requests, s3.UnfinishedUpload]]:
         requests = self._requests

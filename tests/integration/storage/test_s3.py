@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 import pytest
 
 from codehub.domain.observation import VolumeFact
+from codehub.storage.archives import Archives
 from codehub.storage.objects import UPLOAD_MEMORY, part_size
+from codehub.storage.s3 import S3Requests
 from codehub.storage.stores import open_objects
 from tests.faults import Fault, FaultyProxy
-from tests.integration.storage.conftest import FIRST, KEY, Site
+from tests.integration.storage.conftest import FIRST, INSTALLATION, KEY, Site
 from tests.s3 import S3Server, use
 from tests.trees import tree_hash
 
@@ -70,3 +72,32 @@ async def test_a_slow_service_holds_the_stream_back(
         proxy.healed.set()
         assert await upload
         assert objects.size("home") == 200 * CHUNK
+
+
+async def test_a_service_that_keeps_no_checksums_and_lists_no_uploads_has_its_archives_read_back(
+    site: Site, s3_server: S3Server, s3_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with FaultyProxy.before(s3_server.endpoint) as proxy:
+        use(s3_server.environment(proxy.endpoint), monkeypatch)
+        site.place = replace(site.place, archive_url=s3_url)
+        await site.store.initialise()
+        proxy.break_requests("checksums", Fault.UNABLE, "HEAD", "home.tar.zst")
+        assert not Archives(s3_url, INSTALLATION).upload("w1/a0/home.tar.zst", [b"x"], 1000)
+        proxy.heal("checksums")
+        proxy.break_requests("uploads", Fault.UNABLE, "GET", "uploads=")
+        await site.make_home()
+        await site.done("archive", site.archive_job())
+        assert [archive.archive_op_id for archive in await site.store.list() if archive.complete] == ["a1"]
+
+
+async def test_credentials_from_elsewhere_are_enough_for_everything_else(
+    s3_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library takes them from a machine's role, which a test stands in for by not showing them to us."""
+    archives = Archives(s3_url, INSTALLATION)
+    archives.initialise()
+    monkeypatch.setattr(S3Requests, "from_environment", lambda bucket: None)
+    assert not archives.upload("w1/a1/home.tar.zst", [b"12345"], 1000)
+    assert [archive.key for archive in archives.list()] == ["w1/a1/home.tar.zst"]
+    archives.remove("w1/a1/home.tar.zst")
+    assert archives.list() == []
