@@ -176,7 +176,10 @@ SCENARIOS = (
 )
 
 
-_WITH_THE_STORE = r"take office|commit .*|spawn the job|archive: .*|restore: .*|(GET|HEAD|POST|PUT|DELETE) .*"
+_WITH_THE_STORE = (
+    r"take office|commit .*|spawn the job|archive: (spawn|hand|put).*|restore: (mkdir|spawn|rename ws).*"
+    r"|(GET|HEAD|POST|PUT|DELETE) .*"
+)
 ON_S3 = tuple(
     replace(scenario, only=_WITH_THE_STORE)
     for scenario in SCENARIOS
