@@ -39,7 +39,7 @@ fi
 
 progress() { # a line that is nothing but a name is a package that is being compiled
   awk -v all="$packages" -v line="$([[ -t 1 ]] && echo '\r' || echo '\n')" '
-    /^go: downloading / { next }
+    /^go: downloading / { if (++got % 20 == 0) { printf "  %d modules downloaded%s", got, line; fflush() } next }
     /[ :]/ { print; next }
     ++done % 20 == 0 { printf "  %d of about %d packages%s", done, all, line; fflush() }'
 }
@@ -48,5 +48,5 @@ printf 'Building versitygw %s, the S3 server of the tests (two minutes on two co
 export GOBIN=$staging/bin GOCACHE=$staging/cache GOMODCACHE=$staging/modules GOTOOLCHAIN=local CGO_ENABLED=0
 export GOFLAGS="${GOFLAGS:-} -modcacherw"
 "$go" install -v -trimpath -ldflags '-s -w' "github.com/versity/versitygw/cmd/versitygw@v$server" 2>&1 | progress
-mv "$staging/bin" "$place"
+mv -T "$staging/bin" "$place"
 ln -sfn "../versitygw-$server/versitygw" "$tools/bin/versitygw"
