@@ -12,10 +12,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from codehub.runtimes import caps
-from codehub.runtimes.caps import Caps, find_cgroups
+from codehub.runtimes.caps import Caps, Cgroups, find_cgroups
+from codehub.runtimes.egress import NOTHING_MORE, rules
 from codehub.runtimes.keepers import PYTHON_ENVIRONMENT, python_program
 from codehub.runtimes.leftovers import Isolation
-from codehub.runtimes.network import HELPER_UID_OFFSET, WayOut
+from codehub.runtimes.netlink import own_networks
+from codehub.runtimes.network import HELPER_UID_OFFSET, RESOLVER, WayOut
 from codehub.runtimes.probe import Probe
 from codehub.runtimes.sandbox import SYSTEM_PATH, Walls, probe
 
@@ -31,6 +33,24 @@ async def find_walls() -> Walls:
     """The strongest there are. A program that is installed but may not do its work is no wall."""
     bwrap, setpriv, slirp = _program("bwrap"), _program("setpriv"), _program("slirp4netns")
     cgroups = await asyncio.to_thread(find_cgroups)
+    troubles = await _try(_attempts(bwrap, setpriv, slirp, cgroups))
+    if troubles.get("cgroups"):
+        cgroups = replace(cgroups, parents={}, why_not_all=troubles["cgroups"])
+    if troubles.get("bwrap") != "":
+        isolation = Isolation.USER if os.geteuid() == 0 else Isolation.NONE
+        why = _why_no_sandbox(bwrap, troubles)
+        return Walls(isolation, None, setpriv, why, cgroups, None, f"it takes a sandbox: {why}")
+    walls = Walls(Isolation.SANDBOX, bwrap, setpriv, cgroups=cgroups)
+    if slirp is None:
+        return replace(walls, why_no_network=_MISSING.format("slirp4netns"))
+    if troubles["slirp"]:
+        return replace(walls, why_no_network=f"it does not work here ({troubles['slirp']})")
+    return replace(walls, slirp=slirp)
+
+
+def _attempts(
+    bwrap: str | None, setpriv: str | None, slirp: str | None, cgroups: Cgroups
+) -> dict[str, Probe]:
     attempts: dict[str, Probe] = {}
     if cgroups.parents:
         plan = caps.plan(cgroups, f"probe-{os.getpid()}", _PROBE_CAPS)
@@ -39,20 +59,7 @@ async def find_walls() -> Walls:
         attempts["bwrap"] = _sandbox(bwrap, setpriv, None)
         if slirp:
             attempts["slirp"] = _sandbox(bwrap, setpriv, slirp)
-    troubles = await _try(attempts)
-    if troubles.get("cgroups"):
-        cgroups = replace(cgroups, parents={}, why_not_all=troubles["cgroups"])
-    walls = Walls(_isolation(troubles), bwrap, setpriv, cgroups=cgroups)
-    if walls.isolation is not Isolation.SANDBOX:
-        trouble = _why_no_sandbox(bwrap, troubles)
-        return replace(
-            walls, bwrap=None, why_not_better=trouble, why_no_network=f"it takes a sandbox: {trouble}"
-        )
-    if slirp is None:
-        return replace(walls, why_no_network=_MISSING.format("slirp4netns"))
-    if troubles["slirp"]:
-        return replace(walls, why_no_network=f"it does not work here ({troubles['slirp']})")
-    return replace(walls, slirp=slirp)
+    return attempts
 
 
 def _program(name: str) -> str | None:
@@ -63,15 +70,10 @@ def _program(name: str) -> str | None:
 
 def _sandbox(bwrap: str, setpriv: str | None, slirp: str | None) -> Probe:
     helper = _PROBE_HELPER_UID if os.geteuid() == 0 else None
-    way_out = WayOut(slirp, helper, []) if slirp is not None else None
+    probed = rules(NOTHING_MORE, own_networks(), RESOLVER)
+    way_out = WayOut(slirp, helper, probed) if slirp is not None else None
     argv = probe(bwrap, setpriv, own_network=slirp is not None)
     return Probe(argv, {"PATH": SYSTEM_PATH}, way_out=way_out)
-
-
-def _isolation(troubles: Mapping[str, str]) -> Isolation:
-    if troubles.get("bwrap") == "":
-        return Isolation.SANDBOX
-    return Isolation.USER if os.geteuid() == 0 else Isolation.NONE
 
 
 def _why_no_sandbox(bwrap: str | None, troubles: Mapping[str, str]) -> str:
