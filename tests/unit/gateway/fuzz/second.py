@@ -1,0 +1,57 @@
+"""What h11, a strict parser with another past than llhttp's, reads in the same bytes."""
+
+from dataclasses import dataclass
+
+import h11
+
+LARGE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Reading:
+    start: tuple[object, ...]
+    """Method, target and version; or status and version."""
+    fields: list[tuple[bytes, bytes]]
+    end: int | None
+    """Where the message ends; None when it has not yet, or only the connection ends it."""
+    keep_alive: bool
+
+
+def read_request(data: bytes) -> Reading | None:
+    """The first request in `data`, or None when h11 takes it for none."""
+    return _read(h11.Connection(h11.SERVER, max_incomplete_event_size=LARGE), data)
+
+
+def read_response(data: bytes, method: bytes = b"GET") -> Reading | None:
+    connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=LARGE)
+    connection.send(h11.Request(method=method, target="/", headers=[("Host", "x")]))
+    connection.send(h11.EndOfMessage())
+    return _read(connection, data)
+
+
+def _read(connection: h11.Connection, data: bytes) -> Reading | None:
+    try:
+        connection.receive_data(data)
+        event = connection.next_event()
+        if isinstance(event, h11.Request):
+            start: tuple[object, ...] = (event.method, event.target, event.http_version)
+        elif isinstance(event, h11.Response | h11.InformationalResponse):
+            start = (event.status_code, event.http_version)
+        else:
+            return None
+        over = isinstance(event, h11.InformationalResponse) or _read_body(connection)
+    except h11.RemoteProtocolError:
+        return None
+    end = len(data) - len(connection.trailing_data[0]) if over else None
+    return Reading(start, sorted(event.headers), end, connection.their_state is not h11.MUST_CLOSE)
+
+
+def _read_body(connection: h11.Connection) -> bool:
+    """Whether the message is whole."""
+    while True:
+        event = connection.next_event()
+        if isinstance(event, h11.EndOfMessage):
+            return True
+        if event is h11.NEED_DATA:
+            return False
+        assert isinstance(event, h11.Data)

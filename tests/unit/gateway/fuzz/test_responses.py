@@ -1,0 +1,100 @@
+"""Response heads beside a second parser: no crash, one opinion on framing, and nothing planted."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codehub.gateway.framing import FramingError, UntilCloseBody
+from codehub.gateway.response import BadResponseError, ResponseHead, parse_response
+from tests.unit.gateway.fuzz.mutations import fuzz, mutated
+from tests.unit.gateway.fuzz.second import read_response
+
+CHUNKS = b"2\r\nok\r\n0\r\n\r\n"
+HEADS = (
+    b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nSet-Cookie: a=1; Path=/\r\nX-A: 1\r\nX-A: 2\r\n\r\n",
+    b"HTTP/1.1 404 Not Found\r\nConnection: close, x-a\r\nX-A: 1\r\nTE: a\r\nContent-Length: 0\r\n\r\n",
+    b"HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\nEtag: x\r\n\r\n",
+    b"HTTP/1.1 204 No Content\r\nSet-Cookie: session=evil\r\n\r\n",
+    b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n",
+    b"HTTP/1.0 200\r\nServer: x\r\n\r\n",
+)
+NEXT = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil"
+OF_ONE_CONNECTION = frozenset(
+    b"connection keep-alive proxy-connection proxy-authenticate proxy-authentication-info te trailer "
+    b"upgrade".split()
+)
+OURS = (b"session", b"__host-session", b"codehub-workspace", b"__host-codehub-workspace")
+
+
+def parsed(data: bytes) -> ResponseHead | None:
+    try:
+        return parse_response(data)
+    except BadResponseError:
+        return None
+
+
+def first_head(data: bytes) -> bytes:
+    return data[: data.find(b"\r\n\r\n") + 4] if b"\r\n\r\n" in data else data + b"\r\n\r\n"
+
+
+@fuzz(500)
+@given(mutated(HEADS), st.sampled_from([b"", b"hello", CHUNKS]), st.sampled_from([b"GET", b"HEAD"]))
+def test_both_see_the_same_status_and_the_same_end(data: bytes, body: bytes, method: bytes) -> None:
+    head = first_head(data)
+    ours = parsed(head)
+    if ours is None or ours.status == 101:
+        return
+    stream = head + body + NEXT
+    theirs = read_response(stream, method)
+    framing = ours.body(method)
+    try:
+        taken = framing.feed(stream[len(head) :]) if not framing.done else 0
+    except FramingError:
+        return
+    if theirs is None:
+        return
+    assert theirs.start == (ours.status, b"1.%d" % ours.minor)
+    if isinstance(framing, UntilCloseBody) or not framing.done:
+        assert theirs.end is None
+    else:
+        assert theirs.end == len(head) + taken
+        assert ours.status < 200 or ours.keep_alive == theirs.keep_alive
+
+
+@fuzz(400)
+@given(mutated(HEADS), st.booleans(), st.booleans())
+def test_what_goes_on_says_the_same(data: bytes, from_workspace: bool, close: bool) -> None:
+    head = first_head(data)
+    ours = parsed(head)
+    if ours is None or ours.status == 101:
+        return
+    wire = ours.for_client(from_workspace=from_workspace, close=close)
+    assert first_head(wire) == wire
+    before, after = read_response(head + CHUNKS), read_response(wire + CHUNKS)
+    if before is None or after is None:
+        assert before is after
+        return
+    assert after.start == (ours.status, b"1.1")
+    names = {name for name, _ in after.fields}
+    assert names & OF_ONE_CONNECTION <= ({b"connection"} if close else set())
+    connection = b",".join(value for name, value in before.fields if name == b"connection").lower()
+    gone = {option.strip() for option in connection.split(b",")} | OF_ONE_CONNECTION
+    framing = {b"content-length", b"transfer-encoding"}
+    kept = [field for field in before.fields if field[0] not in gone | framing]
+    if not from_workspace:
+        assert kept == [field for field in after.fields if field[0] not in framing | {b"connection"}]
+    for name, value in after.fields:
+        assert not (from_workspace and name == b"set-cookie" and plants(value))
+
+
+def plants(set_cookie: bytes) -> bool:
+    """As a server that knows Latin-1's whitespace reads what a browser would send back."""
+    name = set_cookie.decode("latin-1").split(";")[0].partition("=")[0].strip().lower()
+    return name.encode("latin-1") in OURS
+
+
+@fuzz(200)
+@given(st.binary(max_size=300), st.sampled_from(HEADS), st.integers(0, 60))
+def test_noise_is_refused_or_read(noise: bytes, good: bytes, at: int) -> None:
+    for data in (noise, good[:at] + noise + good[at:]):
+        parsed(first_head(data))
