@@ -32,9 +32,8 @@ class Output:
         try:
             if self._size + len(data) > LOG_BYTES:
                 self._rotate()
-            if self._lost:
-                data = b"[%d bytes of output were lost: the disk was full]\n" % self._lost + data
-            self._size += os.write(self._descriptor, data)
+            note = b"[%d bytes of output were lost: the disk was full]\n" % self._lost if self._lost else b""
+            self._size += os.write(self._descriptor, note + data)
             self._lost = 0
         except OSError:
             self._lost += len(data)
