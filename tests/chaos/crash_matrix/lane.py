@@ -2,13 +2,11 @@
 
 import asyncio
 import json
-import os
 import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +14,11 @@ import asyncpg
 from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from codehub.coordinator.server import WORKSPACE_UID_BASE
-from codehub.domain.images import offered_images
-from codehub.domain.limits import Limits
-from codehub.domain.states import DesiredState, Operation, Phase
+from codehub.domain.states import Operation, Phase
 from codehub.domain.workspace import Workspace
-from codehub.runtimes.base import WorkloadSpec
 from codehub.runtimes.process import ProcessRuntime
 from codehub.storage.durable import make_directory
-from codehub.storage.volumes import make_private_directory
-from codehub.store import gate
 from codehub.store.engine import asyncpg_dsn, create_engine
-from codehub.store.gate import Backends
 from codehub.store.rows import to_workspace
 from codehub.store.tables import timeline, workspaces
 from tests.chaos.crash_matrix import crashing_job
@@ -38,7 +29,6 @@ from tests.chaos.crash_matrix.stores import Store
 from tests.services import TOOLS_DIR
 
 OWNER = "u1"
-LIMITS = Limits(10, 100)
 WAIT = 30.0
 """Seconds in which everything must have converged."""
 
@@ -263,36 +253,6 @@ class Lane:
                 await conn.execute(
                     text(f"INSERT INTO {table} OVERRIDING SYSTEM VALUE SELECT * FROM {stage}_{table}")
                 )
-
-    async def create(self, desired: DesiredState) -> None:
-        async with self.transaction() as conn:
-            made = await gate.create(
-                conn,
-                owner_id=OWNER,
-                name="one",
-                description="",
-                image_ref="tiny",
-                standby_ttl=None,
-                archive_ttl=None,
-                desired=desired,
-                actor=OWNER,
-                limits=LIMITS,
-                backends=Backends("process", "local-dir"),
-                now=datetime.now(UTC),
-            )
-        self.workspace_id = made.id
-
-    async def wish(self, desired: DesiredState) -> None:
-        async with self.transaction() as conn:
-            now = datetime.now(UTC)
-            await gate.wish(conn, self.workspace_id, desired, actor=OWNER, limits=LIMITS, now=now)
-
-    async def start_container(self, home: Path) -> None:
-        """Behind the coordinator's back."""
-        image = offered_images((self.root / "images.toml").read_text(), "process")["tiny"]
-        uid = WORKSPACE_UID_BASE + (await self.get()).number if os.geteuid() == 0 else None
-        make_private_directory(home, uid)
-        await self.runtime.start(WorkloadSpec(self.workspace_id, image, home, "op-0", uid))
 
     async def get(self) -> Workspace:
         async with self.transaction() as conn:

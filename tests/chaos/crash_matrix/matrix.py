@@ -51,8 +51,7 @@ class Result:
 
 async def run(lanes: list[Lane], scenario: Scenario, hashes: dict[str, str]) -> list[Result]:
     """Play every cell, on all lanes at once."""
-    recordings = await asyncio.gather(*(record(lane, scenario) for lane in (lanes * 2)[:2]))
-    waiting = cells(scenario, *recordings)
+    waiting = cells(scenario, *await _recordings(lanes, scenario))
     results: dict[Cell, Outcome] = {}
     queue = list(reversed(waiting))
 
@@ -63,6 +62,15 @@ async def run(lanes: list[Lane], scenario: Scenario, hashes: dict[str, str]) -> 
 
     await asyncio.gather(*(work(lane) for lane in lanes))
     return [Result(cell, results[cell]) for cell in waiting]
+
+
+async def _recordings(lanes: list[Lane], scenario: Scenario) -> tuple[list[Moment], list[Moment]]:
+    """Two, to tell what belongs to the operation from what only happened to happen."""
+    first, *others = lanes
+    if not others:
+        return await record(first, scenario), await record(first, scenario)
+    one, two = await asyncio.gather(record(first, scenario), record(others[0], scenario))
+    return one, two
 
 
 def cells(scenario: Scenario, first: list[Moment], second: list[Moment]) -> list[Cell]:

@@ -13,6 +13,7 @@ from codehub.domain.states import DesiredState, Phase
 from tests.chaos.crash_matrix.lane import GC, Lane, Stuck
 from tests.chaos.crash_matrix.scenarios import EMPTY, NOTHING, Scenario
 from tests.chaos.crash_matrix.steps import COORDINATOR, JOB, REQUEST, Moment, Orders
+from tests.chaos.crash_matrix.wishes import wished
 from tests.trees import tree_hash
 
 DIES_WITHIN = 3.0
@@ -87,7 +88,7 @@ async def _begin(lane: Lane, scenario: Scenario, death: Death | None) -> None:
         await lane.set(scenario.stage)
     orders = {who: _orders(lane, scenario, who, death) for who in (COORDINATOR, JOB, REQUEST)}
     if scenario.begin:
-        await lane.wish(DesiredState.RUNNING)
+        await wished(DesiredState.RUNNING)(lane)
         lane.start(orders, **scenario.settings)
         await lane.reach(Phase.RUNNING)
         await scenario.wish(lane)

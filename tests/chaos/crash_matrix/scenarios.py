@@ -2,21 +2,26 @@
 
 import hashlib
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 
 from codehub.domain.states import DesiredState, Phase
-from codehub.domain.wishes import archive_op_id_of
-from codehub.domain.workspace import RecoverSource
-from codehub.store import gate
-from tests.chaos.crash_matrix.lane import GC, LIMITS, OWNER, PURGED, Lane
+from tests.chaos.crash_matrix.lane import GC, PURGED, Lane
+from tests.chaos.crash_matrix.wishes import (
+    Wish,
+    created,
+    delete,
+    delete_beside_container,
+    delete_in_error,
+    recover,
+    undelete,
+    wait_for_gc,
+    wished,
+)
 from tests.trees import make_tree, tree_hash
 
 NOTHING, EMPTY, OLDER, NEWER = "nothing", "empty", "older", "newer"
 """What a home or an archive may hold: the homes of the stages are two, one made from the other."""
-
-Wish = Callable[[Lane], Awaitable[None]]
 
 
 @dataclass(frozen=True)
@@ -42,73 +47,25 @@ class Scenario:
         return await lane.rests_at(self.phase)
 
 
-def _created(desired: DesiredState) -> Wish:
-    return lambda lane: lane.create(desired)
-
-
-def _wished(desired: DesiredState) -> Wish:
-    return lambda lane: lane.wish(desired)
-
-
-async def _delete(lane: Lane) -> None:
-    async with lane.transaction() as conn:
-        await gate.delete(conn, lane.workspace_id, actor=OWNER, now=datetime.now(UTC))
-
-
-async def _delete_beside_container(lane: Lane) -> None:
-    """A container that a late leader has started on what was its home: it goes with the workspace."""
-    await lane.start_container(lane.away)
-    await _delete(lane)
-
-
-async def _delete_in_error(lane: Lane) -> None:
-    """A home that was away for a moment: the delete leaves it as it is, for the purge."""
-    lane.home.rename(lane.away)
-    await lane.reach(Phase.ERROR)
-    lane.away.rename(lane.home)
-    await _delete(lane)
-
-
-async def _undelete(lane: Lane) -> None:
-    async with lane.transaction() as conn:
-        now = datetime.now(UTC)
-        await gate.undelete(conn, lane.workspace_id, actor=OWNER, limits=LIMITS, now=now)
-
-
-async def _recover(lane: Lane) -> None:
-    key = (await lane.get()).archive_key
-    assert key is not None
-    source = gate.RecoverFrom(RecoverSource.ARCHIVE, archive_op_id_of(key))
-    async with lane.transaction() as conn:
-        now = datetime.now(UTC)
-        await gate.recover(conn, lane.workspace_id, actor=OWNER, limits=LIMITS, source=source, now=now)
-
-
-async def _wait_for_gc(lane: Lane) -> None:
-    """Nobody wishes for a purge; beside the archive there is what a killed restore has left."""
-    (lane.directory / ".staging-killed").mkdir(parents=True)
-    (lane.directory / ".staging-killed" / "part").write_text("of a home")
-
-
 SCENARIOS = (
     Scenario(
-        "CREATE_EMPTY_ARCHIVE", _created(DesiredState.ARCHIVED), Phase.ARCHIVED, home=NOTHING, archive=EMPTY
+        "CREATE_EMPTY_ARCHIVE", created(DesiredState.ARCHIVED), Phase.ARCHIVED, home=NOTHING, archive=EMPTY
     ),
-    Scenario("PROVISIONING", _created(DesiredState.STANDBY), Phase.STANDBY, home=EMPTY, archive=NOTHING),
+    Scenario("PROVISIONING", created(DesiredState.STANDBY), Phase.STANDBY, home=EMPTY, archive=NOTHING),
     Scenario(
         "RESTORING",
-        _wished(DesiredState.STANDBY),
+        wished(DesiredState.STANDBY),
         Phase.STANDBY,
         home=OLDER,
         archive=OLDER,
         stage="archived",
     ),
     Scenario(
-        "STARTING", _wished(DesiredState.RUNNING), Phase.RUNNING, home=NEWER, archive=OLDER, stage="standby"
+        "STARTING", wished(DesiredState.RUNNING), Phase.RUNNING, home=NEWER, archive=OLDER, stage="standby"
     ),
     Scenario(
         "STOPPING",
-        _wished(DesiredState.STANDBY),
+        wished(DesiredState.STANDBY),
         Phase.STANDBY,
         home=NEWER,
         archive=OLDER,
@@ -117,7 +74,7 @@ SCENARIOS = (
     ),
     Scenario(
         "ARCHIVING",
-        _wished(DesiredState.ARCHIVED),
+        wished(DesiredState.ARCHIVED),
         Phase.ARCHIVED,
         home=NOTHING,
         archive=NEWER,
@@ -125,7 +82,7 @@ SCENARIOS = (
     ),
     Scenario(
         "DELETING",
-        _delete_beside_container,
+        delete_beside_container,
         Phase.DELETED,
         home=NOTHING,
         archive=OLDER,
@@ -133,7 +90,7 @@ SCENARIOS = (
     ),
     Scenario(
         "delete one in ERROR",
-        _delete_in_error,
+        delete_in_error,
         Phase.DELETED,
         home=NEWER,
         archive=OLDER,
@@ -142,10 +99,10 @@ SCENARIOS = (
         in_error=True,
         only="commit .*|send .*",
     ),
-    Scenario("delete an ARCHIVED one", _delete, Phase.DELETED, home=NOTHING, archive=OLDER, stage="archived"),
+    Scenario("delete an ARCHIVED one", delete, Phase.DELETED, home=NOTHING, archive=OLDER, stage="archived"),
     Scenario(
         "delete a RUNNING one",
-        _delete,
+        delete,
         Phase.DELETED,
         home=NOTHING,
         archive=NEWER,
@@ -153,10 +110,10 @@ SCENARIOS = (
         begin="commit claimed STOPPING",
         only=r"commit .*|delete: rename ws/.*",
     ),
-    Scenario("undelete", _undelete, Phase.ARCHIVED, home=NOTHING, archive=OLDER, stage="trash"),
+    Scenario("undelete", undelete, Phase.ARCHIVED, home=NOTHING, archive=OLDER, stage="trash"),
     Scenario(
         "recover",
-        _recover,
+        recover,
         Phase.STANDBY,
         home=OLDER,
         archive=OLDER,
@@ -165,7 +122,7 @@ SCENARIOS = (
     ),
     Scenario(
         "purge and GC",
-        _wait_for_gc,
+        wait_for_gc,
         Phase.DELETED,
         home=NOTHING,
         archive=NOTHING,
@@ -195,15 +152,15 @@ async def build_stages(lane: Lane, bulk: int) -> dict[str, str]:
     """
     await lane.clear()
     lane.start()
-    await lane.create(DesiredState.STANDBY)
+    await created(DesiredState.STANDBY)(lane)
     await lane.reach(Phase.STANDBY)
     make_tree(lane.home, seed=4, files=8)
     (lane.home / "bulk").write_bytes(random.Random(1).randbytes(bulk))
     hashes = {OLDER: tree_hash(lane.home)}
-    await _go_on(lane, _wished(DesiredState.ARCHIVED), Phase.ARCHIVED, "archived")
-    await _go_on(lane, _delete, Phase.DELETED, "trash")
-    await _go_on(lane, _undelete, Phase.ARCHIVED)
-    await _go_on(lane, _wished(DesiredState.STANDBY), Phase.STANDBY)
+    await _go_on(lane, wished(DesiredState.ARCHIVED), Phase.ARCHIVED, "archived")
+    await _go_on(lane, delete, Phase.DELETED, "trash")
+    await _go_on(lane, undelete, Phase.ARCHIVED)
+    await _go_on(lane, wished(DesiredState.STANDBY), Phase.STANDBY)
     assert tree_hash(lane.home) == hashes[OLDER]
     (archive,) = lane.root.glob("archives/*/*/home.tar.zst")
     hashes[hashlib.sha256(archive.read_bytes()).hexdigest()] = OLDER
