@@ -1,0 +1,91 @@
+"""The router and heads that were good once: it always decides, and what it lets through carries no secret."""
+
+import re
+from collections.abc import Coroutine
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codehub.domain.states import Operation, Phase
+from codehub.gateway.exchange import Relay
+from codehub.gateway.head import BadRequestError, RequestHead, parse_head
+from codehub.gateway.reply import Reply
+from tests.integration.gateway.harness import MINE, SESSION, THEIRS, World
+from tests.unit.gateway.fuzz.mutations import fuzz, mutated
+from tests.unit.gateway.fuzz.second import read_request, read_response
+
+NAVIGATE = b"Sec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: document\r\nAccept: text/html\r\n"
+COOKIES = b"Cookie: a=1; session={session}; {cookie}; lang=ko\r\nAuthorization: Bearer chp_x\r\n"
+TARGETS = (
+    b"/w/{mine}/a?b=c", b"/w/{mine}", b"/w/{theirs}/", b"/w/{mine}/proxy/3000/", b"/api/v1/events", b"/",
+    b"/healthz", b"/.codehub/enter?ticket=ticket0&to=%2Fa", b"/a?reconnection=false",
+)  # fmt: skip
+HOSTS = (b"{platform}", b"{host}", b"127.0.0.1:1", b"other.example")
+GOOD = tuple(
+    b"GET %b HTTP/1.1\r\nHost: %b\r\n%b%b\r\n" % (target, host, COOKIES, more)
+    for target in TARGETS
+    for host in HOSTS
+    for more in (
+        b"",
+        NAVIGATE,
+        b"Accept-Language: ko, en;q=0.5\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n",
+    )
+)
+OURS = ("session", "__host-session", "codehub-workspace", "__host-codehub-workspace")
+
+
+def a_world(apps: bool) -> World:
+    made = World(Path("/nowhere"), apps=apps)
+    made.gateway.watch.answered()
+    made.set_phase(THEIRS, Phase.STANDBY, Operation.NONE)
+    return made
+
+
+def filled(made: World, data: bytes) -> bytes:
+    words = {"mine": MINE, "theirs": THEIRS, "session": SESSION, "cookie": made.cookie()}
+    for word, value in {**words, "platform": made.platform, "host": made.host}.items():
+        data = data.replace(b"{%b}" % word.encode(), value.encode())
+    return data
+
+
+@fuzz(300)
+@given(mutated(GOOD, most=3), st.booleans())
+async def test_it_always_decides(data: bytes, apps: bool) -> None:
+    made = a_world(apps)
+    data = filled(made, data)
+    try:
+        head = parse_head(data[: data.find(b"\r\n\r\n") + 4] or data)
+    except BadRequestError:
+        return
+    for _ in range(2):  # the second time from memory
+        decision = made.gateway.router.route(head, "192.0.2.7")
+        if isinstance(decision, Coroutine):
+            decision = await made.gateway.router.settle(decision, head)
+        if isinstance(decision, Relay):
+            check_relay(head, decision)
+        else:
+            check_reply(head, decision)
+
+
+def check_relay(head: RequestHead, relay: Relay) -> None:
+    theirs = read_request(relay.wire)
+    assert theirs is not None
+    assert theirs.start[0] == head.method
+    fields = dict(theirs.fields)
+    assert fields[b"x-forwarded-for"] == b"192.0.2.7"
+    if relay.workspace_id:
+        assert relay.workspace_id == MINE
+        assert not re.search(rb"\bchp_", fields.get(b"authorization", b""))
+        for part in fields.get(b"cookie", b"").decode("latin-1").split(";"):
+            assert part.partition("=")[0].strip().lower() not in OURS
+
+
+def check_reply(head: RequestHead, reply: Reply) -> None:
+    wire = reply.wire(head_only=False, close=True)
+    theirs = read_response(wire)
+    assert theirs is not None
+    assert theirs.end == len(wire)
+    assert [name for name, _ in theirs.fields] == sorted(
+        [b"connection", b"content-length", *(name.lower().encode() for name, _ in reply.headers)]
+    )

@@ -1,0 +1,165 @@
+"""Whatever a client sends: what reaches the upstreams is, for a second parser, what the gateway took it for.
+
+Everything is real but the sockets: a stream of bytes in pieces goes into a connection, and the upstreams are
+read by h11, request by request.
+"""
+
+import asyncio
+from pathlib import Path
+from typing import Any, cast
+
+import h11
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codehub.gateway.client import ClientConnection
+from codehub.gateway.exchange import Relay
+from codehub.gateway.head import RequestHead
+from codehub.gateway.upstream import UpstreamConnection
+from tests.integration.gateway.harness import MINE, SESSION, World
+from tests.unit.gateway.fuzz.mutations import fuzz, in_pieces, mutated
+
+FIELDS = b"Host: {host}\r\nCookie: session=%b; a=1\r\n" % SESSION.encode()
+BODY = b"3\r\nabc\r\n5;x=y\r\nhello\r\n0\r\nX-Sum: 1\r\n\r\n"
+HIDDEN = b"GET /hidden HTTP/1.1\r\nHost: x\r\n\r\n"
+IDE = b"/w/%b/" % MINE.encode()
+REQUESTS = (
+    b"GET %ba HTTP/1.1\r\n%b\r\n" % (IDE, FIELDS),
+    b"GET %bb HTTP/1.1\r\n%b\r\n" % (IDE, FIELDS),
+    b"GET %bc HTTP/1.1\r\n%bConnection: x-a\r\nX-A: 1\r\n\r\n" % (IDE, FIELDS),
+    b"HEAD %ba HTTP/1.1\r\n%b\r\n" % (IDE, FIELDS),
+    b"POST %ba HTTP/1.1\r\n%bContent-Length: 5\r\n\r\nhello" % (IDE, FIELDS),
+    b"POST %ba HTTP/1.1\r\n%bTransfer-Encoding: chunked\r\n\r\n%b" % (IDE, FIELDS, BODY),
+    b"POST /api/v1/x HTTP/1.1\r\n%bContent-Length: %d\r\n\r\n%b" % (FIELDS, len(HIDDEN), HIDDEN),
+    b"GET /api/v1/x HTTP/1.1\r\n%b\r\n" % FIELDS,
+    b"GET %bs HTTP/1.1\r\n%bConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n" % (IDE, FIELDS),
+)
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+
+class Wire:
+    """A transport that only keeps what is written."""
+
+    def __init__(self) -> None:
+        self.sent = b""
+        self.closing = False
+
+    def write(self, data: bytes) -> None:
+        self.sent += data
+
+    def get_extra_info(self, _name: str) -> tuple[str, int]:
+        return ("192.0.2.7", 1)
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def close(self) -> None:
+        self.closing = True
+
+    abort = write_eof = close
+
+    def pause_reading(self) -> None: ...
+
+    resume_reading = pause_reading
+
+
+class Asked:
+    """What the upstreams were asked, as h11 reads it."""
+
+    def __init__(self) -> None:
+        self.begun: list[tuple[bytes, bytes]] = []
+        self.whole = 0
+
+
+class H11Wire(Wire):
+    """The transport to an upstream that answers whatever h11 takes for a request."""
+
+    def __init__(self, asked: Asked) -> None:
+        super().__init__()
+        self.asked = asked
+        self.connection: UpstreamConnection
+        self._parser = h11.Connection(h11.SERVER)
+
+    def write(self, data: bytes) -> None:
+        if data:
+            self._parser.receive_data(data)
+        while (event := self._parser.next_event()) is not h11.NEED_DATA:
+            if isinstance(event, h11.Request):
+                self.asked.begun.append((event.method, event.target))
+            elif isinstance(event, h11.EndOfMessage):
+                self._answer()
+
+    def _answer(self) -> None:
+        rest, self._parser = self._parser.trailing_data[0], h11.Connection(h11.SERVER)
+        assert rest == b"", "more than one request at a time"
+        self.asked.whole += 1
+        answer = ANSWER if self.asked.begun[-1][0] != b"HEAD" else ANSWER.removesuffix(b"ok")
+        asyncio.get_running_loop().call_soon(self.connection.data_received, answer)
+
+
+class Watched(ClientConnection):
+    """A connection that remembers what it believed to be a request that may pass."""
+
+    def __init__(self, gateway: Any) -> None:
+        super().__init__(gateway)
+        self.believed: list[tuple[bytes, bytes]] = []
+
+    def _relay(self, head: RequestHead, relay: Relay) -> None:
+        self.believed.append(tuple(relay.wire.split(b" ", 2)[:2]))  # type: ignore[arg-type]
+        super()._relay(head, relay)
+
+
+class Rig:
+    def __init__(self) -> None:
+        self.world = World(Path("/nowhere"), apps=False)
+        self.asked = Asked()
+        gateway = self.world.gateway
+        gateway.watch.answered()
+        gateway.pool.connect = self._connect  # type: ignore[method-assign]
+        self.client = Watched(gateway)
+        self.wire = Wire()
+        self.client.connection_made(cast(Any, self.wire))
+
+    async def _connect(self, address: str) -> UpstreamConnection:
+        wire, connection = H11Wire(self.asked), UpstreamConnection(address, self.world.gateway.pool)
+        wire.connection = connection
+        connection.connection_made(cast(Any, wire))
+        return connection
+
+    def fill(self, data: bytes) -> bytes:
+        return data.replace(b"{host}", self.world.platform.encode())
+
+    async def send(self, pieces: list[bytes]) -> None:
+        for piece in pieces:
+            if piece and not self.wire.closing:
+                self.client.data_received(piece)
+            await self._rest()
+
+    async def _rest(self) -> None:
+        """Until nothing happens any more."""
+        before, quiet = None, 0
+        while quiet < 5:
+            await asyncio.sleep(0)
+            now = (len(self.client.believed), self.asked.whole, len(self.wire.sent), self.client._state)
+            quiet = quiet + 1 if now == before else 0
+            before = now
+
+
+@fuzz(150)
+@given(st.data())
+async def test_as_many_requests_come_out_as_the_gateway_believed(data: st.DataObject) -> None:
+    requests = data.draw(st.lists(mutated(REQUESTS, most=2), min_size=1, max_size=5))
+    rig = Rig()
+    await rig.send(data.draw(in_pieces(rig.fill(b"".join(requests)))))
+    assert rig.asked.begun == rig.client.believed
+    unfinished = 0 if rig.client.request_done else 1
+    assert rig.asked.whole == len(rig.client.believed) - unfinished
+
+
+async def test_unchanged_requests_all_come_out() -> None:
+    """Or else the test above would prove nothing."""
+    rig = Rig()
+    await rig.send([rig.fill(b"".join(REQUESTS))])
+    assert rig.asked.begun == rig.client.believed
+    assert len(rig.asked.begun) == rig.asked.whole == len(REQUESTS)
+    assert rig.wire.sent.count(b"HTTP/1.1 200 OK") == len(REQUESTS)
