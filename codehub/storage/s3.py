@@ -157,7 +157,7 @@ class S3Requests:
                 raise StoreTrouble(words) from error
             raise Refused(error.code, words) from error
         except (OSError, HTTPException) as error:
-            raise StoreTrouble(f"the archive store {self.bucket_url} did not answer: {error}") from error
+            raise StoreTrouble(f"the archive store {self.bucket_url} failed: {_cause(error)}") from error
 
 
 def _bucket_url(bucket: str, region: str) -> str:
@@ -169,6 +169,14 @@ def _bucket_url(bucket: str, region: str) -> str:
         if virtual
         else f"https://s3.{region}.amazonaws.com/{bucket}"
     )
+
+
+def _cause(error: Exception) -> str:
+    """In the words that are used for the store library's troubles."""
+    reason = getattr(error, "reason", error)
+    if isinstance(reason, TimeoutError):
+        return "it did not answer in time"
+    return f"the connection to it broke ({reason})"
 
 
 def _text(element: ElementTree.Element, name: str) -> str:

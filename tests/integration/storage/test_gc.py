@@ -85,6 +85,7 @@ def deleted(at: datetime) -> dict[str, object]:
     return {"desired_state": "DELETED", "deleted_at": at, "phase": "DELETED"}
 
 
+@IN_A_DIRECTORY
 async def test_an_orphan_that_is_needed_again_begins_a_new_grace(yard: Yard) -> None:
     living = await yard.archived("a2")
     old = yard.put(living, "a1")
@@ -178,6 +179,7 @@ async def test_a_service_that_cannot_be_listed_skips_the_cycle(yard: Yard, words
     assert await yard.tick(4) == WHOLE
 
 
+@IN_A_DIRECTORY
 async def test_a_database_that_cannot_be_read_ends_the_cycle_before_anything_is_removed(yard: Yard) -> None:
     living = await yard.archived("a2")
     yard.put(living, "a1")

@@ -2,10 +2,13 @@
 
 import base64
 import hashlib
+import socket
 from datetime import UTC, datetime
 
 import pytest
 
+from codehub.storage import s3
+from codehub.storage.errors import StoreTrouble
 from codehub.storage.s3 import S3Requests
 from codehub.storage.s3_objects import PartHashes
 from codehub.storage.sigv4 import Credentials, encoded_query, signed_headers
