@@ -73,3 +73,12 @@ def test_parts_are_hashed_where_they_are_cut(chunks: list[bytes]) -> None:
     assert b"".join(hashes.passing(chunks)) == b"abcdefghij"
     digests = b"".join(hashlib.sha256(part).digest() for part in (b"abcd", b"efgh", b"ij"))
     assert hashes.combined() == f"{base64.b64encode(hashlib.sha256(digests).digest()).decode()}-3"
+
+
+def test_a_service_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3, "_PAUSES", ())
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/b"
+        requests = S3Requests(url, "us-east-1", PUBLISHED, seconds=0.05)
+        with pytest.raises(StoreTrouble, match="it did not answer in time"):
+            requests.checksum("key")
