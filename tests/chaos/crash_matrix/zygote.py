@@ -16,7 +16,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,18 +50,21 @@ def serve(path: str) -> None:
     listener.listen(64)
     while True:
         connection, _ = listener.accept()
-        with connection:
-            message, descriptors, _, _ = socket.recv_fds(connection, MESSAGE, 4)
-            if not message:
-                continue  # who was about to ask has died
-            pid = os.fork()
-            if pid == 0:
-                listener.close()
-                connection.close()
-                _become(json.loads(message), descriptors)
-            connection.sendall(str(pid).encode())
-            for descriptor in descriptors:
-                os.close(descriptor)
+        # Who asks may die before, while or after it does.
+        with connection, suppress(ConnectionError):
+            _answer(connection, listener)
+
+
+def _answer(connection: socket.socket, listener: socket.socket) -> None:
+    message, descriptors, _, _ = socket.recv_fds(connection, MESSAGE, 4)
+    pid = os.fork() if message else 0
+    if message and pid == 0:
+        listener.close()
+        connection.close()
+        _become(json.loads(message), descriptors)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    connection.sendall(str(pid).encode())
 
 
 def ask(path: str, request: Mapping[str, Any], descriptors: list[int]) -> int:
