@@ -7,6 +7,7 @@ our own archives contain, and refuses every number, key or name that another rea
 import re
 from collections.abc import Mapping
 from typing import NamedTuple
+from zlib import adler32
 
 from codehub.storage.errors import CorruptedArchive
 
@@ -24,6 +25,16 @@ _FIELDS = re.compile(
     rb"(?:[0-7]{7}\0){3}([0-7]{11})\0[0-7]{11}\0([0-7]{6})\0 (.)(.{100})ustar\x0000", re.DOTALL
 )
 _NO_PREFIX = bytes(BLOCK - 345)
+
+# Nearly every entry: a file or directory with a short path, alone or behind a pax header with a time.
+_NUMBERS = rb"\0*[0-7]{7}\0[0-7]{7}\0[0-7]{7}\0([0-7]{11})\0[0-7]{11}\0([0-7]{6})\0 "
+_REST = rb"\0{100}ustar\x0000.{80}\0{167}"
+_COMMON_TIME = rb"(?=((30|[12][0-9]) mtime=-?[0-9]{1,20}(?:\.[0-9]{1,9})?\n)).{512}"
+_COMMON = re.compile(
+    rb"(?:[^\0]{1,100}" + _NUMBERS + rb"x" + _REST + _COMMON_TIME + rb")?"
+    rb"([^\0]{1,100})" + _NUMBERS + rb"([05])" + _REST,
+    re.DOTALL,
+)
 _DECIMAL = re.compile(rb"0|[1-9][0-9]{0,18}")
 _TIME = re.compile(rb"-?[0-9]{1,20}(\.[0-9]{1,9})?")
 _ONLY_TIME = re.compile(rb"(30|[12][0-9]) mtime=-?[0-9]{1,20}(?:\.[0-9]{1,9})?\n")
@@ -67,6 +78,33 @@ def padded(size: int) -> int:
 
 def read_entry(data: bytes, start: int, *, checksums: bool = True) -> Entry | None:
     """The entry whose headers begin at `start`, or None when more bytes are needed to tell."""
+    return _common_entry(data, start, checksums) or _any_entry(data, start, checksums)
+
+
+def _common_entry(data: bytes, start: int, checksums: bool) -> Entry | None:
+    """One look for what most entries are. None: this is another, or a doubtful one."""
+    found = _COMMON.match(data, start)
+    if found is None:
+        return None
+    pax_size, pax_checksum, time, length, path, size, checksum, kind = found.groups()
+    expected = BLOCK if time is None else 3 * BLOCK
+    # All parts but the paths have one length each, so that every field stands where it belongs, if these do.
+    if found.end() - start != expected or (time is not None and found.start(1) != start + 124):
+        return None
+    if time is not None and not (int(pax_size, 8) == int(length) == len(time)):
+        return None
+    if checksums and int(checksum, 8) != _checksum(data, found.end() - BLOCK):
+        return None
+    if checksums and time is not None and int(pax_checksum, 8) != _checksum(data, start):
+        return None
+    check_path(path, kind == DIRECTORY)
+    content = int(size, 8)
+    if content and kind == DIRECTORY:
+        return None
+    return Entry(kind, path, b"", content, expected)
+
+
+def _any_entry(data: bytes, start: int, checksums: bool) -> Entry | None:
     if len(data) - start < BLOCK:
         return None
     position = start
@@ -146,11 +184,21 @@ def _header(block: bytes, checksums: bool) -> _Header:
     fields = _FIELDS.fullmatch(block, 100, 265)
     if fields is None:
         raise NotOurs("a header is not in pax format")
-    if checksums and int(fields[2], 8) != sum(block) - sum(block[148:156]) + 8 * 0x20:
+    if checksums and int(fields[2], 8) != _checksum(block, 0):
         raise NotOurs("a header has a wrong checksum")
     if block[345:] != _NO_PREFIX:
         raise NotOurs("a header splits its path")
     return _Header(fields[3], _text(block[:100]), _text(fields[4]), int(fields[1], 8))
+
+
+def _checksum(data: bytes, start: int) -> int:
+    """The sum of a header's bytes, with blanks for the checksum itself.
+
+    The lower half of an Adler-32 is one more than the sum of the bytes, exactly so for up to 256 of them.
+    """
+    first, second = data[start : start + 256], data[start + 256 : start + BLOCK]
+    total = (adler32(first) & 0xFFFF) + (adler32(second) & 0xFFFF) - 2
+    return total - sum(first[148:156]) + 8 * 0x20
 
 
 def _text(field: bytes) -> bytes:

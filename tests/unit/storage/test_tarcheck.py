@@ -7,7 +7,7 @@ import pytest
 
 from codehub.storage.errors import CorruptedArchive
 from codehub.storage.tarcheck import TarCheck
-from codehub.storage.tarheader import BLOCK, parse_pax
+from codehub.storage.tarheader import BLOCK, parse_pax, read_entry
 from tests.tarstreams import HOME, entry, pax_block, record, sparse, stream, with_prefix
 
 
@@ -158,3 +158,27 @@ def test_pax_values_may_hold_any_byte() -> None:
 def test_malformed_pax_records_are_refused(data: bytes) -> None:
     with pytest.raises(CorruptedArchive):
         parse_pax(data)
+
+
+def shifted(data: bytes, first: int, second: int) -> bytes:
+    """A byte less of emptiness behind one path, a byte more behind another."""
+    assert data[first] == data[second] == 0
+    return data[:first] + data[first + 1 : second] + b"\0" + data[second:]
+
+
+def test_fields_stand_where_another_reader_looks_for_them() -> None:
+    data = pax_block(record(b"mtime", b"1700000000.5")) + stream(entry("./a", content=b"x"))
+    good = read_entry(data, 0, checksums=False)
+    assert good is not None
+    assert (good.path, good.size, good.header_length) == (b"./a", 1, 3 * BLOCK)
+    with pytest.raises(CorruptedArchive):
+        read_entry(shifted(data, 50, 2 * BLOCK + 50), 0, checksums=False)
+
+
+@pytest.mark.parametrize("place", [3, 107, 130, 150, 156, 200, 260, 300, 400, 511])
+@pytest.mark.parametrize("block", [0, 2])
+def test_each_byte_of_a_header_is_in_its_checksum(block: int, place: int) -> None:
+    data = bytearray(pax_block(record(b"mtime", b"1700000000.5")) + stream(entry("./a", content=b"x")))
+    data[block * BLOCK + place] ^= 1
+    with pytest.raises(CorruptedArchive):
+        read_entry(bytes(data), 0)
