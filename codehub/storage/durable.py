@@ -2,13 +2,17 @@
 
 import ctypes
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 _SYNC_FILE_RANGE_WRITE = 2
 _STEP = 8 << 20
+_SYNC_PAUSE = 1.0
 
 
 def fsync_path(path: Path) -> None:
@@ -89,8 +93,38 @@ def sync_filesystem(path: Path) -> None:
     """Flush everything of the file system that holds `path`, and raise what it could not write."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        if _libc.syncfs(fd) != 0:
-            code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code), str(path))
+        _sync(fd, path)
     finally:
         os.close(fd)
+
+
+@contextmanager
+def kept_synced(path: Path) -> Iterator[None]:
+    """Flush the file system of `path` again and again, and for good at the end.
+
+    The disk writes what comes first while the rest is still coming, instead of resting until the last flush.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    ended = Event()
+
+    def sync_until_ended() -> None:
+        while not ended.wait(_SYNC_PAUSE):
+            _sync(fd, path)
+
+    try:
+        with ThreadPoolExecutor(1, thread_name_prefix="sync") as thread:
+            syncing = thread.submit(sync_until_ended)
+            try:
+                yield
+            finally:
+                ended.set()
+        syncing.result()  # a failed write is told once: whoever learns of it has to pass it on
+        _sync(fd, path)
+    finally:
+        os.close(fd)
+
+
+def _sync(fd: int, path: Path) -> None:
+    if _libc.syncfs(fd) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), str(path))

@@ -11,7 +11,7 @@ from codehub.domain.observation import ArchiveFact, Generation
 from codehub.storage.archives import Archives, archive_key, parse_archive_key
 from codehub.storage.children import remove_tree
 from codehub.storage.codec import Packing, unpack
-from codehub.storage.durable import sync_filesystem
+from codehub.storage.durable import kept_synced
 from codehub.storage.errors import (
     ArchiveMissing,
     CorruptedArchive,
@@ -157,8 +157,8 @@ def _restore(spec: RestoreJob, directory: WorkspaceDirectory, bench: Bench) -> D
     staging = directory.staging(spec.op_id)
     staging.mkdir(mode=0o700)
     try:
-        unpack(archives.read(fact), fact, staging, bench.locks, bench.reporter.progress)
-        sync_filesystem(staging)
+        with kept_synced(staging):
+            unpack(archives.read(fact), fact, staging, bench.locks, bench.reporter.progress)
     except (StorageProblem, OSError):
         remove_tree(staging, bench.locks)
         raise
