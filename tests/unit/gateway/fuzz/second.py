@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import h11
 
 LARGE = 1 << 20
+OURS = ("session", "__host-session", "codehub-workspace", "__host-codehub-workspace")
 
 
 @dataclass(frozen=True)
@@ -14,7 +15,14 @@ class Reading:
     fields: list[tuple[bytes, bytes]]
     end: int | None
     """Where the message ends; None when it has not yet, or only the connection ends it."""
-    keep_alive: bool
+    keep_alive: bool | None
+    """None where the connection may become something else first."""
+
+
+def names_platform_cookie(cookies: bytes) -> bool:
+    """As a server reads a Cookie field that knows the whitespace of Latin-1, too."""
+    names = (part.partition("=")[0].strip().lower() for part in cookies.decode("latin-1").split(";"))
+    return any(name in OURS for name in names)
 
 
 def read_request(data: bytes) -> Reading | None:
@@ -43,7 +51,8 @@ def _read(connection: h11.Connection, data: bytes) -> Reading | None:
     except h11.RemoteProtocolError:
         return None
     end = len(data) - len(connection.trailing_data[0]) if over else None
-    return Reading(start, sorted(event.headers), end, connection.their_state is not h11.MUST_CLOSE)
+    keeps = {h11.DONE: True, h11.MUST_CLOSE: False}.get(connection.their_state)
+    return Reading(start, sorted(event.headers), end, keeps)
 
 
 def _read_body(connection: h11.Connection) -> bool:

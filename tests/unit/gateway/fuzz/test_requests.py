@@ -7,7 +7,7 @@ from codehub.gateway.framing import ChunkedBody, FramingError, request_body
 from codehub.gateway.head import BadRequestError, RequestHead, parse_head
 from codehub.gateway.rewrite import Forwarding, request_for_api, request_for_workspace
 from tests.unit.gateway.fuzz.mutations import fuzz, in_pieces, mutated
-from tests.unit.gateway.fuzz.second import read_request
+from tests.unit.gateway.fuzz.second import names_platform_cookie, read_request
 
 BODY = b"3\r\nabc\r\nA;x=y\r\n0123456789\r\n0\r\nX-Sum: 1\r\n\r\n"
 HEADS = (
@@ -61,10 +61,10 @@ def check_agreement(data: bytes, body: bytes) -> None:
     assert ours.target == target or target.lower().startswith((b"http://x", b"https://x"))
     assert sorted([*ours.fields.items(), *ours.repeated]) == theirs.fields
     assert theirs.end == (None if end is None else len(head) + end)
-    assert ours.keep_alive == theirs.keep_alive or theirs.end is None
+    assert theirs.keep_alive in (ours.keep_alive, None)
 
 
-@fuzz(500)
+@fuzz(300)
 @given(mutated(HEADS), st.sampled_from([b"", b"hello", BODY]))
 def test_both_read_the_same_message_and_its_end(data: bytes, body: bytes) -> None:
     check_agreement(data, body)
@@ -108,7 +108,7 @@ def test_what_goes_on_is_one_message_with_the_same_framing(data: bytes) -> None:
         assert names.count(b"x-forwarded-for") == names.count(b"host") == 1
         assert not {b"te", b"trailer", b"keep-alive", b"proxy-connection"} & set(names)
     assert b"chp_x" not in wire or b"authorization" not in names
-    assert b"session=s" not in b"".join(value for name, value in theirs.fields if name == b"cookie")
+    assert not any(names_platform_cookie(value) for name, value in theirs.fields if name == b"cookie")
 
 
 @fuzz(200)
@@ -130,7 +130,7 @@ def chunks_end(pieces: list[bytes]) -> int | str | None:
     return position if body.done else None
 
 
-@fuzz(400)
+@fuzz(250)
 @given(st.data())
 def test_both_see_the_same_end_of_chunks(data: st.DataObject) -> None:
     body = data.draw(mutated((BODY, b"0\r\n\r\n", b"5\r\n0\r\n\r\n\r\n0\r\n\r\n"), most=3)) + AFTER

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from codehub.gateway.framing import FramingError, UntilCloseBody
 from codehub.gateway.response import BadResponseError, ResponseHead, parse_response
 from tests.unit.gateway.fuzz.mutations import fuzz, mutated
-from tests.unit.gateway.fuzz.second import read_response
+from tests.unit.gateway.fuzz.second import names_platform_cookie, read_response
 
 CHUNKS = b"2\r\nok\r\n0\r\n\r\n"
 HEADS = (
@@ -23,7 +23,6 @@ OF_ONE_CONNECTION = frozenset(
     b"connection keep-alive proxy-connection proxy-authenticate proxy-authentication-info te trailer "
     b"upgrade".split()
 )
-OURS = (b"session", b"__host-session", b"codehub-workspace", b"__host-codehub-workspace")
 
 
 def parsed(data: bytes) -> ResponseHead | None:
@@ -37,7 +36,7 @@ def first_head(data: bytes) -> bytes:
     return data[: data.find(b"\r\n\r\n") + 4] if b"\r\n\r\n" in data else data + b"\r\n\r\n"
 
 
-@fuzz(500)
+@fuzz(300)
 @given(mutated(HEADS), st.sampled_from([b"", b"hello", CHUNKS]), st.sampled_from([b"GET", b"HEAD"]))
 def test_both_see_the_same_status_and_the_same_end(data: bytes, body: bytes, method: bytes) -> None:
     head = first_head(data)
@@ -58,10 +57,10 @@ def test_both_see_the_same_status_and_the_same_end(data: bytes, body: bytes, met
         assert theirs.end is None
     else:
         assert theirs.end == len(head) + taken
-        assert ours.status < 200 or ours.keep_alive == theirs.keep_alive
+        assert not ours.keep_alive or theirs.keep_alive is not False
 
 
-@fuzz(400)
+@fuzz(250)
 @given(mutated(HEADS), st.booleans(), st.booleans())
 def test_what_goes_on_says_the_same(data: bytes, from_workspace: bool, close: bool) -> None:
     head = first_head(data)
@@ -84,13 +83,8 @@ def test_what_goes_on_says_the_same(data: bytes, from_workspace: bool, close: bo
     if not from_workspace:
         assert kept == [field for field in after.fields if field[0] not in framing | {b"connection"}]
     for name, value in after.fields:
-        assert not (from_workspace and name == b"set-cookie" and plants(value))
-
-
-def plants(set_cookie: bytes) -> bool:
-    """As a server that knows Latin-1's whitespace reads what a browser would send back."""
-    name = set_cookie.decode("latin-1").split(";")[0].partition("=")[0].strip().lower()
-    return name.encode("latin-1") in OURS
+        if from_workspace and name == b"set-cookie":
+            assert not names_platform_cookie(value.partition(b";")[0])
 
 
 @fuzz(200)
