@@ -110,6 +110,20 @@ def test_a_file_that_changes_while_it_is_read_fails_the_archive(tmp_path: Path) 
         list(chunks)
 
 
+def test_a_store_that_takes_nothing_holds_the_home_back(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "bulk").write_bytes(os.urandom(160 << 20))
+    read: list[int] = []
+    chunks = iter(Packing(tmp_path / "home", [], lambda done, files: read.append(done)))
+    written = 0
+    for _ in range(40):
+        written += len(next(chunks))
+        assert read[-1] < written + (80 << 20)
+    for _ in chunks:
+        pass
+    assert read[-1] > 160 << 20
+
+
 def test_a_path_too_long_to_restore_fails_the_archive(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     directory = os.open(tmp_path / "home", os.O_RDONLY)
