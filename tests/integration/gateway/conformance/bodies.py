@@ -40,6 +40,7 @@ CASES = (
     bad("a space after the size", b"3 \r\nabc\r\n" + END),
     bad("a size in 32 bits too many", b"100000000000000003\r\nabc\r\n" + END),
     bad("a size that is 3 when it overflows 64 bits", b"10000000000000003\r\nabc\r\n" + END),
+    bad("a size of 64 bits, which is -1 to some", b"FFFFFFFFFFFFFFFF\r\nabc\r\n" + END),
     bad("a size of many zeros", b"0" * 100 + b"3\r\nabc\r\n" + END),
     bad("a size line that ends with a bare LF", b"3\nabc\r\n" + END),
     bad("a size line that ends with a bare CR", b"3\rabc\r\n" + END),
