@@ -20,22 +20,23 @@ from tests.integration.gateway.conformance import (
     heads,
     hop_by_hop,
     responses,
+    routes,
     smuggling,
     targets,
     upgrades,
 )
-from tests.integration.gateway.conformance.case import HARMLESS, HARMLESS_SEEN, OK, Case, End
+from tests.integration.gateway.conformance.case import HARMLESS, HARMLESS_SEEN, OK, Case, End, Mode
 from tests.integration.gateway.conformance.stage import Outcome, Stage
 from tests.integration.gateway.harness import world
 
-GROUPS = (heads, targets, fields, bodies, smuggling, hop_by_hop, cookies, responses, upgrades, aborts)
+GROUPS = (heads, targets, routes, fields, bodies, smuggling, hop_by_hop, cookies, responses, upgrades, aborts)
 TABLE: dict[str, Case] = {
     f"{group.__name__.rpartition('.')[2]}: {case.name}": case for group in GROUPS for case in group.CASES
 }
 AT_LEAST = 120
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["path", "origin"])
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stage(request: pytest.FixtureRequest) -> AsyncIterator[Stage]:
     path_mode = request.param == "path"
     async with world(apps=not path_mode) as made:
@@ -46,12 +47,16 @@ async def stage(request: pytest.FixtureRequest) -> AsyncIterator[Stage]:
 
 def test_the_table_is_large_and_no_row_stands_twice_in_it() -> None:
     assert len(TABLE) == sum(len(group.CASES) for group in GROUPS)
-    assert len({(case.sends, case.answer) for case in TABLE.values()}) == len(TABLE)
+    assert len({(case.sends, case.answer, case.mode) for case in TABLE.values()}) == len(TABLE)
     assert len(TABLE) >= AT_LEAST
 
 
 @pytest.mark.asyncio(loop_scope="module")
-@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize(
+    ("stage", "name"),
+    [(mode, name) for mode in Mode.BOTH.value for name, case in TABLE.items() if mode in case.mode.value],
+    indirect=["stage"],
+)
 async def test_a_row(stage: Stage, name: str) -> None:
     case = TABLE[name]
     check(stage, case, await stage.play(case))
@@ -62,6 +67,7 @@ async def test_a_row(stage: Stage, name: str) -> None:
 
 
 @pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("stage", Mode.BOTH.value, indirect=True)
 async def test_what_comes_twice_is_let_through_by_comparison(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,14 @@ class End(Enum):
     GONE = "the client itself has left"
 
 
+class Mode(Enum):
+    """Where a row holds."""
+
+    BOTH = ("path", "origin")
+    PATH = ("path",)
+    ORIGIN = ("origin",)
+
+
 class Then(Enum):
     """What the upstream does after its answer."""
 
@@ -76,6 +84,7 @@ class Case:
     """What the upstream says to it."""
     by_api: bool = False
     """The upstream is the platform's API, and not the workspace."""
+    mode: Mode = Mode.BOTH
 
     @property
     def is_plain(self) -> bool:
