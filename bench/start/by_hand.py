@@ -12,8 +12,9 @@ import httpx
 from codehub.coordinator.main import docker_options
 from codehub.domain.images import BUILT_IN, expand_command
 from codehub.embedded.process import end
-from codehub.runtimes import docker_host, docker_spec
 from codehub.runtimes.base import WorkloadSpec
+from codehub.runtimes.docker import host
+from codehub.runtimes.docker.spec import Setting, container_config
 from codehub.settings import Settings
 from tests.docker.engine import ROOT, OwnEngine
 from tests.docker.test_system import DockerSystem
@@ -89,9 +90,9 @@ def _arguments_like(system: DockerSystem, workspace_id: str, home: Path) -> list
     """What the system's own configuration of a container says, in the words of the command line."""
     options = docker_options(Settings(data_dir=system.data_dir))
     spec = WorkloadSpec(workspace_id, IMAGE, home, "by-hand", 2_100_000)
-    setting = docker_spec.Setting(docker_host.user_of(spec), options.root)
-    docker_host.prepare(spec, setting)
-    config = docker_spec.container_config(spec, setting, "", TWIN_NETWORK, TWIN_ADDRESS)
+    setting = Setting(host.user_of(spec), options.root)
+    host.prepare(spec, setting)
+    config = container_config(spec, setting, "", TWIN_NETWORK, TWIN_ADDRESS)
     return [*_flags(config), str(config["Image"])]
 
 

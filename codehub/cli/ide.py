@@ -37,7 +37,7 @@ BUILD_PACKAGES = ("g++", "make", "pkg-config", "libkrb5-dev")
 REPORT_EVERY_SECONDS = 30.0
 
 STEPS = 4
-"""Packages to build with, Node, code-server, and a look whether it starts; what is there already is skipped."""
+"""Packages to build with, Node, code-server, a look whether it starts; what is there already is skipped."""
 
 
 class Report(Protocol):

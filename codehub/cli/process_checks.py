@@ -3,10 +3,10 @@
 import os
 
 from codehub.cli.findings import Finding, fail, ok, warn
-from codehub.runtimes.caps import CONTROLLERS
-from codehub.runtimes.leftovers import Isolation
-from codehub.runtimes.sandbox import Walls
-from codehub.runtimes.walls import find_walls
+from codehub.runtimes.process.caps import CONTROLLERS
+from codehub.runtimes.process.leftovers import Isolation
+from codehub.runtimes.process.sandbox import Walls
+from codehub.runtimes.process.walls import find_walls
 from codehub.settings import Settings
 
 

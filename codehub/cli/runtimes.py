@@ -14,9 +14,9 @@ from codehub.cli.errors import CommandError
 from codehub.coordinator.main import docker_options, make_runtime
 from codehub.domain.images import offered_images
 from codehub.runtimes.base import RuntimeFailure, Unobservable
-from codehub.runtimes.docker import DockerRuntime
-from codehub.runtimes.process import ProcessRuntime
-from codehub.runtimes.sandbox import SYSTEM_PATH
+from codehub.runtimes.docker.runtime import DockerRuntime
+from codehub.runtimes.process.runtime import ProcessRuntime
+from codehub.runtimes.process.sandbox import SYSTEM_PATH
 from codehub.settings import Settings
 
 Kind = Literal["process", "docker"]

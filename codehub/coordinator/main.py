@@ -9,9 +9,9 @@ from codehub.coordinator.queue import WORKERS
 from codehub.coordinator.server import serve
 from codehub.domain.images import offered_images
 from codehub.runtimes.base import Runtime
-from codehub.runtimes.docker import DockerOptions, DockerRuntime
+from codehub.runtimes.docker.runtime import DockerOptions, DockerRuntime
 from codehub.runtimes.egress import Egress, host_nameservers
-from codehub.runtimes.process import ProcessRuntime
+from codehub.runtimes.process.runtime import ProcessRuntime
 from codehub.settings import Settings
 from codehub.storage.archives import ArchiveStore
 from codehub.storage.jobs import LocalJobs

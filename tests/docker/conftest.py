@@ -11,7 +11,7 @@ import pytest
 from codehub.domain.images import Image
 from codehub.domain.observation import ContainerFact
 from codehub.runtimes.base import WorkloadSpec
-from codehub.runtimes.docker import DockerOptions, DockerRuntime
+from codehub.runtimes.docker.runtime import DockerOptions, DockerRuntime
 from codehub.runtimes.egress import Egress
 from tests.docker.engine import TINY, EngineMissingError, OwnEngine
 from tests.docker.waiting import until

@@ -10,10 +10,10 @@ import pytest
 
 from codehub.domain.observation import ContainerFact
 from codehub.domain.states import ErrorReason
-from codehub.runtimes import docker_host
 from codehub.runtimes.base import ABSENT, RuntimeFailure, WorkloadSpec
-from codehub.runtimes.docker_network import SPARES
-from codehub.runtimes.docker_spec import Setting
+from codehub.runtimes.docker import host
+from codehub.runtimes.docker.network import SPARES
+from codehub.runtimes.docker.spec import Setting
 from tests.docker.conftest import TINY_IMAGE, Bench
 from tests.docker.engine import TINY
 from tests.docker.waiting import until
@@ -80,13 +80,13 @@ async def test_a_home_that_vanishes_on_the_way_is_not_made_by_the_engine(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = bench.spec("w1")
-    prepare = docker_host.prepare
+    prepare = host.prepare
 
     def prepare_and_lose(lost: WorkloadSpec, setting: Setting) -> None:
         prepare(lost, setting)
         lost.home.rmdir()
 
-    monkeypatch.setattr(docker_host, "prepare", prepare_and_lose)
+    monkeypatch.setattr(host, "prepare", prepare_and_lose)
     with pytest.raises(RuntimeFailure) as failure:
         await bench.runtime.start(spec)
     assert failure.value.reason is ErrorReason.ContainerWithoutVolume

@@ -9,8 +9,8 @@ import pytest
 
 from codehub.domain.images import Image
 from codehub.domain.states import ErrorReason
-from codehub.runtimes import docker_pull
 from codehub.runtimes.base import ABSENT, RuntimeFailure
+from codehub.runtimes.docker import pull
 from tests.docker.conftest import TINY_IMAGE, Bench
 from tests.docker.registry import Registry, running_registry
 from tests.docker.waiting import until
@@ -106,7 +106,7 @@ async def test_after_a_failure_the_next_start_tries_again(bench: Bench, registry
 async def test_a_pull_that_nobody_asks_for_any_more_ends(
     bench: Bench, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(docker_pull, "ASKED_WITHIN_SECONDS", 1.0)
+    monkeypatch.setattr(pull, "ASKED_WITHIN_SECONDS", 1.0)
     await bench.runtime.start(bench.spec("w1", image=tiny(registry.image("cancelled"))))
     await asyncio.wait_for(registry.layer_dropped.wait(), 20)
     assert await bench.runtime.status("w1") == ABSENT

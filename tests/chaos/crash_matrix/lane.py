@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from codehub.domain.states import Operation, Phase
 from codehub.domain.workspace import Workspace
-from codehub.runtimes.process import ProcessRuntime
+from codehub.runtimes.process.runtime import ProcessRuntime
 from codehub.storage.durable import make_directory
 from codehub.store.engine import asyncpg_dsn, create_engine
 from codehub.store.rows import to_workspace

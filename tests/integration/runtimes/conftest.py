@@ -20,12 +20,12 @@ import pytest
 from codehub.domain.images import BUILT_IN, Image
 from codehub.domain.observation import ContainerFact
 from codehub.runtimes.base import WorkloadSpec
-from codehub.runtimes.directory import Directory
 from codehub.runtimes.egress import NOTHING_MORE, Egress
-from codehub.runtimes.process import ProcessRuntime
-from codehub.runtimes.procfs import processes_with_argument
-from codehub.runtimes.sandbox import Walls
-from codehub.runtimes.walls import find_walls
+from codehub.runtimes.process.directory import Directory
+from codehub.runtimes.process.procfs import processes_with_argument
+from codehub.runtimes.process.runtime import ProcessRuntime
+from codehub.runtimes.process.sandbox import Walls
+from codehub.runtimes.process.walls import find_walls
 
 SERVER = r"""
 import http.server, socketserver, subprocess, sys, os
@@ -148,7 +148,7 @@ async def bench(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
     # Short, because a Unix socket's path is; not below pytest's own directory, which only root may enter.
     data_dir = Path(tempfile.mkdtemp(prefix="ch-", dir="/tmp"))
     data_dir.chmod(0o711)
-    monkeypatch.setattr("codehub.runtimes.process.find_walls", walls_found_once)
+    monkeypatch.setattr("codehub.runtimes.process.runtime.find_walls", walls_found_once)
     made = Bench(data_dir, ProcessRuntime(data_dir / "runtime", data_dir / "tools", stop_grace=2))
     yield made
     for path in (data_dir / "runtime").iterdir():

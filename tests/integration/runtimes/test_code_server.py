@@ -8,7 +8,7 @@ import time
 import pytest
 
 from codehub.domain.images import BUILT_IN
-from codehub.runtimes.process import ProcessRuntime
+from codehub.runtimes.process.runtime import ProcessRuntime
 from codehub.settings import Settings
 from tests.integration.runtimes.conftest import Bench
 

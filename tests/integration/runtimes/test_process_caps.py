@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from codehub.domain.images import Image
-from codehub.runtimes import cgroups
-from codehub.runtimes.caps import NO_CGROUPS, Cgroups
-from codehub.runtimes.procfs import ProcessId, descendants
+from codehub.runtimes.process import cgroups
+from codehub.runtimes.process.caps import NO_CGROUPS, Cgroups
+from codehub.runtimes.process.procfs import ProcessId, descendants
 from tests.integration.runtimes.conftest import SERVER, TINY, Bench, eventually, only_programs, script_image
 
 FORK_BOMB = """

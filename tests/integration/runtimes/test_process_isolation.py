@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from codehub.runtimes.procfs import descendants
+from codehub.runtimes.process.procfs import descendants
 from tests.integration.runtimes.conftest import Bench
 
 

@@ -18,7 +18,7 @@ import uvloop
 
 from codehub.domain.states import ErrorReason
 from codehub.runtimes.base import ABSENT, RuntimeFailure, Unobservable
-from codehub.runtimes.procfs import ProcessId, descendants
+from codehub.runtimes.process.procfs import ProcessId, descendants
 from tests.integration.runtimes.conftest import SERVER, TINY, Bench, eventually, script_image, state_of
 
 
@@ -105,7 +105,7 @@ async def test_a_container_survives_a_kill_of_whoever_started_it(bench: Bench) -
         import asyncio, os, signal
         from pathlib import Path
         from codehub.runtimes.base import WorkloadSpec
-        from codehub.runtimes.process import ProcessRuntime
+        from codehub.runtimes.process.runtime import ProcessRuntime
         from tests.integration.runtimes.conftest import TINY
 
         async def main():

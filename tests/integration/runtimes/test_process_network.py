@@ -12,8 +12,8 @@ import pytest
 
 from codehub.runtimes.base import RuntimeFailure
 from codehub.runtimes.egress import Egress
-from codehub.runtimes.network import HELPER_UID_OFFSET
-from codehub.runtimes.procfs import ProcessId, descendants, processes_with_argument
+from codehub.runtimes.process.network import HELPER_UID_OFFSET
+from codehub.runtimes.process.procfs import ProcessId, descendants, processes_with_argument
 from tests.integration.runtimes.conftest import Bench, eventually, only_programs
 from tests.integration.runtimes.outside import (
     PORT,

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from codehub.runtimes import keepers
-from codehub.runtimes.keepers import Nursery
-from codehub.runtimes.procfs import ProcessId, processes_with_argument, processes_with_variable
+from codehub.runtimes.process import keepers
+from codehub.runtimes.process.keepers import Nursery
+from codehub.runtimes.process.procfs import ProcessId, processes_with_argument, processes_with_variable
 from tests.integration.runtimes.conftest import Bench
 from tests.services import wait_for
 
@@ -29,7 +29,7 @@ def mark(monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.fixture
 def nursery(bench: Bench, mark: str, monkeypatch: pytest.MonkeyPatch) -> Nursery:
     made = Nursery()
-    monkeypatch.setattr("codehub.runtimes.process.NURSERY", made)
+    monkeypatch.setattr("codehub.runtimes.process.runtime.NURSERY", made)
     made.warm_up()
     return made
 
@@ -69,7 +69,7 @@ async def test_a_nursery_ends_with_its_owner_and_its_keepers_stay(
 
 def test_a_nursery_does_not_outlive_a_killed_owner(mark: str) -> None:
     script = (
-        "from codehub.runtimes import keepers\n"
+        "from codehub.runtimes.process import keepers\n"
         f"keepers.PYTHON_ENVIRONMENT['MARK'] = {mark!r}\n"
         "keepers.NURSERY.warm_up()\nprint('warm', flush=True)\ninput()"
     )

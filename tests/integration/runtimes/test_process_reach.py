@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from codehub.runtimes.leftovers import Isolation
+from codehub.runtimes.process.leftovers import Isolation
 from tests.integration.runtimes.conftest import Bench, only_programs
 from tests.integration.runtimes.outside import from_here, from_inside, listening
 from tests.services import Services

@@ -14,10 +14,10 @@ import pytest
 
 import codehub
 from codehub.runtimes.base import RuntimeFailure
-from codehub.runtimes.directory import Directory
-from codehub.runtimes.leftovers import Isolation
-from codehub.runtimes.process import ProcessRuntime
-from codehub.runtimes.procfs import processes_of_user
+from codehub.runtimes.process.directory import Directory
+from codehub.runtimes.process.leftovers import Isolation
+from codehub.runtimes.process.procfs import processes_of_user
+from codehub.runtimes.process.runtime import ProcessRuntime
 from tests.integration.runtimes.conftest import SERVER, Bench, only_programs
 from tests.integration.runtimes.outside import PORT, from_here, listening, neighbour, question
 
@@ -98,7 +98,7 @@ from pathlib import Path
 from dataclasses import replace
 from codehub.domain.images import BUILT_IN
 from codehub.runtimes.base import WorkloadSpec, RuntimeFailure
-from codehub.runtimes.process import ProcessRuntime
+from codehub.runtimes.process.runtime import ProcessRuntime
 
 async def inside(socket, script):
     reader, writer = await asyncio.open_unix_connection(socket)

@@ -4,9 +4,9 @@ import pytest
 
 from codehub.cli import process_checks
 from codehub.cli.findings import Level
-from codehub.runtimes.caps import Cgroups
-from codehub.runtimes.leftovers import Isolation
-from codehub.runtimes.sandbox import Walls
+from codehub.runtimes.process.caps import Cgroups
+from codehub.runtimes.process.leftovers import Isolation
+from codehub.runtimes.process.sandbox import Walls
 
 WHOLE = Walls(
     Isolation.SANDBOX,

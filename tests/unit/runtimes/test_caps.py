@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from codehub.runtimes import caps, cgroups
-from codehub.runtimes.caps import Caps, Cgroups, find_cgroups
+from codehub.runtimes.process import caps, cgroups
+from codehub.runtimes.process.caps import Caps, Cgroups, find_cgroups
 
 CAPS = Caps(cpus=1.5, memory_bytes=2 << 30, pids=100)
 ALL = "cpu memory pids"

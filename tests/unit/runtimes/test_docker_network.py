@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from codehub.runtimes.docker_firewall import chain_text
-from codehub.runtimes.docker_network import Place, free_subnets, interface_prefix
+from codehub.runtimes.docker.firewall import chain_text
+from codehub.runtimes.docker.network import Place, free_subnets, interface_prefix
 from codehub.runtimes.egress import DENIED, Egress, host_nameservers
 
 POOL = IPv4Network("10.222.0.0/16")

@@ -1,7 +1,7 @@
 """How far a pull is."""
 
 from codehub.domain.observation import Progress
-from codehub.runtimes.docker_pull import Layers
+from codehub.runtimes.docker.pull import Layers
 
 
 def test_progress_adds_up_over_the_layers() -> None:

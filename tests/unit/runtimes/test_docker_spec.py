@@ -8,7 +8,7 @@ import pytest
 
 from codehub.domain.images import BUILT_IN
 from codehub.runtimes.base import WorkloadSpec
-from codehub.runtimes.docker_spec import Label, Setting, container_config, files, name_of, wanted_hash
+from codehub.runtimes.docker.spec import Label, Setting, container_config, files, name_of, wanted_hash
 
 IMAGE = replace(BUILT_IN[0], cpus=1.5, memory_bytes=512 << 20, pids=99)
 SETTING = Setting(2_000_007, Path("/data/runtime/.docker"))

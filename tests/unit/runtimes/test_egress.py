@@ -5,7 +5,7 @@ from __future__ import annotations
 from socket import IPPROTO_TCP, IPPROTO_UDP
 
 from codehub.runtimes.egress import DENIED, Egress, rules
-from codehub.runtimes.netlink import Rule, own_networks
+from codehub.runtimes.process.netlink import Rule, own_networks
 
 OWN = ["127.0.0.0/8", "127.0.0.1/32", "192.0.2.2/32"]
 

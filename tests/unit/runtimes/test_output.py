@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from codehub.runtimes import output
-from codehub.runtimes.directory import LOG_BYTES, Directory
-from codehub.runtimes.output import Output
+from codehub.runtimes.process import output
+from codehub.runtimes.process.directory import LOG_BYTES, Directory
+from codehub.runtimes.process.output import Output
 
 
 def test_a_full_file_becomes_the_older_one(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from codehub.runtimes.procfs import (
+from codehub.runtimes.process.procfs import (
     ProcessId,
     descendants,
     processes_of_user,

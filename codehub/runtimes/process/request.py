@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
-from codehub.runtimes.cgroups import Plan
-from codehub.runtimes.network import WayOut
+from codehub.runtimes.process.cgroups import Plan
+from codehub.runtimes.process.network import WayOut
 
 
 @dataclass(frozen=True)

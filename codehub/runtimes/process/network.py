@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from codehub.runtimes.netlink import Rule, add_rules
-from codehub.runtimes.spawn import spawn
+from codehub.runtimes.process.netlink import Rule, add_rules
+from codehub.runtimes.process.spawn import spawn
 
 NETWORK = "198.19.255.0/24"
 """Reserved for benchmarks, so that nobody's machines have these addresses."""

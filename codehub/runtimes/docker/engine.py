@@ -13,8 +13,7 @@ import aiohttp
 from aiodocker import Docker, DockerError
 from aiodocker.networks import DockerNetwork
 
-from codehub.runtimes import docker_spec
-from codehub.runtimes.docker_spec import Label
+from codehub.runtimes.docker.spec import Label, name_of
 
 LOOK_SECONDS = 10.0
 WORK_SECONDS = 120.0
@@ -260,7 +259,7 @@ def _is_leaving(error: DockerError) -> bool:
 
 def _is_ours(listed: Mapping[str, Any]) -> bool:
     """An image that was committed from a workspace has its labels, and so has every container of it."""
-    return f"/{docker_spec.name_of(listed['Labels'].get(Label.WORKSPACE, ''))}" in listed["Names"]
+    return f"/{name_of(listed['Labels'].get(Label.WORKSPACE, ''))}" in listed["Names"]
 
 
 def _found(listed: Mapping[str, Any]) -> Found:

@@ -7,16 +7,16 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from codehub.runtimes import caps
 from codehub.runtimes.base import WorkloadSpec
-from codehub.runtimes.caps import Caps, Cgroups
-from codehub.runtimes.directory import Directory
 from codehub.runtimes.egress import Egress, rules
-from codehub.runtimes.leftovers import Isolation
-from codehub.runtimes.netlink import own_networks
-from codehub.runtimes.network import HELPER_UID_OFFSET, RESOLVER, WayOut
-from codehub.runtimes.request import Request
-from codehub.runtimes.sandbox import Walls, sandboxed, unsandboxed
+from codehub.runtimes.process import caps
+from codehub.runtimes.process.caps import Caps, Cgroups
+from codehub.runtimes.process.directory import Directory
+from codehub.runtimes.process.leftovers import Isolation
+from codehub.runtimes.process.netlink import own_networks
+from codehub.runtimes.process.network import HELPER_UID_OFFSET, RESOLVER, WayOut
+from codehub.runtimes.process.request import Request
+from codehub.runtimes.process.sandbox import Walls, sandboxed, unsandboxed
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,13 @@ import structlog
 
 from codehub.domain.observation import ContainerFact
 from codehub.domain.states import ErrorReason
-from codehub.runtimes import docker_host, docker_spec
 from codehub.runtimes.base import ABSENT, RuntimeFailure, Unobservable, WorkloadSpec
-from codehub.runtimes.docker_engine import Engine, EngineDown, Found, Refused
-from codehub.runtimes.docker_firewall import Firewall
-from codehub.runtimes.docker_network import Networks
-from codehub.runtimes.docker_pull import PAUSES, Pulls
+from codehub.runtimes.docker import host
+from codehub.runtimes.docker.engine import Engine, EngineDown, Found, Refused
+from codehub.runtimes.docker.firewall import Firewall
+from codehub.runtimes.docker.network import Networks
+from codehub.runtimes.docker.pull import PAUSES, Pulls
+from codehub.runtimes.docker.spec import Setting, container_config, name_of, wanted_hash
 from codehub.runtimes.egress import Egress
 from codehub.runtimes.readiness import why_not_ready
 
@@ -94,16 +95,16 @@ class DockerRuntime:
             return [reference for reference in references if not await self._engine.has_image(reference)]
 
     async def start(self, spec: WorkloadSpec) -> None:
-        setting = docker_spec.Setting(docker_host.user_of(spec), self._options.root)
-        docker_host.check(spec)
+        setting = Setting(host.user_of(spec), self._options.root)
+        host.check(spec)
         async with self._turn(spec.workspace_id):
             with _effects():
                 await self._start(spec, setting)
 
-    async def _start(self, spec: WorkloadSpec, setting: docker_spec.Setting) -> None:
+    async def _start(self, spec: WorkloadSpec, setting: Setting) -> None:
         reference = spec.image.docker or ""
         found = await self._find(spec.workspace_id)
-        if found is not None and found.runs and found.config == docker_spec.wanted_hash(spec, setting):
+        if found is not None and found.runs and found.config == wanted_hash(spec, setting):
             return
         if not await self._pulls.is_here(reference, spec.workspace_id):
             return
@@ -112,8 +113,8 @@ class DockerRuntime:
                 await self._end(found)
             await self._run(spec, setting)
 
-    async def _run(self, spec: WorkloadSpec, setting: docker_spec.Setting) -> None:
-        docker_host.prepare(spec, setting)
+    async def _run(self, spec: WorkloadSpec, setting: Setting) -> None:
+        host.prepare(spec, setting)
         try:
             container_id, _ = await asyncio.gather(self._create(spec, setting), self._ensure_firewall())
             await self._engine.start(container_id)
@@ -123,12 +124,10 @@ class DockerRuntime:
                 await self._engine.remove(found.id)
             raise
 
-    async def _create(self, spec: WorkloadSpec, setting: docker_spec.Setting) -> str:
-        name = docker_spec.name_of(spec.workspace_id)
+    async def _create(self, spec: WorkloadSpec, setting: Setting) -> str:
+        name = name_of(spec.workspace_id)
         async with self._networks.take() as place:
-            config = docker_spec.container_config(
-                spec, setting, self._installation_id, place.name, place.address
-            )
+            config = container_config(spec, setting, self._installation_id, place.name, place.address)
             return await self._engine.create(name, config)
 
     async def stop(self, workspace_id: str) -> None:
@@ -161,7 +160,7 @@ class DockerRuntime:
             return
         if left.id != found.id or left.state not in ("dead", "removing"):
             raise error
-        name = f"{docker_spec.name_of(found.workspace_id)}-dead-{found.id[:12]}"
+        name = f"{name_of(found.workspace_id)}-dead-{found.id[:12]}"
         log.warning("the engine cannot remove a dead container", name=name, error=str(error))
         await self._engine.rename(found.id, name)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from codehub.runtimes.base import WorkloadSpec
-from codehub.runtimes.leftovers import WORKSPACE_VARIABLE
+from codehub.runtimes.process.leftovers import WORKSPACE_VARIABLE
 
 HOME = "/home/coder"
 CODE_SERVER_CONFIG = "/etc/codehub/code-server.yaml"

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from codehub.domain.images import Image, expand_command
 from codehub.runtimes.base import WorkloadSpec
-from codehub.runtimes.caps import NO_CGROUPS, Cgroups
-from codehub.runtimes.directory import Directory
-from codehub.runtimes.leftovers import WORKSPACE_VARIABLE, Isolation
-from codehub.runtimes.network import RESOLVER
+from codehub.runtimes.process.caps import NO_CGROUPS, Cgroups
+from codehub.runtimes.process.directory import Directory
+from codehub.runtimes.process.leftovers import WORKSPACE_VARIABLE, Isolation
+from codehub.runtimes.process.network import RESOLVER
 
 HOME = "/home/coder"
 TOOLS = "/opt/codehub"

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from codehub.runtimes.cgroups import Plan
+from codehub.runtimes.process.cgroups import Plan
 
 CONTROLLERS = ("cpu", "memory", "pids")
 _PARENT = "codehub"

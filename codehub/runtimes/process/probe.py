@@ -1,4 +1,4 @@
-"""Try for real what a start would do: `python -m codehub.runtimes.probe`, with `Probe`s on standard input.
+"""Try for real what a start would do: `python -m codehub.runtimes.process.probe`, with `Probe`s on its input.
 
 A program of its own, because it forks: what asks for it has threads. It prints, for each, what went wrong.
 """
@@ -12,9 +12,9 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
-from codehub.runtimes import cgroups
-from codehub.runtimes.network import Network, WayOut, enter
-from codehub.runtimes.spawn import spawn
+from codehub.runtimes.process import cgroups
+from codehub.runtimes.process.network import Network, WayOut, enter
+from codehub.runtimes.process.spawn import spawn
 
 
 @dataclass(frozen=True)

@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from codehub.runtimes import caps
-from codehub.runtimes.caps import Caps, Cgroups, find_cgroups
 from codehub.runtimes.egress import NOTHING_MORE, rules
-from codehub.runtimes.keepers import PYTHON_ENVIRONMENT, python_program
-from codehub.runtimes.leftovers import Isolation
-from codehub.runtimes.netlink import own_networks
-from codehub.runtimes.network import HELPER_UID_OFFSET, RESOLVER, WayOut
-from codehub.runtimes.probe import Probe
-from codehub.runtimes.sandbox import SYSTEM_PATH, Walls, probe
+from codehub.runtimes.process import caps
+from codehub.runtimes.process.caps import Caps, Cgroups, find_cgroups
+from codehub.runtimes.process.keepers import PYTHON_ENVIRONMENT, python_program
+from codehub.runtimes.process.leftovers import Isolation
+from codehub.runtimes.process.netlink import own_networks
+from codehub.runtimes.process.network import HELPER_UID_OFFSET, RESOLVER, WayOut
+from codehub.runtimes.process.probe import Probe
+from codehub.runtimes.process.sandbox import SYSTEM_PATH, Walls, probe
 
 _PROBE_SECONDS = 20.0
 _PROBE_HELPER_UID = 65534 + HELPER_UID_OFFSET
@@ -90,7 +90,7 @@ async def _try(attempts: Mapping[str, Probe]) -> dict[str, str]:
         # Not the loop's own subprocesses: uvloop's wait for descriptors that helpers hold.
         done = await asyncio.to_thread(
             subprocess.run,
-            python_program("codehub.runtimes.probe"),
+            python_program("codehub.runtimes.process.probe"),
             env=PYTHON_ENVIRONMENT,
             cwd="/",
             input=json.dumps([asdict(attempt) for attempt in attempts.values()]).encode(),

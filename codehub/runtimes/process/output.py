@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from codehub.runtimes.directory import LOG_BYTES, Directory
+from codehub.runtimes.process.directory import LOG_BYTES, Directory
 
 
 class Output:

@@ -13,19 +13,25 @@ from pathlib import Path
 
 from codehub.domain.observation import ContainerFact
 from codehub.domain.states import ErrorReason
-from codehub.runtimes import cgroups, keeper, launch
 from codehub.runtimes.base import ABSENT, RuntimeFailure, Unobservable, WorkloadSpec
-from codehub.runtimes.caps import find_cgroups
-from codehub.runtimes.directory import LONGEST_SOCKET_PATH, Directory, State, StateGarbled, finish_removals
 from codehub.runtimes.egress import NOTHING_MORE, Egress
-from codehub.runtimes.keepers import NURSERY
-from codehub.runtimes.launch import Place
-from codehub.runtimes.leftovers import Isolation, LeftoversAlive, end_leftovers
-from codehub.runtimes.procfs import ProcessId, boot_id, processes_with_argument
+from codehub.runtimes.process import cgroups, keeper, launch
+from codehub.runtimes.process.caps import find_cgroups
+from codehub.runtimes.process.directory import (
+    LONGEST_SOCKET_PATH,
+    Directory,
+    State,
+    StateGarbled,
+    finish_removals,
+)
+from codehub.runtimes.process.keepers import NURSERY
+from codehub.runtimes.process.launch import Place
+from codehub.runtimes.process.leftovers import Isolation, LeftoversAlive, end_leftovers
+from codehub.runtimes.process.procfs import ProcessId, boot_id, processes_with_argument
+from codehub.runtimes.process.request import Request
+from codehub.runtimes.process.sandbox import Walls
+from codehub.runtimes.process.walls import find_walls
 from codehub.runtimes.readiness import why_not_ready
-from codehub.runtimes.request import Request
-from codehub.runtimes.sandbox import Walls
-from codehub.runtimes.walls import find_walls
 
 log = logging.getLogger(__name__)
 

@@ -21,13 +21,13 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from codehub.runtimes import cgroups
-from codehub.runtimes.directory import Directory, Ended, State
-from codehub.runtimes.network import Network, WayOut, enter
-from codehub.runtimes.output import Output
-from codehub.runtimes.procfs import ProcessId, boot_id, descendants
-from codehub.runtimes.request import Request
-from codehub.runtimes.spawn import CANNOT_RUN, spawn
+from codehub.runtimes.process import cgroups
+from codehub.runtimes.process.directory import Directory, Ended, State
+from codehub.runtimes.process.network import Network, WayOut, enter
+from codehub.runtimes.process.output import Output
+from codehub.runtimes.process.procfs import ProcessId, boot_id, descendants
+from codehub.runtimes.process.request import Request
+from codehub.runtimes.process.spawn import CANNOT_RUN, spawn
 
 STARTED, ALREADY_RUNNING, GONE = "started", "already running", "gone"
 _PR_SET_CHILD_SUBREAPER = 36

@@ -6,7 +6,7 @@ import os
 
 from codehub.domain.states import ErrorReason
 from codehub.runtimes.base import RuntimeFailure, WorkloadSpec
-from codehub.runtimes.docker_spec import Setting, file_places, files
+from codehub.runtimes.docker.spec import Setting, file_places, files
 
 
 def user_of(spec: WorkloadSpec) -> int:

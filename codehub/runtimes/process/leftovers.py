@@ -7,9 +7,9 @@ import time
 from collections.abc import Iterable
 from enum import StrEnum
 
-from codehub.runtimes import cgroups
-from codehub.runtimes.directory import State
-from codehub.runtimes.procfs import (
+from codehub.runtimes.process import cgroups
+from codehub.runtimes.process.directory import State
+from codehub.runtimes.process.procfs import (
     ProcessId,
     boot_id,
     descendants,

@@ -15,7 +15,7 @@ from typing import Any
 from codehub.domain.observation import Progress
 from codehub.domain.states import ErrorReason
 from codehub.runtimes.base import RuntimeFailure
-from codehub.runtimes.docker_engine import Engine, EngineDown, Refused
+from codehub.runtimes.docker.engine import Engine, EngineDown, Refused
 
 ASKED_WITHIN_SECONDS = 60.0
 """Longer than any pause between two looks at a workspace that is being started."""

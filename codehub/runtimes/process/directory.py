@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from codehub.runtimes.procfs import ProcessId, boot_id
+from codehub.runtimes.process.procfs import ProcessId, boot_id
 
 LOG_BYTES = 1 << 20
 LONGEST_SOCKET_PATH = 107

@@ -11,11 +11,11 @@ import threading
 from dataclasses import asdict
 from pathlib import Path
 
-from codehub.runtimes import keeper, nursery
-from codehub.runtimes.request import Request
+from codehub.runtimes.process import keeper, nursery
+from codehub.runtimes.process.request import Request
 
 PYTHON_ENVIRONMENT = {
-    "PYTHONPATH": str(Path(__file__).parents[2]),
+    "PYTHONPATH": str(Path(__file__).parents[3]),
     "PATH": os.defpath,
     "LANG": "C.UTF-8",
 }

@@ -1,0 +1,1 @@
+"""The process runtime: a container is a sandboxed tree of local processes."""
