@@ -84,10 +84,20 @@ async def _markers(settings: Settings) -> list[Finding]:
     except Unobservable as problem:
         findings.append(fail("volumes", str(problem), "mount the disk that belongs there"))
     try:
-        await ArchiveStore(archive_url, owner).check()
-        findings.append(ok("archives", f"{archive_url} is this installation's"))
+        findings.append(await _archives(ArchiveStore(archive_url, owner)))
     except Unobservable as problem:
         findings.append(
             fail("archives", str(problem), "mount the disk or start the store that belongs there")
         )
     return findings
+
+
+async def _archives(store: ArchiveStore) -> Finding:
+    await store.check()
+    if await store.sees_unfinished():
+        return ok("archives", f"{store.url} is this installation's")
+    return warn(
+        "archives",
+        f"{store.url} is this installation's, but does not tell of unfinished uploads",
+        "have a lifecycle rule of the bucket abort them (docs/archives.md)",
+    )

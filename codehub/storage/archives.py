@@ -101,6 +101,9 @@ class Archives:
     def check(self) -> None:
         self._open()
 
+    def sees_unfinished(self) -> bool:
+        return self._open().sees_unfinished()
+
     def initialise(self) -> None:
         """Claim a store that is new, that is empty. One that holds anything is only checked."""
         objects = self._connect(create=True)
@@ -202,6 +205,10 @@ class ArchiveStore:
     async def check(self) -> None:
         """Raise Unobservable unless the store answers and is this installation's."""
         await self._run(self._archives.check)
+
+    async def sees_unfinished(self) -> bool:
+        """Whether unfinished uploads can be found, and so removed."""
+        return await self._run(self._archives.sees_unfinished)
 
     async def initialise(self) -> None:
         await self._run(self._archives.initialise)

@@ -109,6 +109,10 @@ class Objects:
     def remove_rest(self, path: str) -> None:
         """Remove unfinished uploads of this object."""
 
+    def sees_unfinished(self) -> bool:
+        """Whether unfinished uploads can be found, and so removed."""
+        return True
+
     def _if_there(self, call: Callable[[], T]) -> T | None:
         try:
             return call()

@@ -54,15 +54,22 @@ class S3Objects(Objects):
         except s3.Refused:
             return None
 
+    def sees_unfinished(self) -> bool:
+        return self._list_unfinished("") is not None
+
     def _unfinished(self, path: str) -> Sequence[tuple[s3.S3Requests, s3.UnfinishedUpload]]:
+        return self._list_unfinished(path) or []
+
+    def _list_unfinished(self, path: str) -> Sequence[tuple[s3.S3Requests, s3.UnfinishedUpload]] | None:
+        """None where they cannot be listed."""
         requests = self._requests
         if requests is None:
-            return []
+            return None
         try:
             return [(requests, upload) for upload in requests.unfinished_uploads(self._prefix + path)]
         except s3.Refused as refused:
             if refused.is_unable:
-                return []
+                return None
             raise
 
     def _unfinished_objects(self) -> Iterator[StoredObject]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from codehub.domain.observation import VolumeFact
-from codehub.storage.archives import Archives
+from codehub.storage.archives import Archives, ArchiveStore
 from codehub.storage.objects import UPLOAD_MEMORY, part_size
 from codehub.storage.s3 import S3Requests
 from codehub.storage.stores import open_objects
@@ -35,6 +35,18 @@ async def test_a_home_goes_to_a_service_and_comes_back(site: Site, s3_url: str) 
     await site.store.remove("w1/a1/home.tar.zst")
     assert await site.store.find("w1", "a1") is None
     assert await site.store.list() == []
+
+
+@pytest.mark.parametrize("has_credentials", [True, False])
+async def test_who_cannot_list_unfinished_uploads_knows_it(
+    s3_url: str, monkeypatch: pytest.MonkeyPatch, has_credentials: bool
+) -> None:
+    """The doctor tells it, and a lifecycle rule has to do what GC cannot."""
+    store = ArchiveStore(s3_url, INSTALLATION)
+    await store.initialise()
+    if not has_credentials:
+        monkeypatch.setattr(S3Requests, "from_environment", lambda _bucket: None)
+    assert await store.sees_unfinished() is has_credentials
 
 
 @dataclass
