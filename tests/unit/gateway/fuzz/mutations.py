@@ -22,6 +22,7 @@ TOKENS = (
     b"chp_", b".", b"..", b"[::1]", b":80", b"HTTP/1.1 200 OK\r\n", b"100", b"101", b"204", b"304",
 )  # fmt: skip
 LINES = (
+    b"Transfer-Encoding: gzip, chunked", b"Transfer-Encoding: chunked, chunked", b"Connection: host, cookie",
     b"Content-Length: 5", b"Content-Length: 0", b"content-length: 05", b"Content-Length : 5",
     b"Content-Length: 5, 5", b"Transfer-Encoding: chunked", b"Transfer-Encoding : chunked",
     b"Transfer-Encoding: xchunked", b" folded", b"\tfolded", b"Host: x", b"Host: y", b"Connection: close",

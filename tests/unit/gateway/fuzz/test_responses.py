@@ -17,6 +17,8 @@ HEADS = (
     b"HTTP/1.1 204 No Content\r\nSet-Cookie: session=evil\r\n\r\n",
     b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n",
     b"HTTP/1.0 200\r\nServer: x\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nConnection: transfer-encoding\r\nTransfer-Encoding: chunked\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nConnection: content-length\r\nContent-Length: 5\r\n\r\n",
 )
 NEXT = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil"
 OF_ONE_CONNECTION = frozenset(
