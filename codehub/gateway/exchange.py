@@ -135,7 +135,7 @@ class Exchange:
             self._client.exchange_done(keep=False)
         else:
             self._over = True
-            self._client.abort()  # the client must see that the response is not whole
+            self._client.reset()  # the client must see that the response is not whole
 
     @property
     def _repeatable(self) -> bool:
@@ -200,6 +200,8 @@ class Exchange:
         try:
             taken = body.feed(data)
         except FramingError as error:
+            if head:
+                self._body = None  # nothing was sent yet: there is still a clean answer to give
             self._fail(str(error))
             return
         self._client.transport.write(head + (data if taken == len(data) else data[:taken]))

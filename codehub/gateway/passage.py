@@ -42,7 +42,15 @@ class Passage:
     )
 
     def __init__(
-        self, head: RequestHead, relay: Relay, *, cut: int, visitor: Visitor, route: Route, expires_at: float
+        self,
+        head: RequestHead,
+        relay: Relay,
+        *,
+        cut: int,
+        always_counts: bool,
+        visitor: Visitor,
+        route: Route,
+        expires_at: float,
     ) -> None:
         self.head = head
         self.fields = b""
@@ -51,7 +59,7 @@ class Passage:
         self._cut = cut
         self._prefix = head.target[: cut + 1]
         self._after_target = relay.wire[len(b"GET ") + len(head.target) - cut :]
-        self._always_counts = relay.activity == "any" or head.is_navigation
+        self._always_counts = always_counts
         self._visitor = visitor
         self._route = route
         self._expires_at = expires_at

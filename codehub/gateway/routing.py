@@ -230,14 +230,21 @@ class Router:
         wire = request_for_workspace(
             head, visit.target, self._forwarding(head, visit.peer), strip_extensions=kind == "vscode"
         )
+        always_counts = kind == "any" or head.is_navigation
         if kind == "vscode" and visit.target.startswith(FORWARDED):
             kind = "any"  # what listens on a forwarded port is not VS Code
         fresh = b"reconnection=false" in visit.target
         relay = Relay(route.upstream, wire, route.workspace_id, visit.session_hash, kind, fresh)
         if may_repeat(head):
-            cut = len(head.target) - len(visit.target)
-            until = min(visitor.expires_at, visit.expires_at)
-            relay.passage = Passage(head, relay, cut=cut, visitor=visitor, route=route, expires_at=until)
+            relay.passage = Passage(
+                head,
+                relay,
+                cut=len(head.target) - len(visit.target),
+                always_counts=always_counts,
+                visitor=visitor,
+                route=route,
+                expires_at=min(visitor.expires_at, visit.expires_at),
+            )
         return relay
 
     def _forwarding(self, head: RequestHead, peer: str) -> Forwarding:

@@ -1,10 +1,15 @@
 """Bytes through the gateway: framing, reuse, failure, flow control."""
 
 import asyncio
+import socket
+import struct
+from dataclasses import replace
 
+import pytest
 import uvloop
 
 from tests.integration.gateway.harness import (
+    MINE,
     NAVIGATE,
     Upstream,
     World,
@@ -230,6 +235,33 @@ async def test_a_client_that_goes_closes_the_upstream_at_once(origin: World) -> 
     assert origin.ide.open == 1
     client.close()
     await until(lambda: origin.ide.open == 0)
+
+
+async def test_a_response_without_a_length_that_breaks_off_does_not_look_whole(origin: World) -> None:
+    """Only the kind of its end tells: a reset, not an orderly close."""
+
+    async def break_off(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nhalf")
+        await writer.drain()
+        await begun.wait()
+        no_linger = struct.pack("ii", 1, 0)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, no_linger)
+        writer.transport.abort()
+
+    begun = asyncio.Event()
+    server = await asyncio.start_server(break_off, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    origin.facts.routes[MINE] = replace(origin.facts.routes[MINE], upstream=f"tcp:127.0.0.1:{port}")
+    client = await origin.connect()
+    client.send(origin.request())
+    assert "200 OK" in await client.head()
+    assert await client.reader.readexactly(4) == b"half"
+    begun.set()
+    with pytest.raises(ConnectionResetError):
+        await client.reader.read()
+    client.close()
+    server.close()
 
 
 async def test_a_slow_reader_holds_back_its_upstream(origin: World) -> None:

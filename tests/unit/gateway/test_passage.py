@@ -1,7 +1,7 @@
 """A request that repeats the one before it is let through by comparison, and never where it should not be."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from codehub.domain.images import Activity
 from codehub.domain.limits import Limits
 from codehub.domain.states import Operation, Phase
 from codehub.gateway import cookies
@@ -66,10 +67,10 @@ class Wire:
 class Rig:
     """One client's connection, and an upstream that answers each request at once."""
 
-    def __init__(self, apps_domain: str = "") -> None:
+    def __init__(self, apps_domain: str = "", activity: Mapping[str, Activity] | None = None) -> None:
         config = GatewayConfig(
             host="", port=0, public_base_url="http://codehub.example", apps_domain=apps_domain,
-            api_upstream=API, database_url="", redis_url="", limits=Limits(1, 1),
+            api_upstream=API, database_url="", redis_url="", limits=Limits(1, 1), activity=activity or {},
         )  # fmt: skip
         self.gateway = Gateway(config, cast(Source, Nobody()), cast(Tickets, None), KEY)
         self.directory = self.gateway.directory
@@ -194,6 +195,19 @@ def test_a_session_that_is_over_in_the_meantime(repeats: list[bool], monkeypatch
     monkeypatch.setattr(time, "time", lambda: now)
     assert rig.ask(request(f"/w/{ONE}/"))[1].startswith(b"HTTP/1.1 401")
     assert repeats == [False]
+
+
+def test_what_a_page_loads_by_itself_does_not_count_after_a_forwarded_port(repeats: list[bool]) -> None:
+    """Otherwise a tab that nobody looks at would keep its workspace awake."""
+    rig = Rig(activity={"any": "vscode"})
+    recorder = rig.gateway.recorder
+    rig.ask(request(f"/w/{ONE}/proxy/3000/"))
+    assert recorder.collect()
+    rig.ask(request(f"/w/{ONE}/static/a.js"))
+    assert not recorder.collect()
+    rig.ask(request(f"/w/{ONE}/proxy/3000/"))
+    assert recorder.collect()
+    assert repeats == [True, True]
 
 
 async def test_fields_of_the_same_length_are_not_the_same(repeats: list[bool]) -> None:

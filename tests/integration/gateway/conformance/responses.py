@@ -226,17 +226,13 @@ CASES = (
         START + b"Transfer-Encoding: chunked\r\n\r\n0\r\nX: 1\r\n",
         START + b"Transfer-Encoding: chunked\r\n\r\n0\r\nX: 1\r\n",
     ),
-    broken(
-        "a chunk size that is none", START + b"Transfer-Encoding: chunked\r\n\r\nzz\r\nok\r\n0\r\n\r\n", START
-    ),
-    broken(
+    bad("a chunk size that is none", START + b"Transfer-Encoding: chunked\r\n\r\nzz\r\nok\r\n0\r\n\r\n"),
+    bad(
         "a chunk longer than it says",
         START + b"Transfer-Encoding: chunked\r\n\r\n2\r\nokok\r\n0\r\n\r\n",
-        START,
     ),
-    broken(
+    bad(
         "a session in a trailer",
         START + b"Transfer-Encoding: chunked\r\n\r\n0\r\nSet-Cookie: session=evil\r\n\r\n",
-        START,
     ),
 )
