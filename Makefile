@@ -12,6 +12,7 @@ export CODEHUB_TOOLS_DIR := $(TOOLS_DIR)
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
+HISTORIES := tests/simulation/test_histories.py
 WEB_SOURCES := $(shell find web -type f -not -path 'web/node_modules/*' -not -path 'web/dist/*' 2>/dev/null)
 say = @printf '\033[1m==> %s\033[0m\n' "$(1)"
 
@@ -29,9 +30,9 @@ run: install ## Install what is missing, then start CodeHub until Ctrl-C
 
 test: install-tests ## Everything: check and every layer of tests
 	@$(MAKE) --no-print-directory check test-web
-	@$(PYTEST) $(call layers,unit)
+	@$(PYTEST) $(call layers,unit) $(HISTORIES)
 	@scripts/beside.sh \
-		"nice $(PYTEST) -p no:cacheprovider $(call layers,simulation)" \
+		"nice $(PYTEST) -p no:cacheprovider tests/simulation --ignore=$(HISTORIES)" \
 		"$(PYTEST) -p no:cacheprovider $(call layers,integration docker)" \
 		"$(PYTEST) $(call layers,e2e chaos)"
 
