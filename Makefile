@@ -33,8 +33,8 @@ test: install-tests ## Everything: check and every layer of tests
 	@$(PYTEST) $(call layers,unit) $(HISTORIES)
 	@scripts/beside.sh \
 		"nice $(PYTEST) -p no:cacheprovider tests/simulation --ignore=$(HISTORIES)" \
-		"$(PYTEST) -p no:cacheprovider $(call layers,integration docker)" \
-		"$(PYTEST) $(call layers,e2e chaos)"
+		"$(PYTEST) -p no:cacheprovider $(call layers,integration docker) --ignore=tests/integration/storage" \
+		"$(PYTEST) $(call layers,e2e chaos integration/storage)"
 
 check: install ## Format, lint, types, import rules
 	$(call say,Checking)
