@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -9,6 +10,7 @@ import shlex
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -104,6 +106,32 @@ def listening(address: str) -> Iterator[str]:
         server.bind(address.replace("@", "\0", 1) if is_unix else (address.rpartition(":")[0], 0))
         server.listen()
         yield address if is_unix else f"{address.rpartition(':')[0]}:{server.getsockname()[1]}"
+
+
+@contextmanager
+def name_server(address: str, answer: str) -> Iterator[None]:
+    """Says the same address for every name."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.bind((address, 53))
+        server.settimeout(0.1)
+        ended = threading.Event()
+        record = b"\xc0\x0c\0\x01\0\x01\0\0\0\x05\0\x04" + socket.inet_aton(answer)
+
+        def serve() -> None:
+            while not ended.is_set():
+                with contextlib.suppress(TimeoutError):
+                    query, asker = server.recvfrom(512)
+                    question = query[12 : query.index(b"\0", 12) + 5]
+                    head = query[:2] + b"\x81\x80\0\x01\0\x01\0\0\0\0"
+                    server.sendto(head + question + record, asker)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
 
 
 def from_here(*names: str) -> dict[str, bool | str]:

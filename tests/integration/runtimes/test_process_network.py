@@ -12,6 +12,7 @@ import pytest
 
 from codehub.runtimes.base import RuntimeFailure
 from codehub.runtimes.egress import Egress
+from codehub.runtimes.process import keepers
 from codehub.runtimes.process.network import HELPER_UID_OFFSET
 from codehub.runtimes.process.procfs import ProcessId, descendants, processes_with_argument
 from tests.integration.runtimes.conftest import Bench, eventually, only_programs
@@ -21,6 +22,7 @@ from tests.integration.runtimes.outside import (
     from_here,
     from_inside,
     listening,
+    name_server,
     neighbour,
     own_addresses,
     python_inside,
@@ -108,15 +110,24 @@ if os.fork() == 0:
     assert True not in answers.values()
 
 
-async def test_names_are_resolved_by_the_hosts_name_servers(bench: Bench) -> None:
-    name = "deb.debian.org"
-    try:
-        socket.getaddrinfo(name, 80, socket.AF_INET)
-    except OSError:
-        pytest.skip(f"this machine itself cannot resolve {name}")
-    await bench.started("w1")
-    assert "STREAM" in await bench.inside("w1", f"getent ahostsv4 {name}")
-    assert "198.19.255.3" in await bench.inside("w1", "cat /etc/resolv.conf")
+async def test_names_are_resolved_by_the_hosts_name_servers(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a name server and an /etc/resolv.conf of the test's own, on loopback, as systemd's is."""
+    resolv_conf = tmp_path / "resolv.conf"
+    resolv_conf.write_text("nameserver 127.0.0.77\n")
+    mounted = f'mount --bind {resolv_conf} /etc/resolv.conf && exec "$@"'
+    program = keepers.python_program
+    monkeypatch.setattr(
+        keepers,
+        "python_program",
+        lambda module: ["unshare", "-m", "sh", "-c", mounted, "sh", *program(module)],
+    )
+    monkeypatch.setattr("codehub.runtimes.process.runtime.NURSERY", keepers.Nursery())
+    with name_server("127.0.0.77", "203.0.113.9"):
+        await bench.started("w1")
+        assert "203.0.113.9 " in await bench.inside("w1", "getent ahostsv4 somewhere.example")
+        assert "198.19.255.3" in await bench.inside("w1", "cat /etc/resolv.conf")
 
 
 async def test_multicast_and_broadcast_stay_inside(bench: Bench) -> None:
