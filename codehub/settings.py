@@ -2,7 +2,7 @@
 
 import os
 from functools import cached_property
-from ipaddress import IPv4Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, ip_address
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 from urllib.parse import urlsplit
@@ -49,6 +49,9 @@ class Settings(BaseSettings):
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=1, le=65535)] = 8080
+    tls_cert_file: Path | None = None
+    tls_key_file: Path | None = None
+    trusted_proxies: str = ""
     public_base_url: str = ""
     apps_domain: str | None = None
     gateway_workers: Annotated[int, Field(ge=1, le=256)] = Field(default_factory=lambda: os.cpu_count() or 1)
@@ -129,6 +132,20 @@ class Settings(BaseSettings):
             raise ValueError(f"must be networks such as 10.1.2.0/24, 192.168.0.7/32 ({error})") from error
         return value
 
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _addresses(cls, value: str) -> str:
+        try:
+            _parse_addresses(value)
+        except ValueError as error:
+            raise ValueError(f"must be addresses such as 192.168.0.7, fd00::7 ({error})") from error
+        return value
+
+    @field_validator("tls_cert_file", "tls_key_file", mode="before")
+    @classmethod
+    def _a_file(cls, value: object) -> object:
+        return value or None  # an empty variable is one that is not set
+
     @field_validator("public_base_url")
     @classmethod
     def _an_origin(cls, value: str) -> str:
@@ -160,6 +177,13 @@ class Settings(BaseSettings):
                 "COORDINATOR_TTL_INTERVAL together): raise it, set it to 0 (never), or "
                 "shorten those intervals"
             )
+        if (self.tls_cert_file is None) != (self.tls_key_file is None):
+            raise ValueError("TLS_CERT_FILE and TLS_KEY_FILE belong together: set both, or none")
+        if self.speaks_tls and not self.base_url.startswith("https://"):
+            raise ValueError(
+                f"PUBLIC_BASE_URL is {self.base_url}, but with TLS_CERT_FILE the port speaks https: "
+                "correct it, or leave it out"
+            )
         if not _is_loopback(self.public_host) and self.apps_domain is None:
             raise ValueError(
                 f"PUBLIC_BASE_URL is {self.base_url}, which is not loopback: set APPS_DOMAIN to a wildcard "
@@ -171,9 +195,15 @@ class Settings(BaseSettings):
     def minimum_standby_ttl(self) -> int:
         return int(2 * (self.activity_flush_interval + self.coordinator_ttl_interval))
 
+    @property
+    def speaks_tls(self) -> bool:
+        """Whether the public port itself speaks TLS, and not a proxy in front of it."""
+        return self.tls_cert_file is not None
+
     @cached_property
     def base_url(self) -> str:
-        return self.public_base_url or f"http://localhost:{self.port}"
+        scheme = "https" if self.speaks_tls else "http"
+        return self.public_base_url or f"{scheme}://localhost:{self.port}"
 
     @cached_property
     def public_host(self) -> str:
@@ -186,6 +216,11 @@ class Settings(BaseSettings):
             return self.apps_domain
         port = urlsplit(self.base_url).port
         return "localhost" if port is None else f"localhost:{port}"
+
+    @cached_property
+    def proxies(self) -> frozenset[str]:
+        """Addresses of proxies whose X-Forwarded-For is believed."""
+        return frozenset(map(str, _parse_addresses(self.trusted_proxies)))
 
     @cached_property
     def allowed_egress(self) -> tuple[str, ...]:
@@ -222,6 +257,10 @@ def _is_database_url(value: str) -> bool:
 
 def _parse_networks(value: str) -> list[IPv4Network]:
     return [IPv4Network(part.strip()) for part in value.split(",") if part.strip()]
+
+
+def _parse_addresses(value: str) -> list[IPv4Address | IPv6Address]:
+    return [ip_address(part.strip()) for part in value.split(",") if part.strip()]
 
 
 def _has_scheme(value: str, *schemes: str) -> bool:

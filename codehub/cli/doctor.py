@@ -3,6 +3,7 @@
 from rich.console import Console
 
 from codehub.cli import runtimes
+from codehub.cli.certificates import check_certificate
 from codehub.cli.findings import Finding, Level, fail, ok, warn
 from codehub.cli.machine_checks import check_machine
 from codehub.cli.process_checks import check_process_runtime
@@ -20,7 +21,8 @@ async def examine(settings: Settings) -> list[Finding]:
     engine = await _engine(settings)
     walls = await check_process_runtime(settings)
     services = await check_services(settings)
-    return [*check_machine(settings), *walls, engine, *services, *check_exposure(settings)]
+    exposure = [*check_exposure(settings), *check_certificate(settings)]
+    return [*check_machine(settings), *walls, engine, *services, *exposure]
 
 
 async def _engine(settings: Settings) -> Finding:

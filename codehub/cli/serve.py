@@ -9,7 +9,7 @@ import typer
 import uvloop
 
 from codehub import log
-from codehub.cli import needs
+from codehub.cli import certificates, needs
 from codehub.cli.errors import CommandError, told
 from codehub.cli.options import load_settings
 from codehub.cli.workers import run_workers
@@ -37,6 +37,7 @@ def gateway() -> None:
     """The front door: the only public port."""
     with told():
         settings = _settings("gateway")
+        certificates.require_certificate(settings)
         asyncio.run(needs.require(settings))
         allow_many_connections()
         importlib.import_module("codehub.gateway.server")  # once, before the workers fork
@@ -89,6 +90,8 @@ async def _serve_gateway(settings: Settings) -> None:
         limits=Limits(settings.limits_max_running_per_user, settings.limits_max_running_global),
         activity={image.name: image.activity for image in known_images(settings.images_text)},
         activity_flush_interval=settings.activity_flush_interval,
+        tls=certificates.files(settings),
+        trusted_proxies=settings.proxies,
         max_connections=max(16, settings.gateway_max_connections // settings.gateway_workers),
     )
     await serve(

@@ -37,7 +37,7 @@ def check_exposure(settings: Settings) -> list[Finding]:
         findings.append(
             warn(
                 "https", f"listens on {settings.host} without https: passwords travel in the clear",
-                "put a TLS proxy in front and set PUBLIC_BASE_URL to its https address",
+                "set TLS_CERT_FILE and TLS_KEY_FILE, or put a TLS proxy in front (PUBLIC_BASE_URL)",
             )
         )  # fmt: skip
     return findings

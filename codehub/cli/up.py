@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import socket
+import ssl
 import sys
 import time
 import urllib.error
@@ -15,7 +16,7 @@ import typer
 from ulid import ULID
 
 from codehub import log
-from codehub.cli import lock, needs, place, runtimes
+from codehub.cli import certificates, lock, needs, place, runtimes
 from codehub.cli.errors import CommandError
 from codehub.cli.supervisor import Part, Supervisor, end_leftovers
 from codehub.clock import utc_now
@@ -170,7 +171,7 @@ class _System:
     async def _what_is_missing(self) -> str | None:
         if not self._settings.api_socket.exists():
             return "the API has not started yet"
-        return await asyncio.to_thread(_ask_ready, self._settings.host, self._settings.port)
+        return await asyncio.to_thread(_ask_ready, self._settings)
 
     def _first_password(self, password: str | None) -> str:
         if password is None:
@@ -182,17 +183,27 @@ class _System:
         )
 
 
-def _ask_ready(host: str, port: int) -> str | None:
+def _ask_ready(settings: Settings) -> str | None:
     """None when /readyz is good, else what is wrong."""
-    address = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
-    url = f"http://[{address}]:{port}/readyz" if ":" in address else f"http://{address}:{port}/readyz"
+    address = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104
+    scheme = "https" if settings.speaks_tls else "http"
+    url = f"{scheme}://{f'[{address}]' if ':' in address else address}:{settings.port}/readyz"
+    context = _context_for_ourselves() if settings.speaks_tls else None
     try:
-        with urllib.request.urlopen(url, timeout=5):  # noqa: S310
+        with urllib.request.urlopen(url, timeout=5, context=context):  # noqa: S310
             return None
     except urllib.error.HTTPError as error:
         return error.read(2000).decode(errors="replace") or str(error)
     except OSError as error:
         return str(error)
+
+
+def _context_for_ourselves() -> ssl.SSLContext:
+    """The certificate is for the public name, and this is our own port on our own machine."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
 
 
 async def _unless_stopped(work: Coroutine[None, None, None], stop: asyncio.Event) -> None:
@@ -239,6 +250,7 @@ def check_port_free(host: str, port: int) -> None:
 async def _check_given(settings: Settings) -> None:
     """What the environment names is looked at first, so that a mistake there leaves nothing behind."""
     needs.offered_images(settings)
+    certificates.require_certificate(settings)
     if settings.database_url:
         await needs.reach_database(settings.database_url)
     if settings.redis_url:

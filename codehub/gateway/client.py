@@ -73,7 +73,7 @@ class ClientConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         name = transport.get_extra_info("peername")
-        self.peer = str(name[0]) if name else ""
+        self.peer = str(name[0]).removeprefix("::ffff:") if name else ""
         self.deadline = self.gateway.now + self.gateway.timeouts.head
         if not self.gateway.admit(self):
             busy = reply.error(503, "TOO_MANY_REQUESTS", "Too many connections.", close=True, retry_after=5)
@@ -367,13 +367,13 @@ class ClientConnection(asyncio.Protocol):
         self._held_for_upstream = self._held_for_buffer = False
         if self.transport.is_closing():
             return
-        if unread:
+        if unread and self.transport.can_write_eof():
             self.deadline = self.gateway.now + timeouts.linger
             self.transport.resume_reading()
             self.transport.write_eof()
         else:
             self.deadline = self.gateway.now + timeouts.write
-            self.transport.close()
+            self.transport.close()  # over TLS, what comes in until the client agrees is taken in as well
 
     # Flow control
 

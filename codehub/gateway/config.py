@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from codehub.domain.images import Activity
 from codehub.domain.limits import Limits
+from codehub.gateway.certificate import CertificateFiles
 
 WORKSPACE_ID = re.compile(r"[0-9a-hjkmnp-tv-z]{26}")
 _ID_LENGTH = 26
@@ -52,6 +53,8 @@ class GatewayConfig:
     max_connections: int = 10_000
     trusted_proxies: frozenset[str] = frozenset()
     """Peers whose X-Forwarded-For names the client (a TLS terminator in front)."""
+    tls: CertificateFiles | None = None
+    """The port speaks TLS with this certificate; without one, plain HTTP."""
     timeouts: Timeouts = Timeouts()
 
     @cached_property

@@ -14,6 +14,7 @@ from codehub import log
 from codehub.bus import tickets
 from codehub.bus.tickets import Ticket
 from codehub.gateway.activity import Recorder
+from codehub.gateway.certificate import RenewedCertificate
 from codehub.gateway.channel import PushChannel
 from codehub.gateway.client import ClientConnection
 from codehub.gateway.config import GatewayConfig
@@ -23,6 +24,7 @@ from codehub.gateway.live import LiveConnections
 from codehub.gateway.pages import Pages
 from codehub.gateway.postgres import PostgresSource
 from codehub.gateway.routing import Router
+from codehub.gateway.tls import TlsServer
 from codehub.gateway.upstream import Pool
 from codehub.gateway.watch import Watch
 from codehub.store import routes
@@ -63,6 +65,7 @@ class Gateway:
         pages = Pages(origins)
         entrance = Entrance(origins, self.directory, ticket_store, pages, cookie_key)
         self.router = Router(config, self.directory, self.recorder, entrance, pages, cookie_key)
+        self.certificate = None if config.tls is None else RenewedCertificate(config.tls)
         self.draining = False
         self.now = 0.0
         """The loop's time to within a tick: near enough for deadlines, and free on the hot path."""
@@ -78,7 +81,7 @@ class Gateway:
         self.now = loop.time()
         listener = _listener(self.config.host, self.config.port)
         self.port = listener.getsockname()[1]
-        server = await loop.create_server(lambda: ClientConnection(self), sock=listener, backlog=BACKLOG)
+        server = await self._open(listener)
         ticking = self.start(self._tick())
         try:
             yield
@@ -89,6 +92,21 @@ class Gateway:
             await asyncio.gather(ticking, return_exceptions=True)
             await self.watch.close()
             self.pool.close()
+
+    async def _open(self, listener: socket.socket) -> asyncio.AbstractServer | TlsServer:
+        if self.certificate is None:
+            loop = asyncio.get_running_loop()
+            return await loop.create_server(lambda: ClientConnection(self), sock=listener, backlog=BACKLOG)
+        server = TlsServer(
+            listener,
+            self.certificate,
+            lambda: ClientConnection(self),
+            self.start,
+            patience=self.timeouts.head,
+            most=self.config.max_connections,
+        )
+        server.open(BACKLOG)
+        return server
 
     def admit(self, connection: ClientConnection) -> bool:
         self._connections.add(connection)
@@ -118,6 +136,8 @@ class Gateway:
                 connection.deadline = math.inf
                 connection.expire()
             self.pool.expire(self.now)
+            if self.certificate is not None:
+                self.certificate.refresh()
             await asyncio.sleep(TICK_SECONDS)
 
     async def _drain(self) -> None:

@@ -1,0 +1,56 @@
+"""The certificate of one's own: can it be served, and is it good for the addresses of CodeHub?"""
+
+from datetime import datetime, timedelta
+from typing import Final
+from urllib.parse import urlsplit
+
+from codehub.cli.findings import Finding, fail, ok, warn
+from codehub.cli.needs import UnmetError
+from codehub.clock import utc_now
+from codehub.gateway.certificate import Certificate, CertificateError, CertificateFiles
+from codehub.settings import Settings
+
+WARN_BEFORE: Final = timedelta(days=14)
+
+
+def files(settings: Settings) -> CertificateFiles | None:
+    if settings.tls_cert_file is None or settings.tls_key_file is None:
+        return None
+    return CertificateFiles(settings.tls_cert_file, settings.tls_key_file)
+
+
+def require_certificate(settings: Settings) -> None:
+    """UnmetError when there is one and it cannot be served."""
+    if (given := files(settings)) is None:
+        return
+    try:
+        given.examine()
+    except CertificateError as error:
+        raise UnmetError(str(error), "correct TLS_CERT_FILE and TLS_KEY_FILE, or leave both out") from error
+
+
+def check_certificate(settings: Settings) -> list[Finding]:
+    if (given := files(settings)) is None:
+        return []
+    try:
+        found = given.examine()
+    except CertificateError as error:
+        return [fail("certificate", str(error), "renew it, or correct TLS_CERT_FILE and TLS_KEY_FILE")]
+    return [_names(settings, found), _age(found, utc_now())]
+
+
+def _names(settings: Settings, found: Certificate) -> Finding:
+    needed = [settings.public_host]
+    if apps := urlsplit(f"//{settings.apps_host}").hostname:
+        needed.append(f"*.{apps}")
+    if missing := [name for name in needed if not found.covers(name)]:
+        words = f"does not name {' and '.join(missing)}: browsers will refuse it there"
+        return warn("certificate", words, f"have it issued for {' and '.join(needed)}")
+    return ok("certificate", f"names {' and '.join(needed)}")
+
+
+def _age(found: Certificate, now: datetime) -> Finding:
+    words = f"ends {found.not_after:%Y-%m-%d %H:%M} UTC"
+    if found.not_after - now < WARN_BEFORE:
+        return warn("certificate", words, "renew it; the gateway takes new files by itself")
+    return ok("certificate", words)

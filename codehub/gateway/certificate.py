@@ -1,0 +1,160 @@
+"""A certificate of one's own: tried before it is shown to anybody, and read again when its files change."""
+
+import socket
+import ssl
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from codehub import log
+
+logger = log.get(__name__)
+
+_EXPIRED: Final = 10
+_NOT_YET_VALID: Final = 9
+"""OpenSSL's X509_V_ERR_CERT_HAS_EXPIRED and X509_V_ERR_CERT_NOT_YET_VALID."""
+
+
+class CertificateError(Exception):
+    """The certificate cannot be served; the message names the file and says why."""
+
+
+@dataclass(frozen=True)
+class CertificateFiles:
+    """PEM: the certificate with its intermediates, and its key without a passphrase."""
+
+    chain: Path
+    key: Path
+
+    def context(self) -> ssl.SSLContext:
+        """What connections are served with; CertificateError when these two make no whole."""
+        _read(self.key)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.options |= ssl.OP_NO_RENEGOTIATION
+        context.set_alpn_protocols(["http/1.1"])
+        try:
+            context.load_cert_chain(self.chain, self.key, password=self._refuse_passphrase)
+        except ssl.SSLError as error:
+            if error.reason == "KEY_VALUES_MISMATCH":
+                raise CertificateError(f"{self.key} is not the key of {self.chain}") from error
+            raise CertificateError(f"{self.key} holds no private key in PEM form") from error
+        return context
+
+    def examine(self) -> "Certificate":
+        """Shake hands with ourselves, as strictly as a browser would that trusts the issuer."""
+        client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        client.check_hostname = False
+        client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        try:
+            client.load_verify_locations(cadata=_read(self.chain).decode("ascii"))
+        except (ssl.SSLError, UnicodeDecodeError) as error:
+            raise CertificateError(f"{self.chain} holds no certificate in PEM form") from error
+        context = self.context()
+        try:
+            shown = _shake_hands(context, client)
+        except ssl.SSLCertVerificationError as error:
+            raise CertificateError(f"the certificate {self.chain} {_verdict(error)}") from error
+        return Certificate(context, _names(shown), _time(shown["notAfter"]))
+
+    def _refuse_passphrase(self) -> NoReturn:
+        raise CertificateError(f"{self.key} asks for a passphrase, and nobody is there to type it")
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """A certificate that can be served, and what it says."""
+
+    context: ssl.SSLContext
+    names: frozenset[str]
+    not_after: datetime
+
+    def covers(self, host: str) -> bool:
+        """RFC 6125, 6.4.3: a wildcard stands for one label, and for none right below the top level.
+
+        `*.example.org` asks for the wildcard itself.
+        """
+        host = host.lower().strip("[]")
+        parent = host.partition(".")[2]
+        if host.startswith("*.") and "." not in parent:
+            return False
+        return host in self.names or ("." in parent and f"*.{parent}" in self.names)
+
+
+class RenewedCertificate:
+    """The certificate as its files are now. What cannot be served does not replace what is."""
+
+    def __init__(self, files: CertificateFiles) -> None:
+        self._files = files
+        self._stamp = self._look()
+        self.context = files.examine().context
+
+    def refresh(self) -> None:
+        stamp = self._look()
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            renewed = self._files.examine()
+        except CertificateError as error:
+            logger.warning("the renewed certificate is not taken, the old one stays", why=str(error))
+            return
+        self.context = renewed.context
+        logger.info("the certificate was renewed", not_after=renewed.not_after.isoformat())
+
+    def _look(self) -> tuple[tuple[int, int, int] | None, ...]:
+        return tuple(_stamp(path) for path in (self._files.chain, self._files.key))
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise CertificateError(f"{path} cannot be read ({error.strerror})") from error
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> dict[str, Any]:
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    asking = client.wrap_bio(to_client, to_server)
+    answering = server.wrap_bio(to_server, to_client, server_side=True)
+    for _ in range(4):  # flights; TLS needs no more
+        for side in (asking, answering):
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+    return dict(asking.getpeercert() or {})
+
+
+def _names(shown: dict[str, Any]) -> frozenset[str]:
+    """RFC 9110, 4.3.4: only the alternative names count, not the subject's common name."""
+    named = shown.get("subjectAltName", ())
+    return frozenset(_address(value) if kind == "IP Address" else value.lower() for kind, value in named)
+
+
+def _address(value: str) -> str:
+    """OpenSSL writes IPv6 addresses out; people write them short."""
+    if ":" not in value:
+        return value
+    return socket.inet_ntop(socket.AF_INET6, socket.inet_pton(socket.AF_INET6, value.strip()))
+
+
+def _time(value: str) -> datetime:
+    return datetime.fromtimestamp(ssl.cert_time_to_seconds(value), UTC)
+
+
+def _verdict(error: ssl.SSLCertVerificationError) -> str:
+    if error.verify_code == _EXPIRED:
+        return "has expired"
+    if error.verify_code == _NOT_YET_VALID:
+        return "is not valid yet"
+    return f"is not one for a server ({error.verify_message})"

@@ -1,0 +1,312 @@
+"""TLS with a certificate of one's own."""
+
+import asyncio
+import json
+import os
+import shutil
+import ssl
+import subprocess
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+import websockets
+
+from codehub.cli import up
+from codehub.gateway.certificate import CertificateError, CertificateFiles, RenewedCertificate
+from codehub.gateway.config import Timeouts
+from codehub.settings import Settings
+from tests.integration.gateway.harness import (
+    MINE,
+    NAVIGATE,
+    Client,
+    Upstream,
+    World,
+    header,
+    status,
+    until,
+    world,
+)
+
+NAMES = f"DNS:localhost,DNS:{MINE}.localhost,IP:127.0.0.1"
+Issue = Callable[..., CertificateFiles]
+
+
+@pytest.fixture(scope="module")
+def issue(tmp_path_factory: pytest.TempPathFactory) -> Issue:
+    """Makes self-signed certificates: `issue("a", names="DNS:localhost", days=90)`."""
+    directory = tmp_path_factory.mktemp("tls")
+
+    def run(*arguments: str | Path) -> None:
+        subprocess.run(["openssl", *arguments], check=True, capture_output=True, timeout=30)
+
+    def make(name: str, *more: str, names: str = NAMES, days: int = 90) -> CertificateFiles:
+        key, request, chain = (directory / f"{name}.{kind}" for kind in ("key", "req", "pem"))
+        extensions = directory / f"{name}.ext"
+        extensions.write_text("\n".join([f"subjectAltName={names}", *more]))
+        run("genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-out", key)
+        run("req", "-new", "-key", key, "-subj", f"/CN={name}", "-out", request)
+        run(
+            "x509", "-req", "-in", request, "-key", key, "-days", str(days), "-extfile", extensions,
+            "-out", chain,
+        )  # fmt: skip
+        return CertificateFiles(chain, key)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def files(issue: Issue) -> CertificateFiles:
+    return issue("served")
+
+
+def trusting(files: CertificateFiles) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=str(files.chain))
+
+
+async def connect(made: World, context: ssl.SSLContext, name: str = "localhost") -> Client:
+    opened = await asyncio.open_connection(
+        "127.0.0.1", made.gateway.port, ssl=context, server_hostname=name, limit=1 << 20
+    )
+    return Client(*opened)
+
+
+@pytest.fixture
+async def secured(files: CertificateFiles) -> AsyncIterator[World]:
+    async with world(scheme="https", tls=files) as made:
+        yield made
+
+
+async def test_the_whole_way_in_over_https(secured: World, files: CertificateFiles) -> None:
+    client = await connect(secured, trusting(files))
+    client.send(
+        f"GET /w/{MINE}/ HTTP/1.1\r\nHost: {secured.platform}\r\n"
+        f"Cookie: __Host-session=alice-session\r\n{NAVIGATE}\r\n"
+    )
+    head, _ = await client.response()
+    entrance = header(head, "location") or ""
+    assert entrance.startswith(f"https://{secured.host}/.codehub/enter?ticket=")
+    client.close()
+    client = await connect(secured, trusting(files), secured.host.partition(":")[0])
+    client.send(
+        f"GET {entrance.partition(secured.host)[2]} HTTP/1.1\r\nHost: {secured.host}\r\n{NAVIGATE}\r\n"
+    )
+    head, _ = await client.response()
+    cookie = header(head, "set-cookie") or ""
+    assert cookie.startswith("__Host-codehub-workspace=") and cookie.endswith("; Secure")
+    client.send(f"GET /a HTTP/1.1\r\nHost: {secured.host}\r\nCookie: {cookie.partition(';')[0]}\r\n\r\n")
+    assert (await client.response())[1] == b"hello"
+    assert header(secured.ide.heads[0].decode(), "x-forwarded-proto") == "https"
+    client.close()
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_both_versions_that_are_still_safe_are_spoken(
+    secured: World, files: CertificateFiles, version: ssl.TLSVersion
+) -> None:
+    context = trusting(files)
+    context.minimum_version = context.maximum_version = version
+    client = await connect(secured, context)
+    client.send(secured.request())
+    assert (await client.response())[1] == b"hello"
+    client.close()
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion")
+async def test_older_versions_are_not_spoken(secured: World, files: CertificateFiles) -> None:
+    context = trusting(files)
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    context.minimum_version = ssl.TLSVersion.TLSv1
+    context.maximum_version = ssl.TLSVersion.TLSv1_1
+    with pytest.raises(OSError):
+        await connect(secured, context)
+
+
+async def test_a_websocket_passes_and_ends_with_its_session(secured: World, files: CertificateFiles) -> None:
+    async def echo(websocket: websockets.ServerConnection) -> None:
+        async for message in websocket:
+            await websocket.send(message)
+
+    path = secured.directory / "echo.sock"
+    async with websockets.unix_serve(echo, str(path), max_size=None):
+        secured.ide.address = f"unix:{path}"
+        secured.set_phase(MINE, secured.facts.routes[MINE].phase)
+        async with websockets.connect(
+            f"wss://{secured.host}/", host="127.0.0.1", port=secured.gateway.port, ssl=trusting(files),
+            additional_headers={"Cookie": secured.cookie()}, origin=f"https://{secured.host}",
+            max_size=None, proxy=None,
+        ) as opened:  # fmt: skip
+            for size in (1, 100_000, 3_000_000):
+                await opened.send(b"x" * size)
+                assert await opened.recv() == b"x" * size
+            secured.gateway.watch.session_ended(next(iter(secured.gateway.live.sessions())))
+            await asyncio.wait_for(opened.wait_closed(), 5)
+
+
+async def test_large_bodies_pass_both_ways_within_bounds(secured: World, files: CertificateFiles) -> None:
+    size = 32 << 20
+    taken = 0
+
+    async def mirror(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal taken
+        await upstream.read_head(reader)
+        await reader.readexactly(size)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size)
+        for _ in range(size >> 16):
+            writer.write(b"y" * 65536)
+            await writer.drain()
+            taken += 65536
+
+    secured.ide.script = mirror
+    client = await connect(secured, trusting(files))
+    client.send(secured.request("/", "POST", more=f"Content-Length: {size}\r\n"))
+    client.send(b"x" * size)
+    assert status(await client.head()) == 200
+    held = -1
+    while held != taken:  # a client that does not read holds back the upstream
+        held = taken
+        await asyncio.sleep(0.1)
+    assert taken < size
+    assert len(await asyncio.wait_for(client.reader.readexactly(size), 20)) == size
+    client.close()
+
+
+async def test_plain_http_is_told_to_speak_https(secured: World) -> None:
+    head, body = await secured.ask(f"GET / HTTP/1.1\r\nHost: {secured.platform}\r\n\r\n")
+    assert status(head) == 400
+    assert "https://" in json.loads(body)["error"]["message"]
+
+
+async def test_who_says_nothing_or_garbage_is_sent_away(files: CertificateFiles) -> None:
+    async with world(scheme="https", tls=files, timeouts=Timeouts(head=0.5, drain=1)) as made:
+        silent, halfway = await made.connect(), await made.connect()
+        halfway.send(b"\x16\x03\x01\x02\x00\x01")
+        broken = await made.connect()
+        broken.send(b"\x16\x03\x01" + b"\xff" * 500)
+        for client in (broken, silent, halfway):
+            await client.rest()
+        await until(lambda: len(made.gateway._errands) == 1)  # the tick
+        client = await connect(made, trusting(files))
+        client.send(made.request())
+        assert (await client.response())[1] == b"hello"
+        client.close()
+
+
+async def test_a_crowd_at_the_door_is_bounded_and_the_cap_is_told(files: CertificateFiles) -> None:
+    async with world(scheme="https", tls=files, max_connections=16) as made:
+        inside = [await connect(made, trusting(files)) for _ in range(16)]
+        client = await connect(made, trusting(files))
+        assert status((await client.response())[0]) == 503
+        silent = [await made.connect() for _ in range(16)]
+        over = await made.connect()
+        assert await over.rest() == b""
+        for client in (*inside, *silent):
+            client.close()
+
+
+async def test_a_renewed_certificate_is_taken_and_open_connections_go_on(
+    files: CertificateFiles, issue: Issue, tmp_path: Path
+) -> None:
+    renewed = issue("renewed")
+    live = CertificateFiles(tmp_path / "chain.pem", tmp_path / "key.pem")
+    shutil.copy(files.chain, live.chain)
+    shutil.copy(files.key, live.key)
+    async with world(scheme="https", tls=live) as made:
+        old = await connect(made, trusting(files))
+        served = made.gateway.certificate
+        assert served is not None
+        before = served.context
+        for source, target in ((renewed.chain, live.chain), (renewed.key, live.key)):
+            shutil.copy(source, f"{target}.new")
+            os.replace(f"{target}.new", target)  # between the two the pair does not match
+            served.refresh()
+            assert (served.context is before) == (target == live.chain)
+        new = await connect(made, trusting(renewed))
+        for client in (old, new):
+            client.send(made.request())
+            assert (await client.response())[1] == b"hello"
+            client.close()
+        live.chain.unlink()
+        served.refresh()
+        (await connect(made, trusting(renewed))).close()
+
+
+async def test_the_gateway_looks_for_a_renewed_certificate_by_itself(
+    files: CertificateFiles, issue: Issue, tmp_path: Path
+) -> None:
+    live = CertificateFiles(tmp_path / "chain.pem", tmp_path / "key.pem")
+    shutil.copy(files.chain, live.chain)
+    shutil.copy(files.key, live.key)
+    async with world(scheme="https", tls=live) as made:
+        served = made.gateway.certificate
+        assert served is not None
+        before = served.context
+        renewed = issue("renewed by itself")
+        shutil.copy(renewed.key, live.key)
+        shutil.copy(renewed.chain, live.chain)
+        await until(lambda: served.context is not before)
+
+
+async def test_draining_ends_idle_connections_and_the_door(files: CertificateFiles) -> None:
+    async with world(scheme="https", tls=files) as made:
+        idle = await connect(made, trusting(files))
+        idle.send(made.request())
+        await idle.response()
+        silent = await made.connect()
+        await until(lambda: len(made.gateway._connections) == 1)
+    assert await idle.rest() == b""
+    assert await silent.rest() == b""
+    with pytest.raises(OSError):
+        await made.connect()
+
+
+async def test_up_finds_itself_ready_over_https(secured: World, files: CertificateFiles) -> None:
+    settings = Settings(
+        host="127.0.0.1", port=secured.gateway.port, tls_cert_file=files.chain, tls_key_file=files.key
+    )
+    assert await asyncio.to_thread(up._ask_ready, settings) is None
+
+
+def test_what_cannot_be_served_is_told_in_a_sentence(
+    files: CertificateFiles, issue: Issue, tmp_path: Path
+) -> None:
+    junk, locked = tmp_path / "junk", tmp_path / "locked.key"
+    junk.write_bytes(b"\xffjunk")
+    subprocess.run(
+        ["openssl", "pkey", "-in", files.key, "-aes256", "-passout", "pass:secret", "-out", locked],
+        check=True, capture_output=True, timeout=30,
+    )  # fmt: skip
+    other, expired = issue("other"), issue("expired", days=-1)
+    wrong_use = issue("wrong use", "extendedKeyUsage=clientAuth")
+    for given, words in (
+        (CertificateFiles(tmp_path / "gone", files.key), "gone cannot be read (No such file"),
+        (CertificateFiles(files.chain, tmp_path / "gone"), "gone cannot be read (No such file"),
+        (CertificateFiles(tmp_path, files.key), "cannot be read (Is a directory)"),
+        (CertificateFiles(junk, files.key), "holds no certificate"),
+        (CertificateFiles(files.chain, junk), "holds no private key"),
+        (CertificateFiles(files.key, files.key), "holds no certificate"),
+        (CertificateFiles(files.chain, other.key), "is not the key of"),
+        (CertificateFiles(files.chain, locked), "asks for a passphrase"),
+        (expired, "has expired"),
+        (wrong_use, "is not one for a server"),
+    ):
+        with pytest.raises(CertificateError) as told:
+            RenewedCertificate(given)
+        assert words in str(told.value)
+
+
+def test_names_that_a_certificate_covers(issue: Issue) -> None:
+    narrow = issue("narrow", names="DNS:*.localhost").examine()
+    assert not narrow.covers("a.localhost") and not narrow.covers("*.localhost")
+    found = issue("names", names="DNS:Example.org,DNS:*.apps.example.org,IP:10.1.2.3,IP:fd00::7").examine()
+    for host in (
+        "example.org",
+        "EXAMPLE.org",
+        "a.apps.example.org",
+        "*.apps.example.org",
+        "10.1.2.3",
+        "[fd00::7]",
+    ):
+        assert found.covers(host), host
+    for host in ("a.example.org", "apps.example.org", "a.b.apps.example.org", "10.1.2.4", "org", "localhost"):
+        assert not found.covers(host), host
