@@ -8,10 +8,12 @@ from urllib.parse import urlsplit
 
 from codehub.domain.images import Activity
 from codehub.domain.limits import Limits
+from codehub.domain.ports import parse_port
 from codehub.gateway.certificate import CertificateFiles
 
 WORKSPACE_ID = re.compile(r"[0-9a-hjkmnp-tv-z]{26}")
 _ID_LENGTH = 26
+_PORT_LABEL = re.compile(r"(.*)--([0-9a-hjkmnp-tv-z]{26})")
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
@@ -90,11 +92,36 @@ class Origins:
         workspace_id = host[:_ID_LENGTH]
         return workspace_id if WORKSPACE_ID.fullmatch(workspace_id) else None
 
-    def workspace_host(self, workspace_id: str) -> str:
-        return workspace_id + self._suffix
+    def port_of(self, host: str) -> tuple[str, int | None] | None:
+        """The workspace and the port whose own origin this host is; without a port when that is none."""
+        if self.path_mode or not host.endswith(self._suffix):
+            return None
+        label = _PORT_LABEL.fullmatch(host.removesuffix(self._suffix))
+        return None if label is None else (label[2], parse_port(label[1]))
 
-    def workspace_origin(self, workspace_id: str) -> str:
-        return self.platform if self.path_mode else f"{self.scheme}://{workspace_id}{self._suffix}"
+    def is_of_workspace(self, origin: str, workspace_id: str) -> bool:
+        """Whether this is the origin of the workspace's IDE, or of one of its ports."""
+        scheme, _, host = origin.partition("://")
+        if scheme != self.scheme:
+            return False
+        host = self.normal(host)
+        found = self.port_of(host)
+        if found is not None:
+            return found[0] == workspace_id and found[1] is not None
+        return self.workspace_of(host) == workspace_id
+
+    def workspace_host(self, workspace_id: str, port: int = 0) -> str:
+        """The host of its IDE, or of one of its ports."""
+        return f"{port}--{workspace_id}{self._suffix}" if port else workspace_id + self._suffix
+
+    def workspace_origin(self, workspace_id: str, port: int = 0) -> str:
+        return (
+            self.platform if self.path_mode else f"{self.scheme}://{self.workspace_host(workspace_id, port)}"
+        )
+
+    def entrance(self, workspace_id: str, port: int = 0) -> str:
+        """Where a session is shown, without the path within."""
+        return f"{self.platform}/w/{workspace_id}" + (f"/proxy/{port}" if port else "")
 
     def _with_port(self, apps_domain: str, port: int | None) -> str:
         """Workspaces are behind the same public port as the platform."""

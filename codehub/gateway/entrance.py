@@ -27,7 +27,8 @@ class Tickets(Protocol):
 class Visit:
     """A request of a session for a workspace; `target` is what the workspace will see.
 
-    `expires_at` is of the cookie that shows the session, which may have an earlier end of its own.
+    `expires_at` is of the cookie that shows the session, which may have an earlier end of its own. `port` is
+    0 for the IDE. `base` is the path below which all that goes to the same place lies.
     """
 
     head: RequestHead
@@ -36,6 +37,8 @@ class Visit:
     target: bytes
     session_hash: bytes
     expires_at: float = math.inf
+    port: int = 0
+    base: bytes = b""
 
 
 class Entrance:
@@ -49,29 +52,32 @@ class Entrance:
         self._key = cookie_key
 
     async def hand_over(self, visit: Visit) -> Reply:
-        """Send a checked session on to the workspace's own origin."""
-        host = self._origins.workspace_host(visit.workspace_id)
+        """Send a checked session on to the workspace's own origin, or to the one of its port."""
+        host = self._origins.workspace_host(visit.workspace_id, visit.port)
         token = await self._tickets.issue(Ticket(visit.session_hash.hex(), visit.workspace_id, host))
         to = quote(visit.target.decode(), safe="/")
-        origin = self._origins.workspace_origin(visit.workspace_id)
+        origin = self._origins.workspace_origin(visit.workspace_id, visit.port)
         return reply.redirect(f"{origin}/.codehub/enter?ticket={token}&to={to}")
 
-    async def arrive(self, head: RequestHead, workspace_id: str, host: str) -> Reply:
+    async def arrive(self, head: RequestHead, workspace_id: str, port: int) -> Reply:
         """Exchange the ticket for the workspace-only cookie."""
         path, _, query = head.target.decode().partition("?")
         if path != "/.codehub/enter" or head.method != b"GET":
             return reply.error(404, "NOT_FOUND", "There is nothing here.")
+        host = self._origins.workspace_host(workspace_id, port)
         asked = parse_qs(query)
         to = _local_path(asked.get("to", ["/"])[0])
         ticket = await self._tickets.consume(asked.get("ticket", [""])[0])
+        entrance = self._origins.entrance(workspace_id, port)
         if ticket is None or ticket.workspace_id != workspace_id or ticket.host != host:
-            return self._start_over(head, workspace_id, to)
+            return _start_over(head, f"{entrance}{to}")
         session_hash = bytes.fromhex(ticket.session_hash)
         visitor = await self._directory.load_visitor(session_hash)
         if visitor is None:
-            return self._start_over(head, workspace_id, to)
+            return _start_over(head, f"{entrance}{to}")
         cookie = self._cookie(session_hash, visitor, workspace_id, host)
-        return reply.redirect(f"{self._origins.workspace_origin(workspace_id)}{to}", ("Set-Cookie", cookie))
+        origin = self._origins.workspace_origin(workspace_id, port)
+        return reply.redirect(f"{origin}{to}", ("Set-Cookie", cookie))
 
     async def page(self, visit: Visit, visitor: Visitor) -> Reply:
         """The page of a workspace that cannot be connected to now. This navigation may wake it."""
@@ -112,18 +118,19 @@ class Entrance:
             return self._pages.error(visit.head, situation)
         return self._pages.loading(visit.head, situation.workspace)
 
-    def _start_over(self, head: RequestHead, workspace_id: str, to: str) -> Reply:
-        """A ticket that is used up, too old or someone else's: the entrance gives a new one."""
-        if head.is_navigation:
-            return reply.redirect(f"{self._origins.platform}/w/{workspace_id}{to}")
-        return reply.error(401, "UNAUTHORIZED", "This ticket is not valid, or no longer.")
-
     def _cookie(self, session_hash: bytes, visitor: Visitor, workspace_id: str, host: str) -> str:
         grant = cookies.Grant(session_hash, int(visitor.expires_at))
         value = cookies.sign(self._key, grant, workspace_id, host)
         secure = "; Secure" if self._origins.secure else ""
         name = self._origins.workspace_cookie.decode()
         return f"{name}={value}; Path=/; HttpOnly; SameSite=Lax{secure}"
+
+
+def _start_over(head: RequestHead, entrance: str) -> Reply:
+    """A ticket that is used up, too old or someone else's: the entrance gives a new one."""
+    if head.is_navigation:
+        return reply.redirect(entrance)
+    return reply.error(401, "UNAUTHORIZED", "This ticket is not valid, or no longer.")
 
 
 def _local_path(to: str) -> str:

@@ -37,6 +37,8 @@ class Relay:
     """A VS Code window's own first connection, not one made again after the network came back."""
     is_stream: bool = False
     """An event stream of the platform: it has no end of its own."""
+    port: int = 0
+    """What listens on this port of the workspace, and not its IDE."""
     passage: Passage | None = None
     """By which the next request of the kind may follow."""
 
@@ -191,6 +193,9 @@ class Exchange:
         self._response = head
         self._body = body
         self._client.response_begun()
+        if self.relay.port:
+            # Not when it was asked: a page that waits for an app to listen is nobody's work.
+            self._client.gateway.recorder.touch(self.relay.workspace_id)
         wire = head.for_client(from_workspace=bool(self.relay.workspace_id), close=not self._keep)
         self._pass_body(wire, data)
 

@@ -116,6 +116,18 @@ class Pages:
     def unreachable(self, head: RequestHead, *, for_workspace: bool) -> Reply:
         return self._reply(502, _Page(head, "gone" if for_workspace else "down"), again=True)
 
+    def no_port(self, head: RequestHead) -> Reply:
+        return self._reply(404, _Page(head, "noport"))
+
+    def ports_are_off(self, head: RequestHead) -> Reply:
+        return self._reply(502, _Page(head, "ports"))
+
+    def nothing_listens(self, head: RequestHead, port: int, *, in_container: bool) -> Reply:
+        page = _Page(head, "silent")
+        page.heading = page.heading.format(port=port)
+        details = f"<p>{escape(page.say('silent.container'))}</p>" if in_container else ""
+        return self._reply(502, page, details=details, data={"knock": True}, again=True)
+
     def unavailable(self, head: RequestHead) -> Reply:
         return self._reply(503, _Page(head, "down"), again=True, retry=True)
 

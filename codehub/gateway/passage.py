@@ -47,6 +47,7 @@ class Passage:
         relay: Relay,
         *,
         cut: int,
+        base: bytes,
         always_counts: bool,
         visitor: Visitor,
         route: Route,
@@ -57,7 +58,7 @@ class Passage:
         """All of the head but its first line, as it came."""
         self._relay = relay
         self._cut = cut
-        self._prefix = head.target[: cut + 1]
+        self._prefix = base + b"/"
         self._after_target = relay.wire[len(b"GET ") + len(head.target) - cut :]
         self._always_counts = always_counts
         self._visitor = visitor
@@ -80,7 +81,11 @@ class Passage:
             return None
         self.head.target = target
         seen = target[self._cut :] if self._cut else target
-        if self._always_counts or seen.startswith(FORWARDED):
+        if not relay.port and seen.startswith(FORWARDED):
+            if self._cut:
+                return None  # it is not the IDE that this is for
+            recorder.touch(route.workspace_id)
+        elif self._always_counts:
             recorder.touch(route.workspace_id)
         relay.wire = b"GET " + seen + self._after_target
         return relay

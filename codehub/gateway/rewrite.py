@@ -27,10 +27,11 @@ _MERGED: Final = frozenset((b"cookie", b"sec-websocket-extensions"))
 class Forwarding:
     """What the upstream is told about where a request came from."""
 
-    __slots__ = ("client", "host", "proto")
+    __slots__ = ("client", "host", "prefix", "proto")
 
-    def __init__(self, client: bytes, host: str, proto: str) -> None:
+    def __init__(self, client: bytes, host: str, proto: str, prefix: bytes = b"") -> None:
         self.client = client
+        self.prefix = prefix
         self.host = host.encode()
         self.proto = proto.encode()
 
@@ -85,6 +86,8 @@ def _request(
         lines.append(b"connection: close")
     if head.chunked:
         lines.append(b"transfer-encoding: chunked")
+    if forwarding.prefix:
+        lines.append(b"x-forwarded-prefix: " + forwarding.prefix)
     lines.append(
         b"x-forwarded-for: %b\r\nx-forwarded-host: %b\r\nx-forwarded-proto: %b\r\n\r\n"
         % (forwarding.client, forwarding.host, forwarding.proto)

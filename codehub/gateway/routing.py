@@ -11,6 +11,7 @@ from redis.exceptions import RedisError
 from sqlalchemy.exc import SQLAlchemyError
 
 from codehub import log
+from codehub.domain.ports import parse_port, port_address
 from codehub.domain.states import Operation, Phase
 from codehub.gateway import cookies, reply
 from codehub.gateway.activity import FORWARDED, Recorder
@@ -18,9 +19,11 @@ from codehub.gateway.config import GatewayConfig
 from codehub.gateway.directory import Directory, Unknown
 from codehub.gateway.entrance import Entrance, Visit
 from codehub.gateway.exchange import Relay
+from codehub.gateway.foreign import is_foreign
 from codehub.gateway.head import RequestHead
 from codehub.gateway.pages import Pages
 from codehub.gateway.passage import OWN, Passage, may_repeat
+from codehub.gateway.ports import PortAnswers
 from codehub.gateway.reply import RETRY_AFTER, Reply
 from codehub.gateway.rewrite import Forwarding, request_for_api, request_for_workspace
 from codehub.store.routes import Route, Visitor
@@ -30,6 +33,7 @@ logger = log.get(__name__)
 Decision = Relay | Reply | Coroutine[Any, Any, Relay | Reply]
 
 _ENTRANCE = re.compile(rb"/w/([0-9a-hjkmnp-tv-z]{26})(?=[/?]|$)")
+_PORT = re.compile(rb"/(abs)?proxy/([^/?]*)")
 _EVENTS: Final = b"/api/v1/events"
 _ANYWHERE: Final = frozenset((b"/healthz", b"/readyz", b"/metrics"))
 
@@ -50,6 +54,7 @@ class Router:
         self._recorder = recorder
         self._entrance = entrance
         self._pages = pages
+        self._ports = PortAnswers(pages)
         self._key = cookie_key
 
     def route(self, head: RequestHead, peer: str) -> Decision:
@@ -59,6 +64,8 @@ class Router:
             return self._workspace_origin(head, peer, workspace_id, host)
         if host == self._origins.platform_host:
             return self._platform(head, peer)
+        if (found := self._origins.port_of(host)) is not None:
+            return self._port_origin(head, peer, host, *found)
         return self._elsewhere(head, peer, host)
 
     async def settle(self, errand: Coroutine[Any, Any, Relay | Reply], head: RequestHead) -> Relay | Reply:
@@ -72,6 +79,8 @@ class Router:
             return reply.error(503, "UNAVAILABLE", "CodeHub cannot answer just now.", retry_after=RETRY_AFTER)
 
     def unreachable(self, head: RequestHead, relay: Relay) -> Reply:
+        if relay.port:
+            return self._ports.unreachable(head, relay.port, relay.upstream)
         if head.is_navigation:
             return self._pages.unreachable(head, for_workspace=bool(relay.workspace_id))
         return reply.error(502, "UPSTREAM_UNAVAILABLE", "The upstream does not answer.")
@@ -88,8 +97,23 @@ class Router:
             if not rest.startswith(b"/"):
                 location = f"{self._origins.platform}{(match[0] + b'/' + rest).decode()}"
                 return reply.redirect(location, status=308)
-            return self._at_entrance(head, peer, match[1].decode(), rest)
+            place = Visit(head, peer, match[1].decode(), rest, b"", base=match[0])
+            if (forwarded := _PORT.match(rest)) and (self._origins.path_mode or not forwarded[1]):
+                return self._at_port(place, forwarded)
+            return self._at_entrance(place)
         return self._api(head, peer)
+
+    def _at_port(self, visit: Visit, forwarded: re.Match[bytes]) -> Decision:
+        """The same two ways as code-server's own: what is told its base sees the whole path."""
+        port, rest = parse_port(forwarded[2].decode()), visit.target[forwarded.end() :]
+        if port is None:
+            return self._ports.none(visit.head)
+        base = visit.base + forwarded[0]
+        if not rest.startswith(b"/"):
+            return reply.redirect(f"{self._origins.platform}{(base + b'/' + rest).decode()}", status=308)
+        visit.port, visit.base = port, base
+        visit.target = visit.head.target if forwarded[1] else rest
+        return self._at_entrance(visit)
 
     def _api(self, head: RequestHead, peer: str) -> Relay:
         wire = request_for_api(head, self._forwarding(head, peer))
@@ -113,15 +137,16 @@ class Router:
         words = f"This is not {self._origins.platform}, nor the address of a workspace."
         return reply.error(421, "MISDIRECTED", words)
 
-    def _at_entrance(self, head: RequestHead, peer: str, workspace_id: str, rest: bytes) -> Decision:
-        if self._origins.path_mode and self._is_foreign(head, self._origins.platform):
+    def _at_entrance(self, visit: Visit) -> Decision:
+        head = visit.head
+        if self._origins.path_mode and is_foreign(head, self._origins, self._origins.platform):
             return _foreign()
         values = cookies.cookie_values(head.get(b"cookie"), self._origins.session_cookie)
         if not values:  # of several, the last one counts, as for the API
             return self._sign_in(head)
-        visit = Visit(head, peer, workspace_id, rest, cookies.session_hash(values[-1]))
+        visit.session_hash = cookies.session_hash(values[-1])
         visitor = self._directory.visitor(visit.session_hash)
-        route = self._directory.route(workspace_id)
+        route = self._directory.route(visit.workspace_id)
         if isinstance(visitor, Unknown) or isinstance(route, Unknown):
             return self._look_up(visit, at_entrance=True)
         return self._enter(visit, visitor, route)
@@ -161,32 +186,42 @@ class Router:
 
     # A workspace's own origin
 
-    def _workspace_origin(self, head: RequestHead, peer: str, workspace_id: str, host: str) -> Decision:
-        if self._is_foreign(head, self._origins.workspace_origin(workspace_id)):
+    def _workspace_origin(
+        self, head: RequestHead, peer: str, workspace_id: str, host: str, port: int = 0
+    ) -> Decision:
+        own = self._origins.workspace_origin(workspace_id, port)
+        if is_foreign(head, self._origins, own, workspace_id):
             return _foreign()
         if head.target.startswith(OWN):
-            return self._entrance.arrive(head, workspace_id, host)
+            return self._entrance.arrive(head, workspace_id, port)
         grant = self._grant(head, workspace_id, host)
         if grant is None:
-            return self._to_entrance(head, workspace_id)
-        visit = Visit(head, peer, workspace_id, head.target, grant.session_hash, grant.expires_at)
+            return self._to_entrance(head, workspace_id, port)
+        visit = Visit(head, peer, workspace_id, head.target, grant.session_hash, grant.expires_at, port)
         visitor = self._directory.visitor(grant.session_hash)
         route = self._directory.route(workspace_id)
         if isinstance(visitor, Unknown) or isinstance(route, Unknown):
             return self._look_up(visit, at_entrance=False)
         return self._connect(visit, visitor, route)
 
+    def _port_origin(
+        self, head: RequestHead, peer: str, host: str, workspace_id: str, port: int | None
+    ) -> Decision:
+        if port is None:
+            return self._ports.none(head)
+        return self._workspace_origin(head, peer, workspace_id, host, port)
+
     def _connect(self, visit: Visit, visitor: Visitor | None, route: Route | None) -> Decision:
         head = visit.head
         if visitor is None or visitor.expires_at <= time.time():
-            return self._to_entrance(head, visit.workspace_id)
+            return self._to_entrance(head, visit.workspace_id, visit.port)
         if refusal := self._refusal(head, visitor, route):
             return refusal
         assert route is not None
         if _is_connectable(route, head):
             return self._relay(visit, visitor, route)
         if head.is_navigation:
-            return self._to_entrance(head, visit.workspace_id)
+            return self._to_entrance(head, visit.workspace_id, visit.port)
         return _not_running()
 
     def _grant(self, head: RequestHead, workspace_id: str, host: str) -> cookies.Grant | None:
@@ -196,21 +231,12 @@ class Router:
                 return grant
         return None
 
-    def _to_entrance(self, head: RequestHead, workspace_id: str) -> Reply:
+    def _to_entrance(self, head: RequestHead, workspace_id: str, port: int) -> Reply:
         if head.is_navigation:
-            return reply.redirect(f"{self._origins.platform}/w/{workspace_id}{head.target.decode()}")
+            return reply.redirect(f"{self._origins.entrance(workspace_id, port)}{head.target.decode()}")
         return reply.error(401, "UNAUTHORIZED", "Open this workspace from CodeHub first.")
 
     # Both
-
-    def _is_foreign(self, head: RequestHead, own: str) -> bool:
-        """Whether another origin's page asks, other than by sending the person here."""
-        if head.is_navigation and (head.sends_fetch_metadata or b"origin" not in head.fields):
-            return False
-        origin = head.fields.get(b"origin")
-        if origin is not None and origin != own.encode():
-            return True
-        return head.fields.get(b"sec-fetch-site") not in (None, b"same-origin", b"none")
 
     def _refusal(self, head: RequestHead, visitor: Visitor, route: Route | None) -> Reply | None:
         if route is None or route.phase in (Phase.DELETING, Phase.DELETED):
@@ -223,9 +249,11 @@ class Router:
             return reply.error(403, "FORBIDDEN", "This workspace belongs to someone else.")
         return None
 
-    def _relay(self, visit: Visit, visitor: Visitor, route: Route) -> Relay:
-        head, kind = visit.head, self._config.activity.get(route.image_ref, "any")
+    def _relay(self, visit: Visit, visitor: Visitor, route: Route) -> Relay | Reply:
         assert route.upstream is not None
+        if visit.port:
+            return self._relay_to_port(visit, visitor, route, route.upstream)
+        head, kind = visit.head, self._config.activity.get(route.image_ref, "any")
         self._recorder.request(head, visit.target, kind, route.workspace_id)
         wire = request_for_workspace(
             head, visit.target, self._forwarding(head, visit.peer), strip_extensions=kind == "vscode"
@@ -235,17 +263,18 @@ class Router:
             kind = "any"  # what listens on a forwarded port is not VS Code
         fresh = b"reconnection=false" in visit.target
         relay = Relay(route.upstream, wire, route.workspace_id, visit.session_hash, kind, fresh)
-        if may_repeat(head):
-            relay.passage = Passage(
-                head,
-                relay,
-                cut=len(head.target) - len(visit.target),
-                always_counts=always_counts,
-                visitor=visitor,
-                route=route,
-                expires_at=min(visitor.expires_at, visit.expires_at),
-            )
-        return relay
+        return _with_passage(relay, visit, visitor, route, always_counts=always_counts)
+
+    def _relay_to_port(self, visit: Visit, visitor: Visitor, route: Route, ide: str) -> Relay | Reply:
+        head, upstream = visit.head, port_address(ide, visit.port)
+        if upstream is None:
+            return self._ports.off(head)
+        forwarding = self._forwarding(head, visit.peer)
+        if visit.target != head.target:
+            forwarding.prefix = visit.base
+        wire = request_for_workspace(head, visit.target, forwarding, strip_extensions=False)
+        relay = Relay(upstream, wire, route.workspace_id, visit.session_hash, port=visit.port)
+        return _with_passage(relay, visit, visitor, route, always_counts=False)
 
     def _forwarding(self, head: RequestHead, peer: str) -> Forwarding:
         client = peer.encode()
@@ -259,6 +288,24 @@ def _is_connectable(route: Route, head: RequestHead) -> bool:
     if route.phase is not Phase.RUNNING or route.upstream is None:
         return False
     return route.operation is Operation.NONE or not head.is_navigation
+
+
+def _with_passage(
+    relay: Relay, visit: Visit, visitor: Visitor, route: Route, *, always_counts: bool
+) -> Relay:
+    head = visit.head
+    if may_repeat(head):
+        relay.passage = Passage(
+            head,
+            relay,
+            cut=len(head.target) - len(visit.target),
+            base=visit.base,
+            always_counts=always_counts,
+            visitor=visitor,
+            route=route,
+            expires_at=min(visitor.expires_at, visit.expires_at),
+        )
+    return relay
 
 
 def _foreign() -> Reply:

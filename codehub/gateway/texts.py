@@ -35,6 +35,15 @@ TEXTS: Final[dict[Language, dict[str, str]]] = {
         "forbidden.message": "Only its owner can open it.",
         "gone.heading": "The workspace does not answer",
         "gone.message": "It runs, but nothing answered. It may be restarting.",
+        "silent.heading": "Nothing listens on port {port} yet",
+        "silent.message": "Start the app in the workspace. It appears here by itself as soon as it answers.",
+        "silent.container": "In a container it has to listen on 0.0.0.0; on 127.0.0.1 only the workspace "
+        "itself reaches it.",
+        "ports.heading": "Ports are off for this workspace",
+        "ports.message": "It was started without a network of its own, where its ports would be those of the "
+        "whole machine. On a machine that can give it one, stop and start it.",
+        "noport.heading": "There is no such port",
+        "noport.message": "A port is a number from 1 to 65535, in plain digits.",
         "down.heading": "CodeHub does not answer",
         "down.message": "It may be starting. Try again in a moment.",
         "again": "Try again",
@@ -79,6 +88,15 @@ TEXTS: Final[dict[Language, dict[str, str]]] = {
         "forbidden.message": "소유자만 열 수 있습니다.",
         "gone.heading": "워크스페이스가 응답하지 않습니다",
         "gone.message": "실행 중이지만 응답이 없습니다. 다시 시작하는 중일 수 있습니다.",
+        "silent.heading": "아직 포트 {port}에서 응답하는 앱이 없습니다",
+        "silent.message": "워크스페이스에서 앱을 시작하세요. 응답하면 이 자리에서 저절로 열립니다.",
+        "silent.container": "컨테이너에서는 앱이 0.0.0.0에서 대기해야 합니다. "
+        "127.0.0.1은 워크스페이스 안에서만 닿을 수 있습니다.",
+        "ports.heading": "이 워크스페이스에서는 포트를 열 수 없습니다",
+        "ports.message": "자체 네트워크 없이 시작되어, 그 포트는 이 컴퓨터 전체의 포트와 같습니다. "
+        "자체 네트워크를 쓸 수 있는 컴퓨터라면 중지했다가 다시 시작하세요.",
+        "noport.heading": "그런 포트가 없습니다",
+        "noport.message": "포트는 1에서 65535 사이의 숫자입니다.",
         "down.heading": "CodeHub가 응답하지 않습니다",
         "down.message": "시작하는 중일 수 있습니다. 잠시 뒤에 다시 시도하세요.",
         "again": "다시 시도",

@@ -3,6 +3,9 @@
 import asyncio
 from typing import Final, Protocol, cast
 
+from codehub.domain.ports import network_of
+from codehub.gateway.namespace import connect_through
+
 MAX_IDLE_PER_UPSTREAM: Final = 64
 IDLE_SECONDS: Final = 30.0
 
@@ -99,6 +102,9 @@ class Pool:
             if kind == "unix":
                 return (await loop.create_unix_connection(make, where))[1]
             host, _, port = where.rpartition(":")
+            if kind == "door":
+                made = await connect_through(host, int(port))
+                return (await loop.create_connection(make, sock=made))[1]
             return (await loop.create_connection(make, host.strip("[]"), int(port)))[1]
 
     def remove(self, connection: UpstreamConnection) -> None:
@@ -107,9 +113,11 @@ class Pool:
             waiting.remove(connection)
 
     def drop(self, address: str) -> None:
-        """Nothing that was connected to this address is used again."""
-        for connection in self._idle.pop(address, ()):
-            connection.transport.abort()
+        """Nothing that was connected to this address, or to a port beside it, is used again."""
+        network = network_of(address)
+        for each in [key for key in self._idle if key == address or (network and key.startswith(network))]:
+            for connection in self._idle.pop(each):
+                connection.transport.abort()
 
     def expire(self, now: float) -> None:
         for address, waiting in list(self._idle.items()):

@@ -61,5 +61,18 @@ async function watch() {
   setTimeout(watch, 1000);
 }
 
+// Asked without navigating: a tab that is left open must not wake its workspace.
+async function knock() {
+  try {
+    const answer = await fetch(location.href, { cache: "no-store", redirect: "manual" });
+    if (answer.status === 503) return;
+    if (answer.status !== 502) return location.reload();
+  } catch {
+    // CodeHub itself is away; it is asked again.
+  }
+  setTimeout(knock, 2000);
+}
+
+if (data.knock) setTimeout(knock, 1000);
 if (data.poll) setTimeout(watch, 500);
 if (data.reload) setTimeout(() => location.reload(), 2000);

@@ -23,6 +23,8 @@ from codehub.gateway.upstream import UpstreamConnection
 from codehub.store.routes import Route, Visitor
 
 ONE, TWO, FOREIGN = (f"{name:0>26}" for name in ("1", "2", "3"))
+ADDRESSES = {ONE: "tcp:10.0.0.1", TWO: "tcp:10.0.0.2", FOREIGN: "tcp:10.0.0.3"}
+IDE, APP = 8080, 3000
 API = "tcp:127.0.0.1:1"
 KEY = b"k" * 32
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -54,6 +56,9 @@ class Wire:
     def is_closing(self) -> bool:
         return self.closed
 
+    def can_write_eof(self) -> bool:
+        return True
+
     def close(self) -> None:
         self.closed = True
 
@@ -79,9 +84,10 @@ class Rig:
             session = cookies.session_hash(name.encode())
             self.directory._visitors.known[session] = Visitor(name, name, time.time() + 1000)
         for workspace_id, owner in ((ONE, "alice"), (TWO, "alice"), (FOREIGN, "bob")):
-            route = Route(workspace_id, owner, Phase.RUNNING, Operation.NONE, f"tcp:{workspace_id}:1", "any")
+            upstream = f"{ADDRESSES[workspace_id]}:{IDE}"
+            route = Route(workspace_id, owner, Phase.RUNNING, Operation.NONE, upstream, "any")
             self.directory._routes.known[workspace_id] = route
-        addresses = [API, *(f"tcp:{name}:1" for name in (ONE, TWO, FOREIGN))]
+        addresses = [API, *(f"{host}:{port}" for host in ADDRESSES.values() for port in (IDE, APP))]
         self.upstreams = [self._upstream(address) for address in addresses]
         self.connect()
 
@@ -127,6 +133,11 @@ def request(
     return "\r\n".join([first, f"Host: {host}", f"Cookie: {cookie}", *lines, "", ""]).encode()
 
 
+def workspace_cookie(host: str) -> str:
+    grant = cookies.Grant(cookies.session_hash(b"alice"), int(time.time() + 1000))
+    return f"codehub-workspace={cookies.sign(KEY, grant, ONE, host)}"
+
+
 @pytest.fixture
 def repeats(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
     """Whether each request that could have repeated one did."""
@@ -154,9 +165,7 @@ def test_only_the_first_line_of_a_repeated_request_is_read(repeats: list[bool]) 
 def test_a_workspaces_own_origin(repeats: list[bool]) -> None:
     rig = Rig("apps.example")
     host = f"{ONE}.apps.example"
-    grant = cookies.Grant(cookies.session_hash(b"alice"), int(time.time() + 1000))
-    cookie = f"codehub-workspace={cookies.sign(KEY, grant, ONE, host)}"
-    ask = [request(target, host=host, cookie=cookie) for target in ("/a", "/b")]
+    ask = [request(target, host=host, cookie=workspace_cookie(host)) for target in ("/a", "/b")]
     assert rig.ask(ask[0])[1].startswith(b"GET /a HTTP")
     assert rig.ask(ask[1])[1].startswith(b"GET /b HTTP")
     assert repeats == [True]
@@ -198,16 +207,58 @@ def test_a_session_that_is_over_in_the_meantime(repeats: list[bool], monkeypatch
 
 
 def test_what_a_page_loads_by_itself_does_not_count_after_a_forwarded_port(repeats: list[bool]) -> None:
-    """Otherwise a tab that nobody looks at would keep its workspace awake."""
-    rig = Rig(activity={"any": "vscode"})
-    recorder = rig.gateway.recorder
-    rig.ask(request(f"/w/{ONE}/proxy/3000/"))
-    assert recorder.collect()
-    rig.ask(request(f"/w/{ONE}/static/a.js"))
-    assert not recorder.collect()
-    rig.ask(request(f"/w/{ONE}/proxy/3000/"))
-    assert recorder.collect()
+    """Otherwise a tab that nobody looks at would keep its workspace awake. The IDE forwards ports as well."""
+    rig = Rig("apps.example", activity={"any": "vscode"})
+    recorder, host = rig.gateway.recorder, f"{ONE}.apps.example"
+    for target, counts in (("/proxy/3000/", True), ("/static/a.js", False), ("/proxy/3000/", True)):
+        rig.ask(request(target, host=host, cookie=workspace_cookie(host)))
+        assert bool(recorder.collect()) is counts
     assert repeats == [True, True]
+
+
+def test_in_the_path_mode_a_port_and_the_ide_are_two_places(repeats: list[bool]) -> None:
+    rig = Rig(activity={"any": "vscode"})
+    ide, app = (f"{ADDRESSES[ONE]}:{port}" for port in (IDE, APP))
+    below, above = f"/w/{ONE}/proxy/{APP}", f"/w/{ONE}/absproxy/{APP}"
+    for target, upstream, seen, repeated in (
+        (f"/w/{ONE}/x", ide, "/x", None),
+        (f"{below}/x", app, "/x", False),
+        (f"{below}/y?z", app, "/y?z", True),
+        (f"{above}/x", app, f"{above}/x", False),
+        (f"{above}/y", app, f"{above}/y", True),
+        (f"/w/{ONE}/absproxy/x", "", "", False),
+        (f"{above}/y", app, f"{above}/y", None),
+        (f"/w/{ONE}/absproxy/{IDE}/", ide, f"/w/{ONE}/absproxy/{IDE}/", False),
+        (f"{above}/y", app, f"{above}/y", False),
+        ("/api/v1/x", API, "/api/v1/x", False),
+        (f"{above}/y", app, f"{above}/y", None),
+        (f"/w/{TWO}/absproxy/{APP}/", f"{ADDRESSES[TWO]}:{APP}", f"/w/{TWO}/absproxy/{APP}/", False),
+        (f"/w/{ONE}/x", ide, "/x", False),
+    ):
+        repeats.clear()
+        address, wire = rig.ask(request(target))
+        assert address == upstream, target
+        assert not upstream or wire.startswith(f"GET {seen} HTTP/1.1\r\n".encode()), wire
+        assert repeats == ([] if repeated is None else [repeated]), target
+
+
+def test_the_answer_of_a_port_counts_and_the_question_does_not() -> None:
+    rig = Rig(activity={"any": "vscode"})
+    for _ in range(2):
+        rig.ask(request(f"/w/{ONE}/proxy/{APP}/a.js"))
+        assert rig.gateway.recorder.collect()
+    rig.upstreams = []
+    rig.ask(request(f"/w/{ONE}/proxy/{APP}/a.js"))
+    assert not rig.gateway.recorder.collect()
+
+
+def test_a_ports_own_origin(repeats: list[bool]) -> None:
+    rig = Rig("apps.example")
+    host = f"{APP}--{ONE}.apps.example"
+    for target in ("/a", "/proxy/1/"):
+        address, wire = rig.ask(request(target, host=host, cookie=workspace_cookie(host)))
+        assert address == f"{ADDRESSES[ONE]}:{APP}" and wire.startswith(f"GET {target} HTTP".encode())
+    assert repeats == [True]
 
 
 async def test_fields_of_the_same_length_are_not_the_same(repeats: list[bool]) -> None:
@@ -227,7 +278,21 @@ def test_after_another_kind_of_request_the_connection_still_ends_with_the_sessio
 
 
 targets = st.sampled_from(
-    ["/", "/x", "?q", "", "/../x", "/.codehub/x", "/a b", "/\x7f", "/#f", "//x", "/proxy/1/"]
+    [
+        "/",
+        "/x",
+        "?q",
+        "",
+        "/../x",
+        "/.codehub/x",
+        "/a b",
+        "/\x7f",
+        "/#f",
+        "//x",
+        f"/proxy/{APP}/",
+        f"/absproxy/{APP}/x",
+        "/proxy/0/",
+    ]
 ).flatmap(
     lambda rest: st.sampled_from([f"/w/{name}{rest}" for name in (ONE, TWO, FOREIGN, "x")] + [rest, "*"])
 )

@@ -18,10 +18,11 @@ from tests.unit.gateway.fuzz.second import names_platform_cookie, read_request, 
 NAVIGATE = b"Sec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: document\r\nAccept: text/html\r\n"
 COOKIES = b"Cookie: a=1; session={session}; {cookie}; lang=ko\r\nAuthorization: Bearer chp_x\r\n"
 TARGETS = (
-    b"/w/{mine}/a?b=c", b"/w/{mine}", b"/w/{theirs}/", b"/w/{mine}/proxy/3000/", b"/api/v1/events", b"/",
+    b"/w/{mine}/a?b=c", b"/w/{mine}", b"/w/{theirs}/", b"/w/{mine}/proxy/3000/", b"/w/{mine}/absproxy/80/a",
+    b"/api/v1/events", b"/",
     b"/healthz", b"/.codehub/enter?ticket=ticket0&to=%2Fa", b"/a?reconnection=false",
 )  # fmt: skip
-HOSTS = (b"{platform}", b"{host}", b"127.0.0.1:1", b"other.example")
+HOSTS = (b"{platform}", b"{host}", b"3000--{host}", b"127.0.0.1:1", b"other.example")
 GOOD = tuple(
     b"GET %b HTTP/1.1\r\nHost: %b\r\n%b%b\r\n" % (target, host, COOKIES, more)
     for target in TARGETS

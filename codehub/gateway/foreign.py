@@ -1,0 +1,28 @@
+"""Whose page asks: a workspace's own pages may, other workspaces' may not."""
+
+from typing import Final
+
+from codehub.gateway.config import Origins
+from codehub.gateway.head import RequestHead
+
+_OWN_SITES: Final = (None, b"same-origin", b"none")
+
+
+def is_foreign(head: RequestHead, origins: Origins, own: str, workspace_id: str = "") -> bool:
+    """Whether another origin's page asks, other than by sending the person here.
+
+    Pages of one workspace, its IDE's and its ports', may ask each other. Where a browser sends no Origin
+    (pictures, styles, frames), the Referer tells, which no page can make say another origin than its own.
+    """
+    if head.is_navigation and (head.sends_fetch_metadata or b"origin" not in head.fields):
+        return False
+    origin = head.fields.get(b"origin")
+    is_own = origin is None or origin == own.encode()
+    if is_own and head.fields.get(b"sec-fetch-site") in _OWN_SITES:
+        return False
+    asking = origin or _origin_of(head.fields.get(b"referer", b""))
+    return not workspace_id or not origins.is_of_workspace(asking.decode("latin-1"), workspace_id)
+
+
+def _origin_of(url: bytes) -> bytes:
+    return b"/".join(url.split(b"/", 3)[:3])
