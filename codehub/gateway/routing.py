@@ -4,7 +4,7 @@ import re
 import time
 from collections.abc import Coroutine
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote_to_bytes
 
 from asyncpg import InterfaceError, PostgresError
 from redis.exceptions import RedisError
@@ -118,7 +118,7 @@ class Router:
     def _api(self, head: RequestHead, peer: str) -> Relay:
         wire = request_for_api(head, self._forwarding(head, peer))
         relay = Relay(self._config.api_upstream, wire)
-        if head.path == _EVENTS:
+        if unquote_to_bytes(head.path) == _EVENTS:  # as the API reads it
             relay.is_stream = True
             if sessions := cookies.cookie_values(head.get(b"cookie"), self._origins.session_cookie):
                 relay.session_hash = cookies.session_hash(sessions[-1])
