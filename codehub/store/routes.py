@@ -6,7 +6,7 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from codehub.domain.states import DesiredState, Operation, Phase
+from codehub.domain.states import DesiredState, Operation, Phase, Role
 from codehub.domain.workspace import Workspace
 from codehub.store import workspace_reads
 from codehub.store.sessions import find_session
@@ -21,6 +21,7 @@ class Visitor:
     user_id: str
     username: str
     expires_at: float
+    role: Role = Role.USER
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ async def find_visitor(conn: AsyncConnection, id_hash: bytes, now: datetime) -> 
     session = await find_session(conn, id_hash, now)
     if session is None:
         return None
-    return Visitor(session.user_id, session.username, session.expires_at.timestamp())
+    return Visitor(session.user_id, session.username, session.expires_at.timestamp(), session.role)
 
 
 async def find_route(conn: AsyncConnection, workspace_id: str) -> Route | None:

@@ -3,7 +3,7 @@
 import asyncio
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -159,6 +159,80 @@ async def test_logout_is_pushed_to_open_connections(served: Installation) -> Non
     await client.rest()
     await until(lambda: served.ide.open == 0)
     assert status((await served.ask(served.host, "/", cookie, ""))[0]) == 401
+
+
+async def _new_password(served: Installation) -> None:
+    await accounts.change_account(served.engine, served.user_id, password="another password")
+
+
+async def _new_role(served: Installation) -> None:
+    await accounts.change_account(served.engine, served.user_id, role=Role.ADMIN)
+
+
+async def _deletion(served: Installation) -> None:
+    await accounts.create_account(served.engine, "root", "password!", Role.ADMIN, now=datetime.now(UTC))
+    await accounts.delete_account(served.engine, served.user_id, actor="root", now=datetime.now(UTC))
+
+
+async def _stop(served: Installation) -> None:
+    await served.change(phase="STANDBY", desired_state="STANDBY", upstream=None)
+
+
+@pytest.mark.parametrize("withdraw", [_new_password, _new_role, _deletion, _stop])
+async def test_a_leave_that_is_withdrawn_cuts_open_streams_within_a_second(
+    served: Installation, withdraw: Callable[[Installation], Awaitable[None]]
+) -> None:
+    async def endless(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if b"upgrade: websocket" in await upstream.read_head(reader):
+            writer.write(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n")
+        else:
+            writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        await reader.read()
+
+    await served.run()
+    cookie = await served.come_in()
+    served.ide.script = endless
+    upgrade = f"Connection: Upgrade\r\nUpgrade: websocket\r\nOrigin: http://{served.host}\r\n"
+    clients = [await served.connect() for _ in range(2)]
+    for client, more in zip(clients, ("", upgrade), strict=True):
+        client.send(f"GET / HTTP/1.1\r\nHost: {served.host}\r\nCookie: {cookie}\r\n{more}\r\n")
+        await client.head()
+    began = time.monotonic()
+    await withdraw(served)
+    took = time.monotonic()
+    await asyncio.gather(*(client.rest() for client in clients))
+    assert time.monotonic() - took < 1, f"withdrawing itself took {took - began:.1f} s"
+    await until(lambda: served.ide.open == 0)
+
+
+async def test_a_spared_session_keeps_what_is_open(served: Installation) -> None:
+    """Whoever sets a new password stays where they are; their other sessions do not."""
+    go_on = asyncio.Event()
+
+    async def endless(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await upstream.read_head(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        await go_on.wait()
+        writer.write(b"3\r\nyes\r\n0\r\n\r\n")
+
+    await served.run()
+    spared, cookies = served.session, [await served.come_in()]
+    async with served.engine.begin() as conn:
+        served.session = await sessions.open_session(conn, served.user_id, datetime.now(UTC))
+    cookies.append(await served.come_in())
+    served.ide.script = endless
+    staying, leaving = [await served.connect() for _ in cookies]
+    for client, cookie in zip((staying, leaving), cookies, strict=True):
+        client.send(f"GET / HTTP/1.1\r\nHost: {served.host}\r\nCookie: {cookie}\r\n\r\n")
+        await client.head()
+    await accounts.change_account(
+        served.engine, served.user_id, password="another password", spare=sessions.hash_of(spared)
+    )
+    await leaving.rest()
+    assert status((await served.knock())[0]) == 302  # to sign in: the pushes have been heard
+    go_on.set()
+    assert await staying.reader.readuntil(b"0\r\n\r\n") == b"3\r\nyes\r\n0\r\n\r\n"
+    staying.close()
 
 
 async def test_a_route_that_changes_is_pushed(served: Installation) -> None:
