@@ -34,9 +34,10 @@ async def _take_sockets(door: str) -> list[socket.socket]:
         asking.setblocking(False)
         await _knock(asking, door)
         await _readable(asking)
-        _, handed_out, *_ = socket.recv_fds(asking, 1, _HANDED_OUT, socket.MSG_CMSG_CLOEXEC)
+        _, handed_out, *_ = socket.recv_fds(asking, 1, _HANDED_OUT)
     made = [socket.socket(fileno=descriptor) for descriptor in handed_out]
     for each in made:
+        each.set_inheritable(False)
         each.setblocking(False)
     return made
 

@@ -4,6 +4,7 @@
     output.log      what the IDE printed (output.log.1: before that)
     io/             the only directory the workspace's own user may write; the IDE binds io/ide.sock
     ide.sock        a hard link to it, made by us
+    ports.sock      the way into its network, which only CodeHub may open (see `door`)
     passwd, group   what the sandbox shows as /etc/passwd and /etc/group
 
 The gateway connects to the hard link. A workspace could replace io/ide.sock by a symbolic link to a socket
@@ -22,6 +23,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from codehub.domain.ports import DOOR_NAME
 from codehub.runtimes.process.procfs import ProcessId, boot_id
 
 LOG_BYTES = 1 << 20
@@ -76,6 +78,7 @@ class Directory:
         self.io = path / "io"
         self.bound_socket = self.io / "ide.sock"
         self.socket = path / "ide.sock"
+        self.door = path / DOOR_NAME
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[int | None]:
@@ -158,6 +161,7 @@ class Directory:
         """Clear what an earlier container left, and give the next one its own corner. Only under the lock."""
         self.path.chmod(0o711 if traversable else 0o700)
         self.socket.unlink(missing_ok=True)
+        self.door.unlink(missing_ok=True)
         if self.io.exists():
             _remove_tree(self.io)
         self.io.mkdir(mode=0o700)

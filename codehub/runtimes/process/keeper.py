@@ -23,6 +23,7 @@ from pathlib import Path
 
 from codehub.runtimes.process import cgroups
 from codehub.runtimes.process.directory import Directory, Ended, State
+from codehub.runtimes.process.door import Door
 from codehub.runtimes.process.network import Network, WayOut, enter
 from codehub.runtimes.process.output import Output
 from codehub.runtimes.process.procfs import ProcessId, boot_id, descendants
@@ -43,6 +44,7 @@ class Keeper:
         self._code: int | None = None
         self._groups: list[str] = []
         self._network: Network | None = None
+        self._door: Door | None = None
         self._selector = selectors.DefaultSelector()
         self._log = Output(directory)
 
@@ -130,7 +132,7 @@ class Keeper:
                 self._make_network(request.way_out, outer)
             child.wait()
         if self._network is not None:
-            self._network.let_go()
+            self._open_door(self._network)
         os.set_blocking(output, False)
         self._selector.register(output, selectors.EVENT_READ)
         return child.pid
@@ -140,6 +142,15 @@ class Keeper:
         self._network.admit(door)
         with contextlib.suppress(ProcessLookupError):  # the child tells what became of the helper
             cgroups.join(self._groups, self._network.helper)
+
+    def _open_door(self, network: Network) -> None:
+        """Without it the workspace's ports are closed, and the rest of it works."""
+        namespaces = network.let_go()
+        try:
+            self._door = Door(self._directory.door, namespaces, self._selector)
+        except OSError as error:
+            namespaces.close()
+            self._say(f"its ports cannot be reached: {error}")
 
     def _confine(self, door: socket.socket) -> None:
         """The last that is done before the workspace's first instruction, in its own process."""
@@ -190,7 +201,11 @@ class Keeper:
             elif self._kill_at is not None and time.monotonic() >= self._kill_at:
                 self._kill()
             for key, _ in self._selector.select(self._patience()):
-                self._consume(key)
+                if isinstance(key.data, Door):
+                    key.data.answer()
+                else:
+                    self._consume(key)
+        self._close_door()
         for key in list(self._selector.get_map().values()):
             while self._consume(key):
                 pass
@@ -214,6 +229,8 @@ class Keeper:
                 self._code = code if code >= 0 else 128 - code
             elif self._network is not None and pid == self._network.helper:
                 self._lose_helper(self._network)
+            elif self._door is not None:
+                self._door.child_ended(pid)
 
     def _lose_helper(self, network: Network) -> None:
         self._network = None
@@ -237,12 +254,17 @@ class Keeper:
         self._kill_at = time.monotonic() + (self._request.grace_seconds if asked else 0)
 
     def _kill(self) -> None:
+        self._close_door()
         cgroups.forbid_forks(self._groups)
         tree = self._tree()
         for process in tree:
             process.send(signal.SIGKILL)
         if not tree:
             self._end_helper()
+
+    def _close_door(self) -> None:
+        if self._door is not None:
+            self._door.close()
 
     def _end_helper(self) -> None:
         """The tree is gone, and its network with it; whom we miss is still our child, and is waited for."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from codehub.runtimes.process.netlink import Rule, add_rules
-from codehub.runtimes.process.spawn import spawn
+from codehub.runtimes.process.spawn import receive, spawn
 
 NETWORK = "198.19.255.0/24"
 """Reserved for benchmarks, so that nobody's machines have these addresses."""
@@ -53,7 +53,7 @@ class Network:
     def __init__(self, way_out: WayOut) -> None:
         self._way_out = way_out
         self._words = os.memfd_create("words")
-        self._namespaces = _Namespaces(way_out.uid)
+        self._holder = _Holder(way_out.uid)
         self._ready, ready = os.pipe()
         ended, self._lifeline = os.pipe()
         self.helper = self._start_helper(ready, ended)
@@ -65,7 +65,7 @@ class Network:
             self._way_out.program,
             *("--configure", f"--mtu={_MTU}", f"--cidr={NETWORK}", "--disable-host-loopback"),
             *("--enable-sandbox", "--enable-seccomp", f"--ready-fd={ready}", f"--exit-fd={ended}"),
-            *(str(self._namespaces.holder), _INTERFACE),
+            *(str(self._holder.pid), _INTERFACE),
         ]
         kept = (ready, ended)
         helper = spawn(argv, {"PATH": os.defpath}, self._words, self._lower_helper, kept=kept)
@@ -79,27 +79,47 @@ class Network:
 
     def admit(self, door: socket.socket) -> None:
         """Let in whoever waits at the other end of the door."""
-        namespaces = self._namespaces
+        namespaces = self._holder.namespaces
         socket.send_fds(door, [b"."], [namespaces.user, namespaces.net, self._ready, self._words])
 
     def helper_words(self) -> str:
         return _read_words(self._words)
 
-    def let_go(self) -> None:
-        """Whoever is inside keeps the namespace; only the lifeline stays, and ends the helper with us."""
-        self._namespaces.let_go()
+    def let_go(self) -> Namespaces:
+        """Whoever is inside, or can go there, keeps the namespaces; the lifeline ends the helper with us."""
+        self._holder.let_go()
         os.close(self._ready)
+        return self._holder.namespaces
+
+
+@dataclass(frozen=True)
+class Namespaces:
+    """A user namespace and the network namespace that it owns, as open descriptors.
+
+    Without root they belong to our own user, who has rights over the network only from within its owner.
+    """
+
+    user: int
+    net: int
+    with_root: bool
+
+    def enter(self) -> None:
+        if not self.with_root:
+            _call("setns", self.user, _NEW_USER)
+        _call("setns", self.net, _NEW_NETWORK)
+
+    def close(self) -> None:
+        for descriptor in (self.user, self.net):
+            os.close(descriptor)
 
 
 def enter(door: socket.socket, way_out: WayOut) -> None:
     """For the workspace's first process, which goes on once there is a way out and its rules hold."""
-    _, handed_over, *_ = socket.recv_fds(door, 1, 4, socket.MSG_CMSG_CLOEXEC)
+    _, handed_over = receive(door, 1, 4)
     if len(handed_over) != 4:
         raise OSError("its network could not be made")
     user, net, ready, words = handed_over
-    if way_out.uid is None:
-        _call("setns", user, _NEW_USER)
-    _call("setns", net, _NEW_NETWORK)
+    Namespaces(user, net, way_out.uid is not None).enter()
     if not os.read(ready, 1):
         raise OSError(f"there is no way out: {_read_words(words) or 'slirp4netns ended'}")
     add_rules(way_out.rules)
@@ -109,25 +129,23 @@ def _read_words(file: int) -> str:
     return " ".join(os.pread(file, _WORDS_BYTES, 0).decode(errors="replace").split())
 
 
-class _Namespaces:
-    """A user namespace and the network namespace that it owns, held by a process until others are in them."""
+class _Holder:
+    """A process that makes namespaces, and stays in them until others have them open."""
 
     def __init__(self, uid: int | None) -> None:
         self._lifeline, theirs = socket.socketpair()
         with theirs:
-            self.holder = os.fork()
-            if self.holder == 0:
+            self.pid = os.fork()
+            if self.pid == 0:
                 self._lifeline.close()
                 _hold(uid, theirs)
-        words, opened, *_ = socket.recv_fds(self._lifeline, 4096, 2, socket.MSG_CMSG_CLOEXEC)
+        words, opened = receive(self._lifeline, 4096, 2)
         if len(opened) != 2:
             raise OSError(f"no network namespace can be made: {words.decode() or 'the attempt ended'}")
-        self.user, self.net = opened
+        self.namespaces = Namespaces(*opened, with_root=uid is not None)
 
     def let_go(self) -> None:
-        """The holder ends by itself then, and is waited for like every other child."""
-        for descriptor in (self.user, self.net):
-            os.close(descriptor)
+        """It ends by itself then, and is waited for like every other child."""
         self._lifeline.close()
 
 

@@ -20,6 +20,7 @@ from codehub.runtimes.process.keeper import ALREADY_RUNNING, GONE, Keeper
 from codehub.runtimes.process.leftovers import Isolation, LeftoversAlive, end_leftovers
 from codehub.runtimes.process.procfs import rename
 from codehub.runtimes.process.request import Request
+from codehub.runtimes.process.spawn import receive
 
 
 def main() -> None:
@@ -41,7 +42,7 @@ def _next_request() -> socket.socket | None:
     """In a child of its own for each request, its connection; None once nobody asks any more."""
     with socket.socket(fileno=_take_standard_input()) as requests:
         while True:
-            message, descriptors, *_ = socket.recv_fds(requests, 1, 1, socket.MSG_CMSG_CLOEXEC)
+            message, descriptors = receive(requests, 1, 1)
             if not message:
                 return None
             connection = socket.socket(fileno=descriptors[0])

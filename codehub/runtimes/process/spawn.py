@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -59,6 +60,14 @@ def spawn(
             os._exit(CANNOT_RUN)
     os.close(writer)
     return Spawned(pid, reader)
+
+
+def receive(source: socket.socket, size: int, most: int) -> tuple[bytes, list[int]]:
+    """Words and descriptors that no program of ours inherits: `recv_fds` alone forgets what its flags say."""
+    words, descriptors, *_ = socket.recv_fds(source, size, most)
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, False)
+    return words, descriptors
 
 
 def _stand_alone(output: int, kept: Sequence[int]) -> None:

@@ -134,7 +134,7 @@ asyncio.run(main(sys.argv[1], len(sys.argv) > 2))
 """
 
 
-def as_stranger(bench: Bench, *arguments: str, script: str = "") -> str:
+def as_stranger(bench: Bench, *arguments: str, script: str = "", life: str = LIFE) -> str:
     """Run a whole life as a user without any rights, on the system's Python; the script runs inside."""
     base = bench.data_dir / "u"
     package = Path(codehub.__file__).parent
@@ -144,7 +144,7 @@ def as_stranger(bench: Bench, *arguments: str, script: str = "") -> str:
         )
     (base / "lib" / "codehub" / "__init__.py").touch()
     (base / "server.py").write_text(SERVER)
-    (base / "life.py").write_text(textwrap.dedent(LIFE))
+    (base / "life.py").write_text(textwrap.dedent(life))
     os.chown(base, STRANGER, STRANGER)
     result = subprocess.run(
         ["/usr/bin/python3", str(base / "life.py"), str(base), *arguments],

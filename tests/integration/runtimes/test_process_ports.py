@@ -1,0 +1,178 @@
+"""The door to a process workspace's own network: what is reached through it, and by whom."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from codehub.gateway.namespace import connect_through
+from codehub.runtimes.process.procfs import descendants
+from tests.integration.runtimes.conftest import Bench, eventually, only_programs
+from tests.integration.runtimes.outside import from_here, from_inside, listening
+from tests.integration.runtimes.test_process_walls import LIFE, as_stranger
+
+APP = """
+import socket, sys
+address, port = sys.argv[1], int(sys.argv[2])
+server = socket.create_server((address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
+while True:
+    with server.accept()[0] as connection:
+        connection.sendall(address.encode())
+"""
+
+
+async def start_app(bench: Bench, workspace_id: str, address: str, port: int) -> None:
+    command = f"/usr/bin/python3 -c '{APP}' {address} {port}"
+    await bench.inside(workspace_id, f"setsid {command} > /dev/null 2>&1 < /dev/null &")
+
+
+async def hello(bench: Bench, workspace_id: str, port: int) -> str:
+    """What an app says to whoever comes through the door, or why nobody does."""
+    try:
+        with await connect_through(str(bench.directory(workspace_id).door), port) as connection:
+            return (await asyncio.get_running_loop().sock_recv(connection, 100)).decode()
+    except OSError as error:
+        return type(error).__name__
+
+
+async def hears(bench: Bench, workspace_id: str, port: int, words: str) -> None:
+    await eventually(lambda: hello(bench, workspace_id, port), lambda said: said == words)
+
+
+def keeper_of(bench: Bench, workspace_id: str) -> int:
+    state = bench.directory(workspace_id).read_state()
+    assert state is not None
+    return state.keeper.pid
+
+
+def open_files(pid: int) -> list[str]:
+    return sorted(os.readlink(file) for file in Path(f"/proc/{pid}/fd").iterdir())
+
+
+@pytest.mark.usefixtures("own_network")
+async def test_an_app_on_either_loopback_address_is_reached_and_no_other(bench: Bench) -> None:
+    await bench.started("w1")
+    await bench.started("w2")
+    await start_app(bench, "w1", "127.0.0.1", 3000)
+    await start_app(bench, "w1", "::1", 3001)
+    await hears(bench, "w1", 3000, "127.0.0.1")
+    await hears(bench, "w1", 3001, "::1")
+    assert await hello(bench, "w1", 3002) == "ConnectionRefusedError"
+    assert await hello(bench, "w2", 3000) == "ConnectionRefusedError"
+
+
+@pytest.mark.usefixtures("own_network")
+async def test_what_listens_on_the_host_alone_is_not_reached(bench: Bench) -> None:
+    await bench.started("w1")
+    with listening("0.0.0.0:0") as everywhere, listening("127.0.0.1:0") as on_loopback:
+        for name in (everywhere, on_loopback):
+            assert from_here(name) == {name: True}
+            assert await hello(bench, "w1", int(name.rpartition(":")[2])) == "ConnectionRefusedError"
+
+
+@pytest.mark.usefixtures("own_network")
+async def test_only_codehub_opens_the_door_and_nothing_of_it_gets_inside(bench: Bench) -> None:
+    await bench.started("w1")
+    await bench.started("w2")
+    doors = [str(bench.directory(name).door) for name in ("w1", "w2")]
+    assert set(from_here(*doors).values()) == {True}
+    for door in doors:
+        assert Path(door).stat().st_mode & 0o077 == 0
+        assert Path(door).parent.stat().st_mode & 0o077 == 0
+    assert True not in (await from_inside(bench, "w1", *doors, "/run/codehub/ports.sock")).values()
+    assert await bench.inside("w1", "ls /run/codehub") == "ide.sock\n"
+    assert await bench.inside("w1", "ls -l /proc/[0-9]*/fd 2>/dev/null | grep -E 'net:|user:'") == ""
+    for process in descendants(keeper_of(bench, "w1")):
+        assert not [name for name in open_files(process.pid) if name.startswith(("net:", "user:"))]
+
+
+@contextmanager
+def silent_clients(door: str, count: int) -> Iterator[None]:
+    connections = [socket.socket(socket.AF_UNIX) for _ in range(count)]
+    for connection in connections:
+        connection.connect(door)
+    yield
+    for connection in connections:
+        connection.close()
+
+
+@pytest.mark.usefixtures("own_network")
+async def test_a_crowd_before_the_door_harms_nobody(bench: Bench) -> None:
+    """Some say nothing and take nothing; the others are served, and the keeper is as before."""
+    await bench.started("w1")
+    await start_app(bench, "w1", "127.0.0.1", 3000)
+    await hears(bench, "w1", 3000, "127.0.0.1")
+    keeper = keeper_of(bench, "w1")
+    before = open_files(keeper), len(descendants(keeper))
+    with silent_clients(str(bench.directory("w1").door), 100):
+        said = await asyncio.gather(*(hello(bench, "w1", 3000) for _ in range(200)))
+    assert set(said) == {"127.0.0.1"}
+
+    async def now() -> tuple[list[str], int]:
+        return open_files(keeper), len(descendants(keeper))
+
+    await eventually(now, lambda seen: seen == before)
+    assert (await bench.runtime.status("w1")).ready
+
+
+@pytest.mark.usefixtures("own_network")
+async def test_the_door_and_the_network_end_with_the_workspace(bench: Bench) -> None:
+    await bench.started("w1")
+    await start_app(bench, "w1", "127.0.0.1", 3000)
+    await hears(bench, "w1", 3000, "127.0.0.1")
+    state = bench.directory("w1").read_state()
+    assert state is not None and state.child is not None
+    network = os.readlink(f"/proc/{state.child.pid}/ns/net")
+    assert network in open_files(state.keeper.pid)
+    await bench.runtime.stop("w1")
+    assert not bench.directory("w1").door.exists()
+    assert not state.keeper.is_alive()
+    assert await hello(bench, "w1", 3000) == "FileNotFoundError"
+    await bench.started("w1")
+    assert await hello(bench, "w1", 3000) == "ConnectionRefusedError"
+
+
+async def test_in_the_hosts_network_there_is_no_door(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind it would be the host's own loopback."""
+    path = os.environ["PATH"]
+    only_programs(bench, monkeypatch, "bwrap", "setpriv")
+    assert (await bench.runtime.walls()).slirp is None
+    monkeypatch.setenv("PATH", path)
+    bench.directory("w1").path.mkdir()
+    bench.directory("w1").door.touch()  # of an earlier container that had one
+    await bench.started("w1")
+    assert not bench.directory("w1").door.exists()
+    assert await hello(bench, "w1", 22) == "FileNotFoundError"
+
+
+GO_THROUGH = """
+    import socket
+    for port in (3000, 3001):
+        with socket.socket(socket.AF_UNIX) as asking:
+            asking.connect(str(root / "w1" / "ports.sock"))
+            made = [socket.socket(fileno=each) for each in socket.recv_fds(asking, 1, 2)[1]]
+        try:
+            made[0].connect(("127.0.0.1", port))
+            print(made[0].recv(100).decode())
+        except ConnectionRefusedError:
+            print("refused")
+    await runtime.delete("w1")
+"""
+
+
+@pytest.mark.usefixtures("own_network")
+def test_without_root_there_is_a_door_as_well(bench: Bench) -> None:
+    life = LIFE.replace('\n    await runtime.delete("w1")\n', GO_THROUGH)
+    assert life != LIFE
+    command = f"/usr/bin/python3 -c '{APP}' 127.0.0.1 3000"
+    listens = "until (: < /dev/tcp/127.0.0.1/3000) 2>&-; do :; done"
+    script = f"setsid {command} > /dev/null 2>&1 < /dev/null & {listens}"
+    assert as_stranger(bench, script=script, life=life).split() == [
+        "sandbox", "ready", "127.0.0.1", "refused", "False",
+    ]  # fmt: skip
