@@ -1,0 +1,378 @@
+"""Ports of a workspace: an origin for each, or a path below the workspace's own; for its owner alone."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from websockets.asyncio.client import connect
+from websockets.asyncio.server import serve
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from codehub.domain.states import Operation, Phase
+from codehub.gateway.config import Timeouts
+from codehub.store.routes import Route
+from tests.integration.gateway.harness import (
+    ALICE,
+    HELLO,
+    MINE,
+    NAVIGATE,
+    SESSION,
+    THEIRS,
+    Upstream,
+    World,
+    hash_of,
+    header,
+    status,
+    until,
+    world,
+)
+from tests.integration.gateway.test_tunnel import Echo
+from tests.services import free_port
+
+FETCH = "Sec-Fetch-Site: same-origin\r\nSec-Fetch-Mode: cors\r\nSec-Fetch-Dest: empty\r\n"
+GARBAGE = ("0", "65536", "00080", "-1", "9" * 40, "%D9%A3%D9%A0", "3000x", "", "3000%2f")
+
+
+class Door:
+    """A keeper's door to a network that is no other than the test's own."""
+
+    def __init__(self, path: Path, *, silent: bool = False) -> None:
+        self.path = path
+        self._silent = silent
+        self._kept: list[socket.socket] = []
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.setblocking(False)
+            listener.bind(str(self.path))
+            listener.listen()
+            loop = asyncio.get_running_loop()
+            loop.add_reader(listener, self._answer, listener)
+            yield
+            loop.remove_reader(listener)
+            self.path.unlink()
+        for connection in self._kept:
+            connection.close()
+
+    def _answer(self, listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        if self._silent:
+            self._kept.append(connection)
+            return
+        with connection, socket.socket() as four, socket.socket(socket.AF_INET6) as six:
+            socket.send_fds(connection, [b"."], [four.fileno(), six.fileno()])
+
+
+class App(Upstream):
+    """What listens on a port of the workspace."""
+
+    def __init__(self, host: str = "127.0.0.1") -> None:
+        super().__init__(Path(), HELLO)
+        self.host = host
+        self.port = free_port()
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._serve, self.host, self.port)
+
+
+@asynccontextmanager
+async def listening(made: World, app: App | None = None) -> AsyncIterator[App]:
+    app = app or App()
+    await app.start()
+    async with Door(made.directory / "ports.sock").open():
+        yield app
+    await app.stop()
+
+
+@pytest.fixture
+async def app(origin: World) -> AsyncIterator[App]:
+    async with listening(origin) as made:
+        yield made
+
+
+@pytest.fixture
+async def path_app(path: World) -> AsyncIterator[App]:
+    async with listening(path) as made:
+        yield made
+
+
+def host_of(made: World, port: int | str, workspace_id: str = MINE) -> str:
+    return f"{port}--{workspace_id}.{made.platform}"
+
+
+def to_port(made: World, port: int, target: str = "/", more: str = "", cookie: bool = True) -> str:
+    host = host_of(made, port)
+    shown = f"Cookie: {made.cookie(host=host)}\r\n" if cookie else ""
+    return f"GET {target} HTTP/1.1\r\nHost: {host}\r\n{shown}{more}\r\n"
+
+
+# An origin of its own
+
+
+async def test_the_way_to_a_port_by_ticket(origin: World, app: App) -> None:
+    host = host_of(origin, app.port)
+    head, _ = await origin.ask(f"GET /a?b=c HTTP/1.1\r\nHost: {host}\r\n{NAVIGATE}\r\n")
+    assert header(head, "location") == f"http://{origin.platform}/w/{MINE}/proxy/{app.port}/a?b=c"
+    head, _ = await origin.ask(origin.entrance(f"/proxy/{app.port}/a?b=c"))
+    location = urlsplit(header(head, "location") or "")
+    assert (status(head), location.netloc, location.path) == (302, host, "/.codehub/enter")
+    enter = f"GET {location.path}?{location.query} HTTP/1.1\r\nHost: {{}}\r\n{NAVIGATE}\r\n"
+    head, _ = await origin.ask(enter.format(host))
+    assert header(head, "location") == f"http://{host}/a?b=c"
+    cookie = (header(head, "set-cookie") or "").split(";")[0]
+    ask = (
+        f"GET /a?b=c HTTP/1.1\r\nHost: {{}}\r\nCookie: session={SESSION}; mine=1; {cookie}\r\n{NAVIGATE}\r\n"
+    )
+    head, body = await origin.ask(ask.format(host))
+    assert (status(head), body) == (200, b"hello")
+    seen = app.heads[0].decode()
+    assert seen.startswith("GET /a?b=c HTTP/1.1\r\n") and "cookie: mine=1\r\n" in seen
+    for secret in (SESSION, "codehub-workspace", "x-forwarded-prefix"):
+        assert secret not in seen
+    for other in (origin.host, host_of(origin, app.port + 1)):  # that cookie opens nothing else
+        assert status((await origin.ask(ask.format(other)))[0]) == 302
+    head, _ = await origin.ask(enter.format(host))  # and the ticket is used up
+    assert header(head, "location") == f"http://{origin.platform}/w/{MINE}/proxy/{app.port}/a?b=c"
+
+
+async def test_a_ticket_for_one_port_is_good_at_no_other(origin: World, app: App) -> None:
+    for at in (origin.host, host_of(origin, app.port + 1)):
+        head, _ = await origin.ask(origin.entrance(f"/proxy/{app.port}/"))
+        location = urlsplit(header(head, "location") or "")
+        enter = f"GET {location.path}?{location.query} HTTP/1.1\r\nHost: {at}\r\n{NAVIGATE}\r\n"
+        assert header((await origin.ask(enter))[0], "set-cookie") is None
+
+
+async def test_only_the_owner_reaches_a_port(origin: World, app: App) -> None:
+    below = f"/proxy/{app.port}/"
+    assert status((await origin.ask(to_port(origin, app.port, more=FETCH, cookie=False)))[0]) == 401
+    head, _ = await origin.ask(origin.entrance(below, None))
+    assert header(head, "location") == f"http://{origin.platform}/login?next=/w/{MINE}{below}"
+    for more in (NAVIGATE, FETCH):
+        assert status((await origin.ask(origin.entrance(below, "bob-session", more)))[0]) == 403
+        unknown = origin.entrance(below, SESSION, more).replace(MINE, THEIRS)
+        assert status((await origin.ask(unknown))[0]) == 404
+    bob = origin.cookie(session="bob-session", host=host_of(origin, app.port))
+    for more in (NAVIGATE, FETCH):
+        ask = to_port(origin, app.port, more=f"{more}Cookie: {bob}\r\n", cookie=False)
+        assert status((await origin.ask(ask))[0]) == 403
+    assert not app.heads
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+async def test_what_is_no_port_is_not_found(origin: World, path: World, garbage: str) -> None:
+    for made in (origin, path):
+        for more in (NAVIGATE, FETCH):
+            for session in (SESSION, None):
+                head, _ = await made.ask(made.entrance(f"/proxy/{garbage}/", session, more))
+                assert status(head) == 404
+        assert not made.ide.heads
+    head, _ = await path.ask(path.entrance(f"/absproxy/{garbage}/x"))
+    assert status(head) == 404
+    for more in (NAVIGATE, FETCH):
+        ask = f"GET / HTTP/1.1\r\nHost: {host_of(origin, garbage)}\r\n{more}\r\n"
+        assert status((await origin.ask(ask))[0]) == (400 if "%" in garbage else 404)
+
+
+async def test_the_ports_of_one_workspace_may_ask_each_other(origin: World, app: App) -> None:
+    family = [f"http://{origin.host}", f"http://{host_of(origin, 1)}", f"http://{host_of(origin, app.port)}"]
+    site = "Sec-Fetch-Mode: cors\r\nSec-Fetch-Site: "
+    allowed = [f"Origin: {asking}\r\n{site}same-site\r\n" for asking in family[:2]]
+    allowed += [f"Origin: {asking}\r\n{site}cross-site\r\n" for asking in family[:2]]  # as on *.localhost
+    allowed += [f"Referer: {asking}/x?y\r\n{site}same-site\r\n" for asking in family]
+    allowed += [f"Origin: {family[2]}\r\n{site}same-origin\r\n"]
+    for more in allowed:
+        assert status((await origin.ask(to_port(origin, app.port, more=more)))[0]) == 200, more
+        refused = to_port(origin, app.port, more=more, cookie=False)
+        assert status((await origin.ask(refused))[0]) == 401, more
+    ide = origin.request(more=f"Origin: http://{host_of(origin, 1)}\r\n{site}same-site\r\n")
+    assert status((await origin.ask(ide))[0]) == 200
+
+
+async def test_pages_of_others_may_not_ask(origin: World, app: App) -> None:
+    others = [
+        f"http://{THEIRS}.{origin.platform}", f"http://{host_of(origin, app.port, THEIRS)}",
+        f"http://{origin.platform}", f"https://{origin.host}", "http://evil.example", "null",
+        f"http://{host_of(origin, '0')}", f"http://x.{origin.host}", f"http://{origin.host}.evil.example",
+    ]  # fmt: skip
+    site = "Sec-Fetch-Mode: no-cors\r\nSec-Fetch-Site: "
+    for other in others:
+        for more in (f"Origin: {other}\r\n", f"Origin: {other}\r\n{site}same-site\r\n"):
+            assert status((await origin.ask(to_port(origin, app.port, more=more)))[0]) == 403, more
+            assert status((await origin.ask(origin.request(more=more)))[0]) == 403, more
+        more = f"Referer: {other}/\r\n{site}same-site\r\n"
+        assert status((await origin.ask(to_port(origin, app.port, more=more)))[0]) == 403, more
+    assert status((await origin.ask(to_port(origin, app.port, more=f"{site}same-site\r\n")))[0]) == 403
+    assert not app.heads and not origin.ide.heads
+
+
+# A path below the workspace's own
+
+
+async def test_in_the_path_mode_an_app_sees_its_own_path_or_the_whole(path: World, path_app: App) -> None:
+    below, above = f"/proxy/{path_app.port}", f"/absproxy/{path_app.port}"
+    for target in (below, above, f"{below}?a=b"):
+        head, _ = await path.ask(path.entrance(target))
+        assert status(head) == 308
+        slashed = target.replace("?", "/?") if "?" in target else f"{target}/"
+        assert header(head, "location") == f"http://{path.platform}/w/{MINE}{slashed}"
+    more = "Authorization: Bearer chp_secret\r\nX-Forwarded-Prefix: /evil\r\n"
+    for target, seen in ((f"{below}/x?y", "/x?y"), (f"{above}/x?y", f"/w/{MINE}{above}/x?y")):
+        head, body = await path.ask(path.entrance(target, more=more))
+        assert (status(head), body) == (200, b"hello")
+        wire = path_app.heads.pop().decode()
+        assert wire.startswith(f"GET {seen} HTTP/1.1\r\n")
+        assert "chp_" not in wire and SESSION not in wire and "/evil" not in wire
+        prefix = f"x-forwarded-prefix: /w/{MINE}{below}\r\n"
+        assert (prefix in wire) is (seen == "/x?y")
+        assert wire.count("x-forwarded-prefix") == wire.count(prefix)
+    assert not path.ide.heads
+    for session, expected in (("bob-session", 403), ("gone", 401)):
+        head, _ = await path.ask(path.entrance(f"{below}/", session, FETCH))
+        assert status(head) == expected
+    foreign = path.entrance(f"{below}/", more="Origin: http://evil.example\r\n")
+    assert status((await path.ask(foreign))[0]) == 403
+    assert not path_app.heads
+
+
+# What listens
+
+
+async def test_an_app_on_the_other_loopback_address(origin: World) -> None:
+    async with listening(origin, App("::1")) as app:
+        head, body = await origin.ask(to_port(origin, app.port))
+        assert (status(head), body) == (200, b"hello")
+
+
+@asynccontextmanager
+async def echoing(made: World) -> AsyncIterator[tuple[Echo, int]]:
+    server = Echo()
+    async with serve(server, "127.0.0.1", 0) as listener, Door(made.directory / "ports.sock").open():
+        yield server, next(iter(listener.sockets)).getsockname()[1]
+
+
+def dial(made: World, port: int, **options: object) -> connect:
+    host = host_of(made, port)
+    return connect(
+        f"ws://{host}/socket", host="127.0.0.1", port=made.gateway.port, proxy=None,
+        additional_headers={"Cookie": made.cookie(host=host)}, **options,
+    )  # fmt: skip
+
+
+async def test_a_websocket_to_a_port_lives_until_its_leave_is_withdrawn(origin: World) -> None:
+    async with echoing(origin) as (echo, port):
+        with pytest.raises(InvalidStatus) as refused:
+            async with dial(origin, port, origin="http://evil.example"):
+                pass
+        assert refused.value.response.status_code == 403
+        for withdraw in (
+            lambda: origin.gateway.watch.session_ended(hash_of(SESSION)),
+            lambda: origin.set_phase(MINE, Phase.STANDBY),
+        ):
+            async with dial(origin, port, origin=f"http://{origin.host}") as connection:
+                origin.gateway.recorder.collect()
+                await connection.send("typing")
+                assert await connection.recv() == "typing"
+                assert MINE in origin.gateway.recorder.collect()
+                assert "permessage-deflate" in (echo.extensions[-1] or "")
+                withdraw()
+                with pytest.raises(ConnectionClosed):
+                    await asyncio.wait_for(connection.recv(), 5)
+            await until(lambda: echo.open == 0)
+
+
+async def test_a_stop_cuts_streams_and_forgets_connections_to_ports(origin: World, app: App) -> None:
+    async def drip(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await upstream.read_head(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\nx")
+        await reader.read()
+
+    assert status((await origin.ask(to_port(origin, app.port)))[0]) == 200
+    assert app.open == 1, "kept for the next request"
+    app.script = drip
+    client = await origin.connect()
+    client.send(to_port(origin, app.port, more="Connection: x\r\n").replace("GET", "POST", 1))
+    assert status(await client.head()) == 200
+    assert await client.reader.readexactly(1) == b"x"
+    assert app.open == 2
+    origin.set_phase(MINE, Phase.STANDBY)
+    assert await client.rest() == b""
+    await until(lambda: app.open == 0)
+
+
+async def test_where_nothing_listens_a_page_says_so(origin: World, app: App) -> None:
+    port = free_port()
+    origin.gateway.recorder.collect()
+    for language, words in (("en", f"Nothing listens on port {port} yet"), ("ko", f"포트 {port}")):
+        more = f"{NAVIGATE}Accept-Language: {language}\r\n"
+        head, body = await origin.ask(to_port(origin, port, "/x", more))
+        assert status(head) == 502 and words in body.decode()
+        assert '"knock": true' in body.decode() and "0.0.0.0" not in body.decode()
+    head, body = await origin.ask(to_port(origin, port, more=FETCH))
+    assert status(head) == 502 and f"port {port}".encode() in body
+    assert not origin.gateway.recorder.collect(), "waiting for an app is no activity"
+    await origin.ask(to_port(origin, app.port, more=FETCH))
+    assert MINE in origin.gateway.recorder.collect()
+
+
+async def test_a_port_of_a_workspace_that_does_not_run(origin: World, app: App) -> None:
+    origin.set_phase(MINE, Phase.STANDBY)
+    assert status((await origin.ask(to_port(origin, app.port, more=FETCH)))[0]) == 503
+    assert not origin.facts.woken
+    head, _ = await origin.ask(to_port(origin, app.port, "/x", NAVIGATE))
+    entrance = f"/proxy/{app.port}/x"
+    assert header(head, "location") == f"http://{origin.platform}/w/{MINE}{entrance}"
+    head, body = await origin.ask(origin.entrance(entrance))
+    assert status(head) == 200 and b"on its way" in body
+    assert origin.facts.woken == [(MINE, "alice")]
+
+
+# Where the ports would be the host's own
+
+
+def is_off(head: str, body: bytes) -> bool:
+    return status(head) == 502 and b"Ports are off" in body
+
+
+async def test_without_a_door_ports_are_off(origin: World) -> None:
+    """A workspace in the host's network, or one that an older version keeps."""
+    app = App()
+    await app.start()
+    for more in (NAVIGATE, FETCH):
+        assert is_off(*await origin.ask(to_port(origin, app.port, more=more)))
+    await app.stop()
+    assert not app.heads
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "[::1]", "localhost", "0.0.0.0"])
+async def test_nobody_reaches_the_hosts_loopback_by_a_port(address: str) -> None:
+    async with world() as origin, world(apps=False) as path:
+        app = App("::1" if "[" in address else "127.0.0.1")
+        await app.start()
+        for made in (origin, path):
+            upstream = f"tcp:{address}:{app.port}"
+            route = Route(MINE, ALICE, Phase.RUNNING, Operation.NONE, upstream, "code-server")
+            made.facts.routes[MINE] = route
+            made.gateway.watch.route_changed(MINE)
+        for more in (NAVIGATE, FETCH):
+            assert is_off(*await origin.ask(to_port(origin, app.port, more=more)))
+            assert is_off(*await path.ask(path.entrance(f"/proxy/{app.port}/", more=more)))
+        assert not app.heads
+        head, _ = await origin.ask(origin.request())
+        assert status(head) == 200, "its IDE is there"
+        await app.stop()
+
+
+async def test_a_door_that_does_not_answer_is_given_up() -> None:
+    async with (
+        world(timeouts=Timeouts(connect=0.1)) as made,
+        Door(made.directory / "ports.sock", silent=True).open(),
+    ):
+        head, _ = await made.ask(to_port(made, 3000, more=FETCH))
+        assert status(head) == 502
+        assert status((await made.ask(made.request()))[0]) == 200
