@@ -1,0 +1,182 @@
+"""A gateway in a process of its own, with facts kept in memory, that tells about itself.
+
+Run as a module it is that process: it reads its options from the command line, and one command a line.
+"""
+
+import asyncio
+import contextlib
+import gc
+import json
+import os
+import resource
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from codehub import log
+from codehub.domain.limits import Limits
+from codehub.domain.states import Operation, Phase
+from codehub.gateway.config import GatewayConfig, Timeouts
+from codehub.gateway.server import Gateway
+from codehub.store.routes import Route, Visitor
+from tests.integration.gateway.harness import ALICE, KEY, MINE, SESSION, Facts, MemoryTickets, hash_of
+from tests.services import free_port
+
+FOREVER = 4_000_000_000.0
+
+
+@contextlib.contextmanager
+def many_descriptors() -> Iterator[None]:
+    """Thousands of sockets in this process, and in those that it starts."""
+    before, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before, most))
+
+
+@dataclass
+class Standalone:
+    """The test's end of it."""
+
+    process: asyncio.subprocess.Process
+    port: int
+
+    @property
+    def host(self) -> str:
+        return f"{MINE}.localhost:{self.port}"
+
+    @property
+    def platform(self) -> str:
+        return f"localhost:{self.port}"
+
+    async def tell(self, command: str) -> Any:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(command.encode() + b"\n")
+        return json.loads(await asyncio.wait_for(self.process.stdout.readline(), 30))
+
+    async def census(self) -> dict[str, Any]:
+        """What it holds: descriptors, tasks, entries of its tables, objects by type."""
+        found: dict[str, Any] = await self.tell("census")
+        return found
+
+    def resident(self) -> int:
+        """Bytes of memory that no other process shares."""
+        pages = Path(f"/proc/{self.process.pid}/statm").read_text().split()
+        return (int(pages[1]) - int(pages[2])) * os.sysconf("SC_PAGE_SIZE")
+
+    def descriptors(self) -> int:
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+
+@contextlib.asynccontextmanager
+async def standalone(**options: Any) -> AsyncIterator[Standalone]:
+    """`upstream` is the address of the workspace MINE; the rest are time limits and the connection cap."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", __spec__.name, json.dumps(options),
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=1 << 24,
+    )  # fmt: skip
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        port = json.loads(await asyncio.wait_for(process.stdout.readline(), 30))
+        yield Standalone(process, port)
+        process.stdin.close()
+        assert await asyncio.wait_for(process.wait(), 20) == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+class _Held:
+    """The gateway in this process."""
+
+    def __init__(self, upstream: str, max_connections: int = 10_000, **timeouts: float) -> None:
+        port = free_port()
+        config = GatewayConfig(
+            host="127.0.0.1",
+            port=port,
+            public_base_url=f"http://localhost:{port}",
+            apps_domain=f"localhost:{port}",
+            api_upstream=upstream,
+            database_url="",
+            redis_url="",
+            limits=Limits(2, 100),
+            max_connections=max_connections,
+            timeouts=Timeouts(**timeouts),  # type: ignore[arg-type]
+        )
+        self.upstream = upstream
+        self.facts = Facts()
+        self.gateway = Gateway(config, self.facts, MemoryTickets(), KEY)
+        self.facts.visitors[hash_of(SESSION)] = Visitor(ALICE, "alice", FOREVER)
+        self.set_phase(Phase.RUNNING)
+
+    def set_phase(self, phase: Phase) -> None:
+        upstream = self.upstream if phase is Phase.RUNNING else None
+        self.facts.routes[MINE] = Route(MINE, ALICE, phase, Operation.NONE, upstream, "other-ide")
+        self.gateway.watch.route_changed(MINE)
+
+    def census(self) -> dict[str, Any]:
+        gc.collect()
+        gateway = self.gateway
+        directory, live = gateway.directory, gateway.live
+        return {
+            "descriptors": len(os.listdir("/proc/self/fd")),
+            "tasks": len(asyncio.all_tasks()),
+            "objects": Counter(f"{type(it).__module__}.{type(it).__name__}" for it in gc.get_objects()),
+            "tables": {
+                "connections": len(gateway._connections),
+                "errands": len(gateway._errands),
+                "idle upstreams": sum(map(len, gateway.pool._idle.values())),
+                "pool": len(gateway.pool._idle),
+                "live sessions": len(live._of_session),
+                "live workspaces": len(live._of_workspace),
+                "visitors": len(directory._visitors.known),
+                "routes": len(directory._routes.known),
+                "lookups": len(directory._visitors._asking) + len(directory._routes._asking),
+                "seen": len(gateway.recorder._seen),
+                "watched": len(gateway.recorder._watched),
+                "checks": len(gateway.watch._checks),
+            },
+        }
+
+    async def serve(self) -> None:
+        async with self.gateway.listening():
+            answering = asyncio.create_task(self._answer())
+            print(json.dumps(self.gateway.port), flush=True)
+            async for line in _lines():
+                print(json.dumps(self._obey(line)), flush=True)
+            answering.cancel()
+
+    def _obey(self, command: str) -> object:
+        if command == "census":
+            return self.census()
+        self.set_phase(Phase(command))
+        return None
+
+    async def _answer(self) -> None:
+        """The push channel's part: it answers."""
+        while True:
+            self.gateway.watch.answered()
+            await asyncio.sleep(0.5)
+
+
+async def _lines() -> AsyncIterator[str]:
+    reader = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    while line := await reader.readline():
+        yield line.decode().strip()
+
+
+async def _main() -> None:
+    log.configure("gateway", "error")
+    await _Held(**json.loads(sys.argv[1])).serve()
+
+
+if __name__ == "__main__":
+    uvloop.run(_main())

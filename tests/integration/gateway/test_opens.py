@@ -1,0 +1,109 @@
+"""Fifty opens at once: never more than the limit allows, and one wish however many tabs."""
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select, update
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from codehub.clock import utc_now
+from codehub.domain.limits import Limits
+from codehub.domain.states import DesiredState
+from codehub.store import accounts, gate, installation, sessions
+from codehub.store.engine import create_engine
+from codehub.store.tables import timeline, workspaces
+from tests.integration.gateway.harness import NAVIGATE, Client, status, until
+from tests.services import free_port
+
+
+class FrontDoor:
+    """A user before a gateway of `codehub serve`, and the database behind it."""
+
+    def __init__(self, engine: AsyncEngine, user_id: str, session: str, port: int) -> None:
+        self.engine = engine
+        self._user_id = user_id
+        self._session = session
+        self._port = port
+
+    async def asleep(self, name: str) -> str:
+        """A new workspace in STANDBY."""
+        async with self.engine.begin() as conn:
+            made = await gate.create(
+                conn, owner_id=self._user_id, name=name, description="", image_ref="code-server",
+                standby_ttl=None, archive_ttl=None, desired=DesiredState.STANDBY, actor="alice",
+                limits=Limits(2, 100), backends=gate.Backends("process", "local-dir"), now=utc_now(),
+            )  # fmt: skip
+            await conn.execute(update(workspaces).where(workspaces.c.id == made.id).values(phase="STANDBY"))
+        return made.id
+
+    async def open(self, workspace_id: str) -> tuple[int, str]:
+        """A navigation: its status, and its page."""
+        client = Client(*await asyncio.open_connection("127.0.0.1", self._port))
+        client.send(
+            f"GET /w/{workspace_id}/ HTTP/1.1\r\nHost: localhost:{self._port}\r\n"
+            f"Cookie: session={self._session}\r\n{NAVIGATE}\r\n"
+        )
+        head, body = await client.response()
+        client.close()
+        return status(head), body.decode()
+
+
+@pytest.fixture
+async def front_door(database_url: str, redis_url: str, tmp_path: Path) -> AsyncIterator[FrontDoor]:
+    """`codehub serve gateway` with two workers, on a real PostgreSQL that knows one user."""
+    engine, port = create_engine(database_url), free_port()
+    await installation.ensure(engine, "01installation000000000000")
+    account = await accounts.create_account(engine, "alice", "password!", now=utc_now())
+    async with engine.begin() as conn:
+        session = await sessions.open_session(conn, account.id, utc_now())
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "codehub.cli.serve", "gateway",
+        env={
+            "PATH": os.environ["PATH"], "DATABASE_URL": database_url, "REDIS_URL": redis_url,
+            "CODEHUB_DATA_DIR": str(tmp_path), "PORT": str(port), "GATEWAY_WORKERS": "2",
+            "LOG_LEVEL": "error",
+        },
+    )  # fmt: skip
+    try:
+        await until(lambda: _listens(port), 30)
+        yield FrontDoor(engine, account.id, session, port)
+    finally:
+        process.terminate()
+        await asyncio.wait_for(process.wait(), 20)
+        await engine.dispose()
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+async def test_fifty_opens_at_once_wake_no_more_than_the_limit_allows(front_door: FrontDoor) -> None:
+    asleep = [await front_door.asleep(f"number {n}") for n in range(50)]
+    pages = await asyncio.gather(*(front_door.open(workspace_id) for workspace_id in asleep))
+    loading = [body for code, body in pages if code == 200]
+    refused = [body for code, body in pages if code == 502]
+    assert (len(loading), len(refused)) == (2, 48)
+    assert all("<progress" in body for body in loading)
+    assert all("Too many workspaces are running" in body for body in refused)
+    async with front_door.engine.connect() as conn:
+        wished = (
+            await conn.scalars(select(workspaces.c.id).where(workspaces.c.desired_state == "RUNNING"))
+        ).all()
+    assert len(wished) == 2
+    _, again = await front_door.open(next(each for each in asleep if each not in wished))
+    assert all(f"/api/v1/workspaces/{each}" in again for each in wished)  # each with its stop button
+
+
+async def test_fifty_tabs_of_one_workspace_make_one_wish(front_door: FrontDoor) -> None:
+    workspace_id = await front_door.asleep("only one")
+    pages = await asyncio.gather(*(front_door.open(workspace_id) for _ in range(50)))
+    assert {code for code, _ in pages} == {200}
+    async with front_door.engine.connect() as conn:
+        told = (await conn.scalars(select(timeline.c.event).where(timeline.c.event != "created"))).all()
+    assert len(told) == 1

@@ -1,0 +1,187 @@
+"""Crowds: clients that all come at once, that never finish, and upstreams that die or say nothing."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import ClassVar, cast
+
+import pytest
+
+from tests.integration.gateway.crowd import Crowd, request, upgrade
+from tests.integration.gateway.harness import Client, until
+from tests.integration.gateway.standalone import Standalone, many_descriptors, standalone
+
+SOCKETS = 2000
+HALF_OPEN = 5000
+HEAD_SECONDS = 4.0
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
+SWITCH = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n"
+PING = b"\x81\x84\x00\x00\x00\x00ping"
+AT_ONCE = 200
+
+
+@pytest.fixture(autouse=True)
+def roomy() -> Iterator[None]:
+    with many_descriptors():
+        yield
+
+
+class Workspace(asyncio.Protocol):
+    """Answers, echoes what comes through a tunnel, and says nothing at all below /silent."""
+
+    open: ClassVar[set[asyncio.Protocol]] = set()
+
+    def __init__(self) -> None:
+        self.in_tunnel = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        Workspace.open.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self.in_tunnel:
+            self.transport.write(data)
+        elif b"\r\nupgrade: websocket" in data.lower():
+            self.in_tunnel = True
+            self.transport.write(SWITCH)
+        elif not data.startswith(b"GET /silent"):
+            self.transport.write(ANSWER)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        Workspace.open.discard(self)
+
+
+class Runner:
+    """Starts and kills the workspace behind the gateway."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.address = f"unix:{path}"
+
+    async def start(self, backlog: int = 4096) -> None:
+        self.path.unlink(missing_ok=True)
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_unix_server(Workspace, str(self.path), backlog=backlog)
+
+    def die(self) -> None:
+        self._server.close()
+        for connection in list(Workspace.open):
+            cast(Workspace, connection).transport.abort()
+        self.path.unlink(missing_ok=True)
+
+
+@pytest.fixture
+async def workspace(tmp_path: Path) -> AsyncIterator[Runner]:
+    runner = Runner(tmp_path / "ide.sock")
+    await runner.start()
+    yield runner
+    runner.die()
+
+
+async def connect(gateway: Standalone) -> Client:
+    return Client(*await asyncio.open_connection("127.0.0.1", gateway.port))
+
+
+async def steadily(gateway: Standalone, stop: asyncio.Event) -> list[float]:
+    """One who is served meanwhile: how long each answer took."""
+    client, took = await connect(gateway), []
+    while not stop.is_set():
+        began = time.monotonic()
+        client.send(request(gateway))
+        assert (await client.response())[1] == b"hello"
+        took.append(time.monotonic() - began)
+        await asyncio.sleep(0.02)
+    client.close()
+    return took
+
+
+async def test_two_thousand_sockets_whose_upstream_dies_come_back(workspace: Runner) -> None:
+    async with standalone(upstream=workspace.address) as gateway:
+        (served,) = await Crowd(gateway).come(1, request(gateway))
+        assert await served.status() == 200
+        descriptors, memory = gateway.descriptors(), gateway.resident()
+
+        crowd = Crowd(gateway)
+        await crowd.come(SOCKETS, upgrade(gateway))
+        assert await crowd.statuses() == {101}
+        assert gateway.descriptors() >= descriptors + 2 * SOCKETS - 1
+        workspace.die()
+        await crowd.ended(5)
+
+        refused = Crowd(gateway)
+        await refused.come(SOCKETS, upgrade(gateway))
+        assert await refused.statuses() == {502}  # it should run, and does not answer
+        await refused.ended()
+        await gateway.tell("STANDBY")
+        refused = Crowd(gateway)
+        await refused.come(10, upgrade(gateway))
+        assert await refused.statuses() == {503}
+        assert all(b"\r\nRetry-After: " in each.data for each in refused.members)
+
+        await workspace.start()
+        await gateway.tell("RUNNING")
+        crowd = Crowd(gateway)
+        await crowd.come(SOCKETS, upgrade(gateway))
+        assert await crowd.statuses() == {101}
+        crowd.say(PING)
+        await until(lambda: all(each.data.endswith(PING) for each in crowd.members))
+        crowd.leave()
+        await until(lambda: not Workspace.open)
+        await until(lambda: gateway.descriptors() <= descriptors)
+        tables = (await gateway.census())["tables"]
+        assert not any(
+            tables[name] for name in ("connections", "live sessions", "live workspaces", "watched")
+        )
+        assert gateway.resident() - memory < 16 << 20
+
+
+async def test_half_open_connections_keep_nobody_from_being_served(workspace: Runner) -> None:
+    async with standalone(upstream=workspace.address, head=HEAD_SECONDS) as gateway:
+        descriptors = gateway.descriptors()
+        stop = asyncio.Event()
+        served = asyncio.create_task(steadily(gateway, stop))
+        slow = Crowd(gateway)
+        await slow.come(HALF_OPEN, f"GET / HTTP/1.1\r\nHost: {gateway.host}\r\n".encode())
+        assert gateway.descriptors() >= descriptors + HALF_OPEN
+        slow.say(b"X-Slow: a\r\n")  # a line more buys no time
+        await slow.ended(2 * HEAD_SECONDS)
+        assert await slow.statuses() == {408}
+        stop.set()
+        took = await served
+        assert len(took) > 20 and sorted(took)[len(took) * 9 // 10] < 1.0
+        await until(lambda: gateway.descriptors() <= descriptors + 3)
+
+
+async def test_an_upstream_that_never_answers_holds_up_nobody_else(workspace: Runner) -> None:
+    async with standalone(upstream=workspace.address, response=2.0) as gateway:
+        stop = asyncio.Event()
+        served = asyncio.create_task(steadily(gateway, stop))
+        leaving, staying = Crowd(gateway), Crowd(gateway)
+        await leaving.come(100, request(gateway, "/silent"))
+        await staying.come(200, request(gateway, "/silent"))
+        await until(lambda: len(Workspace.open) >= 300)
+        leaving.leave()
+        await until(lambda: len(Workspace.open) <= 201, 1)  # an abort is passed on at once
+        assert await staying.statuses() == {504}
+        stop.set()
+        assert sorted(took := await served)[len(took) * 9 // 10] < 0.5
+        await until(lambda: len(Workspace.open) <= 1)
+
+
+async def test_above_the_cap_there_is_a_clear_answer_and_below_it_service(workspace: Runner) -> None:
+    async with standalone(upstream=workspace.address, max_connections=100) as gateway:
+        inside, outside = Crowd(gateway), Crowd(gateway)
+        await inside.come(100, request(gateway))
+        assert await inside.statuses() == {200}
+        await outside.come(300, b"")
+        assert await outside.statuses() == {503}
+        for each in outside.members:
+            assert b"\r\nRetry-After: " in each.data and b"Too many connections" in each.data
+        inside.say(request(gateway))
+        await until(lambda: all(each.data.count(ANSWER) == 2 for each in inside.members))
+        inside.leave()
+        while (await gateway.census())["tables"]["connections"]:
+            await asyncio.sleep(0.1)
+        (again,) = await Crowd(gateway).come(1, request(gateway))
+        assert await again.status() == 200
