@@ -1,0 +1,97 @@
+"""A port of a workspace through a whole `codehub up`: an app in a real sandbox, and a server on the host."""
+
+import json
+import shutil
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.integration.coordinator.conftest import IDE
+from tests.services import System, wait_for
+
+NAVIGATION = {"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document", "Sec-Fetch-Site": "none"}
+APP_PORT = 3000
+START = f'env > "$HOME/environment"; /usr/bin/python3 -m http.server -b 127.0.0.1 {APP_PORT} & exec "$@"'
+COMMAND = ["/bin/sh", "-c", START, "sh", "/usr/bin/python3", "-c", IDE, "{socket}"]
+IMAGES = f"""
+[[image]]
+name = "with-an-app"
+ready_path = "/"
+process = {json.dumps(COMMAND)}
+"""
+
+
+class Owner:
+    """The owner's browser: it resolves `*.localhost` by itself, and keeps a cookie for each host."""
+
+    def __init__(self, system: System) -> None:
+        self.api = system.client()
+        self._direct = f"http://127.0.0.1:{system.port}"
+        self._cookies: dict[str, str] = {}
+        made = self.api.post("/api/v1/workspaces", json={"name": "one"})
+        assert made.status_code == 201, made.text
+        self.id = made.json()["id"]
+        self.platform = f"localhost:{system.port}"
+
+    def host(self, port: int) -> str:
+        return f"{port}--{self.id}.{self.platform}"
+
+    def is_in(self, phase: str) -> bool:
+        workspace = self.api.get(f"/api/v1/workspaces/{self.id}").json()
+        assert workspace["error_message"] is None, workspace
+        return workspace["phase"] == phase and workspace["operation"] == "NONE"
+
+    def get(self, host: str, path: str, **headers: str) -> httpx.Response:
+        sent = {"Host": host, "Cookie": self._cookies.get(host, ""), **headers}
+        answer = httpx.get(f"{self._direct}{path}", headers=sent, timeout=30)
+        if "set-cookie" in answer.headers:
+            self._cookies[host] = answer.headers["set-cookie"].split(";")[0]
+        return answer
+
+    def navigate(self, port: int, path: str = "/") -> httpx.Response:
+        """Type a port's address, and follow wherever it leads."""
+        answer = self.get(self.host(port), path, **NAVIGATION)
+        while answer.is_redirect:
+            url = httpx.URL(answer.headers["location"])
+            host, target = url.netloc.decode(), url.raw_path.decode()
+            if host == self.platform:
+                answer = self.api.get(target, headers=NAVIGATION)
+            else:
+                answer = self.get(host, target, **NAVIGATION)
+        return answer
+
+
+@pytest.fixture
+def system(make_system: Callable[..., System], tmp_path: Path) -> System:
+    for program in ("bwrap", "slirp4netns"):
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is missing: apt-get install bubblewrap slirp4netns")
+    (tmp_path / "images.toml").write_text(IMAGES)
+    return make_system(IMAGES_FILE=str(tmp_path / "images.toml"), GATEWAY_WORKERS="1").start()
+
+
+def test_an_app_in_a_workspace_is_its_owners_to_open(system: System) -> None:
+    owner = Owner(system)
+    wait_for(lambda: owner.is_in("RUNNING"), "the workspace to run", 60)
+    wait_for(lambda: owner.navigate(APP_PORT).status_code == 200, "the app to listen")
+    assert "Directory listing" in owner.navigate(APP_PORT).text
+    assert httpx.get(system.base_url, headers={"Host": owner.host(APP_PORT)}).status_code == 401
+
+    with socket.create_server(("127.0.0.1", 0)) as of_the_host:
+        port = of_the_host.getsockname()[1]
+        answer = owner.navigate(port)
+        assert answer.status_code == 502 and f"Nothing listens on port {port}" in answer.text
+        of_the_host.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            of_the_host.accept()
+
+    wished = owner.api.patch(f"/api/v1/workspaces/{owner.id}", json={"desired_state": "STANDBY"})
+    assert wished.status_code == 200
+    wait_for(lambda: owner.is_in("STANDBY"), "the workspace to stop", 60)
+    assert owner.get(owner.host(APP_PORT), "/").status_code == 503
+    assert not list((system.data_dir / "runtime").glob("*/ports.sock"))
+    assert "on its way" in owner.navigate(APP_PORT).text
+    wait_for(lambda: owner.navigate(APP_PORT, "/environment").status_code == 200, "the app to be back", 60)
