@@ -1,0 +1,168 @@
+"""A hundred thousand requests and ten thousand upgrades later, the gateway holds what it held before."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from tests.integration.gateway.crowd import Crowd, request, upgrade
+from tests.integration.gateway.harness import until
+from tests.integration.gateway.standalone import Standalone, many_descriptors, standalone
+
+REQUESTS = 100_000
+UPGRADES = 10_000
+CONNECTIONS = 50
+IN_A_ROW = 50
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
+SWITCH = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n"
+PING = b"\x81\x84\x00\x00\x00\x00ping"
+GROWTH = 6 << 20
+"""Bytes that the allocator may keep for itself; a hundred that each request leaves would be ten million."""
+
+
+@pytest.fixture(autouse=True)
+def roomy() -> Iterator[None]:
+    with many_descriptors():
+        yield
+
+
+class Workspace(asyncio.Protocol):
+    """Answers, echoes, and breaks off where it is asked to."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.in_tunnel = False
+
+    def data_received(self, data: bytes) -> None:
+        if self.in_tunnel:
+            self.transport.write(data)
+        elif data.startswith(b"GET /ws"):
+            self.in_tunnel = True
+            self.transport.write(SWITCH)
+        elif data.startswith(b"GET /break"):
+            self.transport.write(ANSWER[:-2])
+            self.transport.close()
+        elif data.startswith(b"GET /die"):
+            self.transport.abort()
+        elif not data.startswith(b"GET /silent"):
+            self.transport.write(ANSWER)
+
+
+class Pipeline(asyncio.Protocol):
+    """Asks for the same a number of times in a row, again and again."""
+
+    def __init__(self, data: bytes, rounds: int) -> None:
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._data = data * IN_A_ROW
+        self._rounds = rounds
+        self._left = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self._ask()
+
+    def data_received(self, data: bytes) -> None:
+        self._left -= len(data)
+        if not self._left:
+            self._ask()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.done.done():
+            self.done.set_exception(ConnectionError("the gateway ended it"))
+
+    def _ask(self) -> None:
+        if not self._rounds:
+            self.done.set_result(None)
+            self.transport.close()
+            return
+        self._rounds -= 1
+        self._left = len(ANSWER) * IN_A_ROW
+        self.transport.write(self._data)
+
+
+async def many_requests(gateway: Standalone, count: int) -> None:
+    loop = asyncio.get_running_loop()
+    rounds = count // CONNECTIONS // IN_A_ROW
+    asked = [
+        await loop.create_connection(
+            lambda: Pipeline(request(gateway, "/a"), rounds), "127.0.0.1", gateway.port
+        )
+        for _ in range(CONNECTIONS)
+    ]
+    await asyncio.gather(*(pipeline.done for _, pipeline in asked))
+
+
+async def many_upgrades(gateway: Standalone, count: int) -> None:
+    """Each carries a message there and back, and is then given up by its client."""
+    for _ in range(count // 200):
+        crowd = Crowd(gateway)
+        await crowd.come(200, upgrade(gateway))
+        assert await crowd.statuses() == {101}
+        crowd.say(PING)
+        await until(lambda crowd=crowd: all(each.data.endswith(PING) for each in crowd.members))
+        crowd.leave()
+
+
+async def much_trouble(gateway: Standalone, count: int) -> None:
+    """Everything that can end a request early, and what is not one."""
+    kinds = {
+        request(gateway, "/break"): {200},
+        request(gateway, "/die"): {502},
+        request(gateway, "/chunked", "Transfer-Encoding: chunked\r\n", "POST") + b"zz\r\n": {400},
+        b"GET / HTTP/1.1\r\nHost: elsewhere\r\n\r\n": {421},
+        b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n": {400},
+        b"GET /api HTTP/1.1\r\nHost: %b\r\n\r\n" % gateway.platform.encode(): {200},
+    }
+    for data, expected in kinds.items():
+        crowd = Crowd(gateway)
+        await crowd.come(count, data)
+        assert await crowd.statuses() == expected
+        crowd.leave()
+    crowd = Crowd(gateway)
+    await crowd.come(count, request(gateway, "/silent"))
+    crowd.leave()
+
+
+async def at_rest(gateway: Standalone) -> dict[str, Any]:
+    """What it holds once nobody is connected, upstreams are let go, and the last timers have run."""
+    for _ in range(150):
+        await gateway.tell("STANDBY")
+        await gateway.tell("RUNNING")
+        found = await gateway.census()
+        tables, timers = found["tables"], found["objects"].get("uvloop.loop.TimerHandle", 0)
+        if (
+            not tables["connections"]
+            and not tables["idle upstreams"]
+            and tables["errands"] == 1
+            and timers < 5
+        ):
+            return found
+        await asyncio.sleep(0.2)
+    raise AssertionError(f"it does not come to rest: {found}")
+
+
+async def test_nothing_is_left_behind(tmp_path: Path) -> None:
+    loop = asyncio.get_running_loop()
+    server = await loop.create_unix_server(Workspace, str(tmp_path / "ide.sock"), backlog=4096)
+    async with standalone(upstream=f"unix:{tmp_path / 'ide.sock'}") as gateway:
+        await many_requests(gateway, REQUESTS // 10)
+        await many_upgrades(gateway, UPGRADES // 10)
+        await much_trouble(gateway, 100)
+        before, memory = await at_rest(gateway), gateway.resident()
+
+        await many_requests(gateway, REQUESTS)
+        await many_upgrades(gateway, UPGRADES)
+        await much_trouble(gateway, 300)
+        after = await at_rest(gateway)
+
+        assert after["tables"] == before["tables"]
+        assert after["tasks"] == before["tasks"]
+        assert after["descriptors"] <= before["descriptors"]
+        more = Counter(after["objects"]) - Counter(before["objects"])
+        assert all(count < 50 for count in more.values()), more.most_common(10)
+        assert not [name for name in more if name.startswith("codehub.")]
+        assert gateway.resident() - memory < GROWTH
+    server.close()
