@@ -7,7 +7,7 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from subprocess import Popen
 from typing import IO
@@ -20,11 +20,13 @@ from codehub.storage.durable import sync_filesystem
 from codehub.storage.errors import CorruptedArchive, Unpackable, says_no_space
 from codehub.storage.tarcheck import TarCheck
 from codehub.storage.tarmaking import TarMaking
+from codehub.storage.tarstream import Piece
 
 _CHUNK = 1 << 20
 _LEVEL = 3
 _THREADS = min(4, os.cpu_count() or 1)
 _MAX_WINDOW = 128 << 20
+_CAP_DAC_OVERRIDE = 1
 
 # What one call decompresses cannot be bounded otherwise: 4 KiB can become 128 MiB of zeros.
 _COMPRESSED_STEP = 4 << 10
@@ -103,7 +105,7 @@ class Packing:
         chunker = compressor.chunker(chunk_size=_CHUNK)
         assert tar.stdout is not None
         for chunk in _pipe_chunks(tar.stdout):
-            for piece in self._check.feed(chunk):
+            for _, piece in self._check.feed(chunk):
                 yield from chunker.compress(piece)
             self._on_progress(self._check.bytes, self._check.entries)
         self._judge(tar.wait(), said)
@@ -146,34 +148,51 @@ def unpack(
     on_progress: OnProgress,
 ) -> None:
     """Fill an empty directory from an archive that is exactly what `fact` says; otherwise raise."""
-    check = TarCheck(max_entries=fact.entries, max_bytes=fact.unpacked)
     digest = hashlib.sha256()
-    with tempfile.TemporaryFile() as said:
-        tar = spawn(_tar_extract(target), locks=locks, stdin=PIPE, stderr=said.fileno())
-        assert tar.stdin is not None
-        _widen(tar.stdin)
-        try:
-            for chunk in _decompressed(_hashed(chunks, digest.update)):
-                _forward(check.feed(chunk), tar, said)
-                on_progress(check.bytes, check.entries)
-            check.finish()
-            if (digest.hexdigest(), check.bytes, check.entries) != (fact.sha256, fact.unpacked, fact.entries):
-                raise CorruptedArchive(f"the archive {fact.key} is not what its .meta says")
-            tar.stdin.close()
+    with tempfile.TemporaryFile() as said, ExitStack() as stack:
+        tars = [_extractor(target, locks, said, stack) for _ in range(_extractors())]
+        check = TarCheck(max_entries=fact.entries, max_bytes=fact.unpacked, readers=len(tars))
+        for chunk in _decompressed(_hashed(chunks, digest.update)):
+            _forward(check.feed(chunk), tars, said)
+            on_progress(check.bytes, check.entries)
+        check.finish()
+        if (digest.hexdigest(), check.bytes, check.entries) != (fact.sha256, fact.unpacked, fact.entries):
+            raise CorruptedArchive(f"the archive {fact.key} is not what its .meta says")
+        for tar in tars:
+            _input(tar).close()
+        for tar in tars:
             _judge_extraction(tar.wait(), said)
-        finally:
-            _end(tar)
 
 
-def _forward(pieces: Iterable[memoryview], tar: Popen[bytes], said: IO[bytes]) -> None:
+def _extractors() -> int:
+    """Two unpack many small files faster than one, where both may write into what either has finished."""
+    status = Path("/proc/self/status").read_text()
+    may_all = int(status.partition("CapEff:")[2].split()[0], 16) >> _CAP_DAC_OVERRIDE & 1
+    return 2 if may_all and _THREADS > 1 else 1
+
+
+def _extractor(target: Path, locks: Sequence[int], said: IO[bytes], stack: ExitStack) -> Popen[bytes]:
+    tar = spawn(_tar_extract(target), locks=locks, stdin=PIPE, stderr=said.fileno())
+    stack.callback(_end, tar)
+    _widen(_input(tar))
+    return tar
+
+
+def _input(tar: Popen[bytes]) -> IO[bytes]:
     assert tar.stdin is not None
-    try:
-        for piece in pieces:
-            tar.stdin.write(piece)
-        tar.stdin.flush()
-    except BrokenPipeError:
-        _judge_extraction(tar.wait(), said)
-        raise
+    return tar.stdin
+
+
+def _forward(pieces: Sequence[Piece], tars: Sequence[Popen[bytes]], said: IO[bytes]) -> None:
+    for number, tar in enumerate(tars):
+        try:
+            for goes, piece in pieces:
+                if goes >> number & 1:
+                    _input(tar).write(piece)
+            _input(tar).flush()
+        except BrokenPipeError:
+            _judge_extraction(tar.wait(), said)
+            raise
 
 
 def _judge_extraction(code: int, said: IO[bytes]) -> None:

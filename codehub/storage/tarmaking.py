@@ -3,7 +3,7 @@
 from struct import Struct
 
 from codehub.storage.tarheader import BLOCK, DIRECTORY, HARD_LINK, REGULAR, SPECIAL, SYMLINK, Entry
-from codehub.storage.tarstream import TarStream
+from codehub.storage.tarstream import FIRST, NOWHERE, TarStream
 
 _RECORD = 20 * BLOCK
 
@@ -28,7 +28,7 @@ class TarMaking(TarStream):
     """
 
     checksums = False
-    keeps_end = False
+    end_goes = NOWHERE
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,11 +65,11 @@ class TarMaking(TarStream):
         self._content_left = max(0, position - len(data))
         return min(position, len(data)) - start
 
-    def _admit(self, entry: Entry) -> bool:
+    def _admit(self, entry: Entry) -> int:
         if entry.kind in SPECIAL or (entry.kind == HARD_LINK and entry.target in self.left_out):
             self.left_out[entry.path] = None
-            return False
+            return NOWHERE
         if entry.is_hole:
             self.holes.append(entry.path)
         self.entries += 1
-        return True
+        return FIRST

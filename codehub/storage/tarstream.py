@@ -7,38 +7,46 @@ from codehub.storage.tarheader import BLOCK, Entry, NotOurs, read_entry
 
 _ZEROS = bytes(BLOCK)
 
+NOWHERE, FIRST = 0, 1
+
+Piece = tuple[int, memoryview]
+"""Bytes, and where they go: a bit for each reader."""
+
 
 class TarStream(ABC):
     """What is common to reading an archive that is made and one that comes back."""
 
     checksums = True
-    keeps_end = True
+    end_goes = FIRST
 
     def __init__(self) -> None:
         self._carry = b""
         self._zero_blocks = 0
         self._content_left = 0
+        self._content_goes = NOWHERE
         self.entries = 0
         self.bytes = 0
 
-    def feed(self, chunk: bytes) -> list[memoryview]:
+    def feed(self, chunk: bytes) -> list[Piece]:
         """Check the next bytes of the stream; what may go on now."""
         data = self._carry + chunk if self._carry else chunk
         view = memoryview(data)
-        approved: list[memoryview] = []
-        position = kept = 0
+        approved: list[Piece] = []
+        position = begun = 0
+        goes = NOWHERE
         while position < len(data):
             step = self._step(data, position)
             if step is None:
                 break
-            length, keep = step
-            if not keep:
-                approved.append(view[kept:position])
-                kept = position + length
+            length, to = step
+            if to != goes:
+                approved.append((goes, view[begun:position]))
+                begun, goes = position, to
             position += length
-        approved.append(view[kept:position])
+        approved.append((goes, view[begun:position]))
         self._carry = data[position:]
-        self.bytes += sum(len(piece) for piece in approved)
+        approved = [piece for piece in approved if piece[0]]
+        self.bytes += sum(len(piece) for _, piece in approved)
         return approved
 
     def finish(self) -> None:
@@ -47,31 +55,33 @@ class TarStream(ABC):
             raise CorruptedArchive("the tar stream is cut off")
 
     @abstractmethod
-    def _admit(self, entry: Entry) -> bool:
-        """Count an entry, or refuse it. False: it is left out."""
+    def _admit(self, entry: Entry) -> int:
+        """Count an entry, or refuse it; where it goes."""
 
     def _skim(self, data: bytes, position: int) -> int:
         """How many bytes are entries, headers and content, that need no closer look."""
         return 0
 
-    def _step(self, data: bytes, position: int) -> tuple[int, bool] | None:
-        """(bytes of the next piece, whether it goes on), or None when it is not complete yet."""
+    def _step(self, data: bytes, position: int) -> tuple[int, int] | None:
+        """(bytes of the next piece, where it goes), or None when it is not complete yet."""
         if self._content_left:
             length = min(self._content_left, len(data) - position)
             self._content_left -= length
-            return length, True
+            return length, self._content_goes
         if len(data) - position < BLOCK:
             return None
         if self._zero_blocks or data.startswith(_ZEROS, position):
-            return self._end(data, position), self.keeps_end
+            return self._end(data, position), self.end_goes
         if length := self._skim(data, position):
-            return length, True
+            self._content_goes = FIRST
+            return length, FIRST
         entry = read_entry(data, position, checksums=self.checksums)
         if entry is None:
             return None
-        keep = self._admit(entry)
-        self._content_left = entry.padded
-        return entry.header_length, keep
+        self._content_goes = self._admit(entry)
+        length = min(entry.header_length + entry.padded, len(data) - position)
+        self._content_left = entry.header_length + entry.padded - length
+        return length, self._content_goes
 
     def _end(self, data: bytes, position: int) -> int:
         """After the first empty block nothing but emptiness may follow."""

@@ -17,10 +17,43 @@ def feed(
     check = TarCheck(max_entries, max_bytes)
     out = io.BytesIO()
     for start in range(0, len(data), step):
-        for piece in check.feed(data[start : start + step]):
+        for _, piece in check.feed(data[start : start + step]):
             out.write(piece)
     check.finish()
     return out.getvalue(), check
+
+
+@pytest.mark.parametrize("step", [513, 1 << 20])
+def test_two_readers_get_every_directory_and_each_file_once_and_a_link_where_its_target_is(step: int) -> None:
+    parts = [entry(f"./d{number}/", tarfile.DIRTYPE) for number in range(6)]
+    files = [entry(f"./d{number}/f{name}", content=b"x" * 700) for number in range(6) for name in range(3)]
+    links = [entry(f"./l{number}", tarfile.LNKTYPE, linkname=f"./d{number}/f1") for number in range(6)]
+    by_directory = [
+        piece for number, part in enumerate(parts) for piece in (part, *files[3 * number : 3 * number + 3])
+    ]
+    data = stream(HOME, *by_directory, *links)
+    check = TarCheck(100, 1 << 20, readers=2)
+    streams = [io.BytesIO(), io.BytesIO()]
+    for start in range(0, len(data), step):
+        for goes, piece in check.feed(data[start : start + step]):
+            for reader, out in enumerate(streams):
+                if goes >> reader & 1:
+                    out.write(piece)
+    check.finish()
+    assert check.bytes == len(data)
+    seen = [members(out.getvalue()) for out in streams]
+    directories = {".", *(f"./d{number}" for number in range(6))}
+    assert all({name for name, member in own.items() if member.isdir()} == directories for own in seen)
+    assert set(seen[0]) & set(seen[1]) == directories
+    assert len(set(seen[0]) | set(seen[1])) == 7 + 18 + 6
+    for own in seen:
+        assert sum(member.isreg() for member in own.values()) == 9
+        assert all(member.linkname in own for member in own.values() if member.islnk())
+
+
+def members(data: bytes) -> dict[str, tarfile.TarInfo]:
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        return {member.name: member for member in archive}
 
 
 @pytest.mark.parametrize("step", [1, 7, 511, 512, 513, 1 << 20])
@@ -134,7 +167,7 @@ def test_nothing_of_a_hostile_entry_goes_on_before_it_is_refused() -> None:
     passed = b""
     with pytest.raises(CorruptedArchive):
         for byte in stream(HOME, entry("./ok", content=b"fine"), entry("/etc/passwd", content=b"bad")):
-            passed += b"".join(check.feed(bytes([byte])))
+            passed += b"".join(piece for _, piece in check.feed(bytes([byte])))
     assert passed == stream(HOME, entry("./ok", content=b"fine"), end=b"")
 
 
