@@ -21,7 +21,8 @@ from ulid import ULID
 from bench import table, tools, trees
 from bench.machine import PeakMemory, Quiet
 from codehub.domain.observation import Generation
-from codehub.storage.archives import ArchiveStore, archive_key
+from codehub.storage.archive_store import ArchiveStore
+from codehub.storage.archives import archive_key
 from codehub.storage.job import SPEC
 from codehub.storage.jobspec import ArchiveJob, JobSpec, Place, RestoreJob, dump_spec
 from codehub.storage.volumes import LocalVolumes

@@ -20,7 +20,8 @@ from bench import table, tools, trees
 from bench.archives import Cost, timed
 from bench.machine import Quiet, cores
 from codehub.domain.observation import Generation
-from codehub.storage.archives import ArchiveStore, archive_key
+from codehub.storage.archive_store import ArchiveStore
+from codehub.storage.archives import archive_key
 from codehub.storage.job import SPEC
 from codehub.storage.jobspec import ArchiveJob, Place, dump_spec
 from codehub.storage.volumes import LocalVolumes

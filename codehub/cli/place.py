@@ -5,7 +5,7 @@ from pathlib import Path
 from codehub import log
 from codehub.cli.errors import CommandError
 from codehub.embedded.paths import make_dir, write_private
-from codehub.storage.archives import ArchiveStore
+from codehub.storage.archive_store import ArchiveStore
 from codehub.storage.errors import Unobservable
 from codehub.storage.installation import check_directory
 from codehub.storage.volumes import LocalVolumes

@@ -4,7 +4,7 @@ from codehub.cli import lock, needs, place
 from codehub.cli.findings import Finding, fail, ok, warn
 from codehub.embedded import postgres, redis
 from codehub.settings import Settings
-from codehub.storage.archives import ArchiveStore
+from codehub.storage.archive_store import ArchiveStore
 from codehub.storage.errors import Unobservable
 from codehub.storage.installation import check_directory
 from codehub.store import schema

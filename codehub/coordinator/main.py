@@ -8,12 +8,13 @@ from codehub.coordinator.providers import Providers
 from codehub.coordinator.queue import WORKERS
 from codehub.coordinator.server import serve
 from codehub.domain.images import offered_images
+from codehub.domain.port_links import PortLinks
 from codehub.runtimes.base import Runtime
 from codehub.runtimes.docker.runtime import DockerOptions, DockerRuntime
 from codehub.runtimes.egress import Egress, host_nameservers
 from codehub.runtimes.process.runtime import ProcessRuntime
 from codehub.settings import Settings
-from codehub.storage.archives import ArchiveStore
+from codehub.storage.archive_store import ArchiveStore
 from codehub.storage.jobs import LocalJobs
 from codehub.storage.jobspec import Place
 from codehub.storage.volumes import LocalVolumes
@@ -79,6 +80,7 @@ def make_runtime(settings: Settings, installation_id: str) -> ProcessRuntime | D
         settings.tools_dir,
         egress=Egress(settings.port, settings.allowed_egress),
         insecure=settings.insecure_process_runtime,
+        port_links=PortLinks(settings.base_url, settings.apps_host),
     )
 
 
@@ -89,4 +91,5 @@ def docker_options(settings: Settings) -> DockerOptions:
         settings.data_dir / "runtime" / ".docker",
         settings.docker_network_pool,
         egress if settings.docker_firewall else None,
+        port_links=PortLinks(settings.base_url, settings.apps_host),
     )

@@ -1,13 +1,10 @@
 """The archive store: immutable objects, each committed by the `.meta` that is written last."""
 
-import asyncio
 import re
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TypeVar
 
 from obstore.exceptions import BaseError
 
@@ -18,7 +15,6 @@ from codehub.storage.errors import (
     CorruptedArchive,
     InvalidKey,
     StorageProblem,
-    StoreTrouble,
     Unobservable,
 )
 from codehub.storage.layout import NAME, checked_name
@@ -31,9 +27,6 @@ _META = ".meta"
 _KEY = re.compile(rf"({NAME})/({NAME})/home\.tar\.zst")
 _META_TEXT = re.compile(r"sha256:([0-9a-f]{64})\nbytes=(\d{1,18}) unpacked=(\d{1,18}) entries=(\d{1,12})\n")
 _MAX_META = 4096
-_THREADS = 8
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -192,38 +185,3 @@ def _stored_archive(folder: str, parts: dict[str, tuple[int, datetime]]) -> Stor
         last_modified=max(modified for _, modified in parts.values()),
         complete=_OBJECT in parts and _META in parts,
     )
-
-
-class ArchiveStore:
-    """The store as the control plane uses it. Its threads are its own: a store that hangs is alone."""
-
-    def __init__(self, url: str, installation_id: str) -> None:
-        self.url = url
-        self._archives = Archives(url, installation_id)
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="archive-store")
-
-    async def check(self) -> None:
-        """Raise Unobservable unless the store answers and is this installation's."""
-        await self._run(self._archives.check)
-
-    async def sees_unfinished(self) -> bool:
-        """Whether unfinished uploads can be found, and so removed."""
-        return await self._run(self._archives.sees_unfinished)
-
-    async def initialise(self) -> None:
-        await self._run(self._archives.initialise)
-
-    async def find(self, workspace_id: str, archive_op_id: str) -> ArchiveFact | None:
-        return await self._run(lambda: self._archives.find(workspace_id, archive_op_id))
-
-    async def list(self) -> "list[StoredArchive]":
-        return await self._run(self._archives.list)
-
-    async def remove(self, key: str) -> None:
-        await self._run(lambda: self._archives.remove(key))
-
-    async def _run(self, call: Callable[[], T]) -> T:
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, call)
-        except StoreTrouble as trouble:
-            raise Unobservable(trouble.message) from trouble

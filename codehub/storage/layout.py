@@ -7,6 +7,7 @@ ready volume or none, and never a home under the marker of another.
 
 import errno
 import json
+import os
 import re
 import stat
 from dataclasses import asdict, dataclass
@@ -147,3 +148,11 @@ def parse_marker(content: bytes) -> Generation | None:
     if isinstance(op_id, str) and (archive_key is None or isinstance(archive_key, str)):
         return Generation(op_id, archive_key)
     return None
+
+
+def make_private_directory(path: Path, uid: int | None) -> None:
+    """An empty directory for one workspace's user; ownership can only be given away by root."""
+    path.mkdir(mode=0o700)
+    path.chmod(0o700)
+    if uid is not None and os.geteuid() == 0:
+        os.chown(path, uid, uid)

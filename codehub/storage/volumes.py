@@ -13,7 +13,7 @@ from codehub.storage.children import remove_tree
 from codehub.storage.durable import fsync_path
 from codehub.storage.errors import GenerationMismatch, Unobservable, from_os
 from codehub.storage.installation import check_directory, initialise_directory
-from codehub.storage.layout import WorkspaceDirectory
+from codehub.storage.layout import WorkspaceDirectory, make_private_directory
 from codehub.storage.lock import acquire, held
 
 
@@ -141,14 +141,6 @@ def _make_home(directory: WorkspaceDirectory, generation: Generation, uid: int |
     make_private_directory(prepared, uid)
     fsync_path(prepared)
     directory.swap_in(prepared, generation)
-
-
-def make_private_directory(path: Path, uid: int | None) -> None:
-    """An empty directory for one workspace's user; ownership can only be given away by root."""
-    path.mkdir(mode=0o700)
-    path.chmod(0o700)
-    if uid is not None and os.geteuid() == 0:
-        os.chown(path, uid, uid)
 
 
 def _release(locking: "asyncio.Future[int]") -> None:

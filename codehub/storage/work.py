@@ -31,10 +31,9 @@ from codehub.storage.jobspec import (
     Place,
     RestoreJob,
 )
-from codehub.storage.layout import WorkspaceDirectory
+from codehub.storage.layout import WorkspaceDirectory, make_private_directory
 from codehub.storage.lock import held
 from codehub.storage.report import Reporter
-from codehub.storage.volumes import make_private_directory
 
 # A start or a provision holds the lock for moments only; whoever holds it longer is another job.
 _LOCK_WAIT = 10.0

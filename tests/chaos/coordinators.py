@@ -22,7 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.embedded.postgres import EmbeddedPostgres
 from codehub.embedded.redis import EmbeddedRedis
-from codehub.storage.archives import ArchiveStore
+from codehub.storage.archive_store import ArchiveStore
 from codehub.storage.volumes import LocalVolumes
 from codehub.store import installation, migrate
 from codehub.store.engine import create_engine

@@ -13,8 +13,7 @@ from codehub.domain.workspace import Workspace
 from codehub.storage import work
 from codehub.storage.archives import Archives, parse_archive_key
 from codehub.storage.jobspec import RestoreJob
-from codehub.storage.layout import WorkspaceDirectory
-from codehub.storage.volumes import make_private_directory
+from codehub.storage.layout import WorkspaceDirectory, make_private_directory
 from codehub.store.records import PostgresRecords
 from tests.chaos.crash_matrix.steps import AFTER, BEFORE, COORDINATOR, JOB, Moment
 

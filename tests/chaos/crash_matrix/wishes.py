@@ -12,7 +12,7 @@ from codehub.domain.states import DesiredState, Phase
 from codehub.domain.wishes import archive_op_id_of
 from codehub.domain.workspace import RecoverSource
 from codehub.runtimes.base import WorkloadSpec
-from codehub.storage.volumes import make_private_directory
+from codehub.storage.layout import make_private_directory
 from codehub.store import gate
 from tests.chaos.crash_matrix.lane import OWNER, Lane
 

@@ -20,7 +20,7 @@ from codehub.domain.states import DesiredState, Operation, Phase
 from codehub.domain.workspace import Workspace
 from codehub.runtimes.base import RuntimeFailure
 from codehub.settings import Settings, load
-from codehub.storage.archives import ArchiveStore
+from codehub.storage.archive_store import ArchiveStore
 from codehub.storage.volumes import LocalVolumes
 from codehub.store import gate
 from codehub.store.engine import create_engine, open_pool

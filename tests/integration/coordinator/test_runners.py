@@ -17,7 +17,7 @@ from codehub.domain.gc import GcRules
 from codehub.domain.observation import JobState
 from codehub.domain.states import DesiredState, Operation, Phase
 from codehub.domain.ttl import TtlDefaults
-from codehub.storage.archives import ArchiveStore
+from codehub.storage.archive_store import ArchiveStore
 from codehub.store import gate
 from codehub.store.leader import StaleLeader, campaign
 from codehub.store.records import PostgresRecords

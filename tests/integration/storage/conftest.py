@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from codehub.domain.observation import Generation, JobFact, JobState
-from codehub.storage.archives import ArchiveStore
+from codehub.storage.archive_store import ArchiveStore
 from codehub.storage.jobs import LocalJobs
 from codehub.storage.jobspec import ArchiveJob, DeleteJob, EmptyArchiveJob, JobSpec, Place, RestoreJob
 from codehub.storage.volumes import LocalVolumes

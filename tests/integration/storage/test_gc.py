@@ -10,7 +10,8 @@ from sqlalchemy import insert, text
 from sqlalchemy.exc import DBAPIError
 
 from codehub.domain.observation import JobState
-from codehub.storage.archives import ArchiveStore, archive_key
+from codehub.storage.archive_store import ArchiveStore
+from codehub.storage.archives import archive_key
 from codehub.storage.errors import StoreTrouble
 from codehub.storage.jobspec import ArchiveJob, DeleteJob, RestoreJob
 from codehub.storage.stores import open_objects

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 from codehub.domain.observation import VolumeFact
-from codehub.storage.archives import Archives, ArchiveStore
+from codehub.storage.archive_store import ArchiveStore
+from codehub.storage.archives import Archives
 from codehub.storage.objects import UPLOAD_MEMORY, part_size
 from codehub.storage.s3 import S3Requests
 from codehub.storage.stores import open_objects

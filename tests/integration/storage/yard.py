@@ -15,7 +15,8 @@ from codehub.coordinator.main import make_providers
 from codehub.domain.gc import GcRules
 from codehub.domain.observation import ArchiveFact, Generation, JobFact, JobState
 from codehub.domain.states import DesiredState
-from codehub.storage.archives import ArchiveStore, archive_key, meta_text
+from codehub.storage.archive_store import ArchiveStore
+from codehub.storage.archives import archive_key, meta_text
 from codehub.storage.jobspec import JobSpec
 from codehub.storage.stores import open_objects
 from codehub.store.leader import campaign

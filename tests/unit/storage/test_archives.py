@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from codehub.domain.observation import ArchiveFact
-from codehub.storage.archives import Archives, ArchiveStore, meta_text, parse_meta
+from codehub.storage.archive_store import ArchiveStore
+from codehub.storage.archives import Archives, meta_text, parse_meta
 from codehub.storage.errors import Unobservable
 from codehub.storage.objects import part_size
 

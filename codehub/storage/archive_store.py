@@ -1,0 +1,49 @@
+"""The archive store, for whoever must not wait for it."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from codehub.domain.observation import ArchiveFact
+from codehub.storage.archives import Archives, StoredArchive
+from codehub.storage.errors import StoreTrouble, Unobservable
+
+_THREADS = 8
+
+T = TypeVar("T")
+
+
+class ArchiveStore:
+    """The store as the control plane uses it. Its threads are its own: a store that hangs is alone."""
+
+    def __init__(self, url: str, installation_id: str) -> None:
+        self.url = url
+        self._archives = Archives(url, installation_id)
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="archive-store")
+
+    async def check(self) -> None:
+        """Raise Unobservable unless the store answers and is this installation's."""
+        await self._run(self._archives.check)
+
+    async def sees_unfinished(self) -> bool:
+        """Whether unfinished uploads can be found, and so removed."""
+        return await self._run(self._archives.sees_unfinished)
+
+    async def initialise(self) -> None:
+        await self._run(self._archives.initialise)
+
+    async def find(self, workspace_id: str, archive_op_id: str) -> ArchiveFact | None:
+        return await self._run(lambda: self._archives.find(workspace_id, archive_op_id))
+
+    async def list(self) -> "list[StoredArchive]":
+        return await self._run(self._archives.list)
+
+    async def remove(self, key: str) -> None:
+        await self._run(lambda: self._archives.remove(key))
+
+    async def _run(self, call: Callable[[], T]) -> T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        except StoreTrouble as trouble:
+            raise Unobservable(trouble.message) from trouble
