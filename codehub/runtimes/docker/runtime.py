@@ -15,6 +15,7 @@ from pathlib import Path
 import structlog
 
 from codehub.domain.observation import ContainerFact
+from codehub.domain.port_links import PortLinks
 from codehub.domain.states import ErrorReason
 from codehub.runtimes.base import ABSENT, RuntimeFailure, Unobservable, WorkloadSpec
 from codehub.runtimes.docker import host
@@ -48,6 +49,7 @@ class DockerOptions:
     egress: Egress | None
     stop_grace: float = STOP_GRACE_SECONDS
     pull_pauses: tuple[float, ...] = PAUSES
+    port_links: PortLinks | None = None
 
 
 class DockerRuntime:
@@ -95,7 +97,9 @@ class DockerRuntime:
             return [reference for reference in references if not await self._engine.has_image(reference)]
 
     async def start(self, spec: WorkloadSpec) -> None:
-        setting = Setting(host.user_of(spec), self._options.root)
+        links = self._options.port_links
+        variables = {} if links is None else links.variables(spec.workspace_id)
+        setting = Setting(host.user_of(spec), self._options.root, variables)
         host.check(spec)
         async with self._turn(spec.workspace_id):
             with _effects():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -34,10 +34,12 @@ def name_of(workspace_id: str) -> str:
 
 @dataclass(frozen=True)
 class Setting:
-    """What a container's configuration depends on besides the workload: who it runs as, and our files."""
+    """What a container's configuration depends on besides the workload: who it runs as, our files, and
+    further environment variables."""
 
     uid: int
     root: Path
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 def container_config(
@@ -72,6 +74,7 @@ def _config(spec: WorkloadSpec, setting: Setting) -> dict[str, Any]:
         "LOGNAME": "coder",
         "CODE_SERVER_CONFIG": CODE_SERVER_CONFIG,
         WORKSPACE_VARIABLE: spec.workspace_id,
+        **setting.variables,
     }
     return {
         "Image": spec.image.docker,

@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from codehub.domain.port_links import PortLinks
 from codehub.runtimes.base import WorkloadSpec
 from codehub.runtimes.egress import Egress, rules
 from codehub.runtimes.process import caps
@@ -27,6 +28,11 @@ class Place:
     data_dir: Path
     egress: Egress
     stop_grace: float
+    port_links: PortLinks | None = None
+    """None: IDEs are not told."""
+
+    def variables(self, workspace_id: str) -> dict[str, str]:
+        return {} if self.port_links is None else self.port_links.variables(workspace_id)
 
 
 def request_for(spec: WorkloadSpec, walls: Walls, directory: Directory, place: Place) -> Request:
@@ -47,7 +53,7 @@ def request_for(spec: WorkloadSpec, walls: Walls, directory: Directory, place: P
         uid=uid,
         home=str(spec.home),
         argv=command.argv,
-        env=command.env,
+        env=command.env | place.variables(spec.workspace_id),
         cwd=command.cwd,
         umask=command.umask,
         pids=spec.image.pids,

@@ -142,7 +142,8 @@ class _Holder:
         words, opened = receive(self._lifeline, 4096, 2)
         if len(opened) != 2:
             raise OSError(f"no network namespace can be made: {words.decode() or 'the attempt ended'}")
-        self.namespaces = Namespaces(*opened, with_root=uid is not None)
+        user, net = opened
+        self.namespaces = Namespaces(user, net, uid is not None)
 
     def let_go(self) -> None:
         """It ends by itself then, and is waited for like every other child."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from codehub.domain.observation import ContainerFact
+from codehub.domain.port_links import PortLinks
 from codehub.domain.states import ErrorReason
 from codehub.runtimes.base import ABSENT, RuntimeFailure, Unobservable, WorkloadSpec
 from codehub.runtimes.egress import NOTHING_MORE, Egress
@@ -67,9 +68,10 @@ class ProcessRuntime:
         egress: Egress = NOTHING_MORE,
         insecure: bool = False,
         stop_grace: float = STOP_GRACE_SECONDS,
+        port_links: PortLinks | None = None,
     ) -> None:
         self._root = root.absolute()
-        self._place = Place(tools.absolute(), self._root.parent, egress, stop_grace)
+        self._place = Place(tools.absolute(), self._root.parent, egress, stop_grace, port_links)
         self._insecure = insecure
         self._stop_grace = stop_grace
         self._walls: Walls | None = None

@@ -76,8 +76,7 @@ def system(make_system: Callable[..., System], tmp_path: Path) -> System:
 def test_an_app_in_a_workspace_is_its_owners_to_open(system: System) -> None:
     owner = Owner(system)
     wait_for(lambda: owner.is_in("RUNNING"), "the workspace to run", 60)
-    wait_for(lambda: owner.navigate(APP_PORT).status_code == 200, "the app to listen")
-    assert "Directory listing" in owner.navigate(APP_PORT).text
+    wait_for(lambda: "Directory listing" in owner.navigate(APP_PORT).text, "the app to listen")
     assert httpx.get(system.base_url, headers={"Host": owner.host(APP_PORT)}).status_code == 401
 
     with socket.create_server(("127.0.0.1", 0)) as of_the_host:
@@ -94,4 +93,5 @@ def test_an_app_in_a_workspace_is_its_owners_to_open(system: System) -> None:
     assert owner.get(owner.host(APP_PORT), "/").status_code == 503
     assert not list((system.data_dir / "runtime").glob("*/ports.sock"))
     assert "on its way" in owner.navigate(APP_PORT).text
-    wait_for(lambda: owner.navigate(APP_PORT, "/environment").status_code == 200, "the app to be back", 60)
+    told = f"VSCODE_PROXY_URI=http://{{{{port}}}}--{owner.id}.localhost:{system.port}/\n"
+    wait_for(lambda: told in owner.navigate(APP_PORT, "/environment").text, "the app to be back", 60)

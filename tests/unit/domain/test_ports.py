@@ -2,6 +2,7 @@
 
 import pytest
 
+from codehub.domain.port_links import PortLinks
 from codehub.domain.ports import network_of, parse_port, port_address
 
 
@@ -37,3 +38,16 @@ def test_a_sandbox_has_a_door_beside_the_socket_of_its_ide() -> None:
 def test_no_port_of_the_host_is_a_workspaces(upstream: str) -> None:
     assert network_of(upstream) is None
     assert port_address(upstream, 3000) is None
+
+
+@pytest.mark.parametrize(
+    ("base_url", "apps_domain", "link"),
+    [
+        ("http://localhost:8080", "localhost:8080", "http://{{port}}--w1.localhost:8080/"),
+        ("https://code.example", "apps.example", "https://{{port}}--w1.apps.example/"),
+        ("https://code.example:8443", "apps.example", "https://{{port}}--w1.apps.example:8443/"),
+        ("https://code.example", "", "./proxy/{{port}}/"),
+    ],
+)
+def test_an_ide_is_told_where_its_ports_are(base_url: str, apps_domain: str, link: str) -> None:
+    assert PortLinks(base_url, apps_domain).variables("w1") == {"VSCODE_PROXY_URI": link}

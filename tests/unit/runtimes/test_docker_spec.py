@@ -45,6 +45,13 @@ def test_the_engine_restarts_nothing_and_keeps_little_output() -> None:
     assert host["LogConfig"]["Config"] == {"max-size": "1m", "max-file": "2"}
 
 
+def test_further_variables_are_part_of_what_it_is_made_of() -> None:
+    told = replace(SETTING, variables={"VSCODE_PROXY_URI": "./proxy/{{port}}/"})
+    made = container_config(SPEC, told, "installation", "a-network", "10.222.0.2")
+    assert "VSCODE_PROXY_URI=./proxy/{{port}}/" in made["Env"]
+    assert made["Labels"][Label.CONFIG] == wanted_hash(SPEC, told) != wanted_hash(SPEC, SETTING)
+
+
 def test_labels_tell_whose_it_is() -> None:
     labels = config()["Labels"]
     assert labels[Label.INSTALLATION] == "installation"
