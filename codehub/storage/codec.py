@@ -18,6 +18,7 @@ from codehub.domain.observation import ArchiveFact
 from codehub.storage.children import PIPE, failure, spawn
 from codehub.storage.durable import sync_filesystem
 from codehub.storage.errors import CorruptedArchive, Unpackable, says_no_space
+from codehub.storage.readahead import read_ahead
 from codehub.storage.tarcheck import TarCheck
 from codehub.storage.tarmaking import TarMaking
 from codehub.storage.tarstream import Piece
@@ -104,7 +105,8 @@ class Packing:
         compressor = zstandard.ZstdCompressor(level=_LEVEL, threads=_THREADS, write_checksum=True)
         chunker = compressor.chunker(chunk_size=_CHUNK)
         assert tar.stdout is not None
-        for chunk in _pipe_chunks(tar.stdout):
+        _widen(tar.stdout)
+        for chunk in read_ahead(tar.stdout.fileno(), _CHUNK):
             for _, piece in self._check.feed(chunk):
                 yield from chunker.compress(piece)
             self._on_progress(self._check.bytes, self._check.entries)
@@ -237,12 +239,6 @@ def _decompressed(chunks: Iterable[memoryview]) -> Iterator[bytes]:
     if frame.unused_data:
         raise CorruptedArchive("there is data behind the archive")
     yield b"".join(waiting)
-
-
-def _pipe_chunks(pipe: IO[bytes]) -> Iterator[bytes]:
-    _widen(pipe)
-    while chunk := os.read(pipe.fileno(), _CHUNK):
-        yield chunk
 
 
 def _widen(pipe: IO[bytes]) -> None:
