@@ -250,7 +250,8 @@ class Exchange:
         if self._over:
             return
         self._over = True
-        logger.warning("relay failed", upstream=self.relay.upstream, why=why, answered=self.answered)
+        tell = logger.debug if self.relay.port else logger.warning  # an app may not be there yet
+        tell("relay failed", upstream=self.relay.upstream, why=why, answered=self.answered)
         if self._body is not None:
             self._client.abort()
         else:

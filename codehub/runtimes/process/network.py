@@ -2,7 +2,8 @@
 
 The way out is slirp4netns: it takes the packets of a network namespace and opens the connections itself, as a
 user of its own without any rights. What may be reached is decided inside the namespace, by routing rules that
-the workspace, which has no rights over its namespace, cannot change. Nothing comes in.
+the workspace, which has no rights over its namespace, cannot change. Nothing comes in, but by the keeper's
+`door`.
 """
 
 from __future__ import annotations
