@@ -95,8 +95,10 @@ async def standalone(**options: Any) -> AsyncIterator[Standalone]:
 class _Held:
     """The gateway in this process."""
 
-    def __init__(self, upstream: str, max_connections: int = 10_000, **timeouts: float) -> None:
-        port = free_port()
+    def __init__(
+        self, upstream: str, max_connections: int = 10_000, port: int | None = None, **timeouts: float
+    ) -> None:
+        port = port or free_port()
         config = GatewayConfig(
             host="127.0.0.1",
             port=port,
