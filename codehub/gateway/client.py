@@ -145,7 +145,10 @@ class ClientConnection(asyncio.Protocol):
     def drain(self) -> None:
         """The gateway stops: end what is idle or has no end; the rest says `Connection: close`."""
         endless = isinstance(self._exchange, Exchange) and self._exchange.relay.is_stream
-        if (self._state == HEAD and not self._buffer) or self._state == TUNNEL or endless:
+        if self._state == HEAD and not self._buffer and self._request is None:
+            # Its first request may be on the way, and nobody repeats that for the person who waits.
+            self.deadline = min(self.deadline, self.gateway.now + self.gateway.timeouts.linger)
+        elif (self._state == HEAD and not self._buffer) or self._state == TUNNEL or endless:
             self._drop_exchange()
             self._close()
 

@@ -86,7 +86,10 @@ class Gateway:
         try:
             yield
         finally:
+            queued = [] if self.certificate else _accept_all(listener)
             server.close()
+            for connection in queued:
+                await loop.connect_accepted_socket(lambda: ClientConnection(self), connection)
             await self._drain()
             ticking.cancel()
             await asyncio.gather(ticking, return_exceptions=True)
@@ -171,6 +174,17 @@ def _listener(host: str, port: int) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+def _accept_all(listener: socket.socket) -> list[socket.socket]:
+    """Who stands in the kernel's queue was told that somebody is here; closing the port would reset them."""
+    queued = []
+    for _ in range(BACKLOG):
+        try:
+            queued.append(listener.accept()[0])
+        except OSError:  # the queue is empty, or there is no room for more
+            break
+    return queued
 
 
 async def serve(config: GatewayConfig, *, stop: asyncio.Event, ready: Callable[[], None]) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -181,6 +182,21 @@ async def test_a_drain_lets_an_upload_finish_and_takes_nobody_new() -> None:
         assert body == b"taken" and "connection: close" in head.lower()
         assert await client.rest() == b""  # the next request is not taken up
         await asyncio.wait_for(draining, 1)
+
+
+async def test_a_drain_serves_those_who_still_stand_in_the_queue() -> None:
+    async with world() as made:
+        queue = [socket.create_connection(("127.0.0.1", made.gateway.port)) for _ in range(20)]
+        for each in queue[:10]:
+            each.sendall(made.request().encode())
+        asyncio.get_running_loop().call_later(
+            0.2, lambda: [x.sendall(made.request().encode()) for x in queue[10:]]
+        )
+    for each in queue:
+        each.settimeout(5)
+        assert each.recv(1000).endswith(b"hello")
+        assert each.recv(1000) == b""
+        each.close()
 
 
 async def _visit(gateway: Standalone) -> int:
