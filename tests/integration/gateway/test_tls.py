@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import ssl
-import subprocess
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -13,9 +12,10 @@ import pytest
 import websockets
 
 from codehub.cli import up
-from codehub.gateway.certificate import CertificateError, CertificateFiles, RenewedCertificate
+from codehub.gateway.certificate import CertificateFiles
 from codehub.gateway.config import Timeouts
 from codehub.settings import Settings
+from tests.integration.gateway import issuing
 from tests.integration.gateway.harness import (
     MINE,
     NAVIGATE,
@@ -29,30 +29,13 @@ from tests.integration.gateway.harness import (
 )
 
 NAMES = f"DNS:localhost,DNS:{MINE}.localhost,IP:127.0.0.1"
-Issue = Callable[..., CertificateFiles]
+Issue = Callable[[str], CertificateFiles]
 
 
 @pytest.fixture(scope="module")
 def issue(tmp_path_factory: pytest.TempPathFactory) -> Issue:
-    """Makes self-signed certificates: `issue("a", names="DNS:localhost", days=90)`."""
     directory = tmp_path_factory.mktemp("tls")
-
-    def run(*arguments: str | Path) -> None:
-        subprocess.run(["openssl", *arguments], check=True, capture_output=True, timeout=30)
-
-    def make(name: str, *more: str, names: str = NAMES, days: int = 90) -> CertificateFiles:
-        key, request, chain = (directory / f"{name}.{kind}" for kind in ("key", "req", "pem"))
-        extensions = directory / f"{name}.ext"
-        extensions.write_text("\n".join([f"subjectAltName={names}", *more]))
-        run("genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-out", key)
-        run("req", "-new", "-key", key, "-subj", f"/CN={name}", "-out", request)
-        run(
-            "x509", "-req", "-in", request, "-key", key, "-days", str(days), "-extfile", extensions,
-            "-out", chain,
-        )  # fmt: skip
-        return CertificateFiles(chain, key)
-
-    return make
+    return lambda name: issuing.issue(directory, name, names=NAMES)
 
 
 @pytest.fixture(scope="module")
@@ -265,48 +248,3 @@ async def test_up_finds_itself_ready_over_https(secured: World, files: Certifica
         host="127.0.0.1", port=secured.gateway.port, tls_cert_file=files.chain, tls_key_file=files.key
     )
     assert await asyncio.to_thread(up._ask_ready, settings) is None
-
-
-def test_what_cannot_be_served_is_told_in_a_sentence(
-    files: CertificateFiles, issue: Issue, tmp_path: Path
-) -> None:
-    junk, locked = tmp_path / "junk", tmp_path / "locked.key"
-    junk.write_bytes(b"\xffjunk")
-    subprocess.run(
-        ["openssl", "pkey", "-in", files.key, "-aes256", "-passout", "pass:secret", "-out", locked],
-        check=True, capture_output=True, timeout=30,
-    )  # fmt: skip
-    other, expired = issue("other"), issue("expired", days=-1)
-    wrong_use = issue("wrong use", "extendedKeyUsage=clientAuth")
-    for given, words in (
-        (CertificateFiles(tmp_path / "gone", files.key), "gone cannot be read (No such file"),
-        (CertificateFiles(files.chain, tmp_path / "gone"), "gone cannot be read (No such file"),
-        (CertificateFiles(tmp_path, files.key), "cannot be read (Is a directory)"),
-        (CertificateFiles(junk, files.key), "holds no certificate"),
-        (CertificateFiles(files.chain, junk), "holds no private key"),
-        (CertificateFiles(files.key, files.key), "holds no certificate"),
-        (CertificateFiles(files.chain, other.key), "is not the key of"),
-        (CertificateFiles(files.chain, locked), "asks for a passphrase"),
-        (expired, "has expired"),
-        (wrong_use, "is not one for a server"),
-    ):
-        with pytest.raises(CertificateError) as told:
-            RenewedCertificate(given)
-        assert words in str(told.value)
-
-
-def test_names_that_a_certificate_covers(issue: Issue) -> None:
-    narrow = issue("narrow", names="DNS:*.localhost").examine()
-    assert not narrow.covers("a.localhost") and not narrow.covers("*.localhost")
-    found = issue("names", names="DNS:Example.org,DNS:*.apps.example.org,IP:10.1.2.3,IP:fd00::7").examine()
-    for host in (
-        "example.org",
-        "EXAMPLE.org",
-        "a.apps.example.org",
-        "*.apps.example.org",
-        "10.1.2.3",
-        "[fd00::7]",
-    ):
-        assert found.covers(host), host
-    for host in ("a.example.org", "apps.example.org", "a.b.apps.example.org", "10.1.2.4", "org", "localhost"):
-        assert not found.covers(host), host
