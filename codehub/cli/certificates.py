@@ -45,6 +45,11 @@ def _names(settings: Settings, found: Certificate) -> Finding:
         needed.append(f"*.{apps}")
     if missing := [name for name in needed if not found.covers(name)]:
         words = f"does not name {' and '.join(missing)}: browsers will refuse it there"
+        if apps == "localhost":
+            advice = (
+                "no certificate can: set APPS_DOMAIN to a domain of your own that resolves here, or to empty"
+            )
+            return warn("certificate", words, advice)
         return warn("certificate", words, f"have it issued for {' and '.join(needed)}")
     return ok("certificate", f"names {' and '.join(needed)}")
 
