@@ -1,12 +1,15 @@
 """A whole system with real code-server, and a real Chromium in front of it."""
 
+import contextlib
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 from codehub.settings import default_tools_dir
 from tests.services import TOOLS_DIR, System, wait_for
@@ -63,3 +66,62 @@ def until() -> Callable[[Callable[[], object], str], None]:
         wait_for(condition, what, 60)
 
     return wait
+
+
+@dataclass
+class Hub:
+    """A whole system, and somebody signed in to it with a browser."""
+
+    system: System
+    context: BrowserContext
+    client: httpx.Client
+
+    def create(self, *names: str, image: str = "code-server") -> list[str]:
+        """The ids of new workspaces, all of them RUNNING."""
+        made = []
+        for name in names:
+            answer = self.client.post("/api/v1/workspaces", json={"name": name, "image_ref": image})
+            assert answer.status_code == 201, answer.text
+            made.append(answer.json()["id"])
+        for workspace_id in made:
+            wait_for(lambda id=workspace_id: self.phase(id) == "RUNNING", "RUNNING", 60, every=0.2)
+        return made
+
+    def phase(self, workspace_id: str) -> str:
+        answer = self.client.get(f"/api/v1/workspaces/{workspace_id}")
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["phase"] != "ERROR", answer.json()["error_message"]
+        return str(answer.json()["phase"])
+
+    def home(self, workspace_id: str) -> Path:
+        (home,) = (self.system.data_dir / "volumes").glob(f"users/*/workspaces/{workspace_id}/home")
+        return home
+
+    def give_to_its_user(self, workspace_id: str) -> None:
+        """What a test has put into a home belongs to the workspace's own user afterwards."""
+        home = self.home(workspace_id)
+        owner = home.stat()
+        for path in home.rglob("*"):
+            os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
+
+    def open(self, workspace_id: str, path: str = "") -> Page:
+        page = self.context.new_page()
+        page.goto(f"{self.system.base_url}/w/{workspace_id}/{path}")
+        return page
+
+
+@contextlib.contextmanager
+def a_hub(browser: Browser, **environment: str) -> Iterator[Hub]:
+    system = System(SYSTEM | environment)
+    try:
+        system.start()
+        system.admin_password = ADMIN_PASSWORD
+        context = browser.new_context(viewport={"width": 1280, "height": 800}, accept_downloads=True)
+        entry = {"username": system.admin_username, "password": ADMIN_PASSWORD}
+        answer = context.request.post(f"{system.base_url}/api/v1/login", data=entry)
+        assert answer.ok, answer.text()
+        with contextlib.closing(system.client()) as client:
+            yield Hub(system, context, client)
+        context.close()
+    finally:
+        system.close()

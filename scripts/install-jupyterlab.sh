@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Installs JupyterLab for the process runtime into the tools directory. A repeat costs a moment only.
+#
+# It lies below bin/, which every workspace sees. Its Python is the one in /usr, which every workspace sees as well, and
+# it is started by that, never by the scripts that pip writes: those name the place where they were made.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+recipe=images/jupyterlab
+version=$(sed -n 's/^jupyterlab==\([^ ]*\).*/\1/p' "$recipe/requirements.lock")
+digest=$(cat scripts/install-jupyterlab.sh "$recipe"/{requirements.lock,jupyter_server_config.py,overrides.json} | sha256sum | cut -c1-12)
+tools=${CODEHUB_TOOLS_DIR:?}
+python=${JUPYTERLAB_PYTHON:-/usr/bin/python3}
+place=$tools/bin/.jupyterlab-$version-$digest
+
+fail() { echo "JupyterLab: $1" >&2; exit 1; }
+
+if [[ ! -d $place ]]; then
+  "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+    || fail "$python is missing or older than 3.11: workspaces see no Python but the system's"
+  mkdir -p "$tools/bin"
+  staging=$(mktemp -d "$tools/.staging-jupyterlab-XXXXXX")
+  trap 'rm -rf "$staging"' EXIT
+  chmod 755 "$staging"
+  umask 022
+  "$python" -m venv --without-pip "$staging/venv"
+  echo "Installing JupyterLab $version (220 MB)"
+  .venv/bin/python -m pip --python "$staging/venv/bin/python" install --quiet --disable-pip-version-check \
+    --only-binary :all: --require-hashes --requirement "$recipe/requirements.lock"
+  install -D -m 644 -t "$staging/venv/etc/jupyter" "$recipe/jupyter_server_config.py"
+  install -D -m 644 -t "$staging/venv/share/jupyter/lab/settings" "$recipe/overrides.json"
+  mv -T "$staging/venv" "$place"
+  find "$tools/bin" -maxdepth 1 -name '.jupyterlab-*' ! -path "$place" -exec rm -rf {} +
+fi
+
+wrapper=$tools/bin/jupyterlab
+cat >"$wrapper.new" <<SCRIPT
+#!/bin/sh
+bin=\$(dirname "\$(readlink -f "\$0")")
+exec "\$bin/$(basename "$place")/bin/python" -m jupyterlab "\$@"
+SCRIPT
+chmod 755 "$wrapper.new"
+mv "$wrapper.new" "$wrapper"
