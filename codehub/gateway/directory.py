@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Final, Generic, Protocol, TypeVar
 
 from codehub.domain.workspace import Workspace
+from codehub.store.gate import RecoverFrom
 from codehub.store.routes import Route, Situation, Visitor
 
 FRESH_SECONDS: Final = 5.0
@@ -42,6 +43,12 @@ class Source(Protocol):
 
     async def wake(self, workspace_id: str, actor: str) -> None:
         """Wish for RUNNING through the gate; raises its Problem when that cannot be."""
+
+    async def stop(self, workspace_id: str, actor: str) -> None:
+        """Wish for STANDBY, in the same way."""
+
+    async def recover(self, workspace_id: str, actor: str, source: RecoverFrom | None) -> None:
+        """Ask for the recovery from an error, in the same way."""
 
 
 class _Lookup:

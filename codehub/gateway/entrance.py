@@ -66,7 +66,7 @@ class Entrance:
             return reply.error(404, "NOT_FOUND", "There is nothing here.")
         host = self._origins.workspace_host(workspace_id, port)
         asked = parse_qs(query)
-        to = _local_path(asked.get("to", ["/"])[0])
+        to = local_path(asked.get("to", ["/"])[0])
         ticket = await self._tickets.consume(asked.get("ticket", [""])[0])
         entrance = self._origins.entrance(workspace_id, port)
         if ticket is None or ticket.workspace_id != workspace_id or ticket.host != host:
@@ -133,7 +133,7 @@ def _start_over(head: RequestHead, entrance: str) -> Reply:
     return reply.error(401, "UNAUTHORIZED", "This ticket is not valid, or no longer.")
 
 
-def _local_path(to: str) -> str:
+def local_path(to: str) -> str:
     """The path to go to, or the root when it is not plainly a path."""
     plain = to.startswith("/") and all("!" <= letter <= "~" for letter in to) and "#" not in to
     return to if plain else "/"

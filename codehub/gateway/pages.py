@@ -9,7 +9,9 @@ from html import escape
 from pathlib import Path
 from string import Template
 from typing import Final
+from urllib.parse import urlencode
 
+from codehub.domain.problems import Problem
 from codehub.domain.states import DesiredState, ErrorReason, Operation
 from codehub.domain.workspace import Workspace
 from codehub.gateway.config import Origins
@@ -19,25 +21,38 @@ from codehub.gateway.reply import Reply
 from codehub.gateway.texts import TEXTS, language_of
 from codehub.store.routes import Situation
 
+_ENTRANCE_LENGTH: Final = len("/w/") + 26
 _FILES: Final = Path(__file__).parent / "pages"
+
+
+_REFRESH: Final = '<noscript><meta http-equiv="refresh" content="2"></noscript>'
+"""For a page that changes by itself; where scripts run, the script looks more closely."""
 
 
 @dataclass(frozen=True)
 class Action:
-    """A button that asks the API for something, and then loads the page again."""
+    """A button that asks the API for something, and then loads the page again.
+
+    Where no script runs it is a form, which asks the gateway for `wish`.
+    """
 
     label: str
     method: str
     path: str
     body: Mapping[str, str]
+    wish: Mapping[str, str]
     primary: bool = True
 
-    def html(self) -> str:
+    def html(self, place: str) -> str:
+        """As it stands in the page at this path."""
         kind = "primary" if self.primary else "plain"
         body = escape(json.dumps(self.body))
+        entrance, rest = place[:_ENTRANCE_LENGTH], place[_ENTRANCE_LENGTH:]
+        action = f"{entrance}/.codehub/do?{urlencode({**self.wish, 'to': rest})}"
         return (
+            f'<form method="post" action="{escape(action)}">'
             f'<button class="{kind}" data-method="{self.method}" data-path="{escape(self.path)}" '
-            f'data-body="{body}">{escape(self.label)}</button>'
+            f'data-body="{body}">{escape(self.label)}</button></form>'
         )
 
 
@@ -51,12 +66,14 @@ class Pages:
     def loading(self, head: RequestHead, workspace: Workspace) -> Reply:
         page = _Page(head, "loading", name=workspace.name)
         step = workspace.operation.value if workspace.operation is not Operation.NONE else "WAITING"
-        details = f'<progress></progress><p class="soft" id="step" aria-live="polite">{page.say(step)}</p>'
+        step_line = f'<p class="soft" id="step" aria-live="polite">{page.say(step)}</p>'
+        details = f"{_progress(workspace)}{step_line}"
         words = {
             name: page.say(name)
             for name in ("WAITING", *(item.value for item in Operation if item != "NONE"))
         }
-        return self._reply(200, page, details=details, data={"poll": _api(workspace), "words": words})
+        data = {"poll": _api(workspace), "words": words}
+        return self._reply(200, page, details=details, data=data, refresh=True)
 
     def archived(self, head: RequestHead, workspace: Workspace) -> Reply:
         page = _Page(head, "archived", name=workspace.name)
@@ -73,15 +90,13 @@ class Pages:
         details = f'<p class="cause">{escape(cause)}</p>'
         recover = f"{_api(workspace)}/recover"
         if workspace.error_reason is not ErrorReason.DataLost:
-            return self._reply(
-                502, page, details=details, actions=[Action(page.say("error.button"), "POST", recover, {})]
-            )
+            again = Action(page.say("error.button"), "POST", recover, {}, {"wish": "recover"})
+            return self._reply(502, page, details=details, actions=[again])
         rows = [
-            _row(
+            page.row(
                 page.say("lost.archive").format(date=f"{archive.created_at:%Y-%m-%d %H:%M} UTC"),
-                Action(
+                _recover(
                     page.say("lost.restore"),
-                    "POST",
                     recover,
                     {"from": "archive", "archive_op_id": archive.archive_op_id},
                 ),
@@ -89,23 +104,28 @@ class Pages:
             for archive in situation.archives
         ]
         details += f"<p>{escape(page.say('lost.message'))}</p>{_list(rows)}"
-        empty = Action(page.say("lost.empty"), "POST", recover, {"from": "empty"}, primary=False)
+        empty = _recover(page.say("lost.empty"), recover, {"from": "empty"}, primary=False)
         return self._reply(502, page, details=details, actions=[empty])
 
-    def over_the_limit(self, head: RequestHead, why: str, running: list[Workspace]) -> Reply:
-        page = _Page(head, "limit")
+    def over_the_limit(self, head: RequestHead, why: str, running: list[Workspace], place: str = "") -> Reply:
+        """`place` is the path of the page that led here, when it is not the one that was asked for."""
+        page = _Page(head, "limit", place=place)
         going = [item for item in running if item.desired_state is not DesiredState.RUNNING]
         staying = [item for item in running if item.desired_state is DesiredState.RUNNING]
         rows = [
             f"<li><span>{escape(item.name)}</span>{escape(page.say('limit.going'))}</li>" for item in going
         ]
-        rows += [
-            _row(item.name, Action(page.say("limit.stop"), "PATCH", _api(item), {"desired_state": "STANDBY"}))
-            for item in staying
-        ]
+        rows += [page.row(item.name, _stop(page.say("limit.stop"), item)) for item in staying]
         page.message = page.say("limit.message" if rows else "limit.others")
         details = f'<p class="soft">{escape(why)}</p>{_list(rows)}'
-        return self._reply(502, page, details=details, data={"reload": bool(going)}, again=True)
+        data = {"reload": bool(going)}
+        return self._reply(502, page, details=details, data=data, again=True, refresh=bool(going))
+
+    def refused(self, head: RequestHead, problem: Problem, place: str) -> Reply:
+        """A wish that could not be fulfilled, and the way back."""
+        page = _Page(head, "refused", place=place)
+        page.message = problem.message
+        return self._reply(problem.status, page, again=True)
 
     def missing(self, head: RequestHead) -> Reply:
         return self._reply(404, _Page(head, "missing"))
@@ -146,9 +166,10 @@ class Pages:
         data: Mapping[str, object] | None = None,
         again: bool = False,
         retry: bool = False,
+        refresh: bool = False,
     ) -> Reply:
         nonce = secrets.token_urlsafe(16)
-        links = f'<p><a href="">{escape(page.say("again"))}</a></p>' if again else ""
+        links = f'<p><a href="{escape(page.again)}">{escape(page.say("again"))}</a></p>' if again else ""
         spoken = {"unreachable": page.say("unreachable"), **(data or {})}
         body = self._template.substitute(
             lang=page.language,
@@ -160,21 +181,32 @@ class Pages:
             heading=escape(page.heading),
             message=escape(page.message),
             details=details,
-            actions="\n".join(action.html() for action in actions) + links,
+            actions="\n".join(action.html(page.place) for action in actions) + links,
+            refresh=_REFRESH if refresh else "",
             home=escape(f"{self._origins.platform}/"),
             home_label=escape(page.say("home")),
             data=json.dumps(spoken).replace("<", "\\u003c"),
         )
-        return Reply(status, body.encode(), (*_headers(nonce), *((("Retry-After", "2"),) if retry else ())))
+        headers = _headers(nonce, self._form_targets)
+        return Reply(status, body.encode(), (*headers, *((("Retry-After", "2"),) if retry else ())))
+
+    @cached_property
+    def _form_targets(self) -> str:
+        """Where a form may lead: a browser also asks for what its answer redirects to."""
+        if self._origins.path_mode:
+            return "'self'"
+        return f"'self' {self._origins.scheme}://*.{self._origins.apps_host}"
 
 
 class _Page:
     """What one page says, in the language of the one who reads it."""
 
-    def __init__(self, head: RequestHead, subject: str, name: str = "") -> None:
+    def __init__(self, head: RequestHead, subject: str, name: str = "", place: str = "") -> None:
         chosen = cookie_values(head.get(b"cookie"), b"lang")
         self.language = language_of(chosen[0] if chosen else b"", head.get(b"accept-language"))
         self.name = name
+        self.again = place
+        self.place = place or head.target.decode()
         self.heading = self.say(f"{subject}.heading")
         self.message = self._texts.get(f"{subject}.message", "")
 
@@ -185,11 +217,14 @@ class _Page:
     def say(self, key: str) -> str:
         return self._texts[key]
 
+    def row(self, words: str, action: Action) -> str:
+        return f"<li><span>{escape(words)}</span>{action.html(self.place)}</li>"
 
-def _headers(nonce: str) -> tuple[tuple[str, str], ...]:
+
+def _headers(nonce: str, form_targets: str) -> tuple[tuple[str, str], ...]:
     policy = (
         f"default-src 'none'; style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; connect-src 'self'; "
-        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        f"img-src data:; base-uri 'none'; form-action {form_targets}; frame-ancestors 'none'"
     )
     return (
         ("Content-Type", "text/html; charset=utf-8"),
@@ -205,11 +240,23 @@ def _api(workspace: Workspace) -> str:
 
 
 def _start(label: str, workspace: Workspace) -> Action:
-    return Action(label, "PATCH", _api(workspace), {"desired_state": "RUNNING"})
+    return Action(label, "PATCH", _api(workspace), {"desired_state": "RUNNING"}, {"wish": "start"})
 
 
-def _row(words: str, action: Action) -> str:
-    return f"<li><span>{escape(words)}</span>{action.html()}</li>"
+def _stop(label: str, workspace: Workspace) -> Action:
+    wish = {"wish": "stop", "workspace": workspace.id}
+    return Action(label, "PATCH", _api(workspace), {"desired_state": "STANDBY"}, wish)
+
+
+def _recover(label: str, path: str, how: Mapping[str, str], *, primary: bool = True) -> Action:
+    return Action(label, "POST", path, how, {"wish": "recover", **how}, primary)
+
+
+def _progress(workspace: Workspace) -> str:
+    moved = workspace.progress
+    if moved is None or not moved.total:
+        return "<progress></progress>"
+    return f'<progress value="{moved.bytes}" max="{moved.total}"></progress>'
 
 
 def _list(rows: list[str]) -> str:

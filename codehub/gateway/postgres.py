@@ -1,4 +1,4 @@
-"""The directory's source: PostgreSQL, and the gate through which a navigation wakes a workspace."""
+"""The directory's source: PostgreSQL, and the gate through which pages wake, stop and recover."""
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -7,6 +7,7 @@ from codehub.domain.limits import Limits
 from codehub.domain.states import DesiredState
 from codehub.domain.workspace import Workspace
 from codehub.store import gate, routes
+from codehub.store.gate import RecoverFrom
 from codehub.store.routes import Route, Situation, Visitor
 
 
@@ -32,7 +33,17 @@ class PostgresSource:
             return await routes.running_workspaces(conn, owner_id)
 
     async def wake(self, workspace_id: str, actor: str) -> None:
+        await self._wish(workspace_id, DesiredState.RUNNING, actor)
+
+    async def stop(self, workspace_id: str, actor: str) -> None:
+        await self._wish(workspace_id, DesiredState.STANDBY, actor)
+
+    async def recover(self, workspace_id: str, actor: str, source: RecoverFrom | None) -> None:
         async with self._engine.begin() as conn:
-            await gate.wish(
-                conn, workspace_id, DesiredState.RUNNING, actor=actor, limits=self._limits, now=utc_now()
+            await gate.recover(
+                conn, workspace_id, actor=actor, limits=self._limits, source=source, now=utc_now()
             )
+
+    async def _wish(self, workspace_id: str, desired: DesiredState, actor: str) -> None:
+        async with self._engine.begin() as conn:
+            await gate.wish(conn, workspace_id, desired, actor=actor, limits=self._limits, now=utc_now())

@@ -20,6 +20,7 @@ from codehub.gateway.directory import Directory, Unknown
 from codehub.gateway.entrance import Entrance, Visit
 from codehub.gateway.exchange import Relay
 from codehub.gateway.foreign import is_foreign
+from codehub.gateway.forms import Forms
 from codehub.gateway.head import RequestHead
 from codehub.gateway.pages import Pages
 from codehub.gateway.passage import OWN, Passage, may_repeat
@@ -54,6 +55,7 @@ class Router:
         self._recorder = recorder
         self._entrance = entrance
         self._pages = pages
+        self._forms = Forms(config.origins, directory, pages)
         self._ports = PortAnswers(pages)
         self._key = cookie_key
 
@@ -98,6 +100,8 @@ class Router:
                 location = f"{self._origins.platform}{(match[0] + b'/' + rest).decode()}"
                 return reply.redirect(location, status=308)
             place = Visit(head, peer, match[1].decode(), rest, b"", base=match[0])
+            if rest.startswith(OWN):
+                return self._forms.handle(place)
             if (forwarded := _PORT.match(rest)) and (self._origins.path_mode or not forwarded[1]):
                 return self._at_port(place, forwarded)
             return self._at_entrance(place)

@@ -22,7 +22,10 @@ async function ask(button) {
 }
 
 for (const button of document.querySelectorAll("button[data-path]")) {
-  button.addEventListener("click", () => ask(button));
+  button.addEventListener("click", (event) => {
+    event.preventDefault(); // the form around it is for those without this script
+    ask(button);
+  });
 }
 
 function show(workspace) {

@@ -18,6 +18,7 @@ from codehub.domain.workspace import Workspace
 from codehub.gateway.config import GatewayConfig, Timeouts
 from codehub.gateway.cookies import Grant, sign
 from codehub.gateway.server import Gateway
+from codehub.store.gate import RecoverFrom
 from codehub.store.routes import Route, Situation, Visitor
 from tests.services import free_port
 
@@ -70,6 +71,8 @@ class Facts:
         self.situations: dict[str, Situation] = {}
         self.runs: list[Workspace] = []
         self.woken: list[tuple[str, str]] = []
+        self.stopped: list[tuple[str, str]] = []
+        self.recovered: list[tuple[str, str, RecoverFrom | None]] = []
         self.wake_problem: Exception | None = None
         self.asked = 0
 
@@ -91,6 +94,12 @@ class Facts:
         self.woken.append((workspace_id, actor))
         if self.wake_problem is not None:
             raise self.wake_problem
+
+    async def stop(self, workspace_id: str, actor: str) -> None:
+        self.stopped.append((workspace_id, actor))
+
+    async def recover(self, workspace_id: str, actor: str, source: RecoverFrom | None) -> None:
+        self.recovered.append((workspace_id, actor, source))
 
 
 class MemoryTickets:

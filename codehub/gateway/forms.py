@@ -1,0 +1,96 @@
+"""The buttons of the pages where no script runs: a form is posted, and its page is shown again."""
+
+import time
+from typing import Final
+from urllib.parse import parse_qs, quote
+
+from codehub.domain.problems import NotFound, Problem, RunningLimitExceeded, WorkspaceNotFound
+from codehub.domain.states import Phase
+from codehub.domain.workspace import RecoverSource
+from codehub.gateway import cookies, reply
+from codehub.gateway.config import WORKSPACE_ID, Origins
+from codehub.gateway.directory import Directory
+from codehub.gateway.entrance import Visit, local_path
+from codehub.gateway.foreign import is_foreign
+from codehub.gateway.pages import Pages
+from codehub.gateway.reply import Reply
+from codehub.store.gate import RecoverFrom
+from codehub.store.routes import Visitor
+
+PLACE: Final = "/.codehub/do"
+
+
+class Forms:
+    def __init__(self, origins: Origins, directory: Directory, pages: Pages) -> None:
+        self._origins = origins
+        self._directory = directory
+        self._pages = pages
+
+    async def handle(self, visit: Visit) -> Reply:
+        """A form that its owner sent from a page of the platform; all that it says is in its address."""
+        head = visit.head
+        path, _, query = visit.target.decode().partition("?")
+        if path != PLACE or head.method not in (b"GET", b"POST"):
+            return reply.error(404, "NOT_FOUND", "There is nothing here.")
+        asked = {name: values[0] for name, values in parse_qs(query).items()}
+        page = f"/w/{visit.workspace_id}{local_path(asked.get('to', '/'))}"
+        if head.method == b"GET":  # somebody loads again what a form led to
+            return self._go(page)
+        if is_foreign(head, self._origins, self._origins.platform):
+            return reply.error(403, "FORBIDDEN", "Another site's page may not ask this.")
+        visitor = await self._visitor(visit)
+        if visitor is None:
+            return self._go(f"/login?next={quote(page, safe='/')}")
+        try:
+            await self._fulfil(visit.workspace_id, visitor, asked)
+        except RunningLimitExceeded as problem:
+            running = await self._directory.source.running(visitor.user_id)
+            return self._pages.over_the_limit(head, problem.message, running, page)
+        except WorkspaceNotFound:
+            return self._pages.missing(head)
+        except Problem as problem:
+            return self._pages.refused(head, problem, page)
+        return self._go(page)
+
+    async def _visitor(self, visit: Visit) -> Visitor | None:
+        values = cookies.cookie_values(visit.head.get(b"cookie"), self._origins.session_cookie)
+        if not values:
+            return None
+        visitor = await self._directory.load_visitor(cookies.session_hash(values[-1]))
+        return None if visitor is None or visitor.expires_at <= time.time() else visitor
+
+    async def _fulfil(self, workspace_id: str, visitor: Visitor, asked: dict[str, str]) -> None:
+        source, wish = self._directory.source, asked.get("wish", "")
+        about = asked.get("workspace", workspace_id)
+        await self._check_owner(about, visitor)
+        if wish == "start":
+            await source.wake(about, visitor.username)
+        elif wish == "stop":
+            await source.stop(about, visitor.username)
+        elif wish == "recover":
+            await source.recover(about, visitor.username, _recover_from(asked))
+        else:
+            raise NotFound
+
+    async def _check_owner(self, workspace_id: str, visitor: Visitor) -> None:
+        route = None
+        if WORKSPACE_ID.fullmatch(workspace_id):
+            route = await self._directory.load_route(workspace_id)
+        if (
+            route is None
+            or route.owner_id != visitor.user_id
+            or route.phase in (Phase.DELETING, Phase.DELETED)
+        ):
+            raise WorkspaceNotFound
+
+    def _go(self, path: str) -> Reply:
+        return reply.redirect(f"{self._origins.platform}{path}", status=303)
+
+
+def _recover_from(asked: dict[str, str]) -> RecoverFrom | None:
+    if "from" not in asked:
+        return None
+    try:
+        return RecoverFrom(RecoverSource(asked["from"]), asked.get("archive_op_id"))
+    except ValueError:
+        raise NotFound from None

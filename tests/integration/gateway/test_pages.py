@@ -1,0 +1,232 @@
+"""Every page as somebody uses it whose browser runs no scripts: links, forms and meta refresh alone."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from html.parser import HTMLParser
+
+import pytest
+
+from codehub.domain.observation import Progress
+from codehub.domain.problems import InvalidState, RunningLimitExceeded
+from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
+from codehub.domain.workspace import RecoverSource
+from codehub.gateway.texts import TEXTS, Language
+from codehub.store.gate import RecoverFrom
+from codehub.store.routes import Route, Situation
+from codehub.store.workspace_reads import Archive
+from tests.integration.gateway.harness import (
+    ALICE,
+    MINE,
+    NAVIGATE,
+    SESSION,
+    THEIRS,
+    World,
+    a_workspace,
+    header,
+    status,
+    world,
+)
+
+POSTED = "Sec-Fetch-Site: same-origin\r\nSec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: document\r\n"
+
+
+@dataclass
+class Page(HTMLParser):
+    """What such a browser makes of a page."""
+
+    code: int
+    html: str
+    language: str = ""
+    heading: str = ""
+    forms: dict[str, str] = field(default_factory=dict)
+    """Where each button's form goes, by the words on it."""
+    links: dict[str, str] = field(default_factory=dict)
+    refreshes: bool = False
+    _open: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+        self.feed(self.html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = {name: value or "" for name, value in attrs}
+        if tag == "html":
+            self.language = values["lang"]
+        if tag == "meta" and values.get("http-equiv") == "refresh":
+            self.refreshes = any(name == "noscript" for name, _ in self._open)
+        if tag not in ("meta", "link"):
+            self._open.append((tag, values))
+
+    def handle_endtag(self, tag: str) -> None:
+        while self._open.pop()[0] != tag:
+            pass
+
+    def handle_data(self, data: str) -> None:
+        if not self._open or not data.strip():
+            return
+        tag, values = self._open[-1]
+        if tag == "h1":
+            self.heading = data
+        elif tag == "a":
+            self.links[data] = values["href"]
+        elif tag == "button":
+            (form,) = [found for name, found in self._open if name == "form"]
+            assert form["method"] == "post"
+            assert data not in self.forms
+            self.forms[data] = form["action"]
+
+
+async def visit(made: World, target: str = "/", more: str = "", session: str = SESSION) -> Page:
+    head, body = await made.ask(made.entrance(target, session, NAVIGATE + more))
+    assert "form-action 'self'" in (header(head, "content-security-policy") or "")
+    return Page(status(head), body.decode())
+
+
+async def press(made: World, action: str, more: str = POSTED, session: str = SESSION) -> tuple[int, str, str]:
+    """The status, where it leads, and the page, if there is one."""
+    head, body = await made.ask(
+        f"POST {action} HTTP/1.1\r\nHost: {made.platform}\r\nOrigin: http://{made.platform}\r\n"
+        f"Cookie: session={session}\r\nContent-Length: 0\r\n{more}\r\n"
+    )
+    return status(head), header(head, "location") or "", body.decode()
+
+
+@pytest.fixture(params=["own origins", "path mode"])
+async def either(request: pytest.FixtureRequest) -> AsyncIterator[World]:
+    """A page of the entrance is the same in both modes."""
+    async with world(apps=request.param == "own origins") as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("phase", "button"), [(Phase.ARCHIVED, "Restore and open"), (Phase.PENDING, "Start")]
+)
+async def test_restore_and_start_are_forms(either: World, phase: Phase, button: str) -> None:
+    either.set_phase(MINE, phase)
+    page = await visit(either, "/a/b?c=d&e")
+    assert (page.code, page.refreshes) == (502, False)
+    back = f"http://{either.platform}/w/{MINE}/a/b?c=d&e"
+    assert await press(either, page.forms[button]) == (303, back, "")
+    assert either.facts.woken == [(MINE, "alice")]
+    either.set_phase(MINE, phase, desired_state=DesiredState.RUNNING)
+    assert (await visit(either)).refreshes
+
+
+async def test_the_loading_page_comes_again_by_itself_until_it_is_the_ide(origin: World) -> None:
+    origin.set_phase(MINE, Phase.ARCHIVED, Operation.RESTORING, progress=Progress(5, 20))
+    page = await visit(origin)
+    assert (page.code, page.refreshes) == (200, True)
+    assert '<progress value="5" max="20">' in page.html
+    assert "Restoring the home from its archive" in page.html
+    origin.set_phase(MINE, Phase.RUNNING)
+    head, _ = await origin.ask(origin.entrance())
+    assert (header(head, "location") or "").startswith(f"http://{origin.host}/.codehub/enter?")
+
+
+async def test_an_error_is_recovered_by_a_form(origin: World) -> None:
+    origin.set_phase(MINE, Phase.ERROR, error_message="The disk was full.")
+    page = await visit(origin)
+    assert page.code == 502 and "The disk was full." in page.html
+    assert (await press(origin, page.forms["Recover"]))[0] == 303
+    assert origin.facts.recovered == [(MINE, "alice", None)]
+
+
+async def test_a_lost_home_comes_back_as_its_owner_chooses(origin: World) -> None:
+    lost = a_workspace(MINE, Phase.ERROR, error_reason=ErrorReason.DataLost, error_message="gone")
+    origin.set_phase(MINE, Phase.ERROR)
+    archive = Archive("01archive", datetime(2025, 1, 2, 3, 4, tzinfo=UTC), 10, True)
+    origin.facts.situations[MINE] = Situation(lost, [archive])
+    page = await visit(origin)
+    for button in ("Restore", "Start with an empty home"):
+        assert (await press(origin, page.forms[button]))[0] == 303
+    chosen = [RecoverFrom(RecoverSource.ARCHIVE, "01archive"), RecoverFrom(RecoverSource.EMPTY)]
+    assert [source for *_, source in origin.facts.recovered] == chosen
+
+
+async def test_over_the_limit_each_running_workspace_can_be_stopped(origin: World) -> None:
+    origin.set_phase(MINE, Phase.STANDBY)
+    origin.facts.wake_problem = RunningLimitExceeded("You already run 1 of 1.")
+    running = a_workspace(THEIRS, Phase.RUNNING, name="other", desired_state=DesiredState.RUNNING)
+    origin.facts.runs = [running]
+    origin.facts.routes[THEIRS] = Route(THEIRS, ALICE, Phase.RUNNING, Operation.NONE, None, "code-server")
+    page = await visit(origin, "/x")
+    assert (page.code, page.refreshes) == (502, False)
+    back = f"http://{origin.platform}/w/{MINE}/x"
+    assert await press(origin, page.forms["Stop"]) == (303, back, "")
+    assert origin.facts.stopped == [(THEIRS, "alice")]
+    origin.facts.runs = [a_workspace(THEIRS, Phase.RUNNING, operation=Operation.STOPPING)]
+    assert (await visit(origin)).refreshes  # it makes room by itself, and is then started
+
+
+async def test_a_start_over_the_limit_leads_to_the_choice_and_back(origin: World) -> None:
+    origin.set_phase(MINE, Phase.ARCHIVED)
+    action = (await visit(origin, "/x")).forms["Restore and open"]
+    origin.facts.wake_problem = RunningLimitExceeded("You already run 1 of 1.")
+    running = a_workspace(THEIRS, Phase.RUNNING, name="other", desired_state=DesiredState.RUNNING)
+    origin.facts.runs = [running]
+    code, _, html = await press(origin, action)
+    page = Page(code, html)
+    assert page.code == 502 and page.heading == "Too many workspaces are running"
+    assert page.links["Try again"] == f"/w/{MINE}/x"
+    assert f"workspace={THEIRS}" in page.forms["Stop"] and page.forms["Stop"].startswith(
+        f"/w/{MINE}/.codehub"
+    )
+    head, _ = await origin.ask(origin.entrance(action.removeprefix(f"/w/{MINE}")))  # loaded again
+    assert header(head, "location") == f"http://{origin.platform}/w/{MINE}/x"
+
+
+async def test_a_wish_that_is_refused_says_why(origin: World) -> None:
+    origin.set_phase(MINE, Phase.PENDING)
+    action = (await visit(origin)).forms["Start"]
+    origin.facts.wake_problem = InvalidState("Not <now>.")
+    code, _, html = await press(origin, action)
+    assert code == 409 and "Not &lt;now&gt;." in html
+    assert Page(code, html).links["Try again"] == f"/w/{MINE}/"
+
+
+async def test_only_the_owner_and_only_the_platforms_own_pages_may_press(either: World) -> None:
+    either.set_phase(MINE, Phase.ARCHIVED)
+    action = (await visit(either)).forms["Restore and open"]
+    code, location, _ = await press(either, action, session="gone")
+    assert (code, location) == (303, f"http://{either.platform}/login?next=/w/{MINE}/")
+    assert (await press(either, action, session="bob-session"))[0] == 404
+    for more in ("Sec-Fetch-Site: same-site\r\n", "Sec-Fetch-Site: cross-site\r\n"):
+        assert (await press(either, action, more))[0] == 403
+    foreign = f"POST {action} HTTP/1.1\r\nHost: {either.platform}\r\nCookie: session={SESSION}\r\n"
+    origin = f"Origin: http://{MINE}.{either.platform}\r\nContent-Length: 0\r\n\r\n"
+    assert status((await either.ask(foreign + origin))[0]) == 403
+    stop = f"/w/{MINE}/.codehub/do?wish=stop&workspace="
+    either.facts.routes[THEIRS] = Route(THEIRS, "01someone", Phase.RUNNING, Operation.NONE, None, "x")
+    assert [(await press(either, stop + which))[0] for which in (THEIRS, "..", "01nobody")] == [404] * 3
+    for what in ("do?wish=delete", "do", "do?wish=recover&from=thin-air"):
+        assert (await press(either, f"/w/{MINE}/.codehub/{what}"))[0] == 404
+    facts = either.facts
+    assert not (facts.woken or facts.stopped or facts.recovered) and not either.ide.heads
+    _, location, _ = await press(either, f"/w/{MINE}/.codehub/do?wish=start&to=//evil.example")
+    assert location == f"http://{either.platform}/w/{MINE}//evil.example"  # a path below the entrance
+
+
+@pytest.mark.parametrize("language", ["en", "ko"])
+async def test_pages_without_a_decision_say_what_is_and_lead_home(path: World, language: Language) -> None:
+    words, more = TEXTS[language], f"Accept-Language: {language}\r\n"
+    missing = await visit(path, more=more, session=SESSION) if path.facts.routes.pop(MINE) else None
+    path.set_phase(MINE, Phase.RUNNING)
+    forbidden = await visit(path, more=more, session="bob-session")
+    await path.ide.stop()
+    path.ide.path.unlink(missing_ok=True)
+    gone = await visit(path, more=more)
+    for page, code, subject in (
+        (missing, 404, "missing"),
+        (forbidden, 403, "forbidden"),
+        (gone, 502, "gone"),
+    ):
+        assert page is not None
+        assert (page.code, page.language, page.heading) == (code, language, words[f"{subject}.heading"])
+        assert page.links[words["home"]] == f"http://{path.platform}/"
+    assert gone.links[words["again"]] == ""  # the same page again
+    assert "prefers-color-scheme: dark" in gone.html and "color-scheme: light dark" in gone.html
+
+
+def test_both_languages_say_the_same_things() -> None:
+    assert TEXTS["en"].keys() == TEXTS["ko"].keys()
