@@ -2,9 +2,11 @@
 
 import asyncio
 import os
+import re
 import socket
 import sys
 from collections.abc import AsyncIterator
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -52,6 +54,16 @@ class FrontDoor:
         client.close()
         return status(head), body.decode()
 
+    async def press(self, action: str) -> int:
+        client = Client(*await asyncio.open_connection("127.0.0.1", self._port))
+        client.send(
+            f"POST {action} HTTP/1.1\r\nHost: localhost:{self._port}\r\nOrigin: http://localhost:{self._port}\r\n"
+            f"Cookie: session={self._session}\r\nContent-Length: 0\r\n\r\n"
+        )
+        head, _ = await client.response()
+        client.close()
+        return status(head)
+
 
 @pytest.fixture
 async def front_door(database_url: str, redis_url: str, tmp_path: Path) -> AsyncIterator[FrontDoor]:
@@ -91,13 +103,17 @@ async def test_fifty_opens_at_once_wake_no_more_than_the_limit_allows(front_door
     assert (len(loading), len(refused)) == (2, 48)
     assert all("<progress" in body for body in loading)
     assert all("Too many workspaces are running" in body for body in refused)
+    running = select(workspaces.c.id).where(workspaces.c.desired_state == "RUNNING")
     async with front_door.engine.connect() as conn:
-        wished = (
-            await conn.scalars(select(workspaces.c.id).where(workspaces.c.desired_state == "RUNNING"))
-        ).all()
+        wished = (await conn.scalars(running)).all()
     assert len(wished) == 2
     _, again = await front_door.open(next(each for each in asleep if each not in wished))
     assert all(f"/api/v1/workspaces/{each}" in again for each in wished)  # each with its stop button
+
+    stop = re.findall(r'action="([^"]+)"', again)[0]
+    assert await front_door.press(unescape(stop)) == 303
+    async with front_door.engine.connect() as conn:
+        assert len((await conn.scalars(running)).all()) == 1
 
 
 async def test_fifty_tabs_of_one_workspace_make_one_wish(front_door: FrontDoor) -> None:
