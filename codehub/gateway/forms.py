@@ -1,7 +1,8 @@
 """The buttons of the pages where no script runs: a form is posted, and its page is shown again."""
 
 import time
-from typing import Final
+from collections.abc import Coroutine
+from typing import Any, Final
 from urllib.parse import parse_qs, quote
 
 from codehub.domain.problems import NotFound, Problem, RunningLimitExceeded, WorkspaceNotFound
@@ -26,7 +27,7 @@ class Forms:
         self._directory = directory
         self._pages = pages
 
-    async def handle(self, visit: Visit) -> Reply:
+    def handle(self, visit: Visit) -> Reply | Coroutine[Any, Any, Reply]:
         """A form that its owner sent from a page of the platform; all that it says is in its address."""
         head = visit.head
         path, _, query = visit.target.decode().partition("?")
@@ -38,6 +39,10 @@ class Forms:
             return self._go(page)
         if is_foreign(head, self._origins, self._origins.platform):
             return reply.error(403, "FORBIDDEN", "Another site's page may not ask this.")
+        return self._submit(visit, asked, page)
+
+    async def _submit(self, visit: Visit, asked: dict[str, str], page: str) -> Reply:
+        head = visit.head
         visitor = await self._visitor(visit)
         if visitor is None:
             return self._go(f"/login?next={quote(page, safe='/')}")

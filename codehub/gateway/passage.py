@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from codehub.gateway.exchange import Relay
 
 OWN: Final = b"/.codehub/"
-"""The one path on a workspace's origin that is the platform's."""
+"""What is the platform's of a workspace's paths, on its own origin and below its entrance."""
 
 _LINE = re.compile(rb"GET (/[!-\"$-~]*) HTTP/1\.1")
 
@@ -77,10 +77,10 @@ class Passage:
         if line is None or not directory.holds(relay.session_hash, self._visitor, route):
             return None
         target = line[1]
-        if not target.startswith(self._prefix) or target.startswith(OWN) or self._expires_at <= time.time():
+        seen = target[self._cut :] if self._cut else target
+        if not target.startswith(self._prefix) or seen.startswith(OWN) or self._expires_at <= time.time():
             return None
         self.head.target = target
-        seen = target[self._cut :] if self._cut else target
         if not relay.port and seen.startswith(FORWARDED):
             if self._cut:
                 return None  # it is not the IDE that this is for

@@ -54,6 +54,9 @@ class Wire:
     def is_closing(self) -> bool:
         return self.closing
 
+    def can_write_eof(self) -> bool:
+        return True
+
     def close(self) -> None:
         self.closing = True
 
