@@ -22,6 +22,11 @@ HEADER_ONLY: Final = 13
 """VS Code's messages begin with 13 bytes; a frame of no more is a keepalive or an acknowledgement."""
 PRESENCE_LIMIT: Final = 1800.0
 """Presence without any other sign is believed for so long: an endless progress notification holds it too."""
+SILENCE: Final = 20.0
+"""A window with somebody at it sends a keepalive every 5 s. One that is silent for longer is behind other
+tabs, where the browser lets its clocks tick once a minute, or its machine sleeps: neither says in time that
+nobody is there, so what it said before is no longer believed.
+"""
 _TAIL: Final = 64
 
 _TERMINAL = re.compile(
@@ -110,9 +115,11 @@ class VsCodeInspector:
         self._recorder = recorder
         self._present: bool | None = None
         self._sign_at = 0.0
+        self._heard_at = 0.0
         self._tail = b""
 
     def message(self, payload: bytes) -> None:
+        self._hear(time.monotonic())
         if len(payload) <= HEADER_ONLY:
             return
         data = self._tail + payload
@@ -128,8 +135,16 @@ class VsCodeInspector:
         if _TERMINAL.search(data) or (self._present is not False and _EDITOR.search(data)):
             self._sign()
 
+    def _hear(self, now: float) -> None:
+        if self._present and now - self._heard_at > SILENCE:
+            self._present = None
+        self._heard_at = now
+
     def is_present(self) -> bool:
-        return self._present is True and time.monotonic() - self._sign_at < PRESENCE_LIMIT
+        if self._present is not True:
+            return False
+        now = time.monotonic()
+        return now - self._heard_at < SILENCE and now - self._sign_at < PRESENCE_LIMIT
 
     def close(self) -> None:
         self._recorder.unwatch(self)

@@ -133,6 +133,24 @@ def test_presence_counts_at_every_flush_until_it_ends_or_is_no_longer_believed(
     assert not recorder.collect()
 
 
+def test_presence_ends_with_a_silence_and_edits_count_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder()
+    reader = recorder.inspectors("vscode", WORKSPACE, freshly_loaded=False).from_client
+    assert reader is not None
+    reader.feed(frame(PRESENT))
+    assert recorder.collect()
+    monkeypatch.setattr(activity, "SILENCE", -1.0)
+    assert not recorder.collect()
+    reader.feed(frame(message(b"", kind=9)))
+    monkeypatch.undo()
+    assert not recorder.collect(), "a tab that speaks once a minute brings nothing back"
+    reader.feed(frame(EDIT))
+    assert recorder.collect()
+    assert not recorder.collect()
+    reader.feed(frame(PRESENT))
+    assert recorder.collect()
+
+
 def test_frames_are_found_however_the_stream_is_cut() -> None:
     stream = (
         frame(b"small")
