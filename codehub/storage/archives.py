@@ -1,7 +1,7 @@
 """The archive store: immutable objects, each committed by the `.meta` that is written last."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -136,7 +136,7 @@ class Archives:
         objects.remove(key)
         objects.remove_rest(key)
 
-    def upload(self, key: str, chunks: Iterable[bytes], size_limit: int) -> bool:
+    def upload(self, key: str, chunks: Iterable[bytes], size_limit: Callable[[], int]) -> bool:
         """Write the object of an archive that has no `.meta` yet. An exception in `chunks` leaves none.
 
         True when the store has confirmed it by a checksum of its own; else it is to be read back.

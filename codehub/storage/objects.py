@@ -60,12 +60,12 @@ class Objects:
         """Remove an object, or nothing when there is none."""
         self._if_there(lambda: obstore.delete(self._store, path))
 
-    def upload(self, path: str, chunks: Iterable[bytes], size_limit: int) -> bool:
-        """Write an object of unknown length. `size_limit` bounds it, as stores bound the number of parts.
+    def upload(self, path: str, chunks: Iterable[bytes], size_limit: Callable[[], int]) -> bool:
+        """Write an object of unknown length. `size_limit` is asked where a store bounds the number of parts.
 
         True when the store has confirmed the content by a checksum of its own; else it is to be read back.
         """
-        self._put(path, chunks, part_size(size_limit))
+        self._put(path, chunks, part_size(size_limit()))
         return False
 
     def _put(self, path: str, chunks: Iterable[bytes], part: int) -> None:
@@ -150,7 +150,7 @@ class LocalObjects(Objects):
         """None when the upload has ended since it was listed."""
         return self._if_there(lambda: _stored(self._root, path))
 
-    def upload(self, path: str, chunks: Iterable[bytes], size_limit: int) -> bool:
+    def upload(self, path: str, chunks: Iterable[bytes], size_limit: Callable[[], int]) -> bool:
         """Written here: the library would hold many parts in memory, and let the disk wait until the end."""
         source = _Source(chunks)
         try:

@@ -2,7 +2,7 @@
 
 import base64
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 
 from obstore.store import S3Store
@@ -30,8 +30,8 @@ class S3Objects(Objects):
         """Unfinished uploads are listed, too, as `name#id`."""
         return super().list() + list(self._unfinished_objects())
 
-    def upload(self, path: str, chunks: Iterable[bytes], size_limit: int) -> bool:
-        part = part_size(size_limit)
+    def upload(self, path: str, chunks: Iterable[bytes], size_limit: Callable[[], int]) -> bool:
+        part = part_size(size_limit())
         hashes = PartHashes(part)
         self._put(path, hashes.passing(chunks), part)
         return self._checksum(path) == hashes.combined()

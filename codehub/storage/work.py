@@ -110,7 +110,7 @@ def _store(archives: Archives, workspace_id: str, archive_op_id: str, home: Path
         return Done("the archive was already complete", complete)
     key = archive_key(workspace_id, archive_op_id)
     packing = Packing(home, bench.locks, bench.reporter.progress)
-    confirmed = archives.upload(key, packing, size_limit(home, bench.locks))
+    confirmed = archives.upload(key, packing, lambda: size_limit(home, bench.locks))
     fact = ArchiveFact(
         workspace_id, archive_op_id, key, packing.sha256, packing.bytes, packing.unpacked, packing.entries
     )

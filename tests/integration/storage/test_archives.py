@@ -76,7 +76,7 @@ def store(archives: Archives, place: Place) -> ArchiveStore:
 
 def put(archives: Archives, workspace_id: str, archive_op_id: str, content: bytes = b"12345") -> ArchiveFact:
     key = archive_key(workspace_id, archive_op_id)
-    archives.upload(key, [content], 1000)
+    archives.upload(key, [content], lambda: 1000)
     fact = ArchiveFact(workspace_id, archive_op_id, key, SHA, len(content), 10, 1)
     archives.commit(fact)
     return fact
@@ -86,7 +86,7 @@ async def test_an_archive_is_found_once_object_and_meta_are_there(
     archives: Archives, store: ArchiveStore
 ) -> None:
     assert await store.find("w1", "a1") is None
-    archives.upload("w1/a1/home.tar.zst", [b"12", b"345"], 1000)
+    archives.upload("w1/a1/home.tar.zst", [b"12", b"345"], lambda: 1000)
     assert await store.find("w1", "a1") is None
     fact = ArchiveFact("w1", "a1", "w1/a1/home.tar.zst", SHA, 5, 10, 1)
     archives.commit(fact)
@@ -104,7 +104,7 @@ def test_a_stream_of_unknown_length_is_read_back_as_it_was(archives: Archives) -
             written.update(chunk)
             yield chunk
 
-    archives.upload("w1/a1/home.tar.zst", chunks(), 1000)
+    archives.upload("w1/a1/home.tar.zst", chunks(), lambda: 1000)
     size = archives.size("w1/a1/home.tar.zst")
     assert size == (22 << 20) + 17
     read = hashlib.sha256()
@@ -117,7 +117,7 @@ def test_a_service_confirms_what_it_has_and_a_directory_is_read_back(
     archives: Archives, place: Place
 ) -> None:
     for number, size in enumerate((5, 8 << 20, (8 << 20) + 1, 20 << 20)):
-        confirmed = archives.upload(f"w1/a{number}/home.tar.zst", [os.urandom(size)], 1000)
+        confirmed = archives.upload(f"w1/a{number}/home.tar.zst", [os.urandom(size)], lambda: 1000)
         assert confirmed == place.is_service
 
 
@@ -165,14 +165,14 @@ async def test_an_object_of_another_size_is_corruption(
 def test_a_complete_archive_is_never_written_again(archives: Archives, place: Place) -> None:
     put(archives, "w1", "a1", b"first")
     with pytest.raises(StorageProblem, match="never written again"):
-        archives.upload("w1/a1/home.tar.zst", [b"other"], 1000)
+        archives.upload("w1/a1/home.tar.zst", [b"other"], lambda: 1000)
     assert place.read("w1/a1/home.tar.zst") == b"first"
 
 
 def test_an_unfinished_archive_is_overwritten(archives: Archives, place: Place) -> None:
-    archives.upload("w1/a1/home.tar.zst", [b"first"], 1000)
+    archives.upload("w1/a1/home.tar.zst", [b"first"], lambda: 1000)
     place.leave_unfinished("w1/a1/home.tar.zst")
-    archives.upload("w1/a1/home.tar.zst", [b"second"], 1000)
+    archives.upload("w1/a1/home.tar.zst", [b"second"], lambda: 1000)
     assert place.read("w1/a1/home.tar.zst") == b"second"
     assert place.names() == {".codehub-installation", "w1/a1/home.tar.zst"}
 
@@ -186,7 +186,7 @@ def test_a_stream_that_fails_leaves_no_object(archives: Archives, place: Place) 
         raise BrokenError
 
     with pytest.raises(BrokenError):
-        archives.upload("w1/a1/home.tar.zst", chunks(), 1000)
+        archives.upload("w1/a1/home.tar.zst", chunks(), lambda: 1000)
     assert place.read("w1/a1/home.tar.zst") is None
     assert place.names() == {".codehub-installation"}
 
@@ -195,7 +195,7 @@ async def test_a_listing_shows_complete_unfinished_and_abandoned_archives(
     archives: Archives, store: ArchiveStore, place: Place
 ) -> None:
     put(archives, "w1", "a1")
-    archives.upload("w1/a2/home.tar.zst", [b"1234567"], 1000)
+    archives.upload("w1/a2/home.tar.zst", [b"1234567"], lambda: 1000)
     place.leave_unfinished("w2/a3/home.tar.zst")
     place.write("notes.txt", b"not ours")
     listed = {archive.key: (archive.complete, archive.workspace_id) for archive in await store.list()}
@@ -258,7 +258,7 @@ async def test_a_key_that_is_not_of_an_archive_is_refused(store: ArchiveStore, k
 async def test_a_complete_archive_has_no_unfinished_upload_beside_it(
     archives: Archives, place: Place
 ) -> None:
-    archives.upload("w1/a1/home.tar.zst", [b"12345"], 1000)
+    archives.upload("w1/a1/home.tar.zst", [b"12345"], lambda: 1000)
     place.leave_unfinished("w1/a1/home.tar.zst")
     archives.commit(ArchiveFact("w1", "a1", "w1/a1/home.tar.zst", SHA, 5, 10, 1))
     assert place.names() == {".codehub-installation", "w1/a1/home.tar.zst", "w1/a1/.meta"}

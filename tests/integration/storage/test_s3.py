@@ -95,7 +95,7 @@ async def test_a_service_that_keeps_no_checksums_and_lists_no_uploads_has_its_ar
         site.place = replace(site.place, archive_url=s3_url)
         await site.store.initialise()
         proxy.break_requests("checksums", Fault.UNABLE, "HEAD", "home.tar.zst")
-        assert not Archives(s3_url, INSTALLATION).upload("w1/a0/home.tar.zst", [b"x"], 1000)
+        assert not Archives(s3_url, INSTALLATION).upload("w1/a0/home.tar.zst", [b"x"], lambda: 1000)
         proxy.heal("checksums")
         proxy.break_requests("uploads", Fault.UNABLE, "GET", "uploads=")
         await site.make_home()
@@ -110,7 +110,7 @@ async def test_credentials_from_elsewhere_are_enough_for_everything_else(
     archives = Archives(s3_url, INSTALLATION)
     archives.initialise()
     monkeypatch.setattr(S3Requests, "from_environment", lambda bucket: None)
-    assert not archives.upload("w1/a1/home.tar.zst", [b"12345"], 1000)
+    assert not archives.upload("w1/a1/home.tar.zst", [b"12345"], lambda: 1000)
     assert [archive.key for archive in archives.list()] == ["w1/a1/home.tar.zst"]
     archives.remove("w1/a1/home.tar.zst")
     assert archives.list() == []
