@@ -1,8 +1,8 @@
 """JupyterLab behind CodeHub, with one image for both modes of the gateway.
 
-JupyterLab writes whole paths into its pages, so it is told the one below which the path mode serves it, /w/{id}/.
-There the gateway takes that off before a request arrives here, and it is put back; on an origin of its own the browser
-asks for /w/{id}/ by itself, after the first redirect.
+JupyterLab writes whole paths into its pages, so it is told the one below which the path mode serves it:
+/w/{id}/. There the gateway takes that off before a request arrives here, and it is put back. On an origin of
+its own the browser asks for /w/{id}/ by itself, after the first redirect.
 """
 
 import os

@@ -83,15 +83,18 @@ class Hub:
             answer = self.client.post("/api/v1/workspaces", json={"name": name, "image_ref": image})
             assert answer.status_code == 201, answer.text
             made.append(answer.json()["id"])
-        for workspace_id in made:
-            wait_for(lambda id=workspace_id: self.phase(id) == "RUNNING", "RUNNING", 60, every=0.2)
+        wait_for(
+            lambda: {self.phases()[workspace_id] for workspace_id in made} == {"RUNNING"}, "RUNNING", 90, 0.2
+        )
         return made
 
-    def phase(self, workspace_id: str) -> str:
-        answer = self.client.get(f"/api/v1/workspaces/{workspace_id}")
+    def phases(self) -> dict[str, str]:
+        """By workspace; one in ERROR is a failure that tells why."""
+        answer = self.client.get("/api/v1/workspaces")
         assert answer.status_code == 200, answer.text
-        assert answer.json()["phase"] != "ERROR", answer.json()["error_message"]
-        return str(answer.json()["phase"])
+        items = answer.json()["items"]
+        assert not [item["error_message"] for item in items if item["phase"] == "ERROR"]
+        return {item["id"]: item["phase"] for item in items}
 
     def home(self, workspace_id: str) -> Path:
         (home,) = (self.system.data_dir / "volumes").glob(f"users/*/workspaces/{workspace_id}/home")

@@ -1,9 +1,10 @@
-"""Real clients through the gateway, on origins of their own and in the path mode: VS Code and JupyterLab."""
+"""Real clients through the gateway, in both of its modes: VS Code, JupyterLab, Vite."""
 
 import contextlib
 import hashlib
 import json
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,13 +19,19 @@ from tests.services import TOOLS_DIR
 
 IMAGES = Path(__file__).parents[2] / "images" / "images.toml"
 MODES = {"own-origins": {}, "path-mode": {"APPS_DOMAIN": ""}}
+NODE_MODULES = Path(__file__).parents[2] / "web" / "node_modules"
+VITE_PACKAGES = (
+    *("vite", "esbuild", "@esbuild", "rollup", "@rollup", "postcss", "nanoid", "picocolors", "source-map-js"),
+    *("tinyglobby", "fdir", "picomatch"),
+)
+VITE_PORT = 5173
 MIB = 1 << 20
 BIG = 500 * MIB
 VS_CODE_BIG = int(os.environ.get("CODEHUB_VS_CODE_MIB", "48")) * MIB
-"""More than what VS Code keeps in memory by choice. 500 works as well, and costs a minute of processor time."""
+"""500 works as well, and costs a minute of processor time."""
 MOST_GROWTH = 64 * MIB
 AS_IN_FIREFOX = "window.showDirectoryPicker = undefined"
-"""VS Code then downloads big files by HTTP; the picker is a dialog of the system's, which nobody could answer."""
+"""The picker is a dialog of the system's, which nobody could answer here."""
 SETTINGS = {"workbench.startupEditor": "none", "chat.disableAIFeatures": True}
 
 Until = Callable[[Callable[[], object], str], None]
@@ -183,3 +190,40 @@ def test_500_megabytes_go_down_and_up_by_jupyterlab(hub: Hub, lab_id: str, lab: 
         uploaded = home / downloaded.name
         until(lambda: has_size(uploaded, BIG), "the upload")
     assert digest(uploaded) == digest(downloaded)
+
+
+def test_vite_on_a_forwarded_port_reloads_what_changed(
+    hub: Hub, workspace_id: str, ide: Page, request: pytest.FixtureRequest
+) -> None:
+    app = hub.home(workspace_id) / "app"
+    make_vite_app(app)
+    hub.give_to_its_user(workspace_id)
+    own = "path" not in request.node.callspec.id
+    base = "/" if own else f"/w/{workspace_id}/absproxy/{VITE_PORT}/"
+    run_in_terminal(ide, f"cd app && node node_modules/vite/bin/vite.js --port {VITE_PORT} --base {base}")
+    page = hub.context.new_page()
+    host = (
+        f"{VITE_PORT}--{workspace_id}.localhost:{hub.system.port}" if own else f"localhost:{hub.system.port}"
+    )
+    page.goto(f"http://{host}{base}")
+    shown = page.locator("#shown")
+    expect(shown).to_have_text("before", timeout=LONG)  # until then, the gateway's page asks again by itself
+    page.evaluate("window.isTheSamePage = true")
+    (app / "words.js").write_text("export const words = 'after'")
+    expect(shown).to_have_text("after", timeout=LONG)
+    assert page.evaluate("window.isTheSamePage") is True
+    page.close()
+
+
+def make_vite_app(app: Path) -> None:
+    app.mkdir()
+    for package in VITE_PACKAGES:
+        shutil.copytree(NODE_MODULES / package, app / "node_modules" / package, symlinks=True)
+    (app / "index.html").write_text('<p id="shown"></p><script type="module" src="/main.js"></script>')
+    (app / "words.js").write_text("export const words = 'before'")
+    (app / "main.js").write_text(
+        "import { words } from './words.js'\n"
+        "const show = (words) => (document.querySelector('#shown').textContent = words)\n"
+        "show(words)\n"
+        "import.meta.hot.accept('./words.js', (changed) => show(changed.words))\n"
+    )
