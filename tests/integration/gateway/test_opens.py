@@ -97,6 +97,8 @@ def _listens(port: int) -> bool:
 
 async def test_fifty_opens_at_once_wake_no_more_than_the_limit_allows(front_door: FrontDoor) -> None:
     asleep = [await front_door.asleep(f"number {n}") for n in range(50)]
+    strangers = await asyncio.gather(*(front_door.open("0" * 26) for _ in range(40)))
+    assert {code for code, _ in strangers} == {404}  # every connection to the database is open by now
     pages = await asyncio.gather(*(front_door.open(workspace_id) for workspace_id in asleep))
     loading = [body for code, body in pages if code == 200]
     refused = [body for code, body in pages if code == 502]
