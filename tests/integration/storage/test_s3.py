@@ -73,11 +73,11 @@ async def test_a_slow_service_holds_the_stream_back(
         proxy.delay = 60
         proxy.break_requests("parts", Fault.SLOW, "PUT", "partNumber")
         stream = Stream(200)
-        upload = asyncio.create_task(asyncio.to_thread(objects.upload, "home", stream, 1000))
-        while len([target for method, target in proxy.seen if method == "PUT"]) < UPLOAD_MEMORY // part_size(
-            0
-        ):
-            await asyncio.sleep(0.01)
+        upload = asyncio.create_task(asyncio.to_thread(objects.upload, "home", stream, lambda: 1000))
+        under_way = UPLOAD_MEMORY // part_size(0)
+        async with asyncio.timeout(60):
+            while sum(method == "PUT" for method, _ in proxy.seen) < under_way:
+                await asyncio.sleep(0.01)
         await asyncio.sleep(0.3)
         held = stream.taken * CHUNK
         assert not upload.done()
