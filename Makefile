@@ -17,7 +17,7 @@ WEB_SOURCES := $(shell find web -type f -not -path 'web/node_modules/*' -not -pa
 say = @printf '\033[1m==> %s\033[0m\n' "$(1)"
 
 .PHONY: help install install-tests run test check test-unit test-simulation test-integration test-e2e test-chaos \
-	test-docker test-web test-readme image bench clean FORCE
+	test-docker test-web test-readme image image-jupyterlab jupyterlab bench clean FORCE
 
 help: ## What there is
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,6 +71,12 @@ test-readme: ## Follow the README literally, in an empty directory with empty ca
 image: install ## The code-server image for the Docker runtime, where no registry can be reached
 	@scripts/make-image.sh
 
+image-jupyterlab: install ## The JupyterLab image, likewise
+	@scripts/make-image.sh jupyterlab
+
+jupyterlab: install ## JupyterLab for the process runtime (docs/images.md)
+	@scripts/install-jupyterlab.sh
+
 bench: install-tests ## Measure, beside peers
 	@$(BIN)/python -m bench
 
@@ -82,7 +88,7 @@ layers = $(foreach layer,$(1),$(if $(wildcard tests/$(layer)/*),tests/$(layer)))
 # A prerequisite that is out of date when the named file is gone, whatever the stamp says.
 gone = $(if $(wildcard $(1)),,FORCE)
 
-install-tests: install .make/system-test .make/s3-server
+install-tests: install .make/system-test .make/s3-server .make/jupyterlab
 	@:
 
 .make/system-run: scripts/system-packages.sh
@@ -96,6 +102,10 @@ install-tests: install .make/system-test .make/s3-server
 # Without it the S3 tests skip and say so; the next make tries again.
 .make/s3-server: scripts/install-s3-server.sh .make/python $(call gone,$(TOOLS_DIR)/bin/versitygw)
 	@if scripts/install-s3-server.sh; then touch $@; else echo "No S3 server could be built: S3 tests will skip."; fi
+
+# Without it the JupyterLab tests skip and say so; the next make tries again.
+.make/jupyterlab: scripts/install-jupyterlab.sh $(wildcard images/jupyterlab/*) .make/python $(call gone,$(TOOLS_DIR)/bin/jupyterlab)
+	@if scripts/install-jupyterlab.sh; then touch $@; else echo "JupyterLab could not be installed: its tests will skip."; fi
 
 .make/python: requirements.lock .make/system-run $(call gone,$(BIN)/python)
 	$(call say,Installing Python packages)

@@ -23,14 +23,14 @@ if [[ ! -d $place ]]; then
   trap 'rm -rf "$staging"' EXIT
   chmod 755 "$staging"
   umask 022
-  "$python" -m venv --without-pip "$staging/venv"
+  # With the packages of the system and the home in sight, what a notebook installs goes to the home.
+  "$python" -m venv --without-pip --system-site-packages "$staging/venv"
   echo "Installing JupyterLab $version (220 MB)"
   .venv/bin/python -m pip --python "$staging/venv/bin/python" install --quiet --disable-pip-version-check \
-    --only-binary :all: --require-hashes --requirement "$recipe/requirements.lock"
+    --ignore-installed --only-binary :all: --require-hashes --requirement "$recipe/requirements.lock"
   install -D -m 644 -t "$staging/venv/etc/jupyter" "$recipe/jupyter_server_config.py"
   install -D -m 644 -t "$staging/venv/share/jupyter/lab/settings" "$recipe/overrides.json"
   mv -T "$staging/venv" "$place"
-  find "$tools/bin" -maxdepth 1 -name '.jupyterlab-*' ! -path "$place" -exec rm -rf {} +
 fi
 
 wrapper=$tools/bin/jupyterlab

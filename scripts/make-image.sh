@@ -1,19 +1,42 @@
 #!/usr/bin/env bash
-# Makes the image codehub/code-server without a registry: Debian's packages by debootstrap, code-server and its Node
-# as `codehub ide install` built them. What was made once is kept in the tools directory.
+# Makes an image without a registry: scripts/make-image.sh [code-server|jupyterlab]
+#
+# Debian's packages come by debootstrap, code-server and its Node as `codehub ide install` built them, JupyterLab as
+# scripts/install-jupyterlab.sh installed it. What was made once is kept in the tools directory.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+name=${1:-code-server}
 tools=${CODEHUB_TOOLS_DIR:?}
-version=$(sed -n 's/^CODE_SERVER_VERSION = "\(.*\)"/\1/p' codehub/cli/ide.py)
-image=codehub/code-server:$version
-built_in=codercom/code-server:$version
 suite=bookworm
-packages=$(paste -sd, images/code-server/packages.txt)
-recipe=$(cat scripts/make-image.sh images/code-server/packages.txt codehub/cli/ide.py | sha256sum | cut -c1-16)
+suite_python=python3.11
+system=images/code-server/packages.txt
+packages=$(paste -sd, "$system")
 
 say() { printf '\033[1m==> %s\033[0m\n' "$1"; }
 fail() { echo "make image: $1" >&2; exit 1; }
+
+case $name in
+  code-server)
+    version=$(sed -n 's/^CODE_SERVER_VERSION = "\(.*\)"/\1/p' codehub/cli/ide.py)
+    sources=(codehub/cli/ide.py)
+    built_in=codercom/code-server:$version
+    port=8080
+    entry='["code-server", "--bind-addr", "0.0.0.0:8080", "--auth", "none", "--disable-telemetry", "--disable-update-check", "--disable-workspace-trust"]'
+    command='["/home/coder"]'
+    ;;
+  jupyterlab)
+    version=$(sed -n 's/^jupyterlab==\([^ ]*\).*/\1/p' images/jupyterlab/requirements.lock)
+    sources=(scripts/install-jupyterlab.sh images/jupyterlab/{requirements.lock,jupyter_server_config.py,overrides.json})
+    built_in=
+    port=8888
+    entry='["jupyterlab", "--ServerApp.ip=0.0.0.0", "--ServerApp.port=8888"]'
+    command='[]'
+    ;;
+  *) fail "there is no image $name" ;;
+esac
+image=codehub/$name:$version
+recipe=$(cat scripts/make-image.sh "$system" "${sources[@]}" | sha256sum | cut -c1-16)
 
 docker version --format '{{.Server.Version}}' >/dev/null 2>&1 \
   || fail "no Docker engine answers${DOCKER_HOST:+ at $DOCKER_HOST}: start one (apt-get install docker.io), or set DOCKER_HOST"
@@ -21,10 +44,10 @@ if [[ $(docker image inspect --format '{{index .Config.Labels "codehub.recipe"}}
   say "$image is up to date"
   exit 0
 fi
-[[ $(id -u) == 0 ]] || fail "debootstrap needs root: sudo make image (or docker build images/code-server)"
+[[ $(id -u) == 0 ]] || fail "debootstrap needs root: sudo make image (or docker build images/$name)"
 command -v debootstrap >/dev/null || { apt-get update -qq && apt-get install -y -qq debootstrap; }
 
-base=$tools/images/$suite-$(sha256sum images/code-server/packages.txt | cut -c1-12).tar
+base=$tools/images/$suite-$(sha256sum "$system" | cut -c1-12).tar
 staging=$(mktemp -d "${TMPDIR:-/tmp}/codehub-image-XXXXXX")
 trap 'rm -rf "$staging"' EXIT
 
@@ -39,20 +62,33 @@ if [[ ! -e $base ]]; then
   rm -rf "$staging/root"
 fi
 
-say "Putting code-server $version together"
+put_code_server() {
+  mkdir -p "$opt/bin"
+  cp -L "$tools/bin/node" "$opt/bin/node"
+  cp -a "$tools/code-server-$version" "$opt/"
+  ln -s /opt/codehub/bin/node "$root/usr/local/bin/node"
+  start="/opt/codehub/bin/node /opt/codehub/code-server-$version/node_modules/code-server"
+}
+
+put_jupyterlab() {
+  local installed
+  scripts/install-jupyterlab.sh
+  installed=$tools/bin/$(grep -o '\.jupyterlab-[^/"]*' "$tools/bin/jupyterlab")
+  [[ -d $installed/lib/$suite_python ]] || fail "the image has $suite_python, this system another one: docker build images/jupyterlab"
+  mkdir -p "$opt"
+  cp -a "$installed" "$opt/jupyterlab"
+  start="/opt/codehub/jupyterlab/bin/python -m jupyterlab"
+}
+
+say "Putting $name $version together"
 root=$staging/root
 opt=$root/opt/codehub
 mkdir -p "$root"
 tar -C "$root" -xf "$base"
-mkdir -p "$opt/bin" "$root/home/coder"
-cp -L "$tools/bin/node" "$opt/bin/node"
-cp -a "$tools/code-server-$version" "$opt/"
-ln -s /opt/codehub/bin/node "$root/usr/local/bin/node"
-cat >"$root/usr/local/bin/code-server" <<SCRIPT
-#!/bin/sh
-exec /opt/codehub/bin/node /opt/codehub/code-server-$version/node_modules/code-server "\$@"
-SCRIPT
-chmod 755 "$root/usr/local/bin/code-server"
+mkdir -p "$root/home/coder"
+"put_${name//-/_}"
+printf '#!/bin/sh\nexec %s "$@"\n' "$start" >"$root/usr/local/bin/$name"
+chmod 755 "$root/usr/local/bin/$name"
 chown -R 0:0 "$opt"
 echo 'coder:x:1000:1000::/home/coder:/bin/bash' >>"$root/etc/passwd"
 echo 'coder:x:1000:' >>"$root/etc/group"
@@ -61,11 +97,10 @@ chown 1000:1000 "$root/home/coder"
 say "Importing $image"
 tar -C "$root" -c . | docker import \
   --change 'ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 SHELL=/bin/bash HOME=/home/coder' \
-  --change 'USER 1000:1000' --change 'WORKDIR /home/coder' --change 'EXPOSE 8080' \
-  --change 'ENTRYPOINT ["code-server", "--bind-addr", "0.0.0.0:8080", "--auth", "none", "--disable-telemetry", "--disable-update-check", "--disable-workspace-trust"]' \
-  --change 'CMD ["/home/coder"]' --change "LABEL codehub.recipe=$recipe" \
+  --change 'USER 1000:1000' --change 'WORKDIR /home/coder' --change "EXPOSE $port" \
+  --change "ENTRYPOINT $entry" --change "CMD $command" --change "LABEL codehub.recipe=$recipe" \
   - "$image" >/dev/null
-if ! docker image inspect "$built_in" >/dev/null 2>&1; then
+if [[ -n $built_in ]] && ! docker image inspect "$built_in" >/dev/null 2>&1; then
   docker tag "$image" "$built_in"
   say "It also goes by $built_in, which the built-in list of images names"
 fi
