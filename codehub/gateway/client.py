@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from codehub.gateway.server import Gateway
 
 
+WRITE_BUFFER = 256 << 10
+"""What may wait for a client before its upstream has to: an ordinary response should not."""
 _NO_LINGER = struct.pack("ii", 1, 0)
 
 # Where a connection stands. Numbers, since the members of an enum are slow to reach.
@@ -72,6 +74,7 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(WRITE_BUFFER)
         name = transport.get_extra_info("peername")
         self.peer = str(name[0]).removeprefix("::ffff:") if name else ""
         self.deadline = self.gateway.now + self.gateway.timeouts.head

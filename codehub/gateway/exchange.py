@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 logger = log.get(__name__)
 
 MAX_INTERIM: Final = 16
+COPIED: Final = 16 << 10
+"""Up to so many bytes it is cheaper to copy them behind a head than to write twice."""
 
 
 @dataclass(slots=True)
@@ -209,7 +211,13 @@ class Exchange:
                 self._body = None  # nothing was sent yet: there is still a clean answer to give
             self._fail(str(error))
             return
-        self._client.transport.write(head + (data if taken == len(data) else data[:taken]))
+        passed = data if taken == len(data) else data[:taken]
+        if len(passed) > COPIED:
+            if head:
+                self._client.transport.write(head)
+            self._client.transport.write(passed)
+        else:
+            self._client.transport.write(head + passed)
         if body.done:
             self._finish(clean=taken == len(data))
 

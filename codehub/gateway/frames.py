@@ -22,22 +22,22 @@ class FrameReader:
         self._control = False
 
     def feed(self, data: bytes) -> None:
-        if self._left or self._header or not self._is_one_short_frame(data):
-            self._feed(data)
+        """Nearly every piece of a stream is one whole frame with a header of 2 or 6 bytes."""
+        if not self._left and not self._header and len(data) > 1:
+            length = data[1]
+            begin = 2
+            if length > 127:
+                length -= 128
+                begin = 6
+            if length < 126 and len(data) == begin + length:
+                if data[0] & 0x08 == 0:
+                    self._on_data(self._captured(data, begin) if self._capture else b"")
+                return
+        self._feed(data)
 
-    def _is_one_short_frame(self, data: bytes) -> bool:
-        """Take in what nearly every piece of a stream is: one whole frame with a header of 2 or 6 bytes."""
-        size = len(data)
-        if size < 2:
-            return False
-        masked = data[1] & 0x80
-        begin = 6 if masked else 2
-        if size - begin != data[1] & 0x7F or size - begin > 125:
-            return False
-        if data[0] & 0x0F < _FIRST_CONTROL_OPCODE:
-            payload = data[begin : begin + self._capture]
-            self._on_data(_unmasked(payload, data[2:6]) if masked and payload else payload)
-        return True
+    def _captured(self, data: bytes, begin: int) -> bytes:
+        payload = data[begin : begin + self._capture]
+        return _unmasked(payload, data[2:6]) if begin == 6 else payload
 
     def _feed(self, data: bytes) -> None:
         position, size = 0, len(data)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Final
 
 from codehub.gateway.activity import Inspectors
@@ -16,7 +15,7 @@ CLOSE_SECONDS: Final = 5.0
 
 
 class Tunnel:
-    __slots__ = ("_client", "_inspectors", "_upstream")
+    __slots__ = ("_client", "_from_client", "_from_upstream", "_inspectors", "_upstream")
 
     def __init__(
         self, client: ClientConnection, upstream: UpstreamConnection, inspectors: Inspectors
@@ -24,22 +23,22 @@ class Tunnel:
         self._client = client
         self._upstream = upstream
         self._inspectors = inspectors
+        self._from_client = inspectors.from_client
+        self._from_upstream = inspectors.from_upstream
 
     def client_data(self, data: bytes) -> None:
-        if self._inspectors.from_client is not None:
-            self._inspectors.from_client.feed(data)
+        if self._from_client is not None:
+            self._from_client.feed(data)
         self._upstream.transport.write(data)
 
     def upstream_data(self, data: bytes) -> None:
-        if self._inspectors.from_upstream is not None:
-            self._inspectors.from_upstream.feed(data)
+        if self._from_upstream is not None:
+            self._from_upstream.feed(data)
         self._client.transport.write(data)
 
     def client_lost(self) -> None:
         self._inspectors.close()
-        transport = self._upstream.transport
-        self._upstream.close()
-        asyncio.get_running_loop().call_later(CLOSE_SECONDS, transport.abort)
+        self._upstream.close(CLOSE_SECONDS)
 
     def upstream_lost(self, error: Exception | None) -> None:
         self._inspectors.close()

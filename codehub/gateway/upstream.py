@@ -1,6 +1,7 @@
 """Connections to upstreams (the API, the workspaces), kept alive between requests."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Final, Protocol, cast
 
 from codehub.domain.ports import network_of
@@ -8,6 +9,7 @@ from codehub.gateway.namespace import connect_through
 
 MAX_IDLE_PER_UPSTREAM: Final = 64
 IDLE_SECONDS: Final = 30.0
+BUSY_SECONDS: Final = 0.02
 
 
 class UpstreamUser(Protocol):
@@ -21,7 +23,7 @@ class UpstreamUser(Protocol):
 
 
 class UpstreamConnection(asyncio.Protocol):
-    __slots__ = ("address", "idle_since", "pool", "reused", "transport", "user")
+    __slots__ = ("_ending", "address", "idle_since", "pool", "reused", "transport", "user")
 
     def __init__(self, address: str, pool: "Pool") -> None:
         self.address = address
@@ -30,6 +32,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.transport: asyncio.Transport
         self.reused = False
         self.idle_since = 0.0
+        self._ending: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -41,6 +44,8 @@ class UpstreamConnection(asyncio.Protocol):
             self.user.upstream_data(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._ending is not None:
+            self._ending.cancel()
         if self.user is None:
             self.pool.remove(self)
         else:
@@ -59,10 +64,22 @@ class UpstreamConnection(asyncio.Protocol):
         self.user = None
         self.transport.abort()
 
-    def close(self) -> None:
-        """Close when what was written has been sent."""
+    def close(self, within: float) -> None:
+        """Close when what was written has been sent, and in so many seconds whether it has or not."""
         self.user = None
         self.transport.close()
+        self._ending = asyncio.get_running_loop().call_later(within, self.transport.abort)
+
+
+async def _connect_unix(
+    loop: asyncio.AbstractEventLoop, make: Callable[[], UpstreamConnection], path: str
+) -> UpstreamConnection:
+    """A Unix socket whose queue is full refuses at once, where TCP would wait: so we wait."""
+    while True:
+        try:
+            return (await loop.create_unix_connection(make, path))[1]
+        except BlockingIOError:
+            await asyncio.sleep(BUSY_SECONDS)
 
 
 class Pool:
@@ -100,7 +117,7 @@ class Pool:
 
         async with asyncio.timeout(self._connect_timeout):
             if kind == "unix":
-                return (await loop.create_unix_connection(make, where))[1]
+                return await _connect_unix(loop, make, where)
             host, _, port = where.rpartition(":")
             if kind == "door":
                 made = await connect_through(host, int(port))

@@ -61,7 +61,7 @@ class Runner:
         self.path = path
         self.address = f"unix:{path}"
 
-    async def start(self, backlog: int = 4096) -> None:
+    async def start(self, backlog: int = 100) -> None:
         self.path.unlink(missing_ok=True)
         loop = asyncio.get_running_loop()
         self._server = await loop.create_unix_server(Workspace, str(self.path), backlog=backlog)
