@@ -13,6 +13,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 HISTORIES := tests/simulation/test_histories.py
+# Minutes of waiting for an IDE that is left alone, at little cost.
+LEFT_ALONE := tests/e2e/test_clients_activity.py
 WEB_SOURCES := $(shell find web -type f -not -path 'web/node_modules/*' -not -path 'web/dist/*' 2>/dev/null)
 say = @printf '\033[1m==> %s\033[0m\n' "$(1)"
 
@@ -29,12 +31,13 @@ run: install ## Install what is missing, then start CodeHub until Ctrl-C
 	@exec $(BIN)/python -m codehub up
 
 test: install-tests ## Everything: check and every layer of tests
-	@$(MAKE) --no-print-directory check test-web
-	@$(PYTEST) $(call layers,unit) $(HISTORIES)
+	@scripts/beside.sh "$(MAKE) --no-print-directory check test-web" "$(PYTEST) $(call layers,unit)"
+	@$(PYTEST) $(HISTORIES)
 	@scripts/beside.sh \
 		"nice $(PYTEST) -p no:cacheprovider tests/simulation --ignore=$(HISTORIES)" \
 		"$(PYTEST) -p no:cacheprovider $(call layers,integration docker) --ignore=tests/integration/storage" \
-		"$(PYTEST) $(call layers,e2e chaos integration/storage)"
+		"$(PYTEST) -p no:cacheprovider $(LEFT_ALONE)" \
+		"$(PYTEST) $(call layers,e2e chaos integration/storage) --ignore=$(LEFT_ALONE)"
 
 check: install ## Format, lint, types, import rules
 	$(call say,Checking)

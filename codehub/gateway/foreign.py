@@ -16,11 +16,9 @@ def is_foreign(head: RequestHead, origins: Origins, own: str, workspace_id: str 
     """
     if head.is_navigation and (head.sends_fetch_metadata or b"origin" not in head.fields):
         return False
-    origin = head.fields.get(b"origin")
-    is_own = origin is None or origin == own.encode()
-    if is_own and head.fields.get(b"sec-fetch-site") in _OWN_SITES:
+    asking = head.fields.get(b"origin") or _origin_of(head.fields.get(b"referer", b""))
+    if asking in (b"", own.encode()) and head.fields.get(b"sec-fetch-site") in _OWN_SITES:
         return False
-    asking = origin or _origin_of(head.fields.get(b"referer", b""))
     return not workspace_id or not origins.is_of_workspace(asking.decode("latin-1"), workspace_id)
 
 

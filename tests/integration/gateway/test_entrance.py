@@ -160,6 +160,8 @@ async def test_memory_counts_only_while_the_push_channel_answers(origin: World) 
         ("Origin: http://evil.example\r\n", 403),
         ("Origin: null\r\n", 403),
         ("Origin: http://evil.example\r\nAccept: text/html\r\n", 403),
+        ("Referer: http://evil.example/page\r\nAccept: image/*\r\n", 403),
+        ("Referer: http://evil.example/page\r\nAccept: text/html\r\n", 200),
     ],
 )
 async def test_other_pages_may_send_people_here_and_nothing_else(

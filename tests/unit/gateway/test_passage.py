@@ -53,6 +53,9 @@ class Wire:
     def get_extra_info(self, _name: str) -> tuple[str, int]:
         return ("192.0.2.7", 1)
 
+    def set_write_buffer_limits(self, _high: int) -> None:
+        pass
+
     def is_closing(self) -> bool:
         return self.closed
 
