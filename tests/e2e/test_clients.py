@@ -11,7 +11,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 from tests.e2e.conftest import Hub, a_hub
 from tests.e2e.test_story import LONG, choose, edit_a_file, ide_is_there, run_in_terminal
@@ -145,10 +146,7 @@ def test_big_files_go_down_and_up_by_vs_code(hub: Hub, workspace_id: str, ide: P
     choose(ide, ">Explorer: Focus on Files Explorer", "Explorer")
     rows = ide.locator(".explorer-folders-view .monaco-list-row")
     with gateway_stays_small(hub):
-        rows.filter(has_text="big.mp4").click(button="right")
-        with ide.expect_download(timeout=LONG) as download:
-            ide.get_by_role("menuitem", name="Download...").click()
-        downloaded = Path(download.value.path())
+        downloaded = downloaded_by_vs_code(ide, rows.filter(has_text="big.mp4"))
         assert digest(downloaded) == digest(home / "big.mp4")
 
         rows.filter(has_text="inbox").click(button="right")
@@ -158,6 +156,21 @@ def test_big_files_go_down_and_up_by_vs_code(hub: Hub, workspace_id: str, ide: P
         uploaded = home / "inbox" / downloaded.name
         until(lambda: has_size(uploaded, VS_CODE_BIG), "the upload")
     assert digest(uploaded) == digest(downloaded)
+
+
+def downloaded_by_vs_code(ide: Page, row: Locator) -> Path:
+    """An explorer that has just come up may show its menu and then do nothing: then it is asked again."""
+
+    def ask(patience: float) -> Path:
+        row.click(button="right")
+        with ide.expect_download(timeout=patience) as download:
+            ide.get_by_role("menuitem", name="Download...").click()
+        return Path(download.value.path())
+
+    for patience in (20_000, 20_000):
+        with contextlib.suppress(PlaywrightTimeout):
+            return ask(patience)
+    return ask(LONG)
 
 
 def test_a_notebook_in_jupyterlab_has_a_kernel(
