@@ -94,7 +94,7 @@ class PeakMemory:
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
-        self._peak = 0
+        self._peak = 0.0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch)
 
@@ -108,11 +108,16 @@ class PeakMemory:
 
     @property
     def megabytes(self) -> float:
-        return self._peak / 1024
+        return self._peak
 
     def _watch(self) -> None:
         while not self._ended.wait(0.1):
-            self._peak = max(self._peak, sum(map(_proportional_kilobytes, tree([self._pid]))))
+            self._peak = max(self._peak, memory_megabytes([self._pid]))
+
+
+def memory_megabytes(pids: Sequence[int]) -> float:
+    """What these processes and their descendants hold now. A page that several share counts once."""
+    return sum(map(_proportional_kilobytes, tree(pids))) / 1024
 
 
 def _proportional_kilobytes(pid: int) -> int:

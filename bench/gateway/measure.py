@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from bench import table, tools
+from bench.gateway import idle
 from bench.gateway.stack import KIT, LOAD_CORE, Stack, Target, pinned, stacked
 from bench.machine import Quiet, cpu_seconds
 from tests.services import Services
@@ -80,6 +81,7 @@ def measure(directory: Path, quiet: Quiet, rounds: int, seconds: int) -> None:
         targets.append(stack.codehub(ended.enter_context(Services.running())))
         for name, scenario in SCENARIOS.items():
             _show(name, _rounds(scenario, targets, quiet, rounds, seconds))
+        idle.measure(targets)
 
 
 def _http_proxy(stack: Stack) -> list[Target]:
