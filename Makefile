@@ -13,8 +13,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 HISTORIES := tests/simulation/test_histories.py
-# Minutes of waiting for an IDE that is left alone, at little cost.
-LEFT_ALONE := tests/e2e/test_clients_activity.py
 WEB_SOURCES := $(shell find web -type f -not -path 'web/node_modules/*' -not -path 'web/dist/*' 2>/dev/null)
 say = @printf '\033[1m==> %s\033[0m\n' "$(1)"
 
@@ -36,8 +34,8 @@ test: install-tests ## Everything: check and every layer of tests
 	@scripts/beside.sh \
 		"nice $(PYTEST) -p no:cacheprovider tests/simulation --ignore=$(HISTORIES)" \
 		"$(PYTEST) -p no:cacheprovider $(call layers,integration docker) --ignore=tests/integration/storage" \
-		"$(PYTEST) -p no:cacheprovider $(LEFT_ALONE)" \
-		"$(PYTEST) $(call layers,e2e chaos integration/storage) --ignore=$(LEFT_ALONE)"
+		"$(PYTEST) -p no:cacheprovider $(call layers,e2e)" \
+		"$(PYTEST) $(call layers,chaos integration/storage)"
 
 check: install ## Format, lint, types, import rules
 	$(call say,Checking)
