@@ -53,15 +53,21 @@ class Quiet:
         self.also_own: Callable[[], list[int]] = _nobody
         """Processes that belong to what is measured and are no descendants of ours."""
 
-    def sample(self, measure: Callable[[], T]) -> tuple[T, float]:
-        """What was measured, and the CPU that others took meanwhile (in % of one core); the quietest try."""
+    def sample(self, measure: Callable[[], T], end: Callable[[], None] = lambda: None) -> tuple[T, float]:
+        """What was measured, and the CPU that others took meanwhile (in % of one core); the quietest try.
+
+        `end` is called after each try, and does not count.
+        """
         tries: list[tuple[T, float]] = []
         for _ in range(TRIES):
             self.wait()
             began, before = time.monotonic(), self._foreign_cpu()
-            result = measure()
-            took = time.monotonic() - began
-            noise = max(0.0, self._foreign_cpu() - before) / took * 100
+            try:
+                result = measure()
+                took = time.monotonic() - began
+                noise = max(0.0, self._foreign_cpu() - before) / took * 100
+            finally:
+                end()
             tries.append((result, noise))
             if noise < NOISE_PERCENT or self._patience <= 0:
                 break

@@ -27,23 +27,32 @@ STOP = [(signal.SIGTERM, 10.0), (signal.SIGKILL, 5.0)]
 TWIN, TWIN_NETWORK, TWIN_ADDRESS = "by-hand", "by-hand", "10.221.0.2"
 
 
-def process(home: Path) -> float:
-    """Seconds until the command, started in a home that it knows, answers on its socket."""
-    socket = home.with_suffix(".sock")
-    socket.unlink(missing_ok=True)
-    assert IMAGE.process is not None
-    command = expand_command(IMAGE.process, socket=str(socket), home=str(home), workspace_id="bare")
-    environment = {"PATH": os.environ["PATH"], "HOME": str(home), "LANG": "C.UTF-8", "SHELL": "/bin/bash"}
-    began = time.perf_counter()
-    child = subprocess.Popen(
-        command, env=environment, cwd=home, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        with httpx.Client(transport=httpx.HTTPTransport(uds=str(socket)), base_url="http://ide") as client:
+class Bare:
+    """The image's command in a home that it knows, until it answers on its socket."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._socket = home.with_suffix(".sock")
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def measure(self) -> float:
+        self._socket.unlink(missing_ok=True)
+        home = str(self._home)
+        assert IMAGE.process is not None
+        command = expand_command(IMAGE.process, socket=str(self._socket), home=home, workspace_id="bare")
+        environment = {"PATH": os.environ["PATH"], "HOME": home, "LANG": "C.UTF-8", "SHELL": "/bin/bash"}
+        began = time.perf_counter()
+        self._child = subprocess.Popen(
+            command, env=environment, cwd=home, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        transport = httpx.HTTPTransport(uds=str(self._socket))
+        with httpx.Client(transport=transport, base_url="http://ide") as client:
             return _until_ready(client, began)
-    finally:
-        end(child, STOP)
+
+    def end(self) -> None:
+        if self._child is not None:
+            end(self._child, STOP)
 
 
 def _until_ready(client: httpx.Client, began: float) -> float:
@@ -79,11 +88,11 @@ class DockerTwin:
     def measure(self) -> float:
         began = time.perf_counter()
         self._engine.docker("run", *self._arguments)
-        try:
-            with httpx.Client(base_url=f"http://{TWIN_ADDRESS}:{IMAGE.port}") as client:
-                return _until_ready(client, began)
-        finally:
-            self._engine.docker("rm", "--force", TWIN)
+        with httpx.Client(base_url=f"http://{TWIN_ADDRESS}:{IMAGE.port}") as client:
+            return _until_ready(client, began)
+
+    def end(self) -> None:
+        self._engine.docker("rm", "--force", TWIN)
 
 
 def _arguments_like(system: DockerSystem, workspace_id: str, home: Path) -> list[str]:

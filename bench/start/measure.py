@@ -1,10 +1,11 @@
 """From STANDBY to an answering IDE, on both runtimes, beside the same start by hand."""
 
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from bench import table
 from bench.machine import Quiet
@@ -15,7 +16,16 @@ from tests.docker.engine import EngineMissingError, OwnEngine
 from tests.docker.test_system import DockerSystem
 from tests.services import System, processes_of
 
-Ways = dict[str, Callable[[], float]]
+
+class Way(Protocol):
+    """One way to start. What it leaves running is ended apart: whoever reaps it is not part of this run."""
+
+    def measure(self) -> float: ...
+
+    def end(self) -> None: ...
+
+
+Ways = dict[str, Way]
 ALLOWED_MS = 150
 ONE_HOST = {"APPS_DOMAIN": ""}
 
@@ -38,7 +48,7 @@ def _process(directory: Path, quiet: Quiet) -> Iterator[Ways]:
         woken = Woken(system.start())
         home = directory / "home"
         home.mkdir()
-        yield {"code-server by hand": lambda: by_hand.process(home), "STANDBY to answering": woken.measure}
+        yield {"code-server by hand": by_hand.Bare(home), "STANDBY to answering": woken}
     finally:
         system.close()
 
@@ -54,7 +64,7 @@ def _docker(directory: Path, quiet: Quiet) -> Iterator[Ways]:
         by_hand.make_image(engine)
         woken = Woken(system.start())
         twin = by_hand.DockerTwin(engine, system, woken.workspace_id, directory)
-        yield {"docker run by hand": twin.measure, "STANDBY to answering": woken.measure}
+        yield {"docker run by hand": twin, "STANDBY to answering": woken}
     finally:
         system.close()
         engine.close()
@@ -64,7 +74,7 @@ def _compare(title: str, ways: Ways, quiet: Quiet, rounds: int) -> None:
     samples: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
     for _ in range(rounds + 1):
         for name, way in ways.items():
-            samples[name].append(quiet.sample(way))
+            samples[name].append(quiet.sample(way.measure, way.end))
     _show(title, {name: own[1:] for name, own in samples.items()})  # the first round fills the page cache
 
 

@@ -34,9 +34,10 @@ class Woken:
                 assert time.perf_counter() - began < LIMIT_SECONDS, "the workspace does not come up"
             address = f"/w/{self.workspace_id}{IMAGE.ready_path}"
             self._client.get(address, headers={"Accept": "*/*"}).raise_for_status()
-            took = time.perf_counter() - began
+            return time.perf_counter() - began
+
+    def end(self) -> None:
         self._sleep()
-        return took
 
     def _sleep(self) -> None:
         self._wish("STANDBY")

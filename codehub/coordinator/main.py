@@ -68,7 +68,7 @@ def make_providers(settings: Settings, installation_id: str) -> Providers:
         jobs=LocalJobs(data_dir / "jobs"),
         images=offered_images(settings.images_text, settings.runtime),
         place=place,
-        hints=runtime.hints if isinstance(runtime, DockerRuntime) else None,
+        hints=runtime.hints,
     )
 
 

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,6 +40,8 @@ log = logging.getLogger(__name__)
 STOP_GRACE_SECONDS = 10.0
 _KEEPER_GRACE_SECONDS = 5.0
 _POLL_SECONDS = 0.02
+_LISTENS_POLL_SECONDS = 0.01
+_LISTENS_WITHIN_SECONDS = 60.0
 _PROBES_AT_ONCE = 32
 _FORGOTTEN_SECONDS = 3600.0
 _LINES_IN_MESSAGE = 5
@@ -77,6 +80,9 @@ class ProcessRuntime:
         self._walls: Walls | None = None
         self._looking = asyncio.Lock()
         self._probes = asyncio.Semaphore(_PROBES_AT_ONCE)
+        self._starting: dict[str, float] = {}
+        """Until when a workspace's IDE may still begin to listen."""
+        self._started = asyncio.Event()
         self._root.mkdir(mode=0o711, parents=True, exist_ok=True)
         finish_removals(self._root)
 
@@ -118,6 +124,22 @@ class ProcessRuntime:
                 answer = await self._launch(request, directory)
         if answer not in (keeper.STARTED, keeper.ALREADY_RUNNING):
             raise RuntimeFailure(ErrorReason.ActionFailed, f"the container did not start: {answer}")
+        self._starting[spec.workspace_id] = time.monotonic() + _LISTENS_WITHIN_SECONDS
+        self._started.set()
+
+    async def hints(self, hint: Callable[[str], None], _resync: Callable[[], None]) -> None:
+        """Say which workspace to look at, at the moment when its IDE begins to listen; for ever."""
+        while True:
+            await self._started.wait()
+            for workspace_id, until in list(self._starting.items()):
+                listens = os.path.lexists(self._directory(workspace_id).bound_socket)
+                if listens:
+                    hint(workspace_id)
+                if listens or time.monotonic() > until:
+                    del self._starting[workspace_id]
+            if not self._starting:
+                self._started.clear()
+            await asyncio.sleep(_LISTENS_POLL_SECONDS)
 
     async def _launch(self, request: Request, directory: Directory) -> str:
         """The keeper's answer; `GONE` when a delete took the directory away under its hands, for one."""

@@ -47,6 +47,19 @@ async def test_a_container_starts_becomes_ready_stops_and_is_deleted(bench: Benc
     assert spec.home.is_dir()
 
 
+async def test_who_listens_for_hints_is_told_when_the_ide_listens(bench: Bench) -> None:
+    told: asyncio.Queue[str] = asyncio.Queue()
+    listening = asyncio.create_task(bench.runtime.hints(told.put_nowait, lambda: None))
+    try:
+        async with asyncio.timeout(30):
+            for workspace_id in ("w1", "w2"):
+                await bench.runtime.start(bench.spec(workspace_id))
+                assert await told.get() == workspace_id
+                assert bench.directory(workspace_id).bound_socket.is_socket()
+    finally:
+        listening.cancel()
+
+
 async def test_stopping_and_deleting_what_is_not_there_succeeds(bench: Bench) -> None:
     await bench.runtime.stop("w1")
     await bench.runtime.delete("w1")
