@@ -12,7 +12,6 @@ export CODEHUB_TOOLS_DIR := $(TOOLS_DIR)
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
-HISTORIES := tests/simulation/test_histories.py
 WEB_SOURCES := $(shell find web -type f -not -path 'web/node_modules/*' -not -path 'web/dist/*' 2>/dev/null)
 say = @printf '\033[1m==> %s\033[0m\n' "$(1)"
 
@@ -30,11 +29,11 @@ run: install ## Install what is missing, then start CodeHub until Ctrl-C
 
 test: install-tests ## Everything: check and every layer of tests
 	@scripts/beside.sh "$(MAKE) --no-print-directory check test-web" "$(PYTEST) $(call layers,unit)"
-	@$(PYTEST) $(HISTORIES)
 	@scripts/beside.sh \
-		"nice $(PYTEST) -p no:cacheprovider tests/simulation --ignore=$(HISTORIES)" \
+		"nice env CODEHUB_HISTORIES=500 $(PYTEST) -p no:cacheprovider $(call layers,simulation)" \
+		"$(PYTEST) $(call layers,e2e)"
+	@scripts/beside.sh \
 		"$(PYTEST) -p no:cacheprovider $(call layers,integration docker) --ignore=tests/integration/storage" \
-		"$(PYTEST) -p no:cacheprovider $(call layers,e2e)" \
 		"$(PYTEST) $(call layers,chaos integration/storage)"
 
 check: install ## Format, lint, types, import rules

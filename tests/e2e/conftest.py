@@ -75,6 +75,8 @@ class Hub:
     system: System
     context: BrowserContext
     client: httpx.Client
+    big: int = 0
+    """Bytes of what is moved through it, where something big is."""
 
     def create(self, *names: str, image: str = "code-server") -> list[str]:
         """The ids of new workspaces, all of them RUNNING."""
