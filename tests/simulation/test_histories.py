@@ -1,4 +1,7 @@
-"""A thousand histories of fifty workspaces and two coordinators, each with its own faults."""
+"""A thousand histories of fifty workspaces and two coordinators, each with its own faults.
+
+`make test` lives through half of them, `make test-simulation` through all.
+"""
 
 import os
 import subprocess
