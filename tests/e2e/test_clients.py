@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.e2e.conftest import Hub, a_hub
 from tests.e2e.test_story import LONG, choose, edit_a_file, ide_is_there, run_in_terminal
-from tests.services import TOOLS_DIR
+from tests.services import TOOLS_DIR, wait_for
 
 IMAGES = Path(__file__).parents[2] / "images" / "images.toml"
 MODES = {"own-origins": {}, "path-mode": {"APPS_DOMAIN": ""}}
@@ -152,7 +152,7 @@ def test_big_files_go_down_and_up_by_vs_code(hub: Hub, workspace_id: str, ide: P
 
         rows.filter(has_text="inbox").click(button="right")
         with ide.expect_file_chooser() as chooser:
-            ide.get_by_role("menuitem", name="Upload...").click()
+            press(ide.get_by_role("menuitem", name="Upload..."))
         chooser.value.set_files(downloaded)
         uploaded = home / "inbox" / downloaded.name
         until(lambda: has_size(uploaded, VS_CODE_BIG), "the upload")
@@ -160,13 +160,23 @@ def test_big_files_go_down_and_up_by_vs_code(hub: Hub, workspace_id: str, ide: P
 
 
 def downloaded_by_vs_code(ide: Page, row: Locator) -> Path:
-    """It reads the whole file first. Asking again meanwhile would lose both: a browser that sees a second
-    download, long after the click, takes it for a nuisance.
-    """
+    """It reads the whole file before the download begins."""
     row.click(button="right")
     with ide.expect_download(timeout=2 * LONG) as download:
-        ide.get_by_role("menuitem", name="Download...").click()
+        press(ide.get_by_role("menuitem", name="Download..."))
     return Path(download.value.path())
+
+
+def press(item: Locator) -> None:
+    """A menu of VS Code's that has just opened takes no click yet, and stays open."""
+    for _ in range(20):
+        item.click()
+        try:
+            expect(item).to_be_hidden(timeout=1000)
+            return
+        except AssertionError:
+            continue
+    raise AssertionError("the menu stays open")
 
 
 def test_a_notebook_in_jupyterlab_has_a_kernel(
@@ -203,6 +213,17 @@ def test_hundreds_of_megabytes_go_down_and_up_by_jupyterlab(
     assert digest(uploaded) == digest(downloaded)
 
 
+def start_in_terminal(ide: Page, home: Path, command: str) -> None:
+    """A terminal that is still coming up swallows keys: whether it took them shows on the disk."""
+    for attempt in range(4):
+        begun = home / f"begun-{attempt}"
+        run_in_terminal(ide, f"touch ~/{begun.name}; {command}")
+        with contextlib.suppress(AssertionError):
+            wait_for(begun.exists, "the command to begin", 15)
+            return
+    raise AssertionError(f"no terminal takes a command: {command}")
+
+
 def test_vite_on_a_forwarded_port_reloads_what_changed(
     hub: Hub, workspace_id: str, ide: Page, request: pytest.FixtureRequest
 ) -> None:
@@ -211,7 +232,11 @@ def test_vite_on_a_forwarded_port_reloads_what_changed(
     hub.give_to_its_user(workspace_id)
     own = "path" not in request.node.callspec.id
     base = "/" if own else f"/w/{workspace_id}/absproxy/{VITE_PORT}/"
-    run_in_terminal(ide, f"cd app && node node_modules/vite/bin/vite.js --port {VITE_PORT} --base {base}")
+    start_in_terminal(
+        ide,
+        hub.home(workspace_id),
+        f"cd app; node node_modules/vite/bin/vite.js --port {VITE_PORT} --base {base}",
+    )
     page = hub.context.new_page()
     host = (
         f"{VITE_PORT}--{workspace_id}.localhost:{hub.system.port}" if own else f"localhost:{hub.system.port}"

@@ -24,7 +24,8 @@ from tests.e2e.test_story import LONG, choose, ide_is_there, run_in_terminal
 from tests.services import wait_for
 
 TTL = 40
-SLACK = 90
+SLACK = 90 + 40
+"""What is promised, and what six windows that come up at once on a busy machine may take longer."""
 LOADED = 70
 """How long after its load a window at most says that somebody is there."""
 ACT_EVERY = 60
@@ -166,7 +167,7 @@ def test_use_keeps_it_running_and_an_open_tab_does_not(hub: Hub, browser: Browse
 
     left_at = time.monotonic()
     acts, awake, stood_by = 0, False, {}
-    while (now := time.monotonic() - left_at) < LOADED + 2 * TTL:
+    while (now := time.monotonic() - left_at) < LOADED + 2 * TTL or len(stood_by) < len(QUIET):
         if now >= acts * ACT_EVERY:
             act(pages, acts)
             acts += 1
