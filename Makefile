@@ -12,6 +12,8 @@ export CODEHUB_TOOLS_DIR := $(TOOLS_DIR)
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
+# Minutes of waiting for an IDE that is left alone, at little cost.
+LEFT_ALONE := tests/e2e/test_clients_activity.py
 WEB_SOURCES := $(shell find web -type f -not -path 'web/node_modules/*' -not -path 'web/dist/*' 2>/dev/null)
 say = @printf '\033[1m==> %s\033[0m\n' "$(1)"
 
@@ -31,7 +33,8 @@ test: install-tests ## Everything: check and every layer of tests
 	@scripts/beside.sh "$(MAKE) --no-print-directory check test-web" "$(PYTEST) $(call layers,unit)"
 	@scripts/beside.sh \
 		"nice env CODEHUB_HISTORIES=500 $(PYTEST) -p no:cacheprovider $(call layers,simulation)" \
-		"$(PYTEST) $(call layers,e2e)"
+		"$(PYTEST) -p no:cacheprovider $(LEFT_ALONE)" \
+		"$(PYTEST) $(call layers,e2e) --ignore=$(LEFT_ALONE)"
 	@scripts/beside.sh \
 		"$(PYTEST) -p no:cacheprovider $(call layers,integration docker) --ignore=tests/integration/storage" \
 		"$(PYTEST) $(call layers,chaos integration/storage)"
