@@ -33,8 +33,8 @@ test: install-tests ## Everything: check and every layer of tests
 	@scripts/beside.sh "$(MAKE) --no-print-directory check test-web" "$(PYTEST) $(call layers,unit)"
 	@scripts/beside.sh \
 		"nice env CODEHUB_HISTORIES=500 $(PYTEST) -p no:cacheprovider $(call layers,simulation)" \
-		"$(PYTEST) -p no:cacheprovider $(LEFT_ALONE)" \
-		"$(PYTEST) $(call layers,e2e) --ignore=$(LEFT_ALONE)"
+		"scripts/twice.sh $(PYTEST) -o cache_dir=.pytest_cache/left-alone $(LEFT_ALONE)" \
+		"scripts/twice.sh $(PYTEST) -o cache_dir=.pytest_cache/e2e $(call layers,e2e) --ignore=$(LEFT_ALONE)"
 	@scripts/beside.sh \
 		"$(PYTEST) -p no:cacheprovider $(call layers,integration docker) --ignore=tests/integration/storage" \
 		"$(PYTEST) $(call layers,chaos integration/storage)"
