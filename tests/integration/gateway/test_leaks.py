@@ -161,11 +161,12 @@ async def test_nothing_is_left_behind(tmp_path: Path) -> None:
             await many_upgrades(gateway, A_WAVE)
             after = await at_rest(gateway)
 
-        assert after["tables"] == before["tables"]
+        assert Counter(after["tables"]) <= Counter(before["tables"])
         assert after["tasks"] == before["tasks"]
         assert after["descriptors"] <= before["descriptors"]
         more = Counter(after["objects"]) - Counter(before["objects"])
-        assert all(count < 50 for count in more.values()), more.most_common(10)
+        # A few are on their way out whenever one looks; of requests or upgrades there would be thousands.
+        assert all(count < 150 for count in more.values()), more.most_common(10)
         assert not [name for name in more if name.startswith("codehub.")]
         assert gateway.resident() - memory < GROWTH
     server.close()
