@@ -221,21 +221,27 @@ def _make_attributes(path: Path) -> None:
         os.setxattr(path / "empty", "user.folder", b"x" * 1000)
     except OSError:
         return
-    # A user namespace knows no other user than one's own.
-    someone = 1234 if os.geteuid() == 0 else os.geteuid()
-    acl = _acl(
-        (0x01, 6, _NOBODY), (0x02, 4, someone), (0x04, 4, _NOBODY), (0x10, 4, _NOBODY), (0x20, 0, _NOBODY)
-    )
+    acl = some_acl()
     os.setxattr(target, "system.posix_acl_access", acl)
     os.setxattr(path / "empty", "system.posix_acl_default", acl)
+    heirs = path / "heirs"
+    heirs.mkdir()
+    (heirs / "from before").write_bytes(b"has nothing of it")
+    os.setxattr(heirs, "system.posix_acl_default", acl)
+    (heirs / "heir").write_bytes(b"has an ACL of its own")
     if os.geteuid() == 0:
         os.setxattr(target, "trusted.secret", b"root only")
         os.setxattr(target, "security.capability", _NET_RAW)
         os.setxattr(path / "empty", "security.label", b"of nobody")
 
 
-def _acl(*entries: tuple[int, int, int]) -> bytes:
-    """The kernel's form of an access control list: (tag, permissions, id) each."""
+def some_acl() -> bytes:
+    """In the kernel's form: (tag, permissions, id) each."""
+    # A user namespace knows no other user than one's own.
+    someone = 1234 if os.geteuid() == 0 else os.geteuid()
+    entries = (
+        (0x01, 6, _NOBODY), (0x02, 4, someone), (0x04, 4, _NOBODY), (0x10, 4, _NOBODY), (0x20, 0, _NOBODY)
+    )  # fmt: skip
     return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
 
 

@@ -20,6 +20,7 @@ from codehub.storage.durable import sync_filesystem
 from codehub.storage.errors import CorruptedArchive, Unpackable, says_no_space
 from codehub.storage.readahead import read_ahead
 from codehub.storage.tarcheck import TarCheck
+from codehub.storage.tarheader import BLOCK
 from codehub.storage.tarmaking import TarMaking
 from codehub.storage.tarstream import Piece
 
@@ -155,7 +156,12 @@ def unpack(
         tars = [_extractor(target, locks, said, stack) for _ in range(_extractors())]
         check = TarCheck(max_entries=fact.entries, max_bytes=fact.unpacked, readers=len(tars))
         for chunk in _decompressed(_hashed(chunks, digest.update)):
-            _forward(check.feed(chunk), tars, said)
+            pieces = check.feed(chunk)
+            while len(tars) > check.readers:
+                _forward(pieces, len(tars) - 1, tars[-1], said)
+                _dismiss(tars.pop(), said)
+            for number, tar in enumerate(tars):
+                _forward(pieces, number, tar, said)
             on_progress(check.bytes, check.entries)
         check.finish()
         if (digest.hexdigest(), check.bytes, check.entries) != (fact.sha256, fact.unpacked, fact.entries):
@@ -185,21 +191,28 @@ def _input(tar: Popen[bytes]) -> IO[bytes]:
     return tar.stdin
 
 
-def _forward(pieces: Sequence[Piece], tars: Sequence[Popen[bytes]], said: IO[bytes]) -> None:
-    for number, tar in enumerate(tars):
-        try:
-            for goes, piece in pieces:
-                if goes >> number & 1:
-                    _input(tar).write(piece)
-            _input(tar).flush()
-        except BrokenPipeError:
-            _judge_extraction(tar.wait(), said)
-            raise
+def _forward(pieces: Iterable[Piece], number: int, tar: Popen[bytes], said: IO[bytes]) -> None:
+    """Give a tar those pieces that are for the reader of this number."""
+    try:
+        for goes, piece in pieces:
+            if goes >> number & 1:
+                _input(tar).write(piece)
+        _input(tar).flush()
+    except BrokenPipeError:
+        _judge_extraction(tar.wait(), said)
+        raise
+
+
+def _dismiss(tar: Popen[bytes], said: IO[bytes]) -> None:
+    """Let a tar end before the stream does; all it was given is then in its place."""
+    _forward([(1, memoryview(bytes(2 * BLOCK)))], 0, tar, said)
+    _input(tar).close()
+    _judge_extraction(tar.wait(), said)
 
 
 def _judge_extraction(code: int, said: IO[bytes]) -> None:
-    said.seek(0)
-    lines = said.read().splitlines()
+    # Another tar may still be writing, at the position that all of them share.
+    lines = os.pread(said.fileno(), _CHUNK, 0).splitlines()
     if code != 0 or lines:
         raise failure(f"the archive cannot be unpacked: {_words(lines) or f'tar ended with {code}'}")
 

@@ -4,7 +4,7 @@ from hashlib import blake2b
 
 from codehub.storage.errors import CorruptedArchive
 from codehub.storage.tarheader import DIRECTORY, HARD_LINK, SPECIAL, Entry, NotOurs
-from codehub.storage.tarstream import Piece, TarStream
+from codehub.storage.tarstream import FIRST, Piece, TarStream
 
 # Making a file takes about as long as writing so many bytes into it.
 _ENTRY_BYTES = 32 << 10
@@ -16,6 +16,10 @@ class TarCheck(TarStream):
     Several readers may share it. Each gets every directory, so that each can unpack what it gets, and sets a
     directory's time after the last change it made there. The files of a directory go to one, as a rule; a
     hard link goes where its target went.
+
+    A directory that hands down access rights would give them to what another reader still makes there, once
+    one has completed it. From the first of them on, all goes to the first reader alone, who must wait until
+    the others have ended: `readers` says how many there still are.
     """
 
     def __init__(self, max_entries: int, max_bytes: int, readers: int = 1) -> None:
@@ -28,7 +32,11 @@ class TarCheck(TarStream):
         self._loads = [0] * readers
         self._reader = 0
         self._last_parent = b""
-        self.end_goes = self._everybody = (1 << readers) - 1
+        self.end_goes = (1 << readers) - 1
+
+    @property
+    def readers(self) -> int:
+        return len(self._loads)
 
     def feed(self, chunk: bytes) -> list[Piece]:
         approved = super().feed(chunk)
@@ -44,9 +52,11 @@ class TarCheck(TarStream):
         self.entries += 1
         if self.entries > self._max_entries:
             raise CorruptedArchive("the archive has more entries than it declares")
+        if entry.hands_down and self.readers > 1:
+            self._go_on_alone()
         if entry.kind == DIRECTORY:
             self._directories.add(name)
-            return self._everybody
+            return self.end_goes
         reader = self._reader if entry.kind != HARD_LINK else self._reader_of_target(entry)
         self._others[name] = reader
         self._loads[reader] += entry.size + _ENTRY_BYTES
@@ -56,7 +66,12 @@ class TarCheck(TarStream):
         reader = self._others.get(_digest(link.target))
         if reader is None:
             raise NotOurs(f"the hard link {link.path!r} leads to {link.target!r}, which is not there")
-        return reader
+        return reader if reader < self.readers else 0
+
+    def _go_on_alone(self) -> None:
+        self._loads = [0]
+        self._reader = 0
+        self.end_goes = FIRST
 
     def _check_place(self, entry: Entry, name: bytes) -> None:
         """Each path comes once, and in a directory that the archive itself has made."""

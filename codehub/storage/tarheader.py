@@ -41,6 +41,7 @@ _ONLY_TIME = re.compile(rb"(30|[12][0-9]) mtime=-?[0-9]{1,20}(?:\.[0-9]{1,9})?\n
 _UNSAFE = re.compile(rb"/\.{0,2}(?:/|\Z)|\0")
 _ID = re.compile(rb"[0-9]{1,10}")
 _XATTR = b"SCHILY.xattr."
+_DEFAULT_ACL = _XATTR + b"system.posix_acl_default"
 _TEXT_KEYS = frozenset({b"path", b"linkpath", b"GNU.sparse.name"})
 _NUMBER_KEYS = frozenset({b"size", b"GNU.sparse.realsize", b"GNU.sparse.major", b"GNU.sparse.minor"})
 _SPARSE_KEYS = frozenset(b"GNU.sparse." + key for key in (b"major", b"minor", b"name", b"realsize"))
@@ -51,7 +52,10 @@ class NotOurs(CorruptedArchive):
 
 
 class Entry(NamedTuple):
-    """One member. `size`: what follows its headers, without padding. A directory's path ends with a slash."""
+    """One member. `size`: what follows its headers, without padding. A directory's path ends with a slash.
+
+    `hands_down`: what is made in it, once it is complete, gets access rights from it (a default ACL).
+    """
 
     kind: bytes
     path: bytes
@@ -59,6 +63,7 @@ class Entry(NamedTuple):
     size: int
     header_length: int
     is_hole: bool = False
+    hands_down: bool = False
 
     @property
     def padded(self) -> int:
@@ -142,7 +147,8 @@ def _entry(
     check_path(path, header.kind == DIRECTORY)
     if header.kind != REGULAR and size:
         raise NotOurs("an entry that is not a file has content")
-    return Entry(header.kind, path, _target(header.kind, target), size, position - start, is_hole)
+    length, hands_down = position - start, _DEFAULT_ACL in pax
+    return Entry(header.kind, path, _target(header.kind, target), size, length, is_hole, hands_down)
 
 
 def _size(header: _Header, pax: Mapping[bytes, bytes]) -> int:

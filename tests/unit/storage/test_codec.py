@@ -13,7 +13,7 @@ import zstandard
 from codehub.domain.observation import ArchiveFact
 from codehub.storage.codec import Packing, unpack
 from codehub.storage.errors import CorruptedArchive, Unpackable
-from tests.trees import make_tree, snapshot, tree_hash
+from tests.trees import make_tree, snapshot, some_acl, tree_hash
 
 
 def pack(home: Path) -> tuple[bytes, ArchiveFact, Packing]:
@@ -43,6 +43,23 @@ def test_a_home_comes_back_with_every_property(home: Path, tmp_path: Path) -> No
     restore(data, fact, tmp_path / "restored")
     assert snapshot(tmp_path / "restored") == snapshot(home)
     assert packing.left_out == []
+
+
+def test_what_a_directory_would_hand_down_stays_its_own(tmp_path: Path) -> None:
+    """Files from before a default ACL have none, whoever unpacks them, and however far the others are."""
+    home = tmp_path / "home"
+    home.mkdir()
+    for number in range(60):
+        place = home / f"d{number}"
+        place.mkdir()
+        for name in range(40):
+            (place / f"f{name}").write_bytes(b"x" * 3000)
+        if number % 3 == 0:
+            os.setxattr(place, "system.posix_acl_default", some_acl())
+            os.link(home / "d0" / "f1", place / "linked")
+    data, fact, _ = pack(home)
+    restore(data, fact, tmp_path / "restored")
+    assert snapshot(tmp_path / "restored") == snapshot(home)
 
 
 def test_sparse_files_stay_sparse(home: Path, tmp_path: Path) -> None:

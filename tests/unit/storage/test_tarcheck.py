@@ -32,16 +32,8 @@ def test_two_readers_get_every_directory_and_each_file_once_and_a_link_where_its
         piece for number, part in enumerate(parts) for piece in (part, *files[3 * number : 3 * number + 3])
     ]
     data = stream(HOME, *by_directory, *links)
-    check = TarCheck(100, 1 << 20, readers=2)
-    streams = [io.BytesIO(), io.BytesIO()]
-    for start in range(0, len(data), step):
-        for goes, piece in check.feed(data[start : start + step]):
-            for reader, out in enumerate(streams):
-                if goes >> reader & 1:
-                    out.write(piece)
-    check.finish()
+    check, *seen = share(data, step)
     assert check.bytes == len(data)
-    seen = [members(out.getvalue()) for out in streams]
     directories = {".", *(f"./d{number}" for number in range(6))}
     assert all({name for name, member in own.items() if member.isdir()} == directories for own in seen)
     assert set(seen[0]) & set(seen[1]) == directories
@@ -49,6 +41,37 @@ def test_two_readers_get_every_directory_and_each_file_once_and_a_link_where_its
     for own in seen:
         assert sum(member.isreg() for member in own.values()) == 9
         assert all(member.linkname in own for member in own.values() if member.islnk())
+
+
+@pytest.mark.parametrize("step", [513, 1 << 20])
+def test_from_a_directory_that_hands_down_rights_on_one_reader_goes_on_alone(step: int) -> None:
+    acl = {"SCHILY.xattr.system.posix_acl_default": "rights"}
+    before = []
+    for number in range(4):
+        before += [entry(f"./d{number}/", tarfile.DIRTYPE), entry(f"./d{number}/f", content=b"x" * 700)]
+    giver = entry("./giver/", tarfile.DIRTYPE, pax_headers=acl)
+    after = [entry("./giver/f", content=b"y"), entry("./later/", tarfile.DIRTYPE), entry("./later/f")]
+    links = [entry(f"./l{number}", tarfile.LNKTYPE, linkname=f"./d{number}/f") for number in range(4)]
+    data = stream(HOME, *before, giver, *after, *links)
+    check, first, second = share(data, step)
+    assert check.readers == 1
+    late = {"./giver", "./giver/f", "./later", "./later/f", *(f"./l{number}" for number in range(4))}
+    assert late <= set(first)
+    assert not late & set(second)
+    assert any(member.isreg() for member in second.values())
+
+
+def share(data: bytes, step: int) -> tuple[TarCheck, dict[str, tarfile.TarInfo], dict[str, tarfile.TarInfo]]:
+    """What each of two readers gets of a stream."""
+    check = TarCheck(100, 1 << 20, readers=2)
+    streams = io.BytesIO(), io.BytesIO()
+    for start in range(0, len(data), step):
+        for goes, piece in check.feed(data[start : start + step]):
+            for reader, out in enumerate(streams):
+                if goes >> reader & 1:
+                    out.write(piece)
+    check.finish()
+    return check, members(streams[0].getvalue()), members(streams[1].getvalue())
 
 
 def members(data: bytes) -> dict[str, tarfile.TarInfo]:
