@@ -298,7 +298,8 @@ class ClientConnection(asyncio.Protocol):
 
     def _relay(self, head: RequestHead, relay: Relay) -> None:
         if relay.passage is None or relay.passage is not self._passage:
-            self._set_leave((relay.session_hash, relay.workspace_id) if relay.session_hash else None)
+            leave = Leave(relay.session_hash, relay.workspace_id, relay.role)
+            self._set_leave(leave if relay.session_hash else None)
         exchange = self._exchange = Exchange(self, head, relay)
         if self._body is not None:
             self._state = BODY

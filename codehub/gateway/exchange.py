@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from codehub import log
 from codehub.domain.images import Activity
+from codehub.domain.states import Role
 from codehub.gateway.framing import Body, FramingError, UntilCloseBody
 from codehub.gateway.head import RequestHead
 from codehub.gateway.passage import Passage
@@ -34,6 +35,8 @@ class Relay:
     """Empty for the API."""
     session_hash: bytes = b""
     """By whose leave; the connection ends with that session."""
+    role: Role | None = None
+    """And in which role of theirs, if that is known."""
     activity: Activity = "any"
     freshly_loaded: bool = False
     """A VS Code window's own first connection, not one made again after the network came back."""

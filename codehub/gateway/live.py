@@ -1,8 +1,8 @@
 """Which connections are open by whose leave, so that they end the moment it is withdrawn."""
 
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol
 
-Key = TypeVar("Key", bytes, str)
+from codehub.domain.states import Role
 
 
 class Revocable(Protocol):
@@ -10,26 +10,33 @@ class Revocable(Protocol):
         """End now, whatever is under way."""
 
 
-Leave = tuple[bytes, str]
-"""The session hash, and the workspace's id or nothing for the platform's own streams."""
+class Leave(NamedTuple):
+    session_hash: bytes
+    workspace_id: str
+    """Empty for the platform's own streams."""
+    role: Role | None
+    """In which the session was when it opened this; None: nobody asked."""
 
 
 class LiveConnections:
     def __init__(self) -> None:
-        self._of_session: dict[bytes, set[Revocable]] = {}
+        self._of_session: dict[bytes, dict[Revocable, Role | None]] = {}
         self._of_workspace: dict[str, set[Revocable]] = {}
 
     def add(self, connection: Revocable, leave: Leave) -> None:
-        session_hash, workspace_id = leave
-        self._of_session.setdefault(session_hash, set()).add(connection)
-        if workspace_id:
-            self._of_workspace.setdefault(workspace_id, set()).add(connection)
+        self._of_session.setdefault(leave.session_hash, {})[connection] = leave.role
+        if leave.workspace_id:
+            self._of_workspace.setdefault(leave.workspace_id, set()).add(connection)
 
     def discard(self, connection: Revocable, leave: Leave) -> None:
-        session_hash, workspace_id = leave
-        _remove(self._of_session, session_hash, connection)
-        if workspace_id:
-            _remove(self._of_workspace, workspace_id, connection)
+        if of_session := self._of_session.get(leave.session_hash):
+            of_session.pop(connection, None)
+            if not of_session:
+                del self._of_session[leave.session_hash]
+        if of_workspace := self._of_workspace.get(leave.workspace_id):
+            of_workspace.discard(connection)
+            if not of_workspace:
+                del self._of_workspace[leave.workspace_id]
 
     def sessions(self) -> list[bytes]:
         return list(self._of_session)
@@ -40,24 +47,12 @@ class LiveConnections:
     def has_workspace(self, workspace_id: str) -> bool:
         return workspace_id in self._of_workspace
 
-    def revoke_session(self, session_hash: bytes) -> int:
-        return _revoke(self._of_session.get(session_hash))
+    def revoke_session(self, session_hash: bytes, *, but_in: Role | None = None) -> None:
+        """End what is open by this session; what it opened in the role that it still has may stay."""
+        for connection, role in list(self._of_session.get(session_hash, {}).items()):
+            if role is None or role is not but_in:
+                connection.revoke()
 
-    def revoke_workspace(self, workspace_id: str) -> int:
-        return _revoke(self._of_workspace.get(workspace_id))
-
-
-def _remove(table: dict[Key, set[Revocable]], key: Key, connection: Revocable) -> None:
-    connections = table.get(key)
-    if connections is None:
-        return
-    connections.discard(connection)
-    if not connections:
-        del table[key]
-
-
-def _revoke(connections: set[Revocable] | None) -> int:
-    found = list(connections or ())
-    for connection in found:
-        connection.revoke()
-    return len(found)
+    def revoke_workspace(self, workspace_id: str) -> None:
+        for connection in list(self._of_workspace.get(workspace_id, ())):
+            connection.revoke()

@@ -126,6 +126,8 @@ class Router:
             relay.is_stream = True
             if sessions := cookies.cookie_values(head.get(b"cookie"), self._origins.session_cookie):
                 relay.session_hash = cookies.session_hash(sessions[-1])
+                visitor = self._directory.visitor(relay.session_hash)
+                relay.role = visitor.role if isinstance(visitor, Visitor) else None
         return relay
 
     def _elsewhere(self, head: RequestHead, peer: str, host: str) -> Decision:
@@ -266,7 +268,7 @@ class Router:
         if kind == "vscode" and visit.target.startswith(FORWARDED):
             kind = "any"  # what listens on a forwarded port is not VS Code
         fresh = b"reconnection=false" in visit.target
-        relay = Relay(route.upstream, wire, route.workspace_id, visit.session_hash, kind, fresh)
+        relay = Relay(route.upstream, wire, route.workspace_id, visit.session_hash, visitor.role, kind, fresh)
         return _with_passage(relay, visit, visitor, route, always_counts=always_counts)
 
     def _relay_to_port(self, visit: Visit, visitor: Visitor, route: Route, ide: str) -> Relay | Reply:
@@ -277,7 +279,7 @@ class Router:
         if visit.target != head.target:
             forwarding.prefix = visit.base
         wire = request_for_workspace(head, visit.target, forwarding, strip_extensions=False)
-        relay = Relay(upstream, wire, route.workspace_id, visit.session_hash, port=visit.port)
+        relay = Relay(upstream, wire, route.workspace_id, visit.session_hash, visitor.role, port=visit.port)
         return _with_passage(relay, visit, visitor, route, always_counts=False)
 
     def _forwarding(self, head: RequestHead, peer: str) -> Forwarding:

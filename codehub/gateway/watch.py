@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from codehub import log
 from codehub.domain.states import Phase
-from codehub.gateway.directory import Directory, Unknown
+from codehub.gateway.directory import Directory
 from codehub.gateway.live import LiveConnections
 from codehub.store.routes import Route, Visitor
 
@@ -64,9 +64,9 @@ class Watch:
     def user_changed(self, user_id: str) -> None:
         known = {id_hash: self._directory.visitor(id_hash) for id_hash in self._live.sessions()}
         self._directory.forget_user(user_id)
-        for id_hash, before in known.items():
-            if not isinstance(before, Visitor) or before.user_id == user_id:
-                self._start(self._check_user(id_hash, user_id, before))
+        for id_hash, visitor in known.items():
+            if not isinstance(visitor, Visitor) or visitor.user_id == user_id:
+                self._start(self._check_session(id_hash))
 
     def route_changed(self, workspace_id: str) -> None:
         route = self._directory.route(workspace_id)
@@ -83,16 +83,10 @@ class Watch:
             task.cancel()
         await asyncio.gather(*self._checks, return_exceptions=True)
 
-    async def _check_user(self, id_hash: bytes, user_id: str, before: Visitor | Unknown | None) -> None:
-        """What a user opened in another role is opened anew in this one."""
-        now = await self._directory.load_visitor(id_hash)
-        same_role = now is not None and isinstance(before, Visitor) and before.role is now.role
-        if now is None or (now.user_id == user_id and not same_role):
-            self._live.revoke_session(id_hash)
-
     async def _check_session(self, id_hash: bytes) -> None:
-        if await self._directory.load_visitor(id_hash) is None:
-            self._live.revoke_session(id_hash)
+        """What was opened in another role is opened anew in this one."""
+        visitor = await self._directory.load_visitor(id_hash)
+        self._live.revoke_session(id_hash, but_in=visitor.role if visitor else None)
 
     async def _check_workspace(self, workspace_id: str) -> None:
         route = await self._directory.load_route(workspace_id)

@@ -1,15 +1,16 @@
 """WebSockets, and everything that stays open until its leave is withdrawn."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, unix_serve
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from codehub.domain.states import Phase
+from codehub.domain.states import Phase, Role
 from codehub.store.routes import Route, Visitor
 from tests.integration.gateway.harness import MINE, SESSION, World, hash_of, header, status, until, world
 
@@ -178,18 +179,38 @@ async def test_a_workspace_that_no_longer_runs_loses_open_sockets(origin: World,
             await asyncio.wait_for(socket.recv(), 2)
 
 
+def end_session(origin: World) -> None:
+    del origin.facts.visitors[hash_of(SESSION)]
+
+
+def change_role(origin: World) -> None:
+    visitors = origin.facts.visitors
+    visitors[hash_of(SESSION)] = replace(visitors[hash_of(SESSION)], role=Role.ADMIN)
+
+
+withdrawals = pytest.mark.parametrize("withdraw", [end_session, change_role])
+
+
+@withdrawals
 async def test_what_was_missed_while_the_push_channel_was_away_is_made_up_for(
-    origin: World, echo: Echo
+    origin: World, echo: Echo, withdraw: Callable[[World], None]
 ) -> None:
     async with dial(origin) as socket:
         origin.gateway.watch.lost()
-        del origin.facts.visitors[hash_of(SESSION)]
+        origin.gateway.watch.regained()
+        await socket.send("still here")
+        assert await socket.recv() == "still here"
+        origin.gateway.watch.lost()
+        withdraw(origin)
         origin.gateway.watch.regained()
         with pytest.raises(ConnectionClosed):
             await asyncio.wait_for(socket.recv(), 2)
 
 
-async def test_a_check_that_fails_is_made_again(origin: World, echo: Echo) -> None:
+@withdrawals
+async def test_a_check_that_fails_is_made_again(
+    origin: World, echo: Echo, withdraw: Callable[[World], None]
+) -> None:
     ask, tries = origin.gateway.directory._visitors._ask, 0
 
     async def away_once(id_hash: bytes) -> Visitor | None:
@@ -202,7 +223,7 @@ async def test_a_check_that_fails_is_made_again(origin: World, echo: Echo) -> No
     async with dial(origin) as socket:
         origin.gateway.watch.lost()
         origin.gateway.directory._visitors._ask = away_once
-        del origin.facts.visitors[hash_of(SESSION)]
+        withdraw(origin)
         origin.gateway.watch.regained()
         with pytest.raises(ConnectionClosed):
             await asyncio.wait_for(socket.recv(), 5)
