@@ -17,13 +17,12 @@ from codehub.gateway.live import Leave
 from codehub.gateway.passage import Passage
 from codehub.gateway.reply import Reply
 from codehub.gateway.tunnel import Tunnel
+from codehub.gateway.upstream import COPIED
 
 if TYPE_CHECKING:
     from codehub.gateway.server import Gateway
 
 
-WRITE_BUFFER = 256 << 10
-"""What may wait for a client before its upstream has to: an ordinary response should not."""
 _NO_LINGER = struct.pack("ii", 1, 0)
 
 # Where a connection stands. Numbers, since the members of an enum are slow to reach.
@@ -74,7 +73,8 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        self.transport.set_write_buffer_limits(WRITE_BUFFER)
+        # What is written is sent at once, or its upstream waits. (With 0, TLS would never be ready.)
+        self.transport.set_write_buffer_limits(1)
         name = transport.get_extra_info("peername")
         self.peer = str(name[0]).removeprefix("::ffff:") if name else ""
         self.deadline = self.gateway.now + self.gateway.timeouts.head
@@ -161,6 +161,15 @@ class ClientConnection(asyncio.Protocol):
         self.transport.abort()
 
     # The exchange's side
+
+    def send(self, head: bytes, data: memoryview) -> None:
+        """Pass on what came in. What cannot be sent at once stays where it lies, and others go elsewhere."""
+        if len(data) <= COPIED:
+            self.transport.write(head + data)
+            return
+        self.transport.writelines((head, data))
+        if self.transport.get_write_buffer_size():
+            self.gateway.pool.renew_arrivals()
 
     def reset(self) -> None:
         """End in a way that nobody takes for the end of a response, not even of one without a length."""

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 logger = log.get(__name__)
 
 MAX_INTERIM: Final = 16
-COPIED: Final = 16 << 10
-"""Up to so many bytes it is cheaper to copy them behind a head than to write twice."""
+USUAL_HEAD: Final = 4 << 10
+"""Where the end of a head is looked for before the rest of what came in is copied."""
 
 
 @dataclass(slots=True)
@@ -112,14 +112,15 @@ class Exchange:
     def upstream_writable(self, writable: bool) -> None:
         self._client.hold_for_upstream(not writable)
 
-    def upstream_data(self, data: bytes) -> None:
+    def upstream_data(self, data: memoryview) -> None:
         if self._body is not None:
             self._pass_body(b"", data)
             return
-        data = self._buffer + data
+        if self._buffer:
+            data = memoryview(self._buffer + data)
         try:
             head, data = self._take_head(data)
-            self._buffer = data if head is None else b""
+            self._buffer = bytes(data) if head is None else b""
             if head is None:
                 return
             if head.status == 101:
@@ -167,15 +168,19 @@ class Exchange:
             connection.transport.pause_reading()
         self._client.upstream_ready()
 
-    def _take_head(self, data: bytes) -> tuple[ResponseHead | None, bytes]:
+    def _take_head(self, data: memoryview) -> tuple[ResponseHead | None, memoryview]:
         """The final response head, and what follows it; interim responses are passed on by the way."""
         while True:
-            end = data.find(b"\r\n\r\n") + 4
+            begin = bytes(data[:USUAL_HEAD])
+            end = begin.find(b"\r\n\r\n") + 4
+            if end < 4 and len(data) > USUAL_HEAD:
+                begin = bytes(data[: MAX_RESPONSE_HEAD + 1])
+                end = begin.find(b"\r\n\r\n") + 4
             if end < 4:
                 if len(data) > MAX_RESPONSE_HEAD:
                     raise BadResponseError("the response head is too large")
                 return None, data
-            head, data = parse_response(data[:end]), data[end:]
+            head, data = parse_response(begin[:end]), data[end:]
             if head.status >= 200 or head.status == 101:
                 return head, data
             self._pass_interim(head)
@@ -188,7 +193,7 @@ class Exchange:
             wire = head.for_client(from_workspace=bool(self.relay.workspace_id), close=False)
             self._client.transport.write(wire)
 
-    def _begin(self, head: ResponseHead, data: bytes) -> None:
+    def _begin(self, head: ResponseHead, data: memoryview) -> None:
         if head.transfer_encoding and self._head.minor == 0:
             raise BadResponseError("a chunked response to HTTP/1.0")
         body = head.body(self._head.method)
@@ -204,7 +209,7 @@ class Exchange:
         wire = head.for_client(from_workspace=bool(self.relay.workspace_id), close=not self._keep)
         self._pass_body(wire, data)
 
-    def _pass_body(self, head: bytes, data: bytes) -> None:
+    def _pass_body(self, head: bytes, data: memoryview) -> None:
         body = self._body
         assert body is not None
         try:
@@ -214,13 +219,7 @@ class Exchange:
                 self._body = None  # nothing was sent yet: there is still a clean answer to give
             self._fail(str(error))
             return
-        passed = data if taken == len(data) else data[:taken]
-        if len(passed) > COPIED:
-            if head:
-                self._client.transport.write(head)
-            self._client.transport.write(passed)
-        else:
-            self._client.transport.write(head + passed)
+        self._client.send(head, data if taken == len(data) else data[:taken])
         if body.done:
             self._finish(clean=taken == len(data))
 
@@ -235,7 +234,7 @@ class Exchange:
             connection.abort()
         self._client.exchange_done(keep=self._keep)
 
-    def _switch(self, head: ResponseHead, data: bytes) -> None:
+    def _switch(self, head: ResponseHead, data: memoryview) -> None:
         """RFC 9110, 7.8: the upstream agreed to speak WebSocket."""
         if not self._head.wants_websocket or head.upgrade != b"websocket":
             raise BadResponseError("the upstream switched to a protocol that nobody asked for")

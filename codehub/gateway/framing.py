@@ -23,7 +23,7 @@ class FramingError(Exception):
 class Body(Protocol):
     done: bool
 
-    def feed(self, data: bytes) -> int:
+    def feed(self, data: bytes | memoryview) -> int:
         """How many bytes of `data` belong to this body."""
 
 
@@ -34,7 +34,7 @@ class LengthBody:
         self.left = length
         self.done = length == 0
 
-    def feed(self, data: bytes) -> int:
+    def feed(self, data: bytes | memoryview) -> int:
         taken = min(self.left, len(data))
         self.left -= taken
         self.done = self.left == 0
@@ -47,7 +47,7 @@ class UntilCloseBody:
     def __init__(self) -> None:
         self.done = False
 
-    def feed(self, data: bytes) -> int:
+    def feed(self, data: bytes | memoryview) -> int:
         return len(data)
 
 
@@ -63,7 +63,8 @@ class ChunkedBody:
         self._line = b""
         self._trailers = 0
 
-    def feed(self, data: bytes) -> int:
+    def feed(self, data: bytes | memoryview) -> int:
+        data = bytes(data)
         position, size = 0, len(data)
         while position < size and not self.done:
             if self._state == self._DATA:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from codehub.gateway.activity import Inspectors
-from codehub.gateway.upstream import UpstreamConnection
+from codehub.gateway.upstream import COPIED, UpstreamConnection
 
 if TYPE_CHECKING:
     from codehub.gateway.client import ClientConnection
@@ -31,10 +31,16 @@ class Tunnel:
             self._from_client.feed(data)
         self._upstream.transport.write(data)
 
-    def upstream_data(self, data: bytes) -> None:
+    def upstream_data(self, data: memoryview) -> None:
+        if len(data) > COPIED:
+            if self._from_upstream is not None:
+                self._from_upstream.feed(bytes(data))
+            self._client.send(b"", data)
+            return
+        copy = bytes(data)
         if self._from_upstream is not None:
-            self._from_upstream.feed(data)
-        self._client.transport.write(data)
+            self._from_upstream.feed(copy)
+        self._client.transport.write(copy)
 
     def client_lost(self) -> None:
         self._inspectors.close()

@@ -10,19 +10,23 @@ from codehub.gateway.namespace import connect_through
 MAX_IDLE_PER_UPSTREAM: Final = 64
 IDLE_SECONDS: Final = 30.0
 BUSY_SECONDS: Final = 0.02
+ARRIVALS: Final = 256 << 10
+COPIED: Final = 16 << 10
+"""Up to so many bytes a copy is cheaper than the care that passing on without one takes."""
 
 
 class UpstreamUser(Protocol):
     """What is done with a connection right now: an exchange, or a tunnel."""
 
-    def upstream_data(self, data: bytes) -> None: ...
+    def upstream_data(self, data: memoryview) -> None:
+        """Valid during this call only."""
 
     def upstream_lost(self, error: Exception | None) -> None: ...
 
     def upstream_writable(self, writable: bool) -> None: ...
 
 
-class UpstreamConnection(asyncio.Protocol):
+class UpstreamConnection(asyncio.BufferedProtocol):
     __slots__ = ("_ending", "address", "idle_since", "pool", "reused", "transport", "user")
 
     def __init__(self, address: str, pool: "Pool") -> None:
@@ -37,11 +41,14 @@ class UpstreamConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self.pool.arrivals
+
+    def buffer_updated(self, nbytes: int) -> None:
         if self.user is None:
             self.transport.abort()  # an answer that nobody asked for must not become the next one's
         else:
-            self.user.upstream_data(data)
+            self.user.upstream_data(self.pool.arrivals[:nbytes])
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._ending is not None:
@@ -88,6 +95,13 @@ class Pool:
     def __init__(self, connect_timeout: float) -> None:
         self._idle: dict[str, list[UpstreamConnection]] = {}
         self._connect_timeout = connect_timeout
+        self.arrivals: memoryview
+        """Where all upstreams' data comes in: each piece is passed on before the next is read."""
+        self.renew_arrivals()
+
+    def renew_arrivals(self) -> None:
+        """What has come in is still needed."""
+        self.arrivals = memoryview(bytearray(ARRIVALS))
 
     def take(self, address: str) -> UpstreamConnection | None:
         waiting = self._idle.get(address)

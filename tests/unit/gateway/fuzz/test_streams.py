@@ -19,6 +19,7 @@ from codehub.gateway.head import RequestHead
 from codehub.gateway.upstream import UpstreamConnection
 from tests.integration.gateway.harness import MINE, SESSION, World
 from tests.unit.gateway.fuzz.mutations import fuzz, in_pieces, mutated
+from tests.unit.gateway.wire import Wire, arrive
 
 FIELDS = b"Host: {host}\r\nCookie: session=%b; a=1\r\n" % SESSION.encode()
 BODY = b"3\r\nabc\r\n5;x=y\r\nhello\r\n0\r\nX-Sum: 1\r\n\r\n"
@@ -36,38 +37,6 @@ REQUESTS = (
     b"GET %bs HTTP/1.1\r\n%bConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n" % (IDE, FIELDS),
 )
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
-
-
-class Wire:
-    """A transport that only keeps what is written."""
-
-    def __init__(self) -> None:
-        self.sent = b""
-        self.closing = False
-
-    def write(self, data: bytes) -> None:
-        self.sent += data
-
-    def get_extra_info(self, _name: str) -> tuple[str, int]:
-        return ("192.0.2.7", 1)
-
-    def set_write_buffer_limits(self, _high: int) -> None:
-        pass
-
-    def is_closing(self) -> bool:
-        return self.closing
-
-    def can_write_eof(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        self.closing = True
-
-    abort = write_eof = close
-
-    def pause_reading(self) -> None: ...
-
-    resume_reading = pause_reading
 
 
 class Asked:
@@ -101,7 +70,7 @@ class H11Wire(Wire):
         assert rest == b"", "more than one request at a time"
         self.asked.whole += 1
         answer = ANSWER if self.asked.begun[-1][0] != b"HEAD" else ANSWER.removesuffix(b"ok")
-        asyncio.get_running_loop().call_soon(self.connection.data_received, answer)
+        asyncio.get_running_loop().call_soon(arrive, self.connection, answer)
 
 
 class Watched(ClientConnection):
@@ -144,7 +113,7 @@ class Rig:
 
     async def send(self, pieces: list[bytes]) -> None:
         for piece in pieces:
-            if piece and not self.wire.closing:
+            if piece and not self.wire.closed:
                 self.client.data_received(piece)
             await self._rest()
 
@@ -174,4 +143,4 @@ async def test_unchanged_requests_all_come_out() -> None:
     await rig.send([rig.fill(b"".join(REQUESTS))])
     assert rig.asked.begun == rig.client.believed
     assert len(rig.asked.begun) == rig.asked.whole == len(REQUESTS)
-    assert rig.wire.sent.count(b"HTTP/1.1 200 OK") == len(REQUESTS)
+    assert b"".join(rig.wire.sent).count(b"HTTP/1.1 200 OK") == len(REQUESTS)
