@@ -36,8 +36,9 @@ test: install-tests ## Everything: check and every layer of tests
 		"scripts/twice.sh $(PYTEST) -o cache_dir=.pytest_cache/left-alone $(LEFT_ALONE)" \
 		"scripts/twice.sh $(PYTEST) -o cache_dir=.pytest_cache/e2e $(call layers,e2e) --ignore=$(LEFT_ALONE)"
 	@scripts/beside.sh \
-		"$(PYTEST) -p no:cacheprovider $(call layers,integration docker) --ignore=tests/integration/storage" \
-		"$(PYTEST) $(call layers,chaos integration/storage)"
+		"$(PYTEST) -p no:cacheprovider $(call layers,docker integration/gateway integration/storage)" \
+		"$(PYTEST) -p no:cacheprovider $(call layers,chaos)" \
+		"$(PYTEST) $(call layers,integration) --ignore=tests/integration/gateway --ignore=tests/integration/storage"
 
 check: install ## Format, lint, types, import rules
 	$(call say,Checking)

@@ -132,6 +132,16 @@ def test_vs_code_has_an_editor_and_a_terminal(hub: Hub, workspace_id: str, ide: 
     until(lambda: (home / "note.txt").read_text() == "typed in the browser", "the saved file")
 
 
+def test_vs_code_shows_a_preview(hub: Hub, workspace_id: str, ide: Page) -> None:
+    """Which is a page of its own inside the IDE, with a service worker."""
+    (hub.home(workspace_id) / "page.md").write_text("# A heading\n")
+    hub.give_to_its_user(workspace_id)
+    choose(ide, "page.md", "page.md")
+    expect(ide.locator(".editor-instance .view-line").first).to_be_visible(timeout=LONG)
+    ide.locator('.editor-actions [aria-label*="Preview"]').first.click(timeout=LONG)
+    expect(ide.locator("iframe.webview.ready")).to_be_visible(timeout=LONG)
+
+
 def test_vs_code_shows_its_extensions(ide: Page, screenshots: Path, request: pytest.FixtureRequest) -> None:
     """Where the marketplace cannot be reached, the page says so."""
     choose(ide, ">Extensions: Focus on Extensions View", "Extensions")
