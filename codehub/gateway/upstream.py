@@ -100,7 +100,7 @@ class Pool:
         self.renew_arrivals()
 
     def renew_arrivals(self) -> None:
-        """What has come in is still needed."""
+        """Leave the last piece to a transport that has not sent all of it: what is read next is another's."""
         self.arrivals = memoryview(bytearray(ARRIVALS))
 
     def take(self, address: str) -> UpstreamConnection | None:

@@ -310,3 +310,25 @@ async def until(condition: Callable[[], object], seconds: float = 10) -> None:
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
         await asyncio.sleep(0.01)
+
+
+async def read_slowly(made: World, clients: list[Client], size: int = 16 << 20) -> None:
+    """Each asks for a letter, many times over, and reads it when all wait for each other: it is theirs."""
+
+    async def repeat(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        letter = (await upstream.read_head(reader)).split(b" ")[1][1:2]
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size)
+        for _ in range(size >> 16):
+            writer.write(letter * 65536)
+            await writer.drain()
+
+    made.ide.script = repeat
+    letters = dict(zip("abcdefgh", clients, strict=False))
+    for letter, client in letters.items():
+        client.send(made.request(f"/{letter}"))
+        await client.head()
+        await asyncio.sleep(0.1)  # it takes what all buffers hold, while the one before still waits
+    for letter, client in letters.items():
+        body = await asyncio.wait_for(client.reader.readexactly(size), 30)
+        assert body.count(letter.encode()) == size
+        client.close()

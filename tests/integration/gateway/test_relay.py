@@ -16,6 +16,7 @@ from tests.integration.gateway.harness import (
     answering,
     header,
     headers,
+    read_slowly,
     status,
     until,
     world,
@@ -294,25 +295,7 @@ async def test_a_slow_reader_holds_back_its_upstream(origin: World) -> None:
 
 
 async def test_what_slow_readers_have_not_taken_yet_stays_theirs(origin: World) -> None:
-    size = 16 << 20
-
-    async def repeat(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        letter = (await upstream.read_head(reader)).split(b" ")[1][1:2]
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size)
-        for _ in range(size // 65536):
-            writer.write(letter * 65536)
-            await writer.drain()
-
-    origin.ide.script = repeat
-    clients = {letter: await origin.connect() for letter in "abcd"}
-    for letter, client in clients.items():
-        client.send(origin.request(f"/{letter}"))
-        await client.head()
-        await asyncio.sleep(0.1)  # as much as all buffers take, while the one before still waits
-    for letter, client in clients.items():
-        body = await asyncio.wait_for(client.reader.readexactly(size), 30)
-        assert body.count(letter.encode()) == size
-        client.close()
+    await read_slowly(origin, [await origin.connect() for _ in range(4)])
 
 
 async def test_a_slow_upstream_holds_back_its_client(origin: World) -> None:

@@ -23,6 +23,7 @@ from tests.integration.gateway.harness import (
     Upstream,
     World,
     header,
+    read_slowly,
     status,
     until,
     world,
@@ -152,6 +153,12 @@ async def test_large_bodies_pass_both_ways_within_bounds(secured: World, files: 
     assert taken < size
     assert len(await asyncio.wait_for(client.reader.readexactly(size), 20)) == size
     client.close()
+
+
+async def test_what_slow_readers_have_not_taken_yet_stays_theirs(
+    secured: World, files: CertificateFiles
+) -> None:
+    await read_slowly(secured, [await connect(secured, trusting(files)) for _ in range(4)])
 
 
 async def test_plain_http_is_told_to_speak_https(secured: World) -> None:
