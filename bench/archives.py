@@ -83,13 +83,13 @@ class Pipeline:
         return timed(_shell(self._unpack, target, self._archive))
 
 
-# The two pipelines that the storage job is held against, word for word; all that differs is where they run. And
-# the plain one with what the job promises besides: that it is on the disk when it ends.
+# The two pipelines that the storage job is held against, word for word; all that differs is where they run.
 PLAIN = ('tar -c -C "$1" . | zstd -3 -T0 > "$2"', 'zstd -d < "$2" | tar -x -C "$1"')
 FAITHFUL = (
     'tar --sparse --xattrs --acls --format=posix -c -C "$1" . | zstd -3 -T0 | tee >(sha256sum) > "$2"; sync',
     'zstd -d < "$2" | tar --xattrs --xattrs-include="*" --acls -x -C "$1"',
 )
+# The plain one, and that it is on the disk when it ends, as the job promises.
 SYNCED = (f'{PLAIN[0]}; sync -f "$2"', f'{PLAIN[1]}; sync -f "$1"')
 PEERS = {"plain": PLAIN, "synced": SYNCED, "faithful": FAITHFUL}
 

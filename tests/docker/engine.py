@@ -117,6 +117,7 @@ class OwnEngine:
 
     def close(self) -> None:
         if self._process is not None and self._process.poll() is None:
+            self.clear()  # a network that outlives its engine stays on the machine
             self.stop()
         wait_for(lambda: not kill_processes_of(self.place), "every process of the engine to end")
         for mount in _mounts_below(self.place):
