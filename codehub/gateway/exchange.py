@@ -36,7 +36,7 @@ class Relay:
     session_hash: bytes = b""
     """By whose leave; the connection ends with that session."""
     role: Role | None = None
-    """And in which role of theirs, if that is known."""
+    """And in which role of theirs."""
     activity: Activity = "any"
     freshly_loaded: bool = False
     """A VS Code window's own first connection, not one made again after the network came back."""

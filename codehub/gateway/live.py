@@ -15,7 +15,7 @@ class Leave(NamedTuple):
     workspace_id: str
     """Empty for the platform's own streams."""
     role: Role | None
-    """In which the session was when it opened this; None: nobody asked."""
+    """In which the session was when it opened this; None: there was no such session."""
 
 
 class LiveConnections:

@@ -119,15 +119,19 @@ class Router:
         visit.target = visit.head.target if forwarded[1] else rest
         return self._at_entrance(visit)
 
-    def _api(self, head: RequestHead, peer: str) -> Relay:
+    def _api(self, head: RequestHead, peer: str) -> Decision:
         wire = request_for_api(head, self._forwarding(head, peer))
         relay = Relay(self._config.api_upstream, wire)
-        if unquote_to_bytes(head.path) == _EVENTS:  # as the API reads it
-            relay.is_stream = True
-            if sessions := cookies.cookie_values(head.get(b"cookie"), self._origins.session_cookie):
-                relay.session_hash = cookies.session_hash(sessions[-1])
-                visitor = self._directory.visitor(relay.session_hash)
-                relay.role = visitor.role if isinstance(visitor, Visitor) else None
+        if unquote_to_bytes(head.path) != _EVENTS:  # as the API reads it
+            return relay
+        relay.is_stream = True
+        sessions = cookies.cookie_values(head.get(b"cookie"), self._origins.session_cookie)
+        return self._stream_of(sessions[-1], relay) if sessions else relay
+
+    async def _stream_of(self, session: bytes, relay: Relay) -> Relay:
+        relay.session_hash = cookies.session_hash(session)
+        visitor = await self._directory.load_visitor(relay.session_hash)
+        relay.role = visitor.role if visitor else None
         return relay
 
     def _elsewhere(self, head: RequestHead, peer: str, host: str) -> Decision:

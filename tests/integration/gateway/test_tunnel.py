@@ -12,7 +12,17 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from codehub.domain.states import Phase, Role
 from codehub.store.routes import Route, Visitor
-from tests.integration.gateway.harness import MINE, SESSION, World, hash_of, header, status, until, world
+from tests.integration.gateway.harness import (
+    MINE,
+    SESSION,
+    Client,
+    World,
+    hash_of,
+    header,
+    status,
+    until,
+    world,
+)
 
 UPGRADE = (
     "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
@@ -230,7 +240,7 @@ async def test_a_check_that_fails_is_made_again(
         assert tries == 2
 
 
-async def test_an_event_stream_ends_with_its_session(origin: World) -> None:
+async def open_event_stream(origin: World) -> Client:
     async def stream(upstream: object, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(
@@ -245,7 +255,25 @@ async def test_an_event_stream_ends_with_its_session(origin: World) -> None:
         f"GET /api/v1/events HTTP/1.1\r\nHost: {origin.platform}\r\nCookie: session={SESSION}\r\n\r\n"
     )
     await client.head()
+    return client
+
+
+async def test_an_event_stream_ends_with_its_session(origin: World) -> None:
+    client = await open_event_stream(origin)
     origin.gateway.watch.session_ended(hash_of(SESSION))
+    await client.rest()
+    await until(lambda: origin.api.open == 0)
+
+
+async def test_an_event_stream_ends_with_its_role_and_nobody_elses(origin: World) -> None:
+    client = await open_event_stream(origin)
+    watch, user_id = origin.gateway.watch, origin.facts.visitors[hash_of(SESSION)].user_id
+    for happens in (lambda: watch.user_changed("another"), watch.lost, watch.regained):
+        happens()
+        await until(lambda: not watch._checks)
+        assert origin.api.open == 1
+    change_role(origin)
+    watch.user_changed(user_id)
     await client.rest()
     await until(lambda: origin.api.open == 0)
 
