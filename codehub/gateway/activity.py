@@ -18,15 +18,21 @@ from codehub.gateway.head import RequestHead
 logger = log.get(__name__)
 
 CAPTURE: Final = 256 * 1024
-HEADER_ONLY: Final = 13
-"""VS Code's messages begin with 13 bytes; a frame of no more is a keepalive or an acknowledgement."""
+HEADER: Final = 13
+"""VS Code's messages begin with 13 bytes: what they are, two numbers, and how many bytes follow.
+Keepalives and acknowledgements are no more than that.
+"""
 PRESENCE_LIMIT: Final = 1800.0
 """Presence without any other sign is believed for so long: an endless progress notification holds it too."""
 SILENCE: Final = 20.0
-"""A window with somebody at it sends a keepalive every 5 s. One that is silent for longer is behind other
-tabs, where the browser lets its clocks tick once a minute, or its machine sleeps: neither says in time that
-nobody is there, so what it said before is no longer believed.
+"""A window with somebody at it sends a keepalive every 5 s. Where none comes for longer, it is behind others,
+where the browser lets its clocks tick once a minute, or its machine sleeps: neither says in time that nobody
+is there, so what it said before is no longer believed. What else it sends tells nothing: hidden, it answers
+the server as before.
 """
+_KEEPALIVE: Final = 9
+_MESSAGES: Final = 32
+"""A frame has one message, or the few of one turn of the client's loop. Only who means harm sends more."""
 _TAIL: Final = 64
 
 _TERMINAL = re.compile(
@@ -119,23 +125,30 @@ class VsCodeInspector:
         self._tail = b""
 
     def message(self, payload: bytes) -> None:
-        self._hear(time.monotonic())
-        if len(payload) <= HEADER_ONLY:
+        if _has_keepalive(payload):
+            self._hear()
+        if len(payload) <= HEADER:
             return
         data = self._tail + payload
         self._tail = data[-_TAIL:]
         if self._freshly_loaded and _EXTENSION_HOST in data:
             self._freshly_loaded = False
-            self._present = True
-            self._sign()
+            self._come()
         for found in _PRESENCE.finditer(data):
-            self._present = found[1] == b"true"
-            if self._present:
-                self._sign()
+            if found[1] == b"true":
+                self._come()
+            else:
+                self._present = False
         if _TERMINAL.search(data) or (self._present is not False and _EDITOR.search(data)):
             self._sign()
 
-    def _hear(self, now: float) -> None:
+    def _come(self) -> None:
+        self._present = True
+        self._heard_at = time.monotonic()
+        self._sign()
+
+    def _hear(self) -> None:
+        now = time.monotonic()
         if self._present and now - self._heard_at > SILENCE:
             self._present = None
         self._heard_at = now
@@ -153,6 +166,17 @@ class VsCodeInspector:
         self._tail = b""  # what was found is not found again in the next message
         self._sign_at = time.monotonic()
         self._recorder.touch(self.workspace_id)
+
+
+def _has_keepalive(payload: bytes) -> bool:
+    at = 0
+    for _ in range(_MESSAGES):
+        if at + HEADER > len(payload):
+            return False
+        if payload[at] == _KEEPALIVE:
+            return True
+        at += HEADER + int.from_bytes(payload[at + 9 : at + HEADER])
+    return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,7 @@ def sees(*messages: bytes) -> bool:
 
 PRESENT, AWAY = call(b"$onDidChangeWindowActive", b"[true]"), call(b"$onDidChangeWindowActive", b"[false]")
 EDIT = call(b"$acceptModelChanged", b'["file:///x",{}]')
+KEEPALIVE, ACKNOWLEDGEMENT = message(kind=9), message(kind=3)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ EDIT = call(b"$acceptModelChanged", b'["file:///x",{}]')
         call(b"$acceptTerminalInteraction", b"[1]"),
         call(b"$shellExecutionData", b"[1]"),
         channel_call(b"remoteterminal", b"$input"),
-        message(kind=9) + EDIT,
+        KEEPALIVE + EDIT,
     ],
 )
 def test_what_a_person_does_counts(sign: bytes) -> None:
@@ -86,8 +87,8 @@ def test_what_a_person_does_counts(sign: bytes) -> None:
 @pytest.mark.parametrize(
     "idle",
     [
-        message(kind=9),
-        message(kind=3),
+        KEEPALIVE,
+        ACKNOWLEDGEMENT,
         AWAY,
         call(b"$ping", b"[]"),
         channel_call(b"remoteFilesystem", b"stat"),
@@ -141,7 +142,7 @@ def test_presence_ends_with_a_silence_and_edits_count_all_the_same(monkeypatch: 
     assert recorder.collect()
     monkeypatch.setattr(activity, "SILENCE", -1.0)
     assert not recorder.collect()
-    reader.feed(frame(message(b"", kind=9)))
+    reader.feed(frame(KEEPALIVE))
     monkeypatch.undo()
     assert not recorder.collect(), "a tab that speaks once a minute brings nothing back"
     reader.feed(frame(EDIT))
@@ -149,6 +150,36 @@ def test_presence_ends_with_a_silence_and_edits_count_all_the_same(monkeypatch: 
     assert not recorder.collect()
     reader.feed(frame(PRESENT))
     assert recorder.collect()
+
+
+@pytest.mark.parametrize(
+    ("said", "present"),
+    [
+        (KEEPALIVE, True),
+        (call(b"$ping", b"[]") + ACKNOWLEDGEMENT + KEEPALIVE, True),
+        (ACKNOWLEDGEMENT, False),
+        (call(b"$ping", b"[9,9,9]"), False),
+        (message(KEEPALIVE), False),
+        (ACKNOWLEDGEMENT * 10_000 + KEEPALIVE, False),
+        (KEEPALIVE[:-1], False),
+        (b"", False),
+    ],
+)
+def test_only_its_clock_tells_that_a_window_is_in_front(
+    said: bytes, present: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A window behind others answers the server as before."""
+    recorder = Recorder()
+    reader = recorder.inspectors("vscode", WORKSPACE, freshly_loaded=False).from_client
+    assert reader is not None
+    now = 1000.0
+    monkeypatch.setattr(activity.time, "monotonic", lambda: now)
+    reader.feed(frame(PRESENT))
+    for _ in range(12):
+        now += 5
+        reader.feed(frame(said))
+        seen = recorder.collect()
+    assert bool(seen) is present
 
 
 def test_frames_are_found_however_the_stream_is_cut() -> None:
