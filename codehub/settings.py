@@ -46,6 +46,7 @@ class Settings(BaseSettings):
     docker_network_pool: IPv4Network = IPv4Network("10.222.0.0/16")
     docker_firewall: bool = True
     workspace_allow_egress: str = ""
+    workspace_uid_base: Annotated[int, Field(ge=65_536, le=1_000_000_000)] = 2_000_000
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=1, le=65535)] = 8080

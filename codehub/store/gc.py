@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from datetime import datetime
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import ARRAY, Text, all_, delete, literal, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -20,6 +20,8 @@ async def holders(conn: AsyncConnection, now: datetime, workspace_id: str | None
     if workspace_id is not None:
         kept_query = kept_query.where(a.workspace_id == workspace_id)
         query = query.where(c.id == workspace_id).with_for_update()
+    rows = (await conn.execute(query)).all()
+    # After the rows: what a recovery leaves behind in between is then protected by one of them, or by both.
     kept: dict[str, set[str]] = {}
     for row in await conn.execute(kept_query):
         kept.setdefault(row.workspace_id, set()).add(row.archive_key)
@@ -32,7 +34,7 @@ async def holders(conn: AsyncConnection, now: datetime, workspace_id: str | None
             purged_at=row.purged_at,
             kept=frozenset(kept.get(row.id, ())),
         )
-        for row in await conn.execute(query)
+        for row in rows
     }
 
 
@@ -43,7 +45,8 @@ async def first_seen(conn: AsyncConnection) -> dict[str, datetime]:
 
 async def remember(conn: AsyncConnection, seen: Mapping[str, datetime]) -> None:
     """Keep exactly these orphans in mind."""
-    await conn.execute(delete(gc_orphans).where(gc_orphans.c.key.not_in(list(seen))))
+    # As one array: of single parameters a statement takes 32,767.
+    await conn.execute(delete(gc_orphans).where(gc_orphans.c.key != all_(literal(list(seen), ARRAY(Text)))))
     if seen:
         await conn.execute(
             insert(gc_orphans).on_conflict_do_nothing(),

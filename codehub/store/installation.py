@@ -1,13 +1,13 @@
-"""Who this installation is: its id, which disks and stores carry, and the key of its cookies."""
+"""Who this installation is: the id on its disks and stores, the key of its cookies, its users."""
 
 import secrets
 from dataclasses import dataclass
 
-from sqlalchemy import select
+from sqlalchemy import exists, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from codehub.store.tables import installation
+from codehub.store.tables import installation, workspaces
 
 
 @dataclass(frozen=True)
@@ -16,13 +16,27 @@ class Installation:
     cookie_key: bytes
 
 
-async def ensure(engine: AsyncEngine, new_id: str) -> Installation:
-    """The installation of this database; at the first start it becomes `new_id`."""
+class OtherUsers(Exception):  # noqa: N818 - a fact, not a fault
+    """The files of this installation's homes and archives belong to other users than it would run as."""
+
+
+async def ensure(engine: AsyncEngine, new_id: str, uid_base: int) -> Installation:
+    """The installation of this database; at the first start it becomes `new_id`.
+
+    Whom files in homes and archives belong to follows from `uid_base`, so the first workspace settles it.
+    """
     async with engine.begin() as conn:
         await conn.execute(
             insert(installation)
-            .values(id=new_id, cookie_key=secrets.token_bytes(32))
+            .values(id=new_id, cookie_key=secrets.token_bytes(32), uid_base=uid_base)
             .on_conflict_do_nothing()
         )
-        row = (await conn.execute(select(installation.c.id, installation.c.cookie_key))).one()
+        has_workspaces = exists(select(workspaces.c.id))
+        await conn.execute(update(installation).where(~has_workspaces).values(uid_base=uid_base))
+        row = (await conn.execute(select(installation))).one()
+    if row.uid_base != uid_base:
+        raise OtherUsers(
+            f"WORKSPACE_UID_BASE is {uid_base}, but the files in the homes and archives of this installation "
+            f"belong to users from {row.uid_base} on, and others cannot read them: set it to {row.uid_base}"
+        )
     return Installation(row.id, bytes(row.cookie_key))

@@ -57,6 +57,7 @@ installation = Table(
     Column("id", Text, nullable=False),
     Column("cookie_key", LargeBinary, nullable=False),
     Column("created_at", Time, nullable=False, server_default=func.now()),
+    Column("uid_base", Integer, nullable=False, server_default=text("2000000")),
     CheckConstraint("singleton", name="one_row"),
 )
 

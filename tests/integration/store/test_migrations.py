@@ -74,7 +74,7 @@ def _without_version(row: RowMapping) -> Mapping[str, Any]:
     return {name: value for name, value in row.items() if name != "version"}
 
 
-@pytest.mark.parametrize("revision", ["0001", "0002"])
+@pytest.mark.parametrize("revision", ["0001", "0002", "0003"])
 async def test_rows_survive_the_way_down_and_up_again(database_url: str, revision: str) -> None:
     engine = create_engine(database_url)
     async with engine.begin() as conn:

@@ -154,7 +154,7 @@ async def test_an_earlier_leader_writes_nothing(place: Place) -> None:
         late.expire(workspace, expiry, now),
         late.purge(now, now),
         late.remember({"key": now}),
-        late.condemn(Stored("a/b/home.tar.zst", "a", "b", 1), frozenset(), now),
+        late.condemn(Stored("a/b/home.tar.zst", "a", "b", 1, complete=True), frozenset(), now),
     ):
         with pytest.raises(StaleLeader):
             await write
@@ -223,14 +223,22 @@ async def test_orphans_keep_the_time_of_their_first_sight(place: Place) -> None:
     assert await place.records.first_seen() == {}
 
 
+async def test_orphans_may_be_more_than_the_parameters_of_a_statement(place: Place) -> None:
+    first = datetime(2026, 1, 1, tzinfo=UTC)
+    many = {str(number): first for number in range(33_000)}
+    await place.records.remember(many)
+    await place.records.remember(many)
+    assert len(await place.records.first_seen()) == len(many)
+
+
 async def test_an_archive_that_is_needed_is_not_condemned(place: Place) -> None:
     workspace = await place.create()
     key = f"{workspace.id}/op/home.tar.zst"
-    item, present = Stored(key, workspace.id, "op", 1), frozenset({key})
+    item, present = Stored(key, workspace.id, "op", 1, complete=True), frozenset({key})
     after = replace(workspace, archive_op_id="op", archive_key=key)
     await place.records.save(workspace, Decision("archived", after), datetime.now(UTC))
     assert await place.records.condemn(item, present, datetime.now(UTC)) is not None
-    old = Stored(f"{workspace.id}/00/home.tar.zst", workspace.id, "00", 1)
+    old = Stored(f"{workspace.id}/00/home.tar.zst", workspace.id, "00", 1, complete=True)
     assert await place.records.condemn(old, present, datetime.now(UTC)) is None
 
 

@@ -1,0 +1,19 @@
+"""an installation keeps the number from which its workspaces' users are counted"""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0004"
+down_revision = "0003"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    # Until here there was no other number, so this is whom existing homes and archives belong to.
+    base = sa.Column("uid_base", sa.Integer(), server_default=sa.text("2000000"), nullable=False)
+    op.add_column("installation", base)
+
+
+def downgrade() -> None:
+    op.drop_column("installation", "uid_base")
