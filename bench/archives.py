@@ -130,7 +130,7 @@ class Job:
         volume, op_id = self._key(f"owner-{next(self._numbers)}"), str(ULID()).lower()
         self.restored = LocalVolumes(self._place.volumes_root, self._installation).path(volume)
         key = self._archive_key
-        return self._run(RestoreJob(self._place, self._workspace, volume, op_id, key, None, EPOCH))
+        return self._run(RestoreJob(self._place, self._workspace, volume, op_id, key, None, EPOCH, reserve=0))
 
     def _key(self, owner: str) -> str:
         return f"users/{owner}/workspaces/{self._workspace}/home"

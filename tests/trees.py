@@ -14,6 +14,10 @@ from pathlib import Path
 
 _NOBODY = 0xFFFFFFFF
 _BLOCK = 1 << 16
+INVISIBLE = "\N{TAG LATIN SMALL LETTER A}"
+"""A character that turning a name into another charset may drop without a word."""
+IN_UTF_8 = os.environ | {"LC_ALL": "C.UTF-8"}
+"""Where a plain tar keeps every character."""
 _NET_RAW = struct.pack("<IIIII", 0x02000001, 1 << 13, 0, 0, 0)
 
 
@@ -189,6 +193,10 @@ def _make_sparse_files(path: Path, rng: random.Random) -> None:
         file.truncate(6_000_001)
     with open(path / "hole", "wb") as file:
         file.truncate(3_000_000)
+    with open(path / "partial download", "wb") as file:
+        file.write(rng.randbytes(4096))
+        file.seek(1_000_000)
+        file.write(b"a tail that fills no block")
 
 
 def _make_odd_names(path: Path, rng: random.Random) -> None:
@@ -204,9 +212,12 @@ def _make_odd_names(path: Path, rng: random.Random) -> None:
         "한글".encode(),
     ]
     names += [b"n" * 255, b"a=b", b"%41", b"GNUSparseFile.0", b"PaxHeaders", b"quote'\""]
+    names += [name.encode() for name in ("notes", f"notes{INVISIBLE}", INVISIBLE)]
     for name in names:
         with open(os.path.join(root, name), "wb") as file:
             file.write(rng.randbytes(20))
+    os.link(path / f"notes{INVISIBLE}", path / f"linked{INVISIBLE}")
+    (path / f"folder{INVISIBLE}").mkdir()
     os.mkdir(os.path.join(root, b"folder \xff\n"))
     with open(os.path.join(root, b"folder \xff\n", b"inside"), "wb") as file:
         file.write(b"inside")

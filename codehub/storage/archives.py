@@ -11,7 +11,6 @@ from obstore.exceptions import BaseError
 from codehub.domain.observation import ArchiveFact
 from codehub.storage import installation
 from codehub.storage.errors import (
-    ArchiveMissing,
     CorruptedArchive,
     InvalidKey,
     StorageProblem,
@@ -123,8 +122,8 @@ class Archives:
         found: dict[str, dict[str, tuple[int, datetime]]] = {}
         for stored in objects.list():
             folder, _, name = stored.path.rpartition("/")
-            base = _OBJECT if name.startswith(f"{_OBJECT}#") else name
-            if base in (_OBJECT, _META) and _KEY.fullmatch(f"{folder}/{_OBJECT}"):
+            finished, _, _ = name.partition("#")
+            if finished in (_OBJECT, _META) and _KEY.fullmatch(f"{folder}/{_OBJECT}"):
                 found.setdefault(folder, {})[name] = (stored.size, stored.last_modified)
         return [_stored_archive(folder, parts) for folder, parts in sorted(found.items())]
 
@@ -168,11 +167,8 @@ class Archives:
         """Return when the object is durable."""
         self._open().flush(key)
 
-    def size(self, key: str) -> int:
-        size = self._open().size(key)
-        if size is None:
-            raise ArchiveMissing(f"the archive {key} is not in the store")
-        return size
+    def size(self, key: str) -> int | None:
+        return self._open().size(key)
 
 
 def _stored_archive(folder: str, parts: dict[str, tuple[int, datetime]]) -> StoredArchive:

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from codehub.storage.errors import NoSpace, StorageProblem, says_no_space
@@ -13,7 +14,18 @@ _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
 
 PIPE = subprocess.PIPE
-_ENVIRONMENT = {"LC_ALL": "C", "TZ": "UTC0"}
+
+# tar turns the names in pax headers into its locale's charset, and to ASCII it drops some characters without
+# a word: it would read another name than the one that was checked. From UTF-8 to UTF-8 nothing changes.
+_LOCALE = "C.UTF-8"
+_ENVIRONMENT = {"LC_ALL": _LOCALE, "TZ": "UTC0"}
+
+_LC_CTYPE_MASK = 1
+_CODESET = 14
+_libc.newlocale.restype = ctypes.c_void_p
+_libc.newlocale.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
+_libc.nl_langinfo_l.restype = ctypes.c_char_p
+_libc.nl_langinfo_l.argtypes = (ctypes.c_int, ctypes.c_void_p)
 
 
 def spawn(
@@ -25,6 +37,7 @@ def spawn(
     stderr: int | None = subprocess.PIPE,
 ) -> subprocess.Popen[bytes]:
     """Start a child from a thread that outlives it: the death signal follows the thread, not the process."""
+    check_locale(_LOCALE)
     parent = os.getpid()
 
     def die_with_parent() -> None:
@@ -41,6 +54,14 @@ def spawn(
         env=_ENVIRONMENT | {"PATH": os.environ.get("PATH", os.defpath)},
         preexec_fn=die_with_parent,  # there is no other way to ask for the death signal
     )
+
+
+@cache
+def check_locale(name: str) -> None:
+    """A tool that does not find its locale falls back to ASCII without a word."""
+    locale = _libc.newlocale(_LC_CTYPE_MASK, name.encode(), None)
+    if not locale or _libc.nl_langinfo_l(_CODESET, locale) != b"UTF-8":
+        raise StorageProblem(f"this system has no locale {name}: install it (Debian: the package libc-bin)")
 
 
 def remove_tree(path: Path, locks: Sequence[int] = ()) -> None:

@@ -23,15 +23,16 @@ from codehub.storage.tarcheck import TarCheck
 from codehub.storage.tarheader import BLOCK
 from codehub.storage.tarmaking import TarMaking
 from codehub.storage.tarstream import Piece
+from codehub.storage.writebehind import WriteBehind
 
 _CHUNK = 1 << 20
 _LEVEL = 3
 _THREADS = min(4, os.cpu_count() or 1)
-_MAX_WINDOW = 128 << 20
+_STEP = 256 << 10
 _CAP_DAC_OVERRIDE = 1
 
-# What one call decompresses cannot be bounded otherwise: 4 KiB can become 128 MiB of zeros.
-_COMPRESSED_STEP = 4 << 10
+# Four times of what the level takes; whatever a frame asks for is taken from memory.
+_MAX_WINDOW = 8 << 20
 
 _IGNORED = re.compile(rb"tar: (.*): (?:socket|door) ignored")
 
@@ -46,8 +47,12 @@ def _xattr_options() -> list[str]:
     return ["--xattrs", "--xattrs-include=user.*", "--xattrs-include=system.posix_acl_*"]
 
 
-def _tar_create(home: Path) -> list[str | Path]:
-    dialect = ["--format=posix", "--pax-option=delete=atime,delete=ctime", "--numeric-owner"]
+# Nearly every file has a pax header, for the fraction of its time. Alike, they cost the compressor less.
+_PAX = "--pax-option=delete=[ac]time,exthdr.name=PaxHeader,exthdr.mtime=0"
+
+
+def tar_create(home: Path) -> list[str | Path]:
+    dialect = ["--format=posix", _PAX, "--numeric-owner"]
     fidelity = ["--sparse", "--no-acls", *_xattr_options()]
     return ["tar", "--create", *dialect, *fidelity, "-b", "512", "-f", "-", "-C", home, "."]
 
@@ -91,7 +96,7 @@ class Packing:
         # Sizes on disk must be settled: tar takes a file without blocks for one great hole.
         sync_filesystem(self._home)
         with tempfile.TemporaryFile() as said:
-            tar = spawn(_tar_create(self._home), locks=self._locks, stdout=PIPE, stderr=said.fileno())
+            tar = spawn(tar_create(self._home), locks=self._locks, stdout=PIPE, stderr=said.fileno())
             try:
                 for chunk in self._compressed(tar, said):
                     self._hash.update(chunk)
@@ -100,14 +105,14 @@ class Packing:
             except CorruptedArchive as problem:
                 raise Unpackable(f"the home cannot be archived: {problem.message}") from problem
             finally:
-                _end(tar)
+                _kill(tar)
+                _output(tar).close()
 
     def _compressed(self, tar: Popen[bytes], said: IO[bytes]) -> Iterator[bytes]:
         compressor = zstandard.ZstdCompressor(level=_LEVEL, threads=_THREADS, write_checksum=True)
         chunker = compressor.chunker(chunk_size=_CHUNK)
-        assert tar.stdout is not None
-        _widen(tar.stdout)
-        for chunk in read_ahead(tar.stdout.fileno(), _CHUNK):
+        _widen(_output(tar))
+        for chunk in read_ahead(_output(tar).fileno(), _CHUNK):
             for _, piece in self._check.feed(chunk):
                 yield from chunker.compress(piece)
             self._on_progress(self._check.bytes, self._check.entries)
@@ -153,61 +158,62 @@ def unpack(
     """Fill an empty directory from an archive that is exactly what `fact` says; otherwise raise."""
     digest = hashlib.sha256()
     with tempfile.TemporaryFile() as said, ExitStack() as stack:
-        tars = [_extractor(target, locks, said, stack) for _ in range(_extractors())]
-        check = TarCheck(max_entries=fact.entries, max_bytes=fact.unpacked, readers=len(tars))
-        for chunk in _decompressed(_hashed(chunks, digest.update)):
+        tars = [_Extractor(target, locks, said, stack) for _ in range(_extractors())]
+        check = TarCheck(fact.entries, len(tars))
+        for chunk in _decompressed(_hashed(chunks, digest.update), fact.unpacked):
             pieces = check.feed(chunk)
             while len(tars) > check.readers:
-                _forward(pieces, len(tars) - 1, tars[-1], said)
-                _dismiss(tars.pop(), said)
+                tars.pop().dismiss(_of(pieces, len(tars)))
             for number, tar in enumerate(tars):
-                _forward(pieces, number, tar, said)
+                tar.give(_of(pieces, number))
             on_progress(check.bytes, check.entries)
         check.finish()
         if (digest.hexdigest(), check.bytes, check.entries) != (fact.sha256, fact.unpacked, fact.entries):
             raise CorruptedArchive(f"the archive {fact.key} is not what its .meta says")
         for tar in tars:
-            _input(tar).close()
-        for tar in tars:
-            _judge_extraction(tar.wait(), said)
+            tar.finish()
+
+
+def _of(pieces: Iterable[Piece], number: int) -> list[memoryview]:
+    """Those that are for the reader of this number."""
+    return [piece for goes, piece in pieces if goes >> number & 1]
 
 
 def _extractors() -> int:
-    """Two unpack many small files faster than one, where both may write into what either has finished."""
+    """Two unpack faster than one, where both may write into what either has finished."""
     status = Path("/proc/self/status").read_text()
     may_all = int(status.partition("CapEff:")[2].split()[0], 16) >> _CAP_DAC_OVERRIDE & 1
     return 2 if may_all and _THREADS > 1 else 1
 
 
-def _extractor(target: Path, locks: Sequence[int], said: IO[bytes], stack: ExitStack) -> Popen[bytes]:
-    tar = spawn(_tar_extract(target), locks=locks, stdin=PIPE, stderr=said.fileno())
-    stack.callback(_end, tar)
-    _widen(_input(tar))
-    return tar
+class _Extractor:
+    """A tar that unpacks what it is given; each at its own pace."""
 
+    def __init__(self, target: Path, locks: Sequence[int], said: IO[bytes], stack: ExitStack) -> None:
+        self._said = said
+        self._tar = spawn(_tar_extract(target), locks=locks, stdin=PIPE, stderr=said.fileno())
+        assert self._tar.stdin is not None
+        _widen(self._tar.stdin)
+        self._input = WriteBehind(self._tar.stdin)
+        stack.callback(self._input.abandon)
+        stack.callback(_kill, self._tar)
 
-def _input(tar: Popen[bytes]) -> IO[bytes]:
-    assert tar.stdin is not None
-    return tar.stdin
+    def give(self, pieces: Sequence[memoryview]) -> None:
+        try:
+            self._input.put(pieces)
+        except BrokenPipeError:
+            _judge_extraction(self._tar.wait(), self._said)
+            raise
 
+    def dismiss(self, pieces: Sequence[memoryview]) -> None:
+        """Let it end before the stream does; all it was given is then in its place."""
+        self.give([*pieces, memoryview(bytes(2 * BLOCK))])
+        self.finish()
 
-def _forward(pieces: Iterable[Piece], number: int, tar: Popen[bytes], said: IO[bytes]) -> None:
-    """Give a tar those pieces that are for the reader of this number."""
-    try:
-        for goes, piece in pieces:
-            if goes >> number & 1:
-                _input(tar).write(piece)
-        _input(tar).flush()
-    except BrokenPipeError:
-        _judge_extraction(tar.wait(), said)
-        raise
-
-
-def _dismiss(tar: Popen[bytes], said: IO[bytes]) -> None:
-    """Let a tar end before the stream does; all it was given is then in its place."""
-    _forward([(1, memoryview(bytes(2 * BLOCK)))], 0, tar, said)
-    _input(tar).close()
-    _judge_extraction(tar.wait(), said)
+    def finish(self) -> None:
+        with suppress(BrokenPipeError):  # its own words tell more
+            self._input.close()
+        _judge_extraction(self._tar.wait(), self._said)
 
 
 def _judge_extraction(code: int, said: IO[bytes]) -> None:
@@ -229,29 +235,50 @@ def _hashed(chunks: Iterable[memoryview], update: Callable[[memoryview], None]) 
         yield chunk
 
 
-def _decompressed(chunks: Iterable[memoryview]) -> Iterator[bytes]:
-    """Exactly one zstd frame, and nothing behind it."""
-    frame = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW).decompressobj()
-    waiting: list[bytes] = []
-    size = 0
+def _decompressed(chunks: Iterable[memoryview], unpacked: int) -> Iterator[bytes]:
+    """Exactly one zstd frame, and nothing behind it, in bounded memory however little becomes how much.
+
+    The reader gives less than it is asked for where the frame ends, so the last time it is asked for more.
+    """
+    source = _Source(chunks)
+    decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW)
+    reader = decompressor.stream_reader(source, read_size=_STEP)  # type: ignore[arg-type] # only reads
     try:
-        for chunk in chunks:
-            for start in range(0, len(chunk), _COMPRESSED_STEP):
-                if frame.eof:
-                    raise CorruptedArchive("there is data behind the archive")
-                piece = frame.decompress(chunk[start : start + _COMPRESSED_STEP])
-                waiting.append(piece)
-                size += len(piece)
-                if size >= _CHUNK:
-                    yield b"".join(waiting)
-                    waiting, size = [], 0
+        while unpacked > 0:
+            asked = _CHUNK if unpacked > _CHUNK else unpacked + 1
+            chunk = reader.read(asked)
+            if len(chunk) > unpacked:
+                raise CorruptedArchive("the archive unpacks to more bytes than it declares")
+            yield chunk
+            if len(chunk) < asked:
+                break
+            unpacked -= asked
     except zstandard.ZstdError as error:
         raise CorruptedArchive(f"the archive cannot be decompressed: {error}") from error
-    if not frame.eof:
-        raise CorruptedArchive("the archive is cut off")
-    if frame.unused_data:
+    if source.read():
         raise CorruptedArchive("there is data behind the archive")
-    yield b"".join(waiting)
+
+
+class _Source:
+    """Compressed bytes. The last of them comes alone: a frame that ends before it leaves it unread."""
+
+    def __init__(self, chunks: Iterable[memoryview]) -> None:
+        self._steps = _last_byte_alone(chunks)
+
+    def read(self, size: int = _STEP) -> bytes:
+        return next(self._steps, b"")
+
+
+def _last_byte_alone(chunks: Iterable[memoryview]) -> Iterator[bytes]:
+    held = b""
+    for chunk in chunks:
+        for start in range(0, len(chunk), _STEP):
+            if held:
+                yield held
+            held = bytes(chunk[start : start + _STEP])
+    if len(held) > 1:
+        yield held[:-1]
+    yield held[-1:]
 
 
 def _widen(pipe: IO[bytes]) -> None:
@@ -260,12 +287,12 @@ def _widen(pipe: IO[bytes]) -> None:
         fcntl.fcntl(pipe.fileno(), fcntl.F_SETPIPE_SZ, _CHUNK)
 
 
-def _end(child: Popen[bytes]) -> None:
-    """Whatever happened, the child is dead and its pipes are closed."""
+def _output(child: Popen[bytes]) -> IO[bytes]:
+    assert child.stdout is not None
+    return child.stdout
+
+
+def _kill(child: Popen[bytes]) -> None:
     if child.poll() is None:
         child.kill()
     child.wait()
-    for pipe in (child.stdin, child.stdout):
-        if pipe is not None:
-            with suppress(BrokenPipeError):
-                pipe.close()

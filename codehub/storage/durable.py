@@ -12,6 +12,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 _SYNC_FILE_RANGE_WRITE = 2
 _STEP = 8 << 20
+# Larger writes take larger pages, which a virtual machine's host may have to find first: at times
+# slower by a quarter.
+_WRITE = 128 << 10
 _SYNC_PAUSE = 1.0
 
 
@@ -52,7 +55,8 @@ def replace_file(path: Path, data: bytes, *, durable: bool = False) -> None:
 def write_stream(path: Path, chunks: Iterable[bytes]) -> None:
     """Replace a file by a stream, in one step at its end; a stream that fails leaves nothing.
 
-    The disk begins to write at once, so that little is left to do for the flush that makes it last.
+    What carries the name is on the disk, so that a power cut never leaves an empty file of it. The disk
+    begins to write at once, so that little is left to do for that.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}#1")
@@ -61,15 +65,23 @@ def write_stream(path: Path, chunks: Iterable[bytes]) -> None:
         with os.fdopen(fd, "wb") as file:
             begun = written = 0
             for chunk in chunks:
-                written += file.write(chunk)
+                for piece in _pieces(chunk):
+                    written += file.write(piece)
                 if written - begun >= _STEP:
                     # Only a hint: without it the flush takes longer.
                     _libc.sync_file_range(fd, begun, written - begun, _SYNC_FILE_RANGE_WRITE)
                     begun = written
+            file.flush()
+            os.fsync(fd)
         temporary.rename(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def _pieces(chunk: bytes) -> Iterator[memoryview]:
+    view = memoryview(chunk)
+    return (view[start : start + _WRITE] for start in range(0, len(chunk), _WRITE))
 
 
 def read_if_there(path: Path) -> bytes | None:

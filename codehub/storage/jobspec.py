@@ -45,7 +45,10 @@ class EmptyArchiveJob:
 
 @dataclass(frozen=True)
 class RestoreJob:
-    """Make a home from an archive. Its generation will be `{op_id, archive_key}`."""
+    """Make a home from an archive. Its generation will be `{op_id, archive_key}`.
+
+    `reserve`: bytes of the disk that must stay free.
+    """
 
     kind: ClassVar[str] = "restore"
     place: Place
@@ -55,6 +58,7 @@ class RestoreJob:
     archive_key: str
     sha256: str | None
     epoch: int
+    reserve: int
 
 
 @dataclass(frozen=True)

@@ -150,6 +150,10 @@ class LocalObjects(Objects):
         """None when the upload has ended since it was listed."""
         return self._if_there(lambda: _stored(self._root, path))
 
+    def write(self, path: str, content: bytes) -> None:
+        self._do(lambda: write_stream(self._root / path, [content]))
+        self.flush(path)
+
     def upload(self, path: str, chunks: Iterable[bytes], size_limit: Callable[[], int]) -> bool:
         """Written here: the library would hold many parts in memory, and let the disk wait until the end."""
         source = _Source(chunks)
@@ -169,9 +173,9 @@ class LocalObjects(Objects):
             self._do(lambda here=here: fsync_path(here))  # type: ignore[misc]
 
     def remove_rest(self, path: str) -> None:
-        """Unfinished uploads of this object, and the directories that it leaves empty."""
+        """Unfinished files beside this object, and the directories that it leaves empty."""
         target = self._root / path
-        for leftover in target.parent.glob(f"{target.name}#*"):
+        for leftover in target.parent.glob("*#*"):
             self._do(lambda leftover=leftover: leftover.unlink(missing_ok=True))  # type: ignore[misc]
         for directory in (target.parent, target.parent.parent):
             with suppress(OSError):

@@ -91,7 +91,7 @@ class S3Requests:
             }
 
     def uploaded_bytes(self, upload: UnfinishedUpload) -> int | None:
-        """What an unfinished upload takes up in the store; None when it has ended."""
+        """What an unfinished upload takes up; 0 where that is not told, None when it has ended."""
         total, marker = 0, "0"
         while True:
             try:
@@ -99,6 +99,8 @@ class S3Requests:
             except Refused as refused:
                 if refused.is_gone:
                     return None
+                if refused.is_unable:
+                    return 0
                 raise
             total += sum(int(_text(part, "Size")) for part in listing.iterfind("{*}Part"))
             if _text(listing, "IsTruncated") != "true":

@@ -22,8 +22,10 @@ SPECIAL = frozenset({b"3", b"4", b"6"})
 
 # mode, uid, gid; size; mtime; checksum; type; link target; magic and version.
 _FIELDS = re.compile(
-    rb"(?:[0-7]{7}\0){3}([0-7]{11})\0[0-7]{11}\0([0-7]{6})\0 (.)(.{100})ustar\x0000", re.DOTALL
+    rb"([0-7]{7})\0(?:[0-7]{7}\0){2}([0-7]{11})\0[0-7]{11}\0([0-7]{6})\0 (.)(.{100})ustar\x0000", re.DOTALL
 )
+_MODE, _MODE_LENGTH = 100, 7
+_SETGID = 0o2000
 _NO_PREFIX = bytes(BLOCK - 345)
 
 # Nearly every entry: a file or directory with a short path, alone or behind a pax header with a time.
@@ -39,6 +41,9 @@ _DECIMAL = re.compile(rb"0|[1-9][0-9]{0,18}")
 _TIME = re.compile(rb"-?[0-9]{1,20}(\.[0-9]{1,9})?")
 _ONLY_TIME = re.compile(rb"(30|[12][0-9]) mtime=-?[0-9]{1,20}(?:\.[0-9]{1,9})?\n")
 _UNSAFE = re.compile(rb"/\.{0,2}(?:/|\Z)|\0")
+_LINE = re.compile(rb"(0|[1-9][0-9]{0,18})\n")
+_EXTENT = re.compile(_LINE.pattern * 2)
+_LONGEST_LINE = 20
 _ID = re.compile(rb"[0-9]{1,10}")
 _XATTR = b"SCHILY.xattr."
 _DEFAULT_ACL = _XATTR + b"system.posix_acl_default"
@@ -54,7 +59,8 @@ class NotOurs(CorruptedArchive):
 class Entry(NamedTuple):
     """One member. `size`: what follows its headers, without padding. A directory's path ends with a slash.
 
-    `hands_down`: what is made in it, once it is complete, gets access rights from it (a default ACL).
+    `hands_down`: what is made in it, once it is complete, gets access rights from it, by a default ACL or by
+    its setgid bit.
     """
 
     kind: bytes
@@ -75,6 +81,7 @@ class _Header(NamedTuple):
     path: bytes
     target: bytes
     size: int
+    mode: int
 
 
 def padded(size: int) -> int:
@@ -98,15 +105,19 @@ def _common_entry(data: bytes, start: int, checksums: bool) -> Entry | None:
         return None
     if time is not None and not (int(pax_size, 8) == int(length) == len(time)):
         return None
-    if checksums and int(checksum, 8) != _checksum(data, found.end() - BLOCK):
+    if checksums and int(checksum, 8) != _common_checksum(data, found.end() - BLOCK, checksum):
         return None
-    if checksums and time is not None and int(pax_checksum, 8) != _checksum(data, start):
+    if checksums and time is not None and int(pax_checksum, 8) != _common_checksum(data, start, pax_checksum):
         return None
     check_path(path, kind == DIRECTORY)
     content = int(size, 8)
-    if content and kind == DIRECTORY:
+    if kind == REGULAR:
+        return Entry(kind, path, b"", content, expected)
+    if content:
         return None
-    return Entry(kind, path, b"", content, expected)
+    at = found.end() - BLOCK + _MODE
+    mode = int(data[at : at + _MODE_LENGTH], 8)
+    return Entry(kind, path, b"", content, expected, hands_down=bool(mode & _SETGID))
 
 
 def _any_entry(data: bytes, start: int, checksums: bool) -> Entry | None:
@@ -147,7 +158,8 @@ def _entry(
     check_path(path, header.kind == DIRECTORY)
     if header.kind != REGULAR and size:
         raise NotOurs("an entry that is not a file has content")
-    length, hands_down = position - start, _DEFAULT_ACL in pax
+    length = position - start
+    hands_down = header.kind == DIRECTORY and (_DEFAULT_ACL in pax or bool(header.mode & _SETGID))
     return Entry(header.kind, path, _target(header.kind, target), size, length, is_hole, hands_down)
 
 
@@ -182,7 +194,8 @@ def check_path(path: bytes, is_directory: bool) -> None:
         raise NotOurs(f"the path {path!r} is not below the home")
     if path.endswith(b"/") != is_directory:
         raise NotOurs(f"the path {path!r} does not fit its type")
-    if _UNSAFE.search(path[:-1] if is_directory else path, 1):
+    suspicious = path.find(b"/.", 1) > 0 or b"//" in path or b"\0" in path
+    if suspicious and _UNSAFE.search(path[:-1] if is_directory else path, 1):
         raise NotOurs(f"the path {path!r} has an unsafe component")
 
 
@@ -190,11 +203,11 @@ def _header(block: bytes, checksums: bool) -> _Header:
     fields = _FIELDS.fullmatch(block, 100, 265)
     if fields is None:
         raise NotOurs("a header is not in pax format")
-    if checksums and int(fields[2], 8) != _checksum(block, 0):
+    if checksums and int(fields[3], 8) != _checksum(block, 0):
         raise NotOurs("a header has a wrong checksum")
     if block[345:] != _NO_PREFIX:
         raise NotOurs("a header splits its path")
-    return _Header(fields[3], _text(block[:100]), _text(fields[4]), int(fields[1], 8))
+    return _Header(fields[4], _text(block[:100]), _text(fields[5]), int(fields[2], 8), int(fields[1], 8))
 
 
 def _checksum(data: bytes, start: int) -> int:
@@ -205,6 +218,12 @@ def _checksum(data: bytes, start: int) -> int:
     first, second = data[start : start + 256], data[start + 256 : start + BLOCK]
     total = (adler32(first) & 0xFFFF) + (adler32(second) & 0xFFFF) - 2
     return total - sum(first[148:156]) + 8 * 0x20
+
+
+def _common_checksum(data: bytes, start: int, said: bytes) -> int:
+    """The same for a common header, of which 180 bytes at most may be anything: so it fits into one sum."""
+    total = (adler32(data[start : start + BLOCK]) & 0xFFFF) - 1
+    return total - sum(said) - 0x20 + 8 * 0x20
 
 
 def _text(field: bytes) -> bytes:
@@ -262,50 +281,44 @@ def _sparse(
         raise NotOurs("a sparse entry is incomplete")
     if (pax[b"GNU.sparse.major"], pax[b"GNU.sparse.minor"]) != (b"1", b"0"):
         raise NotOurs("a sparse entry is of another version")
-    limit = min(size, _MAX_MAP)
-    numbers = _sparse_numbers(data[position : position + limit])
-    if numbers is None:
-        if len(data) - position >= limit:
+    extents = _SparseMap.read(data, position, min(size, _MAX_MAP), int(pax[b"GNU.sparse.realsize"]))
+    if extents is None:
+        if len(data) - position >= min(size, _MAX_MAP):
             raise NotOurs("a sparse entry has no complete map")
         return None
-    values, length = numbers
-    if length > size:
-        raise NotOurs("a sparse entry is shorter than its map")
-    if len(data) - position < length:
-        return None
-    content = _content_of_map(values, int(pax[b"GNU.sparse.realsize"]))
-    if length + content != size:
+    if extents.length + extents.content != size:
         raise NotOurs("a sparse entry's map does not fit its size")
-    return length, content == 0 and int(pax[b"GNU.sparse.realsize"]) > 0
+    return extents.length, extents.content == 0 and int(pax[b"GNU.sparse.realsize"]) > 0
 
 
-def _sparse_numbers(text: bytes) -> tuple[list[int], int] | None:
-    """The numbers of a map (offset, length, ...) and its padded length, once it is complete."""
-    first, newline, _ = text[:21].partition(b"\n")
-    if not newline:
-        if len(text) >= 21:
-            raise NotOurs("a sparse map is malformed")
-        return None
-    if not _DECIMAL.fullmatch(first):
-        raise NotOurs("a sparse map is malformed")
-    count = 2 * int(first)
-    if count > _MAX_MAP:
-        raise NotOurs("a sparse map is too long")
-    if text.count(b"\n") <= count:
-        return None
-    lines = text.split(b"\n", count + 1)
-    if not all(_DECIMAL.fullmatch(line) for line in lines[1:-1]):
-        raise NotOurs("a sparse map is malformed")
-    used = len(text) - len(lines[-1])
-    return [int(line) for line in lines[1:-1]], padded(used)
+class _SparseMap(NamedTuple):
+    """`length`: the bytes of the map, padded. `content`: the bytes that it announces."""
 
+    length: int
+    content: int
 
-def _content_of_map(values: list[int], real_size: int) -> int:
-    """The bytes that a map announces. Extents ascend, and all but the last fill whole blocks."""
-    end = content = 0
-    for offset, length in zip(values[::2], values[1::2], strict=True):
-        if offset < end or offset + length > real_size or content % BLOCK:
-            raise NotOurs("a sparse map leads out of its file")
-        end = offset + length
-        content += length
-    return content
+    @classmethod
+    def read(cls, data: bytes, start: int, limit: int, real_size: int) -> "_SparseMap | None":
+        """Numbers on lines: how many extents, then offset and length of each. None: more bytes are needed.
+
+        Extents ascend; each but the last with content fills whole blocks; only the last of all may be empty.
+        """
+        last = min(len(data), start + limit)
+        first = _LINE.match(data, start, last)
+        if first is None:
+            if last - start > _LONGEST_LINE:
+                raise NotOurs("a sparse map is malformed")
+            return None
+        if data.count(b"\n", first.end(), last) < 2 * int(first[1]):
+            return None
+        position, end, content, empty = first.end(), 0, 0, False
+        for _ in range(int(first[1])):
+            extent = _EXTENT.match(data, position, last)
+            if extent is None:
+                raise NotOurs("a sparse map is malformed")
+            offset, length = int(extent[1]), int(extent[2])
+            if empty or offset < end or offset + length > real_size or (length and content % BLOCK):
+                raise NotOurs("a sparse map leads out of its file")
+            position, end, content, empty = extent.end(), offset + length, content + length, not length
+        used = padded(position - start)
+        return cls(used, content) if start + used <= last else None

@@ -6,6 +6,7 @@ from codehub.storage.errors import CorruptedArchive
 from codehub.storage.tarheader import BLOCK, Entry, NotOurs, read_entry
 
 _ZEROS = bytes(BLOCK)
+_BRIDGE = 8 * BLOCK
 
 NOWHERE, FIRST = 0, 1
 
@@ -29,11 +30,19 @@ class TarStream(ABC):
 
     def feed(self, chunk: bytes) -> list[Piece]:
         """Check the next bytes of the stream; what may go on now."""
-        data = self._carry + chunk if self._carry else chunk
+        if not 0 < len(self._carry) <= _BRIDGE:
+            return self._feed(self._carry + chunk if self._carry else chunk, 0)
+        # The headers that a chunk's end has cut are put together with few bytes of the next, not with all.
+        approved = self._feed(self._carry + chunk[:_BRIDGE], 0)
+        crossed = min(_BRIDGE, len(chunk)) - len(self._carry)
+        if crossed < 0:
+            return approved + self._feed(self._carry + chunk[_BRIDGE:], 0)
+        return approved + self._feed(chunk, crossed)
+
+    def _feed(self, data: bytes, position: int) -> list[Piece]:
         view = memoryview(data)
         approved: list[Piece] = []
-        position = begun = 0
-        goes = NOWHERE
+        begun, goes = position, NOWHERE
         while position < len(data):
             step = self._step(data, position)
             if step is None:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from codehub.domain.leftovers import HOME, Leftover
-from codehub.domain.observation import Generation, VolumeFact
+from codehub.domain.observation import Generation, Unknown, VolumeFact
 from codehub.storage.children import remove_tree
 from codehub.storage.durable import fsync_path
 from codehub.storage.errors import GenerationMismatch, Unobservable, from_os
@@ -35,8 +35,8 @@ class LocalVolumes:
         """Claim a new, empty root; a root that is already there is only checked."""
         initialise_directory(self._root, self._installation_id)
 
-    async def observe(self) -> dict[str, VolumeFact]:
-        """Every home there is, by workspace id."""
+    async def observe(self) -> dict[str, VolumeFact | Unknown]:
+        """Every home there is, by workspace id. One that cannot be looked at hides no other."""
         return await asyncio.to_thread(self._observe)
 
     async def leftovers(self) -> list[Leftover]:
@@ -74,30 +74,37 @@ class LocalVolumes:
     def _directory(self, key: str) -> WorkspaceDirectory:
         return WorkspaceDirectory.of_key(self._root, key)
 
-    def _observe(self) -> dict[str, VolumeFact]:
-        return {directory.workspace_id: fact for directory, fact in self._looks() if fact is not None}
+    def _observe(self) -> dict[str, VolumeFact | Unknown]:
+        seen: dict[str, VolumeFact | Unknown] = {}
+        for directory in self._directories():
+            try:
+                fact = directory.look()
+            except OSError as error:
+                seen[directory.workspace_id] = Unknown(f"{directory.home} cannot be read: {error}")
+            else:
+                if fact is not None:
+                    seen[directory.workspace_id] = fact
+        return seen
 
     def _leftovers(self) -> list[Leftover]:
         found = []
-        for directory, fact in self._looks():
-            key, workspace_id = directory.home_store_key, directory.workspace_id
-            if fact is not None:
-                found.append(Leftover(key, workspace_id, HOME, fact.generation))
-            found += [Leftover(key, workspace_id, path.name) for path in directory.all_leftovers()]
-        return found
-
-    def _looks(self) -> list[tuple[WorkspaceDirectory, VolumeFact | None]]:
-        check_directory(self._root, self._installation_id)
         try:
-            return [(directory, directory.look()) for directory in self._directories()]
+            for directory in self._directories():
+                key, workspace_id, fact = directory.home_store_key, directory.workspace_id, directory.look()
+                if fact is not None:
+                    found.append(Leftover(key, workspace_id, HOME, fact.generation))
+                found += [Leftover(key, workspace_id, path.name) for path in directory.all_leftovers()]
         except OSError as error:
             raise Unobservable(f"the homes below {self._root} cannot be read: {error}") from error
+        return found
 
     def _directories(self) -> list[WorkspaceDirectory]:
-        return [
-            WorkspaceDirectory(self._root, path.parent.parent.name, path.name)
-            for path in (self._root / "users").glob("*/workspaces/*")
-        ]
+        check_directory(self._root, self._installation_id)
+        try:
+            paths = list((self._root / "users").glob("*/workspaces/*"))
+        except OSError as error:
+            raise Unobservable(f"the homes below {self._root} cannot be listed: {error}") from error
+        return [WorkspaceDirectory(self._root, path.parent.parent.name, path.name) for path in paths]
 
     def _status(self, directory: WorkspaceDirectory) -> VolumeFact | None:
         check_directory(self._root, self._installation_id)

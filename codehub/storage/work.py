@@ -1,6 +1,7 @@
 """What storage jobs do with a home. Each may be killed at any point and run again, and harms no only copy."""
 
 import hashlib
+import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from codehub.storage.errors import (
     CorruptedArchive,
     GenerationMismatch,
     InvalidKey,
+    NoSpace,
     StorageProblem,
     StoreTrouble,
     from_os,
@@ -105,10 +107,15 @@ def _archive_nothing(spec: EmptyArchiveJob, bench: Bench) -> Done:
 
 def _store(archives: Archives, workspace_id: str, archive_op_id: str, home: Path, bench: Bench) -> Done:
     """Upload, have it confirmed or read it back, and only then commit with the `.meta`."""
-    complete = archives.find(workspace_id, archive_op_id)
+    key = archive_key(workspace_id, archive_op_id)
+    try:
+        complete = archives.find(workspace_id, archive_op_id)
+    except CorruptedArchive:
+        # What it is made of is still here, so what a crash has spoiled is made anew.
+        archives.remove(key)
+        complete = None
     if complete is not None:
         return Done("the archive was already complete", complete)
-    key = archive_key(workspace_id, archive_op_id)
     packing = Packing(home, bench.locks, bench.reporter.progress)
     confirmed = archives.upload(key, packing, lambda: size_limit(home, bench.locks))
     fact = ArchiveFact(
@@ -155,9 +162,14 @@ def _restore(spec: RestoreJob, directory: WorkspaceDirectory, bench: Bench) -> D
     bench.reporter.total = fact.unpacked
     staging = directory.staging(spec.op_id)
     staging.mkdir(mode=0o700)
+
+    def progress(done: int, files: int) -> None:
+        _check_room(directory, spec.reserve)
+        bench.reporter.progress(done, files)
+
     try:
         with kept_synced(staging):
-            unpack(archives.read(fact), fact, staging, bench.locks, bench.reporter.progress)
+            unpack(archives.read(fact), fact, staging, bench.locks, progress)
     except (StorageProblem, OSError):
         remove_tree(staging, bench.locks)
         raise
@@ -165,6 +177,16 @@ def _restore(spec: RestoreJob, directory: WorkspaceDirectory, bench: Bench) -> D
         directory.set_aside(spec.op_id)
     directory.swap_in(staging, Generation(spec.op_id, spec.archive_key))
     return Done(f"restored {fact.entries} entries", fact)
+
+
+def _check_room(directory: WorkspaceDirectory, reserve: int) -> None:
+    """A home that comes back must not stop the database."""
+    free = shutil.disk_usage(directory.path).free
+    if free < reserve:
+        raise NoSpace(
+            f"the disk of the homes has {free >> 20} MiB left, and {reserve >> 20} MiB are kept in reserve: "
+            "make room on the disk, or archive workspaces"
+        )
 
 
 def _wanted_archive(spec: RestoreJob, archives: Archives) -> ArchiveFact:

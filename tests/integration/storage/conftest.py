@@ -62,7 +62,7 @@ class Site:
         return EmptyArchiveJob(self.place, "w1", KEY, archive_op_id, uid, epoch=1)
 
     def restore_job(self, op_id: str = "op2", **changes: object) -> RestoreJob:
-        job = RestoreJob(self.place, "w1", KEY, op_id, "w1/a1/home.tar.zst", None, epoch=1)
+        job = RestoreJob(self.place, "w1", KEY, op_id, "w1/a1/home.tar.zst", None, epoch=1, reserve=0)
         return replace(job, **changes)  # type: ignore[arg-type]
 
     def delete_job(self, generation: Generation | None = FIRST, **changes: object) -> DeleteJob:

@@ -16,6 +16,7 @@ from codehub.storage.jobspec import JobSpec, dump_spec
 from tests.integration.storage.conftest import FIRST, KEY, Site, site_at, small_disk
 from tests.services import short_temp_dir
 from tests.trees import (
+    IN_UTF_8,
     make_environment,
     make_huge_file,
     make_many_files,
@@ -87,7 +88,7 @@ def check(home: Path, odd: dict[bytes, str], many: list[bytes]) -> None:
 def open_with_plain_tools(archive: Path, target: Path) -> None:
     target.mkdir()
     command = 'zstd -dcq "$1" | tar -x -p --numeric-owner --xattrs --xattrs-include="*" -C "$2"'
-    subprocess.run(["bash", "-o", "pipefail", "-c", command, "-", archive, target], check=True)
+    subprocess.run(["bash", "-o", "pipefail", "-c", command, "-", archive, target], env=IN_UTF_8, check=True)
 
 
 async def long_job(site: Site, job_id: str, spec: JobSpec) -> JobFact:

@@ -228,7 +228,7 @@ async def test_the_staging_directory_of_a_killed_restore_goes(yard: Yard) -> Non
     place, key = yard.bench.providers.place, (await yard.bench.get(workspace_id)).home_store_key
     await yard.run("op1", ArchiveJob(place, workspace_id, key, GENERATION, "a1", 1))
     await yard.run("op2", DeleteJob(place, workspace_id, key, GENERATION, 1))
-    restore = RestoreJob(place, workspace_id, key, "op3", archive_key(workspace_id, "a1"), None, 1)
+    restore = RestoreJob(place, workspace_id, key, "op3", archive_key(workspace_id, "a1"), None, 1, 0)
     staging = home.parent / ".staging-op3"
     await yard.stop_when("op3", restore, lambda: staging.exists() and len(list(staging.iterdir())) > 1)
     await yard.bench.providers.jobs.cancel("op3")

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -61,6 +62,33 @@ async def test_an_object_without_meta_is_overwritten(site: Site) -> None:
     assert sorted(path.name for path in (site.archives_root / "w1/a1").iterdir()) == [".meta", "home.tar.zst"]
     await site.done("delete", site.delete_job())
     await site.done("restore", site.restore_job())
+
+
+@pytest.mark.parametrize("meta", [b"", b"sha256:"])
+async def test_a_meta_that_a_power_cut_has_spoiled_is_written_again(site: Site, meta: bytes) -> None:
+    await site.make_home()
+    place = site.archives_root / "w1/a1"
+    place.mkdir(parents=True)
+    (place / "home.tar.zst").write_bytes(b"some of it")
+    (place / ".meta").write_bytes(meta)
+    (place / ".meta#1").write_bytes(meta)
+    await site.done("archive", site.archive_job())
+    assert await site.store.find("w1", "a1") is not None
+    assert {path.name for path in place.iterdir()} == {"home.tar.zst", ".meta"}
+
+
+async def test_a_restore_that_would_use_up_the_reserve_is_refused(site: Site) -> None:
+    await site.make_home()
+    before = tree_hash(site.home)
+    await site.done("archive", site.archive_job())
+    await site.done("delete", site.delete_job())
+    more_than_there_is = 2 * shutil.disk_usage(site.home.parent).total
+    fact = await site.run("restore", site.restore_job(reserve=more_than_there_is))
+    assert (fact.state, fact.reason) == (JobState.FAILED, ErrorReason.ActionFailed)
+    assert "make room" in fact.message
+    assert site.beside_home() == {".lock", ".fence"}
+    await site.done("again", site.restore_job())
+    assert tree_hash(site.home) == before
 
 
 async def test_what_is_left_out_is_told(site: Site) -> None:

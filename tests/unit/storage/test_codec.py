@@ -1,9 +1,13 @@
 """An archive holds the whole home, opens with plain tools, and anything else than itself is refused."""
 
+import hashlib
 import os
 import socket
 import subprocess
+import tarfile
+import tracemalloc
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +15,11 @@ import pytest
 import zstandard
 
 from codehub.domain.observation import ArchiveFact
+from codehub.storage.children import check_locale
 from codehub.storage.codec import Packing, unpack
-from codehub.storage.errors import CorruptedArchive, Unpackable
-from tests.trees import make_tree, snapshot, some_acl, tree_hash
+from codehub.storage.errors import CorruptedArchive, StorageProblem, Unpackable
+from tests.tarstreams import HOME, entry, stream
+from tests.trees import IN_UTF_8, INVISIBLE, make_tree, snapshot, some_acl, tree_hash
 
 
 def pack(home: Path) -> tuple[bytes, ArchiveFact, Packing]:
@@ -62,6 +68,36 @@ def test_what_a_directory_would_hand_down_stays_its_own(tmp_path: Path) -> None:
     assert snapshot(tmp_path / "restored") == snapshot(home)
 
 
+def test_a_directory_hands_its_setgid_bit_to_nobody(tmp_path: Path) -> None:
+    """One tar completes it while the other still makes directories there."""
+    parent = tmp_path / "home" / "shared"
+    parent.mkdir(parents=True)
+    parent.chmod(0o2755)
+    for number in range(70):
+        place = parent / f"d{number}"
+        place.mkdir()
+        place.chmod((0o700, 0o755, 0o500, 0o2750)[number % 4])
+    os.setxattr(sorted(parent.iterdir())[30], "system.posix_acl_default", some_acl())
+    data, fact, _ = pack(tmp_path / "home")
+    restore(data, fact, tmp_path / "restored")
+    assert snapshot(tmp_path / "restored") == snapshot(tmp_path / "home")
+
+
+def test_content_stays_content_whatever_its_name(tmp_path: Path) -> None:
+    """A tar that drops a character of its name takes this file for a directory, and its content for more."""
+    (tmp_path / "home" / "d").mkdir(parents=True)
+    content = stream(entry("./planted", content=b"as root", mode=0o4755), end=b"")
+    (tmp_path / "home" / "d" / INVISIBLE).write_bytes(content)
+    data, fact, _ = pack(tmp_path / "home")
+    restore(data, fact, tmp_path / "restored")
+    assert snapshot(tmp_path / "restored") == snapshot(tmp_path / "home")
+
+
+def test_without_a_utf_8_locale_nothing_is_begun() -> None:
+    with pytest.raises(StorageProblem, match="libc-bin"):
+        check_locale("C.ISO-8859-1")
+
+
 def test_sparse_files_stay_sparse(home: Path, tmp_path: Path) -> None:
     data, fact, _ = pack(home)
     restore(data, fact, tmp_path / "restored")
@@ -75,7 +111,7 @@ def test_plain_zstd_and_tar_open_it(home: Path, tmp_path: Path) -> None:
     (tmp_path / "a.tar.zst").write_bytes(data)
     (tmp_path / "plain").mkdir()
     command = "zstd -dc a.tar.zst | tar -x -p --numeric-owner --xattrs --xattrs-include='*' -C plain"
-    subprocess.run(["bash", "-o", "pipefail", "-c", command], cwd=tmp_path, check=True)
+    subprocess.run(["bash", "-o", "pipefail", "-c", command], cwd=tmp_path, env=IN_UTF_8, check=True)
     assert tree_hash(tmp_path / "plain") == tree_hash(home)
 
 
@@ -160,8 +196,11 @@ def test_a_vanished_home_fails_the_archive(tmp_path: Path) -> None:
         pack(tmp_path / "gone")
 
 
+SKIPPABLE = b"\x50\x2a\x4d\x18\x00\x00\x00\x00"
+
+
 def frame(data: bytes) -> bytes:
-    return zstandard.ZstdCompressor().compress(data)
+    return zstandard.ZstdCompressor(write_checksum=True).compress(data)
 
 
 DAMAGE = {
@@ -173,7 +212,7 @@ DAMAGE = {
     "trailing data": lambda data: data + b"x",
     "second frame": lambda data: data + frame(b"x"),
     "empty second frame": lambda data: data + frame(b""),
-    "skippable frame": lambda data: data + b"\x50\x2a\x4d\x18\x00\x00\x00\x00",
+    "skippable frame": lambda data: data + SKIPPABLE,
 }
 
 
@@ -197,6 +236,48 @@ def test_an_archive_that_is_not_as_declared_is_refused(home: Path, tmp_path: Pat
     ):
         with pytest.raises(CorruptedArchive):
             restore(data, wrong, tmp_path / f"restored-{number}")
+
+
+@pytest.mark.parametrize("size", [5000, 1 << 20, 2 << 20])
+@pytest.mark.parametrize("behind", [b"x", frame(b"x"), frame(b""), frame(bytes(1 << 20)), SKIPPABLE])
+def test_nothing_may_stand_behind_the_frame(behind: bytes, size: int, tmp_path: Path) -> None:
+    """Though the checksum and the sizes are those of the whole."""
+    tar = stream(HOME, entry("./f", content=bytes(size - 4 * 512)))
+    for data, refused in ((frame(tar), False), (frame(tar) + behind, True)):
+        fact = ArchiveFact("w", "a", "k", hashlib.sha256(data).hexdigest(), len(data), len(tar), 2)
+        with pytest.raises(CorruptedArchive, match="data behind") if refused else nullcontext():
+            restore(data, fact, tmp_path / f"restored-{refused}")
+
+
+@pytest.mark.parametrize("target", ["./later", "./d"])
+def test_a_hard_link_to_nothing_or_to_a_directory_fails_the_restore(target: str, tmp_path: Path) -> None:
+    link = entry("./h", tarfile.LNKTYPE, linkname=target)
+    tar = stream(HOME, entry("./d/", tarfile.DIRTYPE), link, entry("./later"))
+    data = frame(tar)
+    fact = ArchiveFact("w", "a", "k", hashlib.sha256(data).hexdigest(), len(data), len(tar), 4)
+    with pytest.raises(StorageProblem, match="hard link"):
+        restore(data, fact, tmp_path / "restored")
+
+
+def test_zeros_are_unpacked_in_little_memory(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "zeros").write_bytes(bytes(64 << 20))
+    data, fact, _ = pack(tmp_path / "home")
+    tracemalloc.start()
+    try:
+        restore(data, fact, tmp_path / "restored")
+        assert tracemalloc.get_traced_memory()[1] < 32 << 20
+    finally:
+        tracemalloc.stop()
+    assert snapshot(tmp_path / "restored") == snapshot(tmp_path / "home")
+
+
+def test_a_frame_that_asks_for_much_memory_is_refused(tmp_path: Path) -> None:
+    params = zstandard.ZstdCompressionParameters.from_level(3, window_log=27)
+    data = zstandard.ZstdCompressor(compression_params=params).compress(bytes(200 << 20))
+    fact = ArchiveFact("w", "a", "k", "0" * 64, len(data), 1 << 30, 10)
+    with pytest.raises(CorruptedArchive, match="memory"):
+        restore(data, fact, tmp_path / "restored")
 
 
 def test_a_bomb_is_stopped_at_the_declared_size(tmp_path: Path) -> None:

@@ -4,12 +4,14 @@ import base64
 import hashlib
 import socket
 from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 
 import pytest
 
 from codehub.storage import s3
 from codehub.storage.errors import StoreTrouble
-from codehub.storage.s3 import S3Requests
+from codehub.storage.s3 import S3Requests, UnfinishedUpload
 from codehub.storage.s3_objects import PartHashes
 from codehub.storage.sigv4 import Credentials, encoded_query, signed_headers
 from tests.s3 import use
@@ -82,3 +84,18 @@ def test_a_service_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatc
         requests = S3Requests(url, "us-east-1", PUBLISHED, seconds=0.05)
         with pytest.raises(StoreTrouble, match="it did not answer in time"):
             requests.checksum("key")
+
+
+def test_an_upload_whose_parts_may_not_be_listed_counts_for_nothing() -> None:
+    """Credentials that may list uploads, but not their parts, must not stop every listing."""
+    upload = UnfinishedUpload("key", "upload", datetime.now(UTC))
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Forbidding) as service:
+        Thread(target=service.serve_forever, daemon=True).start()
+        requests = S3Requests(f"http://127.0.0.1:{service.server_port}/b", "us-east-1", PUBLISHED, seconds=5)
+        assert requests.uploaded_bytes(upload) == 0
+        service.shutdown()
+
+
+class _Forbidding(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_error(403)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from codehub.domain.observation import Generation, VolumeFact
+from codehub.domain.observation import Generation, Unknown, VolumeFact
 from codehub.storage.errors import GenerationMismatch, InvalidKey, StaleEpoch, Unobservable, VolumeBusy
 from codehub.storage.layout import WorkspaceDirectory
 from codehub.storage.volumes import LocalVolumes
@@ -176,6 +176,21 @@ async def test_a_missing_disk_is_unknown_not_empty(tmp_path: Path) -> None:
                 pytest.fail("held on a missing disk")
     assert not (tmp_path / "missing").exists()
     assert list((tmp_path / "unmarked").iterdir()) == []
+
+
+async def test_a_home_that_cannot_be_looked_at_hides_no_other(volumes: LocalVolumes, tmp_path: Path) -> None:
+    other = "users/u1/workspaces/w2/home"
+    await volumes.provision(KEY, FIRST, epoch=1, uid=None)
+    await volumes.provision(other, FIRST, epoch=1, uid=None)
+    volumes.path(other).rmdir()
+    volumes.path(other).symlink_to(tmp_path)
+    seen = await volumes.observe()
+    assert seen["w1"] == VolumeFact(FIRST)
+    assert isinstance(seen["w2"], Unknown) and "not a directory" in seen["w2"].message
+    with pytest.raises(Unobservable, match="not a directory"):
+        await volumes.status(other)
+    with pytest.raises(Unobservable, match="not a directory"):
+        await volumes.leftovers()  # GC removes nothing as long as it does not see everything
 
 
 async def test_a_disk_of_another_installation_is_left_alone(volumes: LocalVolumes, tmp_path: Path) -> None:

@@ -1,0 +1,65 @@
+"""A pipe that is written behind gets what it was given, in order, and its thread goes."""
+
+import os
+import threading
+from collections.abc import Iterator
+from typing import IO
+
+import pytest
+
+from codehub.storage.writebehind import WriteBehind
+from tests.services import wait_for
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[IO[bytes], IO[bytes]]]:
+    ours, theirs = os.pipe()
+    with os.fdopen(ours, "rb") as reading, os.fdopen(theirs, "wb") as writing:
+        yield reading, writing
+    assert not [thread for thread in threading.enumerate() if thread.name == "write-behind"]
+
+
+Pipe = tuple[IO[bytes], IO[bytes]]
+PIECE = memoryview(bytes(1 << 20))
+
+
+def test_everything_goes_in_order_and_whoever_gives_is_ahead(pipe: Pipe) -> None:
+    reading, writing = pipe
+    behind = WriteBehind(writing)
+    behind.put([PIECE])
+    behind.put([memoryview(b"one"), memoryview(b"two")])
+    ended = threading.Thread(target=behind.close)
+    ended.start()
+    assert reading.read() == bytes(PIECE) + b"onetwo"
+    ended.join()
+
+
+def test_a_reader_that_is_far_behind_is_waited_for(pipe: Pipe) -> None:
+    reading, writing = pipe
+    behind = WriteBehind(writing)
+    given: list[int] = []
+
+    def give() -> None:
+        for number in range(40):
+            behind.put([PIECE])
+            given.append(number)
+        behind.close()
+
+    giver = threading.Thread(target=give)
+    giver.start()
+    wait_for(lambda: len(given) >= 8, "the room that there is")
+    assert len(given) < 12
+    assert len(reading.read()) == 40 << 20
+    giver.join()
+
+
+def test_a_reader_that_goes_away_is_told_and_holds_up_nobody(pipe: Pipe) -> None:
+    reading, writing = pipe
+    behind = WriteBehind(writing)
+    reading.close()
+    with pytest.raises(BrokenPipeError):
+        for _ in range(100):
+            behind.put([PIECE])
+    with pytest.raises(BrokenPipeError):
+        behind.close()
+    behind.abandon()
