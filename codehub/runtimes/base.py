@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from codehub.domain.images import Image
-from codehub.domain.observation import ContainerFact
+from codehub.domain.observation import ContainerFact, Unknown
 from codehub.domain.states import ErrorReason
 
 ABSENT = ContainerFact(exists=False, running=False, ready=False, upstream=None, op_id=None)
+
+_LONGEST_WORDS = 2000
+_UNSPEAKABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,11 @@ class Unobservable(Exception):  # noqa: N818 - a fact, not a fault
         self.message = message
 
 
+def last_words(text: str) -> str:
+    """The end of what a workspace said, fit for a message: no database takes NULs, and nobody reads pages."""
+    return _UNSPEAKABLE.sub("\N{REPLACEMENT CHARACTER}", text[-_LONGEST_WORDS:])
+
+
 class Runtime(Protocol):
     """All calls are idempotent: starting a running container, stopping a stopped one, deleting a missing one
     succeed.
@@ -66,8 +76,9 @@ class Runtime(Protocol):
 
     async def status(self, workspace_id: str) -> ContainerFact: ...
 
-    async def observe(self) -> dict[str, ContainerFact]:
-        """Every container there is, by workspace id. Missing here means missing in reality."""
+    async def observe(self) -> Mapping[str, ContainerFact | Unknown]:
+        """Every container there is, by workspace id. Missing here means missing in reality; one that cannot
+        be looked at hides no other."""
 
     async def logs(self, workspace_id: str, lines: int) -> str:
         """The container's recent output, the last `lines` lines of it."""

@@ -21,11 +21,19 @@ _NAMES = 53
 
 @dataclass(frozen=True)
 class Egress:
-    """What is allowed nevertheless: CodeHub's own port on this host, name servers, chosen ranges."""
+    """What is allowed nevertheless: CodeHub's own port on this host, name servers, chosen ranges.
+
+    A range opens what is around this machine; the machine itself and its workspaces open by their own name.
+    """
 
     public_port: int
     allowed: tuple[str, ...] = ()
     nameservers: tuple[str, ...] = ()
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Of what is allowed, the single addresses."""
+        return tuple(network for network in self.allowed if network.endswith("/32"))
 
 
 NOTHING_MORE = Egress(public_port=8080)
@@ -57,5 +65,7 @@ def rules(egress: Egress, own: Sequence[str], resolver: str) -> list[Rule]:
     own = [network for network in own if not network.startswith("127.")]  # inside, that is its own loopback
     ways = [Rule(resolver, True, kind, _NAMES) for kind in (socket.IPPROTO_UDP, socket.IPPROTO_TCP)]
     ways += [Rule(network, True, socket.IPPROTO_TCP, egress.public_port) for network in own]
+    ways += [Rule(network, True) for network in egress.addresses]
+    ways += [Rule(network, False) for network in own if network not in egress.allowed]
     ways += [Rule(network, True) for network in egress.allowed]
-    return [*ways, *(Rule(network, False) for network in (*own, *DENIED))]
+    return [*ways, *(Rule(network, False) for network in DENIED)]

@@ -61,7 +61,7 @@ class Registry:
                     pass
                 await self._answer(line.split()[1].decode(), line.startswith(b"HEAD"), writer)
         except ConnectionError:
-            self.layer_dropped.set()
+            return  # the engine first tries TLS, and drops what it does not like
         finally:
             writer.close()
 
@@ -81,6 +81,7 @@ class Registry:
         self.layer_asked.set()
         while not self.go_on.is_set():
             if writer.transport.is_closing():
+                self.layer_dropped.set()
                 raise ConnectionResetError
             writer.write(body[:1])
             body = body[1:]

@@ -2,13 +2,15 @@
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from codehub.domain.states import ErrorReason
 from codehub.runtimes.base import RuntimeFailure, Unobservable
-from tests.docker.conftest import Bench
+from tests.docker.conftest import TINY_IMAGE, Bench
 from tests.docker.engine import OwnEngine
+from tests.docker.registry import running_registry
 from tests.docker.waiting import until
 
 
@@ -52,3 +54,30 @@ async def test_an_engine_that_restarts_is_unobservable_meanwhile_and_nothing_rea
     again = await bench.started("w2", attempt="op-1")
     host, port = (again.upstream or "").removeprefix("tcp:").split(":")
     assert bench.engine.inside("w1", f"nc -w 1 {host} {port} </dev/null").returncode != 0
+
+
+async def test_an_engine_that_goes_away_during_a_pull_is_asked_again_when_it_is_back(bench: Bench) -> None:
+    hints: list[str] = []
+    listening = asyncio.create_task(bench.runtime.hints(hints.append, lambda: None))
+    async with running_registry() as registry:
+        spec = bench.spec("w1", image=replace(TINY_IMAGE, docker=registry.image("restarted")))
+        await bench.runtime.start(spec)
+        await asyncio.wait_for(registry.layer_asked.wait(), 20)
+        bench.engine.stop()
+
+        async def given_up() -> bool:
+            return "w1" in hints
+
+        await until(given_up, "the pull to end")
+        listening.cancel()
+        with pytest.raises(RuntimeFailure) as failure:
+            await bench.runtime.start(spec)
+        assert failure.value.reason is ErrorReason.Unreachable
+        bench.engine.start()
+        registry.go_on.set()
+
+        async def ready() -> bool:
+            await bench.runtime.start(spec)
+            return (await bench.runtime.status("w1")).ready
+
+        await until(ready, "the image to be pulled, and its container to be ready")

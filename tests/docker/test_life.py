@@ -1,6 +1,7 @@
 """The whole life of containers on a real engine."""
 
 import asyncio
+import json
 import subprocess
 import time
 from dataclasses import replace
@@ -93,6 +94,30 @@ async def test_a_home_that_vanishes_on_the_way_is_not_made_by_the_engine(
     assert not spec.home.exists()
 
 
+async def test_a_start_without_its_wall_leaves_nothing_under_way(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, create, made = bench.spec("w1"), bench.runtime._create, asyncio.Event()
+
+    async def create_and_tell(spec: WorkloadSpec, setting: Setting) -> str:
+        container_id = await create(spec, setting)
+        made.set()
+        return container_id
+
+    async def no_wall() -> None:
+        raise RuntimeFailure(ErrorReason.ActionFailed, "the wall cannot be put up")
+
+    monkeypatch.setattr(bench.runtime, "_create", create_and_tell)
+    with monkeypatch.context() as machine:
+        machine.setattr(bench.runtime, "_ensure_firewall", no_wall)
+        with pytest.raises(RuntimeFailure, match="the wall cannot be put up"):
+            await bench.runtime.start(spec)
+    assert made.is_set()
+    assert not (await bench.runtime.status("w1")).running
+    await bench.runtime.start(spec)
+    await bench.ready("w1")
+
+
 async def test_a_container_removed_from_outside_is_absent_and_starts_again(bench: Bench) -> None:
     await bench.started("w1")
     bench.engine.docker("rm", "--force", "codehub-ws-w1")
@@ -110,6 +135,19 @@ async def test_a_killed_container_says_how_it_ended(bench: Bench) -> None:
     await bench.started("w1", attempt="op-1")
 
 
+async def last_words_of(bench: Bench, command: str) -> str:
+    """What is told of a container that ran this command (as a Dockerfile's CMD says it) and has ended."""
+    container = bench.engine.docker("create", TINY)
+    bench.engine.docker("commit", "--change", f"CMD {command}", container, DIES)
+    await bench.runtime.start(bench.spec("w1", image=replace(TINY_IMAGE, docker=DIES)))
+
+    async def ended() -> str:
+        fact = await bench.runtime.status("w1")
+        return "" if fact.running else fact.message
+
+    return await until(ended, "the container to end")
+
+
 @pytest.mark.parametrize(
     ("command", "expected"),
     [
@@ -121,19 +159,19 @@ async def test_a_killed_container_says_how_it_ended(bench: Bench) -> None:
     ],
 )
 async def test_a_container_that_dies_says_its_last_words(bench: Bench, command: str, expected: str) -> None:
-    container = bench.engine.docker("create", TINY)
-    bench.engine.docker("commit", "--change", f"CMD {command}", container, DIES)
-    await bench.runtime.start(bench.spec("w1", image=replace(TINY_IMAGE, docker=DIES)))
-
-    async def ended() -> str:
-        fact = await bench.runtime.status("w1")
-        return "" if fact.running else fact.message
-
-    words = await until(ended, "the container to end")
+    words = await last_words_of(bench, command)
     code, _, output = expected.partition(": ")
     assert words.startswith(code)
     assert output in words
     assert (await bench.runtime.logs("w1", 10)) in words
+
+
+async def test_last_words_that_no_database_takes_are_told_as_far_as_they_can_be(bench: Bench) -> None:
+    script = r"busybox yes | head -c 100000 | tr -d '\n'; printf 'core\000dump'; exit 3"
+    command = json.dumps(["sh", "-c", script])
+    words = await last_words_of(bench, command)
+    assert words.startswith("it exited with code 3: ") and words.endswith("ycore\ufffddump")
+    assert len(words) < 2100
 
 
 async def test_a_container_that_was_only_created_is_started_anew(bench: Bench) -> None:

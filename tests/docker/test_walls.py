@@ -27,9 +27,11 @@ def listening(host: str) -> Iterator[int]:
     with socketserver.TCPServer((host, 0), socketserver.BaseRequestHandler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
-        yield server.server_address[1]
-        server.shutdown()
-        thread.join()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def host_address(bench: Bench, workspace_id: str) -> str:
@@ -130,6 +132,33 @@ async def test_what_is_allowed_can_be_reached(bench: Bench) -> None:
         await bench.ready("w1")
         with neighbour("192.168.213.2") as port:
             assert reaches(bench, "w1", "192.168.213.2", port)
+    finally:
+        await runtime.close()
+
+
+async def test_an_allowed_range_opens_neither_this_machine_nor_other_workspaces(bench: Bench) -> None:
+    runtime = bench.other_runtime(egress=Egress(8080, allowed=("10.0.0.0/8",)))
+    try:
+        for name in ("w1", "w2"):
+            await runtime.start(bench.spec(name))
+        other = await bench.ready("w2")
+        with neighbour("10.213.78.2") as port, listening("0.0.0.0") as own_port:
+            assert reaches(bench, "w1", "10.213.78.2", port)
+            for host in ("10.213.78.1", host_address(bench, "w1"), host_address(bench, "w2")):
+                assert not reaches(bench, "w1", host, own_port), host
+        assert not reaches(bench, "w1", *address(other.upstream))
+    finally:
+        await runtime.close()
+
+
+async def test_an_address_of_this_machine_that_is_named_can_be_reached(bench: Bench) -> None:
+    runtime = bench.other_runtime(egress=Egress(8080, allowed=("10.213.78.1/32",)))
+    try:
+        await runtime.start(bench.spec("w1"))
+        await bench.ready("w1")
+        with neighbour("10.213.78.2"), listening("0.0.0.0") as own_port:
+            assert reaches(bench, "w1", "10.213.78.1", own_port)
+            assert not reaches(bench, "w1", host_address(bench, "w1"), own_port)
     finally:
         await runtime.close()
 

@@ -29,6 +29,10 @@ class EngineDown(Exception):  # noqa: N818 - a fact, not a fault
     """The engine did not answer, or only that it cannot."""
 
 
+class EngineFault(EngineDown):
+    """It did answer: that it, or what it asked on our behalf, cannot."""
+
+
 class Refused(Exception):  # noqa: N818 - a fact, not a fault
     """The engine understood, and says no."""
 
@@ -231,7 +235,7 @@ class Engine:
                 why = getattr(error.__context__, "strerror", None) or "the connection broke"
                 raise EngineDown(f"the Docker engine at {self._url} does not answer ({why})") from error
             if error.status >= 500:
-                raise EngineDown(f"the Docker engine at {self._url}: {error.message.strip()}") from error
+                raise EngineFault(f"the Docker engine at {self._url}: {error.message.strip()}") from error
             raise Refused(error.status, error.message.strip()) from error
         except (aiohttp.ClientError, OSError) as error:
             raise EngineDown(f"the Docker engine at {self._url} does not answer ({error})") from error

@@ -32,9 +32,11 @@ def chain_text(chain: str, pool: str, egress: Egress) -> str:
     rules += [f"-p tcp -m addrtype --dst-type LOCAL -m tcp --dport {egress.public_port} -j RETURN"]
     for server in egress.nameservers:
         rules += [f"-d {server} -p {kind} -m {kind} --dport 53 -j RETURN" for kind in ("udp", "tcp")]
-    rules += [f"-d {network} -j RETURN" for network in egress.allowed]
+    rules += [f"-d {network} -j RETURN" for network in egress.addresses]
     rules += ["-m addrtype --dst-type LOCAL -j DROP"]
-    rules += [f"-d {network} -j DROP" for network in (pool, *DENIED)]
+    rules += [f"-d {network} -j DROP" for network in (pool,) if network not in egress.allowed]
+    rules += [f"-d {network} -j RETURN" for network in egress.allowed]
+    rules += [f"-d {network} -j DROP" for network in DENIED]
     lines = [f"-A {chain} {rule}" for rule in rules]
     return "\n".join(["*mangle", f":{chain} - [0:0]", *lines, "COMMIT", ""])
 

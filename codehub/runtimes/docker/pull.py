@@ -15,7 +15,7 @@ from typing import Any
 from codehub.domain.observation import Progress
 from codehub.domain.states import ErrorReason
 from codehub.runtimes.base import RuntimeFailure
-from codehub.runtimes.docker.engine import Engine, EngineDown, Refused
+from codehub.runtimes.docker.engine import Engine, EngineDown, EngineFault, Refused
 
 ASKED_WITHIN_SECONDS = 60.0
 """Longer than any pause between two looks at a workspace that is being started."""
@@ -120,13 +120,16 @@ class Pulls:
         if isinstance(outcome, RuntimeFailure):
             for workspace_id in pull.asked:
                 self._failures[pull.reference, workspace_id] = (time.monotonic(), outcome)
-        elif isinstance(outcome, Exception):
+        elif isinstance(outcome, Exception) and not isinstance(outcome, EngineDown):
             raise outcome
         for workspace_id in pull.asked:
             self._done(workspace_id)
 
     async def _pull(self, pull: _Pull) -> None:
-        """Passing troubles are tried again; what will not change by waiting is told at once."""
+        """Passing troubles are tried again; what will not change by waiting is told at once.
+
+        An engine that is gone says nothing about its image: whoever starts next asks it again.
+        """
         trouble = ""
         for pause in (*self._pauses, None):
             try:
@@ -140,6 +143,8 @@ class Pulls:
                 trouble = str(error)
                 if (isinstance(error, Refused) and error.not_found) or _is_missing(trouble):
                     raise _missing(pull.reference, trouble) from error
+                if pause is None and not isinstance(error, EngineFault | Refused):
+                    raise
             if pause is not None:
                 pull.trouble = f" (tried again after: {trouble})"
                 await asyncio.sleep(pause)

@@ -9,15 +9,16 @@ import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from ipaddress import IPv4Network
+from ipaddress import IPv4Network, ip_address
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import structlog
 
 from codehub.domain.observation import ContainerFact
 from codehub.domain.port_links import PortLinks
 from codehub.domain.states import ErrorReason
-from codehub.runtimes.base import ABSENT, RuntimeFailure, Unobservable, WorkloadSpec
+from codehub.runtimes.base import ABSENT, RuntimeFailure, Unobservable, WorkloadSpec, last_words
 from codehub.runtimes.docker import host
 from codehub.runtimes.docker.engine import Engine, EngineDown, Found, Refused
 from codehub.runtimes.docker.firewall import Firewall
@@ -56,6 +57,10 @@ class DockerRuntime:
     name = "docker"
 
     def __init__(self, installation_id: str, options: DockerOptions) -> None:
+        if not _is_on_this_machine(options.url):
+            raise _unfit(
+                f"{options.url} is not on this machine, from which homes are mounted into containers"
+            )
         self._installation_id = installation_id
         self._options = options
         self._engine = Engine(options.url, installation_id)
@@ -78,8 +83,6 @@ class DockerRuntime:
 
     async def check(self) -> str:
         """What answers at the engine's address; a failure when workspaces could not run there."""
-        if not self._options.url.startswith(("unix://", "tcp://")):
-            raise _unfit(f"{self._options.url} is not on this machine")
         with _effects():
             about = await self._engine.about()
         kind = str(about.get("OperatingSystem", ""))
@@ -120,13 +123,20 @@ class DockerRuntime:
     async def _run(self, spec: WorkloadSpec, setting: Setting) -> None:
         host.prepare(spec, setting)
         try:
-            container_id, _ = await asyncio.gather(self._create(spec, setting), self._ensure_firewall())
-            await self._engine.start(container_id)
+            await self._engine.start(await self._create_behind_the_wall(spec, setting))
         except Refused:
             found = await self._find(spec.workspace_id)
             if found is not None and not found.runs:
                 await self._engine.remove(found.id)
             raise
+
+    async def _create_behind_the_wall(self, spec: WorkloadSpec, setting: Setting) -> str:
+        """Both at once, and neither goes on after this: the next start would meet what it leaves."""
+        wall = asyncio.create_task(self._ensure_firewall())
+        try:
+            return await self._create(spec, setting)
+        finally:
+            await wall
 
     async def _create(self, spec: WorkloadSpec, setting: Setting) -> str:
         name = name_of(spec.workspace_id)
@@ -268,18 +278,18 @@ class DockerRuntime:
             return f"it is {found.state}"
         if found.id not in self._epitaphs:
             try:
-                self._epitaphs[found.id] = await self._last_words(found.id)
+                self._epitaphs[found.id] = await self._how_it_ended(found.id)
             except Refused:
                 return "it is being removed"
         return self._epitaphs[found.id]
 
-    async def _last_words(self, container_id: str) -> str:
+    async def _how_it_ended(self, container_id: str) -> str:
         death = await self._engine.death(container_id)
         if death.oom_killed:
             return "it was killed because it used more memory than it may"
         if death.error:
-            return f"it could not be run: {death.error}"
-        output = (await self._engine.output(container_id, _LINES_IN_MESSAGE)).strip()
+            return f"it could not be run: {last_words(death.error)}"
+        output = last_words((await self._engine.output(container_id, _LINES_IN_MESSAGE)).strip())
         return f"it exited with code {death.code}" + (f": {output}" if output else ", without a word")
 
     @asynccontextmanager
@@ -292,6 +302,15 @@ class DockerRuntime:
 
 def _nobody(_workspace_id: str) -> None:
     """Nobody listens for hints yet."""
+
+
+def _is_on_this_machine(url: str) -> bool:
+    try:
+        host = urlsplit(url).hostname or ""
+        on_loopback = host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        on_loopback = False
+    return url.startswith("unix://") or (url.startswith("tcp://") and on_loopback)
 
 
 def _unfit(why: str) -> RuntimeFailure:

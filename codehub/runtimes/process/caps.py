@@ -6,15 +6,22 @@ import contextlib
 import errno
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from codehub.runtimes.process.cgroups import Plan
 
 CONTROLLERS = ("cpu", "memory", "pids")
 _PARENT = "codehub"
+_KEEPERS = "keepers"
+_SYSTEMDS_OWN = ("name=systemd", "")
+"""The hierarchies by which systemd, whatever its version, knows the processes of a service."""
 _PERIOD = 100_000
 _SMALLEST_QUOTA = 1_000
+_GROUPS_IN_GROUPS = {"cgroup.max.depth": "16", "cgroup.max.descendants": "256"}
+"""Enough for whoever has a use for them, and few enough to be removed in no time."""
+
+_Mounts = dict[str, tuple[Path, str]]
 
 
 @dataclass(frozen=True)
@@ -31,12 +38,8 @@ class Cgroups:
     version: int
     parents: Mapping[str, str]
     why_not_all: str = ""
-
-    @property
-    def keepers_group(self) -> str | None:
-        """Where keepers live, out of the service that CodeHub may be: systemd ends whoever it finds there."""
-        parent = next(iter(self.parents.values()), None)
-        return f"{parent}/keepers" if self.version == 2 and parent is not None else None
+    keepers_groups: tuple[str, ...] = ()
+    """Where keepers live, out of the service that CodeHub may be: systemd ends whoever it finds there."""
 
 
 NO_CGROUPS = Cgroups(2, {})
@@ -50,6 +53,11 @@ def find_cgroups(
     mounts = _mounts(_text("/proc/self/mountinfo") if mountinfo is None else mountinfo)
     paths = _own_paths(_text("/proc/self/cgroup") if own is None else own)
     is_root = os.geteuid() == 0 if is_root is None else is_root
+    found = _find(mounts, paths, is_root)
+    return replace(found, keepers_groups=_keepers_groups(found, mounts, is_root))
+
+
+def _find(mounts: _Mounts, paths: Mapping[str, str], is_root: bool) -> Cgroups:
     old = {controller: mounts[controller] for controller in CONTROLLERS if controller in mounts}
     if not old and "" not in mounts:
         return Cgroups(2, {}, "no control groups are mounted")
@@ -61,6 +69,21 @@ def find_cgroups(
         for controller, (mount, inside) in old.items()
     }
     return _find_old(tops)
+
+
+def _keepers_groups(found: Cgroups, mounts: _Mounts, is_root: bool) -> tuple[str, ...]:
+    if not is_root:
+        delegated = set(found.parents.values()) if found.version == 2 else set()
+        return tuple(f"{parent}/{_KEEPERS}" for parent in delegated)
+    tops = [mounts[name][0] for name in _SYSTEMDS_OWN if name in mounts]
+    return tuple(str(top / _PARENT / _KEEPERS) for top in tops if _has_parent(top))
+
+
+def _has_parent(top: Path) -> bool:
+    with contextlib.suppress(OSError):
+        (top / _PARENT).mkdir(exist_ok=True)
+        return True
+    return False
 
 
 def _find_old(tops: Mapping[str, Path]) -> Cgroups:
@@ -120,7 +143,14 @@ def plan(cgroups: Cgroups, name: str, caps: Caps) -> Plan:
     for controller, parent in cgroups.parents.items():
         settings = _new_settings if cgroups.version == 2 else _old_settings
         groups.setdefault(f"{parent}/{name}", {}).update(settings(controller, caps))
-    return groups
+    return _with_room_below(groups) if cgroups.version == 2 else groups
+
+
+def _with_room_below(groups: Plan) -> Plan:
+    """Processes live one group below the caps. Where the workspace's user is ours it may make groups of its
+    own, and write to what it sees as the top of the hierarchy; so that must not be where its caps are."""
+    capped = {directory: settings | _GROUPS_IN_GROUPS for directory, settings in groups.items()}
+    return capped | {f"{directory}/run": {} for directory in groups}
 
 
 def _quota(caps: Caps) -> int:
@@ -144,9 +174,9 @@ def _old_settings(controller: str, caps: Caps) -> dict[str, str]:
     }[controller]
 
 
-def _mounts(mountinfo: str) -> dict[str, tuple[Path, str]]:
+def _mounts(mountinfo: str) -> _Mounts:
     """By controller (version 2: ""), where its hierarchy is mounted, and which part of it is."""
-    found: dict[str, tuple[Path, str]] = {}
+    found: _Mounts = {}
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
         kind, _, options = after.split(maxsplit=2)

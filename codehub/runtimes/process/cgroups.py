@@ -18,8 +18,8 @@ Plan = dict[str, dict[str, str]]
 """Groups to make, by directory, and what to write into the files of each."""
 
 _REMOVE_SECONDS = 2.0
-_OPTIONAL = ("memory.swap.max", "memory.memsw.limit_in_bytes")
-"""Kernels may have no account of swap; then the cap is on memory alone."""
+_OPTIONAL = ("memory.swap.max", "memory.memsw.limit_in_bytes", "cgroup.max.depth", "cgroup.max.descendants")
+"""Kernels may have no account of swap (the cap is on memory alone then), or no limit to groups in groups."""
 
 
 def make(groups: Plan) -> None:
@@ -32,14 +32,34 @@ def make(groups: Plan) -> None:
 
 
 def join(groups: Iterable[str], pid: int = 0) -> None:
-    """Move a process (0: this one), whose children are born in the same groups."""
-    for directory in groups:
-        Path(directory, "cgroup.procs").write_text(str(pid))
+    """Move a process (0: this one) to the innermost groups. Its children are born there."""
+    directories = [Path(directory) for directory in groups]
+    outer = {directory.parent for directory in directories}
+    for directory in directories:
+        if directory not in outer:
+            (directory / "cgroup.procs").write_text(str(pid))
 
 
 def members(groups: Iterable[str]) -> set[ProcessId]:
-    pids = {int(pid) for directory in groups for pid in _lines(Path(directory, "cgroup.procs"))}
+    """Who is in the groups, or in any below."""
+    files = [group / "cgroup.procs" for directory in groups for group in _with_all_below(directory)]
+    pids = {int(pid) for file in files for pid in _lines(file)}
     return {process for pid in pids if (process := ProcessId.of(pid)) is not None}
+
+
+def _with_all_below(directory: str) -> list[Path]:
+    """A group and those that the workspace may have made in it, outermost first.
+
+    Only where its user is ours can it make any, and then take our permissions away.
+    """
+    found = [Path(directory)]
+    for group in found:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if os.geteuid() != 0:
+                group.chmod(0o755)
+                (group / "cgroup.procs").chmod(0o644)
+            found += [entry for entry in group.iterdir() if entry.is_dir()]
+    return found
 
 
 def forbid_forks(groups: Iterable[str]) -> None:
@@ -67,15 +87,19 @@ def sweep(parents: Iterable[str], older_than: float) -> None:
     """
     for group in [group for parent in set(parents) for group in Path(parent).iterdir()]:
         with contextlib.suppress(FileNotFoundError):
-            if group.is_dir() and time.time() - group.stat().st_mtime > older_than:
+            if (
+                group.is_dir()
+                and time.time() - group.stat().st_mtime > older_than
+                and not members([str(group)])
+            ):
                 _is_removed(str(group))
 
 
 def _is_removed(directory: str) -> bool:
     try:
-        Path(directory).rmdir()
-    except FileNotFoundError:
-        return True
+        for group in reversed(_with_all_below(directory)):
+            with contextlib.suppress(FileNotFoundError):
+                group.rmdir()
     except OSError as error:
         if error.errno != errno.EBUSY:
             raise
@@ -98,6 +122,7 @@ def _lines(file: Path) -> list[str]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        if error.errno != errno.ENODEV:  # removed since it was opened
+        # Removed since it was opened; or a group of threads, whose processes are told by one above it.
+        if error.errno not in (errno.ENODEV, errno.EOPNOTSUPP):
             raise
         return []

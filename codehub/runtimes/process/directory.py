@@ -163,7 +163,7 @@ class Directory:
         self.socket.unlink(missing_ok=True)
         self.door.unlink(missing_ok=True)
         if self.io.exists():
-            _remove_tree(self.io)
+            remove_tree(self.io)
         self.io.mkdir(mode=0o700)
         if uid is not None:
             os.chown(self.io, uid, uid)
@@ -175,21 +175,25 @@ class Directory:
             self.log_file.replace(self.older_log_file)
 
     def publish_socket(self) -> bool:
-        """Make the IDE's socket reachable at `socket`; False while there is none."""
+        """Make the IDE's socket reachable at `socket`; False while there is none.
+
+        The workspace rules over what it binds (permissions, the number of its links), so that a failure to
+        get at it tells that it cannot be reached, and nothing else.
+        """
         try:
-            bound = self.bound_socket.lstat()
-        except FileNotFoundError:
+            return self._link_socket()
+        except OSError:
             return False
+
+    def _link_socket(self) -> bool:
+        bound = self.bound_socket.lstat()
         if not stat.S_ISSOCK(bound.st_mode):
             return False
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(bound, self.socket.lstat()):
                 return True
         staged = self.path / f".socket-{os.urandom(4).hex()}"
-        try:
-            os.link(self.bound_socket, staged, follow_symlinks=False)
-        except FileNotFoundError:
-            return False
+        os.link(self.bound_socket, staged, follow_symlinks=False)
         # The workspace may have swapped the file since the look above: what counts is what was linked.
         if not stat.S_ISSOCK(staged.lstat().st_mode):
             staged.unlink()
@@ -207,34 +211,73 @@ class Directory:
 
     def remove(self) -> bool:
         """Remove the directory; False when someone who lives holds it."""
-        aside = self.path.with_name(f"{_REMOVED}{self.path.name}-{os.urandom(4).hex()}")
         try:
             with self.locked() as lock:
                 if lock is None:
                     return False
-                self.path.rename(aside)
-                _remove_tree(aside)
+                remove_tree(self._set_aside())
         except (FileNotFoundError, DirectoryGone):
             pass  # someone else has removed it, which is all that was asked for
         return True
 
+    def _set_aside(self) -> Path:
+        if self.path.name.startswith(_REMOVED):
+            return self.path
+        return self.path.rename(self.path.with_name(f"{_REMOVED}{self.path.name}-{os.urandom(4).hex()}"))
 
-def finish_removals(root: Path) -> None:
-    """Remove what a crash left of removals; one that is still under way holds its lock, and is left alone."""
-    for path in root.glob(f"{_REMOVED}*"):
-        Directory(path).remove()
+
+def unfinished_removals(root: Path) -> list[Directory]:
+    """What a crash left of removals, or what could not be removed."""
+    return [Directory(path) for path in root.glob(f"{_REMOVED}*")]
 
 
-def _remove_tree(path: Path) -> None:
-    """Remove a tree that a workspace wrote in, and may have left without permissions."""
-    import shutil  # not above: most keepers have nothing to remove, and all of them are to be fast
+def remove_tree(top: Path) -> None:
+    """Remove a tree that a workspace wrote in: it may be of any depth, and without permissions.
 
-    for parent, names, _ in os.walk(path):
-        for name in names:
-            directory = Path(parent, name)
-            if not directory.is_symlink():
-                directory.chmod(0o700)
-    shutil.rmtree(path)
+    What lies deeper is moved up to the top, so that nothing recurses and no path becomes too long. Everything
+    is named by its directory's descriptor: a link in the place of a directory leads nowhere.
+    """
+    _make_ours(top)
+    with _opened(top) as descriptor:
+        while names := _remove_files(descriptor):
+            for name in names:
+                _dissolve(name, descriptor)
+    top.rmdir()
+
+
+def _dissolve(name: str, top: int) -> None:
+    with _opened(name, top) as directory:
+        for inner in _remove_files(directory):
+            os.rename(inner, f".deeper-{os.urandom(16).hex()}", src_dir_fd=directory, dst_dir_fd=top)
+    os.rmdir(name, dir_fd=top)
+
+
+def _remove_files(directory: int) -> list[str]:
+    """Remove all but directories, whose names are returned."""
+    with os.scandir(directory) as found:
+        entries = list(found)
+    names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    for name in {entry.name for entry in entries}.difference(names):
+        os.unlink(name, dir_fd=directory)
+    for name in names:
+        _make_ours(name, directory)
+    return names
+
+
+def _make_ours(path: Path | str, within: int | None = None) -> None:
+    """Root needs no permissions, and anybody else is the workspace's own user."""
+    if os.geteuid() != 0:
+        os.chmod(path, 0o700, dir_fd=within)
+
+
+@contextlib.contextmanager
+def _opened(path: Path | str, within: int | None = None) -> Iterator[int]:
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(path, flags, dir_fd=within)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _text(value: object) -> str:

@@ -56,6 +56,7 @@ class Keeper:
         self._listen_to_signals()
         state = self._first_state()
         self._directory.write_state(state)
+        self._leave_service()
         try:
             self._make_groups()
             child = self._spawn()
@@ -99,13 +100,18 @@ class Keeper:
             os.write(to, words.encode())
         os.close(to)
 
+    def _leave_service(self) -> None:
+        for group in self._request.keepers_groups:
+            try:
+                cgroups.make({group: {}})
+                cgroups.join([group])
+            except OSError as error:
+                self._say(f"it may end when CodeHub's service is restarted: {error}")
+
     def _make_groups(self) -> None:
         """What was possible when CodeHub looked may not be any more; the workspace starts all the same."""
         request = self._request
         try:
-            if request.keepers_group is not None:
-                cgroups.make({request.keepers_group: {}})
-                cgroups.join([request.keepers_group])
             cgroups.make(request.groups)
         except OSError as error:
             self._say(f"its processor time, memory and processes are not capped: {error}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from codehub.runtimes.process.directory import Directory
 from codehub.runtimes.process.leftovers import Isolation
 from codehub.runtimes.process.netlink import own_networks
 from codehub.runtimes.process.network import HELPER_UID_OFFSET, RESOLVER, WayOut
-from codehub.runtimes.process.request import Request
+from codehub.runtimes.process.request import LAUNCH_WITHIN_SECONDS, Request
 from codehub.runtimes.process.sandbox import Walls, sandboxed, unsandboxed
 
 
@@ -30,6 +32,8 @@ class Place:
     stop_grace: float
     port_links: PortLinks | None = None
     """None: IDEs are not told."""
+    secrets: Sequence[Path] = ()
+    """Files that no workspace may see, wherever they lie."""
 
     def variables(self, workspace_id: str) -> dict[str, str]:
         return {} if self.port_links is None else self.port_links.variables(workspace_id)
@@ -39,7 +43,7 @@ def request_for(spec: WorkloadSpec, walls: Walls, directory: Directory, place: P
     uid = spec.uid if os.geteuid() == 0 else None
     spec = replace(spec, home=spec.home.absolute(), uid=uid)
     command = (
-        sandboxed(walls, spec, directory, place.tools, place.data_dir)
+        sandboxed(walls, spec, directory, place.tools, place.data_dir, place.secrets)
         if walls.isolation is Isolation.SANDBOX
         else unsandboxed(walls, spec, directory, place.tools)
     )
@@ -60,9 +64,10 @@ def request_for(spec: WorkloadSpec, walls: Walls, directory: Directory, place: P
         memory_bytes=spec.image.memory_bytes,
         grace_seconds=place.stop_grace,
         spare_depth=command.spare_depth,
+        launch_until=time.monotonic() + LAUNCH_WITHIN_SECONDS,
         files=command.files,
         groups=caps.plan(walls.cgroups, group_name(directory), _caps(spec, walls, command.spare_depth)),
-        keepers_group=walls.cgroups.keepers_group,
+        keepers_groups=list(walls.cgroups.keepers_groups),
         way_out=_way_out(walls, uid, place.egress),
     )
 

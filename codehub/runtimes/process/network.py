@@ -13,6 +13,7 @@ import os
 import resource
 import signal
 import socket
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -29,7 +30,9 @@ HELPER_UID_OFFSET = 1 << 30
 
 _INTERFACE = "tap0"
 _MTU = 65520
-_NEW_USER, _NEW_NETWORK = 0x10000000, 0x40000000
+_NEW_MOUNTS, _NEW_USER, _NEW_NETWORK = 0x00020000, 0x10000000, 0x40000000
+_NO_SUID, _NO_EXEC, _RECURSIVE, _SLAVE = 2, 8, 1 << 14, 1 << 19
+_TUN = Path("/dev/net/tun")
 _SET_DUMPABLE = 4
 _WORDS_BYTES = 1 << 16
 _NO_IPV6 = Path("/proc/sys/net/ipv6/conf/default/disable_ipv6")
@@ -74,6 +77,8 @@ class Network:
         return helper.pid
 
     def _lower_helper(self) -> None:
+        if self._way_out.uid is not None:
+            _share_tun()
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (_WORDS_BYTES, _WORDS_BYTES))
         _become(self._way_out.uid)
@@ -179,6 +184,18 @@ def _unshare(uid: int | None) -> None:
         _NO_IPV6.write_text("1")  # for interfaces to come: `::1` stays
 
 
+def _share_tun() -> None:
+    """Where only root may open the device that the way out needs, the helper sees one of its own."""
+    if not _TUN.exists() or _TUN.stat().st_mode & 0o006 == 0o006:
+        return
+    device = _TUN.stat().st_rdev
+    _call("unshare", _NEW_MOUNTS)
+    _call("mount", None, b"/", None, _RECURSIVE | _SLAVE, None)
+    _call("mount", b"tmpfs", bytes(_TUN.parent), b"tmpfs", _NO_SUID | _NO_EXEC, b"mode=755")
+    os.mknod(_TUN, stat.S_IFCHR, device)
+    _TUN.chmod(0o666)
+
+
 def _become(uid: int | None) -> None:
     if uid is not None:
         os.setgroups([])
@@ -186,7 +203,7 @@ def _become(uid: int | None) -> None:
         os.setresuid(uid, uid, uid)
 
 
-def _call(name: str, *arguments: int) -> None:
+def _call(name: str, *arguments: int | bytes | None) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if getattr(libc, name)(*arguments) != 0:
         number = ctypes.get_errno()

@@ -58,7 +58,12 @@ def _stat(pid: int) -> _Stat | None:
         return None
     # The command name before the last ")" may hold anything, blanks and parentheses included.
     fields = text[text.rindex(b")") + 2 :].split()
-    return _Stat(parent=int(fields[1]), dead=fields[0] in (b"Z", b"X"), started=int(fields[19]))
+    return _Stat(parent=int(fields[1]), dead=_is_dead(fields[0], int(fields[17])), started=int(fields[19]))
+
+
+def _is_dead(state: bytes, threads: int) -> bool:
+    """A process whose main thread alone has ended is a zombie by its state; its other threads go on."""
+    return state == b"X" or (state == b"Z" and threads <= 1)
 
 
 def rename(*arguments: str) -> None:
@@ -117,10 +122,28 @@ def _all() -> Iterator[ProcessId]:
 
 
 def _split(pid: int, name: str) -> list[bytes]:
+    process = PROC / str(pid)
     try:
-        return (PROC / str(pid) / name).read_bytes().split(b"\0")
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        text = _read(process / name) or _read_by_threads(process, name)
+    except PermissionError:
         return []
+    return text.split(b"\0")
+
+
+def _read_by_threads(process: Path, name: str) -> bytes:
+    """A main thread that has ended has no memory any more, in which to look; the others may."""
+    try:
+        threads = list((process / "task").iterdir())
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
+    return next(filter(None, (_read(thread / name) for thread in threads)), b"")
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
 
 
 def _real_uid(pid: int) -> int | None:

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from codehub.runtimes.process.cgroups import Plan
 from codehub.runtimes.process.network import WayOut
 
+LAUNCH_WITHIN_SECONDS = 30.0
+"""How long whoever asks keeps the home for the launch, even when it does not want the answer any more."""
+
 
 @dataclass(frozen=True)
 class Request:
@@ -28,9 +31,11 @@ class Request:
     grace_seconds: float
     spare_depth: int
     """How many levels of the tree are the sandbox itself: they get no SIGTERM, they end with the rest."""
+    launch_until: float
+    """On the monotonic clock of this machine: nothing is launched later, on a home that may be another's."""
     files: dict[str, str] = field(default_factory=dict)
     groups: Plan = field(default_factory=dict)
-    keepers_group: str | None = None
+    keepers_groups: list[str] = field(default_factory=list)
     way_out: WayOut | None = None
     """None: the workspace is in the host's own network."""
 

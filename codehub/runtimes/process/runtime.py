@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import re
 import signal
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from codehub.domain.observation import ContainerFact
+from codehub.domain.observation import ContainerFact, Unknown
 from codehub.domain.port_links import PortLinks
 from codehub.domain.states import ErrorReason
-from codehub.runtimes.base import ABSENT, RuntimeFailure, Unobservable, WorkloadSpec
+from codehub.runtimes.base import ABSENT, RuntimeFailure, Unobservable, WorkloadSpec, last_words
 from codehub.runtimes.egress import NOTHING_MORE, Egress
 from codehub.runtimes.process import cgroups, keeper, launch
 from codehub.runtimes.process.caps import find_cgroups
@@ -24,13 +26,13 @@ from codehub.runtimes.process.directory import (
     Directory,
     State,
     StateGarbled,
-    finish_removals,
+    unfinished_removals,
 )
 from codehub.runtimes.process.keepers import NURSERY
 from codehub.runtimes.process.launch import Place
 from codehub.runtimes.process.leftovers import Isolation, LeftoversAlive, end_leftovers
 from codehub.runtimes.process.procfs import ProcessId, boot_id, processes_with_argument
-from codehub.runtimes.process.request import Request
+from codehub.runtimes.process.request import LAUNCH_WITHIN_SECONDS, Request
 from codehub.runtimes.process.sandbox import Walls
 from codehub.runtimes.process.walls import find_walls
 from codehub.runtimes.readiness import why_not_ready
@@ -54,8 +56,8 @@ class _Look:
 
     alive: bool
     state: State | None
-    socket: Path | None
-    trouble: str
+    trouble: str = ""
+    upstream: str | None = None
 
 
 class ProcessRuntime:
@@ -72,9 +74,10 @@ class ProcessRuntime:
         insecure: bool = False,
         stop_grace: float = STOP_GRACE_SECONDS,
         port_links: PortLinks | None = None,
+        secrets: Sequence[Path] = (),
     ) -> None:
         self._root = root.absolute()
-        self._place = Place(tools.absolute(), self._root.parent, egress, stop_grace, port_links)
+        self._place = Place(tools.absolute(), self._root.parent, egress, stop_grace, port_links, secrets)
         self._insecure = insecure
         self._stop_grace = stop_grace
         self._walls: Walls | None = None
@@ -84,7 +87,7 @@ class ProcessRuntime:
         """Until when a workspace's IDE may still begin to listen."""
         self._started = asyncio.Event()
         self._root.mkdir(mode=0o711, parents=True, exist_ok=True)
-        finish_removals(self._root)
+        _finish_removals(self._root)
 
     async def walls(self) -> Walls:
         """What separates workspaces here; a failure when nothing does and nobody has accepted that."""
@@ -117,13 +120,14 @@ class ProcessRuntime:
         walls = await self.walls()
         directory = self._directory(spec.workspace_id)
         self._check(spec, directory)
-        request = launch.request_for(spec, walls, directory, self._place)
+        request = await asyncio.to_thread(launch.request_for, spec, walls, directory, self._place)
         answer = keeper.GONE
         for _ in range(3):
             if answer == keeper.GONE:
                 answer = await self._launch(request, directory)
         if answer not in (keeper.STARTED, keeper.ALREADY_RUNNING):
-            raise RuntimeFailure(ErrorReason.ActionFailed, f"the container did not start: {answer}")
+            message = f"the container did not start: {last_words(answer)}"
+            raise RuntimeFailure(ErrorReason.ActionFailed, message)
         self._starting[spec.workspace_id] = time.monotonic() + _LISTENS_WITHIN_SECONDS
         self._started.set()
 
@@ -145,7 +149,7 @@ class ProcessRuntime:
         """The keeper's answer; `GONE` when a delete took the directory away under its hands, for one."""
         try:
             directory.path.mkdir(mode=0o700, exist_ok=True)
-            return await asyncio.to_thread(NURSERY.start, request)
+            return await _to_the_end(asyncio.to_thread(NURSERY.start, request))
         except OSError as error:
             return str(error)
 
@@ -199,16 +203,16 @@ class ProcessRuntime:
             raise RuntimeFailure(ErrorReason.ActionFailed, message)
 
     async def upstream(self, workspace_id: str) -> str | None:
-        look = await asyncio.to_thread(self._look_at, workspace_id)
-        return None if look is None else _upstream(look)
+        look = await asyncio.to_thread(self._look_closely_at, workspace_id)
+        return None if look is None else look.upstream
 
     async def status(self, workspace_id: str) -> ContainerFact:
-        look = await asyncio.to_thread(self._look_at, workspace_id)
+        look = await asyncio.to_thread(self._look_closely_at, workspace_id)
         return ABSENT if look is None else await self._fact(workspace_id, look)
 
-    async def observe(self) -> dict[str, ContainerFact]:
+    async def observe(self) -> dict[str, ContainerFact | Unknown]:
         looks = await asyncio.to_thread(self._look_at_all)
-        facts = await asyncio.gather(*(self._fact(name, look) for name, look in looks.items()))
+        facts = await asyncio.gather(*(self._seen(name, look) for name, look in looks.items()))
         return dict(zip(looks, facts, strict=True))
 
     async def logs(self, workspace_id: str, lines: int) -> str:
@@ -227,44 +231,63 @@ class ProcessRuntime:
         except OSError as error:
             raise Unobservable(f"the runtime directory cannot be read: {error}") from error
 
-    def _look_at_all(self) -> dict[str, _Look]:
+    def _look_closely_at(self, workspace_id: str) -> _Look | None:
+        """With where its IDE listens, which only a workspace that runs is asked for."""
+        look = self._look_at(workspace_id)
+        directory = self._directory(workspace_id)
+        if look is None or look.state is None or not look.alive or not directory.publish_socket():
+            return look
+        return replace(look, upstream=f"unix:{directory.socket}")
+
+    def _look_at_all(self) -> dict[str, _Look | Unknown]:
         try:
             names = sorted(entry.name for entry in self._root.iterdir() if entry.is_dir())
         except OSError as error:
             raise Unobservable(f"the runtime directory cannot be read: {error}") from error
-        looks = {name: self._look_at(name) for name in names if _WORKSPACE_ID.fullmatch(name)}
+        looks = {name: self._look_if_possible(name) for name in names if _WORKSPACE_ID.fullmatch(name)}
         return {name: look for name, look in looks.items() if look is not None}
 
+    def _look_if_possible(self, workspace_id: str) -> _Look | Unknown | None:
+        try:
+            return self._look_closely_at(workspace_id)
+        except Unobservable as error:
+            return Unknown(error.message)
+
+    async def _seen(self, workspace_id: str, look: _Look | Unknown) -> ContainerFact | Unknown:
+        return look if isinstance(look, Unknown) else await self._fact(workspace_id, look)
+
     async def _fact(self, workspace_id: str, look: _Look) -> ContainerFact:
-        upstream = _upstream(look)
         message = look.trouble
         ready = False
-        if upstream is not None and look.state is not None:
+        if look.upstream is not None and look.state is not None:
             async with self._probes:
-                reason = await why_not_ready(upstream, look.state.ready_path)
+                reason = await why_not_ready(look.upstream, look.state.ready_path)
             ready, message = reason is None, reason or ""
         elif look.alive:
             message = message or "the IDE does not listen yet"
         elif look.state is not None:
             message = await asyncio.to_thread(_epitaph, self._directory(workspace_id), look.state)
         op_id = look.state.op_id if look.state is not None else None
-        return ContainerFact(True, look.alive, ready, upstream, op_id, message)
+        return ContainerFact(True, look.alive, ready, look.upstream, op_id, message)
+
+
+def _finish_removals(root: Path) -> None:
+    """One that is still under way holds its lock, and is left alone."""
+    for directory in unfinished_removals(root):
+        try:
+            directory.remove()
+        except OSError as error:
+            log.warning("%s cannot be removed: %s", directory.path, error)
 
 
 def _look(directory: Directory) -> _Look | None:
     try:
         state = directory.read_state()
     except StateGarbled as error:
-        return _Look(directory.is_locked(), None, None, str(error))
+        return _Look(directory.is_locked(), None, str(error))
     if state is None:
-        return _Look(True, None, None, "it is being started") if directory.is_locked() else None
-    alive = state.is_alive()
-    socket = directory.socket if alive and directory.publish_socket() else None
-    return _Look(alive, state, socket, "")
-
-
-def _upstream(look: _Look) -> str | None:
-    return f"unix:{look.socket}" if look.socket is not None else None
+        return _Look(True, None, "it is being started") if directory.is_locked() else None
+    return _Look(state.is_alive(), state)
 
 
 def _epitaph(directory: Directory, state: State) -> str:
@@ -277,7 +300,7 @@ def _epitaph(directory: Directory, state: State) -> str:
         return "it was stopped"
     if state.ended.exhausted_memory is not None:
         return f"it ran out of memory ({_size(state.ended.exhausted_memory)}), exit code {state.ended.code}"
-    output = directory.last_output(_LINES_IN_MESSAGE)
+    output = last_words(directory.last_output(_LINES_IN_MESSAGE))
     return f"it exited with code {state.ended.code}" + (f": {output}" if output else ", without a word")
 
 
@@ -300,6 +323,20 @@ def _keepers(directory: Directory, look: _Look) -> list[ProcessId]:
         keeper_process = look.state.keeper
         return [keeper_process] if look.state.is_alive() and keeper_process.is_alive() else []
     return processes_with_argument(str(directory.path))
+
+
+async def _to_the_end(launch: Coroutine[Any, Any, str]) -> str:
+    """Whoever is cancelled meanwhile holds the home until it is known what came of the launch, which nobody
+    can call back: else it might happen on a newer home."""
+    launching = asyncio.ensure_future(launch)
+    try:
+        return await asyncio.shield(launching)
+    except asyncio.CancelledError:
+        deadline = time.monotonic() + LAUNCH_WITHIN_SECONDS + _KEEPER_GRACE_SECONDS
+        while not launching.done() and time.monotonic() < deadline:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([launching], timeout=deadline - time.monotonic())
+        raise
 
 
 async def _ends(process: ProcessId, within: float) -> bool:

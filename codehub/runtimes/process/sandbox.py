@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import stat
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,6 +27,7 @@ _IN_HOME = ("/bin/sh", "-c", 'cd "$HOME" && unset OLDPWD && exec "$@"', "codehub
 
 _PROBE_UID = 65534
 _RESOLV_CONF = Path("/etc/resolv.conf")
+_CONFIGURATION = ("/etc", "/usr/local/etc")
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,14 @@ def probe(bwrap: str, setpriv: str | None, *, own_network: bool) -> list[str]:
     return [*argv, *_capabilities(), "--", *_drop(setpriv, uid), "/bin/true"]
 
 
-def sandboxed(walls: Walls, spec: WorkloadSpec, directory: Directory, tools: Path, data_dir: Path) -> Command:
+def sandboxed(
+    walls: Walls,
+    spec: WorkloadSpec,
+    directory: Directory,
+    tools: Path,
+    data_dir: Path,
+    secrets: Sequence[Path] = (),
+) -> Command:
     """In namespaces of its own: it sees the system read-only, its home, its socket directory, the tools."""
     assert walls.bwrap is not None and spec.image.process is not None
     uid = os.geteuid() if spec.uid is None else spec.uid
@@ -75,8 +84,8 @@ def sandboxed(walls: Walls, spec: WorkloadSpec, directory: Directory, tools: Pat
         walls.bwrap,
         *_namespaces(f"codehub-ws-{spec.workspace_id}", walls.slirp is not None),
         *_system(spec.image),
+        *_hidden(data_dir, secrets),
         *_name_resolution(directory.path / "resolv.conf" if walls.slirp else None),
-        *_hidden(data_dir),
         *("--ro-bind", str(directory.path / "passwd"), "/etc/passwd"),
         *("--ro-bind", str(directory.path / "group"), "/etc/group"),
         *_tools(tools),
@@ -178,14 +187,39 @@ def _made(directory: Path) -> list[str]:
     return [part for step in way for part in ("--dir", str(step))]
 
 
-def _hidden(data_dir: Path) -> list[str]:
-    """CodeHub's own files, should they lie in a directory that the sandbox sees."""
-    candidates = (data_dir.resolve(), Path("/etc/codehub"))
-    visible = [path for path in candidates if path.is_dir() and _lies_in(path, ("/usr", "/etc"))]
-    return [part for path in visible for part in ("--tmpfs", str(path))]
+def _hidden(data_dir: Path, secrets: Sequence[Path]) -> list[str]:
+    """CodeHub's own files, should they lie in a directory that the sandbox sees; and without root, when
+    workspaces are CodeHub's own user, what this machine's administrator has not given everybody to read."""
+    private = [] if os.geteuid() == 0 else [path for root in _CONFIGURATION for path in _private(root)]
+    candidates = [path.resolve() for path in (data_dir, Path("/etc/codehub"), *secrets)] + private
+    visible = [path for path in candidates if _lies_in(path, ("/usr", "/etc"))]
+    directories = [path for path in visible if path.is_dir()]
+    files = [path for path in visible if path.is_file() and not _lies_in(path, directories)]
+    return [
+        *(part for path in directories for part in ("--tmpfs", str(path))),
+        *(part for path in files for part in ("--ro-bind", os.devnull, str(path))),
+    ]
 
 
-def _lies_in(path: Path, roots: Sequence[str]) -> bool:
+def _private(root: str) -> Iterator[Path]:
+    """What we may read below, and not everybody: files, and directories as a whole."""
+    for parent, directories, files in os.walk(root):
+        closed = [name for name in directories if _is_ours_alone(Path(parent, name), stat.S_IXOTH)]
+        directories[:] = [name for name in directories if name not in closed]
+        yield from (Path(parent, name) for name in closed)
+        yield from (path for name in files if _is_ours_alone(path := Path(parent, name), stat.S_IROTH))
+
+
+def _is_ours_alone(path: Path, permission: int) -> bool:
+    try:
+        mode = path.lstat().st_mode
+    except OSError:
+        return False
+    is_plain = stat.S_ISREG(mode) or stat.S_ISDIR(mode)
+    return is_plain and not mode & permission and os.access(path, permission)
+
+
+def _lies_in(path: Path, roots: Sequence[Path | str]) -> bool:
     return any(path.is_relative_to(root) for root in roots)
 
 

@@ -170,6 +170,11 @@ def only_programs(bench: Bench, monkeypatch: pytest.MonkeyPatch, *names: str) ->
     return programs
 
 
+def tun_device(mode: str) -> str:
+    """Shell: in a mount namespace of one's own, the device that networks go through has this mode."""
+    return f"/bin/mount -t tmpfs tmpfs /dev/net && /bin/mknod -m {mode} /dev/net/tun c 10 200"
+
+
 @pytest.fixture
 def own_network(bench: Bench) -> Bench:
     if shutil.which("slirp4netns") is None:

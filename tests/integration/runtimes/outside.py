@@ -89,9 +89,11 @@ def neighbour() -> Iterator[Neighbour]:
 def _server(name: str) -> Iterator[None]:
     command = ["ip", "netns", "exec", name, sys.executable, "-S", "-c", _SERVER]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as server:
-        assert server.stdout is not None and server.stdout.readline()
-        yield
-        server.kill()
+        try:
+            assert server.stdout is not None and server.stdout.readline()
+            yield
+        finally:
+            server.kill()
 
 
 def _ip(words: str) -> None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from codehub.domain.images import Image
-from codehub.runtimes.process import cgroups
-from codehub.runtimes.process.caps import NO_CGROUPS, Cgroups
+from codehub.runtimes.process import caps, cgroups
+from codehub.runtimes.process.caps import NO_CGROUPS, Caps, Cgroups
 from codehub.runtimes.process.procfs import ProcessId, descendants
 from tests.integration.runtimes.conftest import SERVER, TINY, Bench, eventually, only_programs, script_image
 
@@ -76,6 +79,25 @@ async def test_groups_go_with_the_last_process(capped: Bench) -> None:
     groups = groups_of(capped, "w1")
     await capped.runtime.stop("w1")
     assert not [group for group in groups if group.exists()]
+
+
+async def test_keepers_and_workspaces_leave_the_service_that_codehub_is(capped: Bench) -> None:
+    """systemd ends whom it finds in the service's group of its own hierarchy, or of version 2."""
+    mounted = (await capped.runtime.walls()).cgroups.keepers_groups
+    if not mounted:
+        pytest.skip("needs systemd's own hierarchy of control groups, or version 2")
+    await capped.started("w1")
+    state = capped.directory("w1").read_state()
+    assert state is not None
+    tree = {state.keeper, *descendants(state.keeper.pid)}
+    for hierarchy in ("name=systemd:", "0::"):
+        places = {place for process in tree for place in _places(process, hierarchy)}
+        assert all(place.startswith("/codehub/") for place in places), places
+
+
+def _places(process: ProcessId, hierarchy: str) -> list[str]:
+    lines = Path(f"/proc/{process.pid}/cgroup").read_text().splitlines()
+    return [line.rpartition(":")[2] for line in lines if hierarchy in line]
 
 
 async def test_running_out_of_memory_is_told(capped: Bench) -> None:
@@ -162,7 +184,7 @@ async def test_a_group_that_nobody_will_ask_for_is_swept_up(capped: Bench) -> No
     parents = [str(group.parent) for group in groups_of(capped, "w1")]
     forgotten = [Path(parent, f"forgotten-{capped.data_dir.name}") for parent in parents]
     for group in forgotten:
-        group.mkdir()
+        (group / "run").mkdir(parents=True)
     cgroups.sweep(parents, older_than=600)
     assert [group for group in forgotten if group.exists()] == forgotten
     for group in forgotten:
@@ -205,6 +227,8 @@ def version_2() -> Iterator[Path]:
         pytest.skip("needs root and control groups of version 2")
     group = mounted[0] / f"codehub-test-{os.getpid()}"
     yield group
+    for process in cgroups.members([str(group)]):
+        process.send(signal.SIGKILL)
     cgroups.remove([str(group)])
 
 
@@ -219,3 +243,69 @@ def test_a_group_of_version_2_knows_its_members_and_is_removed(version_2: Path) 
     cgroups.remove([name])
     assert not version_2.exists()
     assert cgroups.members([name]) == set()
+
+
+DELEGATE = 46_900 + os.getpid() % 90
+MAKE_GROUPS = """
+import os, signal
+assert os.system("mount -t tmpfs none /tmp && mkdir /tmp/top && mount -t cgroup2 none /tmp/top") == 0
+for limit in ("depth", "descendants"):
+    open(f"/tmp/top/cgroup.max.{limit}", "w").write("max")
+os.makedirs("/tmp/top/a/b")
+os.makedirs("/tmp/top/threads")
+try:
+    while True:
+        os.mkdir(f"/tmp/top/{len(os.listdir('/tmp/top'))}")
+except OSError as error:
+    print(error.strerror, flush=True)
+open("/tmp/top/a/b/cgroup.procs", "w").write("0")
+open("/tmp/top/threads/cgroup.type", "w").write("threaded")
+for path in ("a/b/cgroup.procs", "a/b", "a", "cgroup.procs", ""):
+    os.chmod(f"/tmp/top/{path}", 0)
+print("done", flush=True)
+signal.pause()
+"""
+MAKE = "cgroups.make(json.loads(sys.argv[1]))"
+END = "end_leftovers('w1', None, 'sandbox', None, sys.argv[1:])"
+
+
+def test_groups_that_a_workspace_made_end_with_it(version_2: Path) -> None:
+    """Without root a workspace is CodeHub's own user, to whom a part of the hierarchy was delegated."""
+    version_2.mkdir()
+    for path in (version_2, version_2 / "cgroup.procs", version_2 / "cgroup.subtree_control"):
+        os.chown(path, DELEGATE, DELEGATE)
+    plan = caps.plan(Cgroups(2, {"pids": str(version_2)}), "w1", Caps(1, 1 << 30, 100))
+    as_delegate(MAKE, json.dumps({group: _core(settings) for group, settings in plan.items()}))
+    with workspace_of_delegate(version_2 / "w1" / "run", MAKE_GROUPS) as workspace:
+        assert workspace.stdout is not None
+        told = [workspace.stdout.readline() for _ in range(2)]
+        assert told == ["Resource temporarily unavailable\n", "done\n"]
+        as_delegate(END, f"{version_2}/w1")
+    assert not (version_2 / "w1").exists()
+
+
+def _core(settings: dict[str, str]) -> dict[str, str]:
+    """What version 2 has beside version 1 as well, where it has no controllers."""
+    return {name: value for name, value in settings.items() if name.startswith("cgroup.")}
+
+
+def as_delegate(code: str, *arguments: str) -> None:
+    prelude = (
+        "import json, os, sys\n"
+        "from codehub.runtimes.process import cgroups\n"
+        "from codehub.runtimes.process.leftovers import end_leftovers\n"
+        f"os.setgroups([]); os.setresgid(*[{DELEGATE}] * 3); os.setresuid(*[{DELEGATE}] * 3)\n"
+    )
+    subprocess.run([sys.executable, "-c", prelude + code, *arguments], check=True)
+
+
+@contextmanager
+def workspace_of_delegate(group: Path, code: str) -> Iterator[subprocess.Popen[str]]:
+    """In namespaces of its own, and root there, as anybody can be."""
+    user = f"setpriv --reuid {DELEGATE} --regid {DELEGATE} --clear-groups"
+    script = f'echo $$ > {group}/cgroup.procs && exec {user} unshare -UrmC /usr/bin/python3 -c "$0"'
+    with subprocess.Popen(["/bin/sh", "-c", script, code], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()

@@ -10,6 +10,7 @@ import pytest
 
 from codehub.runtimes.process.procfs import descendants
 from tests.integration.runtimes.conftest import Bench
+from tests.integration.runtimes.outside import python_inside
 
 
 async def test_it_is_an_ordinary_user_named_coder_in_its_home(bench: Bench) -> None:
@@ -123,6 +124,31 @@ async def test_a_link_in_place_of_the_socket_leads_nowhere(bench: Bench) -> None
         assert directory.bound_socket.is_symlink()
         assert (await bench.runtime.status("w1")).upstream is None
         assert not directory.socket.is_symlink()
+
+
+LINK_TO_THE_LIMIT = """
+import os, socket
+os.chdir("/run/codehub")
+socket.socket(socket.AF_UNIX).bind("new")
+try:
+    for number in range(70_000):
+        os.link("new", str(number))
+except OSError as error:
+    print(error.strerror)
+os.rename("new", "ide.sock")
+"""
+
+
+async def test_a_socket_with_all_the_links_it_may_have_is_no_socket(bench: Bench) -> None:
+    if os.pathconf(bench.data_dir, "PC_LINK_MAX") > 70_000:
+        pytest.skip("needs a file system that counts links to 65,000, such as ext4")
+    await bench.started("w1")
+    await bench.started("w2")
+    assert await python_inside(bench, "w1", LINK_TO_THE_LIMIT) == "Too many links\n"
+    seen = await bench.runtime.observe()
+    assert seen["w1"].running and seen["w1"].upstream is None and seen["w2"].ready
+    await bench.runtime.delete("w1")
+    assert list(await bench.runtime.observe()) == ["w2"]
 
 
 async def test_the_number_of_processes_is_capped(bench: Bench) -> None:

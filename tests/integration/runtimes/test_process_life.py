@@ -10,12 +10,14 @@ import socket
 import subprocess
 import sys
 import textwrap
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import uvloop
 
+from codehub.domain.observation import Unknown
 from codehub.domain.states import ErrorReason
 from codehub.runtimes.base import ABSENT, RuntimeFailure, Unobservable
 from codehub.runtimes.process.procfs import ProcessId, descendants
@@ -252,6 +254,13 @@ async def test_a_command_that_exits_at_once_tells_its_last_output(bench: Bench) 
     assert "exited with code 1" in fact.message and "no licence found" in fact.message
 
 
+async def test_last_output_that_no_message_can_hold_is_made_fit(bench: Bench) -> None:
+    image = script_image("import sys; sys.exit('x' * 100_000 + ' core' + chr(0) + 'dump')")
+    await bench.runtime.start(bench.spec("w1", image))
+    fact = await bench.until("w1", lambda fact: not fact.running)
+    assert fact.message.endswith("x core\ufffddump") and len(fact.message) < 2100
+
+
 async def test_a_command_that_does_not_exist_says_so(bench: Bench) -> None:
     image = replace(TINY, process=("no-such-ide", "{socket}"))
     await bench.runtime.start(bench.spec("w1", image))
@@ -279,9 +288,17 @@ async def test_a_stop_ends_daemons_and_those_who_ignore_signals(bench: Bench) ->
     await bench.started("w1")
     await bench.inside("w1", "setsid nohup sleep 601 >/dev/null 2>&1 & disown")
     await bench.inside("w1", "(trap '' TERM HUP; setsid sleep 602 >/dev/null 2>&1 &)")
-    tree = descendants(keeper_of(bench, "w1").pid)
-    names = [Path(f"/proc/{process.pid}/cmdline").read_bytes() for process in tree]
-    assert sum(name.startswith(b"sleep") for name in names) == 2
+
+    async def commands() -> dict[ProcessId, bytes]:
+        found = {}
+        for process in descendants(keeper_of(bench, "w1").pid):
+            with suppress(OSError):  # one that has just ended
+                found[process] = Path(f"/proc/{process.pid}/cmdline").read_bytes()
+        return found
+
+    tree = await eventually(
+        commands, lambda found: {b"sleep\x00601\0", b"sleep\x00602\0"} < {*found.values()}
+    )
     await bench.runtime.stop("w1")
     assert not [process for process in tree if process.is_alive()]
 
@@ -353,6 +370,23 @@ async def test_a_runtime_directory_that_vanished_is_not_an_empty_one(bench: Benc
     aside.rename(root)
 
 
+async def test_one_that_cannot_be_looked_at_hides_no_other(bench: Bench) -> None:
+    for workspace_id in ("w1", "w2"):
+        await bench.started(workspace_id)
+    state = bench.directory("w1").state_file
+    aside = state.with_name("aside")
+    state.rename(aside)
+    state.mkdir()
+    seen = await bench.runtime.observe()
+    assert isinstance(seen["w1"], Unknown) and str(state) in seen["w1"].message
+    assert seen["w2"] == await bench.runtime.status("w2")
+    with pytest.raises(Unobservable, match=str(state)):
+        await bench.runtime.status("w1")
+    state.rmdir()
+    aside.rename(state)
+    assert (await bench.runtime.observe())["w1"] == await bench.runtime.status("w1")
+
+
 @pytest.mark.parametrize("workspace_id", ["", "..", "a/b", ".hidden", "../w1", "w1\n"])
 async def test_an_id_that_is_no_name_is_refused(bench: Bench, workspace_id: str) -> None:
     with pytest.raises(ValueError, match="no workspace id"):
@@ -366,6 +400,28 @@ async def test_what_a_crash_left_of_a_removal_goes_with_the_next_runtime(bench: 
     assert await bench.runtime.observe() == {}
     bench.another_runtime()
     assert list((bench.data_dir / "runtime").iterdir()) == []
+
+
+DIG = "import os\nos.chdir('/run/codehub')\nfor _ in range(1500): os.mkdir('d'); os.chdir('d')"
+
+
+async def test_a_workspace_that_dug_deep_is_started_again_and_deleted(bench: Bench) -> None:
+    for _ in range(2):
+        await bench.started("w1")
+        await bench.inside("w1", f'/usr/bin/python3 -c "{DIG}"')
+        await bench.runtime.stop("w1")
+    await bench.runtime.delete("w1")
+    assert list((bench.data_dir / "runtime").iterdir()) == []
+
+
+async def test_what_cannot_be_removed_does_not_keep_codehub_from_starting(bench: Bench) -> None:
+    stuck = bench.data_dir / "runtime" / ".deleted-w1-0badcafe"
+    stuck.write_text("a file, where a directory is expected")
+    later = bench.data_dir / "runtime" / ".deleted-w2-0badcafe"
+    later.mkdir()
+    bench.another_runtime()
+    assert stuck.exists() and not later.exists()
+    stuck.unlink()
 
 
 async def test_a_start_that_is_cancelled_leaves_nothing_unknown(bench: Bench) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +19,7 @@ from codehub.runtimes.egress import Egress
 from codehub.runtimes.process import keepers
 from codehub.runtimes.process.network import HELPER_UID_OFFSET
 from codehub.runtimes.process.procfs import ProcessId, descendants, processes_with_argument
-from tests.integration.runtimes.conftest import Bench, eventually, only_programs
+from tests.integration.runtimes.conftest import Bench, eventually, only_programs, tun_device
 from tests.integration.runtimes.outside import (
     PORT,
     Neighbour,
@@ -36,6 +40,20 @@ pytestmark = pytest.mark.usefixtures("own_network")
 def outside() -> Iterator[Neighbour]:
     with neighbour() as there:
         yield there
+
+
+@pytest.mark.parametrize("mode", ["600", "666"])
+def test_root_has_a_way_out_whoever_else_may_open_the_device(mode: str) -> None:
+    way_out = {"program": shutil.which("slirp4netns"), "uid": HELPER_UID_OFFSET, "rules": []}
+    probe = {"argv": ["/bin/true"], "env": {}, "groups": {}, "way_out": way_out}
+    machine = ["/usr/bin/unshare", "-m", "/bin/sh", "-c", f'{tun_device(mode)} && exec "$@"', "-"]
+    done = subprocess.run(
+        [*machine, sys.executable, "-m", "codehub.runtimes.process.probe"],
+        input=json.dumps([probe]).encode(),
+        capture_output=True,
+        check=True,
+    )
+    assert json.loads(done.stdout) == [""]
 
 
 def helper_of(bench: Bench, workspace_id: str) -> ProcessId:
@@ -81,6 +99,18 @@ async def test_what_is_allowed_is_reached(bench: Bench, outside: Neighbour) -> N
         f"{outside.ten}:{PORT}": True,
         f"{outside.private}:{PORT}": "[Errno 13] Permission denied",
     }
+
+
+async def test_an_allowed_range_does_not_open_this_machines_addresses_in_it(
+    bench: Bench, outside: Neighbour
+) -> None:
+    bench.runtime = bench.another_runtime(Egress(8080, allowed=("10.0.0.0/8",)))
+    await bench.started("w1")
+    own = next(address for address in own_addresses() if address.startswith("10.213.77."))
+    with listening(f"{own}:0") as of_the_host:
+        assert from_here(of_the_host) == {of_the_host: True}
+        answers = await from_inside(bench, "w1", f"{outside.ten}:{PORT}", of_the_host)
+    assert answers == {f"{outside.ten}:{PORT}": True, of_the_host: "[Errno 13] Permission denied"}
 
 
 async def test_listeners_and_abstract_sockets_are_each_workspaces_own(bench: Bench) -> None:
@@ -153,6 +183,28 @@ for address in ("{group}", "255.255.255.255"):
             sender.sendto(b"outside", (group, port))
         receiver.settimeout(5)
         assert receiver.recv(9) == b"outside", "what was sent before, from inside, did not arrive"
+
+
+async def test_a_socket_that_passes_by_the_rules_gets_nowhere(bench: Bench, outside: Neighbour) -> None:
+    """One that is bound to the interface is sent out there, whatever the rules say; and nobody takes it."""
+    with listening("0.0.0.0:0") as of_the_host:
+        port = int(of_the_host.rpartition(":")[2])
+        denied = [(host, PORT) for host in outside.not_for_workspaces]
+        denied += [(host, port) for host in (*own_addresses(), "127.0.0.1", "198.19.255.2", "198.19.255.3")]
+        await bench.started("w1")
+        script = f"""
+import concurrent.futures, json, socket
+def is_reached(address):
+    with socket.socket() as asking:
+        asking.settimeout(2)
+        asking.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"tap0")
+        return asking.connect_ex(address) == 0
+addresses = {[(outside.public, PORT), *denied]}
+with concurrent.futures.ThreadPoolExecutor(len(addresses)) as pool:
+    reached = list(pool.map(is_reached, addresses))
+print(json.dumps([host for (host, _), is_so in zip(addresses, reached) if is_so]))
+"""
+        assert json.loads(await python_inside(bench, "w1", script)) == [outside.public]
 
 
 async def test_a_workspace_cannot_change_its_network(bench: Bench, outside: Neighbour) -> None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
+from codehub.runtimes.base import RuntimeFailure
 from codehub.runtimes.process import keepers
 from codehub.runtimes.process.keepers import Nursery
 from codehub.runtimes.process.procfs import ProcessId, processes_with_argument, processes_with_variable
+from codehub.runtimes.process.request import Request
 from tests.integration.runtimes.conftest import Bench
 from tests.services import wait_for
 
@@ -65,6 +69,51 @@ async def test_a_nursery_ends_with_its_owner_and_its_keepers_stay(
     nursery._requests.close()
     wait_for(lambda: not nurseries(mark), "the nursery to end", 10)
     assert (await bench.runtime.status("w1")).ready
+
+
+class SlowNursery(Nursery):
+    """Has been asked, and takes its time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = threading.Event()
+        self.may_go_on = threading.Event()
+        self.answered = False
+
+    def start(self, request: Request) -> str:
+        self.asked.set()
+        assert self.may_go_on.wait(20)
+        answer = super().start(request)
+        self.answered = True
+        return answer
+
+
+async def test_a_cancelled_start_lets_go_only_when_it_is_known_what_came_of_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its caller holds the home meanwhile: what is launched after all is launched on that one."""
+    slow = SlowNursery()
+    monkeypatch.setattr("codehub.runtimes.process.runtime.NURSERY", slow)
+    starting = asyncio.create_task(bench.runtime.start(bench.spec("w1")))
+    await asyncio.to_thread(slow.asked.wait, 20)
+    for _ in range(10):
+        starting.cancel()
+        await asyncio.sleep(0)
+        assert not starting.done()
+    slow.may_go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert slow.answered
+    assert (await bench.runtime.status("w1")).running
+
+
+async def test_nothing_is_launched_after_whoever_asked_has_let_go(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("codehub.runtimes.process.launch.LAUNCH_WITHIN_SECONDS", 0.0)
+    with pytest.raises(RuntimeFailure, match="took too long"):
+        await bench.runtime.start(bench.spec("w1"))
+    assert not (await bench.runtime.status("w1")).running
 
 
 def test_a_nursery_does_not_outlive_a_killed_owner(mark: str) -> None:

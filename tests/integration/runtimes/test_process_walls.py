@@ -8,20 +8,23 @@ import shutil
 import signal
 import subprocess
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import codehub
 from codehub.runtimes.base import RuntimeFailure
-from codehub.runtimes.process.directory import Directory
+from codehub.runtimes.process.caps import NO_CGROUPS
 from codehub.runtimes.process.leftovers import Isolation
 from codehub.runtimes.process.procfs import processes_of_user
 from codehub.runtimes.process.runtime import ProcessRuntime
-from tests.integration.runtimes.conftest import SERVER, Bench, only_programs
+from tests.integration.runtimes.conftest import SERVER, Bench, only_programs, tun_device
 from tests.integration.runtimes.outside import PORT, from_here, listening, neighbour, question
+from tests.services import wait_for
 
-STRANGER = 46_999
+STRANGER = 46_000 + os.getpid() % 900
+"""Other runs on this machine have their own."""
 
 
 @pytest.fixture
@@ -79,6 +82,45 @@ async def test_without_bwrap_what_outlives_a_killed_keeper_is_ended(bench: Bench
     assert processes_of_user(spec.uid) == []
 
 
+HEADLESS = """
+import ctypes, os, threading, time
+def write():
+    while True:
+        open("written", "w").close()
+if os.fork() == 0:
+    os.setsid()
+    threading.Thread(target=write).start()
+    ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+@pytest.mark.parametrize("keeper", ["alive", "killed"])
+async def test_without_bwrap_a_stop_ends_whoever_has_lost_its_main_thread(
+    bench: Bench, no_bwrap: Path, monkeypatch: pytest.MonkeyPatch, keeper: str
+) -> None:
+    monkeypatch.setattr(bench.runtime, "_walls", replace(await bench.runtime.walls(), cgroups=NO_CGROUPS))
+    spec = await bench.started("w1")
+    command = f"cd; setsid /usr/bin/python3 -c '{HEADLESS}' </dev/null >/dev/null 2>&1"
+    await bench.inside("w1", command)
+    written = spec.home / "written"
+    wait_for(written.exists, "the process to write", 10)
+    if keeper == "killed":
+        state = bench.directory("w1").read_state()
+        assert state is not None
+        state.keeper.send(signal.SIGKILL)
+        await bench.until("w1", lambda fact: not fact.running)
+    await bench.runtime.stop("w1")
+    assert _tasks_of(spec.uid) == []
+
+
+def _tasks_of(uid: int | None) -> list[str]:
+    """By other means than the runtime's own."""
+    listing = subprocess.run(
+        ["/usr/bin/ps", "-L", "-U", str(uid), "-o", "stat="], capture_output=True, text=True, check=False
+    )
+    return [state for state in listing.stdout.split() if not state.startswith("Z")]
+
+
 async def test_under_root_a_workspace_is_never_root(bench: Bench) -> None:
     spec = bench.spec("w1")
     for uid in (None, 0):
@@ -108,22 +150,30 @@ async def inside(socket, script):
     writer.close()
     return answer.partition(b"\\r\\n\\r\\n")[2].decode()
 
-async def main(base, insecure):
+async def until_ready(runtime, workspace_id):
+    async with asyncio.timeout(20):
+        while not (await runtime.status(workspace_id)).ready:
+            await asyncio.sleep(0.02)
+
+def tiny(base):
     server = Path(base, "server.py").read_text().replace("{", "{{").replace("}", "}}")
     command = ("/usr/bin/python3", "-c", server, "{socket}")
-    image = replace(BUILT_IN[0], process=command, ready_path="/")
-    home = Path(base, "home")
-    home.mkdir()
+    return replace(BUILT_IN[0], process=command, ready_path="/")
+
+def spec(base, workspace_id):
+    home = Path(base, f"home-{workspace_id}")
+    home.mkdir(exist_ok=True)
+    return WorkloadSpec(workspace_id, tiny(base), home, "op-1", None)
+
+async def main(base, insecure):
     root = Path(base, "data", "runtime")
     runtime = ProcessRuntime(root, Path(base, "tools"), insecure=insecure, stop_grace=2)
     try:
-        await runtime.start(WorkloadSpec("w1", image, home, "op-1", None))
+        await runtime.start(spec(base, "w1"))
     except RuntimeFailure as failure:
         print(failure.message)
         return
-    async with asyncio.timeout(20):
-        while not (await runtime.status("w1")).ready:
-            await asyncio.sleep(0.02)
+    await until_ready(runtime, "w1")
     print((await runtime.walls()).isolation.value, "ready")
     if (await runtime.walls()).slirp is not None:
         print(await inside((await runtime.upstream("w1")).removeprefix("unix:"), sys.stdin.read()))
@@ -133,8 +183,47 @@ async def main(base, insecure):
 asyncio.run(main(sys.argv[1], len(sys.argv) > 2))
 """
 
+LIFE_WITHOUT_PERMISSIONS = LIFE.replace("asyncio.run(main(", "asyncio.run(shut_itself_in(").replace(
+    "async def main(",
+    """
+async def shut_itself_in(base, _):
+    runtime = ProcessRuntime(Path(base, "data", "runtime"), Path(base, "tools"), stop_grace=2)
+    for workspace_id in ("w1", "w2"):
+        await runtime.start(spec(base, workspace_id))
+        await until_ready(runtime, workspace_id)
+    await inside((await runtime.upstream("w1")).removeprefix("unix:"), "chmod 000 /run/codehub")
+    seen = await runtime.observe()
+    print(seen["w1"].running, seen["w1"].ready, seen["w2"].ready)
+    await runtime.stop("w1")
+    await runtime.start(spec(base, "w1"))
+    await until_ready(runtime, "w1")
+    await inside((await runtime.upstream("w1")).removeprefix("unix:"), "chmod 000 /run/codehub")
+    for workspace_id in ("w1", "w2"):
+        await runtime.delete(workspace_id)
+    print(await runtime.observe())
 
-def as_stranger(bench: Bench, *arguments: str, script: str = "", life: str = LIFE) -> str:
+async def main(""",
+)
+
+
+LIFE_BESIDE_SECRETS = LIFE.replace("asyncio.run(main(", "asyncio.run(look_around(").replace(
+    "async def main(",
+    """
+async def look_around(base, _):
+    root, secrets = Path(base, "data", "runtime"), [Path("/etc/secrets/link")]
+    runtime = ProcessRuntime(root, Path(base, "tools"), stop_grace=2, secrets=secrets)
+    await runtime.start(spec(base, "w1"))
+    await until_ready(runtime, "w1")
+    print(await inside((await runtime.upstream("w1")).removeprefix("unix:"), sys.stdin.read()))
+    await runtime.delete("w1")
+
+async def main(""",
+)
+
+
+def as_stranger(
+    bench: Bench, *arguments: str, script: str = "", life: str = LIFE, etc: Path = Path("/etc")
+) -> str:
     """Run a whole life as a user without any rights, on the system's Python; the script runs inside."""
     base = bench.data_dir / "u"
     package = Path(codehub.__file__).parent
@@ -146,21 +235,23 @@ def as_stranger(bench: Bench, *arguments: str, script: str = "", life: str = LIF
     (base / "server.py").write_text(SERVER)
     (base / "life.py").write_text(textwrap.dedent(life))
     os.chown(base, STRANGER, STRANGER)
+    become = f"exec /usr/bin/setpriv --reuid {STRANGER} --regid {STRANGER} --clear-groups"
+    machine = f'{tun_device("666")} && /bin/mount --bind "$0" /etc && {become} "$@"'
+    on_machine = ["/usr/bin/unshare", "-m", "/bin/sh", "-c", machine]
     result = subprocess.run(
-        ["/usr/bin/python3", str(base / "life.py"), str(base), *arguments],
+        [*on_machine, str(etc), "/usr/bin/python3", str(base / "life.py"), str(base), *arguments],
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(base / "lib")},
-        user=STRANGER,
-        group=STRANGER,
-        extra_groups=[],
         input=script,
         capture_output=True,
         text=True,
         check=False,
         timeout=60,
     )
-    left = Directory(base / "data" / "runtime" / "w1").path.exists()
-    assert not processes_of_user(STRANGER), f"left behind: {left}"
+    left = processes_of_user(STRANGER)
+    for process in left:
+        process.send(signal.SIGKILL)
     assert result.returncode == 0, result.stderr
+    assert not left, "processes were left behind"
     return result.stdout
 
 
@@ -181,6 +272,39 @@ def test_without_root_there_is_a_network_of_its_own_as_well(bench: Bench) -> Non
     public, *others = json.loads(told).values()
     assert public is True and True not in others
     assert "Operation not permitted" in rest and not refusals
+
+
+def test_without_root_a_workspace_that_shuts_itself_in_hides_nobody_and_is_ended(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only_programs(bench, monkeypatch, "bwrap", "setpriv")
+    assert as_stranger(bench, life=LIFE_WITHOUT_PERMISSIONS).split() == ["True", "False", "True", "{}"]
+
+
+def etc_with_secrets(bench: Bench) -> Path:
+    """A copy of this machine's, with files that CodeHub's own user may read and others may not."""
+    etc = bench.data_dir / "etc"
+    shutil.copytree("/etc", etc, symlinks=True)
+    for name, mode in (("secrets/own", 0o600), ("secrets/key", 0o644), ("closed/inner", 0o644)):
+        file = etc / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(f"the contents of {name}")
+        file.chmod(mode)
+        os.chown(file, STRANGER, STRANGER)
+    (etc / "secrets" / "link").symlink_to("key")
+    (etc / "secrets" / "open").write_text("for everybody")
+    (etc / "closed").chmod(0o750)
+    os.chown(etc / "closed", 0, STRANGER)
+    return etc
+
+
+def test_without_root_what_only_codehub_may_read_is_hidden(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only_programs(bench, monkeypatch, "bwrap", "setpriv")
+    script = "cat /etc/secrets/* /etc/closed/inner"
+    told = as_stranger(bench, script=script, life=LIFE_BESIDE_SECRETS, etc=etc_with_secrets(bench))
+    assert "for everybody" in told and "the contents of" not in told
 
 
 def test_without_root_and_bwrap_it_refuses_and_says_what_to_do(bench: Bench, no_bwrap: Path) -> None:

@@ -46,7 +46,7 @@ def test_version_1_has_a_hierarchy_for_each_controller(tmp_path: Path) -> None:
         },
         f"{tmp_path}/pids/codehub/w1": {"pids.max": "100"},
     }
-    assert found.keepers_group is None
+    assert found.keepers_groups == ()
 
 
 def test_who_is_not_root_has_its_own_part_of_version_1(tmp_path: Path) -> None:
@@ -68,15 +68,18 @@ def test_version_2_has_one_group_for_all(tmp_path: Path) -> None:
     group(tmp_path, handed_on=ALL)
     group(tmp_path / "codehub", handed_on=ALL)
     found = find_cgroups(mount("cgroup2", tmp_path), "0::/system.slice/codehub.service\n", is_root=True)
-    assert found == Cgroups(2, dict.fromkeys(ALL.split(), f"{tmp_path}/codehub"))
-    assert found.keepers_group == f"{tmp_path}/codehub/keepers"
+    parents = dict.fromkeys(ALL.split(), f"{tmp_path}/codehub")
+    assert found == Cgroups(2, parents, keepers_groups=(f"{tmp_path}/codehub/keepers",))
     assert caps.plan(found, "w1", CAPS) == {
         f"{tmp_path}/codehub/w1": {
             "cpu.max": "150000 100000",
             "memory.max": "2147483648",
             "memory.swap.max": "0",
             "pids.max": "100",
-        }
+            "cgroup.max.depth": "16",
+            "cgroup.max.descendants": "256",
+        },
+        f"{tmp_path}/codehub/w1/run": {},
     }
 
 
@@ -88,6 +91,7 @@ def test_a_delegated_service_hands_on_from_above_the_group_that_holds_codehub(tm
     found = find_cgroups(mount("cgroup2", tmp_path), "0::/codehub.service/main\n", is_root=False)
     assert found.parents == dict.fromkeys(("memory", "pids"), f"{service}/codehub")
     assert found.why_not_all == f"no cpu in {service}"
+    assert found.keepers_groups == (f"{service}/codehub/keepers",)
 
 
 def test_a_group_with_processes_in_it_hands_on_nothing(tmp_path: Path) -> None:
@@ -105,6 +109,24 @@ def test_a_hybrid_machine_uses_the_hierarchies_that_have_controllers(tmp_path: P
     (tmp_path / "pids").mkdir()
     text = mount("cgroup", tmp_path / "pids", "rw,pids") + mount("cgroup2", group(tmp_path / "unified", ""))
     assert find_cgroups(text, "3:pids:/\n0::/\n", is_root=True).version == 1
+
+
+def test_under_root_keepers_leave_the_service_wherever_systemd_looks_for_its_processes(
+    tmp_path: Path,
+) -> None:
+    for name in ("pids", "systemd"):
+        (tmp_path / name).mkdir()
+    text = mount("cgroup", tmp_path / "pids", "rw,pids")
+    text += mount("cgroup", tmp_path / "systemd", "rw,xattr,name=systemd")
+    text += mount("cgroup2", group(tmp_path / "unified", ""))
+    own = "3:pids:/codehub.service\n1:name=systemd:/codehub.service\n0::/codehub.service\n"
+    expected = (f"{tmp_path}/systemd/codehub/keepers", f"{tmp_path}/unified/codehub/keepers")
+    assert find_cgroups(text, own, is_root=True).keepers_groups == expected
+    assert find_cgroups(text, own, is_root=False).keepers_groups == ()
+    (tmp_path / "systemd" / "codehub").rmdir()
+    (tmp_path / "systemd").rmdir()
+    (tmp_path / "systemd").write_text("no directory, and so nothing that may be written")
+    assert find_cgroups(text, own, is_root=True).keepers_groups == expected[1:]
 
 
 def test_what_a_kernel_does_not_count_is_not_capped(tmp_path: Path) -> None:
@@ -131,4 +153,11 @@ def test_kills_for_want_of_memory_are_counted(tmp_path: Path, name: str, text: s
 
 def test_a_tiny_share_of_a_processor_is_still_one_that_the_kernel_takes() -> None:
     plan = caps.plan(Cgroups(2, {"cpu": "/p"}), "w1", Caps(0.001, 1, 1))
-    assert plan == {"/p/w1": {"cpu.max": "1000 100000"}}
+    assert plan["/p/w1"]["cpu.max"] == "1000 100000"
+
+
+def test_a_process_joins_the_innermost_groups_alone(tmp_path: Path) -> None:
+    """Version 2 hands nothing on to groups below one that has processes."""
+    groups = [group(tmp_path / name) for name in ("w1", "w1/run", "other")]
+    cgroups.join(map(str, groups), 123)
+    assert [(place / "cgroup.procs").read_text() for place in groups] == ["", "123", "123"]

@@ -1,6 +1,6 @@
 """Which subnet a workspace gets, and what its network's wall lets through."""
 
-from ipaddress import IPv4Network
+from ipaddress import IPv4Address, IPv4Network
 from itertools import islice
 from pathlib import Path
 
@@ -49,16 +49,48 @@ def test_the_name_of_a_bridge_fits_the_kernel_and_shows_its_installation() -> No
     assert interface_prefix("installation") != interface_prefix("another")
 
 
-def test_what_passes_stands_before_what_is_denied() -> None:
-    text = chain_text("C", "10.222.0.0/16", Egress(8080, ("10.1.0.0/16",), ("10.0.0.2",)))
-    rules = [line for line in text.splitlines() if line.startswith("-A C ")]
-    passing = [rule for rule in rules if rule.endswith("RETURN")]
-    assert rules[: len(passing)] == passing
-    assert any("-d 10.0.0.2 -p udp" in rule and "--dport 53" in rule for rule in passing)
-    assert {rule.split()[3] for rule in rules if " -d " in rule and rule.endswith("DROP")} == {
-        "10.222.0.0/16", *DENIED
-    }  # fmt: skip
-    assert "-A C -m addrtype --dst-type LOCAL -j DROP" in rules
+def chain(allowed: tuple[str, ...], nameservers: tuple[str, ...] = ()) -> list[str]:
+    text = chain_text("C", str(POOL), Egress(8080, allowed, nameservers))
+    return [line.removeprefix("-A C ") for line in text.splitlines() if line.startswith("-A C ")]
+
+
+def may_reach(allowed: tuple[str, ...], host: str, *, is_local: bool = False) -> bool:
+    """Whether a port that is not CodeHub's may be reached, by the first rule that fits."""
+    for words in (rule.split() for rule in chain(allowed)):
+        if "--dport" in words or "--ctstate" in words:
+            continue
+        if is_local if words[0] == "-m" else IPv4Address(host) in IPv4Network(words[1]):
+            return words[-1] == "RETURN"
+    return True
+
+
+def test_the_hosts_name_servers_may_be_asked_before_anything_is_denied() -> None:
+    rules = chain((), ("10.0.0.2",))
+    asked = next(index for index, rule in enumerate(rules) if rule.startswith("-d 10.0.0.2 -p udp"))
+    assert "--dport 53" in rules[asked]
+    assert not any(rule.endswith("DROP") for rule in rules[:asked])
+
+
+def test_private_networks_the_host_and_its_workspaces_are_denied() -> None:
+    rules = chain(())
+    assert [rule for rule in rules if rule.endswith("DROP")] == [
+        "-m addrtype --dst-type LOCAL -j DROP",
+        *(f"-d {network} -j DROP" for network in (POOL, *DENIED)),
+    ]
+
+
+@pytest.mark.parametrize("allowed", ["10.0.0.0/8", "10.222.0.0/17", "0.0.0.0/0"])
+def test_a_range_opens_neither_the_host_nor_other_workspaces(allowed: str) -> None:
+    assert not may_reach((allowed,), "10.222.0.10")
+    assert not may_reach((allowed,), "10.1.2.3", is_local=True)
+    assert may_reach(("10.0.0.0/8",), "10.1.2.3")
+
+
+def test_what_is_named_exactly_is_opened() -> None:
+    assert may_reach(("10.1.2.3/32",), "10.1.2.3", is_local=True)
+    assert may_reach(("10.222.0.10/32",), "10.222.0.10")
+    assert may_reach((str(POOL),), "10.222.0.10")
+    assert not may_reach((str(POOL),), "10.222.0.9", is_local=True)
 
 
 @pytest.mark.parametrize(

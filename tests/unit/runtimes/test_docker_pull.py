@@ -1,7 +1,59 @@
-"""How far a pull is."""
+"""How far a pull is, and what ends it."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
+
+import pytest
 
 from codehub.domain.observation import Progress
-from codehub.runtimes.docker.pull import Layers
+from codehub.domain.states import ErrorReason
+from codehub.runtimes.base import RuntimeFailure
+from codehub.runtimes.docker.engine import Engine, EngineDown, EngineFault
+from codehub.runtimes.docker.pull import Layers, Pulls
+
+
+class TroubledEngine(Engine):
+    """One that never has the image, and whose pulls end in the same trouble."""
+
+    def __init__(self, trouble: Exception) -> None:
+        super().__init__("unix:///nowhere", "installation")
+        self._trouble = trouble
+        self.pulls = 0
+
+    async def has_image(self, reference: str) -> bool:
+        return False
+
+    async def pull(self, reference: str) -> AsyncGenerator[Mapping[str, Any], None]:
+        self.pulls += 1
+        yield {"status": "Downloading", "progressDetail": {"current": 1, "total": 9}, "id": "a"}
+        raise self._trouble
+
+
+async def pulled(engine: Engine) -> Pulls:
+    """Pulls, after the first one has ended."""
+    ended = asyncio.Event()
+    pulls = Pulls(engine, lambda _workspace_id: ended.set(), pauses=(0.0, 0.0))
+    assert not await pulls.is_here("image:1", "w1")
+    async with asyncio.timeout(10):
+        await ended.wait()
+    return pulls
+
+
+async def test_a_pull_that_lost_its_engine_is_begun_anew_by_the_next_start() -> None:
+    engine = TroubledEngine(EngineDown("the Docker engine does not answer (Connection refused)"))
+    pulls = await pulled(engine)
+    assert engine.pulls == 3
+    assert not await pulls.is_here("image:1", "w1")
+    assert pulls.of("w1") is not None
+    await pulls.close()
+
+
+async def test_an_engine_that_tells_of_its_registrys_trouble_fails_the_pull() -> None:
+    pulls = await pulled(TroubledEngine(EngineFault("the Docker engine: connection refused")))
+    with pytest.raises(RuntimeFailure, match="The registry of the image image:1") as failure:
+        await pulls.is_here("image:1", "w1")
+    assert failure.value.reason is ErrorReason.ImagePullFailed
 
 
 def test_progress_adds_up_over_the_layers() -> None:

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv4Address, IPv4Network
 from socket import IPPROTO_TCP, IPPROTO_UDP
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from codehub.runtimes.egress import DENIED, Egress, rules
 from codehub.runtimes.process.netlink import Rule, own_networks
 
 OWN = ["127.0.0.0/8", "127.0.0.1/32", "192.0.2.2/32"]
+
+
+def may_reach(allowed: tuple[str, ...], own: list[str], host: str) -> bool:
+    """Whether a port that is not CodeHub's may be reached, by the first rule that fits."""
+    for rule in rules(Egress(8080, allowed), own, "198.19.255.3"):
+        if rule.port is None and IPv4Address(host) in IPv4Network(rule.network):
+            return rule.allowed
+    return True
 
 
 def test_the_resolver_is_asked_for_names_and_nothing_else() -> None:
@@ -32,8 +45,21 @@ def test_what_is_allowed_comes_before_what_is_denied() -> None:
     found = rules(Egress(8080, allowed=("10.1.0.0/16",)), OWN, "r")
     assert found.index(Rule("10.1.0.0/16", True)) < found.index(Rule("10.0.0.0/8", False))
     assert {rule.network for rule in found if not rule.allowed} >= set(DENIED)
-    verdicts = [rule.allowed for rule in found]
-    assert verdicts == sorted(verdicts, reverse=True)
+
+
+@settings(deadline=None)
+@given(st.integers(0, 31), st.integers(1, 254))
+def test_a_range_does_not_open_this_machines_addresses_in_it(length: int, last: int) -> None:
+    own, around = f"10.1.2.{last}", str(IPv4Network((f"10.1.2.{last}", length), strict=False))
+    assert not may_reach((around,), [f"{own}/32"], own)
+    neighbour = str(IPv4Address(int(IPv4Address(own)) ^ 1))
+    assert may_reach((around,), [f"{own}/32"], neighbour)
+    assert may_reach((around, f"{own}/32"), [f"{own}/32"], own)
+
+
+@pytest.mark.parametrize(("allowed", "expected"), [("10.9.0.0/24", True), ("10.9.0.0/16", False)])
+def test_a_network_that_is_this_machines_own_is_opened_by_its_name(allowed: str, expected: bool) -> None:
+    assert may_reach((allowed,), ["10.9.0.0/24"], "10.9.0.7") is expected
 
 
 def test_this_machines_own_networks_are_found() -> None:

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ from codehub.runtimes.process.procfs import (
     processes_with_argument,
     processes_with_variable,
 )
+from tests.services import wait_for
 
 
 @pytest.fixture
@@ -77,3 +79,33 @@ def test_processes_are_found_by_argument_variable_and_user(sleeper: subprocess.P
     assert sleeper.pid in {process.pid for process in processes_with_variable("MARK=here")}
     assert sleeper.pid in {process.pid for process in processes_of_user(os.getuid())}
     assert processes_of_user(4_000_000_000) == []
+
+
+@pytest.fixture
+def headless() -> Iterator[subprocess.Popen[bytes]]:
+    """A process whose main thread has ended, and another thread of which goes on."""
+    code = (
+        "import ctypes, threading, time\n"
+        "threading.Thread(target=time.sleep, args=[60]).start()\n"
+        "ctypes.CDLL(None).pthread_exit(None)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "a headless argument"], env={"MARK": "headless", "PATH": os.defpath}
+    )
+    stat = Path(f"/proc/{process.pid}/stat")
+    wait_for(lambda: ") Z " in stat.read_text(), "the main thread to end", 10)
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_a_process_without_its_main_thread_lives_is_found_and_can_be_killed(
+    headless: subprocess.Popen[bytes],
+) -> None:
+    process = ProcessId.of(headless.pid)
+    assert process is not None and process in descendants(os.getpid())
+    assert processes_with_variable("MARK=headless") == [process]
+    assert processes_with_argument("a headless argument") == [process]
+    assert process.send(signal.SIGKILL)
+    headless.wait()
+    assert not process.is_alive()

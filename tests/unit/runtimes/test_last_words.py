@@ -1,0 +1,26 @@
+"""What a workspace said last becomes part of a message that is stored and shown."""
+
+from __future__ import annotations
+
+import pytest
+
+from codehub.runtimes.base import last_words
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("no licence\n\tfound", "no licence\n\tfound"),
+        ("caf\u00e9 \u2713", "caf\u00e9 \u2713"),
+        ("core\0dump", "core\ufffddump"),
+        ("\x1b[31mred\x7f\x9b", "\ufffd[31mred\ufffd\ufffd"),
+        ("half a pair \ud800", "half a pair \ufffd"),
+    ],
+)
+def test_only_what_can_be_stored_and_shown_is_told(said: str, told: str) -> None:
+    assert last_words(said) == told
+
+
+def test_of_very_much_the_end_is_told() -> None:
+    told = last_words("x" * 1_000_000 + "the cause")
+    assert len(told) <= 2000 and told.endswith("the cause")

@@ -1,0 +1,78 @@
+"""A tree that a workspace wrote in is removed, whatever it looks like."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from codehub.runtimes.process.directory import remove_tree
+
+ORDINARY_USER = 46_998
+_AS_ORDINARY_USER = f"""
+import os, sys
+from pathlib import Path
+from codehub.runtimes.process.directory import remove_tree
+if os.geteuid() == 0:
+    os.setgroups([])
+    os.setresgid({ORDINARY_USER}, {ORDINARY_USER}, {ORDINARY_USER})
+    os.setresuid({ORDINARY_USER}, {ORDINARY_USER}, {ORDINARY_USER})
+os.chdir(sys.argv[1])
+os.makedirs("top/a/b")
+Path("top/a/b/file").touch()
+for path in ("top/a/b", "top/a", "top"):
+    os.chmod(path, 0)
+remove_tree(Path("top"))
+"""
+
+
+def dig(top: Path, depth: int) -> None:
+    """Directories in one another, with a file in each; deeper than any path may be long."""
+    directory = os.open(top, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir("d", dir_fd=directory)
+        os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=directory))
+        below = os.open("d", os.O_RDONLY, dir_fd=directory)
+        os.close(directory)
+        directory = below
+    os.close(directory)
+
+
+def test_a_tree_of_any_depth_is_removed(tmp_path: Path) -> None:
+    top = tmp_path / "top"
+    for branch in ("one", "two"):
+        (top / branch).mkdir(parents=True)
+        dig(top / branch, 3000)
+    remove_tree(top)
+    assert not top.exists()
+
+
+def test_what_links_point_to_stays(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "file").touch()
+    (tmp_path / "top" / "inner").mkdir(parents=True)
+    (tmp_path / "top" / "link").symlink_to(kept)
+    (tmp_path / "top" / "inner" / "link").symlink_to(kept / "file")
+    remove_tree(tmp_path / "top")
+    assert (kept / "file").exists() and not (tmp_path / "top").exists()
+
+
+def test_a_link_in_the_place_of_the_tree_leads_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "kept" / "inner").mkdir(parents=True)
+    (tmp_path / "top").symlink_to(tmp_path / "kept")
+    with pytest.raises(NotADirectoryError):
+        remove_tree(tmp_path / "top")
+    assert (tmp_path / "kept" / "inner").exists()
+
+
+def test_missing_permissions_keep_nobody_from_removing_what_is_theirs(tmp_path: Path) -> None:
+    if os.geteuid() == 0:
+        for path in (tmp_path, *tmp_path.parents[:3]):
+            path.chmod(path.stat().st_mode | 0o011)
+        os.chown(tmp_path, ORDINARY_USER, ORDINARY_USER)
+    subprocess.run([sys.executable, "-c", _AS_ORDINARY_USER, str(tmp_path)], check=True)
+    assert list(tmp_path.iterdir()) == []
