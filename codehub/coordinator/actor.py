@@ -185,6 +185,7 @@ class Actor:
             effect.archive_key,
             sha256,
             self._epoch,
+            self._rules.disk_reserve,
         )
 
     def _uid(self, workspace: Workspace) -> int | None:

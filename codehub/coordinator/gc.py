@@ -69,7 +69,10 @@ class GcRunner:
     async def _list(self) -> Listing:
         archives = await self._providers.archives.list()
         return Listing(
-            [Stored(item.key, item.workspace_id, item.archive_op_id, item.bytes) for item in archives],
+            [
+                Stored(item.key, item.workspace_id, item.archive_op_id, item.bytes, item.complete)
+                for item in archives
+            ],
             list(await self._providers.runtime.observe()),
             await self._providers.volumes.leftovers(),
         )

@@ -37,7 +37,7 @@ async def run(settings: Settings, stop: asyncio.Event) -> None:
     engine = create_engine(settings.database_url)
     try:
         await schema.check(engine)
-        own = await installation.ensure(engine, new_id())
+        own = await installation.ensure(engine, new_id(), settings.workspace_uid_base)
     finally:
         await engine.dispose()
     providers = make_providers(settings, own.id)
@@ -81,6 +81,7 @@ def make_runtime(settings: Settings, installation_id: str) -> ProcessRuntime | D
         egress=Egress(settings.port, settings.allowed_egress),
         insecure=settings.insecure_process_runtime,
         port_links=PortLinks(settings.base_url, settings.apps_host),
+        secrets=[settings.tls_key_file] if settings.tls_key_file else [],
     )
 
 

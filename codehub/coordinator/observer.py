@@ -133,13 +133,13 @@ class Observer:
         except StorageProblem as error:
             return Unknown(str(error))
 
-    async def _all_containers(self) -> Mapping[str, ContainerFact] | Unknown:
+    async def _all_containers(self) -> Mapping[str, ContainerFact | Unknown] | Unknown:
         try:
             return await self._providers.runtime.observe()
         except RuntimeUnobservable as error:
             return Unknown(error.message)
 
-    async def _all_volumes(self) -> Mapping[str, VolumeFact] | Unknown:
+    async def _all_volumes(self) -> Mapping[str, VolumeFact | Unknown] | Unknown:
         try:
             return await self._providers.volumes.observe()
         except StorageProblem as error:

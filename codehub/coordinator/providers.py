@@ -9,14 +9,14 @@ from typing import Protocol
 from codehub.coordinator.records import Listen
 from codehub.domain.images import Image
 from codehub.domain.leftovers import Leftover
-from codehub.domain.observation import ArchiveFact, Generation, JobFact, VolumeFact
+from codehub.domain.observation import ArchiveFact, Generation, JobFact, Unknown, VolumeFact
 from codehub.runtimes.base import Runtime
 from codehub.storage.archives import StoredArchive
 from codehub.storage.jobspec import JobSpec, Place
 
 
 class Volumes(Protocol):
-    async def observe(self) -> dict[str, VolumeFact]: ...
+    async def observe(self) -> Mapping[str, VolumeFact | Unknown]: ...
     async def leftovers(self) -> list[Leftover]: ...
     async def status(self, home_store_key: str) -> VolumeFact | None: ...
     def hold(self, home_store_key: str, epoch: int) -> AbstractAsyncContextManager[None]: ...

@@ -14,8 +14,8 @@ from codehub.domain.workspace import Workspace
 class Panorama:
     """One look at all containers and all volumes, by workspace id."""
 
-    containers: Mapping[str, ContainerFact] | Unknown
-    volumes: Mapping[str, VolumeFact] | Unknown
+    containers: Mapping[str, ContainerFact | Unknown] | Unknown
+    volumes: Mapping[str, VolumeFact | Unknown] | Unknown
 
     def container(self, workspace_id: str) -> ContainerFact | Unknown | None:
         return self.containers if isinstance(self.containers, Unknown) else self.containers.get(workspace_id)

@@ -31,8 +31,8 @@ HEARTBEAT_EVERY = 2.0
 SWEEP_AGAIN = 2.0
 """Seconds after a pass that failed: it may have been the one that makes up for lost hints."""
 LISTEN_AGAIN = 2.0
-WORKSPACE_UID_BASE = 2_000_000
-"""Under root each workspace runs as the user of this number plus its own."""
+GC_AFTER = 60.0
+"""Seconds of a term before its first GC: terms that are shorter than GC's interval must collect as well."""
 
 DatabaseTrouble = (*ConnectionTrouble, SQLAlchemyError)
 
@@ -99,7 +99,7 @@ class Leader:
         self._term = term
         self._clock = nature.clock
         memory = self._memory = Memory()
-        rules = ActorRules(settings.disk_reserve_bytes, WORKSPACE_UID_BASE)
+        rules = ActorRules(settings.disk_reserve_bytes, settings.workspace_uid_base)
         self._controller = Controller(
             desk.records,
             providers,
@@ -124,7 +124,8 @@ class Leader:
                 tasks.create_task(self._listen(listen))
             tasks.create_task(self._sweep())
             tasks.create_task(self._every(settings.coordinator_ttl_interval, self._ttl.tick, "TTL"))
-            tasks.create_task(self._every(settings.coordinator_gc_interval, self._collect, "GC"))
+            interval = settings.coordinator_gc_interval
+            tasks.create_task(self._every(interval, self._collect, "GC", first=min(interval, GC_AFTER)))
 
     async def _listen(self, listen: Listen) -> None:
         """A source that fails is listened to again; every beginning asks for a look at everything."""
@@ -163,10 +164,14 @@ class Leader:
     async def _collect(self) -> None:
         await self._gc.tick(self._clock())
 
-    async def _every(self, interval: float, tick: Callable[[], Awaitable[object]], name: str) -> None:
+    async def _every(
+        self, interval: float, tick: Callable[[], Awaitable[object]], name: str, first: float | None = None
+    ) -> None:
+        pause = interval if first is None else first
         while True:
-            await asyncio.sleep(interval)
+            await asyncio.sleep(pause)
             await self._guarded(tick, name)
+            pause = interval
 
     async def _guarded(self, tick: Callable[[], Awaitable[object]], name: str) -> bool:
         """A failing component skips its tick; only a lost office ends the term. Whether it went well."""

@@ -13,12 +13,13 @@ GUARD_FROM = 20
 
 @dataclass(frozen=True)
 class Stored:
-    """An archive in the store, complete or not."""
+    """An archive in the store. Not complete: unfinished, or half of it is gone."""
 
     key: str
     workspace_id: str
     archive_op_id: str
     bytes: int
+    complete: bool
 
 
 @dataclass(frozen=True)
@@ -46,11 +47,11 @@ class Sweep:
     first_seen: Mapping[str, datetime]
     alarm: str | None
     present: frozenset[str]
-    """Every key that was listed."""
+    """The keys of all that is complete."""
 
 
 def protection(stored: Stored, holder: Holder | None, present: Collection[str]) -> str | None:
-    """Why an archive must stay, or None. `present` are the keys that the store listed."""
+    """Why an archive must stay, or None. `present` are the keys of all that is complete in the store."""
     if holder is None:
         return None
     if holder.purged_at is not None:
@@ -80,7 +81,7 @@ def sweep(
     now: datetime,
 ) -> Sweep:
     """What to remove now, and which orphans to remember."""
-    present = frozenset(item.key for item in listed)
+    present = frozenset(item.key for item in listed if item.complete)
     orphans = [item for item in listed if protection(item, holders.get(item.workspace_id), present) is None]
     seen = {item.key: first_seen.get(item.key, now) for item in orphans}
     due = tuple(item for item in orphans if now - seen[item.key] >= _grace(item, holders, rules))

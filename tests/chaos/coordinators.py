@@ -22,6 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.embedded.postgres import EmbeddedPostgres
 from codehub.embedded.redis import EmbeddedRedis
+from codehub.settings import load
 from codehub.storage.archive_store import ArchiveStore
 from codehub.storage.volumes import LocalVolumes
 from codehub.store import installation, migrate
@@ -135,7 +136,7 @@ class Site:
         await self.redis.start()
         await migrate.upgrade(self.postgres.url)
         engine = create_engine(self.postgres.url)
-        own = await installation.ensure(engine, new_id())
+        own = await installation.ensure(engine, new_id(), load().workspace_uid_base)
         async with engine.begin() as conn:
             await audit.install(conn)
             user = {"id": OWNER, "username": "one", "password_hash": "x", "role": "user"}

@@ -2,10 +2,11 @@
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from codehub.domain.observation import Unknown
 from codehub.runtimes.base import RuntimeFailure
 from codehub.storage.errors import StorageProblem
 from codehub.store.leader import StaleLeader
@@ -54,6 +55,15 @@ class Process:
         if self.reality.is_down(what) or self.chance.random() < self.faults.rate:
             raise trouble()
         return look()
+
+    def partly_hidden(self, facts: Mapping[str, T]) -> dict[str, T | Unknown]:
+        """What a look at all shows when single ones cannot be looked at."""
+        if not self.faults.rate:
+            return dict(facts)
+        hidden = Unknown("It cannot be read.")
+        return {
+            name: hidden if self.chance.random() < self.faults.rate else fact for name, fact in facts.items()
+        }
 
     async def act(self, act: Callable[[], T], trouble: Callable[[], Exception], what: str) -> T:
         """A call that acts: it may fail before, or after; and once begun it may act although nobody waits."""

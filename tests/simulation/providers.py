@@ -7,7 +7,7 @@ from pathlib import Path
 from codehub.coordinator.providers import Providers
 from codehub.domain.images import BUILT_IN
 from codehub.domain.leftovers import HOME, Leftover
-from codehub.domain.observation import ArchiveFact, ContainerFact, Generation, JobFact, VolumeFact
+from codehub.domain.observation import ArchiveFact, ContainerFact, Generation, JobFact, Unknown, VolumeFact
 from codehub.domain.states import ErrorReason
 from codehub.runtimes.base import ABSENT, RuntimeFailure, WorkloadSpec
 from codehub.runtimes.base import Unobservable as RuntimeUnobservable
@@ -62,10 +62,11 @@ class SimRuntime:
     async def status(self, workspace_id: str) -> ContainerFact:
         return await self._process.look(lambda: self._fact(workspace_id), _unseen, "runtime")
 
-    async def observe(self) -> dict[str, ContainerFact]:
-        return await self._process.look(
+    async def observe(self) -> dict[str, ContainerFact | Unknown]:
+        facts = await self._process.look(
             lambda: {name: self._fact(name) for name in self._reality.containers}, _unseen, "runtime"
         )
+        return self._process.partly_hidden(facts)
 
     async def logs(self, workspace_id: str, lines: int) -> str:
         return ""
@@ -103,8 +104,9 @@ class SimVolumes:
         self._process = process
         self._reality = process.reality
 
-    async def observe(self) -> dict[str, VolumeFact]:
-        return await self._process.look(self._observe, Unobservable, "volumes")
+    async def observe(self) -> dict[str, VolumeFact | Unknown]:
+        facts = await self._process.look(self._observe, Unobservable, "volumes")
+        return self._process.partly_hidden(facts)
 
     async def leftovers(self) -> list[Leftover]:
         return await self._process.look(self._leftovers, Unobservable, "volumes")

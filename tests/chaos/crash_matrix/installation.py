@@ -8,6 +8,7 @@ from pathlib import Path
 
 import asyncpg
 
+from codehub.settings import load
 from codehub.storage.volumes import LocalVolumes
 from codehub.store import installation
 from codehub.store.engine import create_engine
@@ -81,7 +82,7 @@ async def _build(services: Services, zygote: Zygote, root: Path, count: int, bul
 
 async def _found(url: str) -> str:
     engine = create_engine(url)
-    own = await installation.ensure(engine, new_id())
+    own = await installation.ensure(engine, new_id(), load().workspace_uid_base)
     async with engine.begin() as conn:
         user = {"id": OWNER, "username": "one", "password_hash": "x", "role": "user"}
         await conn.execute(users.insert().values(**user))

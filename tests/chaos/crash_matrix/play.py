@@ -14,7 +14,7 @@ from tests.chaos.crash_matrix.lane import GC, Lane, Stuck
 from tests.chaos.crash_matrix.scenarios import EMPTY, NOTHING, Scenario
 from tests.chaos.crash_matrix.steps import COORDINATOR, JOB, REQUEST, Moment, Orders
 from tests.chaos.crash_matrix.wishes import wished
-from tests.trees import tree_hash
+from tests.trees import IN_UTF_8, tree_hash
 
 DIES_WITHIN = 3.0
 """Seconds after the end of an operation in which a last step may come."""
@@ -214,5 +214,5 @@ def _check_content(place: Path, content: bytes, holds: str, hashes: dict[str, st
     place.mkdir()
     plain = subprocess.run(["zstd", "-dc"], input=content, stdout=subprocess.PIPE, check=True).stdout
     options = ["--numeric-owner", "-p", "--xattrs", "--xattrs-include=*", "--warning=no-timestamp"]
-    subprocess.run(["tar", "-x", *options, "-C", place], input=plain, check=True)
+    subprocess.run(["tar", "-x", *options, "-C", place], input=plain, env=IN_UTF_8, check=True)
     _check_tree(place, holds, hashes)

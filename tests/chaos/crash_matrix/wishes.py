@@ -5,13 +5,13 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from codehub.coordinator.server import WORKSPACE_UID_BASE
 from codehub.domain.images import offered_images
 from codehub.domain.limits import Limits
 from codehub.domain.states import DesiredState, Phase
 from codehub.domain.wishes import archive_op_id_of
 from codehub.domain.workspace import RecoverSource
 from codehub.runtimes.base import WorkloadSpec
+from codehub.settings import load
 from codehub.storage.layout import make_private_directory
 from codehub.store import gate
 from tests.chaos.crash_matrix.lane import OWNER, Lane
@@ -95,6 +95,6 @@ async def wait_for_gc(lane: Lane) -> None:
 
 async def _start_container(lane: Lane, home: Path) -> None:
     image = offered_images((lane.root / "images.toml").read_text(), "process")["tiny"]
-    uid = WORKSPACE_UID_BASE + (await lane.get()).number if os.geteuid() == 0 else None
+    uid = load().workspace_uid_base + (await lane.get()).number if os.geteuid() == 0 else None
     make_private_directory(home, uid)
     await lane.runtime.start(WorkloadSpec(lane.workspace_id, image, home, "op-0", uid))

@@ -1,5 +1,6 @@
 """The life of a workspace, driven by a real coordinator."""
 
+import os
 import shutil
 from datetime import UTC, datetime, timedelta
 
@@ -10,7 +11,7 @@ from codehub.coordinator.actor import Actor, ActorRules
 from codehub.coordinator.controller import Controller, Rhythm
 from codehub.coordinator.nature import REAL
 from codehub.coordinator.observer import Memory
-from codehub.coordinator.server import WORKSPACE_UID_BASE, rules_of
+from codehub.coordinator.server import rules_of
 from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
 from codehub.domain.workspace import RecoverSource
 from codehub.store import gate
@@ -40,6 +41,14 @@ async def test_the_whole_life_keeps_every_byte(bench: Bench) -> None:
     assert tree_hash(home) == before
     assert restored.home_ctx is not None
     assert restored.home_ctx.archive_key == archived.archive_key
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a workspace gets a user of its own")
+async def test_workspaces_of_two_installations_on_one_machine_can_be_of_different_users(bench: Bench) -> None:
+    await bench.start(bench.with_settings(workspace_uid_base=3_000_000))
+    workspace_id = await bench.create()
+    number = (await bench.until_phase(workspace_id, Phase.RUNNING)).number
+    assert (await bench.home(workspace_id)).stat().st_uid == 3_000_000 + number
 
 
 async def test_the_timeline_tells_each_step(bench: Bench) -> None:
@@ -206,7 +215,7 @@ async def test_a_leader_that_wakes_up_late_stops_no_container(bench: Bench) -> N
     late = Controller(
         bench.records(epoch, timedelta(1)),
         bench.providers,
-        Actor(bench.providers, memory, ActorRules(0, WORKSPACE_UID_BASE), epoch),
+        Actor(bench.providers, memory, ActorRules(0, settings.workspace_uid_base), epoch),
         memory,
         rules=rules_of(settings),
         rhythm=Rhythm(1, 1),

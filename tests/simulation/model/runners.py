@@ -178,7 +178,7 @@ def holders(row: Row, store: Store, blind: bool) -> dict[str, Holder]:
 
 
 def _stored(arc: Arc) -> archives.Stored:
-    return archives.Stored(key_name(arc) or "", ID, arc_name(arc) or "", 1)
+    return archives.Stored(key_name(arc) or "", ID, arc_name(arc) or "", 1, complete=True)
 
 
 @rule("gc row store disk lead", needs="gc")

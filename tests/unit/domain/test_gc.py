@@ -21,10 +21,10 @@ THIS = 2
 
 def stored(number: int = THIS, workspace_id: str = ID) -> Stored:
     op_id = f"01ar{number:022}"
-    return Stored(archive_key(workspace_id, op_id), workspace_id, op_id, 100)
+    return Stored(archive_key(workspace_id, op_id), workspace_id, op_id, 100, complete=True)
 
 
-ITEM = Stored(KEYS[THIS], ID, OP_IDS[THIS], 100)
+ITEM = Stored(KEYS[THIS], ID, OP_IDS[THIS], 100, complete=True)
 LIVING = Holder(KEYS[3], OP_IDS[3], Phase.STANDBY, None, None, frozenset())
 PRESENT = set(KEYS)
 
@@ -99,15 +99,21 @@ def test_an_empty_database_is_a_lost_database_and_nothing_goes() -> None:
 @pytest.mark.parametrize("purged", [False, True])
 def test_an_orphan_waits_for_its_grace(age: timedelta, purged: bool) -> None:
     holder = replace(LIVING, deleted_at=NOW, purged_at=NOW, phase=Phase.DELETED) if purged else LIVING
-    newest = Stored(KEYS[3], ID, OP_IDS[3], 100)
+    newest = Stored(KEYS[3], ID, OP_IDS[3], 100, complete=True)
     swept = sweep([ITEM, newest], {ID: holder}, dict.fromkeys(KEYS, NOW - age), RULES, NOW)
     orphans = {ITEM, newest} if purged else {ITEM}
     assert set(swept.first_seen) == {item.key for item in orphans}
     assert set(swept.remove) == (orphans if age >= RULES.orphan_grace else set())
 
 
+def test_half_an_archive_replaces_none() -> None:
+    half = Stored(KEYS[3], ID, OP_IDS[3], 100, complete=False)
+    long_ago = dict.fromkeys(KEYS, NOW - 2 * RULES.retention)
+    assert sweep([ITEM, half], {ID: LIVING}, long_ago, RULES, NOW).remove == ()
+
+
 def test_an_orphan_is_first_seen_now_and_forgotten_once_it_is_protected() -> None:
-    newest = Stored(KEYS[3], ID, OP_IDS[3], 100)
+    newest = Stored(KEYS[3], ID, OP_IDS[3], 100, complete=True)
     first = sweep([ITEM, newest], {ID: LIVING}, {}, RULES, NOW)
     assert (dict(first.first_seen), first.remove) == ({ITEM.key: NOW}, ())
     later = NOW + timedelta(hours=1)
