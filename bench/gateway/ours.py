@@ -42,7 +42,7 @@ def prepare(services: Services, upstreams: Mapping[str, str]) -> tuple[dict[str,
 async def _settle(database_url: str, upstreams: Mapping[str, str]) -> str:
     engine = create_engine(database_url)
     try:
-        await installation.ensure(engine, str(ULID()).lower())
+        await installation.ensure(engine, str(ULID()).lower(), 2_000_000)
         owner = await accounts.create_account(engine, "bench", "bench-password", now=utc_now())
         async with engine.begin() as conn:
             for workspace_id, upstream in upstreams.items():

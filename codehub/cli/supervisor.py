@@ -17,6 +17,7 @@ from codehub import log
 from codehub.cli.errors import CommandError
 from codehub.embedded import process
 from codehub.embedded.account import EmbeddedError, own_account
+from codehub.runtimes.process.procfs import boot_id
 
 STEADY_SECONDS = 60.0  # a part that ran this long has its earlier failures forgiven
 MAX_BACKOFF = 30.0
@@ -124,8 +125,9 @@ class Supervisor:
 
     def _record(self) -> None:
         """Who runs, for `doctor`, for tests, and for the next start after a kill -9 of this process."""
+        boot = boot_id()
         children = {
-            service.name: {"pid": service.process.pid, "birth": birth(service.process.pid)}
+            service.name: {"pid": service.process.pid, "birth": birth(service.process.pid), "boot": boot}
             for service in self._services
             if service.process is not None and service.process.poll() is None
         }
@@ -162,7 +164,7 @@ async def _ended(service: Service) -> int | None:
 
 
 def birth(pid: int) -> int | None:
-    """When a living process began, in the kernel's ticks: with its id that names one process for good."""
+    """When a living process began, in the kernel's ticks: with its id that names one process of this boot."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -172,12 +174,16 @@ def birth(pid: int) -> int | None:
 
 
 def end_leftovers(run_dir: Path, names: Sequence[str]) -> None:
-    """Ends what an `up` that was killed left: they were told to end by the kernel, and may need a moment."""
+    """Ends what an `up` that was killed left: they were told to end by the kernel, and may need a moment.
+
+    Nothing outlives a boot: its ids are others' then. An entry that names none may be of any.
+    """
     try:
         children = json.loads((run_dir / "children.json").read_text())
     except (FileNotFoundError, json.JSONDecodeError):
         return
-    known = [entry for name, entry in children.items() if name in names]
+    boot = boot_id()
+    known = [entry for name, entry in children.items() if name in names and entry.get("boot") == boot]
 
     def alive() -> list[int]:
         return [entry["pid"] for entry in known if birth(entry["pid"]) == entry["birth"]]

@@ -63,7 +63,8 @@ async def run(settings: Settings, *, auto: bool = False) -> None:
         if not stop.is_set():
             supervisor.keep()
             await stop.wait()
-            typer.echo("Stopping. Workspaces keep running.", err=True)
+            words = "Stopping. Workspaces keep running; `codehub down --workspaces` stops them, too."
+            typer.echo(words, err=True)
     finally:
         await supervisor.stop()
         if stop.is_set():
@@ -124,7 +125,7 @@ class _System:
         engine = create_engine(database_url)
         try:
             candidate = place.installation_id(settings.data_dir) or str(ULID()).lower()
-            found = await installation.ensure(engine, candidate)
+            found = await installation.ensure(engine, candidate, settings.workspace_uid_base)
             await place.settle(settings.data_dir, found.id, archive_url)
             return await accounts.ensure_admin(
                 engine, settings.admin_username, settings.admin_password, now=utc_now()

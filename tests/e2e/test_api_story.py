@@ -40,8 +40,7 @@ class Curl:
         def settled() -> dict[str, Any] | None:
             status, workspace = self("GET", f"/api/v1/workspaces/{workspace_id}")
             assert status == 200
-            done = workspace["phase"] == phase and workspace["operation"] == "NONE"
-            return workspace if done else None
+            return workspace if is_settled(workspace, phase) else None
 
         return wait_for(settled, phase, 60, every=0.2)
 
@@ -74,7 +73,7 @@ def test_the_story_with_curl_and_who_may_come_in(system: System, curl: Curl) -> 
 
     assert curl("DELETE", path) == (204, None)
     assert curl("GET", path)[0] == 404
-    wait_for(lambda: in_trash(curl, workspace_id)["phase"] == "DELETED", "the delete to end", 60)
+    wait_for(lambda: is_settled(in_trash(curl, workspace_id), "DELETED"), "the delete to end", 60)
     assert curl("POST", f"{path}/undelete", {})[0] == 200
     curl.settle(workspace_id, "ARCHIVED")
     assert curl("PATCH", path, {"desired_state": "STANDBY"})[0] == 200
@@ -83,6 +82,10 @@ def test_the_story_with_curl_and_who_may_come_in(system: System, curl: Curl) -> 
     _, timeline = curl("GET", f"{path}/timeline")
     events = [item["event"] for item in timeline["items"]]
     assert {"created", "claimed", "finished", "archived", "deleted", "undeleted"} <= set(events)
+
+
+def is_settled(workspace: dict[str, Any], phase: str) -> bool:
+    return workspace["phase"] == phase and workspace["operation"] == "NONE"
 
 
 def in_trash(curl: Curl, workspace_id: str) -> dict[str, Any]:

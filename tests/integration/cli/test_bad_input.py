@@ -3,13 +3,17 @@
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 import asyncpg
 import pytest
 
-from codehub.store.engine import asyncpg_dsn
+from codehub.domain.limits import Limits
+from codehub.domain.states import DesiredState
+from codehub.store import gate
+from codehub.store.engine import asyncpg_dsn, create_engine
 from tests.integration.cli.conftest import Impostor, Outcome, images_file, outcome
 from tests.services import Services, free_port, run
 
@@ -64,6 +68,24 @@ CASES = {
     "no image for this runtime": Case(
         API, {"IMAGES_FILE": "docker only"}, "no image that the process runtime can start", "`process` key"
     ),
+    "an engine on another machine": Case(
+        COORDINATOR,
+        {"RUNTIME": "docker", "DOCKER_HOST": "tcp://192.0.2.1:2375"},
+        "tcp://192.0.2.1:2375 is not on this machine",
+        "homes are mounted",
+    ),
+    "other users than the homes'": Case(
+        COORDINATOR,
+        {"DATABASE_URL": "settled", "WORKSPACE_UID_BASE": "3000000"},
+        "WORKSPACE_UID_BASE is 3000000, but",
+        "set it to 2000000",
+    ),
+    "other users than the homes', up": Case(
+        UP,
+        {"DATABASE_URL": "settled", "WORKSPACE_UID_BASE": "3000000"},
+        "WORKSPACE_UID_BASE is 3000000, but",
+        "set it to 2000000",
+    ),
     "a newer database, up": Case(UP, {"DATABASE_URL": "newer"}, "newer CodeHub (schema 9999", "install that"),
     "a newer database, api": Case(
         API, {"DATABASE_URL": "newer"}, "newer CodeHub (schema 9999", "install that"
@@ -108,17 +130,17 @@ CASES = {
 @pytest.fixture(scope="module")
 def values(services: Services, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
     """What the names in the cases stand for."""
-    good, empty, newer = (
-        run(made)
-        for made in (services.migrated_database(), services.empty_database(), services.migrated_database())
-    )
+    good, newer, settled = (run(services.migrated_database()) for _ in range(3))
+    empty = run(services.empty_database())
     run(_make_newer(newer))
+    run(_settle(settled))
     babbling, silent = Impostor(b"HTTP/1.1 400 Bad Request\r\n\r\n"), Impostor()
     password = good.split(":")[2].split("@")[0]
     yield {
         "good": good,
         "empty": empty,
         "newer": newer,
+        "settled": settled,
         "refused": f"postgresql://u:s3cret@127.0.0.1:{free_port()}/d",
         "wrong password": good.replace(password, "s3cret"),
         "no such database": good.replace("/codehub_", "/nowhere_"),
@@ -133,7 +155,7 @@ def values(services: Services, tmp_path_factory: pytest.TempPathFactory) -> Iter
     }
     babbling.close()
     silent.close()
-    for url in (good, empty, newer):
+    for url in (good, empty, newer, settled):
         run(services.drop_database(url))
 
 
@@ -141,6 +163,24 @@ async def _make_newer(url: str) -> None:
     connection = await asyncpg.connect(asyncpg_dsn(url))
     await connection.execute("UPDATE alembic_version SET version_num = '9999'")
     await connection.close()
+
+
+async def _settle(url: str) -> None:
+    """An installation with a workspace."""
+    connection = await asyncpg.connect(asyncpg_dsn(url))
+    await connection.execute("INSERT INTO installation (id, cookie_key) VALUES ('here', 'key')")
+    await connection.execute(
+        "INSERT INTO users (id, username, password_hash, role) VALUES ('one', 'one', 'x', 'user')"
+    )
+    await connection.close()
+    engine = create_engine(url)
+    async with engine.begin() as conn:
+        await gate.create(
+            conn, owner_id="one", name="a name", description="", image_ref="code-server", standby_ttl=None,
+            archive_ttl=None, desired=DesiredState.STANDBY, actor="one", limits=Limits(1, 1),
+            backends=gate.Backends("process", "local-dir"), now=datetime.now(UTC),
+        )  # fmt: skip
+    await engine.dispose()
 
 
 def _images(directory: Path) -> dict[str, str]:

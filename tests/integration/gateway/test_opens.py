@@ -69,7 +69,7 @@ class FrontDoor:
 async def front_door(database_url: str, redis_url: str, tmp_path: Path) -> AsyncIterator[FrontDoor]:
     """`codehub serve gateway` with two workers, on a real PostgreSQL that knows one user."""
     engine, port = create_engine(database_url), free_port()
-    await installation.ensure(engine, "01installation000000000000")
+    await installation.ensure(engine, "01installation000000000000", 2_000_000)
     account = await accounts.create_account(engine, "alice", "password!", now=utc_now())
     async with engine.begin() as conn:
         session = await sessions.open_session(conn, account.id, utc_now())

@@ -54,7 +54,7 @@ class Installation:
         self.workspace_id = ""
 
     async def populate(self) -> None:
-        await installation.ensure(self.engine, "01installation000000000000")
+        await installation.ensure(self.engine, "01installation000000000000", 2_000_000)
         account = await accounts.create_account(
             self.engine, "alice", "password!", Role.USER, now=datetime.now(UTC)
         )

@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -80,6 +80,44 @@ def test_the_command_runs_from_wherever_the_tools_are_mounted(tmp_path: Path) ->
         [moved / "bin" / "code-server", "--x", "a b"], capture_output=True, text=True, check=True
     )
     assert result.stdout == f"{moved}/code-server-{CODE_SERVER_VERSION}/node_modules/code-server --x a b\n"
+
+
+NPM = """#!/bin/sh
+[ "$2" = install ] || exit 0
+mkdir -p "$4/node_modules/code-server/out"
+echo installed > "$4/node_modules/code-server/out/file"
+"""
+
+
+@pytest.fixture
+def strict_umask() -> Iterator[None]:
+    before = os.umask(0o077)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("strict_umask")
+def test_every_user_can_enter_what_is_installed_under_a_strict_umask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prefix = tmp_path / "prefix"
+    (prefix / "bin").mkdir(parents=True)
+    (prefix / "bin" / "node").write_text(NPM)
+    (prefix / "bin" / "node").chmod(0o755)
+    monkeypatch.setattr(ide, "_ensure_build_packages", lambda _report: None)
+    monkeypatch.setattr(ide, "_system_node_prefix", lambda: prefix)
+    cache = tmp_path / "cache"
+    install_code_server(cache / "tools", Told())
+    made = [path for path in (cache, *cache.rglob("*")) if not path.is_symlink()]
+    assert (cache / "tools" / f"code-server-{CODE_SERVER_VERSION}" / "node_modules") in made
+    closed = [path for path in made if path.stat().st_mode & 0o777 != (0o755 if _runs(path) else 0o644)]
+    assert closed == []
+    (tmp_path / "later").touch()
+    assert (tmp_path / "later").stat().st_mode & 0o777 == 0o600
+
+
+def _runs(path: Path) -> bool:
+    return path.is_dir() or path.name == "code-server"
 
 
 def test_a_second_installer_waits_for_the_first(tmp_path: Path) -> None:

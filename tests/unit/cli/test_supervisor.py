@@ -16,6 +16,7 @@ from codehub.cli.errors import CommandError
 from codehub.cli.supervisor import Supervisor, birth, end_leftovers
 from codehub.embedded import process
 from codehub.embedded.account import own_account
+from codehub.runtimes.process.procfs import boot_id
 
 SLEEP = [sys.executable, "-c", "import signal; print('up', flush=True); signal.pause()"]
 
@@ -144,7 +145,7 @@ def stranger() -> "contextlib.Generator[subprocess.Popen[bytes]]":
 
 def test_what_a_killed_up_left_is_ended(tmp_path: Path) -> None:
     with stranger() as child:
-        entry = {"pid": child.pid, "birth": birth(child.pid)}
+        entry = {"pid": child.pid, "birth": birth(child.pid), "boot": boot_id()}
         (tmp_path / "children.json").write_text(json.dumps({"api": entry}))
         end_leftovers(tmp_path, ("api",))
         assert child.wait(5) == -signal.SIGTERM
@@ -152,10 +153,32 @@ def test_what_a_killed_up_left_is_ended(tmp_path: Path) -> None:
 
 def test_a_recycled_process_id_is_left_alone(tmp_path: Path) -> None:
     with stranger() as child:
-        entry = {"pid": child.pid, "birth": 1}
+        entry = {"pid": child.pid, "birth": 1, "boot": boot_id()}
         (tmp_path / "children.json").write_text(json.dumps({"api": entry}))
         end_leftovers(tmp_path, ("api",))
         assert child.poll() is None
+
+
+@pytest.mark.parametrize("boot", [{}, {"boot": "00000000-0000-4000-8000-000000000000"}])
+def test_a_process_of_another_boot_is_left_alone(tmp_path: Path, boot: dict[str, str]) -> None:
+    """What a machine starts first has the same ids and ticks each time. Earlier versions named no boot."""
+    with stranger() as child:
+        entry = {"pid": child.pid, "birth": birth(child.pid), **boot}
+        (tmp_path / "children.json").write_text(json.dumps({"api": entry}))
+        end_leftovers(tmp_path, ("api",))
+        assert child.poll() is None
+    assert not (tmp_path / "children.json").exists()
+
+
+async def test_what_is_recorded_is_what_a_later_start_ends(tmp_path: Path) -> None:
+    supervisor, part = Supervisor(tmp_path), Sleeper(tmp_path, "api")
+    await supervisor.start(part)
+    try:
+        assert part.process is not None
+        end_leftovers(tmp_path, ("api",))
+        assert part.process.wait(5) == -signal.SIGTERM
+    finally:
+        await supervisor.stop()
 
 
 def test_children_end_when_their_supervisor_is_killed(tmp_path: Path) -> None:

@@ -65,13 +65,21 @@ def data_dir() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-def test_docker_without_an_engine_is_one_clear_line_and_nothing_is_made(data_dir: Path) -> None:
-    engine = "unix:///nowhere/docker.sock"
+@pytest.mark.parametrize("engine", ["unix:///nowhere/docker.sock", "tcp://127.0.0.1:1", "tcp://[::1]:1"])
+def test_docker_without_an_engine_is_one_clear_line_and_nothing_is_made(data_dir: Path, engine: str) -> None:
     code, words = invoke("up", "--runtime", "docker", "--data-dir", str(data_dir), DOCKER_HOST=engine)
     assert code == 1
     assert words.count("\n") == 1
     assert f"the Docker engine at {engine} does not answer" in words
     assert "--runtime process" in words
+    assert list(data_dir.iterdir()) == []
+
+
+@pytest.mark.parametrize("engine", ["tcp://192.0.2.1:2375", "tcp://build.example.org", "ssh://localhost"])
+def test_an_engine_on_another_machine_is_refused_without_asking_it(data_dir: Path, engine: str) -> None:
+    code, words = invoke("up", "--runtime", "docker", "--data-dir", str(data_dir), DOCKER_HOST=engine)
+    assert code == 1
+    assert f"{engine} is not on this machine" in words
     assert list(data_dir.iterdir()) == []
 
 
