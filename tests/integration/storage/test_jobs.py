@@ -6,14 +6,16 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from codehub.domain.observation import Generation, JobState, VolumeFact
 from codehub.domain.states import ErrorReason
-from codehub.storage.errors import JobIsRunning
+from codehub.storage.errors import JobIsRunning, StoreTrouble
 from codehub.storage.jobspec import ClearJob, dump_spec, load_spec
+from codehub.storage.objects import LocalObjects
 from codehub.storage.report import Reporter
 from codehub.storage.work import Bench, perform
 from tests.integration.storage.conftest import FIRST, KEY, Site
@@ -402,6 +404,39 @@ async def test_reading_an_archive_back_is_progress_too(site: Site) -> None:
     assert len([bytes_ for bytes_ in told if bytes_ > done.archive.unpacked]) >= 2
     assert told[-1] == done.archive.unpacked + done.archive.bytes
     assert told == sorted(told)
+
+
+def flip_a_bit(data: bytes) -> bytes:
+    middle = len(data) // 2
+    return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
+
+
+@pytest.mark.parametrize("spoil", [flip_a_bit, lambda data: data[:-1], lambda data: data + b"\0"])
+async def test_what_a_disk_has_kept_differently_is_not_committed(
+    site: Site, spoil: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await site.make_home()
+    before = tree_hash(site.home)
+    flush = LocalObjects.flush
+
+    def keep_differently(self: LocalObjects, path: str) -> None:
+        flush(self, path)
+        if path.endswith("home.tar.zst"):
+            stored = site.archives_root / path
+            stored.write_bytes(spoil(stored.read_bytes()))
+
+    monkeypatch.setattr(LocalObjects, "flush", keep_differently)
+    bench = Bench(Reporter(site.root), site.root)
+    with pytest.raises(StoreTrouble, match="reads back differently"):
+        await asyncio.to_thread(perform, site.archive_job(), bench)
+    assert await site.store.find("w1", "a1") is None
+    assert tree_hash(site.home) == before
+
+    monkeypatch.undo()
+    await asyncio.to_thread(perform, site.archive_job(), bench)
+    await site.done("delete", site.delete_job())
+    await site.done("restore", site.restore_job())
+    assert tree_hash(site.home) == before
 
 
 async def test_progress_is_told_while_a_job_runs(site: Site) -> None:
