@@ -72,12 +72,21 @@ async def leave_the_other(settings: Settings) -> None:
 
 
 async def end_all(settings: Settings, installation_id: str) -> int:
-    """Delete every container of one runtime; how many ran. Homes are not touched."""
+    """Delete every container of one runtime; how many ran. Homes are not touched.
+
+    One that cannot be ended keeps none of the others, and is told of afterwards.
+    """
     runtime = make_runtime(settings, installation_id)
+    troubles: list[RuntimeFailure] = []
     try:
         found = await runtime.observe()
         for workspace_id in found:
-            await runtime.delete(workspace_id)
+            try:
+                await runtime.delete(workspace_id)
+            except RuntimeFailure as trouble:
+                troubles.append(RuntimeFailure(trouble.reason, f"{workspace_id}: {trouble.message}"))
+        if troubles:
+            raise troubles[0]
         if isinstance(runtime, DockerRuntime):
             await runtime.leave()
         return sum(not isinstance(fact, Unknown) and fact.running for fact in found.values())

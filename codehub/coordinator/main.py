@@ -54,6 +54,7 @@ async def _warm_up(runtime: Runtime) -> None:
     """Not before the rest: a workspace that is to be stopped need not wait for what only a start needs."""
     if isinstance(runtime, ProcessRuntime):
         await runtime.warm_up()
+        await runtime.finish_removals()
 
 
 def make_providers(settings: Settings, installation_id: str) -> Providers:

@@ -174,6 +174,18 @@ async def test_last_words_that_no_database_takes_are_told_as_far_as_they_can_be(
     assert len(words) < 2100
 
 
+async def test_a_container_whose_end_the_engine_cannot_tell_hides_no_other(bench: Bench) -> None:
+    for name in ("w1", "w2"):
+        await bench.started(name)
+    bench.engine.docker("kill", "codehub-ws-w1")
+    log = Path(bench.engine.docker("inspect", "--format", "{{.LogPath}}", "codehub-ws-w1"))
+    log.unlink()
+    log.mkdir()
+    facts = await bench.runtime.observe()
+    assert facts["w1"].message.startswith("how it ended cannot be told: ")
+    assert facts["w2"].ready
+
+
 async def test_a_container_that_was_only_created_is_started_anew(bench: Bench) -> None:
     """A coordinator that was killed between the two leaves one."""
     await bench.started("w1")

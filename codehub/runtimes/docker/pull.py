@@ -21,6 +21,7 @@ ASKED_WITHIN_SECONDS = 60.0
 """Longer than any pause between two looks at a workspace that is being started."""
 
 PAUSES = (2.0, 8.0)
+_MAX_LOSSES = 3
 _LOOK_EVERY_SECONDS = 1.0
 _NO_SUCH_IMAGE = (
     "not found", "manifest unknown", "access denied", "does not exist", "unauthorized", "name unknown",
@@ -74,6 +75,8 @@ class Pulls:
         self._pauses = pauses
         self._pulls: dict[str, _Pull] = {}
         self._failures: dict[tuple[str, str], tuple[float, RuntimeFailure]] = {}
+        self._losses: dict[str, int] = {}
+        """How many pulls of an image in a row have ended with the engine."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def is_here(self, reference: str, workspace_id: str) -> bool:
@@ -115,12 +118,16 @@ class Pulls:
                 await asyncio.wait({work}, timeout=_LOOK_EVERY_SECONDS)
         finally:
             work.cancel()
+            outcome = (await asyncio.gather(work, return_exceptions=True))[0]
             del self._pulls[pull.reference]
-        outcome = (await asyncio.gather(work, return_exceptions=True))[0]
+        losses = self._losses.pop(pull.reference, 0)
+        if isinstance(outcome, EngineDown):
+            self._losses[pull.reference] = losses + 1
+            outcome = _lost(pull.reference, outcome) if losses + 1 >= _MAX_LOSSES else None
         if isinstance(outcome, RuntimeFailure):
             for workspace_id in pull.asked:
                 self._failures[pull.reference, workspace_id] = (time.monotonic(), outcome)
-        elif isinstance(outcome, Exception) and not isinstance(outcome, EngineDown):
+        elif isinstance(outcome, Exception):
             raise outcome
         for workspace_id in pull.asked:
             self._done(workspace_id)
@@ -128,7 +135,8 @@ class Pulls:
     async def _pull(self, pull: _Pull) -> None:
         """Passing troubles are tried again; what will not change by waiting is told at once.
 
-        An engine that is gone says nothing about its image: whoever starts next asks it again.
+        An engine that is gone says nothing about its image: whoever starts next asks it again. One that goes
+        away by every pull has to be told of, though.
         """
         trouble = ""
         for pause in (*self._pauses, None):
@@ -153,6 +161,14 @@ class Pulls:
             f"The registry of the image {pull.reference} does not answer as it should ({trouble}). "
             "When it does again, recover the workspace.",
         )
+
+
+def _lost(reference: str, trouble: EngineDown) -> RuntimeFailure:
+    return RuntimeFailure(
+        ErrorReason.Unreachable,
+        f"The engine breaks off the pull of the image {reference} again and again ({trouble}). "
+        "Its own log tells why.",
+    )
 
 
 def _is_missing(trouble: str) -> bool:

@@ -20,7 +20,7 @@ from codehub.domain.port_links import PortLinks
 from codehub.domain.states import ErrorReason
 from codehub.runtimes.base import ABSENT, RuntimeFailure, Unobservable, WorkloadSpec, last_words
 from codehub.runtimes.docker import host
-from codehub.runtimes.docker.engine import Engine, EngineDown, Found, Refused
+from codehub.runtimes.docker.engine import Engine, EngineDown, EngineFault, Found, Refused
 from codehub.runtimes.docker.firewall import Firewall
 from codehub.runtimes.docker.network import Networks
 from codehub.runtimes.docker.pull import PAUSES, Pulls
@@ -281,6 +281,8 @@ class DockerRuntime:
                 self._epitaphs[found.id] = await self._how_it_ended(found.id)
             except Refused:
                 return "it is being removed"
+            except EngineFault as error:
+                return f"how it ended cannot be told: {last_words(str(error))}"
         return self._epitaphs[found.id]
 
     async def _how_it_ended(self, container_id: str) -> str:

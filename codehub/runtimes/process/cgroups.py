@@ -64,10 +64,16 @@ def _with_all_below(directory: str) -> list[Path]:
 
 def forbid_forks(groups: Iterable[str]) -> None:
     """Nobody is born any more, so that whoever is killed now was the last of them."""
-    for directory in groups:
+    for directory in _outermost(groups):
         with contextlib.suppress(FileNotFoundError):
             if Path(directory, "pids.max").exists():
                 Path(directory, "pids.max").write_text("0")
+
+
+def _outermost(groups: Iterable[str]) -> list[str]:
+    """Those with the caps, out of a workspace's reach: below them it may take our permissions away."""
+    directories = list(groups)
+    return [directory for directory in directories if str(Path(directory).parent) not in directories]
 
 
 def remove(groups: Iterable[str]) -> None:
@@ -109,9 +115,8 @@ def _is_removed(directory: str) -> bool:
 
 def out_of_memory_kills(groups: Iterable[str]) -> int:
     """How many processes the kernel has ended because a group was full."""
-    files = [
-        Path(directory, name) for directory in groups for name in ("memory.events", "memory.oom_control")
-    ]
+    names = ("memory.events", "memory.oom_control")
+    files = [Path(directory, name) for directory in _outermost(groups) for name in names]
     counts = [line.split() for file in files for line in _lines(file)]
     return sum(int(words[1]) for words in counts if words[0] == "oom_kill")
 

@@ -21,6 +21,7 @@ import stat
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from codehub.domain.ports import DOOR_NAME
@@ -30,6 +31,7 @@ LOG_BYTES = 1 << 20
 LONGEST_SOCKET_PATH = 107
 _LAUNCH_SECONDS = 2.0
 _REMOVED = ".deleted-"
+_ENTRIES_AT_ONCE = 10_000
 
 
 class StateGarbled(Exception):  # noqa: N818 - a fact, not a fault
@@ -239,29 +241,33 @@ def remove_tree(top: Path) -> None:
     """
     _make_ours(top)
     with _opened(top) as descriptor:
-        while names := _remove_files(descriptor):
-            for name in names:
-                _dissolve(name, descriptor)
+        while entries := _some_entries(descriptor):
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    _dissolve(entry.name, descriptor)
+                else:
+                    os.unlink(entry.name, dir_fd=descriptor)
     top.rmdir()
 
 
 def _dissolve(name: str, top: int) -> None:
+    _make_ours(name, top)
     with _opened(name, top) as directory:
-        for inner in _remove_files(directory):
-            os.rename(inner, f".deeper-{os.urandom(16).hex()}", src_dir_fd=directory, dst_dir_fd=top)
+        while entries := _some_entries(directory):
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    _make_ours(entry.name, directory)
+                    deeper = f".deeper-{os.urandom(16).hex()}"
+                    os.rename(entry.name, deeper, src_dir_fd=directory, dst_dir_fd=top)
+                else:
+                    os.unlink(entry.name, dir_fd=directory)
     os.rmdir(name, dir_fd=top)
 
 
-def _remove_files(directory: int) -> list[str]:
-    """Remove all but directories, whose names are returned."""
+def _some_entries(directory: int) -> list[os.DirEntry[str]]:
+    """As many as fit into memory, however many names a workspace has made; none when there are none left."""
     with os.scandir(directory) as found:
-        entries = list(found)
-    names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-    for name in {entry.name for entry in entries}.difference(names):
-        os.unlink(name, dir_fd=directory)
-    for name in names:
-        _make_ours(name, directory)
-    return names
+        return list(islice(found, _ENTRIES_AT_ONCE))
 
 
 def _make_ours(path: Path | str, within: int | None = None) -> None:

@@ -87,7 +87,6 @@ class ProcessRuntime:
         """Until when a workspace's IDE may still begin to listen."""
         self._started = asyncio.Event()
         self._root.mkdir(mode=0o711, parents=True, exist_ok=True)
-        _finish_removals(self._root)
 
     async def walls(self) -> Walls:
         """What separates workspaces here; a failure when nothing does and nobody has accepted that."""
@@ -115,6 +114,14 @@ class ProcessRuntime:
             await asyncio.to_thread(cgroups.sweep, walls.cgroups.parents.values(), _FORGOTTEN_SECONDS)
         except (RuntimeFailure, OSError) as error:
             log.warning("no workspace can be started here: %s", error)
+
+    async def finish_removals(self) -> None:
+        """What a crash left of them. One that is still under way holds its lock, and is left alone."""
+        for directory in await asyncio.to_thread(unfinished_removals, self._root):
+            try:
+                await asyncio.to_thread(directory.remove)
+            except OSError as error:
+                log.warning("%s cannot be removed: %s", directory.path, error)
 
     async def start(self, spec: WorkloadSpec) -> None:
         walls = await self.walls()
@@ -269,15 +276,6 @@ class ProcessRuntime:
             message = await asyncio.to_thread(_epitaph, self._directory(workspace_id), look.state)
         op_id = look.state.op_id if look.state is not None else None
         return ContainerFact(True, look.alive, ready, look.upstream, op_id, message)
-
-
-def _finish_removals(root: Path) -> None:
-    """One that is still under way holds its lock, and is left alone."""
-    for directory in unfinished_removals(root):
-        try:
-            directory.remove()
-        except OSError as error:
-            log.warning("%s cannot be removed: %s", directory.path, error)
 
 
 def _look(directory: Directory) -> _Look | None:

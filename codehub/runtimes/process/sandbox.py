@@ -204,10 +204,19 @@ def _hidden(data_dir: Path, secrets: Sequence[Path]) -> list[str]:
 def _private(root: str) -> Iterator[Path]:
     """What we may read below, and not everybody: files, and directories as a whole."""
     for parent, directories, files in os.walk(root):
-        closed = [name for name in directories if _is_ours_alone(Path(parent, name), stat.S_IXOTH)]
+        closed = [name for name in directories if _is_closed(Path(parent, name))]
         directories[:] = [name for name in directories if name not in closed]
         yield from (Path(parent, name) for name in closed)
         yield from (path for name in files if _is_ours_alone(path := Path(parent, name), stat.S_IROTH))
+
+
+def _is_closed(directory: Path) -> bool:
+    """Not everybody may enter it; or nobody may see what is in it, and we know no better."""
+    return _is_ours_alone(directory, stat.S_IXOTH) or _can_only_be_entered(directory)
+
+
+def _can_only_be_entered(directory: Path) -> bool:
+    return not directory.is_symlink() and os.access(directory, os.X_OK) and not os.access(directory, os.R_OK)
 
 
 def _is_ours_alone(path: Path, permission: int) -> bool:

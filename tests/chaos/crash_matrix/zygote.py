@@ -26,6 +26,8 @@ from codehub import log
 from codehub.coordinator import house, main
 from codehub.domain.decision import Decision, Event, changes
 from codehub.domain.workspace import Workspace
+from codehub.runtimes.base import Runtime
+from codehub.runtimes.process.runtime import ProcessRuntime
 from codehub.settings import load
 from codehub.storage import job
 from codehub.storage.jobs import LocalJobs
@@ -144,8 +146,10 @@ def _coordinate(order: dict[str, Any]) -> None:
     uvloop.run(_run(settings))
 
 
-async def _stay_cool(_runtime: object) -> None:
+async def _stay_cool(runtime: Runtime) -> None:
     """What the first start needs is made ready when it comes: most of these coordinators never start one."""
+    assert isinstance(runtime, ProcessRuntime)
+    await runtime.finish_removals()
 
 
 async def _run(settings: Any) -> None:

@@ -280,7 +280,7 @@ def test_groups_that_a_workspace_made_end_with_it(version_2: Path) -> None:
         assert workspace.stdout is not None
         told = [workspace.stdout.readline() for _ in range(2)]
         assert told == ["Resource temporarily unavailable\n", "done\n"]
-        as_delegate(END, f"{version_2}/w1")
+        as_delegate(END, *plan)
     assert not (version_2 / "w1").exists()
 
 

@@ -393,12 +393,12 @@ async def test_an_id_that_is_no_name_is_refused(bench: Bench, workspace_id: str)
         await bench.runtime.delete(workspace_id)
 
 
-async def test_what_a_crash_left_of_a_removal_goes_with_the_next_runtime(bench: Bench) -> None:
+async def test_what_a_crash_left_of_a_removal_is_finished(bench: Bench) -> None:
     await bench.started("w1")
     await bench.runtime.stop("w1")
     bench.directory("w1").path.rename(bench.data_dir / "runtime" / ".deleted-w1-0badcafe")
     assert await bench.runtime.observe() == {}
-    bench.another_runtime()
+    await bench.another_runtime().finish_removals()
     assert list((bench.data_dir / "runtime").iterdir()) == []
 
 
@@ -414,12 +414,12 @@ async def test_a_workspace_that_dug_deep_is_started_again_and_deleted(bench: Ben
     assert list((bench.data_dir / "runtime").iterdir()) == []
 
 
-async def test_what_cannot_be_removed_does_not_keep_codehub_from_starting(bench: Bench) -> None:
+async def test_what_cannot_be_removed_keeps_nothing_else(bench: Bench) -> None:
     stuck = bench.data_dir / "runtime" / ".deleted-w1-0badcafe"
     stuck.write_text("a file, where a directory is expected")
     later = bench.data_dir / "runtime" / ".deleted-w2-0badcafe"
     later.mkdir()
-    bench.another_runtime()
+    await bench.another_runtime().finish_removals()
     assert stuck.exists() and not later.exists()
     stuck.unlink()
 

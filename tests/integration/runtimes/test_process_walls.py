@@ -295,6 +295,10 @@ def etc_with_secrets(bench: Bench) -> Path:
     (etc / "secrets" / "open").write_text("for everybody")
     (etc / "closed").chmod(0o750)
     os.chown(etc / "closed", 0, STRANGER)
+    (etc / "unlisted").mkdir(mode=0o711)
+    (etc / "unlisted" / "key").write_text("the contents of unlisted/key")
+    (etc / "unlisted" / "key").chmod(0o640)
+    os.chown(etc / "unlisted" / "key", 0, STRANGER)
     return etc
 
 
@@ -302,7 +306,7 @@ def test_without_root_what_only_codehub_may_read_is_hidden(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     only_programs(bench, monkeypatch, "bwrap", "setpriv")
-    script = "cat /etc/secrets/* /etc/closed/inner"
+    script = "cat /etc/secrets/* /etc/closed/inner /etc/unlisted/key"
     told = as_stranger(bench, script=script, life=LIFE_BESIDE_SECRETS, etc=etc_with_secrets(bench))
     assert "for everybody" in told and "the contents of" not in told
 

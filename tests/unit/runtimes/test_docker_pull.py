@@ -49,6 +49,19 @@ async def test_a_pull_that_lost_its_engine_is_begun_anew_by_the_next_start() -> 
     await pulls.close()
 
 
+async def test_an_engine_that_goes_away_by_every_pull_fails_the_start() -> None:
+    engine = TroubledEngine(EngineDown("the Docker engine does not answer (Connection reset)"))
+    pulls = await pulled(engine)
+    asked = 0
+    with pytest.raises(RuntimeFailure, match="breaks off the pull of the image image:1") as failure:
+        while asked < 1000:
+            asked += not await pulls.is_here("image:1", "w1")
+            await asyncio.sleep(0)
+    assert failure.value.reason is ErrorReason.Unreachable
+    assert engine.pulls == 9
+    await pulls.close()
+
+
 async def test_an_engine_that_tells_of_its_registrys_trouble_fails_the_pull() -> None:
     pulls = await pulled(TroubledEngine(EngineFault("the Docker engine: connection refused")))
     with pytest.raises(RuntimeFailure, match="The registry of the image image:1") as failure:

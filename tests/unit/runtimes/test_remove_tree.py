@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from codehub.runtimes.process import directory
 from codehub.runtimes.process.directory import remove_tree
 
 ORDINARY_USER = 46_998
@@ -31,14 +32,14 @@ remove_tree(Path("top"))
 
 def dig(top: Path, depth: int) -> None:
     """Directories in one another, with a file in each; deeper than any path may be long."""
-    directory = os.open(top, os.O_RDONLY)
+    here = os.open(top, os.O_RDONLY)
     for _ in range(depth):
-        os.mkdir("d", dir_fd=directory)
-        os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=directory))
-        below = os.open("d", os.O_RDONLY, dir_fd=directory)
-        os.close(directory)
-        directory = below
-    os.close(directory)
+        os.mkdir("d", dir_fd=here)
+        os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=here))
+        below = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)
 
 
 def test_a_tree_of_any_depth_is_removed(tmp_path: Path) -> None:
@@ -46,6 +47,20 @@ def test_a_tree_of_any_depth_is_removed(tmp_path: Path) -> None:
     for branch in ("one", "two"):
         (top / branch).mkdir(parents=True)
         dig(top / branch, 3000)
+    remove_tree(top)
+    assert not top.exists()
+
+
+def test_a_tree_with_more_names_than_are_looked_at_at_once_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory, "_ENTRIES_AT_ONCE", 3)
+    top = tmp_path / "top"
+    for path in (top, top / "a", top / "b", top / "a" / "deeper"):
+        path.mkdir()
+        for number in range(10):
+            (path / f"file-{number}").touch()
+            (path / f"directory-{number}").mkdir()
     remove_tree(top)
     assert not top.exists()
 

@@ -1,0 +1,19 @@
+"""What ends all workspaces of a runtime."""
+
+from pathlib import Path
+
+import pytest
+
+from codehub.cli.runtimes import end_all
+from codehub.runtimes.base import RuntimeFailure
+from codehub.settings import load
+
+
+async def test_one_that_cannot_be_ended_keeps_none_of_the_others(tmp_path: Path) -> None:
+    unreadable, ended = tmp_path / "runtime" / "w1", tmp_path / "runtime" / "w2"
+    (unreadable / "state.json").mkdir(parents=True)
+    ended.mkdir()
+    (ended / "state.json").write_text("of a crash")
+    with pytest.raises(RuntimeFailure, match=r"w1: .*Is a directory"):
+        await end_all(load(data_dir=tmp_path, runtime="process"), "installation")
+    assert unreadable.exists() and not ended.exists()
