@@ -63,7 +63,7 @@ def until() -> Callable[[Callable[[], object], str], None]:
     """Waits for a condition outside the browser."""
 
     def wait(condition: Callable[[], object], what: str) -> None:
-        wait_for(condition, what, 60)
+        wait_for(condition, what, 150)
 
     return wait
 
