@@ -143,7 +143,11 @@ class Archives:
         parse_archive_key(key)
         objects = self._open()
         if objects.read(_meta_key(key)) is not None:
-            raise StorageProblem(f"the archive {key} is already complete and is never written again")
+            if objects.size(key) is not None:
+                raise StorageProblem(f"the archive {key} is already complete and is never written again")
+            objects.remove(
+                _meta_key(key)
+            )  # of an object that was lost: until the new one is whole, there is none
         objects.remove_rest(key)
         try:
             return objects.upload(key, chunks, size_limit)

@@ -18,6 +18,7 @@ from codehub.domain.observation import ArchiveFact
 from codehub.storage.children import PIPE, failure, spawn
 from codehub.storage.durable import sync_filesystem
 from codehub.storage.errors import CorruptedArchive, Unpackable, says_no_space
+from codehub.storage.frame import decompressed
 from codehub.storage.readahead import read_ahead
 from codehub.storage.tarcheck import TarCheck
 from codehub.storage.tarheader import BLOCK
@@ -28,11 +29,7 @@ from codehub.storage.writebehind import WriteBehind
 _CHUNK = 1 << 20
 _LEVEL = 3
 _THREADS = min(4, os.cpu_count() or 1)
-_STEP = 256 << 10
 _CAP_DAC_OVERRIDE = 1
-
-# Four times of what the level takes; whatever a frame asks for is taken from memory.
-_MAX_WINDOW = 8 << 20
 
 _IGNORED = re.compile(rb"tar: (.*): (?:socket|door) ignored")
 
@@ -160,12 +157,14 @@ def unpack(
     with tempfile.TemporaryFile() as said, ExitStack() as stack:
         tars = [_Extractor(target, locks, said, stack) for _ in range(_extractors())]
         check = TarCheck(fact.entries, len(tars))
-        for chunk in _decompressed(_hashed(chunks, digest.update), fact.unpacked):
+        working = list(tars)
+        for chunk in decompressed(_hashed(chunks, digest.update), fact.unpacked):
             pieces = check.feed(chunk)
-            while len(tars) > check.readers:
-                tars.pop().dismiss(_of(pieces, len(tars)))
-            for number, tar in enumerate(tars):
+            while len(working) > check.readers:
+                working.pop().dismiss(_of(pieces, len(working)))
+            for number, tar in enumerate(working):
                 tar.give(_of(pieces, number))
+            _check_words(said)
             on_progress(check.bytes, check.entries)
         check.finish()
         if (digest.hexdigest(), check.bytes, check.entries) != (fact.sha256, fact.unpacked, fact.entries):
@@ -206,14 +205,26 @@ class _Extractor:
             raise
 
     def dismiss(self, pieces: Sequence[memoryview]) -> None:
-        """Let it end before the stream does; all it was given is then in its place."""
+        """Let it end before the stream does; all it was given is then in its place.
+
+        How it ended is judged with the others: that the archive is corrupted would be told by its end.
+        """
         self.give([*pieces, memoryview(bytes(2 * BLOCK))])
-        self.finish()
+        self._end()
 
     def finish(self) -> None:
+        _judge_extraction(self._end(), self._said)
+
+    def _end(self) -> int:
         with suppress(BrokenPipeError):  # its own words tell more
             self._input.close()
-        _judge_extraction(self._tar.wait(), self._said)
+        return self._tar.wait()
+
+
+def _check_words(said: IO[bytes]) -> None:
+    """A tar that has something to say about every entry would fill the disk with it."""
+    if os.fstat(said.fileno()).st_size > _CHUNK:
+        _judge_extraction(0, said)
 
 
 def _judge_extraction(code: int, said: IO[bytes]) -> None:
@@ -233,52 +244,6 @@ def _hashed(chunks: Iterable[memoryview], update: Callable[[memoryview], None]) 
     for chunk in chunks:
         update(chunk)
         yield chunk
-
-
-def _decompressed(chunks: Iterable[memoryview], unpacked: int) -> Iterator[bytes]:
-    """Exactly one zstd frame, and nothing behind it, in bounded memory however little becomes how much.
-
-    The reader gives less than it is asked for where the frame ends, so the last time it is asked for more.
-    """
-    source = _Source(chunks)
-    decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW)
-    reader = decompressor.stream_reader(source, read_size=_STEP)  # type: ignore[arg-type] # only reads
-    try:
-        while unpacked > 0:
-            asked = _CHUNK if unpacked > _CHUNK else unpacked + 1
-            chunk = reader.read(asked)
-            if len(chunk) > unpacked:
-                raise CorruptedArchive("the archive unpacks to more bytes than it declares")
-            yield chunk
-            if len(chunk) < asked:
-                break
-            unpacked -= asked
-    except zstandard.ZstdError as error:
-        raise CorruptedArchive(f"the archive cannot be decompressed: {error}") from error
-    if source.read():
-        raise CorruptedArchive("there is data behind the archive")
-
-
-class _Source:
-    """Compressed bytes. The last of them comes alone: a frame that ends before it leaves it unread."""
-
-    def __init__(self, chunks: Iterable[memoryview]) -> None:
-        self._steps = _last_byte_alone(chunks)
-
-    def read(self, size: int = _STEP) -> bytes:
-        return next(self._steps, b"")
-
-
-def _last_byte_alone(chunks: Iterable[memoryview]) -> Iterator[bytes]:
-    held = b""
-    for chunk in chunks:
-        for start in range(0, len(chunk), _STEP):
-            if held:
-                yield held
-            held = bytes(chunk[start : start + _STEP])
-    if len(held) > 1:
-        yield held[:-1]
-    yield held[-1:]
 
 
 def _widen(pipe: IO[bytes]) -> None:

@@ -8,13 +8,15 @@ from codehub.storage.tarstream import FIRST, TarStream
 
 # Making a file takes about as long as writing so many bytes into it.
 _ENTRY_BYTES = 32 << 10
+# Longer names are remembered as digests.
+_BRIEF = 32
 
 
 class TarCheck(TarStream):
     """A stream that comes back from a store, and may be anybody's work: anything doubtful raises.
 
     tar completes a directory before it goes on beside it. So names are remembered only for the directories
-    that lead to the present one: memory is bounded by the largest of them, not by the home.
+    that lead to the present one, and of the others no more than that they were there.
 
     Several readers may share the stream. Each gets every directory, so that each can unpack what it gets, and
     sets a directory's time after the last change it made there. The files of a directory go to one; a hard
@@ -63,6 +65,8 @@ class TarCheck(TarStream):
         parent, _, name = path.rpartition(b"/")
         if parent != self._parent:
             self._return_to(parent, path)
+        if len(name) > _BRIEF:
+            name = _digest(name)
         if name in self._names:
             raise NotOurs(f"the path {path!r} comes twice")
         self._names.add(name)
@@ -100,5 +104,5 @@ class TarCheck(TarStream):
 
 
 def _digest(path: bytes) -> bytes:
-    """Directories are remembered as digests: 16 bytes each, however long a path an archive makes up."""
+    """16 bytes, however long a name an archive makes up."""
     return blake2b(path, digest_size=16).digest()

@@ -66,6 +66,16 @@ async def test_an_object_without_meta_is_overwritten(site: Site) -> None:
     await site.done("restore", site.restore_job())
 
 
+async def test_an_archive_that_lost_its_object_is_made_anew(site: Site) -> None:
+    await site.make_home()
+    await site.done("archive", site.archive_job())
+    stored = site.archives_root / "w1/a1/home.tar.zst"
+    stored.unlink()
+    await site.done("again", site.archive_job())
+    assert stored.exists()
+    assert await site.store.find("w1", "a1") is not None
+
+
 @pytest.mark.parametrize("meta", [b"", b"sha256:"])
 async def test_a_meta_that_a_power_cut_has_spoiled_is_written_again(site: Site, meta: bytes) -> None:
     await site.make_home()

@@ -223,6 +223,28 @@ def test_a_damaged_archive_is_refused(name: str, home: Path, tmp_path: Path) -> 
         restore(DAMAGE[name](data), fact, tmp_path / "restored")
 
 
+TAR = stream(HOME, entry("./f", content=bytes((2 << 20) - 4 * 512)))
+NOT_ONE_FRAME = {
+    "an empty frame before it": frame(b"") + frame(TAR),
+    "a skippable frame before it": SKIPPABLE + frame(TAR),
+    "two frames": frame(TAR[: 1 << 20]) + frame(TAR[1 << 20 :]),
+    "two frames, and a skippable one between them": frame(TAR[: 1 << 20]) + SKIPPABLE + frame(TAR[1 << 20 :]),
+    "cut off by a byte": frame(TAR)[:-1],
+    "without its checksum": frame(TAR)[:-4],
+    "without its last block": frame(TAR)[:-8],
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("name", NOT_ONE_FRAME)
+def test_an_archive_is_exactly_one_frame(name: str, tmp_path: Path) -> None:
+    """Though the checksum and the sizes are those of the whole."""
+    data = NOT_ONE_FRAME[name]
+    fact = ArchiveFact("w", "a", "k", hashlib.sha256(data).hexdigest(), len(data), len(TAR), 2)
+    with pytest.raises(CorruptedArchive, match=r"cut off|data behind|not begin as zstd"):
+        restore(data, fact, tmp_path / "restored")
+
+
 def test_an_archive_that_is_not_as_declared_is_refused(home: Path, tmp_path: Path) -> None:
     data, fact, _ = pack(home)
     for number, wrong in enumerate(
@@ -257,6 +279,40 @@ def test_a_hard_link_to_nothing_or_to_a_directory_fails_the_restore(target: str,
     fact = ArchiveFact("w", "a", "k", hashlib.sha256(data).hexdigest(), len(data), len(tar), 4)
     with pytest.raises(StorageProblem, match="hard link"):
         restore(data, fact, tmp_path / "restored")
+
+
+@pytest.mark.parametrize("others", [[], [entry("./s/", tarfile.DIRTYPE, mode=0o2755)]])
+def test_a_bad_checksum_is_told_before_what_tar_says(
+    others: list[tuple[tarfile.TarInfo, bytes]], tmp_path: Path
+) -> None:
+    link = entry("./d/h", tarfile.LNKTYPE, linkname="./d/nothing")
+    tar = stream(HOME, entry("./a"), entry("./d/", tarfile.DIRTYPE), link, *others)
+    data = frame(tar)
+    fact = ArchiveFact("w", "a", "k", "0" * 64, len(data), len(tar), 4 + len(others))
+    with pytest.raises(CorruptedArchive, match=r"not what its \.meta says"):
+        restore(data, fact, tmp_path / "restored")
+
+
+def test_names_that_no_disk_takes_fill_neither_memory_nor_disk(tmp_path: Path) -> None:
+    count = 20_000
+    names = (f"{number:05}".ljust(4000, "n") for number in range(count))
+    tar = stream(HOME, *(entry("./f", pax_headers={"path": f"./{name}"}) for name in names))
+    data = frame(tar)
+    fact = ArchiveFact("w", "a", "k", hashlib.sha256(data).hexdigest(), len(data), len(tar), count + 1)
+    seen: list[int] = []
+
+    def progress(_done: int, files: int) -> None:
+        seen.append(files)
+
+    (tmp_path / "restored").mkdir()
+    tracemalloc.start()
+    try:
+        with pytest.raises(StorageProblem, match="File name too long"):
+            unpack([memoryview(data)], fact, tmp_path / "restored", [], progress)
+        assert tracemalloc.get_traced_memory()[1] < 32 << 20
+    finally:
+        tracemalloc.stop()
+    assert seen[-1] < count // 2, "tar goes on complaining"
 
 
 def test_zeros_are_unpacked_in_little_memory(tmp_path: Path) -> None:
