@@ -1,12 +1,13 @@
 """What storage jobs do with a home. Each may be killed at any point and run again, and harms no only copy."""
 
-import hashlib
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import xxhash
 
 from codehub.domain.observation import ArchiveFact, Generation
 from codehub.storage.archives import Archives, archive_key, parse_archive_key
@@ -123,20 +124,20 @@ def _store(archives: Archives, workspace_id: str, archive_op_id: str, home: Path
     )
     archives.flush(key)
     if not confirmed:
-        _read_back(archives, fact, bench.reporter)
+        _read_back(archives, fact, packing.fingerprint, bench.reporter)
     archives.commit(fact)
     return Done(_stored_words(fact, packing.left_out), fact)
 
 
-def _read_back(archives: Archives, fact: ArchiveFact, reporter: Reporter) -> None:
-    digest = hashlib.sha256()
+def _read_back(archives: Archives, fact: ArchiveFact, fingerprint: bytes, reporter: Reporter) -> None:
+    digest = xxhash.xxh3_128()
     moved = fact.unpacked
     if archives.size(fact.key) == fact.bytes:
         for chunk in archives.read(fact):
             digest.update(chunk)
             moved += len(chunk)
             reporter.progress(moved, fact.entries)
-    if digest.hexdigest() != fact.sha256:
+    if digest.digest() != fingerprint:
         raise StoreTrouble(f"the archive {fact.key} reads back differently from what was written")
 
 
