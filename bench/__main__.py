@@ -47,6 +47,12 @@ def main() -> int:
     arguments.add_argument(
         "--quick", action="store_true", help="tiny rounds: whether it works, not how fast it is"
     )
+    arguments.add_argument(
+        "--place",
+        type=Path,
+        default=Path("/tmp"),
+        help="where homes and archives lie while they are measured",
+    )
     asked = arguments.parse_args()
     if unknown := set(asked.parts) - set(PARTS):
         arguments.error(f"there is no {', '.join(sorted(unknown))}: choose from {', '.join(PARTS)}")
@@ -57,18 +63,18 @@ def main() -> int:
         except BlockingIOError:
             print("another measurement is under way on this machine", file=sys.stderr)
             return 1
-        run(asked.parts or list(PARTS), QUICK if asked.quick else FULL)
+        run(asked.parts or list(PARTS), QUICK if asked.quick else FULL, asked.place)
     return 0
 
 
-def run(parts: list[str], scale: Scale) -> None:
+def run(parts: list[str], scale: Scale, within: Path) -> None:
     tools.use_tools()
     quiet = machine.Quiet(scale.patience)
     measured = machine.version()
     if scale is QUICK:
         print("Quick: these rounds show that it works, and no figures to compare.", flush=True)
     for name in parts:
-        place = short_temp_dir()
+        place = short_temp_dir(within)
         try:
             PARTS[name](place, quiet, scale)
         except tools.MissingToolError as reason:

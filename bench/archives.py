@@ -24,6 +24,7 @@ from codehub.domain.observation import Generation
 from codehub.storage.archive_store import ArchiveStore
 from codehub.storage.archives import archive_key
 from codehub.storage.job import SPEC
+from codehub.storage.jobs import environment
 from codehub.storage.jobspec import ArchiveJob, JobSpec, Place, RestoreJob, dump_spec
 from codehub.storage.volumes import LocalVolumes
 from tests.trees import tree_hash
@@ -139,7 +140,7 @@ class Job:
         directory = self._directory / "jobs" / str(ULID()).lower()
         directory.mkdir(parents=True)
         (directory / SPEC).write_bytes(dump_spec(spec))
-        return timed([sys.executable, "-m", "codehub.storage.job", str(directory)])
+        return timed([sys.executable, "-m", "codehub.storage.job", str(directory)], environment())
 
 
 def measure(directory: Path, quiet: Quiet, rounds: int, scale: float) -> None:
@@ -181,13 +182,18 @@ def _rounds(ways: list[Way], work: Callable[[Way], Cost], quiet: Quiet, rounds: 
     return costs
 
 
-def timed(command: list[str]) -> Cost:
+def timed(command: list[str], env: dict[str, str] | None = None) -> Cost:
     """Runs a command to its end. What earlier ones have left to write is written before."""
     os.sync()
     with tempfile.TemporaryFile() as said:
         began = time.perf_counter()
         child = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=said, stdin=subprocess.DEVNULL, start_new_session=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=said,
+            env=env,
+            start_new_session=True,
         )
         try:
             with PeakMemory(child.pid) as peak:

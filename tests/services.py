@@ -48,9 +48,9 @@ def wait_for(condition: Callable[[], T], what: str, seconds: float = 30, every: 
     return value
 
 
-def short_temp_dir() -> Path:
+def short_temp_dir(within: Path = Path("/tmp")) -> Path:
     """A data directory that system users may pass through, with room for the names of sockets."""
-    path = Path(tempfile.mkdtemp(prefix="ch-", dir="/tmp"))
+    path = Path(tempfile.mkdtemp(prefix="ch-", dir=within))
     path.chmod(0o711)
     return path
 

@@ -83,7 +83,7 @@ class LocalJobs:
                 stdout=log,
                 stderr=log,
                 cwd="/",
-                env=_environment() | {LOCK_VARIABLE: str(lock)},
+                env=environment() | {LOCK_VARIABLE: str(lock)},
                 start_new_session=True,
                 pass_fds=(lock,),
             )
@@ -115,7 +115,7 @@ def _job_ids(jobs_dir: Path) -> list[str]:
     return sorted(path.parent.name for path in jobs_dir.glob(f"[!.]*/{SPEC}"))
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """Credentials of the store go this way and no other; the database's do not go at all."""
     passed = {
         name: value
