@@ -145,9 +145,8 @@ class Archives:
         if objects.read(_meta_key(key)) is not None:
             if objects.size(key) is not None:
                 raise StorageProblem(f"the archive {key} is already complete and is never written again")
-            objects.remove(
-                _meta_key(key)
-            )  # of an object that was lost: until the new one is whole, there is none
+            # Its object was lost. Until the new one is whole, there is no archive.
+            objects.remove(_meta_key(key))
         objects.remove_rest(key)
         try:
             return objects.upload(key, chunks, size_limit)
