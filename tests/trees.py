@@ -7,6 +7,7 @@ import random
 import socket
 import stat
 import struct
+import subprocess
 import sys
 import venv
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ INVISIBLE = "\N{TAG LATIN SMALL LETTER A}"
 """A character that turning a name into another charset may drop without a word."""
 IN_UTF_8 = os.environ | {"LC_ALL": "C.UTF-8"}
 """Where a plain tar keeps every character."""
+_ACCESS_ACL = "system.posix_acl_access"
 _NET_RAW = struct.pack("<IIIII", 0x02000001, 1 << 13, 0, 0, 0)
 
 
@@ -231,9 +233,12 @@ def _make_attributes(path: Path) -> None:
         os.setxattr(target, "user.with=and%", b"line\nbreak\0nul")
         os.setxattr(path / "empty", "user.folder", b"x" * 1000)
     except OSError:
-        return
+        if _is_in_memory(path):
+            return  # tmpfs keeps attributes since Linux 6.6
+        raise
     acl = some_acl()
-    os.setxattr(target, "system.posix_acl_access", acl)
+    _make_locked_attributes(path / "locked attributes", acl)
+    os.setxattr(target, _ACCESS_ACL, acl)
     os.setxattr(path / "empty", "system.posix_acl_default", acl)
     heirs = path / "heirs"
     heirs.mkdir()
@@ -244,6 +249,23 @@ def _make_attributes(path: Path) -> None:
         os.setxattr(target, "trusted.secret", b"root only")
         os.setxattr(target, "security.capability", _NET_RAW)
         os.setxattr(path / "empty", "security.label", b"of nobody")
+
+
+def _make_locked_attributes(path: Path, acl: bytes) -> None:
+    """On what its owner may only read, as a download that was made read-only."""
+    path.mkdir()
+    for name, attribute, value in (("file", "user.origin", b"elsewhere"), ("shared", _ACCESS_ACL, acl)):
+        (path / name).write_text("read-only")
+        os.setxattr(path / name, attribute, value)
+        (path / name).chmod(0o444)
+    (path / "folder").mkdir()
+    os.setxattr(path / "folder", "user.origin", b"elsewhere")
+    (path / "folder").chmod(0o555)
+
+
+def _is_in_memory(path: Path) -> bool:
+    said = subprocess.run(["stat", "-f", "-c", "%T", path], check=True, stdout=subprocess.PIPE, text=True)
+    return said.stdout == "tmpfs\n"
 
 
 def some_acl() -> bytes:

@@ -5,9 +5,9 @@ import fcntl
 import hashlib
 import os
 import re
-import tempfile
+import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from subprocess import Popen
 from typing import IO
@@ -22,17 +22,27 @@ from codehub.storage.errors import CorruptedArchive, Unpackable, says_no_space
 from codehub.storage.frame import decompressed
 from codehub.storage.readahead import read_ahead
 from codehub.storage.tarcheck import TarCheck
-from codehub.storage.tarheader import BLOCK
-from codehub.storage.tarmaking import TarMaking
+from codehub.storage.tarheader import BLOCK, Entry
+from codehub.storage.tarmaking import NAMED, TarMaking
 from codehub.storage.tarstream import Piece
 from codehub.storage.writebehind import WriteBehind
 
 _CHUNK = 1 << 20
 _LEVEL = 3
 _THREADS = min(4, os.cpu_count() or 1)
+_PIECES = 16 << 20
+_MOST_WORDS = 4 << 20
 _CAP_DAC_OVERRIDE = 1
 
 _IGNORED = re.compile(rb"tar: (.*): (?:socket|door) ignored")
+
+
+def _compression() -> zstandard.ZstdCompressionParameters:
+    """Each thread holds a few pieces of the stream; where there are many threads, smaller ones."""
+    return zstandard.ZstdCompressionParameters.from_level(
+        _LEVEL, threads=_THREADS, job_size=_PIECES // max(2, _THREADS), write_checksum=True
+    )
+
 
 OnProgress = Callable[[int, int], None]
 """Called with the bytes and the entries that have passed so far."""
@@ -43,6 +53,11 @@ def _xattr_options() -> list[str]:
     if os.geteuid() == 0:
         return ["--xattrs", "--xattrs-include=*", "--xattrs-exclude=security.selinux"]
     return ["--xattrs", "--xattrs-include=user.*", "--xattrs-include=system.posix_acl_*"]
+
+
+def _is_moved(name: bytes) -> bool:
+    """As these options have it."""
+    return name.startswith((b"user.", b"system.posix_acl_")) or os.geteuid() == 0
 
 
 # Nearly every file has a pax header, for the fraction of its time. Alike, they cost the compressor less.
@@ -77,7 +92,9 @@ class Packing:
         self._hash = hashlib.sha256()
         self._fingerprint = xxhash.xxh3_128()
         self.bytes = 0
+        self.left_out_count = 0
         self.left_out: list[str] = []
+        """Some of their names."""
 
     @property
     def sha256(self) -> str:
@@ -99,7 +116,7 @@ class Packing:
     def __iter__(self) -> Iterator[bytes]:
         # Sizes on disk must be settled: tar takes a file without blocks for one great hole.
         sync_filesystem(self._home)
-        with tempfile.TemporaryFile() as said:
+        with _words_of_tar() as said:
             tar = spawn(tar_create(self._home), locks=self._locks, stdout=PIPE, stderr=said.fileno())
             try:
                 for chunk in self._compressed(tar, said):
@@ -114,16 +131,17 @@ class Packing:
                 _output(tar).close()
 
     def _compressed(self, tar: Popen[bytes], said: IO[bytes]) -> Iterator[bytes]:
-        compressor = zstandard.ZstdCompressor(level=_LEVEL, threads=_THREADS, write_checksum=True)
-        chunker = compressor.chunker(chunk_size=_CHUNK)
+        chunker = zstandard.ZstdCompressor(compression_params=_compression()).chunker(chunk_size=_CHUNK)
         _widen(_output(tar))
         for chunk in read_ahead(_output(tar).fileno(), _CHUNK):
             for _, piece in self._check.feed(chunk):
                 yield from chunker.compress(piece)
+            self._check_holes()
+            if os.fstat(said.fileno()).st_size > _MOST_WORDS:
+                raise Unpackable("the home cannot be archived: it has too many sockets, or files that change")
             self._on_progress(self._check.bytes, self._check.entries)
         self._judge(tar.wait(), said)
         self._check.finish()
-        self._check_holes()
         yield from chunker.compress(self._check.ending())
         yield from chunker.finish()  # type: ignore[no-untyped-call]
 
@@ -135,22 +153,27 @@ class Packing:
         if code != 0 or others:
             words = _words(others) or f"tar ended with {code}"
             raise Unpackable(f"the home cannot be archived completely: {words}")
-        names = [match[1] for match in ignored] + list(self._check.left_out)
-        self.left_out = sorted(name.decode("utf-8", "backslashreplace") for name in names)
+        self.left_out_count = len(ignored) + self._check.left_out_count
+        names = [match[1] for match in ignored[:NAMED]] + self._check.left_out
+        self.left_out = sorted(name.decode("utf-8", "backslashreplace") for name in names)[:NAMED]
 
     def _check_holes(self) -> None:
         """A file that tar took for one great hole must be one."""
         for path in self._check.holes:
-            fd = os.open(os.fsencode(self._home) + b"/" + path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
-                os.lseek(fd, 0, os.SEEK_DATA)
-            except OSError as error:
-                if error.errno != errno.ENXIO:
-                    raise
-            else:
+            if not _is_hole(self._home, path):
                 raise Unpackable(f"the home cannot be archived: {path!r} changed while it was read")
-            finally:
-                os.close(fd)
+        self._check.holes.clear()
+
+
+def _is_hole(home: Path, path: bytes) -> bool:
+    with _opened(home) as place, _opened(path, dir_fd=place) as fd:
+        try:
+            os.lseek(fd, 0, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            return True
+    return False
 
 
 def unpack(
@@ -162,9 +185,11 @@ def unpack(
 ) -> None:
     """Fill an empty directory from an archive that is exactly what `fact` says; otherwise raise."""
     digest = hashlib.sha256()
-    with tempfile.TemporaryFile() as said, ExitStack() as stack:
-        tars = [_Extractor(target, locks, said, stack) for _ in range(_extractors())]
-        check = TarCheck(fact.entries, len(tars))
+    with _words_of_tar() as said, ExitStack() as stack:
+        mighty = _may_write_everywhere()
+        # Two unpack faster than one, where both may write into what either has finished.
+        tars = [_Extractor(target, locks, said, stack) for _ in range(2 if mighty and _THREADS > 1 else 1)]
+        check = TarCheck(fact.entries, len(tars), unlocks=not mighty)
         working = list(tars)
         for chunk in decompressed(_hashed(chunks, digest.update), fact.unpacked):
             pieces = check.feed(chunk)
@@ -179,6 +204,9 @@ def unpack(
             raise CorruptedArchive(f"the archive {fact.key} is not what its .meta says")
         for tar in tars:
             tar.finish()
+        with _opened(target) as place:
+            for entry in check.locked:
+                _set_attributes(place, entry)
 
 
 def _of(pieces: Iterable[Piece], number: int) -> list[memoryview]:
@@ -186,11 +214,30 @@ def _of(pieces: Iterable[Piece], number: int) -> list[memoryview]:
     return [piece for goes, piece in pieces if goes >> number & 1]
 
 
-def _extractors() -> int:
-    """Two unpack faster than one, where both may write into what either has finished."""
+def _may_write_everywhere() -> bool:
+    """Whatever the modes of files say."""
     status = Path("/proc/self/status").read_text()
-    may_all = int(status.partition("CapEff:")[2].split()[0], 16) >> _CAP_DAC_OVERRIDE & 1
-    return 2 if may_all and _THREADS > 1 else 1
+    return bool(int(status.partition("CapEff:")[2].split()[0], 16) >> _CAP_DAC_OVERRIDE & 1)
+
+
+def _set_attributes(place: int, entry: Entry) -> None:
+    """Of a file or folder that is read-only to us, who own it."""
+    with _opened(entry.path, dir_fd=place) as fd:
+        os.fchmod(fd, entry.mode | stat.S_IWUSR)
+        for attribute in entry.locked:
+            if _is_moved(attribute.name):
+                os.setxattr(fd, attribute.name, attribute.value)
+        os.fchmod(fd, entry.mode)
+
+
+@contextmanager
+def _opened(path: Path | bytes, dir_fd: int | None = None) -> Iterator[int]:
+    """Below a directory rather than by its whole path, which may be longer than a system allows."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dir_fd)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 class _Extractor:
@@ -258,6 +305,11 @@ def _widen(pipe: IO[bytes]) -> None:
     """A larger pipe is faster; a system that does not allow it is only slower."""
     with suppress(OSError):
         fcntl.fcntl(pipe.fileno(), fcntl.F_SETPIPE_SZ, _CHUNK)
+
+
+def _words_of_tar() -> IO[bytes]:
+    """In memory: a full disk, which they may tell of, would take none."""
+    return os.fdopen(os.memfd_create("tar", os.MFD_CLOEXEC), "w+b")
 
 
 def _output(child: Popen[bytes]) -> IO[bytes]:

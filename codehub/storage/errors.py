@@ -66,6 +66,10 @@ class Unpackable(StorageProblem):
     """The home cannot be put into an archive completely."""
 
 
+class HomeChanged(StorageProblem):
+    """The home has changed since it was archived."""
+
+
 class ArchiveMissing(StorageProblem):
     """The archive is not in the store."""
 
@@ -80,6 +84,10 @@ class CorruptedArchive(StorageProblem):
 
 class JobIsRunning(StorageProblem):
     """The job still runs."""
+
+
+class WaitsItsTurn(StorageProblem):
+    """As many jobs as may run at once are running."""
 
 
 def says_no_space(text: str) -> bool:

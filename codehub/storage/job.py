@@ -13,10 +13,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from codehub.domain.states import ErrorReason
-from codehub.storage.errors import StorageProblem
+from codehub.storage.errors import HomeChanged, StorageProblem
 from codehub.storage.jobspec import JobSpec, load_spec
 from codehub.storage.lock import is_file_at, try_lock
-from codehub.storage.report import Reporter, Result, has_result, write_result
+from codehub.storage.report import Reporter, Result, has_result, keep_room, write_result
 from codehub.storage.work import Bench, perform
 
 LOCK = "lock"
@@ -42,9 +42,10 @@ def main(arguments: list[str]) -> int:
         return EXIT_RUNNING
     if has_result(directory):
         return EXIT_DONE
+    keep_room(directory)
     result = _run(directory, lock)
     write_result(directory, result)
-    print(result.message, file=sys.stderr)
+    _say(result.message)
     return EXIT_DONE if result.ok else EXIT_FAILED
 
 
@@ -77,9 +78,9 @@ def _run(directory: Path, lock: int) -> Result:
         spec = load_spec((directory / SPEC).read_bytes())
         return _attempts(spec, Bench(Reporter(directory), directory, [lock]))
     except StorageProblem as problem:
-        return Result(False, problem.reason, problem.message)
+        return Result(False, problem.reason, problem.message, outdated=isinstance(problem, HomeChanged))
     except Exception as error:  # noqa: BLE001 - told in the result, with its trace in the log
-        traceback.print_exc()
+        _say(traceback.format_exc())
         return Result(False, ErrorReason.ActionFailed, f"the storage job failed: {error!r}")
 
 
@@ -91,9 +92,15 @@ def _attempts(spec: JobSpec, bench: Bench) -> Result:
         except StorageProblem as problem:
             if not problem.passing:
                 raise
-            print(f"{problem.message}; trying again in {pause} s", file=sys.stderr)
+            _say(f"{problem.message}; trying again in {pause} s")
             time.sleep(pause)
     return _attempt(spec, bench)
+
+
+def _say(words: str) -> None:
+    """For the log, which a full disk cannot take: no reason to end without a result."""
+    with suppress(OSError):
+        print(words, file=sys.stderr)
 
 
 def _attempt(spec: JobSpec, bench: Bench) -> Result:

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import codehub
 from codehub.domain.observation import JobFact, JobState
-from codehub.storage.durable import fsync_path, make_directory, write_durably
-from codehub.storage.errors import JobIsRunning
+from codehub.storage.durable import fsync_path, make_directory, read_if_there, write_durably
+from codehub.storage.errors import JobIsRunning, WaitsItsTurn
 from codehub.storage.job import LOCK, LOCK_VARIABLE, SPEC
-from codehub.storage.jobspec import JobSpec, dump_spec
+from codehub.storage.jobspec import ArchiveJob, JobSpec, dump_spec
 from codehub.storage.layout import checked_name
 from codehub.storage.lock import is_locked, lock_within
 from codehub.storage.report import clear_progress, has_result, read_ended, read_progress
@@ -32,13 +32,18 @@ _KILL_PAUSE = 0.02
 class LocalJobs:
     """Jobs as processes, each with a directory of its own below `jobs_dir`."""
 
-    def __init__(self, jobs_dir: Path, python: str = sys.executable) -> None:
+    def __init__(self, jobs_dir: Path, archives_at_once: int | None = None) -> None:
         self._jobs_dir = jobs_dir
-        self._python = python
+        self._archives_at_once = archives_at_once
+        self._starting = threading.Lock()
         _finish_forgetting(jobs_dir)
 
     async def start(self, job_id: str, spec: JobSpec) -> None:
-        """Start a job, unless it runs or has ended. One that was killed is started again."""
+        """Start a job, unless it runs or has ended. One that was killed is started again.
+
+        Raises WaitsItsTurn for one archive too many: nobody waits for those, and a hundred workspaces that
+        are left alone at once would take all memory. Somebody does wait for a restore.
+        """
         await asyncio.to_thread(self._start, self._directory(job_id), spec)
 
     async def status(self, job_id: str) -> JobFact | None:
@@ -61,6 +66,15 @@ class LocalJobs:
         return self._jobs_dir / checked_name(job_id)
 
     def _start(self, directory: Path, spec: JobSpec) -> None:
+        if self._archives_at_once is None or not isinstance(spec, ArchiveJob):
+            self._start_now(directory, spec)
+            return
+        with self._starting:
+            if _running_archives(self._jobs_dir, besides=directory) >= self._archives_at_once:
+                raise WaitsItsTurn(f"{self._archives_at_once} archives are being made: this waits its turn")
+            self._start_now(directory, spec)
+
+    def _start_now(self, directory: Path, spec: JobSpec) -> None:
         make_directory(directory, 0o700)
         lock = lock_within(directory / LOCK, _A_LOOK)
         if lock is None:
@@ -78,7 +92,7 @@ class LocalJobs:
         """The job inherits the lock that its starter took: there is no moment at which nobody has it."""
         with (directory / "log").open("ab") as log:
             process = subprocess.Popen(
-                [self._python, "-m", "codehub.storage.job", str(directory)],
+                [sys.executable, "-m", "codehub.storage.job", str(directory)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -109,6 +123,12 @@ def _finish_forgetting(jobs_dir: Path) -> None:
     """Remove what a crash left of forgotten jobs: nobody lists them any more."""
     for forgotten in jobs_dir.glob(f"{_FORGOTTEN}*"):
         shutil.rmtree(forgotten, ignore_errors=True)
+
+
+def _running_archives(jobs_dir: Path, besides: Path) -> int:
+    mark = b'"kind": "%b"' % ArchiveJob.kind.encode()
+    specs = [path for path in jobs_dir.glob(f"[!.]*/{SPEC}") if path.parent != besides]
+    return sum(is_locked(path.parent / LOCK) and mark in (read_if_there(path) or b"") for path in specs)
 
 
 def _job_ids(jobs_dir: Path) -> list[str]:

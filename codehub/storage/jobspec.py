@@ -19,7 +19,10 @@ class Place:
 
 @dataclass(frozen=True)
 class ArchiveJob:
-    """Put a home into the store. The home stays as it is."""
+    """Put a home into the store. The home stays as it is.
+
+    `reserve`: bytes that must stay free on the disk of a store that is a directory.
+    """
 
     kind: ClassVar[str] = "archive"
     place: Place
@@ -28,6 +31,7 @@ class ArchiveJob:
     generation: Generation
     archive_op_id: str
     epoch: int
+    reserve: int
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,10 @@ class RestoreJob:
 
 @dataclass(frozen=True)
 class DeleteJob:
-    """Remove a home of this generation, and only of this; None stands for a home without a marker."""
+    """Remove a home of this generation, and only of this; None stands for a home without a marker.
+
+    `unchanged_since`: the time, in seconds of the epoch, from which on nothing in it may have changed.
+    """
 
     kind: ClassVar[str] = "delete"
     place: Place
@@ -71,6 +78,7 @@ class DeleteJob:
     home_store_key: str
     generation: Generation | None
     epoch: int
+    unchanged_since: float | None = None
 
 
 @dataclass(frozen=True)

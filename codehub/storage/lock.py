@@ -106,4 +106,18 @@ def _raise_fence(directory: WorkspaceDirectory, epoch: int) -> None:
             raise StaleEpoch(epoch, newest)
         if newest == epoch:
             return
-    write_durably(directory.fence, f"{epoch}\n".encode())
+    _write_fence(directory.fence, b"%020d\n" % epoch)
+
+
+def _write_fence(path: Path, content: bytes) -> None:
+    """Over what is there, in its one block: also on a full disk an archive must begin, which makes room."""
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        write_durably(path, content)
+        return
+    try:
+        os.pwrite(fd, content, 0)
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,18 +1,22 @@
 """What a job tells: its progress while it runs, its result at the end."""
 
 import json
+import os
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from codehub.domain.observation import ArchiveFact, JobFact, JobState, Progress
 from codehub.domain.states import ErrorReason
-from codehub.storage.durable import read_if_there, replace_file, write_durably
+from codehub.storage.durable import fsync_path, read_if_there, replace_file
 
 _PROGRESS_INTERVAL = 0.2
 _PROGRESS = "progress.json"
 _RESULT = "result.json"
+_ROOM = "result.json.tmp"
+_ROOM_BYTES = 16 << 10
 
 
 @dataclass(frozen=True)
@@ -21,6 +25,7 @@ class Result:
     reason: ErrorReason | None
     message: str
     archive: ArchiveFact | None = None
+    outdated: bool = False
 
 
 class Reporter:
@@ -40,8 +45,29 @@ class Reporter:
                 replace_file(self._path, json.dumps(asdict(Progress(done, self.total, files))).encode())
 
 
+def keep_room(directory: Path) -> None:
+    """Take what a result needs of the disk while there is some: a job without a result counts as killed.
+
+    Where there is none, the job goes on: it may be about to make some.
+    """
+    with suppress(OSError), _open_room(directory) as file:
+        os.posix_fallocate(file.fileno(), 0, _ROOM_BYTES)
+
+
 def write_result(directory: Path, result: Result) -> None:
-    write_durably(directory / _RESULT, json.dumps(asdict(result)).encode())
+    """In place of the room that was kept; only what is complete and on the disk gets the name of a result."""
+    with _open_room(directory) as file:
+        file.write(json.dumps(asdict(result)).encode())
+        file.truncate()
+        os.fsync(file.fileno())
+    (directory / _ROOM).rename(directory / _RESULT)
+    fsync_path(directory)
+
+
+def _open_room(directory: Path) -> BinaryIO:
+    """As it is: emptied, it would have to be taken again."""
+    (directory / _ROOM).touch(0o600)
+    return (directory / _ROOM).open("r+b")
 
 
 def has_result(directory: Path) -> bool:
@@ -70,4 +96,4 @@ def read_ended(directory: Path) -> JobFact:
     result = json.loads(content)
     reason = None if result["reason"] is None else ErrorReason(result["reason"])
     state = JobState.SUCCEEDED if result["ok"] else JobState.FAILED
-    return JobFact(state, progress, reason, result["message"])
+    return JobFact(state, progress, reason, result["message"], result.get("outdated", False))

@@ -11,8 +11,8 @@ from codehub.storage.objects import LocalObjects, Objects
 def open_objects(url: str, *, create: bool = False) -> Objects:
     """`file:///directory` or `s3://bucket/prefix` with the usual AWS_* variables."""
     parts = urlsplit(url)
-    if parts.scheme == "file" and parts.path.startswith("/"):
-        root = Path(unquote(parts.path))
+    root = directory_of(url)
+    if root is not None:
         if create:
             make_directory(root, 0o700)
         elif not root.is_dir():
@@ -24,3 +24,10 @@ def open_objects(url: str, *, create: bool = False) -> Objects:
 
         return S3Objects(parts.netloc, unquote(parts.path).strip("/"))
     raise InvalidKey(f"{url!r} is not an archive store: file:///directory or s3://bucket/prefix")
+
+
+def directory_of(url: str) -> Path | None:
+    """Where a store is that is a directory; a service is not on a disk that we see."""
+    parts = urlsplit(url)
+    is_directory = parts.scheme == "file" and parts.path.startswith("/")
+    return Path(unquote(parts.path)) if is_directory else None

@@ -5,7 +5,7 @@ our own archives contain, and refuses every number, key or name that another rea
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 from zlib import adler32
 
@@ -25,7 +25,7 @@ _FIELDS = re.compile(
     rb"([0-7]{7})\0(?:[0-7]{7}\0){2}([0-7]{11})\0[0-7]{11}\0([0-7]{6})\0 (.)(.{100})ustar\x0000", re.DOTALL
 )
 _MODE, _MODE_LENGTH = 100, 7
-_SETGID = 0o2000
+_SETGID, _WRITABLE = 0o2000, 0o200
 _NO_PREFIX = bytes(BLOCK - 345)
 
 # Nearly every entry: a file or directory with a short path, alone or behind a pax header with a time.
@@ -46,6 +46,8 @@ _EXTENT = re.compile(_LINE.pattern * 2)
 _LONGEST_LINE = 20
 _ID = re.compile(rb"[0-9]{1,10}")
 _XATTR = b"SCHILY.xattr."
+PASSED_OVER = b"comment=attr."
+"""In place of what the key of an attribute begins with: tar takes the whole record for a comment."""
 _DEFAULT_ACL = _XATTR + b"system.posix_acl_default"
 _TEXT_KEYS = frozenset({b"path", b"linkpath", b"GNU.sparse.name"})
 _NUMBER_KEYS = frozenset({b"size", b"GNU.sparse.realsize", b"GNU.sparse.major", b"GNU.sparse.minor"})
@@ -56,11 +58,19 @@ class NotOurs(CorruptedArchive):
     """The tar stream contains something that no archive of CodeHub contains."""
 
 
+class Attribute(NamedTuple):
+    """`at`: where its record's key stands, counted from the beginning of the entry."""
+
+    at: int
+    name: bytes
+    value: bytes
+
+
 class Entry(NamedTuple):
     """One member. `size`: what follows its headers, without padding. A directory's path ends with a slash.
 
     `hands_down`: what is made in it, once it is complete, gets access rights from it, by a default ACL or by
-    its setgid bit.
+    its setgid bit. `locked`: its attributes, where its mode keeps its owner from setting them.
     """
 
     kind: bytes
@@ -70,6 +80,8 @@ class Entry(NamedTuple):
     header_length: int
     is_hole: bool = False
     hands_down: bool = False
+    locked: "tuple[Attribute, ...]" = ()
+    mode: int = 0
 
     @property
     def padded(self) -> int:
@@ -132,11 +144,21 @@ def _any_entry(data: bytes, start: int, checksums: bool) -> Entry | None:
             raise NotOurs("a pax header is too large")
         if len(data) - position < padded(header.size) + BLOCK:
             return None
-        pax = parse_pax(data[position : position + header.size])
+        records = data[position : position + header.size]
+        pax = parse_pax(records)
         position += padded(header.size)
         header = _header(data[position : position + BLOCK], checksums)
         position += BLOCK
-    return _entry(header, pax, data, start, position)
+    entry = _entry(header, pax, data, start, position)
+    if entry is None or header.mode & _WRITABLE or not any(key.startswith(_XATTR) for key in pax):
+        return entry
+    return entry._replace(locked=tuple(_attributes(records)), mode=header.mode)
+
+
+def _attributes(records: bytes) -> Iterator[Attribute]:
+    for at, key, value in _records(records):
+        if key.startswith(_XATTR):
+            yield Attribute(BLOCK + at, key.removeprefix(_XATTR), value)
 
 
 def _entry(
@@ -239,6 +261,16 @@ def parse_pax(data: bytes) -> dict[bytes, bytes]:
     if only_time is not None and int(only_time[1]) == len(data):
         return {}  # by far the most frequent header: nothing in it matters here
     records: dict[bytes, bytes] = {}
+    for _, key, value in _records(data):
+        if key in records:
+            raise NotOurs(f"the pax key {key!r} comes twice")
+        _check_record(key, value)
+        records[key] = value
+    return records
+
+
+def _records(data: bytes) -> Iterator[tuple[int, bytes, bytes]]:
+    """(where the key stands, key, value)"""
     position = 0
     while position < len(data):
         space = data.find(b" ", position, position + 12)
@@ -248,12 +280,8 @@ def parse_pax(data: bytes) -> dict[bytes, bytes]:
         key, equals, value = data[space + 1 : end - 1].partition(b"=")
         if end > len(data) or data[end - 1 : end] != b"\n" or not equals:
             raise NotOurs("a pax record is malformed")
-        if key in records:
-            raise NotOurs(f"the pax key {key!r} comes twice")
-        _check_record(key, value)
-        records[key] = value
+        yield space + 1, key, value
         position = end
-    return records
 
 
 def _check_record(key: bytes, value: bytes) -> None:

@@ -2,10 +2,14 @@
 
 from struct import Struct
 
-from codehub.storage.tarheader import BLOCK, DIRECTORY, HARD_LINK, REGULAR, SPECIAL, SYMLINK, Entry
+from codehub.storage.boundedmap import BoundedMap, digest
+from codehub.storage.tarheader import BLOCK, DIRECTORY, HARD_LINK, REGULAR, SPECIAL, SYMLINK, Entry, NotOurs
 from codehub.storage.tarstream import FIRST, NOWHERE, TarStream
 
 _RECORD = 20 * BLOCK
+# What tar puts before a path, to set its attributes, has to fit as well.
+_MAX_PATH = 4000
+NAMED = 5
 
 # Of a header: size, type, magic and version, and whether its path is split.
 _PLAIN = Struct("124x11s21xc100x8s80x8s159x")
@@ -32,9 +36,12 @@ class TarMaking(TarStream):
 
     def __init__(self) -> None:
         super().__init__()
-        self.left_out: dict[bytes, None] = {}
-        """Paths, in the order of the stream."""
+        self._left_out = BoundedMap()
+        self.left_out_count = 0
+        self.left_out: list[bytes] = []
+        """The first of their paths."""
         self.holes: list[bytes] = []
+        """Paths, for whoever checks and forgets them."""
 
     def ending(self) -> bytes:
         """The end of an archive, after `finish`.
@@ -65,11 +72,24 @@ class TarMaking(TarStream):
         self._content_left = max(0, position - len(data))
         return min(position, len(data)) - start
 
-    def _admit(self, entry: Entry) -> int:
-        if entry.kind in SPECIAL or (entry.kind == HARD_LINK and entry.target in self.left_out):
-            self.left_out[entry.path] = None
+    def _admit(self, entry: Entry, _position: int) -> int:
+        if len(entry.path) > _MAX_PATH:
+            raise NotOurs(
+                f"a path of {len(entry.path)} bytes is too long to be restored: {entry.path[:80]!r}..."
+            )
+        if entry.kind in SPECIAL or (entry.kind == HARD_LINK and self._is_left_out(entry.target)):
+            self._leave_out(entry.path)
             return NOWHERE
         if entry.is_hole:
             self.holes.append(entry.path)
         self.entries += 1
         return FIRST
+
+    def _is_left_out(self, path: bytes) -> bool:
+        return self.left_out_count > 0 and self._left_out.get(digest(path)) is not None
+
+    def _leave_out(self, path: bytes) -> None:
+        self._left_out.add(digest(path), 0)
+        self.left_out_count += 1
+        if len(self.left_out) < NAMED:
+            self.left_out.append(path)

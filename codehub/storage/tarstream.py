@@ -40,8 +40,7 @@ class TarStream(ABC):
         return approved + self._feed(chunk, crossed)
 
     def _feed(self, data: bytes, position: int) -> list[Piece]:
-        view = memoryview(data)
-        approved: list[Piece] = []
+        ranges: list[tuple[int, int, int]] = []
         begun, goes = position, NOWHERE
         while position < len(data):
             step = self._step(data, position)
@@ -49,12 +48,13 @@ class TarStream(ABC):
                 break
             length, to = step
             if to != goes:
-                approved.append((goes, view[begun:position]))
+                ranges.append((goes, begun, position))
                 begun, goes = position, to
             position += length
-        approved.append((goes, view[begun:position]))
+        ranges.append((goes, begun, position))
         self._carry = data[position:]
-        approved = [piece for piece in approved if piece[0]]
+        view = memoryview(self._amended(data))
+        approved = [(goes, view[begin:end]) for goes, begin, end in ranges if goes]
         self.bytes += sum(len(piece) for _, piece in approved)
         return approved
 
@@ -64,8 +64,12 @@ class TarStream(ABC):
             raise CorruptedArchive("the tar stream is cut off")
 
     @abstractmethod
-    def _admit(self, entry: Entry) -> int:
-        """Count an entry, or refuse it; where it goes."""
+    def _admit(self, entry: Entry, position: int) -> int:
+        """Count an entry that stands at this position, or refuse it; where it goes."""
+
+    def _amended(self, data: bytes) -> bytes:
+        """What is to go on instead of these bytes; as many."""
+        return data
 
     def _skim(self, data: bytes, position: int) -> int:
         """How many bytes are entries, headers and content, that need no closer look."""
@@ -87,7 +91,7 @@ class TarStream(ABC):
         entry = read_entry(data, position, checksums=self.checksums)
         if entry is None:
             return None
-        self._content_goes = self._admit(entry)
+        self._content_goes = self._admit(entry, position)
         length = min(entry.header_length + entry.padded, len(data) - position)
         self._content_left = entry.header_length + entry.padded - length
         return length, self._content_goes

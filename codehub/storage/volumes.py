@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import structlog
+
 from codehub.domain.leftovers import HOME, Leftover
 from codehub.domain.observation import Generation, Unknown, VolumeFact
 from codehub.storage.children import remove_tree
@@ -15,6 +17,8 @@ from codehub.storage.errors import GenerationMismatch, Unobservable, from_os
 from codehub.storage.installation import check_directory, initialise_directory
 from codehub.storage.layout import WorkspaceDirectory, make_private_directory
 from codehub.storage.lock import acquire, held
+
+log = structlog.get_logger(__name__)
 
 
 class LocalVolumes:
@@ -40,7 +44,10 @@ class LocalVolumes:
         return await asyncio.to_thread(self._observe)
 
     async def leftovers(self) -> list[Leftover]:
-        """Every home there is, and everything that lies beside one and is not in use."""
+        """Every home there is, and everything that lies beside one and is not in use.
+
+        What cannot be looked at is not listed, and so not removed; it hides no other.
+        """
         return await asyncio.to_thread(self._leftovers)
 
     async def status(self, key: str) -> VolumeFact | None:
@@ -88,14 +95,11 @@ class LocalVolumes:
 
     def _leftovers(self) -> list[Leftover]:
         found = []
-        try:
-            for directory in self._directories():
-                key, workspace_id, fact = directory.home_store_key, directory.workspace_id, directory.look()
-                if fact is not None:
-                    found.append(Leftover(key, workspace_id, HOME, fact.generation))
-                found += [Leftover(key, workspace_id, path.name) for path in directory.all_leftovers()]
-        except OSError as error:
-            raise Unobservable(f"the homes below {self._root} cannot be read: {error}") from error
+        for directory in self._directories():
+            try:
+                found += _leftovers_of(directory)
+            except OSError as error:
+                log.warning("a home cannot be looked at", path=str(directory.path), error=str(error))
         return found
 
     def _directories(self) -> list[WorkspaceDirectory]:
@@ -140,6 +144,12 @@ class LocalVolumes:
                 directory.set_aside(generation.op_id)
         except OSError as error:
             raise from_os(error, f"cannot set aside the home of {directory.workspace_id}") from error
+
+
+def _leftovers_of(directory: WorkspaceDirectory) -> list[Leftover]:
+    key, workspace_id, fact = directory.home_store_key, directory.workspace_id, directory.look()
+    homes = [] if fact is None else [Leftover(key, workspace_id, HOME, fact.generation)]
+    return homes + [Leftover(key, workspace_id, path.name) for path in directory.all_leftovers()]
 
 
 def _make_home(directory: WorkspaceDirectory, generation: Generation, uid: int | None) -> None:

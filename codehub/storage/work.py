@@ -11,8 +11,9 @@ import xxhash
 
 from codehub.domain.observation import ArchiveFact, Generation
 from codehub.storage.archives import Archives, archive_key, parse_archive_key
+from codehub.storage.changes import check_unchanged
 from codehub.storage.children import remove_tree
-from codehub.storage.codec import Packing, unpack
+from codehub.storage.codec import OnProgress, Packing, unpack
 from codehub.storage.durable import kept_synced
 from codehub.storage.errors import (
     ArchiveMissing,
@@ -20,7 +21,6 @@ from codehub.storage.errors import (
     GenerationMismatch,
     InvalidKey,
     NoSpace,
-    StorageProblem,
     StoreTrouble,
     from_os,
 )
@@ -37,10 +37,10 @@ from codehub.storage.jobspec import (
 from codehub.storage.layout import WorkspaceDirectory, make_private_directory
 from codehub.storage.lock import held
 from codehub.storage.report import Reporter
+from codehub.storage.stores import directory_of
 
 # A start or a provision holds the lock for moments only; whoever holds it longer is another job.
 _LOCK_WAIT = 10.0
-_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -96,17 +96,33 @@ def _archive(spec: ArchiveJob, directory: WorkspaceDirectory, bench: Bench) -> D
         raise GenerationMismatch("generation differs: there is no home to archive")
     if fact.generation != spec.generation:
         raise GenerationMismatch("generation differs: another home has taken the place of the one meant")
-    return _store(_archives(spec.place), spec.workspace_id, spec.archive_op_id, directory.home, bench)
+    store = directory_of(spec.place.archive_url)
+
+    def progress(done: int, files: int) -> None:
+        if store is not None:
+            _check_room("archives", store, spec.reserve)
+        bench.reporter.progress(done, files)
+
+    archives = _archives(spec.place)
+    return _store(archives, spec.workspace_id, spec.archive_op_id, directory.home, bench, progress)
 
 
 def _archive_nothing(spec: EmptyArchiveJob, bench: Bench) -> Done:
     with tempfile.TemporaryDirectory(dir=bench.scratch) as scratch:
         home = Path(scratch) / "home"
         make_private_directory(home, spec.uid)
-        return _store(_archives(spec.place), spec.workspace_id, spec.archive_op_id, home, bench)
+        archives, progress = _archives(spec.place), bench.reporter.progress
+        return _store(archives, spec.workspace_id, spec.archive_op_id, home, bench, progress)
 
 
-def _store(archives: Archives, workspace_id: str, archive_op_id: str, home: Path, bench: Bench) -> Done:
+def _store(
+    archives: Archives,
+    workspace_id: str,
+    archive_op_id: str,
+    home: Path,
+    bench: Bench,
+    progress: OnProgress,
+) -> Done:
     """Upload, have it confirmed or read it back, and only then commit with the `.meta`."""
     key = archive_key(workspace_id, archive_op_id)
     try:
@@ -117,7 +133,7 @@ def _store(archives: Archives, workspace_id: str, archive_op_id: str, home: Path
         complete = None
     if complete is not None:
         return Done("the archive was already complete", complete)
-    packing = Packing(home, bench.locks, bench.reporter.progress)
+    packing = Packing(home, bench.locks, progress)
     confirmed = archives.upload(key, packing, lambda: size_limit(home, bench.locks))
     fact = ArchiveFact(
         workspace_id, archive_op_id, key, packing.sha256, packing.bytes, packing.unpacked, packing.entries
@@ -126,7 +142,7 @@ def _store(archives: Archives, workspace_id: str, archive_op_id: str, home: Path
     if not confirmed:
         _read_back(archives, fact, packing.fingerprint, bench.reporter)
     archives.commit(fact)
-    return Done(_stored_words(fact, packing.left_out), fact)
+    return Done(_stored_words(fact, packing.left_out_count, packing.left_out), fact)
 
 
 def _read_back(archives: Archives, fact: ArchiveFact, fingerprint: bytes, reporter: Reporter) -> None:
@@ -141,11 +157,11 @@ def _read_back(archives: Archives, fact: ArchiveFact, fingerprint: bytes, report
         raise StoreTrouble(f"the archive {fact.key} reads back differently from what was written")
 
 
-def _stored_words(fact: ArchiveFact, left_out: Sequence[str]) -> str:
+def _stored_words(fact: ArchiveFact, left_out: int, names: Sequence[str]) -> str:
     words = f"archived {fact.entries} entries in {fact.bytes} bytes"
     if left_out:
-        some = ", ".join(left_out[:_NAMED]) + (", ..." if len(left_out) > _NAMED else "")
-        words += f"; left out {len(left_out)} sockets, pipes or devices: {some}"
+        some = ", ".join(names) + (", ..." if left_out > len(names) else "")
+        words += f"; left out {left_out} sockets, pipes or devices: {some}"
     return words
 
 
@@ -165,13 +181,13 @@ def _restore(spec: RestoreJob, directory: WorkspaceDirectory, bench: Bench) -> D
     staging.mkdir(mode=0o700)
 
     def progress(done: int, files: int) -> None:
-        _check_room(directory, spec.reserve)
+        _check_room("homes", directory.path, spec.reserve)
         bench.reporter.progress(done, files)
 
     try:
         with kept_synced(staging):
             unpack(archives.read(fact), fact, staging, bench.locks, progress)
-    except (StorageProblem, OSError):
+    except Exception:
         remove_tree(staging, bench.locks)
         raise
     if there is not None:
@@ -180,13 +196,13 @@ def _restore(spec: RestoreJob, directory: WorkspaceDirectory, bench: Bench) -> D
     return Done(f"restored {fact.entries} entries", fact)
 
 
-def _check_room(directory: WorkspaceDirectory, reserve: int) -> None:
-    """A home that comes back must not stop the database."""
-    free = shutil.disk_usage(directory.path).free
+def _check_room(whose: str, path: Path, reserve: int) -> None:
+    """What a job writes must not stop the database."""
+    free = shutil.disk_usage(path).free
     if free < reserve:
         raise NoSpace(
-            f"the disk of the homes has {free >> 20} MiB left, and {reserve >> 20} MiB are kept in reserve: "
-            "make room on the disk, or archive workspaces"
+            f"the disk of the {whose} has {free >> 20} MiB left, and {reserve >> 20} MiB are kept in "
+            "reserve: make room on the disk"
         )
 
 
@@ -207,6 +223,8 @@ def _delete(spec: DeleteJob, directory: WorkspaceDirectory, bench: Bench) -> Don
     if there is not None and there.generation != spec.generation:
         raise GenerationMismatch("generation differs: another home has taken the place of the one meant")
     if there is not None:
+        if spec.unchanged_since is not None:
+            check_unchanged(directory.home, spec.unchanged_since, bench.locks)
         directory.condemn(spec.generation)
     else:
         directory.drop_marker()

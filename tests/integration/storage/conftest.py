@@ -13,18 +13,24 @@ from codehub.domain.observation import Generation, JobFact, JobState
 from codehub.storage.archive_store import ArchiveStore
 from codehub.storage.jobs import LocalJobs
 from codehub.storage.jobspec import ArchiveJob, DeleteJob, EmptyArchiveJob, JobSpec, Place, RestoreJob
+from codehub.storage.stores import open_objects
 from codehub.storage.volumes import LocalVolumes
+from tests.s3 import S3Server, begin_upload
 from tests.trees import make_tree
 
 KEY = "users/u1/workspaces/w1/home"
 FIRST = Generation("op1", None)
 INSTALLATION = "installation-1"
+on_both_stores = pytest.mark.parametrize("site", ["directory", "s3"], indirect=True)
+"""For what is said of archives: it holds in a directory and on a real S3 server alike."""
 
 
 @dataclass
 class Site:
     root: Path
     place: Place
+    server: S3Server | None = None
+    """Where the archives are, unless they are in a directory."""
 
     @property
     def volumes(self) -> LocalVolumes:
@@ -44,7 +50,22 @@ class Site:
 
     @property
     def archives_root(self) -> Path:
+        """The files behind the objects, to look at and to spoil."""
+        if self.server is not None:
+            return self.server.file(self.place.archive_url, "")
         return Path(self.place.archive_url.removeprefix("file://"))
+
+    def stored_names(self) -> set[str]:
+        """Everything in the store, unfinished uploads included, but for the marker."""
+        listed = open_objects(self.place.archive_url).list()
+        return {stored.path for stored in listed} - {".codehub-installation"}
+
+    def leave_unfinished(self, path: str) -> None:
+        """What an upload leaves whose process was killed."""
+        if self.server is not None:
+            begin_upload(self.place.archive_url, path)
+        else:
+            (self.archives_root / f"{path}#1").write_bytes(b"an abandoned one")
 
     async def initialise(self) -> None:
         self.volumes.initialise()
@@ -55,7 +76,7 @@ class Site:
         make_tree(self.home, seed, files)
 
     def archive_job(self, archive_op_id: str = "a1", **changes: object) -> ArchiveJob:
-        job = ArchiveJob(self.place, "w1", KEY, FIRST, archive_op_id, epoch=1)
+        job = ArchiveJob(self.place, "w1", KEY, FIRST, archive_op_id, epoch=1, reserve=0)
         return replace(job, **changes)  # type: ignore[arg-type]
 
     def empty_archive_job(self, archive_op_id: str = "a1", uid: int | None = None) -> EmptyArchiveJob:
@@ -101,8 +122,12 @@ def site_at(root: Path, volumes: Path | None = None, archives: Path | None = Non
 
 
 @pytest.fixture
-async def site(tmp_path: Path) -> AsyncIterator[Site]:
+async def site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Site]:
+    """With its archives in a directory, unless a test asks for both kinds of store."""
     site = site_at(tmp_path)
+    if getattr(request, "param", "directory") == "s3":
+        site.place = replace(site.place, archive_url=request.getfixturevalue("s3_url"))
+        site.server = request.getfixturevalue("s3_server")
     await site.initialise()
     yield site
     for job_id in await site.jobs.list():

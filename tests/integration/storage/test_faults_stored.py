@@ -7,7 +7,8 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from codehub.storage.jobspec import JobSpec, dump_spec
 from codehub.storage.report import Reporter, read_ended
 from codehub.storage.work import Bench, perform
 from tests.integration.storage.conftest import KEY, Site, site_at
+from tests.s3 import new_store_url, use
 from tests.services import run
 from tests.trees import tree_hash
 from tests.unit.storage.test_tarcheck import HOME, entry, stream
@@ -123,6 +125,17 @@ class Scene:
     sha256: str
     tree: str
 
+    @classmethod
+    def prepared(cls, site: Site) -> "Scene":
+        run(site.initialise())
+        run(site.make_home())
+        tree = tree_hash(site.home)
+        bench = Bench(Reporter(site.root), site.root)
+        done = perform(site.archive_job(), bench)
+        assert done.archive is not None
+        perform(site.delete_job(), bench)
+        return cls(site, Archive(site.archives_root / "w1/a1"), done.archive.sha256, tree)
+
     def run(self, job_id: str, spec: JobSpec) -> JobFact:
         """A job as a process of its own."""
         directory = self.site.root / "jobs" / job_id
@@ -135,19 +148,22 @@ class Scene:
 
 
 @pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     site = site_at(tmp_path_factory.mktemp("stored"))
-    run(site.initialise())
-    run(site.make_home())
-    tree = tree_hash(site.home)
-    bench = Bench(Reporter(site.root), site.root)
-    done = perform(site.archive_job(), bench)
-    assert done.archive is not None
-    perform(site.delete_job(), bench)
-    yield Scene(site, Archive(site.archives_root / "w1/a1"), done.archive.sha256, tree)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        if request.param == "s3":
+            site.server = request.getfixturevalue("s3_server")
+            site.place = replace(site.place, archive_url=new_store_url())
+            use(site.server.environment(), monkeypatch)
+        yield Scene.prepared(site)
 
 
-@pytest.mark.parametrize("name", CASES)
+# What is in a stream does not depend on where it was kept.
+@pytest.mark.parametrize(
+    ("scene", "name"),
+    [*product(["directory", "s3"], SPOILED), *product(["directory"], HOSTILE)],
+    indirect=["scene"],
+)
 def test_a_spoiled_archive_is_refused_and_a_mended_one_is_restored(scene: Scene, name: str) -> None:
     case, site = CASES[name], scene.site
     committed = None if name in HOSTILE else scene.sha256

@@ -198,7 +198,7 @@ async def test_the_upload_of_a_living_job_stays_and_that_of_a_killed_one_goes(ya
     place, key = yard.bench.providers.place, (await yard.bench.get(workspace_id)).home_store_key
     if yard.proxy is not None:
         yard.proxy.break_requests("parts", Fault.SLOW, "PUT", "partNumber")
-    job = ArchiveJob(place, workspace_id, key, GENERATION, "a1", 1)
+    job = ArchiveJob(place, workspace_id, key, GENERATION, "a1", 1, reserve=0)
     await yard.stop_when("op1", job, yard.has_begun)
     await yard.change(workspace_id, archive_op_id="a1", operation="ARCHIVING", op_id="op1", op_started_at=NOW)
     await yard.tick(0)
@@ -226,7 +226,7 @@ async def test_the_staging_directory_of_a_killed_restore_goes(yard: Yard) -> Non
     workspace_id = await yard.workspace()
     home = await yard.fill_home(workspace_id)
     place, key = yard.bench.providers.place, (await yard.bench.get(workspace_id)).home_store_key
-    await yard.run("op1", ArchiveJob(place, workspace_id, key, GENERATION, "a1", 1))
+    await yard.run("op1", ArchiveJob(place, workspace_id, key, GENERATION, "a1", 1, reserve=0))
     await yard.run("op2", DeleteJob(place, workspace_id, key, GENERATION, 1))
     restore = RestoreJob(place, workspace_id, key, "op3", archive_key(workspace_id, "a1"), None, 1, 0)
     staging = home.parent / ".staging-op3"

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -36,6 +37,14 @@ async def test_a_home_goes_to_a_service_and_comes_back(site: Site, s3_url: str) 
     await site.store.remove("w1/a1/home.tar.zst")
     assert await site.store.find("w1", "a1") is None
     assert await site.store.list() == []
+
+
+async def test_a_service_keeps_no_reserve_of_a_disk_of_ours(site: Site, s3_url: str) -> None:
+    site.place = replace(site.place, archive_url=s3_url)
+    await site.store.initialise()
+    await site.make_home()
+    more_than_there_is = 2 * shutil.disk_usage(site.root).total
+    await site.done("archive", site.archive_job(reserve=more_than_there_is))
 
 
 @pytest.mark.parametrize("has_credentials", [True, False])

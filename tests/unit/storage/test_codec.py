@@ -7,7 +7,7 @@ import subprocess
 import tarfile
 import tracemalloc
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import pytest
 import zstandard
 
 from codehub.domain.observation import ArchiveFact
+from codehub.storage.boundedmap import digest
 from codehub.storage.children import check_locale
 from codehub.storage.codec import Packing, unpack
 from codehub.storage.errors import CorruptedArchive, StorageProblem, Unpackable
@@ -177,18 +178,101 @@ def test_a_store_that_takes_nothing_holds_the_home_back(tmp_path: Path) -> None:
     assert read[-1] > 160 << 20
 
 
-def test_a_path_too_long_to_restore_fails_the_archive(tmp_path: Path) -> None:
-    (tmp_path / "home").mkdir()
-    directory = os.open(tmp_path / "home", os.O_RDONLY)
-    for _ in range(17):
-        os.mkdir("n" * 250, dir_fd=directory)
-        below = os.open("n" * 250, os.O_RDONLY, dir_fd=directory)
-        os.close(directory)
-        directory = below
-    os.close(directory)
-    with pytest.raises(Unpackable, match="longer than a system can open"):
+@pytest.mark.parametrize("kind", ["attributes", "a hole", "nothing"])
+def test_the_longest_path_that_is_archived_can_be_restored(kind: str, tmp_path: Path) -> None:
+    make_deep_file(tmp_path / "home", 4000, kind)
+    data, fact, _ = pack(tmp_path / "home")
+    restore(data, fact, tmp_path / "back")
+    assert fact.entries == 18
+    subprocess.run(["rm", "-rf", tmp_path / "home", tmp_path / "back"], check=True)
+
+
+@pytest.mark.parametrize(
+    ("length", "words"), [(4001, "too long to be restored"), (4180, "longer than a system can open")]
+)
+def test_a_path_too_long_to_restore_fails_the_archive(length: int, words: str, tmp_path: Path) -> None:
+    make_deep_file(tmp_path / "home", length, "nothing")
+    with pytest.raises(Unpackable, match=words):
         pack(tmp_path / "home")
     subprocess.run(["rm", "-rf", tmp_path / "home"], check=True)
+
+
+def make_deep_file(home: Path, length: int, kind: str) -> None:
+    """A file below folders, whose path, as tar writes it, has this length."""
+    home.mkdir()
+    with ExitStack() as stack:
+        directory = os.open(home, os.O_RDONLY)
+        stack.callback(os.close, directory)
+        for _ in range(16):
+            os.mkdir("n" * 245, dir_fd=directory)
+            directory = os.open("n" * 245, os.O_RDONLY, dir_fd=directory)
+            stack.callback(os.close, directory)
+        name = "f" * (length - len("./") - 16 * len("n" * 245 + "/"))
+        file = os.open(name, os.O_CREAT | os.O_RDWR, dir_fd=directory)
+        stack.callback(os.close, file)
+        if kind == "a hole":
+            os.truncate(file, 1 << 20)
+        if kind == "attributes":
+            os.setxattr(file, "user.colour", b"red")
+
+
+def test_a_name_that_is_the_digest_of_another_is_another(tmp_path: Path) -> None:
+    """Names of a certain length are remembered by their digests."""
+    names = (f"{number:040}".encode() for number in range(1000))
+    long, short = next((name, digest(name)) for name in names if not set(digest(name)) & set(b"/\0"))
+    home = os.fsencode(tmp_path / "home")
+    os.mkdir(home)
+    for name in (long, short):
+        Path(os.fsdecode(home + b"/" + name)).write_bytes(name)
+    data, fact, _ = pack(tmp_path / "home")
+    restore(data, fact, tmp_path / "back")
+    assert tree_hash(tmp_path / "back") == tree_hash(tmp_path / "home")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make and keep everything")
+def test_an_ordinary_user_leaves_out_the_attributes_that_only_root_may_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "home").mkdir()
+    file = tmp_path / "home" / "file"
+    file.write_text("read-only")
+    os.setxattr(file, "user.colour", b"red")
+    os.setxattr(file, "trusted.colour", b"green")
+    file.chmod(0o400)
+    data, fact, _ = pack(tmp_path / "home")
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    monkeypatch.setattr("codehub.storage.codec._may_write_everywhere", lambda: False)
+    restore(data, fact, tmp_path / "back")
+    monkeypatch.undo()
+    back = tmp_path / "back" / "file"
+    assert (os.listxattr(back), back.stat().st_mode & 0o777) == (["user.colour"], 0o400)
+
+
+def test_very_many_names_of_what_is_left_out_take_little_memory(tmp_path: Path) -> None:
+    """Links to one pipe, below folders with long names: each is a few bytes on the disk."""
+    folder = tmp_path / "home" / "/".join(["n" * 200] * 15)
+    folder.mkdir(parents=True)
+    os.mkfifo(folder / "pipe")
+    for number in range(4000):
+        os.link(folder / "pipe", folder / f"{number}")
+    tracemalloc.start()
+    try:
+        _, fact, packing = pack(tmp_path / "home")
+        assert tracemalloc.get_traced_memory()[1] < 14 << 20
+    finally:
+        tracemalloc.stop()
+    assert (fact.entries, packing.left_out_count, len(packing.left_out)) == (16, 4001, 5)
+
+
+def test_a_home_of_sockets_without_end_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "home" / "/".join(["n" * 200] * 15)
+    folder.mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "socket"))
+    for number in range(2000):
+        os.link(tmp_path / "socket", folder / f"{number}")
+    with pytest.raises(Unpackable, match="too many sockets"):
+        pack(tmp_path / "home")
 
 
 def test_a_vanished_home_fails_the_archive(tmp_path: Path) -> None:

@@ -5,10 +5,21 @@ import tarfile
 
 import pytest
 
+from codehub.storage.boundedmap import BoundedMap
 from codehub.storage.errors import CorruptedArchive
 from codehub.storage.tarcheck import TarCheck
 from codehub.storage.tarheader import BLOCK, parse_pax, read_entry
 from tests.tarstreams import HOME, entry, pax_block, record, sparse, stream, with_prefix
+
+
+@pytest.fixture(autouse=True, params=["in memory", "in a file"])
+def where_names_are_kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for homes with very many names, of which only the first are kept in memory."""
+    if request.param == "in a file":
+        monkeypatch.setattr("codehub.storage.tarcheck._NAMES_HELD", 1)
+        monkeypatch.setattr(
+            "codehub.storage.tarcheck.BoundedMap", lambda in_memory=1: BoundedMap(min(in_memory, 1))
+        )
 
 
 def feed(data: bytes, step: int = 1 << 20, max_entries: int = 100) -> tuple[bytes, TarCheck]:

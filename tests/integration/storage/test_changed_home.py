@@ -1,0 +1,82 @@
+"""A home that something has changed behind its archive's back is not removed."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from codehub.domain.observation import JobState, VolumeFact
+from codehub.storage.changes import check_unchanged
+from codehub.storage.errors import HomeChanged
+from tests.integration.storage.conftest import FIRST, KEY, Site
+from tests.trees import tree_hash
+
+
+def _write_in_place(home: Path) -> None:
+    """Same size, and the old time of modification."""
+    file = home / "left" / "file"
+    before = file.stat()
+    with file.open("r+b") as open_file:
+        open_file.write(b"new")
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "written": _write_in_place,
+    "made": lambda home: (home / "left" / "another").touch(),
+    "removed": lambda home: (home / "left" / "file").unlink(),
+    "renamed": lambda home: (home / "left" / "file").rename(home / "left" / "other"),
+    "another mode": lambda home: (home / "left" / "file").chmod(0o700),
+    "another attribute": lambda home: os.setxattr(home / "left" / "file", "user.colour", b"red"),
+    "the home itself": lambda home: home.chmod(0o711),
+}
+
+
+@pytest.fixture
+async def archived_since(site: Site) -> float:
+    """A home and its archive, and when the operation that made it began."""
+    await site.make_home(files=4)
+    (site.home / "left").mkdir()
+    (site.home / "left" / "file").write_bytes(b"old")
+    began = time.time()
+    await site.done("archive", site.archive_job())
+    return began
+
+
+@pytest.mark.parametrize("change", CHANGES)
+async def test_a_change_since_the_archive_was_begun_keeps_the_home(
+    site: Site, archived_since: float, change: str
+) -> None:
+    CHANGES[change](site.home)
+    before = tree_hash(site.home)
+    fact = await site.run("delete", site.delete_job(unchanged_since=archived_since))
+    assert (fact.state, fact.outdated) == (JobState.FAILED, True), fact
+    assert "has changed since it was archived" in fact.message
+    assert await site.volumes.status(KEY) == VolumeFact(FIRST)
+    assert tree_hash(site.home) == before
+
+
+async def test_a_home_that_was_only_read_since_is_removed(site: Site, archived_since: float) -> None:
+    assert tree_hash(site.home)
+    await site.done("delete", site.delete_job(unchanged_since=archived_since))
+    assert await site.volumes.status(KEY) is None
+
+
+async def test_what_was_changed_before_the_clock_was_put_back_is_no_change(
+    site: Site, archived_since: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.time", lambda: archived_since - 60)
+    check_unchanged(site.home, archived_since - 120, [])
+    monkeypatch.setattr("time.time", lambda: archived_since + 60)
+    with pytest.raises(HomeChanged):
+        check_unchanged(site.home, archived_since - 120, [])
+
+
+async def test_a_home_that_cannot_be_looked_at_stays(site: Site, archived_since: float) -> None:
+    """A number that `find` does not understand stands for any trouble of its."""
+    fact = await site.run("delete", site.delete_job(unchanged_since=float("nan")))
+    assert (fact.state, fact.outdated) == (JobState.FAILED, False)
+    assert "cannot be compared with its archive" in fact.message
+    assert site.home.is_dir()

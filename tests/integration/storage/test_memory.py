@@ -1,0 +1,101 @@
+"""A job needs little memory, however large the home: counted in its whole process tree, shared pages once."""
+
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench.machine import PeakMemory
+from codehub.domain.observation import JobState
+from codehub.storage.children import remove_tree
+from codehub.storage.job import SPEC
+from codehub.storage.jobspec import JobSpec, dump_spec
+from codehub.storage.report import read_ended
+from tests.integration.storage.conftest import FIRST, KEY, Site, site_at
+from tests.s3 import new_store_url, use
+from tests.services import run
+from tests.trees import tree_hash
+
+LIMIT_MEGABYTES = 150
+HOME_MEGABYTES = 150
+HALF = 1 << 19
+FILES = 10_000
+WORDS = b"what comes again and again is what a compressor is glad of; " * 8
+
+JOB = """
+import sys
+from codehub.storage import codec, job, report
+{change}
+sys.exit(job.main(sys.argv[1:]))
+"""
+AS_IT_IS, FOUR_THREADS = "", "codec._THREADS = 4"
+KEEPS_WHAT_PASSES = """
+kept = []
+def keep(self, done, files):
+    kept.append(b"x" * (done - sum(map(len, kept))))
+report.Reporter.progress = keep
+"""
+
+
+def fill(home: Path) -> None:
+    """Half of its bytes can be compressed; and very many names in one directory."""
+    noise, words = random.Random(1), WORDS * (HALF // len(WORDS))
+    for number in range(HOME_MEGABYTES):
+        (home / f"{number}").write_bytes(noise.randbytes(HALF) + words)
+    (home / "many").mkdir()
+    for number in range(FILES):
+        (home / "many" / f"a file with a name of some length {number}.js").write_bytes(b"%d\n" % number)
+
+
+@pytest.fixture(params=["directory", "s3"])
+def site(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    site = site_at(tmp_path)
+    if request.param == "s3":
+        use(request.getfixturevalue("s3_server").environment(), monkeypatch)
+        site.place = replace(site.place, archive_url=new_store_url())
+    run(site.initialise())
+    run(site.volumes.provision(KEY, FIRST, epoch=1, uid=None))
+    fill(site.home)
+    yield site
+    remove_tree(tmp_path)  # pytest would keep hundreds of megabytes of each run
+
+
+def peak_of(site: Site, spec: JobSpec, change: str) -> float:
+    """Megabytes at most of a real job that succeeds."""
+    directory = site.root / "jobs" / spec.kind
+    directory.mkdir(parents=True)
+    (directory / SPEC).write_bytes(dump_spec(spec))
+    command = [sys.executable, "-c", JOB.format(change=change), directory]
+    with (directory / "log").open("wb") as log:
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    with PeakMemory(child.pid, every=0.02) as peak:
+        child.wait(120)
+    assert read_ended(directory).state is JobState.SUCCEEDED, (directory / "log").read_text()
+    return peak.megabytes
+
+
+def peaks(site: Site, change: str) -> tuple[float, float]:
+    """Of an archive, and of a restore."""
+    archive = peak_of(site, site.archive_job(), change)
+    peak_of(site, site.delete_job(), AS_IT_IS)
+    return archive, peak_of(site, site.restore_job(), change)
+
+
+@pytest.mark.parametrize("change", [AS_IT_IS, FOUR_THREADS], ids=["own-threads", "four-threads"])
+def test_archive_and_restore_stay_small(site: Site, change: str) -> None:
+    before = tree_hash(site.home)
+    archive, restore = peaks(site, change)
+    assert tree_hash(site.home) == before
+    assert archive < LIMIT_MEGABYTES
+    assert restore < LIMIT_MEGABYTES
+
+
+@pytest.mark.parametrize("site", ["directory"], indirect=True)
+def test_jobs_that_keep_what_passes_are_seen(site: Site) -> None:
+    archive, restore = peaks(site, KEEPS_WHAT_PASSES)
+    assert archive > LIMIT_MEGABYTES
+    assert restore > LIMIT_MEGABYTES

@@ -1,0 +1,195 @@
+"""Homes, archives and jobs on one disk, as most users have it, and that disk is full."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from codehub.domain.observation import JobState, VolumeFact
+from codehub.domain.states import DesiredState, Operation, Phase
+from codehub.domain.workspace import Workspace
+from codehub.storage.job import SPEC
+from codehub.storage.jobspec import dump_spec
+from codehub.storage.report import has_result, keep_room, read_ended
+from codehub.store import gate
+from tests.integration.coordinator.conftest import LIMITS, Bench, new_bench
+from tests.integration.storage.conftest import FIRST, KEY, Site, site_at, small_disk
+from tests.integration.storage.test_full_disk import fill
+from tests.trees import tree_hash
+
+DISK, HOME = 64, 10
+ROOM = 16 << 10
+ALONE = {".lock", ".fence"}
+FILLS_UP = """
+import contextlib, sys
+from codehub.storage import job
+run = job._run
+def then_fill_up(directory, lock):
+    result = run(directory, lock)
+    with contextlib.suppress(OSError), open(sys.argv[2], "wb", buffering=0) as rest:
+        while rest.write(bytes(4096)):
+            pass
+    return result
+job._run = then_fill_up
+sys.exit(job.main(sys.argv[1:2]))
+"""
+
+
+class Disk:
+    """A small disk, and a file on it that leaves only so much room."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._ballast = path / "ballast"
+
+    def leave(self, megabytes: float) -> None:
+        self.make_room()
+        taken = self.free_bytes() - int(megabytes * (1 << 20))
+        with self._ballast.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, taken)
+
+    def free_bytes(self) -> int:
+        return shutil.disk_usage(self.path).free
+
+    def make_room(self) -> None:
+        self._ballast.unlink(missing_ok=True)
+
+
+@pytest.fixture
+async def disk(tmp_path: Path) -> AsyncIterator[Disk]:
+    async with small_disk(tmp_path / "disk", DISK):
+        yield Disk(tmp_path / "disk")
+
+
+@pytest.fixture
+async def site(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> Site:
+    monkeypatch.setenv("TMPDIR", str(disk.path))
+    site = site_at(disk.path)
+    await site.initialise()
+    await site.volumes.provision(KEY, FIRST, epoch=1, uid=None)
+    fill(site.home, HOME)
+    return site
+
+
+@pytest.mark.parametrize("left", [HOME - 1, 0.1])
+async def test_a_full_disk_fails_archive_and_restore_and_more_room_lets_both_go_on(
+    disk: Disk, site: Site, left: float
+) -> None:
+    before = tree_hash(site.home)
+    disk.leave(left)
+    fact = await site.run("archive", site.archive_job())
+    assert fact.state is JobState.FAILED
+    assert "No space left on device; make room" in fact.message
+    assert await site.store.list() == []
+    assert tree_hash(site.home) == before
+    assert await site.volumes.status(KEY) == VolumeFact(FIRST)
+    disk.make_room()
+    await site.done("archive-again", site.archive_job())
+    await site.done("delete", site.delete_job())
+
+    disk.leave(left)
+    fact = await site.run("restore", site.restore_job())
+    assert fact.state is JobState.FAILED
+    assert "make room on the disk" in fact.message
+    assert site.beside_home() == ALONE
+    disk.make_room()
+    await site.done("restore-again", site.restore_job())
+    assert tree_hash(site.home) == before
+
+
+async def test_an_archive_ends_where_the_reserve_begins(disk: Disk, site: Site) -> None:
+    """There would be room for it: the database needs that."""
+    before = tree_hash(site.home)
+    fact = await site.run("archive", site.archive_job(reserve=disk.free_bytes()))
+    assert fact.state is JobState.FAILED
+    assert "kept in reserve: make room on the disk" in fact.message
+    assert await site.store.list() == []
+    assert tree_hash(site.home) == before
+    await site.done("again", site.archive_job(reserve=disk.free_bytes() - (HOME + 1 << 20)))
+
+
+def test_a_job_that_ends_on_a_full_disk_has_said_why(disk: Disk, site: Site) -> None:
+    disk.leave(1)
+    directory = site.root / "jobs" / "archive"
+    directory.mkdir(parents=True)
+    (directory / SPEC).write_bytes(dump_spec(site.archive_job()))
+    rest = disk.path / "rest"
+    subprocess.run([sys.executable, "-c", FILLS_UP, directory, rest], capture_output=True, check=False)
+    assert disk.free_bytes() < ROOM, "only what the result has left of its room is free"
+    fact = read_ended(directory)
+    assert fact.state is JobState.FAILED
+    assert "make room" in fact.message
+
+
+def test_room_for_a_result_is_not_a_result(tmp_path: Path) -> None:
+    keep_room(tmp_path)
+    assert not has_result(tmp_path)
+    assert read_ended(tmp_path).state is JobState.GONE
+    assert sum(path.stat().st_blocks * 512 for path in tmp_path.iterdir()) >= ROOM
+
+
+@pytest.fixture
+async def bench(disk: Disk, database_url: str, redis_url: str) -> AsyncIterator[Bench]:
+    """A coordinator's, with everything that is not the database on the disk."""
+    async with new_bench(database_url, redis_url, within=disk.path) as bench:
+        yield bench
+
+
+async def recovered(bench: Bench, workspace_id: str, phase: Phase) -> None:
+    async with bench.engine.begin() as conn:
+        now = datetime.now(UTC)
+        await gate.recover(conn, workspace_id, actor="u1", limits=LIMITS, source=None, now=now)
+    await bench.until_phase(workspace_id, phase)
+
+
+async def in_error(bench: Bench, workspace_id: str, desired: DesiredState) -> Workspace:
+    await bench.wish(workspace_id, desired)
+    return await bench.until(workspace_id, lambda w: w.phase is Phase.ERROR and w.operation is Operation.NONE)
+
+
+async def test_a_full_disk_is_told_to_the_owner_and_a_recovery_goes_on_once_there_is_room(
+    disk: Disk, bench: Bench
+) -> None:
+    await bench.start()
+    workspace_id = await bench.create(DesiredState.STANDBY)
+    await bench.until_phase(workspace_id, Phase.STANDBY)
+    home = await bench.home(workspace_id)
+    fill(home, HOME)
+    before = tree_hash(home)
+
+    disk.leave(HOME - 1)
+    failed = await in_error(bench, workspace_id, DesiredState.ARCHIVED)
+    assert "make room" in (failed.error_message or "")
+    assert failed.archive_key is None
+    assert tree_hash(home) == before
+    disk.make_room()
+    await recovered(bench, workspace_id, Phase.ARCHIVED)
+    assert not home.exists()
+
+    disk.leave(HOME - 1)
+    failed = await in_error(bench, workspace_id, DesiredState.STANDBY)
+    assert "make room" in (failed.error_message or "")
+    assert {path.name for path in home.parent.iterdir()} == ALONE
+    disk.make_room()
+    await recovered(bench, workspace_id, Phase.STANDBY)
+    assert tree_hash(home) == before
+
+
+async def test_an_archive_leaves_a_quarter_of_the_reserve(disk: Disk, bench: Bench) -> None:
+    """Restores and starts keep all of it; archiving is what makes room."""
+    await bench.start(bench.with_settings(disk_reserve_bytes=32 << 20))
+    workspace_id = await bench.create(DesiredState.STANDBY)
+    await bench.until_phase(workspace_id, Phase.STANDBY)
+    home = await bench.home(workspace_id)
+    fill(home, HOME)
+    disk.leave(7)
+    failed = await in_error(bench, workspace_id, DesiredState.ARCHIVED)
+    assert "8 MiB are kept in reserve: make room on the disk" in (failed.error_message or "")
+    disk.leave(HOME + 9)
+    await recovered(bench, workspace_id, Phase.ARCHIVED)
+    assert not home.exists()

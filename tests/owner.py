@@ -1,0 +1,51 @@
+"""A workspace of a running system, in the hands of its owner."""
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.services import System, wait_for
+
+
+class Owner:
+    def __init__(
+        self, system: System, image: str = "tiny", state: str = "RUNNING", client: httpx.Client | None = None
+    ) -> None:
+        self._system = system
+        self.client = client or system.client()
+        body = {"name": image, "image_ref": image, "desired_state": state}
+        answer = self.client.post("/api/v1/workspaces", json=body)
+        assert answer.status_code == 201, answer.text
+        self.id: str = answer.json()["id"]
+
+    @property
+    def home(self) -> Path:
+        """Where it is on this machine."""
+        [home] = self._system.data_dir.glob(f"volumes/users/*/workspaces/{self.id}/home")
+        return home
+
+    def workspace(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.client.get(f"/api/v1/workspaces/{self.id}").json()
+        return found
+
+    def story(self) -> list[str]:
+        """The events of its timeline."""
+        items = self.client.get(f"/api/v1/workspaces/{self.id}/timeline").json()["items"]
+        return [item["event"] for item in items]
+
+    def wish(self, state: str) -> None:
+        answer = self.client.patch(f"/api/v1/workspaces/{self.id}", json={"desired_state": state})
+        assert answer.status_code == 200, answer.text
+
+    def reaches(self, phase: str) -> None:
+        def there() -> bool:
+            now = self.workspace()
+            assert now["phase"] != "ERROR", now
+            return (now["phase"], now["operation"]) == (phase, "NONE")
+
+        wait_for(there, f"{phase}, at {self.workspace()}", 60)
+
+    def goes_to(self, state: str) -> None:
+        self.wish(state)
+        self.reaches(state)

@@ -1,0 +1,47 @@
+"""A store that hangs holds up nobody who only wants to look."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from codehub.storage.archive_store import ArchiveStore
+from codehub.storage.errors import Unobservable
+
+
+@pytest.fixture
+def hung(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Set it to have the store answer again."""
+    answers = threading.Event()
+
+    def find(*_: object) -> None:
+        answers.wait(30)
+
+    monkeypatch.setattr("codehub.storage.archives.Archives.find", find)
+    yield answers
+    answers.set()
+
+
+async def test_a_look_ends_and_others_are_not_begun_until_it_comes_back(
+    tmp_path: Path, hung: threading.Event
+) -> None:
+    store = ArchiveStore(f"file://{tmp_path}/archives", "installation-1", patience=0.05)
+    await store.initialise()
+    with pytest.raises(Unobservable, match="does not answer"):
+        await store.find("w1", "a1")
+    patient = asyncio.create_task(store.find("w1", "a1"))
+    await asyncio.sleep(0)
+    assert patient.done(), "it does not wait once more"
+    with pytest.raises(Unobservable, match="does not answer"):
+        patient.result()
+    assert await store.list() == []
+    hung.set()
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                assert await store.find("w1", "a1") is None
+                return
+            except Unobservable:
+                await asyncio.sleep(0.01)
