@@ -11,7 +11,8 @@ command -v dockerd >/dev/null || { echo "dockerd is missing: apt-get install doc
 [[ $(id -u) == 0 ]] || { echo "an engine needs root" >&2; exit 1; }
 mkdir -p "$place"
 echo "{}" >"$place/daemon.json"
-rm -f "$place/pid"  # of an engine that was killed; its number may be anybody's by now
+# Of an engine that was killed; the numbers may be anybody's by now.
+rm -f "$place/pid" "$place/exec/containerd/containerd.pid"
 filter=true
 ip link show docker0 >/dev/null 2>&1 && filter=false
 exec dockerd --data-root "$place/data" --exec-root "$place/exec" --pidfile "$place/pid" \

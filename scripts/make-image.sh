@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Makes an image without a registry: scripts/make-image.sh [code-server|jupyterlab]
+# `base` makes only what the images share, for which no engine is needed.
 #
 # Debian's packages come by debootstrap, code-server and its Node as `codehub ide install` built them, JupyterLab as
 # scripts/install-jupyterlab.sh installed it. What was made once is kept in the tools directory.
@@ -15,6 +16,29 @@ packages=$(paste -sd, "$system")
 
 say() { printf '\033[1m==> %s\033[0m\n' "$1"; }
 fail() { echo "make image: $1" >&2; exit 1; }
+
+base=$tools/images/$suite-$(sha256sum "$system" | cut -c1-12).tar
+staging=$(mktemp -d "${TMPDIR:-/tmp}/codehub-image-XXXXXX")
+trap 'rm -rf "$staging"' EXIT
+
+make_base() {
+  [[ $(id -u) == 0 ]] || fail "debootstrap needs root: sudo make image (or docker build images/${name/#base/code-server})"
+  [[ ! -e $base ]] || return 0
+  command -v debootstrap >/dev/null || { apt-get update -qq && apt-get install -y -qq debootstrap; }
+  say "Fetching Debian's packages"
+  mkdir -p "$tools/images"
+  debootstrap --variant=minbase --include="$packages" "$suite" "$staging/root" ${DEBIAN_MIRROR:-} >"$staging/log" \
+    || { tail -20 "$staging/log" "$staging/root/debootstrap/debootstrap.log" >&2 || true; fail "debootstrap failed"; }
+  rm -rf "$staging"/root/var/cache/apt/archives/*.deb "$staging"/root/var/lib/apt/lists/*
+  tar -C "$staging/root" -cf "$base.new" .
+  mv "$base.new" "$base"
+  rm -rf "$staging/root"
+}
+
+if [[ $name == base ]]; then
+  make_base
+  exit 0
+fi
 
 case $name in
   code-server)
@@ -44,23 +68,7 @@ if [[ $(docker image inspect --format '{{index .Config.Labels "codehub.recipe"}}
   say "$image is up to date"
   exit 0
 fi
-[[ $(id -u) == 0 ]] || fail "debootstrap needs root: sudo make image (or docker build images/$name)"
-command -v debootstrap >/dev/null || { apt-get update -qq && apt-get install -y -qq debootstrap; }
-
-base=$tools/images/$suite-$(sha256sum "$system" | cut -c1-12).tar
-staging=$(mktemp -d "${TMPDIR:-/tmp}/codehub-image-XXXXXX")
-trap 'rm -rf "$staging"' EXIT
-
-if [[ ! -e $base ]]; then
-  say "Fetching Debian's packages"
-  mkdir -p "$tools/images"
-  debootstrap --variant=minbase --include="$packages" "$suite" "$staging/root" ${DEBIAN_MIRROR:-} >"$staging/log" \
-    || { tail -20 "$staging/log" "$staging/root/debootstrap/debootstrap.log" >&2 || true; fail "debootstrap failed"; }
-  rm -rf "$staging"/root/var/cache/apt/archives/*.deb "$staging"/root/var/lib/apt/lists/*
-  tar -C "$staging/root" -cf "$base.new" .
-  mv "$base.new" "$base"
-  rm -rf "$staging/root"
-fi
+make_base
 
 put_code_server() {
   mkdir -p "$opt/bin"

@@ -1,7 +1,7 @@
 """Fixtures on a real Docker Engine."""
 
 import itertools
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -14,6 +14,7 @@ from codehub.runtimes.base import WorkloadSpec
 from codehub.runtimes.docker.runtime import DockerOptions, DockerRuntime
 from codehub.runtimes.egress import Egress
 from tests.docker.engine import TINY, EngineMissingError, OwnEngine
+from tests.docker.system import DockerSystem, on_engine, write_images
 from tests.docker.waiting import until
 
 POOL = IPv4Network("10.222.0.0/16")
@@ -45,6 +46,25 @@ def engine(own_engine: OwnEngine) -> Iterator[OwnEngine]:
     """The engine, with nothing on it but the image."""
     yield own_engine
     own_engine.clear()
+
+
+@pytest.fixture
+def make_docker_system(engine: OwnEngine, tmp_path: Path) -> Iterator[Callable[..., DockerSystem]]:
+    """Makes whole systems on the engine, with the tiny image, and ends all that belongs to them."""
+    made: list[DockerSystem] = []
+
+    def make(**environment: str) -> DockerSystem:
+        made.append(on_engine(engine, **{"IMAGES_FILE": write_images(tmp_path)} | environment))
+        return made[-1]
+
+    yield make
+    for system in made:
+        system.close()
+
+
+@pytest.fixture
+def system(make_docker_system: Callable[..., DockerSystem]) -> DockerSystem:
+    return make_docker_system(RECONCILER_MAX_RETRIES="10")  # each death that a test causes counts
 
 
 @dataclass

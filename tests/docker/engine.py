@@ -8,7 +8,7 @@ import subprocess
 import tarfile
 from pathlib import Path
 
-from tests.services import kill_processes_of, short_temp_dir, wait_for
+from tests.services import TOOLS_DIR, kill_processes_of, short_temp_dir, wait_for
 
 ROOT = Path(__file__).parents[2]
 TINY = "codehub-test/tiny:1"
@@ -85,6 +85,12 @@ class OwnEngine:
         self._process.send_signal(signal.SIGTERM)
         self._process.wait(60)
 
+    def kill(self) -> None:
+        """kill -9: its containers go on, until it is back and ends them."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait(60)
+
     def docker(self, *arguments: str, data: bytes | None = None) -> str:
         done = self.try_docker(*arguments, data=data)
         assert done.returncode == 0, f"docker {' '.join(arguments)}: {done.stderr.decode()}"
@@ -101,6 +107,12 @@ class OwnEngine:
     def import_tiny(self) -> None:
         change = 'CMD ["httpd", "-f", "-p", "8080", "-h", "/www"]'
         self.docker("import", "--change", change, "-", TINY, data=tiny_rootfs())
+
+    def make_code_server(self) -> None:
+        """The built-in image, made without a registry."""
+        environment = os.environ | {"DOCKER_HOST": self.url, "CODEHUB_TOOLS_DIR": str(TOOLS_DIR)}
+        script = ROOT / "scripts" / "make-image.sh"
+        subprocess.run([script], env=environment, check=True, stdout=subprocess.DEVNULL)
 
     def clear(self) -> None:
         """Remove containers and networks, whoever made them."""
@@ -140,6 +152,9 @@ def tiny_rootfs(page_text: bytes = b"ok") -> bytes:
             entry = tarfile.TarInfo(f"bin/{applet}")
             entry.type, entry.linkname = tarfile.SYMTYPE, "busybox"
             tar.addfile(entry)
+        home = tarfile.TarInfo("www/home")  # what a workspace serves tells whose it is
+        home.type, home.linkname = tarfile.SYMTYPE, "/home/coder"
+        tar.addfile(home)
         page = tarfile.TarInfo("www/healthz")
         page.size = len(page_text)
         tar.addfile(page, io.BytesIO(page_text))

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import subprocess
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from codehub.runtimes.docker import host
 from codehub.runtimes.docker.network import SPARES
 from codehub.runtimes.docker.spec import Setting
 from tests.docker.conftest import TINY_IMAGE, Bench
+from tests.docker.counting import noted
 from tests.docker.engine import TINY
 from tests.docker.waiting import until
 
@@ -309,27 +309,25 @@ async def test_two_that_take_the_same_network_do_not_share_it(bench: Bench) -> N
     assert set(attached.split()) <= {"0", "1"}
 
 
-async def test_fifty_workspaces_at_once(bench: Bench) -> None:
-    names = [f"w{number}" for number in range(50)]
-    began = time.monotonic()
-    await asyncio.gather(*(bench.runtime.start(bench.spec(name)) for name in names))
-    started = time.monotonic() - began
+async def test_one_request_looks_at_any_number_of_containers(bench: Bench) -> None:
+    names = [f"w{number}" for number in range(6)]
+    way = bench.engine.place / "noted.sock"
+    async with noted(bench.engine.place / "docker.sock", way) as requests:
+        runtime = bench.other_runtime(url=f"unix://{way}")
+        await runtime.observe()  # the first of all asks for the engine's version, too
 
-    async def all_ready() -> dict[str, ContainerFact] | None:
-        facts = await bench.runtime.observe()
-        return facts if len(facts) == 50 and all(fact.ready for fact in facts.values()) else None
+        async def requests_of_a_look() -> list[str]:
+            requests.clear()
+            await runtime.observe()
+            return requests
 
-    facts = await until(all_ready, "fifty ready containers")
-    began = time.monotonic()
-    await bench.runtime.observe()
-    looked = time.monotonic() - began
-    assert len({fact.upstream for fact in facts.values()}) == 50
-    began = time.monotonic()
-    await asyncio.gather(*(bench.runtime.delete(name) for name in names))
-    ended = time.monotonic() - began
-    assert (bench.containers(), bench.networks()) == ([], [])
-    print(f"fifty: started in {started:.1f} s, one look {looked * 1000:.0f} ms, deleted in {ended:.1f} s")
-    assert looked < 2
+        for name in names:
+            await bench.started(name)
+            assert await requests_of_a_look() == ["GET /containers/json"], f"with {name} there"
+        bench.engine.docker("kill", *(f"codehub-ws-{name}" for name in names[:3]))
+        await requests_of_a_look()  # how each of the dead has ended is asked once
+        assert await requests_of_a_look() == ["GET /containers/json"]
+        await runtime.close()
 
 
 async def test_the_home_directory_of_another_is_never_mounted(bench: Bench, tmp_path: Path) -> None:

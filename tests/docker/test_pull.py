@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from codehub.domain.images import Image
+from codehub.domain.observation import ContainerFact
 from codehub.domain.states import ErrorReason
 from codehub.runtimes.base import ABSENT, RuntimeFailure
 from codehub.runtimes.docker import pull
@@ -52,9 +53,16 @@ async def test_a_start_does_not_wait_for_the_pull_and_a_later_one_finds_the_imag
     assert time.monotonic() - began < 2
     await asyncio.wait_for(registry.layer_asked.wait(), 20)
     await bench.runtime.start(spec)
-    fact = await bench.runtime.status("w1")
+
+    async def under_way() -> ContainerFact | None:
+        fact = await bench.runtime.status("w1")
+        return fact if fact.progress is not None and fact.progress.bytes else None
+
+    fact = await until(under_way, "the engine to tell of what has come")
     assert not fact.exists
     assert fact.message.startswith(f"Pulling the image {registry.image('slow')}")
+    assert fact.progress is not None and fact.progress.total == registry.layer_bytes
+    assert fact.progress.bytes < registry.layer_bytes * 2 / 3
     assert await bench.runtime.observe() == {}
     registry.go_on.set()
 

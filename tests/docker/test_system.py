@@ -1,89 +1,13 @@
 """`codehub up` on Docker: a workspace's whole life, as its owner and the gateway see it."""
 
-import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from codehub.runtimes.docker.network import SPARES
-from tests.docker.engine import TINY, OwnEngine
-from tests.services import System, free_port, wait_for
-
-IMAGES = f"""
-[[image]]
-name = "tiny"
-docker = "{TINY}"
-process = ["sleep", "1000000"]
-ready_path = "/healthz"
-memory = "64m"
-
-[[image]]
-name = "unreachable"
-docker = "127.0.0.1:{{port}}/nothing:1"
-"""
-
-
-class DockerSystem(System):
-    runtime = "docker"
-
-    def command(self, *arguments: str) -> subprocess.Popen[str]:
-        """`up` comes with the runtime of the process tests; here it is another."""
-        if arguments[0] == "up":
-            return super().command("up", "--runtime", self.runtime)
-        return super().command(*arguments)
-
-
-@pytest.fixture
-def system(engine: OwnEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DockerSystem]:
-    images = tmp_path_factory.mktemp("images") / "images.toml"
-    images.write_text(IMAGES.format(port=free_port()))
-    made = DockerSystem(
-        {
-            "DOCKER_HOST": engine.url,
-            "IMAGES_FILE": str(images),
-            "COORDINATOR_IDLE_INTERVAL": "1",
-            "RECONCILER_RETRY_BACKOFF": "1",
-            "RECONCILER_MAX_RETRIES": "10",  # each death that the test causes counts
-            "GATEWAY_WORKERS": "1",
-            "APPS_DOMAIN": "",
-        }
-    )
-    yield made
-    made.close()
-
-
-def networks(engine: OwnEngine) -> list[str]:
-    return engine.docker("network", "ls", "--quiet", "--filter", "type=custom").split()
-
-
-class Owner:
-    def __init__(self, system: System, image: str = "tiny") -> None:
-        self.client = system.client()
-        body = {"name": image, "image_ref": image}
-        answer = self.client.post("/api/v1/workspaces", json=body)
-        assert answer.status_code == 201, answer.text
-        self.id: str = answer.json()["id"]
-
-    def workspace(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.client.get(f"/api/v1/workspaces/{self.id}").json()
-        return found
-
-    def wish(self, state: str) -> None:
-        answer = self.client.patch(f"/api/v1/workspaces/{self.id}", json={"desired_state": state})
-        assert answer.status_code == 200, answer.text
-
-    def reaches(self, phase: str) -> None:
-        def there() -> bool:
-            now = self.workspace()
-            assert now["phase"] != "ERROR", now
-            return (now["phase"], now["operation"]) == (phase, "NONE")
-
-        wait_for(there, f"{phase}, at {self.workspace()}", 60)
-
-
-def container_of(engine: OwnEngine, owner: Owner) -> str:
-    return engine.docker("ps", "--quiet", "--no-trunc", "--filter", f"name=codehub-ws-{owner.id}")
+from tests.docker.engine import OwnEngine
+from tests.docker.system import DockerSystem, container_of, networks
+from tests.owner import Owner
+from tests.services import wait_for
 
 
 def test_a_workspace_lives_on_docker(engine: OwnEngine, system: DockerSystem) -> None:
@@ -142,3 +66,59 @@ def test_auto_takes_docker_and_leaving_it_leaves_no_container_on_a_home(
     system.start()
     assert "Stopped 1 workspaces that ran on the docker runtime" in system.output
     assert container_of(engine, owner) == ""
+
+
+def test_fifty_workspaces_at_once(engine: OwnEngine, make_docker_system: Callable[..., DockerSystem]) -> None:
+    limits = {"LIMITS_MAX_RUNNING_PER_USER": "50", "LIMITS_MAX_RUNNING_GLOBAL": "50"}
+    system = make_docker_system(**limits).start()
+    client = system.client()
+    owners = [Owner(system, client=client) for _ in range(50)]
+    all_reach(owners, "RUNNING")
+    for owner in owners:
+        (owner.home / "name").write_text(owner.id)
+        assert client.get(f"/w/{owner.id}/home/name").text == owner.id
+
+    for owner in owners:
+        owner.wish("STANDBY")
+    all_reach(owners, "STANDBY")
+    assert engine.docker("ps", "--all", "--quiet") == ""
+    wait_for(lambda: len(networks(engine)) <= SPARES, "no more networks than are kept ready")
+    assert system.stop() == 0
+    assert system.command("down", "--workspaces").wait(60) == 0
+    assert networks(engine) == []
+
+
+def all_reach(owners: list[Owner], phase: str) -> None:
+    """Looked at by the page, as the dashboard does."""
+
+    def there() -> bool:
+        now = owners[0].client.get("/api/v1/workspaces", params={"limit": 100}).json()["items"]
+        failed = [workspace for workspace in now if workspace["phase"] == "ERROR"]
+        assert failed == []
+        found = [workspace["id"] for workspace in now if is_at(workspace, phase)]
+        return sorted(found) == sorted(owner.id for owner in owners)
+
+    wait_for(there, f"{len(owners)} workspaces to be {phase}", 120, every=0.5)
+
+
+def is_at(workspace: dict[str, Any], phase: str) -> bool:
+    return (workspace["phase"], workspace["operation"]) == (phase, "NONE")
+
+
+def test_workspaces_come_back_with_their_homes_after_a_kill_of_the_engine(
+    engine: OwnEngine, make_docker_system: Callable[..., DockerSystem]
+) -> None:
+    system = make_docker_system().start()
+    owners = [Owner(system) for _ in range(2)]
+    for owner in owners:
+        owner.reaches("RUNNING")
+        assert engine.inside(owner.id, f"echo {owner.id} > $HOME/file").returncode == 0
+    before = {container_of(engine, owner) for owner in owners}
+
+    engine.kill()
+    engine.start()
+    for owner in owners:
+        wait_for(lambda: container_of(engine, owner) not in {"", *before}, "another container", 60)  # noqa: B023
+        owner.reaches("RUNNING")
+        assert owner.client.get(f"/w/{owner.id}/home/file").text == f"{owner.id}\n"
+        assert "error" not in owner.story()

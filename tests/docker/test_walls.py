@@ -1,4 +1,4 @@
-"""What can be reached and used from inside a workspace's container."""
+"""What can be reached and used from inside a workspace's container, and who reaches it from outside."""
 
 import ipaddress
 import socketserver
@@ -6,11 +6,13 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from codehub.runtimes.egress import Egress
 from tests.docker.conftest import Bench
+from tests.reach import own_addresses
 from tests.services import Services
 
 OUTSIDE = "198.51.100.2"
@@ -19,6 +21,12 @@ OUTSIDE = "198.51.100.2"
 
 def reaches(bench: Bench, workspace_id: str, host: str, port: int) -> bool:
     return bench.engine.inside(workspace_id, f"nc -w 1 {host} {port} </dev/null").returncode == 0
+
+
+def connects(host: str, port: int, *through: str) -> bool:
+    """Whether a program of this machine does, started as told."""
+    command = [*through, "busybox", "nc", "-w", "1", host, str(port)]
+    return subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode == 0
 
 
 @contextmanager
@@ -163,6 +171,38 @@ async def test_an_address_of_this_machine_that_is_named_can_be_reached(bench: Be
         await runtime.close()
 
 
+async def test_another_machine_does_not_reach_a_workspace_where_this_one_forwards_everything(
+    bench: Bench,
+) -> None:
+    ide = address((await bench.started("w1")).upstream)
+    assert Path("/proc/sys/net/ipv4/ip_forward").read_text() == "1\n"
+    with neighbour(OUTSIDE) as port:
+        assert reaches(bench, "w1", OUTSIDE, port)  # there is a way, and answers come back
+        assert not connects(*ide, "ip", "netns", "exec", "codehub-test")
+    assert connects(*ide)
+
+
+async def test_of_this_machine_only_codehubs_users_reach_a_workspace(bench: Bench) -> None:
+    gateway, stranger = 3_800_000, 3_800_001
+    runtime = bench.other_runtime(gateway_uid=gateway)
+    try:
+        await runtime.start(bench.spec("w1"))
+        ide = address((await bench.ready("w1")).upstream)
+        assert connects(*ide)
+        assert connects(*ide, *as_user(gateway))
+        assert not connects(*ide, *as_user(stranger))
+        with listening("127.0.0.1") as port:
+            assert connects("127.0.0.1", port, *as_user(stranger))
+        await bench.runtime.tidy()
+        assert not connects(*ide, *as_user(gateway))  # the runtime that came last says who it is
+    finally:
+        await runtime.close()
+
+
+def as_user(uid: int) -> tuple[str, ...]:
+    return ("setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups")
+
+
 async def test_rules_that_someone_flushed_are_there_after_the_next_start(bench: Bench) -> None:
     await bench.started("w1")
     subprocess.run(["iptables", "-t", "mangle", "-F"], check=True)
@@ -174,7 +214,7 @@ async def test_rules_that_someone_flushed_are_there_after_the_next_start(bench: 
     rules = subprocess.run(
         ["iptables", "-t", "mangle", "-S"], capture_output=True, text=True, check=True
     ).stdout
-    assert rules.count("-A PREROUTING") == 1
+    assert [rules.count(f"-A {chain} ") for chain in ("PREROUTING", "FORWARD", "OUTPUT")] == [1, 1, 1]
 
 
 async def test_nothing_of_the_host_is_visible(bench: Bench) -> None:
@@ -210,12 +250,6 @@ async def test_a_fork_bomb_meets_its_limit(bench: Bench) -> None:
     done = bench.engine.inside("w1", "for i in $(busybox seq 200); do sleep 5 & done")
     assert b"can't fork" in done.stderr
     assert (await bench.ready("w1")).running
-
-
-def own_addresses() -> list[str]:
-    found = subprocess.run(["ip", "-4", "-o", "addr"], capture_output=True, text=True, check=True).stdout
-    addresses = [line.split()[3].partition("/")[0] for line in found.splitlines()]
-    return [name for name in addresses if not name.startswith("127.")]
 
 
 def cgroup_value(pid: str, controller: str) -> str:

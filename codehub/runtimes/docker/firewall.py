@@ -1,8 +1,10 @@
-"""What leaves a workspace's network: the internet may be reached, the host and its neighbours not.
+"""What leaves a workspace's network: the internet may be reached, the host and its neighbours not. And what
+comes into it: answers, and connections of CodeHub itself. An IDE asks nobody for a password.
 
-The rules stand in the mangle table's PREROUTING, before routing decides between the host (INPUT) and the way
-out (FORWARD). So one chain holds for both, the engine, which orders and re-orders its own chains in
-the filter table, never touches it, and a restart of the engine leaves it in place.
+What leaves is judged in the mangle table's PREROUTING, before routing decides between the host (INPUT) and
+the way out (FORWARD). So one chain holds for both, the engine, which orders and re-orders its own chains in
+the filter table, never touches it, and a restart of the engine leaves it in place. What comes in is judged
+in the same table: from other machines in FORWARD, from this one, by its user, in OUTPUT.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from codehub.domain.states import ErrorReason
@@ -20,15 +22,33 @@ from codehub.runtimes.egress import DENIED, Egress
 
 _WAIT = ("-w", "10")
 _PATIENCE = 20.0
+_ANSWERS = "-m conntrack --ctstate ESTABLISHED,RELATED"
+_NO_ANSWERS = ("-m", "conntrack", "!", "--ctstate", "ESTABLISHED,RELATED")
 
 
 def chain_name(installation_id: str) -> str:
     return f"CODEHUB-{interface_prefix(installation_id)}"
 
 
-def chain_text(chain: str, pool: str, egress: Egress) -> str:
-    """The chain, for `iptables-restore --noflush`: replaced as a whole, never half there."""
-    rules = ["-m conntrack --ctstate ESTABLISHED,RELATED -j RETURN"]
+def chains_text(chain: str, pool: str, egress: Egress, clients: Iterable[int]) -> str:
+    """The chains, for `iptables-restore --noflush`: replaced as a whole, never half there."""
+    chains = {chain: _leaving(pool, egress), _own(chain): _sent_from_here(clients)}
+    names = [f":{name} - [0:0]" for name in chains]
+    lines = [f"-A {name} {rule}" for name, rules in chains.items() for rule in rules]
+    return "\n".join(["*mangle", *names, *lines, "COMMIT", ""])
+
+
+def _own(chain: str) -> str:
+    return f"{chain}-OWN"
+
+
+def _sent_from_here(clients: Iterable[int]) -> list[str]:
+    users = [f"-m owner --uid-owner {uid} -j RETURN" for uid in sorted(set(clients))]
+    return [f"{_ANSWERS} -j RETURN", *users, "-j DROP"]
+
+
+def _leaving(pool: str, egress: Egress) -> list[str]:
+    rules = [f"{_ANSWERS} -j RETURN"]
     rules += [f"-p tcp -m addrtype --dst-type LOCAL -m tcp --dport {egress.public_port} -j RETURN"]
     for server in egress.nameservers:
         rules += [f"-d {server} -p {kind} -m {kind} --dport 53 -j RETURN" for kind in ("udp", "tcp")]
@@ -36,16 +56,16 @@ def chain_text(chain: str, pool: str, egress: Egress) -> str:
     rules += ["-m addrtype --dst-type LOCAL -j DROP"]
     rules += [f"-d {network} -j DROP" for network in (pool,) if network not in egress.allowed]
     rules += [f"-d {network} -j RETURN" for network in egress.allowed]
-    rules += [f"-d {network} -j DROP" for network in DENIED]
-    lines = [f"-A {chain} {rule}" for rule in rules]
-    return "\n".join(["*mangle", f":{chain} - [0:0]", *lines, "COMMIT", ""])
+    return rules + [f"-d {network} -j DROP" for network in DENIED]
 
 
 class Firewall:
-    def __init__(self, installation_id: str, pool: str, egress: Egress) -> None:
+    """`clients` are the user ids that may connect to workspaces: the coordinator's and the gateway's."""
+
+    def __init__(self, installation_id: str, pool: str, egress: Egress, clients: Iterable[int]) -> None:
         self._chain = chain_name(installation_id)
         self._bridges = f"{interface_prefix(installation_id)}+"
-        self._text = chain_text(self._chain, pool, egress)
+        self._text = chains_text(self._chain, pool, egress, clients)
         self._turn = asyncio.Lock()
         self._ensured_at = float("-inf")
 
@@ -65,13 +85,16 @@ class Firewall:
 
     async def _put_up(self) -> None:
         await _run(("iptables-restore", *_WAIT, "--noflush"), self._text)
-        await self._jump("iptables", self._chain)
+        leaving, entering = ("-i", self._bridges), ("-o", self._bridges)
+        await self._put("iptables", "PREROUTING", *leaving, "-j", self._chain)
+        # What one workspace sends to another has been judged as it left.
+        await self._put("iptables", "FORWARD", "!", *leaving, *entering, *_NO_ANSWERS, "-j", "DROP")
+        await self._put("iptables", "OUTPUT", *entering, "-j", _own(self._chain))
         if Path("/proc/net/if_inet6").exists():
             # Workspaces have no IPv6, but for the link-local addresses that the kernel gives by itself.
-            await self._jump("ip6tables", "DROP")
+            await self._put("ip6tables", "PREROUTING", *leaving, "-j", "DROP")
 
-    async def _jump(self, program: str, target: str) -> None:
-        rule = ("PREROUTING", "-i", self._bridges, "-j", target)
+    async def _put(self, program: str, *rule: str) -> None:
         code, _ = await _try((program, *_WAIT, "-t", "mangle", "-C", *rule))
         if code != 0:
             await _run((program, *_WAIT, "-t", "mangle", "-I", *rule))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
+from pathlib import Path
 
 from codehub.domain.states import ErrorReason
 from codehub.runtimes.base import RuntimeFailure, WorkloadSpec
-from codehub.runtimes.docker.spec import Setting, file_places, files
+from codehub.runtimes.docker.spec import Setting, file_places, files, files_of
 
 
 def user_of(spec: WorkloadSpec) -> int:
@@ -33,10 +35,20 @@ def prepare(spec: WorkloadSpec, setting: Setting) -> None:
     if spec.home.lstat().st_uid != setting.uid:
         os.chown(spec.home, setting.uid, setting.uid, follow_symlinks=False)
     texts = files(setting.uid, spec.image.port)
-    for target, place in file_places(setting.root, setting.uid, spec.image.port).items():
+    for target, place in file_places(setting.root, spec.workspace_id).items():
         place.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         if not place.exists() or place.read_text() != texts[target]:
             staged = place.with_name(f".{place.name}-{os.getpid()}")
             staged.write_text(texts[target])
             staged.chmod(0o644)
             staged.replace(place)
+
+
+def prepared(root: Path) -> set[str]:
+    """The workspaces that files are kept for."""
+    return {entry.name for entry in root.iterdir()} if root.exists() else set()
+
+
+def forget(root: Path, workspace_id: str) -> None:
+    """What cannot be removed harms nobody: the next tidying up tries again."""
+    shutil.rmtree(files_of(root, workspace_id), ignore_errors=True)

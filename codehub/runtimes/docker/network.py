@@ -6,6 +6,7 @@ The engine's default pools run out at about thirty networks, and would hand out 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import ipaddress
 import itertools
@@ -13,6 +14,7 @@ import random
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from codehub.domain.states import ErrorReason
@@ -57,8 +59,10 @@ def interface_prefix(installation_id: str) -> str:
     return f"ch{_digest(installation_id)[:4]}"
 
 
-def free_subnets(pool: ipaddress.IPv4Network, used: Iterable[str]) -> Iterator[ipaddress.IPv4Network]:
-    """Subnets of the pool that no network has, from anywhere on: whoever chooses at once chooses another."""
+def free_subnets(
+    pool: ipaddress.IPv4Network, used: Iterable[str], after: ipaddress.IPv4Network | None = None
+) -> Iterator[ipaddress.IPv4Network]:
+    """Subnets of the pool that no network has: once around it, after a given one or from anywhere on."""
     networks = [ipaddress.IPv4Network(subnet, strict=False) for subnet in used]
     taken = [network for network in networks if network.overlaps(pool)]
     same_size = {int(network.network_address) for network in taken if network.prefixlen == SUBNET_PREFIX}
@@ -69,12 +73,16 @@ def free_subnets(pool: ipaddress.IPv4Network, used: Iterable[str]) -> Iterator[i
     ]
     size = 1 << (32 - SUBNET_PREFIX)
     count = pool.num_addresses // size
-    first = random.randrange(count)  # noqa: S311 - no secret
-    for index in itertools.chain(range(first, count), range(first)):
-        address = int(pool.network_address) + index * size
+    first = random.randrange(count) if after is None else _index(after, pool) + 1  # noqa: S311 - no secret
+    for index in range(first, first + count):
+        address = int(pool.network_address) + index % count * size
         if address in same_size or any(low < address + size and address <= high for low, high in ranges):
             continue
         yield ipaddress.IPv4Network((address, SUBNET_PREFIX))
+
+
+def _index(subnet: ipaddress.IPv4Network, pool: ipaddress.IPv4Network) -> int:
+    return (int(subnet.network_address) - int(pool.network_address)) >> (32 - SUBNET_PREFIX)
 
 
 def _digest(text: str) -> str:
@@ -85,13 +93,15 @@ class Networks:
     """To make one is the longest step before a container starts, so a few are kept ready.
 
     Which are in use, the engine knows. Two workspaces never share one, whatever goes wrong here: both would
-    want its second address, which the engine gives only once.
+    want its second address, which the engine gives only once. One that was given back is the last to be given
+    out again, for somebody may still know a workspace by it; so the last one is noted, beyond a restart.
     """
 
-    def __init__(self, engine: Engine, installation_id: str, pool: ipaddress.IPv4Network) -> None:
+    def __init__(self, engine: Engine, installation_id: str, pool: ipaddress.IPv4Network, note: Path) -> None:
         self._engine = engine
         self._installation_id = installation_id
         self._pool = pool
+        self._note = note
         self._spares: list[Place] = []
         self._in_hand: set[str] = set()
         self._lately_in_hand: set[str] = set()
@@ -123,7 +133,7 @@ class Networks:
     async def _make(self) -> Place:
         networks = await self._engine.networks()
         used = [subnet for network in networks for subnet in network.subnets if ":" not in subnet]
-        for subnet in itertools.islice(free_subnets(self._pool, used), _COLLISIONS):
+        for subnet in itertools.islice(free_subnets(self._pool, used, self._last()), _COLLISIONS):
             place = Place(subnet, self._installation_id)
             if place.name not in self._being_made and await self._try_to_make(place):
                 return place
@@ -135,6 +145,7 @@ class Networks:
     async def _try_to_make(self, place: Place) -> bool:
         """False when something that the list did not show has this range."""
         self._being_made.add(place.name)
+        self._remember(place.subnet)
         try:
             await self._engine.create_network(self._config(place))
         except Refused as refusal:
@@ -144,6 +155,17 @@ class Networks:
         finally:
             self._being_made.discard(place.name)
         return True
+
+    def _last(self) -> ipaddress.IPv4Network | None:
+        try:
+            return ipaddress.IPv4Network(self._note.read_text())
+        except (OSError, ValueError):
+            return None
+
+    def _remember(self, subnet: ipaddress.IPv4Network) -> None:
+        with contextlib.suppress(OSError):  # a full disk: whatever needs it will tell
+            self._note.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            self._note.write_text(str(subnet))
 
     def _config(self, place: Place) -> dict[str, Any]:
         return {

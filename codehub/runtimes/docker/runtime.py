@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import re
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import IPv4Network, ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -20,7 +21,7 @@ from codehub.domain.port_links import PortLinks
 from codehub.domain.states import ErrorReason
 from codehub.runtimes.base import ABSENT, RuntimeFailure, Unobservable, WorkloadSpec, last_words
 from codehub.runtimes.docker import host
-from codehub.runtimes.docker.engine import Engine, EngineDown, EngineFault, Found, Refused
+from codehub.runtimes.docker.engine import Engine, EngineDown, Found, Refused
 from codehub.runtimes.docker.firewall import Firewall
 from codehub.runtimes.docker.network import Networks
 from codehub.runtimes.docker.pull import PAUSES, Pulls
@@ -36,6 +37,7 @@ _STARTS_AT_ONCE = 8
 _LINES_IN_MESSAGE = 5
 _LISTEN_AGAIN_SECONDS = 2.0
 _TIDY_SECONDS = 60.0
+_EPITAPH_SECONDS = 2.0
 _WORKSPACE_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,49}")
 
 
@@ -51,6 +53,8 @@ class DockerOptions:
     stop_grace: float = STOP_GRACE_SECONDS
     pull_pauses: tuple[float, ...] = PAUSES
     port_links: PortLinks | None = None
+    gateway_uid: int = field(default_factory=os.geteuid)
+    """Whom the firewall lets connect to workspaces, besides this process."""
 
 
 class DockerRuntime:
@@ -64,11 +68,12 @@ class DockerRuntime:
         self._installation_id = installation_id
         self._options = options
         self._engine = Engine(options.url, installation_id)
-        self._networks = Networks(self._engine, installation_id, options.network_pool)
+        note = options.root / ".last-subnet"
+        self._networks = Networks(self._engine, installation_id, options.network_pool, note)
         self._firewall = (
             None
             if options.egress is None
-            else Firewall(installation_id, str(options.network_pool), options.egress)
+            else Firewall(installation_id, str(options.network_pool), options.egress, _clients(options))
         )
         self._hint: Callable[[str], None] = _nobody
         self._pulls = Pulls(self._engine, lambda workspace_id: self._hint(workspace_id), options.pull_pauses)
@@ -157,6 +162,7 @@ class DockerRuntime:
                 found = await self._find(workspace_id)
                 if found is not None:
                     await self._end(found)
+                host.forget(self._options.root, workspace_id)
 
     async def _end(self, found: Found) -> None:
         if found.runs:
@@ -242,14 +248,25 @@ class DockerRuntime:
                     hint(workspace_id)
 
     async def tidy(self) -> None:
-        """Put the firewall up where it is gone, remove networks that no container uses, keep some ready."""
+        """Put the firewall up where it is gone, remove what no container uses, keep some networks ready."""
         await self._ensure_firewall()
+        await self._forget_lost()
         await self._networks.tidy()
 
     async def leave(self) -> None:
         """Nothing will be started here any more."""
         with _effects():
+            await self._forget_lost()
             await self._networks.tidy(spares=0)
+
+    async def _forget_lost(self) -> None:
+        """Containers that went by `docker rm` leave their files."""
+        root = self._options.root
+        names = {name for name in host.prepared(root) if _WORKSPACE_ID.fullmatch(name)}
+        for workspace_id in names - {found.workspace_id for found in await self._engine.containers()}:
+            async with self._turn(workspace_id):
+                if await self._find(workspace_id) is None:
+                    host.forget(root, workspace_id)
 
     async def _ensure_firewall(self) -> None:
         if self._firewall is not None:
@@ -278,11 +295,15 @@ class DockerRuntime:
             return f"it is {found.state}"
         if found.id not in self._epitaphs:
             try:
-                self._epitaphs[found.id] = await self._how_it_ended(found.id)
+                # One that the engine hangs on must not hide the others, which it has just told of.
+                async with asyncio.timeout(_EPITAPH_SECONDS):
+                    self._epitaphs[found.id] = await self._how_it_ended(found.id)
             except Refused:
                 return "it is being removed"
-            except EngineFault as error:
+            except EngineDown as error:
                 return f"how it ended cannot be told: {last_words(str(error))}"
+            except TimeoutError:
+                return "how it ended cannot be told: the engine does not say"
         return self._epitaphs[found.id]
 
     async def _how_it_ended(self, container_id: str) -> str:
@@ -300,6 +321,10 @@ class DockerRuntime:
         turn = self._turns.setdefault(workspace_id, asyncio.Lock())
         async with turn:
             yield
+
+
+def _clients(options: DockerOptions) -> tuple[int, ...]:
+    return (os.geteuid(), options.gateway_uid)
 
 
 def _nobody(_workspace_id: str) -> None:

@@ -14,6 +14,7 @@ from codehub.runtimes.base import WorkloadSpec
 from codehub.runtimes.process.leftovers import WORKSPACE_VARIABLE
 
 HOME = "/home/coder"
+PASSWD, GROUP = "/etc/passwd", "/etc/group"
 CODE_SERVER_CONFIG = "/etc/codehub/code-server.yaml"
 _NANO = 1_000_000_000
 _OOM_SCORE_ADJUSTMENT = 500
@@ -90,7 +91,7 @@ def _config(spec: WorkloadSpec, setting: Setting) -> dict[str, Any]:
 def _mounts(spec: WorkloadSpec, setting: Setting) -> list[dict[str, Any]]:
     """A mount fails on a missing home, where `Binds` would make an empty one."""
     home = {"Type": "bind", "Source": str(spec.home), "Target": HOME}
-    places = file_places(setting.root, setting.uid, spec.image.port)
+    places = file_places(setting.root, spec.workspace_id)
     return [
         home,
         *(
@@ -122,16 +123,20 @@ def _host_config(spec: WorkloadSpec, mounts: list[dict[str, Any]]) -> dict[str, 
 def files(uid: int, port: int) -> dict[str, str]:
     """What the container's user needs: a name for its number, and an IDE that asks no password."""
     return {
-        "/etc/passwd": f"root:x:0:0:root:/root:/bin/sh\ncoder:x:{uid}:{uid}::{HOME}:/bin/bash\n"
+        PASSWD: f"root:x:0:0:root:/root:/bin/sh\ncoder:x:{uid}:{uid}::{HOME}:/bin/bash\n"
         "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
-        "/etc/group": f"root:x:0:\ncoder:x:{uid}:\nnogroup:x:65534:\n",
+        GROUP: f"root:x:0:\ncoder:x:{uid}:\nnogroup:x:65534:\n",
         CODE_SERVER_CONFIG: f"bind-addr: 0.0.0.0:{port}\nauth: none\ncert: false\n"
         "disable-telemetry: true\ndisable-update-check: true\ndisable-workspace-trust: true\n",
     }
 
 
-def file_places(root: Path, uid: int, port: int) -> dict[str, Path]:
+def file_places(root: Path, workspace_id: str) -> dict[str, Path]:
     """Where on the host each of the files is kept. Not copied into the container: the engine mounts its root
     for that, and an engine that stops meanwhile leaves a container that can never be removed."""
-    directory = root / f"{uid}-{port}"
-    return {target: directory / Path(target).name for target in files(uid, port)}
+    directory = files_of(root, workspace_id)
+    return {target: directory / Path(target).name for target in (PASSWD, GROUP, CODE_SERVER_CONFIG)}
+
+
+def files_of(root: Path, workspace_id: str) -> Path:
+    return root / workspace_id

@@ -1,5 +1,6 @@
 """Which subnet a workspace gets, and what its network's wall lets through."""
 
+import os
 from ipaddress import IPv4Address, IPv4Network
 from itertools import islice
 from pathlib import Path
@@ -8,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from codehub.runtimes.docker.firewall import chain_text
+from codehub.coordinator.main import docker_options
+from codehub.runtimes.docker.firewall import chains_text
 from codehub.runtimes.docker.network import Place, free_subnets, interface_prefix
 from codehub.runtimes.egress import DENIED, Egress, host_nameservers
+from codehub.settings import Settings
 
 POOL = IPv4Network("10.222.0.0/16")
 SMALL = IPv4Network("10.222.0.0/24")
@@ -22,6 +25,18 @@ def test_a_whole_pool_is_used_before_it_is_full() -> None:
         used.append(str(next(free_subnets(SMALL, used))))
     assert len(set(used)) == 32
     assert list(free_subnets(SMALL, used)) == []
+
+
+@given(st.integers(0, 31), st.sets(st.integers(0, 31)))
+def test_the_one_that_was_given_out_last_comes_last_again(last: int, used: set[int]) -> None:
+    subnets = list(SMALL.subnets(new_prefix=29))
+    found = list(free_subnets(SMALL, [str(subnets[index]) for index in used], after=subnets[last]))
+    in_order = subnets[last + 1 :] + subnets[: last + 1]
+    assert found == [subnet for subnet in in_order if subnets.index(subnet) not in used]
+
+
+def test_a_last_one_of_another_pool_does_no_harm() -> None:
+    assert len(set(free_subnets(SMALL, [], after=IPv4Network("10.1.2.8/29")))) == 32
 
 
 @settings(deadline=None)
@@ -50,8 +65,13 @@ def test_the_name_of_a_bridge_fits_the_kernel_and_shows_its_installation() -> No
 
 
 def chain(allowed: tuple[str, ...], nameservers: tuple[str, ...] = ()) -> list[str]:
-    text = chain_text("C", str(POOL), Egress(8080, allowed, nameservers))
-    return [line.removeprefix("-A C ") for line in text.splitlines() if line.startswith("-A C ")]
+    return rules_of("C", chains_text("C", str(POOL), Egress(8080, allowed, nameservers), ()))
+
+
+def rules_of(chain: str, text: str) -> list[str]:
+    return [
+        line.removeprefix(f"-A {chain} ") for line in text.splitlines() if line.startswith(f"-A {chain} ")
+    ]
 
 
 def may_reach(allowed: tuple[str, ...], host: str, *, is_local: bool = False) -> bool:
@@ -64,9 +84,11 @@ def may_reach(allowed: tuple[str, ...], host: str, *, is_local: bool = False) ->
     return True
 
 
-def test_the_hosts_name_servers_may_be_asked_before_anything_is_denied() -> None:
-    rules = chain((), ("10.0.0.2",))
-    asked = next(index for index, rule in enumerate(rules) if rule.startswith("-d 10.0.0.2 -p udp"))
+@pytest.mark.parametrize("server", ["10.0.0.2", "168.63.129.16"])
+def test_the_hosts_name_servers_may_be_asked_before_anything_is_denied(server: str) -> None:
+    """Azure's is at the address of a service that is denied."""
+    rules = chain((), (server,))
+    asked = next(index for index, rule in enumerate(rules) if rule.startswith(f"-d {server} -p udp"))
     assert "--dport 53" in rules[asked]
     assert not any(rule.endswith("DROP") for rule in rules[:asked])
 
@@ -91,6 +113,24 @@ def test_what_is_named_exactly_is_opened() -> None:
     assert may_reach(("10.222.0.10/32",), "10.222.0.10")
     assert may_reach((str(POOL),), "10.222.0.10")
     assert not may_reach((str(POOL),), "10.222.0.9", is_local=True)
+
+
+def test_of_this_machine_only_the_users_of_codehub_connect_to_workspaces() -> None:
+    text = chains_text("C", str(POOL), Egress(8080), (7, 0, 7))
+    assert rules_of("C-OWN", text) == [
+        "-m conntrack --ctstate ESTABLISHED,RELATED -j RETURN",
+        "-m owner --uid-owner 0 -j RETURN",
+        "-m owner --uid-owner 7 -j RETURN",
+        "-j DROP",
+    ]
+
+
+def test_the_gateways_user_is_told_by_a_setting_and_else_the_coordinators(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert docker_options(Settings()).gateway_uid == os.geteuid()
+    monkeypatch.setenv("GATEWAY_UID", "1234")
+    assert docker_options(Settings()).gateway_uid == 1234
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,58 @@
+"""`codehub up` on the tests' own engine."""
+
+import subprocess
+from pathlib import Path
+
+from tests.docker.engine import TINY, OwnEngine
+from tests.owner import Owner
+from tests.services import System, free_port
+
+IMAGES = f"""
+[[image]]
+name = "tiny"
+docker = "{TINY}"
+process = ["sleep", "1000000"]
+ready_path = "/healthz"
+memory = "64m"
+
+[[image]]
+name = "unreachable"
+docker = "127.0.0.1:{{port}}/nothing:1"
+"""
+
+
+class DockerSystem(System):
+    runtime = "docker"
+
+    def command(self, *arguments: str) -> subprocess.Popen[str]:
+        """`up` comes with the runtime of the process tests; here it is another."""
+        if arguments[0] == "up":
+            return super().command("up", "--runtime", self.runtime)
+        return super().command(*arguments)
+
+
+def on_engine(engine: OwnEngine, **environment: str) -> DockerSystem:
+    """One that looks often, for the tests' sake."""
+    common = {
+        "DOCKER_HOST": engine.url,
+        "COORDINATOR_IDLE_INTERVAL": "1",
+        "RECONCILER_RETRY_BACKOFF": "1",
+        "GATEWAY_WORKERS": "1",
+        "APPS_DOMAIN": "",
+    }
+    return DockerSystem(common | environment)
+
+
+def write_images(directory: Path) -> str:
+    """An images file with a tiny image, and one that no registry has."""
+    images = directory / "images.toml"
+    images.write_text(IMAGES.format(port=free_port()))
+    return str(images)
+
+
+def networks(engine: OwnEngine) -> list[str]:
+    return engine.docker("network", "ls", "--quiet", "--filter", "type=custom").split()
+
+
+def container_of(engine: OwnEngine, owner: Owner) -> str:
+    return engine.docker("ps", "--quiet", "--no-trunc", "--filter", f"name=codehub-ws-{owner.id}")

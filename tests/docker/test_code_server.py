@@ -1,0 +1,55 @@
+"""The built-in image, for real: code-server in a container, as `make image` makes it."""
+
+import hashlib
+from collections.abc import Callable
+
+import pytest
+
+from codehub.domain.images import BUILT_IN
+from tests.docker.engine import ROOT, OwnEngine
+from tests.docker.system import DockerSystem
+from tests.owner import Owner
+from tests.services import TOOLS_DIR
+from tests.trees import tree_hash
+
+WORK = 'mkdir "$HOME/project" && echo precious > "$HOME/project/file" && chmod 640 "$HOME/project/file"'
+
+
+@pytest.fixture
+def with_image(engine: OwnEngine) -> OwnEngine:
+    if not (TOOLS_DIR / "bin" / "code-server").exists():
+        pytest.skip(f"code-server is not installed in {TOOLS_DIR}: run codehub ide install")
+    packages = hashlib.sha256((ROOT / "images" / "code-server" / "packages.txt").read_bytes()).hexdigest()
+    if not list((TOOLS_DIR / "images").glob(f"*-{packages[:12]}.tar")):
+        pytest.skip(
+            "the image's Debian is missing: make install-tests, as root, where debootstrap has a mirror"
+        )
+    engine.make_code_server()
+    return engine
+
+
+def test_the_ide_serves_its_page_and_its_home_survives_an_archive(
+    with_image: OwnEngine, make_docker_system: Callable[..., DockerSystem]
+) -> None:
+    engine, system = with_image, make_docker_system(IMAGES_FILE="")
+    owner = Owner(system.start(), BUILT_IN[0].name)
+    owner.reaches("RUNNING")
+    page = owner.client.get(f"/w/{owner.id}/", params={"folder": "/home/coder"})
+    assert page.status_code == 200 and "workbench" in page.text
+
+    assert engine.inside(owner.id, WORK).returncode == 0
+    owner.goes_to("STANDBY")
+    uid = owner.home.stat().st_uid
+    written = list(owner.home.rglob("*"))
+    assert owner.home / ".local" / "share" / "code-server" in written, "the IDE itself writes in its home"
+    assert {path.lstat().st_uid for path in written} == {uid}
+
+    before = tree_hash(owner.home)
+    owner.goes_to("ARCHIVED")
+    owner.goes_to("STANDBY")
+    assert tree_hash(owner.home) == before
+    owner.goes_to("RUNNING")
+    told = engine.inside(
+        owner.id, 'cd "$HOME/project" && cat file && stat -c "%u %a" file && echo more >> file'
+    )
+    assert told.returncode == 0 and told.stdout.decode() == f"precious\n{uid} 640\n"

@@ -1,0 +1,161 @@
+"""No way from inside a workspace to anything of a running `codehub up` and its engine but the public port."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from codehub.runtimes.docker.spec import CODE_SERVER_CONFIG, HOME
+from tests.docker.engine import OwnEngine
+from tests.docker.system import DockerSystem, on_engine, write_images
+from tests.integration.runtimes.conftest import post
+from tests.integration.runtimes.outside import listening
+from tests.integration.runtimes.test_reach_system import IMAGES as PROCESS_IMAGES
+from tests.owner import Owner
+from tests.reach import (
+    Answers,
+    everything_below,
+    from_here,
+    from_namespaces_of,
+    listening_ports,
+    listening_sockets,
+    outside_of_workspaces,
+    own_addresses,
+    question,
+    read_here,
+    read_in_namespaces_of,
+    successes,
+)
+from tests.services import System, processes_of, run
+
+OUR_FILES = {"/etc/passwd", "/etc/group", CODE_SERVER_CONFIG}
+THE_ENGINES_FILES = {"/etc/resolv.conf", "/etc/hostname", "/etc/hosts", "/sbin/docker-init"}
+
+
+@dataclass(frozen=True)
+class Container:
+    """A workspace's, as the engine describes it."""
+
+    owner: Owner
+    description: dict[str, Any]
+
+    @property
+    def first_process(self) -> int:
+        return int(self.description["State"]["Pid"])
+
+    @property
+    def uid(self) -> int:
+        return int(self.description["Config"]["User"].partition(":")[0])
+
+    @property
+    def ide(self) -> str:
+        [network] = self.description["NetworkSettings"]["Networks"].values()
+        return f"{network['IPAddress']}:8080"
+
+    @property
+    def gateway(self) -> str:
+        [network] = self.description["NetworkSettings"]["Networks"].values()
+        return str(network["Gateway"])
+
+    def reaches(self, *names: str) -> set[str]:
+        return successes(from_namespaces_of(self.first_process, self.uid, *names))
+
+    def reads(self, *paths: str) -> set[str]:
+        return successes(read_in_namespaces_of(self.first_process, self.uid, *paths))
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A running system with a workspace that asks, one that must not be reached, and one that is archived."""
+
+    engine: OwnEngine
+    system: DockerSystem
+    asking: Container
+    other: Container
+
+
+@pytest.fixture(scope="module")
+def stage(own_engine: OwnEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    images = write_images(tmp_path_factory.mktemp("images"))
+    system = on_engine(own_engine, IMAGES_FILE=images, HOST="0.0.0.0")
+    try:
+        yield set_up(own_engine, system.start())
+    finally:
+        system.close()
+        own_engine.clear()
+
+
+def set_up(engine: OwnEngine, system: DockerSystem) -> Stage:
+    asking, other, archived = Owner(system), Owner(system), Owner(system, state="ARCHIVED")
+    asking.reaches("RUNNING")
+    other.reaches("RUNNING")
+    archived.reaches("ARCHIVED")
+    (other.home / "private").write_text("secret")
+    return Stage(engine, system, container(engine, asking), container(engine, other))
+
+
+def container(engine: OwnEngine, owner: Owner) -> Container:
+    [description] = json.loads(engine.docker("inspect", f"codehub-ws-{owner.id}"))
+    return Container(owner, description)
+
+
+def test_of_everything_that_listens_only_the_public_port_is_reached(stage: Stage) -> None:
+    system, engine = stage.system, stage.engine
+    processes = outside_of_workspaces([*processes_of(system.data_dir), *processes_of(engine.place)])
+    sockets = listening_sockets(processes)
+    assert {Path(name).name for name in sockets} >= {
+        ".s.PGSQL.5432", "redis.sock", "api.sock", "docker.sock", "containerd.sock",
+    }  # fmt: skip
+    assert listening_ports(processes) == {system.port}
+
+    public = {f"{address}:{system.port}" for address in (stage.asking.gateway, own_addresses()[0])}
+    closed = {*sockets, f"127.0.0.1:{system.port}", stage.other.ide}
+    assert successes(from_here(*closed, *public)) == {*closed, *public}
+    with listening(f"{stage.asking.owner.home}/s") as socket:
+        os.chmod(socket, 0o666)
+        its_own = {stage.asking.ide, f"{HOME}/s"}  # without which refusals could be the probe's own
+        assert stage.asking.reaches(*closed, *public, *its_own) == {*public, *its_own}
+
+
+def test_nothing_below_the_data_directory_or_the_engines_is_read(stage: Stage) -> None:
+    data_dir, engine_dir = stage.system.data_dir, stage.engine.place
+    paths = [*everything_below(data_dir), str(engine_dir), *map(str, engine_dir.iterdir())]
+    read = successes(read_here(*paths))
+    for part in ("jobs", "archives", "logs", "volumes", "runtime", "postgres", "redis"):
+        assert any(Path(path).is_relative_to(data_dir / part) for path in read), part
+    assert {str(stage.other.owner.home / "private"), str(engine_dir / "data")} <= read
+    assert stage.asking.reads(*paths, "/etc/passwd") == {"/etc/passwd"}
+
+
+def test_its_only_mounts_are_its_home_and_files_that_it_cannot_write(stage: Stage) -> None:
+    mounts = stage.asking.description["Mounts"]
+    sources = {mount["Destination"]: mount["Source"] for mount in mounts if mount["RW"]}
+    assert sources == {HOME: str(stage.asking.owner.home)}
+    assert {mount["Destination"] for mount in mounts if not mount["RW"]} == OUR_FILES
+    table = Path(f"/proc/{stage.asking.first_process}/mountinfo").read_text()
+    places = {line.split()[4] for line in table.splitlines()}
+    assert {place for place in places if not place.startswith(("/proc", "/sys", "/dev"))} == {
+        "/", HOME, *OUR_FILES, *THE_ENGINES_FILES,
+    }  # fmt: skip
+    for file in (*OUR_FILES, *THE_ENGINES_FILES):
+        assert stage.engine.inside(stage.asking.owner.id, f"echo x >> {file}").returncode != 0, file
+
+
+def test_a_workspace_of_the_process_runtime_does_not_reach_the_engine(
+    own_engine: OwnEngine, make_system: Callable[..., System], tmp_path: Path
+) -> None:
+    images = tmp_path / "images.toml"
+    images.write_text(PROCESS_IMAGES)
+    system = make_system(IMAGES_FILE=str(images)).start()
+    owner = Owner(system)
+    owner.reaches("RUNNING")
+    sockets = listening_sockets(outside_of_workspaces(processes_of(own_engine.place)))
+    assert str(own_engine.place / "docker.sock") in sockets
+    assert successes(from_here(*sockets)) == sockets
+    ide = system.data_dir / "runtime" / owner.id / "up" / "ide.sock"
+    answers: Answers = json.loads(run(post(str(ide), question(*sockets))))
+    assert answers.keys() == sockets and not successes(answers)

@@ -1,0 +1,166 @@
+"""What listens on this machine, and what can be reached and read: from here, and from inside a workspace."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+Answers = dict[str, bool | str]
+"""For each name True, or why not."""
+
+_TRY = """
+import json, os, socket, sys
+
+def connect(name):
+    host, _, port = name.rpartition(":")
+    if name.startswith("/") or name.startswith("@"):
+        asked, address = socket.socket(socket.AF_UNIX), name.replace("@", chr(0), 1)
+    else:
+        asked, address = socket.socket(), (host, int(port))
+    asked.settimeout(3)
+    asked.connect(address)
+
+def read(name):
+    if os.path.isdir(name):
+        os.listdir(name)
+    else:
+        open(name, "rb").read(1)
+
+def answer(attempt, name):
+    try:
+        attempt(name)
+        return True
+    except OSError as error:
+        return str(error)
+"""
+
+_ENTER = """
+import ctypes, os
+system = ctypes.CDLL(None)
+for namespace in [os.open("/proc/{pid}/ns/" + kind, os.O_RDONLY) for kind in ("net", "mnt")]:
+    assert system.setns(namespace, 0) == 0
+os.setgroups([])
+os.setgid({uid})
+os.setuid({uid})
+"""
+
+_ACCEPTS_CONNECTIONS = 1 << 16
+_LISTENS = "0A"
+
+
+def from_here(*names: str) -> Answers:
+    """Which addresses this process connects to: a control, without which a refusal would prove nothing."""
+    return _run(_script("connect"), names)
+
+
+def read_here(*paths: str) -> Answers:
+    return _run(_script("read"), paths)
+
+
+def from_namespaces_of(pid: int, uid: int, *names: str) -> Answers:
+    """The same from where another process is, as that user; nothing has to be installed there."""
+    return _run(_script("connect", _ENTER.format(pid=pid, uid=uid)), names)
+
+
+def read_in_namespaces_of(pid: int, uid: int, *paths: str) -> Answers:
+    return _run(_script("read", _ENTER.format(pid=pid, uid=uid)), paths)
+
+
+def question(*names: str) -> str:
+    """The same as a shell's command, for a workspace that has a Python."""
+    return _command(_script("connect"), names)
+
+
+def reading(*paths: str) -> str:
+    return _command(_script("read"), paths)
+
+
+def _script(attempt: str, entry: str = "") -> str:
+    loop = f"{{name: answer({attempt}, name) for name in json.load(sys.stdin)}}"
+    return f"{_TRY}{entry}print(json.dumps({loop}))"
+
+
+def _run(script: str, names: Sequence[str]) -> Answers:
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, input=json.dumps(names), capture_output=True, text=True, check=True)
+    answers: Answers = json.loads(done.stdout)
+    return answers
+
+
+def _command(script: str, names: Sequence[str]) -> str:
+    return python_command(script.replace("json.load(sys.stdin)", json.dumps(names)))
+
+
+def python_command(script: str) -> str:
+    return f"/usr/bin/python3 -c {shlex.quote(script)}"
+
+
+def successes(answers: Answers) -> set[str]:
+    return {name for name, answer in answers.items() if answer is True}
+
+
+def outside_of_workspaces(pids: Iterable[int]) -> list[int]:
+    """Those that see this machine's files as we do."""
+    return [pid for pid in pids if _mounts_of(pid) == _mounts_of(os.getpid())]
+
+
+def _mounts_of(pid: int) -> str | None:
+    with suppress(OSError):  # it has ended
+        return os.readlink(f"/proc/{pid}/ns/mnt")
+    return None
+
+
+def listening_sockets(pids: Iterable[int]) -> set[str]:
+    """Paths and `@abstract` names on which these processes take connections, in our own network."""
+    owned = _sockets_of(pids)
+    lines = (line.split(maxsplit=7) for line in Path("/proc/net/unix").read_text().splitlines()[1:])
+    named = (fields for fields in lines if len(fields) == 8)
+    return {
+        path
+        for _, _, _, flags, _, _, inode, path in named
+        if inode in owned and int(flags, 16) & _ACCEPTS_CONNECTIONS
+    }
+
+
+def listening_ports(pids: Iterable[int]) -> set[int]:
+    """TCP ports on which these processes take connections, in our own network, at whatever address."""
+    owned = _sockets_of(pids)
+    tables = [Path(f"/proc/net/{name}").read_text().splitlines()[1:] for name in ("tcp", "tcp6")]
+    entries = [line.split() for table in tables for line in table]
+    return {
+        int(entry[1].rpartition(":")[2], 16)
+        for entry in entries
+        if entry[3] == _LISTENS and entry[9] in owned
+    }
+
+
+def _sockets_of(pids: Iterable[int]) -> set[str]:
+    links = {link for pid in pids for link in _open_files(pid)}
+    return {link.removeprefix("socket:[").removesuffix("]") for link in links if link.startswith("socket:")}
+
+
+def _open_files(pid: int) -> Iterator[str]:
+    with suppress(OSError):  # it has ended
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):
+                yield os.readlink(descriptor)
+
+
+def everything_below(directory: Path) -> list[str]:
+    """The directory, and what is in it; what vanishes meanwhile is passed over."""
+    return [
+        os.path.join(parent, name).rstrip("/")
+        for parent, _, files in os.walk(directory)
+        for name in ("", *files)
+    ]
+
+
+def own_addresses() -> list[str]:
+    """This machine's, but for its loopback."""
+    listing = subprocess.run(["ip", "-j", "-4", "addr"], capture_output=True, check=True).stdout
+    found = [info["local"] for link in json.loads(listing) for info in link["addr_info"]]
+    return [address for address in found if not address.startswith("127.")]
