@@ -34,9 +34,13 @@ async def _engine(settings: Settings) -> Finding:
             return fail("docker", failure.message, "start the engine; workspaces wait for it as they are")
         return ok("docker", f"is not used, workspaces run as processes ({failure.message})")
     if settings.docker_firewall:
-        return ok("docker", f"{version} answers; workspaces reach the internet, not this machine's networks")
-    words = f"{version} answers, but DOCKER_FIREWALL is false: workspaces reach what this machine reaches"
-    return warn("docker", words, "deny private networks by rules of your own, or set DOCKER_FIREWALL=true")
+        walls = "workspaces reach the internet, not this machine's networks, and only CodeHub reaches them"
+        return ok("docker", f"{version} answers; {walls}")
+    words = (
+        f"{version} answers, but DOCKER_FIREWALL is false: workspaces reach what this machine reaches, and "
+        "whoever has a way to this machine may open them without a password"
+    )
+    return warn("docker", words, "deny both by rules of your own, or set DOCKER_FIREWALL=true")
 
 
 def show(findings: list[Finding], console: Console) -> None:

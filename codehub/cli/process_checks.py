@@ -3,6 +3,7 @@
 import os
 
 from codehub.cli.findings import Finding, fail, ok, warn
+from codehub.runtimes.base import RuntimeFailure
 from codehub.runtimes.process.caps import CONTROLLERS
 from codehub.runtimes.process.leftovers import Isolation
 from codehub.runtimes.process.sandbox import Walls
@@ -13,7 +14,10 @@ from codehub.settings import Settings
 async def check_process_runtime(settings: Settings) -> list[Finding]:
     if settings.runtime != "process":
         return []
-    walls = await find_walls()
+    try:
+        walls = await find_walls()
+    except RuntimeFailure as failure:
+        return [fail("sandbox", failure.message, "see how busy this machine is, and ask the doctor again")]
     return [sandbox(walls, settings.insecure_process_runtime), network(walls), caps(walls)]
 
 

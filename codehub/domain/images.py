@@ -17,6 +17,9 @@ _NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,62}[a-z0-9])?")
 _MEMORY = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _LEAST_MEMORY = 16 << 20
+_MEMORY_LIMIT = 1 << 63
+MOST_PIDS = 4_194_304
+"""No kernel has more processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +134,7 @@ def _image(position: int, table: object) -> Image:
         port=reader.take("port", _port) or 8080,
         cpus=reader.take("cpus", _cpus) or 2.0,
         memory_bytes=reader.take("memory", parse_memory) or 2 << 30,
-        pids=reader.take("pids", _positive) or 1024,
+        pids=reader.take("pids", _pids) or 1024,
         activity=reader.take("activity", _activity) or _likely_activity(docker, process),
         default=reader.take("default", _flag) or False,
     )
@@ -240,6 +243,13 @@ def _port(value: object) -> int:
     return number
 
 
+def _pids(value: object) -> int:
+    number = _positive(value)
+    if number > MOST_PIDS:
+        raise ValueError(f"must be at most {MOST_PIDS}")
+    return number
+
+
 def _cpus(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError("must be a number")
@@ -255,6 +265,8 @@ def parse_memory(value: object) -> int:
     size = int(float(match[1]) * _UNITS[match[2].lower()])
     if size < _LEAST_MEMORY:
         raise ValueError("must be at least '16m'")
+    if size >= _MEMORY_LIMIT:
+        raise ValueError("must be below 8 EiB, which no kernel counts")
     return size
 
 

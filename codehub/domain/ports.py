@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from ipaddress import ip_address
 
-DOOR_NAME = "ports.sock"
+DOOR_NAME = "net.sock"
 """Beside the IDE's own socket: who connects is handed sockets that lie in the workspace's network."""
 HIGHEST_PORT = 65535
 _PLAIN_DECIMAL = re.compile(r"[1-9][0-9]{0,4}", re.ASCII)

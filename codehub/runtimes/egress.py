@@ -12,9 +12,10 @@ from codehub.runtimes.process.netlink import Rule
 
 DENIED = (
     "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
-    "192.0.0.0/24", "192.168.0.0/16", "198.18.0.0/15", "224.0.0.0/4", "240.0.0.0/4",
+    "192.0.0.0/24", "192.168.0.0/16", "198.18.0.0/15", "224.0.0.0/4", "240.0.0.0/4", "168.63.129.16/32",
 )  # fmt: skip
-"""Private, link-local (a cloud's metadata service is there), shared, loopback, multicast and reserved."""
+"""Private, link-local (a cloud's metadata service is there), shared, loopback, multicast and reserved; and
+Azure's service for its machines, whose address is a public one."""
 
 _NAMES = 53
 

@@ -22,13 +22,52 @@ _OPTIONAL = ("memory.swap.max", "memory.memsw.limit_in_bytes", "cgroup.max.depth
 """Kernels may have no account of swap (the cap is on memory alone then), or no limit to groups in groups."""
 
 
+_HELD_ABOVE = "cpu.cfs_quota_us"
+"""Version 1 refuses more than a group above has, whose smaller cap then holds for all below it."""
+_REFUSALS = (errno.EINVAL, errno.ERANGE)
+
+
+class NumberRefused(OSError):  # noqa: N818 - a fact, not a fault
+    """The kernel does not take a cap as it is."""
+
+
 def make(groups: Plan) -> None:
+    _, troubles = make_what_can_be(groups)
+    for trouble in troubles:
+        raise trouble
+
+
+def make_what_can_be(groups: Plan) -> tuple[Plan, list[OSError]]:
+    """The groups that there are now, with the settings that hold in each; and what went wrong with others."""
+    made: Plan = {}
+    troubles: list[OSError] = []
     for directory, settings in groups.items():
-        Path(directory).mkdir(exist_ok=True)
+        try:
+            Path(directory).mkdir(exist_ok=True)
+        except OSError as error:
+            troubles.append(error)
+            continue
+        made[directory] = {}
         for name, value in settings.items():
-            file = Path(directory, name)
-            if name not in _OPTIONAL or file.exists():
-                file.write_text(value)
+            try:
+                if _is_set(Path(directory, name), value):
+                    made[directory][name] = value
+            except OSError as error:
+                troubles.append(error)
+    return made, troubles
+
+
+def _is_set(file: Path, value: str) -> bool:
+    if file.name in _OPTIONAL and not file.exists():
+        return False
+    try:
+        file.write_text(value)
+    except OSError as error:
+        if error.errno not in _REFUSALS:
+            raise OSError(error.errno, error.strerror, str(file)) from error
+        if file.name != _HELD_ABOVE:
+            raise NumberRefused(f"this machine takes no cap of {value} (for {file.name})") from error
+    return True
 
 
 def join(groups: Iterable[str], pid: int = 0) -> None:

@@ -3,12 +3,14 @@
     state.json      who runs here, and how it ended
     output.log      what the IDE printed (output.log.1: before that)
     io/             the only directory the workspace's own user may write; the IDE binds io/ide.sock
-    ide.sock        a hard link to it, made by us
-    ports.sock      the way into its network, which only CodeHub may open (see `door`)
+    up/             only CodeHub may enter it, whatever permissions the IDE gives its socket
+    up/ide.sock     a hard link to it, made by us
+    up/net.sock     the way into its network (see `door`)
     passwd, group   what the sandbox shows as /etc/passwd and /etc/group
 
 The gateway connects to the hard link. A workspace could replace io/ide.sock by a symbolic link to a socket
 of the host and have the gateway, which has more rights, talk to that; a hard link cannot be talked into it.
+Neither path in up/ is longer than the one that the IDE binds: a socket's path has few bytes.
 """
 
 from __future__ import annotations
@@ -79,8 +81,12 @@ class Directory:
         self.older_log_file = path / "output.log.1"
         self.io = path / "io"
         self.bound_socket = self.io / "ide.sock"
-        self.socket = path / "ide.sock"
-        self.door = path / DOOR_NAME
+        self._up = path / "up"
+        self.socket = self._up / "ide.sock"
+        self.door = self._up / DOOR_NAME
+        # Where they were before there was up/: a workspace that has run since then is still found.
+        self._older_socket = path / "ide.sock"
+        self._older_door = path / "ports.sock"
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[int | None]:
@@ -162,11 +168,12 @@ class Directory:
     def prepare(self, uid: int | None, traversable: bool, files: dict[str, str]) -> None:
         """Clear what an earlier container left, and give the next one its own corner. Only under the lock."""
         self.path.chmod(0o711 if traversable else 0o700)
-        self.socket.unlink(missing_ok=True)
-        self.door.unlink(missing_ok=True)
-        if self.io.exists():
-            remove_tree(self.io)
-        self.io.mkdir(mode=0o700)
+        for file in (self._older_socket, self._older_door):
+            file.unlink(missing_ok=True)
+        for corner in (self._up, self.io):
+            if corner.exists():
+                remove_tree(corner)
+            corner.mkdir(mode=0o700)
         if uid is not None:
             os.chown(self.io, uid, uid)
         for name, text in files.items():
@@ -193,8 +200,12 @@ class Directory:
             return False
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(bound, self.socket.lstat()):
+                # Not at once: whoever was told of the older one has been told of this one meanwhile.
+                self._older_socket.unlink(missing_ok=True)
                 return True
-        staged = self.path / f".socket-{os.urandom(4).hex()}"
+        self._up.mkdir(mode=0o700, exist_ok=True)
+        self._adopt_older_door()
+        staged = self._up / f".socket-{os.urandom(4).hex()}"
         os.link(self.bound_socket, staged, follow_symlinks=False)
         # The workspace may have swapped the file since the look above: what counts is what was linked.
         if not stat.S_ISSOCK(staged.lstat().st_mode):
@@ -202,6 +213,10 @@ class Directory:
             return False
         staged.replace(self.socket)
         return True
+
+    def _adopt_older_door(self) -> None:
+        with contextlib.suppress(FileNotFoundError, FileExistsError):
+            os.link(self._older_door, self.door)
 
     def tail(self, lines: int) -> str:
         text = b"".join(_read(file) for file in (self.older_log_file, self.log_file))

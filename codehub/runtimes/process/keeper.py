@@ -24,6 +24,7 @@ from pathlib import Path
 from codehub.runtimes.process import cgroups
 from codehub.runtimes.process.directory import Directory, Ended, State
 from codehub.runtimes.process.door import Door
+from codehub.runtimes.process.keyring import leave_session_keyring
 from codehub.runtimes.process.network import Network, WayOut, enter
 from codehub.runtimes.process.output import Output
 from codehub.runtimes.process.procfs import ProcessId, boot_id, descendants
@@ -42,7 +43,7 @@ class Keeper:
         self._stopping = False
         self._kill_at: float | None = None
         self._code: int | None = None
-        self._groups: list[str] = []
+        self._groups: cgroups.Plan = {}
         self._network: Network | None = None
         self._door: Door | None = None
         self._selector = selectors.DefaultSelector()
@@ -109,14 +110,17 @@ class Keeper:
                 self._say(f"it may end when CodeHub's service is restarted: {error}")
 
     def _make_groups(self) -> None:
-        """What was possible when CodeHub looked may not be any more; the workspace starts all the same."""
-        request = self._request
-        try:
-            cgroups.make(request.groups)
-        except OSError as error:
-            self._say(f"its processor time, memory and processes are not capped: {error}")
-            return
-        self._groups = list(request.groups)
+        """What was possible when CodeHub looked may not be any more; the workspace starts with what still is.
+
+        A number that the kernel does not take is another matter: whoever chose it is told.
+        """
+        self._groups, troubles = cgroups.make_what_can_be(self._request.groups)
+        for trouble in troubles:
+            if isinstance(trouble, cgroups.NumberRefused):
+                raise OSError(f"{trouble}: see `cpus`, `memory` and `pids` of its image")
+        if troubles:
+            words = "; ".join(map(str, troubles))
+            self._say(f"not all of its processor time, memory and processes are capped: {words}")
 
     def _say(self, words: str) -> None:
         self._log.write(f"[codehub: {words}]\n".encode())
@@ -160,6 +164,7 @@ class Keeper:
 
     def _confine(self, door: socket.socket) -> None:
         """The last that is done before the workspace's first instruction, in its own process."""
+        leave_session_keyring()
         cgroups.join(self._groups)
         self._limit()
         # When memory runs out, an IDE goes before CodeHub's own database does.
@@ -175,8 +180,8 @@ class Keeper:
         """
         request = self._request
         limits = {resource.RLIMIT_CORE: 0}
-        capped = {name for group in self._groups for name in request.groups[group]}
-        if not any(name.startswith("memory.") for name in capped):
+        capped = {name for settings in self._groups.values() for name in settings}
+        if not capped & {"memory.max", "memory.limit_in_bytes"}:
             limits[resource.RLIMIT_DATA] = request.memory_bytes
         if request.uid is not None and "pids.max" not in capped:
             limits[resource.RLIMIT_NPROC] = request.pids

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from codehub.domain.images import MOST_PIDS
 from codehub.domain.port_links import PortLinks
 from codehub.runtimes.base import WorkloadSpec
 from codehub.runtimes.egress import Egress, rules
@@ -75,7 +76,8 @@ def request_for(spec: WorkloadSpec, walls: Walls, directory: Directory, place: P
 def _caps(spec: WorkloadSpec, walls: Walls, spare: int) -> Caps:
     """The sandbox's own processes and the network's helper are not the workspace's."""
     helpers = 0 if walls.slirp is None else 1
-    return Caps(spec.image.cpus, spec.image.memory_bytes, spec.image.pids + spare + helpers)
+    pids = min(spec.image.pids + spare + helpers, MOST_PIDS)
+    return Caps(spec.image.cpus, spec.image.memory_bytes, pids)
 
 
 def _way_out(walls: Walls, uid: int | None, egress: Egress) -> WayOut | None:

@@ -36,6 +36,8 @@ _TUN = Path("/dev/net/tun")
 _SET_DUMPABLE = 4
 _WORDS_BYTES = 1 << 16
 _NO_IPV6 = Path("/proc/sys/net/ipv6/conf/default/disable_ipv6")
+_ONLY_FROM_WHERE_WE_MAY_SEND = Path("/proc/sys/net/ipv4/conf/all/rp_filter")
+"""Multicast needs no route: without this, whoever hears it could answer from any address."""
 
 
 @dataclass(frozen=True)
@@ -182,6 +184,7 @@ def _unshare(uid: int | None) -> None:
         Path("/proc/self", name).write_text(text)
     if _NO_IPV6.exists():
         _NO_IPV6.write_text("1")  # for interfaces to come: `::1` stays
+    _ONLY_FROM_WHERE_WE_MAY_SEND.write_text("1")
 
 
 def _share_tun() -> None:

@@ -1,20 +1,27 @@
-"""Try for real what a start would do: `python -m codehub.runtimes.process.probe`, with `Probe`s on its input.
+"""Try for real what a start would do: `python -m codehub.runtimes.process.probe`, with a `Probe` for input.
 
-A program of its own, because it forks: what asks for it has threads. It prints, for each, what went wrong.
+A program of its own, because it forks: what asks for it has threads. It prints an `Answer`. Whoever gives up
+on it finds all that it started below it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import errno
 import json
 import os
 import socket
 import sys
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from codehub.runtimes.process import cgroups
 from codehub.runtimes.process.network import Network, WayOut, enter
 from codehub.runtimes.process.spawn import spawn
+
+_PR_SET_CHILD_SUBREAPER = 36
+_PASSING = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EINTR)
 
 
 @dataclass(frozen=True)
@@ -30,20 +37,32 @@ class Probe:
         return cls(**raw, way_out=None if way_out is None else WayOut.from_json(way_out))
 
 
+@dataclass(frozen=True)
+class Answer:
+    trouble: str = ""
+    may_pass: bool = False
+    """Nothing was refused: the next try may succeed, so that this one tells nothing of the machine."""
+
+
 def main() -> None:
-    attempts = [Probe.from_json(raw) for raw in json.load(sys.stdin)]
-    print(json.dumps([attempt_or_trouble(attempt) for attempt in attempts]))
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    print(json.dumps(asdict(answer(Probe.from_json(json.load(sys.stdin))))))
 
 
-def attempt_or_trouble(probe: Probe) -> str:
+def answer(probe: Probe) -> Answer:
     try:
         return run(probe)
     except OSError as error:
-        return str(error)
+        return Answer(str(error), may_pass(str(error)))
 
 
-def run(probe: Probe) -> str:
-    """What went wrong. The helper, if there is one, ends with us."""
+def may_pass(words: str) -> bool:
+    """By the words: what programs that we started say of their own troubles has no number."""
+    return any(os.strerror(number) in words for number in _PASSING)
+
+
+def run(probe: Probe) -> Answer:
+    """The helper, if there is one, ends with us."""
     ours, theirs = socket.socketpair()
 
     def confine() -> None:
@@ -52,8 +71,8 @@ def run(probe: Probe) -> str:
             enter(theirs, probe.way_out)
 
     output = os.memfd_create("output")
-    cgroups.make(probe.groups)
     try:
+        cgroups.make(probe.groups)
         child = spawn(probe.argv, probe.env, output, confine)
         network = Network(probe.way_out) if probe.way_out is not None else None
         if network is not None:
@@ -61,10 +80,11 @@ def run(probe: Probe) -> str:
         child.wait()
         _, status = os.waitpid(child.pid, 0)
     finally:
-        cgroups.remove(probe.groups)
+        with contextlib.suppress(OSError):  # it did its work, and is swept up later
+            cgroups.remove(probe.groups)
     code = os.waitstatus_to_exitcode(status)
     words = os.pread(output, 4096, 0).decode(errors="replace").strip()
-    return "" if code == 0 else words or f"exit code {code}"
+    return Answer() if code == 0 else Answer(words or f"exit code {code}", code < 0 or may_pass(words))
 
 
 if __name__ == "__main__":

@@ -28,6 +28,8 @@ _IN_HOME = ("/bin/sh", "-c", 'cd "$HOME" && unset OLDPWD && exec "$@"', "codehub
 _PROBE_UID = 65534
 _RESOLV_CONF = Path("/etc/resolv.conf")
 _CONFIGURATION = ("/etc", "/usr/local/etc")
+_SERVICES = ("/etc/codehub", "/etc/default", "/etc/environment", "/etc/environment.d", "/etc/systemd")
+"""How services are started, CodeHub's own among them: with their credentials, and often for all to read."""
 
 
 @dataclass(frozen=True)
@@ -188,10 +190,10 @@ def _made(directory: Path) -> list[str]:
 
 
 def _hidden(data_dir: Path, secrets: Sequence[Path]) -> list[str]:
-    """CodeHub's own files, should they lie in a directory that the sandbox sees; and without root, when
-    workspaces are CodeHub's own user, what this machine's administrator has not given everybody to read."""
+    """CodeHub's own files, should they lie in a directory that the sandbox sees; what services are told; and
+    without root, when workspaces are CodeHub's own user, what not everybody was given to read."""
     private = [] if os.geteuid() == 0 else [path for root in _CONFIGURATION for path in _private(root)]
-    candidates = [path.resolve() for path in (data_dir, Path("/etc/codehub"), *secrets)] + private
+    candidates = [path.resolve() for path in (data_dir, *map(Path, _SERVICES), *secrets)] + private
     visible = [path for path in candidates if _lies_in(path, ("/usr", "/etc"))]
     directories = [path for path in visible if path.is_dir()]
     files = [path for path in visible if path.is_file() and not _lies_in(path, directories)]

@@ -6,11 +6,15 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import subprocess
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from codehub.domain.states import ErrorReason
+from codehub.runtimes.base import RuntimeFailure
 from codehub.runtimes.egress import NOTHING_MORE, rules
 from codehub.runtimes.process import caps
 from codehub.runtimes.process.caps import Caps, Cgroups, find_cgroups
@@ -18,19 +22,27 @@ from codehub.runtimes.process.keepers import PYTHON_ENVIRONMENT, python_program
 from codehub.runtimes.process.leftovers import Isolation
 from codehub.runtimes.process.netlink import own_networks
 from codehub.runtimes.process.network import HELPER_UID_OFFSET, RESOLVER, WayOut
-from codehub.runtimes.process.probe import Probe
+from codehub.runtimes.process.probe import Answer, Probe
+from codehub.runtimes.process.procfs import descendants
 from codehub.runtimes.process.sandbox import SYSTEM_PATH, Walls, probe
 
 _PROBE_SECONDS = 20.0
+_END_SECONDS = 5.0
 _PROBE_HELPER_UID = 65534 + HELPER_UID_OFFSET
 _PROBE_CAPS = Caps(cpus=1, memory_bytes=64 << 20, pids=16)
 
-
 _MISSING = "{0} is missing (install it, on Debian: apt-get install {0})"
+_NAMES = {"cgroups": "control groups", "bwrap": "bubblewrap", "slirp": "slirp4netns"}
+_UNCLEAR = (
+    "it could not be found out what walls there are on this machine ({}), and no workspace is started behind "
+    "weaker ones than it may have. The next start tries again; if it stays like this, see what keeps the "
+    "program from its work, or uninstall it"
+)
 
 
 async def find_walls() -> Walls:
-    """The strongest there are. A program that is installed but may not do its work is no wall."""
+    """The strongest there are. A program that is installed but may not do its work is no wall; one that was
+    only not able to do it now is a failure, lest a bad moment take walls away for as long as CodeHub runs."""
     bwrap, setpriv, slirp = _program("bwrap"), _program("setpriv"), _program("slirp4netns")
     cgroups = await asyncio.to_thread(find_cgroups)
     troubles = await _try(_attempts(bwrap, setpriv, slirp, cgroups))
@@ -83,23 +95,45 @@ def _why_no_sandbox(bwrap: str | None, troubles: Mapping[str, str]) -> str:
 
 
 async def _try(attempts: Mapping[str, Probe]) -> dict[str, str]:
-    """What went wrong with each: nothing, where the text is empty."""
-    if not attempts:
-        return {}
+    """What was refused to each: nothing, where the text is empty."""
+    # Not the loop's own subprocesses: uvloop's wait for descriptors that helpers hold.
+    answers = await asyncio.gather(*(asyncio.to_thread(_ask, attempt) for attempt in attempts.values()))
+    told = dict(zip(attempts, answers, strict=True))
+    unclear = [f"{_NAMES[name]}: {answer.trouble}" for name, answer in told.items() if answer.may_pass]
+    if unclear:
+        raise RuntimeFailure(ErrorReason.ActionFailed, _UNCLEAR.format("; ".join(unclear)))
+    return {name: answer.trouble for name, answer in told.items()}
+
+
+def _ask(attempt: Probe) -> Answer:
     try:
-        # Not the loop's own subprocesses: uvloop's wait for descriptors that helpers hold.
-        done = await asyncio.to_thread(
-            subprocess.run,
+        asked = subprocess.Popen(
             python_program("codehub.runtimes.process.probe"),
             env=PYTHON_ENVIRONMENT,
             cwd="/",
-            input=json.dumps([asdict(attempt) for attempt in attempts.values()]).encode(),
-            capture_output=True,
-            timeout=_PROBE_SECONDS,
-            check=False,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         )
-    except subprocess.TimeoutExpired:
-        return dict.fromkeys(attempts, f"no answer within {_PROBE_SECONDS:g} s")
-    if done.returncode != 0:
-        return dict.fromkeys(attempts, done.stderr.decode(errors="replace").strip())
-    return dict(zip(attempts, json.loads(done.stdout), strict=True))
+    except OSError as error:
+        return Answer(str(error), may_pass=True)
+    with asked:
+        try:
+            output, errors = asked.communicate(json.dumps(asdict(attempt)).encode(), _PROBE_SECONDS)
+        except subprocess.TimeoutExpired:
+            _end(asked)
+            return Answer(f"no answer within {_PROBE_SECONDS:g} s", may_pass=True)
+    if asked.returncode != 0:
+        words = errors.decode(errors="replace").strip()
+        return Answer(words or f"exit code {asked.returncode}", may_pass=True)
+    return Answer(**json.loads(output))
+
+
+def _end(asked: subprocess.Popen[bytes]) -> None:
+    """With all that it started, and before it can leave that behind."""
+    asked.send_signal(signal.SIGSTOP)
+    deadline = time.monotonic() + _END_SECONDS
+    while (left := descendants(asked.pid)) and time.monotonic() < deadline:
+        for process in left:
+            process.send(signal.SIGKILL)
+    asked.kill()

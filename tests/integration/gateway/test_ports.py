@@ -84,7 +84,7 @@ class App(Upstream):
 async def listening(made: World, app: App | None = None) -> AsyncIterator[App]:
     app = app or App()
     await app.start()
-    async with Door(made.directory / "ports.sock").open():
+    async with Door(made.directory / "net.sock").open():
         yield app
     await app.stop()
 
@@ -252,7 +252,7 @@ async def test_an_app_on_the_other_loopback_address(origin: World) -> None:
 @asynccontextmanager
 async def echoing(made: World) -> AsyncIterator[tuple[Echo, int]]:
     server = Echo()
-    async with serve(server, "127.0.0.1", 0) as listener, Door(made.directory / "ports.sock").open():
+    async with serve(server, "127.0.0.1", 0) as listener, Door(made.directory / "net.sock").open():
         yield server, next(iter(listener.sockets)).getsockname()[1]
 
 
@@ -371,7 +371,7 @@ async def test_nobody_reaches_the_hosts_loopback_by_a_port(address: str) -> None
 async def test_a_door_that_does_not_answer_is_given_up() -> None:
     async with (
         world(timeouts=Timeouts(connect=0.1)) as made,
-        Door(made.directory / "ports.sock", silent=True).open(),
+        Door(made.directory / "net.sock", silent=True).open(),
     ):
         head, _ = await made.ask(to_port(made, 3000, more=FETCH))
         assert status(head) == 502

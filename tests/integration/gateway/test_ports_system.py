@@ -91,7 +91,7 @@ def test_an_app_in_a_workspace_is_its_owners_to_open(system: System) -> None:
     assert wished.status_code == 200
     wait_for(lambda: owner.is_in("STANDBY"), "the workspace to stop", 60)
     assert owner.get(owner.host(APP_PORT), "/").status_code == 503
-    assert not list((system.data_dir / "runtime").glob("*/ports.sock"))
+    assert not list((system.data_dir / "runtime").rglob("net.sock"))
     assert "on its way" in owner.navigate(APP_PORT).text
     told = f"VSCODE_PROXY_URI=http://{{{{port}}}}--{owner.id}.localhost:{system.port}/\n"
     wait_for(lambda: told in owner.navigate(APP_PORT, "/environment").text, "the app to be back", 60)

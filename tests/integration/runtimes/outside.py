@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import secrets
-import shlex
 import socket
 import subprocess
 import sys
@@ -14,8 +13,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import IO
 
 from tests.integration.runtimes.conftest import Bench
+from tests.reach import Answers, python_command, question
 
 PORT = 8099
 
@@ -30,23 +31,52 @@ print("listening", flush=True)
 server.serve_forever()
 """
 
-_ASK = """
-import json, socket, sys
-answers = {}
-for name in json.load(sys.stdin):
-    host, _, port = name.rpartition(":")
-    if name.startswith("/") or name.startswith("@"):
-        asked, address = socket.socket(socket.AF_UNIX), name.replace("@", chr(0), 1)
-    else:
-        asked, address = socket.socket(), (host, int(port))
-    asked.settimeout(3)
-    try:
-        asked.connect(address)
-        answers[name] = True
-    except OSError as error:
-        answers[name] = str(error)
-print(json.dumps(answers))
+_ECHO = """
+import socket
+echo = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+echo.bind(("0.0.0.0", 0))
+print(echo.getsockname()[1], flush=True)
+while True:
+    words, asker = echo.recvfrom(100)
+    echo.sendto(words, asker)
+    print(words.decode(), flush=True)
 """
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A network namespace with a private and a public address, and who answers every datagram there."""
+
+    name: str
+    public: str
+    port: int
+    words: IO[str]
+
+    def inside(self, command: list[str]) -> list[str]:
+        return ["nsenter", f"--net=/run/netns/{self.name}", *command]
+
+
+@contextmanager
+def machine_that_answers() -> Iterator[Machine]:
+    name, public = f"chout{secrets.token_hex(3)}", "203.0.113.9"
+    _ip(f"netns add {name}")
+    try:
+        _ip(f"-n {name} link set lo up")
+        _ip(f"-n {name} link add lan type veth peer name end")
+        for address in ("10.213.88.1/24", f"{public}/32"):
+            _ip(f"-n {name} addr add {address} dev lan")
+        for link in ("lan", "end"):
+            _ip(f"-n {name} link set {link} up")
+        _ip(f"-n {name} route add default dev lan src 10.213.88.1")
+        enter = ["nsenter", f"--net=/run/netns/{name}", sys.executable, "-S", "-c", _ECHO]
+        with subprocess.Popen(enter, stdout=subprocess.PIPE, text=True) as server:
+            try:
+                assert server.stdout is not None
+                yield Machine(name, public, int(server.stdout.readline()), server.stdout)
+            finally:
+                server.kill()
+    finally:
+        _ip(f"netns del {name}")
 
 
 @dataclass(frozen=True)
@@ -136,38 +166,14 @@ def name_server(address: str, answer: str) -> Iterator[None]:
             thread.join()
 
 
-def from_here(*names: str) -> dict[str, bool | str]:
-    """The same questions, asked by this process: a control, without which a refusal would prove nothing."""
-    done = subprocess.run(
-        [sys.executable, "-c", _ASK], input=json.dumps(names), capture_output=True, text=True, check=True
-    )
-    answers: dict[str, bool | str] = json.loads(done.stdout)
-    return answers
-
-
-async def from_inside(bench: Bench, workspace_id: str, *names: str) -> dict[str, bool | str]:
+async def from_inside(bench: Bench, workspace_id: str, *names: str) -> Answers:
     """For each address: True, or why it cannot be connected to."""
-    answers: dict[str, bool | str] = json.loads(await bench.inside(workspace_id, question(*names)))
+    answers: Answers = json.loads(await bench.inside(workspace_id, question(*names)))
     return answers
-
-
-def question(*names: str) -> str:
-    return _python(_ASK.replace("json.load(sys.stdin)", json.dumps(names)))
 
 
 async def python_inside(bench: Bench, workspace_id: str, script: str) -> str:
-    return await bench.inside(workspace_id, _python(script))
-
-
-def _python(script: str) -> str:
-    return f"/usr/bin/python3 -c {shlex.quote(script)}"
-
-
-def own_addresses() -> list[str]:
-    """This machine's, but for its loopback."""
-    listing = subprocess.run(["ip", "-j", "-4", "addr"], capture_output=True, check=True).stdout
-    found = [info["local"] for link in json.loads(listing) for info in link["addr_info"]]
-    return [address for address in found if not address.startswith("127.")]
+    return await bench.inside(workspace_id, python_command(script))
 
 
 def uid_of(pid: int) -> int:

@@ -7,14 +7,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from codehub.domain.images import Image
+from codehub.domain.images import MOST_PIDS, Image
+from codehub.runtimes.base import RuntimeFailure
 from codehub.runtimes.process import caps, cgroups
 from codehub.runtimes.process.caps import NO_CGROUPS, Caps, Cgroups
 from codehub.runtimes.process.procfs import ProcessId, descendants
@@ -201,8 +202,68 @@ async def test_groups_that_cannot_be_made_any_more_do_not_fail_a_start(
     walls = replace(await capped.runtime.walls(), cgroups=gone)
     monkeypatch.setattr(capped.runtime, "_walls", walls)
     await capped.started("w1", small(TINY))
-    assert "are not capped: [Errno 2]" in await capped.runtime.logs("w1", 10)
+    assert (
+        "not all of its processor time, memory and processes are capped: [Errno 2]"
+        in await capped.runtime.logs("w1", 1000)
+    )
     assert (await capped.inside("w1", "ulimit -u; ulimit -d")).split() == ["200", str(64 << 10)]
+
+
+async def test_a_group_that_cannot_be_made_takes_no_other_away(
+    capped: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walls = await capped.runtime.walls()
+    some = Cgroups(1, {**walls.cgroups.parents, "cpu": "/nonexistent"})
+    if walls.cgroups.version == 2:
+        pytest.skip("needs control groups of version 1: version 2 has one for all")
+    monkeypatch.setattr(capped.runtime, "_walls", replace(walls, cgroups=some))
+    await capped.started("w1", small(TINY))
+    groups = [group for group in groups_of(capped, "w1") if group.exists()]
+    assert len(groups) == 2 and all(cgroups.members([str(group)]) for group in groups)
+    assert await capped.inside("w1", "ulimit -d") == "unlimited\n", "there is a group for that"
+    assert "/nonexistent" in await capped.runtime.logs("w1", 1000)
+
+
+@pytest.fixture
+async def half_a_processor(capped: Bench) -> AsyncIterator[str]:
+    """A group above, as in a container of which version 1 shows the own part alone."""
+    found = (await capped.runtime.walls()).cgroups
+    if found.version == 2:
+        pytest.skip("needs control groups of version 1: version 2 takes any number")
+    group = Path(found.parents["cpu"], f"half-{capped.data_dir.name}")
+    cgroups.make({str(group): {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "50000"}})
+    yield str(group)
+    await capped.runtime.stop("w1")
+    group.rmdir()
+
+
+async def test_where_a_group_above_has_less_its_cap_holds_and_all_others_do(
+    capped: Bench, half_a_processor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walls = await capped.runtime.walls()
+    below = Cgroups(1, {**walls.cgroups.parents, "cpu": half_a_processor})
+    monkeypatch.setattr(capped.runtime, "_walls", replace(walls, cgroups=below))
+    await capped.started("w1", replace(small(TINY), cpus=2.0))
+    groups = groups_of(capped, "w1")
+    assert len(groups) == 3 and all(cgroups.members([str(group)]) for group in groups)
+    assert setting(groups, "memory.limit_in_bytes") == str(64 << 20)
+    assert "capped" not in await capped.runtime.logs("w1", 1000)
+
+
+async def test_a_number_that_the_kernel_does_not_take_fails_the_start_by_name(
+    capped: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = (await capped.runtime.walls()).cgroups
+    group = Path(found.parents["pids"], f"refused-{capped.data_dir.name}")
+    monkeypatch.setattr(caps, "plan", lambda *_: {str(group): {"pids.max": "4194305"}})
+    with pytest.raises(RuntimeFailure, match=r"no cap of 4194305 \(for pids.max\): see `cpus`"):
+        await capped.runtime.start(capped.spec("w1"))
+    assert not group.exists() and not (await capped.runtime.status("w1")).running
+
+
+async def test_the_largest_number_of_processes_is_one_that_the_kernel_takes(capped: Bench) -> None:
+    await capped.started("w1", replace(TINY, pids=MOST_PIDS))
+    assert setting(groups_of(capped, "w1"), "pids.max") == str(MOST_PIDS)
 
 
 async def test_without_groups_limits_hold_for_the_user_and_each_process(

@@ -75,6 +75,15 @@ async def test_it_sees_and_signals_only_its_own_processes(bench: Bench) -> None:
     assert (await bench.runtime.status("w2")).ready
 
 
+@pytest.mark.parametrize("kind", ["ipc", "uts"])
+async def test_shared_memory_and_host_name_are_its_own(bench: Bench, kind: str) -> None:
+    await bench.started("w1")
+    await bench.started("w2")
+    places = [await bench.inside(name, f"readlink /proc/self/ns/{kind}") for name in ("w1", "w2")]
+    assert all(place.startswith(f"{kind}:[") for place in places)
+    assert len({*map(str.strip, places), os.readlink(f"/proc/self/ns/{kind}")}) == 3
+
+
 async def test_the_system_is_read_only_and_scratch_is_private(bench: Bench) -> None:
     await bench.started("w1")
     for path in ("/usr/x", "/etc/x", "/x", "/home/x", "/etc/passwd"):
@@ -85,6 +94,14 @@ async def test_the_system_is_read_only_and_scratch_is_private(bench: Bench) -> N
     for path in (f"/tmp/{name}", f"/var/tmp/{name}", f"/dev/shm/{name}"):
         assert await bench.inside("w1", f"echo x > {path} && cat {path}") == "x\n"
         assert not Path(path).exists()
+
+
+async def test_how_services_are_started_is_not_seen(bench: Bench) -> None:
+    """Their credentials are there, often for everybody to read."""
+    places = [place for place in ("/etc/default", "/etc/environment", "/etc/systemd") if Path(place).exists()]
+    assert places
+    await bench.started("w1")
+    assert await bench.inside("w1", f"find {' '.join(places)} -mindepth 1; cat /etc/environment 2>&-") == ""
 
 
 async def test_terminals_and_devices_work(bench: Bench) -> None:

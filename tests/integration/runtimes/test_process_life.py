@@ -36,7 +36,7 @@ async def test_a_container_starts_becomes_ready_stops_and_is_deleted(bench: Benc
     spec = await bench.started("w1")
     fact = await bench.runtime.status("w1")
     assert (fact.exists, fact.running, fact.ready, fact.op_id) == (True, True, True, spec.op_id)
-    assert fact.upstream == f"unix:{bench.data_dir}/runtime/w1/ide.sock"
+    assert fact.upstream == f"unix:{bench.data_dir}/runtime/w1/up/ide.sock"
     assert await bench.runtime.observe() == {"w1": fact}
     await bench.runtime.stop("w1")
     fact = await bench.runtime.status("w1")

@@ -23,15 +23,15 @@ from tests.integration.runtimes.conftest import Bench, eventually, only_programs
 from tests.integration.runtimes.outside import (
     PORT,
     Neighbour,
-    from_here,
     from_inside,
     listening,
+    machine_that_answers,
     name_server,
     neighbour,
-    own_addresses,
     python_inside,
     uid_of,
 )
+from tests.reach import from_here, own_addresses
 
 pytestmark = pytest.mark.usefixtures("own_network")
 
@@ -49,11 +49,11 @@ def test_root_has_a_way_out_whoever_else_may_open_the_device(mode: str) -> None:
     machine = ["/usr/bin/unshare", "-m", "/bin/sh", "-c", f'{tun_device(mode)} && exec "$@"', "-"]
     done = subprocess.run(
         [*machine, sys.executable, "-m", "codehub.runtimes.process.probe"],
-        input=json.dumps([probe]).encode(),
+        input=json.dumps(probe).encode(),
         capture_output=True,
         check=True,
     )
-    assert json.loads(done.stdout) == [""]
+    assert json.loads(done.stdout)["trouble"] == ""
 
 
 def helper_of(bench: Bench, workspace_id: str) -> ProcessId:
@@ -185,6 +185,37 @@ for address in ("{group}", "255.255.255.255"):
         assert receiver.recv(9) == b"outside", "what was sent before, from inside, did not arrive"
 
 
+async def test_nobody_answers_multicast_from_where_a_workspace_may_not_send(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine of the test's own. What may be asked is asked before, so that the helper knows the way to
+    us, and afterwards, so that an answer to the other was through."""
+    with machine_that_answers() as machine:
+        program = keepers.python_program
+        monkeypatch.setattr(keepers, "python_program", lambda module: machine.inside(program(module)))
+        monkeypatch.setattr("codehub.runtimes.process.runtime.NURSERY", keepers.Nursery())
+        await bench.started("w1")
+        script = f"""
+import socket, struct
+by_multicast, allowed = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2))
+interface = struct.pack("=4s4si", bytes(4), bytes(4), socket.if_nametoindex("tap0"))
+by_multicast.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, interface)
+by_multicast.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 8)
+allowed.settimeout(10)
+for number in range(4):
+    allowed.sendto(b"allowed", ("{machine.public}", {machine.port}))
+    print(allowed.recv(100).decode())
+    if number == 0:
+        by_multicast.sendto(b"by multicast", ("224.0.0.1", {machine.port}))
+by_multicast.setblocking(False)
+print(by_multicast.recvfrom(100))
+"""
+        told = await python_inside(bench, "w1", script)
+        assert [machine.words.readline() for _ in range(2)] == ["allowed\n", "by multicast\n"]
+        assert told.startswith("allowed\n" * 4) and "BlockingIOError" in told
+        await bench.runtime.delete("w1")
+
+
 async def test_a_socket_that_passes_by_the_rules_gets_nowhere(bench: Bench, outside: Neighbour) -> None:
     """One that is bound to the interface is sent out there, whatever the rules say; and nobody takes it."""
     with listening("0.0.0.0:0") as of_the_host:
@@ -253,7 +284,7 @@ async def test_a_helper_that_dies_is_told_of_and_the_ide_goes_on(bench: Bench) -
     helper_of(bench, "w1").send(signal.SIGKILL)
 
     async def log() -> str:
-        return await bench.runtime.logs("w1", 10)
+        return await bench.runtime.logs("w1", 1000)
 
     await eventually(log, lambda text: "the way to the network has ended" in text)
     assert (await bench.runtime.status("w1")).ready

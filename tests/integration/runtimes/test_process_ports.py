@@ -14,8 +14,9 @@ import pytest
 from codehub.gateway.namespace import connect_through
 from codehub.runtimes.process.procfs import descendants
 from tests.integration.runtimes.conftest import Bench, eventually, only_programs
-from tests.integration.runtimes.outside import from_here, from_inside, listening
+from tests.integration.runtimes.outside import from_inside, listening
 from tests.integration.runtimes.test_process_walls import LIFE, as_stranger
+from tests.reach import from_here
 
 APP = """
 import socket, sys
@@ -85,7 +86,7 @@ async def test_only_codehub_opens_the_door_and_nothing_of_it_gets_inside(bench: 
     for door in doors:
         assert Path(door).stat().st_mode & 0o077 == 0
         assert Path(door).parent.stat().st_mode & 0o077 == 0
-    assert True not in (await from_inside(bench, "w1", *doors, "/run/codehub/ports.sock")).values()
+    assert True not in (await from_inside(bench, "w1", *doors, "/run/codehub/net.sock")).values()
     assert await bench.inside("w1", "ls /run/codehub") == "ide.sock\n"
     assert await bench.inside("w1", "ls -l /proc/[0-9]*/fd 2>/dev/null | grep -E 'net:|user:'") == ""
     for process in descendants(keeper_of(bench, "w1")):
@@ -138,13 +139,34 @@ async def test_the_door_and_the_network_end_with_the_workspace(bench: Bench) -> 
     assert await hello(bench, "w1", 3000) == "ConnectionRefusedError"
 
 
+@pytest.mark.usefixtures("own_network")
+async def test_a_workspace_that_an_older_codehub_started_is_found_and_shut_off(bench: Bench) -> None:
+    """Its sockets lay where without a sandbox everybody may go."""
+    await bench.started("w1")
+    await start_app(bench, "w1", "127.0.0.1", 3000)
+    await hears(bench, "w1", 3000, "127.0.0.1")
+    directory = bench.directory("w1")
+    older = directory.socket.rename(directory.path / "ide.sock")
+    directory.door.rename(directory.path / "ports.sock")
+    directory.door.parent.rmdir()
+    assert (await bench.runtime.status("w1")).upstream == f"unix:{directory.socket}"
+    assert older.exists(), "the gateway has not been told yet"
+    assert (await bench.runtime.status("w1")).ready
+    assert not older.exists()
+    assert await hello(bench, "w1", 3000) == "127.0.0.1"
+    await bench.runtime.stop("w1")
+    await bench.started("w1")
+    assert not (directory.path / "ports.sock").exists()
+    assert await hello(bench, "w1", 3000) == "ConnectionRefusedError"
+
+
 async def test_in_the_hosts_network_there_is_no_door(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind it would be the host's own loopback."""
     path = os.environ["PATH"]
     only_programs(bench, monkeypatch, "bwrap", "setpriv")
     assert (await bench.runtime.walls()).slirp is None
     monkeypatch.setenv("PATH", path)
-    bench.directory("w1").path.mkdir()
+    bench.directory("w1").door.parent.mkdir(parents=True)
     bench.directory("w1").door.touch()  # of an earlier container that had one
     await bench.started("w1")
     assert not bench.directory("w1").door.exists()
@@ -155,7 +177,7 @@ GO_THROUGH = """
     import socket
     for port in (3000, 3001):
         with socket.socket(socket.AF_UNIX) as asking:
-            asking.connect(str(root / "w1" / "ports.sock"))
+            asking.connect(str(root / "w1" / "up" / "net.sock"))
             made = [socket.socket(fileno=each) for each in socket.recv_fds(asking, 1, 2)[1]]
         try:
             made[0].connect(("127.0.0.1", port))

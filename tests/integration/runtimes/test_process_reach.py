@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from codehub.runtimes.process import keepers
+from codehub.runtimes.process.keyring import KEYCTL
 from codehub.runtimes.process.leftovers import Isolation
 from tests.integration.runtimes.conftest import Bench, only_programs
-from tests.integration.runtimes.outside import from_here, from_inside, listening
+from tests.integration.runtimes.outside import from_inside, listening, python_inside
+from tests.reach import from_here
 from tests.services import Services
 
 VARIANTS = {
@@ -82,6 +86,42 @@ async def test_no_file_of_codehubs_or_of_another_home_can_be_read(
         assert "DENIED" in await bench.inside("w1", f"echo x 2>/dev/null > {path} || echo DENIED"), path
     listing = f"ls {bench.data_dir} {bench.data_dir}/runtime {other} 2>/dev/null"
     assert await bench.inside("w1", listing) == ""
+
+
+WITH_A_KEY = f"""
+import ctypes, os, sys
+libc, keyctl = ctypes.CDLL(None), {KEYCTL[os.uname().machine]}
+add_key = keyctl - 2
+assert libc.syscall(keyctl, 1, None) > 0
+assert libc.syscall(add_key, b"user", b"of codehub", b"secret", 6, -3) > 0
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+KEYS = f"""
+import ctypes
+libc, keyctl = ctypes.CDLL(None), {KEYCTL[os.uname().machine]}
+add_key = keyctl - 2
+names = [b"of codehub", b"of a workspace"]
+print([libc.syscall(keyctl, 10, -3, b"user", name, 0) > 0 for name in names])
+assert libc.syscall(add_key, b"user", names[1], b"secret", 6, -3) > 0
+"""
+
+
+@pytest.fixture
+def key_of_codehubs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the session keyring in which keepers are born."""
+    program = keepers.python_program
+    monkeypatch.setattr(
+        keepers, "python_program", lambda module: [sys.executable, "-c", WITH_A_KEY, *program(module)]
+    )
+    monkeypatch.setattr("codehub.runtimes.process.runtime.NURSERY", keepers.Nursery())
+
+
+async def test_no_key_of_codehubs_or_of_another_workspace_can_be_found(
+    key_of_codehubs: None, workspaces: Bench
+) -> None:
+    assert await python_inside(workspaces, "w1", KEYS) == "[False, False]\n"
+    assert await python_inside(workspaces, "w1", KEYS) == "[False, True]\n"
+    assert await python_inside(workspaces, "w2", KEYS) == "[False, False]\n"
 
 
 async def test_no_process_of_others_can_be_looked_into_or_signalled(workspaces: Bench) -> None:

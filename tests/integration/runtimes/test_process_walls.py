@@ -15,12 +15,14 @@ import pytest
 
 import codehub
 from codehub.runtimes.base import RuntimeFailure
+from codehub.runtimes.process import walls as walls_module
 from codehub.runtimes.process.caps import NO_CGROUPS
 from codehub.runtimes.process.leftovers import Isolation
 from codehub.runtimes.process.procfs import processes_of_user
 from codehub.runtimes.process.runtime import ProcessRuntime
-from tests.integration.runtimes.conftest import SERVER, Bench, only_programs, tun_device
-from tests.integration.runtimes.outside import PORT, from_here, listening, neighbour, question
+from tests.integration.runtimes.conftest import SERVER, Bench, only_programs, script_image, tun_device
+from tests.integration.runtimes.outside import PORT, from_inside, listening, neighbour
+from tests.reach import from_here, question
 from tests.services import wait_for
 
 STRANGER = 46_000 + os.getpid() % 900
@@ -35,9 +37,7 @@ def no_bwrap(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def bwrap_that_fails(no_bwrap: Path) -> None:
-    fake = no_bwrap / "bwrap"
-    fake.write_text("#!/bin/sh\necho 'No permissions to create a new namespace' >&2\nexit 1\n")
-    fake.chmod(0o755)
+    fake(no_bwrap, "bwrap", "echo 'No permissions to create a new namespace' >&2; exit 1")
 
 
 async def test_without_bwrap_root_gives_each_workspace_a_user(bench: Bench, no_bwrap: Path) -> None:
@@ -51,14 +51,80 @@ async def test_without_bwrap_root_gives_each_workspace_a_user(bench: Bench, no_b
     assert "Permission denied" in await bench.inside("w1", f"cat {other.home}/private")
     assert "Permission denied" in await bench.inside("w1", f"ls {bench.directory('w2').io}")
     assert "not permitted" in await bench.inside("w1", f"kill -9 {os.getpid()}")
-    connect = f"import socket; socket.socket(socket.AF_UNIX).connect('{bench.directory('w2').socket}')"
-    assert "Permission denied" in await bench.inside("w1", f'/usr/bin/python3 -c "{connect}"')
+
+
+async def test_without_bwrap_no_other_workspace_reaches_an_ide_that_lets_everybody_in(
+    bench: Bench, no_bwrap: Path
+) -> None:
+    await bench.started("w1")
+    await bench.started("w2", script_image("import os\nos.umask(0)\n" + SERVER, "{socket}"))
+    directory = bench.directory("w2")
+    assert directory.socket.stat().st_mode & 0o777 == 0o777
+    names = [str(directory.socket), str(directory.bound_socket)]
+    assert set(from_here(*names).values()) == {True}
+    answers = await from_inside(bench, "w1", *names)
+    assert set(answers.values()) == {"[Errno 13] Permission denied"}
 
 
 async def test_a_bwrap_that_may_not_work_is_no_wall(bench: Bench, bwrap_that_fails: None) -> None:
     walls = await bench.runtime.walls()
     assert walls.isolation is Isolation.USER
     assert "No permissions to create a new namespace" in walls.why_not_better
+
+
+def fake(programs: Path, name: str, script: str) -> None:
+    (programs / name).unlink(missing_ok=True)
+    (programs / name).write_text(f"#!/bin/sh\n{script}\n")
+    (programs / name).chmod(0o755)
+
+
+def has_process(argument: str) -> bool:
+    """Whoever it belongs to."""
+    return any(argument.encode() in _command_line(process) for process in Path("/proc").glob("[0-9]*"))
+
+
+def _command_line(process: Path) -> bytes:
+    try:
+        return (process / "cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
+
+
+@pytest.mark.usefixtures("own_network")
+async def test_a_helper_that_hangs_takes_no_wall_away_and_is_ended(
+    bench: Bench, no_bwrap: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (no_bwrap / "bwrap").symlink_to("/usr/bin/bwrap")
+    duration = f"601.{os.getpid()}"
+    fake(no_bwrap, "slirp4netns", f"sleep {duration} & sleep {duration} & wait")
+    with monkeypatch.context() as patched:
+        patched.setattr(walls_module, "_PROBE_SECONDS", 3)
+        with pytest.raises(RuntimeFailure, match=r"slirp4netns: no answer within 3 s.*The next start"):
+            await bench.runtime.start(bench.spec("w1"))
+    assert not has_process(duration)
+    (no_bwrap / "slirp4netns").unlink()
+    (no_bwrap / "slirp4netns").symlink_to("/usr/bin/slirp4netns")
+    walls = await bench.runtime.walls()
+    assert walls.isolation is Isolation.SANDBOX and walls.slirp is not None
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "echo 'bwrap: Creating new namespace failed: Resource temporarily unavailable' >&2; exit 1",
+        "kill -9 $$",
+    ],
+    ids=["no process", "killed"],
+)
+async def test_a_bwrap_that_could_not_work_just_now_takes_no_wall_away(
+    bench: Bench, no_bwrap: Path, script: str
+) -> None:
+    fake(no_bwrap, "bwrap", script)
+    with pytest.raises(RuntimeFailure, match="bubblewrap: "):
+        await bench.runtime.walls()
+    (no_bwrap / "bwrap").unlink()
+    (no_bwrap / "bwrap").symlink_to("/usr/bin/bwrap")
+    assert (await bench.runtime.walls()).isolation is Isolation.SANDBOX
 
 
 async def test_without_bwrap_a_stop_ends_daemons_too(bench: Bench, no_bwrap: Path) -> None:
@@ -247,11 +313,12 @@ def as_stranger(
         check=False,
         timeout=60,
     )
-    left = processes_of_user(STRANGER)
-    for process in left:
-        process.send(signal.SIGKILL)
-    assert result.returncode == 0, result.stderr
-    assert not left, "processes were left behind"
+    try:
+        assert result.returncode == 0, result.stderr
+        wait_for(lambda: not processes_of_user(STRANGER), "every process that was started to end", 10)
+    finally:
+        for process in processes_of_user(STRANGER):
+            process.send(signal.SIGKILL)
     return result.stdout
 
 

@@ -4,9 +4,12 @@ import pytest
 
 from codehub.cli import process_checks
 from codehub.cli.findings import Level
+from codehub.domain.states import ErrorReason
+from codehub.runtimes.base import RuntimeFailure
 from codehub.runtimes.process.caps import Cgroups
 from codehub.runtimes.process.leftovers import Isolation
 from codehub.runtimes.process.sandbox import Walls
+from codehub.settings import Settings
 
 WHOLE = Walls(
     Isolation.SANDBOX,
@@ -22,6 +25,15 @@ def test_all_is_well_where_every_wall_stands() -> None:
         process_checks.sandbox(WHOLE, False), process_checks.network(WHOLE), process_checks.caps(WHOLE),
     ]  # fmt: skip
     assert {finding.level for finding in findings} == {Level.OK}
+
+
+async def test_walls_that_could_not_be_tried_are_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def find_walls() -> Walls:
+        raise RuntimeFailure(ErrorReason.ActionFailed, "slirp4netns: no answer within 20 s")
+
+    monkeypatch.setattr(process_checks, "find_walls", find_walls)
+    (finding,) = await process_checks.check_process_runtime(Settings(runtime="process"))
+    assert finding.level is Level.FAIL and "no answer" in finding.words
 
 
 @pytest.mark.parametrize(

@@ -59,8 +59,8 @@ def rig() -> Iterator[Rig]:
     null = [os.open(os.devnull, os.O_RDONLY) for _ in range(2)]
     with selectors.DefaultSelector() as selector:
         namespaces = SlowNamespaces(null[0], null[1], True, gate)
-        door = Door(directory / "ports.sock", namespaces, selector)
-        yield Rig(door, directory / "ports.sock", selector, opener)
+        door = Door(directory / "net.sock", namespaces, selector)
+        yield Rig(door, directory / "net.sock", selector, opener)
         door.close()
         door.close()
     os.write(opener, bytes(64))  # nobody is left waiting, whatever the test did

@@ -47,6 +47,21 @@ def test_what_is_allowed_comes_before_what_is_denied() -> None:
     assert {rule.network for rule in found if not rule.allowed} >= set(DENIED)
 
 
+@pytest.mark.parametrize(
+    "service",
+    [
+        "169.254.169.254",  # nearly everybody's
+        "169.254.170.2",  # Amazon's for containers
+        "168.63.129.16",  # Azure's WireServer
+        "100.100.100.200",  # Alibaba's
+        "192.0.0.192",  # Oracle's first one
+    ],
+)
+def test_a_clouds_service_for_its_machines_cannot_be_reached(service: str) -> None:
+    assert not may_reach((), OWN, service)
+    assert may_reach((f"{service}/32",), OWN, service)
+
+
 @settings(deadline=None)
 @given(st.integers(0, 31), st.integers(1, 254))
 def test_a_range_does_not_open_this_machines_addresses_in_it(length: int, last: int) -> None:

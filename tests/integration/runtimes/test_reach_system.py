@@ -1,0 +1,121 @@
+"""No way from inside a process workspace to anything of a running `codehub up`, but to its public port."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from codehub.domain.ports import DOOR_NAME
+from codehub.runtimes.process.sandbox import HOME
+from tests.integration.runtimes.conftest import TINY, post
+from tests.integration.runtimes.outside import listening
+from tests.owner import Owner
+from tests.reach import (
+    Answers,
+    everything_below,
+    from_here,
+    listening_ports,
+    listening_sockets,
+    outside_of_workspaces,
+    own_addresses,
+    question,
+    read_here,
+    reading,
+    successes,
+)
+from tests.services import System, processes_of, run, short_temp_dir
+
+IMAGES = f"""
+[[image]]
+name = "tiny"
+ready_path = "/"
+process = {json.dumps(TINY.process)}
+"""
+OWN_NETWORK, HOSTS_NETWORK = "a network of its own", "the host's network"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A running system with a workspace that asks, one that must not be reached, and one that is archived."""
+
+    system: System
+    asking: Owner
+    other: Owner
+    has_own_network: bool
+
+    def inside(self, command: str) -> Answers:
+        """What a shell in the asking workspace prints."""
+        socket = self.system.data_dir / "runtime" / self.asking.id / "up" / "ide.sock"
+        answers: Answers = json.loads(run(post(str(socket), command)))
+        return answers
+
+
+@pytest.fixture(scope="module", params=[OWN_NETWORK, HOSTS_NETWORK])
+def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
+    if os.geteuid() != 0 or not all(map(shutil.which, ("bwrap", "slirp4netns"))):
+        pytest.skip("needs root, bubblewrap and slirp4netns: apt-get install bubblewrap slirp4netns")
+    place = short_temp_dir()  # PostgreSQL's user looks for programs there
+    (place / "images.toml").write_text(IMAGES)
+    environment = {"HOST": "0.0.0.0", "IMAGES_FILE": str(place / "images.toml")}
+    if request.param == HOSTS_NETWORK:
+        environment["PATH"] = programs_but("slirp4netns", place / "programs")
+    system = System(environment)
+    try:
+        yield set_up(system.start(), request.param == OWN_NETWORK)
+    finally:
+        system.close()
+        shutil.rmtree(place)
+
+
+def programs_but(missing: str, place: Path) -> str:
+    """A PATH on which there is everything but one."""
+    place.mkdir()
+    for directory in os.environ["PATH"].split(os.pathsep):
+        for program in Path(directory).glob("*"):
+            if program.name != missing and not os.path.lexists(place / program.name):
+                (place / program.name).symlink_to(program)
+    return str(place)
+
+
+def set_up(system: System, has_own_network: bool) -> Stage:
+    asking, other, archived = Owner(system), Owner(system), Owner(system, state="ARCHIVED")
+    asking.reaches("RUNNING")
+    other.reaches("RUNNING")
+    archived.reaches("ARCHIVED")
+    (other.home / "private").write_text("secret")
+    return Stage(system, asking, other, has_own_network)
+
+
+def test_of_everything_that_listens_only_the_public_port_is_reached(stage: Stage) -> None:
+    system = stage.system
+    processes = outside_of_workspaces(processes_of(system.data_dir))
+    sockets = listening_sockets(processes)
+    doors = {f"{system.data_dir}/runtime/{owner.id}/up/{DOOR_NAME}" for owner in (stage.asking, stage.other)}
+    assert {Path(name).name for name in sockets} >= {".s.PGSQL.5432", "redis.sock", "api.sock"}
+    assert doors <= sockets or not stage.has_own_network
+    assert listening_ports(processes) == {system.port}
+
+    sockets |= set(map(str, (system.data_dir / "runtime" / stage.other.id).rglob("ide.sock")))
+    here, loopback = (f"{address}:{system.port}" for address in (own_addresses()[0], "127.0.0.1"))
+    asked = [*sockets, here, loopback]
+    assert successes(from_here(*asked)) == {*asked}
+    expected = {here} if stage.has_own_network else {here, loopback}
+    with listening(f"{stage.asking.home}/s") as socket:
+        os.chmod(socket, 0o666)
+        its_own = f"{HOME}/s"  # without which refusals could be the probe's own
+        assert successes(stage.inside(question(*asked, its_own))) == {*expected, its_own}
+
+
+def test_nothing_below_the_data_directory_is_read(stage: Stage) -> None:
+    data_dir = stage.system.data_dir
+    # PostgreSQL's tables are many, and the length of a command has its limit.
+    paths = [path for path in everything_below(data_dir) if "/postgres/base/" not in path]
+    read = successes(read_here(*paths))
+    for part in ("jobs", "archives", "logs", "volumes", "runtime", "postgres", "redis"):
+        assert any(Path(path).is_relative_to(data_dir / part) for path in read), part
+    assert str(stage.other.home / "private") in read
+    assert successes(stage.inside(reading(*paths))) == set()
