@@ -45,6 +45,7 @@ class Settings(BaseSettings):
     docker_host: str = "unix:///var/run/docker.sock"
     docker_network_pool: IPv4Network = IPv4Network("10.222.0.0/16")
     docker_firewall: bool = True
+    gateway_uid: Annotated[int, Field(ge=0, lt=(1 << 32) - 1)] = Field(default_factory=os.geteuid)
     workspace_allow_egress: str = ""
     workspace_uid_base: Annotated[int, Field(ge=65_536, le=1_000_000_000)] = 2_000_000
 
@@ -82,6 +83,7 @@ class Settings(BaseSettings):
     trash_retention_seconds: WholeSeconds = 604_800
     gc_orphan_grace_seconds: WholeSeconds = 7200
     disk_reserve_bytes: Annotated[int, Field(ge=0, le=1 << 60)] = 1 << 30
+    archives_at_once: Annotated[int, Field(ge=1, le=10_000)] = max(2, os.cpu_count() or 1)
 
     limits_max_running_per_user: Annotated[int, Field(ge=0, le=100_000)] = 2
     limits_max_running_global: Annotated[int, Field(ge=0, le=1_000_000)] = 100
@@ -142,7 +144,7 @@ class Settings(BaseSettings):
             raise ValueError(f"must be addresses such as 192.168.0.7, fd00::7 ({error})") from error
         return value
 
-    @field_validator("tls_cert_file", "tls_key_file", mode="before")
+    @field_validator("images_file", "tls_cert_file", "tls_key_file", mode="before")
     @classmethod
     def _a_file(cls, value: object) -> object:
         return value or None  # an empty variable is one that is not set

@@ -25,9 +25,19 @@ from codehub.domain.states import ErrorReason
 from codehub.domain.workspace import Workspace
 from codehub.runtimes.base import RuntimeFailure, WorkloadSpec
 from codehub.runtimes.base import Unobservable as RuntimeUnobservable
-from codehub.storage.errors import JobIsRunning, StaleEpoch, StorageProblem, VolumeBusy, from_os
+from codehub.storage.errors import (
+    JobIsRunning,
+    StaleEpoch,
+    StorageProblem,
+    VolumeBusy,
+    WaitsItsTurn,
+    from_os,
+)
 from codehub.storage.jobspec import ArchiveJob, DeleteJob, EmptyArchiveJob, JobSpec, RestoreJob
 from codehub.store.leader import StaleLeader
+
+# Archiving makes room, so it may go on where the reserve is touched; a quarter is left to the database.
+_ARCHIVES_LEAVE = 4
 
 
 class EffectFailed(Exception):  # noqa: N818 - a fact, not a fault
@@ -40,6 +50,10 @@ class EffectFailed(Exception):  # noqa: N818 - a fact, not a fault
 
 class NotNow(Exception):  # noqa: N818 - a fact, not a fault
     """The world is not as the decision saw it: look again."""
+
+
+class NotYet(NotNow):
+    """Others come first. Waiting for them is no standstill."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +94,8 @@ class Actor:
         except JobIsRunning as error:
             # Counted as a failure, it would be the next attempt's job that is looked at, and this one lost.
             raise NotNow(error.message) from error
+        except WaitsItsTurn as error:
+            raise NotYet(error.message) from error
         except StorageProblem as error:
             raise EffectFailed(error.reason, error.message) from error
         except RuntimeFailure as error:
@@ -163,8 +179,12 @@ class Actor:
     def _volume_job(self, workspace: Workspace, effect: ArchiveHome | DeleteVolume) -> JobSpec:
         place, key = self._providers.place, workspace.home_store_key
         if isinstance(effect, DeleteVolume):
-            return DeleteJob(place, workspace.id, key, effect.generation, self._epoch)
-        return ArchiveJob(place, workspace.id, key, effect.generation, effect.archive_op_id, self._epoch)
+            began = None if workspace.op_started_at is None else workspace.op_started_at.timestamp()
+            return DeleteJob(place, workspace.id, key, effect.generation, self._epoch, unchanged_since=began)
+        reserve = self._rules.disk_reserve // _ARCHIVES_LEAVE
+        return ArchiveJob(
+            place, workspace.id, key, effect.generation, effect.archive_op_id, self._epoch, reserve
+        )
 
     def _empty_archive(self, workspace: Workspace, effect: ArchiveEmpty) -> JobSpec:
         return EmptyArchiveJob(

@@ -1,12 +1,13 @@
 """The WorkspaceController: observe, decide, save, act; one workspace at a time, never blocked by a job."""
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Set
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import structlog
 
-from codehub.coordinator.actor import Actor, EffectFailed, NotNow
+from codehub.coordinator.actor import Actor, EffectFailed, NotNow, NotYet
 from codehub.coordinator.nature import Nature
 from codehub.coordinator.observer import Memory, Observer
 from codehub.coordinator.providers import Providers
@@ -16,7 +17,7 @@ from codehub.coordinator.rest import Panorama, Resting, is_unfinished
 from codehub.domain.attempt import running_job_id
 from codehub.domain.decision import Context, Decision, Event, Rules, changes, failed, settle
 from codehub.domain.effects import Effect, RestoreHome, deletion_job_id, job_id
-from codehub.domain.observation import Observation
+from codehub.domain.observation import Observation, Unknown
 from codehub.domain.plan import plan
 from codehub.domain.states import Operation
 from codehub.domain.workspace import Workspace
@@ -67,6 +68,10 @@ class Controller:
         self._active_until: dict[str, datetime] = {}
         self._looks: dict[str, int] = {}
         self._audited_at: datetime | None = None
+        self._present: Set[str] | None = None
+        """The containers of the last look at all."""
+        self.has_looked = asyncio.Event()
+        """Set when containers may be started: what has gone before has lost its route."""
         self.queue = WorkQueue(self.reconcile)
 
     def hint(self, workspace_id: str) -> None:
@@ -80,14 +85,24 @@ class Controller:
         """Look at everything in a constant number of calls, and queue what needs attention."""
         now = self._nature.clock()
         versions = await self._records.versions()
-        await self._audit(now)
         seen = await self._observer.look_at_all()
+        await self._unroute(seen)
         others = self._resting.others(versions, seen)
         context = self._context(now)
         for start in range(0, len(others), ROWS_AT_ONCE):
             for workspace in await self._records.load(others[start : start + ROWS_AT_ONCE]):
                 self._consider(workspace, seen, context)
             await asyncio.sleep(0)
+
+    async def _unroute(self, seen: Panorama) -> None:
+        """An address whose container is gone may be given to another: nobody must be led there."""
+        if not isinstance(seen.containers, Unknown):
+            present = set(seen.containers)
+            before = await self._records.routed() if self._present is None else self._present
+            if gone := before - present:
+                await self._records.unroute(gone)
+            self._present = present
+        self.has_looked.set()
 
     def _consider(self, workspace: Workspace, seen: Panorama, context: Context) -> None:
         decision = plan(workspace, self._observer.single_out(workspace, seen, context.now), context)
@@ -167,11 +182,21 @@ class Controller:
             sha256 = await self._records.archive_checksum(effect.archive_key)
         try:
             await self._actor.perform(workspace, effect, sha256)
+        except NotYet as reason:
+            return await self._let_wait(workspace, str(reason))
         except NotNow as reason:
             log.debug("an effect waits", workspace_id=workspace.id, reason=str(reason))
         except EffectFailed as error:
             return await self._count(workspace, error, look)
         return workspace
+
+    async def _let_wait(self, workspace: Workspace, reason: str) -> Workspace:
+        """An operation must not time out in a queue; its row is written now and then only."""
+        now = self._nature.clock()
+        since = workspace.progress_at or workspace.op_started_at
+        if since is not None and now - since < self._rules.timeouts[workspace.operation] / 4:
+            return workspace
+        return await self._save(workspace, Decision(reason, replace(workspace, progress_at=now)), now)
 
     async def _count(self, workspace: Workspace, error: EffectFailed, look: Observation) -> Workspace:
         """One more failure; but while a job of this attempt lives, the next attempt would not see it."""
@@ -199,8 +224,12 @@ class Controller:
         self._active_until.pop(workspace.id, None)
         return None
 
-    async def _audit(self, now: datetime) -> None:
-        """Once an hour, compare the archives that rows name with what the store lists."""
+    async def audit(self) -> None:
+        """Once an hour, compare the archives that rows name with what the store lists.
+
+        Beside the sweep: a store that takes its time holds up nothing else.
+        """
+        now = self._nature.clock()
         if self._audited_at is not None and now - self._audited_at < self._rhythm.audit_interval:
             return
         try:

@@ -161,12 +161,15 @@ class GcRunner:
         for name in names:
             if name.split("-")[0] in current:
                 continue
-            status = await self._providers.jobs.status(name)
-            if status is None or status.state is JobState.RUNNING:
-                continue
-            if status.state is not JobState.SUCCEEDED:
-                log.warning("a storage job had failed", job_id=name, error=status.message)
             try:
-                await self._providers.jobs.forget(name)
-            except (StorageProblem, OSError) as error:
+                await self._forget_if_dead(name)
+            except (StorageProblem, OSError, ValueError) as error:
                 log.warning("the report of a job could not be removed", job_id=name, error=str(error))
+
+    async def _forget_if_dead(self, name: str) -> None:
+        status = await self._providers.jobs.status(name)
+        if status is None or status.state is JobState.RUNNING:
+            return
+        if status.state is not JobState.SUCCEEDED:
+            log.warning("a storage job had failed", job_id=name, error=status.message)
+        await self._providers.jobs.forget(name)

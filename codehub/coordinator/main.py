@@ -66,7 +66,7 @@ def make_providers(settings: Settings, installation_id: str) -> Providers:
         runtime=runtime,
         volumes=LocalVolumes(place.volumes_root, installation_id),
         archives=ArchiveStore(archive_url, installation_id),
-        jobs=LocalJobs(data_dir / "jobs"),
+        jobs=LocalJobs(data_dir / "jobs", settings.archives_at_once),
         images=offered_images(settings.images_text, settings.runtime),
         place=place,
         hints=runtime.hints,
@@ -94,4 +94,5 @@ def docker_options(settings: Settings) -> DockerOptions:
         settings.docker_network_pool,
         egress if settings.docker_firewall else None,
         port_links=PortLinks(settings.base_url, settings.apps_host),
+        gateway_uid=settings.gateway_uid,
     )

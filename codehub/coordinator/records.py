@@ -1,6 +1,6 @@
 """What a leader reads and writes in the database during one time in office."""
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence, Set
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,6 +20,12 @@ class Records(Protocol):
 
     async def archive_keys(self) -> Mapping[str, str]:
         """The archive_key of every workspace that has one and is not purged."""
+
+    async def routed(self) -> Set[str]:
+        """Every workspace that has an upstream."""
+
+    async def unroute(self, workspace_ids: Collection[str]) -> None:
+        """Forget the upstreams of these."""
 
     async def load(self, workspace_ids: Sequence[str]) -> list[Workspace]: ...
 

@@ -119,13 +119,19 @@ class Leader:
         settings = self._settings
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._keep_office())
-            tasks.create_task(self._controller.queue.run())
+            tasks.create_task(self._work())
             for listen in self._sources:
                 tasks.create_task(self._listen(listen))
             tasks.create_task(self._sweep())
+            idle = settings.coordinator_idle_interval
+            tasks.create_task(self._every(idle, self._controller.audit, "audit", first=0.0))
             tasks.create_task(self._every(settings.coordinator_ttl_interval, self._ttl.tick, "TTL"))
             interval = settings.coordinator_gc_interval
             tasks.create_task(self._every(interval, self._collect, "GC", first=min(interval, GC_AFTER)))
+
+    async def _work(self) -> None:
+        await self._controller.has_looked.wait()
+        await self._controller.queue.run()
 
     async def _listen(self, listen: Listen) -> None:
         """A source that fails is listened to again; every beginning asks for a look at everything."""

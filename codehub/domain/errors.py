@@ -67,3 +67,11 @@ def retry_delay(count: int, policy: RetryPolicy, jitter: float) -> timedelta:
     """Exponential from the back-off; the first retry comes in a tenth of it. Up to a quarter of jitter."""
     base = policy.backoff / 10 if count <= 1 else policy.backoff * 2 ** (count - 2)
     return base * (1 + jitter / 4)
+
+
+def waits_for_retry(next_retry_at: datetime | None, policy: RetryPolicy, now: datetime) -> bool:
+    """One that lies further ahead than any pause was planned before the clock was put back: it is due."""
+    if next_retry_at is None:
+        return False
+    longest = max(policy.backoff, retry_delay(policy.max_retries, policy, 1.0))
+    return now < next_retry_at <= now + longest

@@ -120,6 +120,8 @@ def _archive(workspace: Workspace, look: Observation, context: Context) -> Decis
         return _commit_or(workspace, look, effect, context)
     if not archive_seen(workspace, look) or isinstance(look.volume, Unknown):
         return Decision("The volume stays until its archive and itself can be looked at.", workspace)
+    if look.deletion is not None and look.deletion.outdated:
+        return _archive_anew(workspace, look.deletion.message, context)
     deletion = DeleteVolume(current_deletion_job_id(workspace), workspace.home_ctx)
     return by_job(workspace, look.deletion, look.job_is_ours, deletion, context)
 
@@ -133,6 +135,12 @@ def _archive_besides_container(workspace: Workspace, look: Observation) -> Decis
         )
     words = "A container has appeared since the archive was begun: it will be made anew."
     return end_after_job(workspace, look, lambda: Decision(words, ended(workspace), Event.FAILED), words)
+
+
+def _archive_anew(workspace: Workspace, message: str, context: Context) -> Decision:
+    """Another claim makes another archive: this one is complete, and never written again."""
+    decision = failed(workspace, Failure(ErrorReason.ActionFailed, message), context)
+    return replace(decision, after=ended(decision.after))
 
 
 def _commit_or(workspace: Workspace, look: Observation, effect: Effect, context: Context) -> Decision:

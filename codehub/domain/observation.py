@@ -65,10 +65,13 @@ class JobState(StrEnum):
 
 @dataclass(frozen=True)
 class JobFact:
+    """`outdated`: it failed because the home is no longer the one that its operation has archived."""
+
     state: JobState
     progress: Progress | None
     reason: ErrorReason | None
     message: str
+    outdated: bool = False
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ def _volume(workspace: Workspace, look: Observation, now: datetime) -> Condition
     if generation is not None and generation.op_id == expected_generation(workspace):
         return changed(old, name, True, "Ready", "", now)
     if workspace.home_ctx is not None and not removes_volume(workspace):
-        if old[name].status and (old[name].reason != VANISHED or not _is_fresh(workspace, look)):
+        if old[name].status and (old[name].reason != VANISHED or not _is_fresh(workspace, look, now)):
             return changed(old, name, True, VANISHED, "The home is not there; looking again.", now)
         return changed(old, name, False, MISSING, "The home was there and is gone.", now)
     if generation is not None:
@@ -98,15 +98,19 @@ def _archive(workspace: Workspace, look: Observation, now: datetime) -> Conditio
         return changed(old, name, False, "NoArchive", "", now)
     if old[name].reason == MISSING:
         return old[name]
-    if old[name].reason != VANISHED or not _is_fresh(workspace, look):
+    if old[name].reason != VANISHED or not _is_fresh(workspace, look, now):
         status = old[name].status
         return changed(old, name, status, VANISHED, "The archive is not there; looking again.", now)
     return changed(old, name, False, MISSING, f"The archive {workspace.archive_key} is not there.", now)
 
 
-def _is_fresh(workspace: Workspace, look: Observation) -> bool:
-    """Whether this is another look than the one that showed the last change."""
-    return workspace.observed_at is None or look.at > workspace.observed_at
+def _is_fresh(workspace: Workspace, look: Observation, now: datetime) -> bool:
+    """Whether this is another look than the one that showed the last change.
+
+    One in the future was before the clock was put back.
+    """
+    seen = workspace.observed_at
+    return seen is None or look.at > seen or seen > now
 
 
 def _container_exists(workspace: Workspace, look: Observation, now: datetime) -> Condition:

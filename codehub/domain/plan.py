@@ -5,7 +5,7 @@ from dataclasses import replace
 from codehub.domain.conditions import holds
 from codehub.domain.decision import Context, Decision, Event, ended, failed, forgiven, settle
 from codehub.domain.effects import SetHomeAside
-from codehub.domain.errors import STABLE_AFTER, Failure, is_terminal
+from codehub.domain.errors import STABLE_AFTER, Failure, is_terminal, waits_for_retry
 from codehub.domain.judge import level_of
 from codehub.domain.losses import archive_loss, home_loss
 from codehub.domain.observation import Observation, Unknown
@@ -170,7 +170,7 @@ def _has_proven_stable(workspace: Workspace, context: Context) -> bool:
 def _claim(workspace: Workspace, operation: Operation, context: Context) -> Decision:
     if operation is Operation.NONE:
         return Decision("At rest.", workspace)
-    if workspace.next_retry_at is not None and context.now < workspace.next_retry_at:
+    if waits_for_retry(workspace.next_retry_at, context.rules.retry, context.now):
         return Decision(f"{operation} will be tried at {workspace.next_retry_at:%H:%M:%S}.", workspace)
     after = replace(
         ended(workspace),

@@ -7,11 +7,11 @@ from codehub.domain.attempt import end_after_job, running_job_id
 from codehub.domain.conditions import holds
 from codehub.domain.decision import Context, Decision, Event, ended, failed, forgiven
 from codehub.domain.effects import DeleteContainer
-from codehub.domain.errors import Failure, is_terminal
+from codehub.domain.errors import Failure, is_terminal, waits_for_retry
 from codehub.domain.judge import level_of
 from codehub.domain.losses import home_loss
 from codehub.domain.next_effect import archive_seen, container_exists, next_effect
-from codehub.domain.observation import ContainerFact, Observation, Progress, Unknown
+from codehub.domain.observation import ArchiveFact, ContainerFact, Observation, Progress, Unknown
 from codehub.domain.observe import VANISHED, volume_generation
 from codehub.domain.states import CANCELLABLE, ConditionName, DesiredState, ErrorReason, Operation
 from codehub.domain.wishes import archive_committed
@@ -20,6 +20,8 @@ from codehub.domain.workspace import RequestKind, Workspace
 
 def step(workspace: Workspace, look: Observation, context: Context) -> Decision:
     """The next decision for a workspace with an operation under way."""
+    if workspace.op_started_at is not None and workspace.op_started_at > context.now:
+        return _after_clock_was_put_back(workspace, context)
     if workspace.op_started_at is None or look.at < workspace.op_started_at:
         return Decision(f"This look is older than the claim of {workspace.operation}.", workspace)
     moved = _with_progress(workspace, look, context.now)
@@ -28,18 +30,32 @@ def step(workspace: Workspace, look: Observation, context: Context) -> Decision:
         return Decision(f"{moved.operation} waits until the home can be looked at.", moved)
     loss = home_loss(moved)
     if loss is not None and not is_terminal(moved.error_reason):
-        return end_after_job(moved, look, lambda: failed(moved, loss, context), "the home is lost")
+        return end_after_job(moved, look, lambda: _lost(moved, loss, look, context), "the home is lost")
     if is_done(moved, look):
         return _done_without_container(moved, look) or _done(moved, look, context)
     if _is_cancelled(moved):
         return _cancelled(moved, look)
     if is_timed_out(moved, context):
         return _timed_out(moved, look, context)
-    if moved.next_retry_at is not None and context.now < moved.next_retry_at:
+    if waits_for_retry(moved.next_retry_at, context.rules.retry, context.now):
         return Decision(f"{moved.operation} will be tried again at {moved.next_retry_at:%H:%M:%S}.", moved)
     if moved.conditions[ConditionName.VOLUME_READY].reason == VANISHED:
         return Decision(f"{moved.operation} waits: the home is not there; looking again.", moved)
     return next_effect(moved, look, context)
+
+
+def _after_clock_was_put_back(workspace: Workspace, context: Context) -> Decision:
+    """Until the clock has caught up, every look would be older than the claim, and no time would run out."""
+    words = f"The clock was put back since the claim of {workspace.operation}: its time begins anew."
+    return Decision(words, replace(workspace, op_started_at=context.now, progress_at=None))
+
+
+def _lost(workspace: Workspace, loss: Failure, look: Observation, context: Context) -> Decision:
+    """An archive that was completed before the loss is put on record: its owner may choose it."""
+    complete = (
+        look.archive if archive_seen(workspace, look) and isinstance(look.archive, ArchiveFact) else None
+    )
+    return replace(failed(workspace, loss, context), archive=complete)
 
 
 def is_done(workspace: Workspace, look: Observation) -> bool:

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
+from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.domain.decision import CONTROLLER_COLUMNS, Decision
@@ -35,6 +36,8 @@ VERSIONS = "SELECT array_agg(id), array_agg(version) FROM workspaces WHERE purge
 
 ARCHIVE_KEYS = "SELECT id, archive_key FROM workspaces WHERE purged_at IS NULL AND archive_key IS NOT NULL"
 """The hourly audit."""
+
+ROUTED = "SELECT id FROM workspaces WHERE purged_at IS NULL AND upstream IS NOT NULL"
 
 LOAD = f"SELECT {_ALL_COLUMNS} FROM workspaces WHERE id = ANY($1)"  # noqa: S608 - the table's own columns
 
@@ -91,6 +94,16 @@ class PostgresRecords:
 
     async def archive_keys(self) -> dict[str, str]:
         return {row[0]: row[1] for row in await self._pool.fetch(ARCHIVE_KEYS)}
+
+    async def routed(self) -> set[str]:
+        return {row[0] for row in await self._pool.fetch(ROUTED)}
+
+    async def unroute(self, workspace_ids: Collection[str]) -> None:
+        c = workspaces.c
+        async with self._engine.begin() as conn:
+            await fence(conn, self._epoch)
+            stale = c.id.in_(workspace_ids) & c.upstream.is_not(None)
+            await conn.execute(update(workspaces).where(stale).values(upstream=None))
 
     async def load(self, workspace_ids: Sequence[str]) -> list[Workspace]:
         return to_workspaces(await self._pool.fetch(LOAD, workspace_ids))

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TypeVar
 
@@ -113,6 +113,20 @@ class SimRecords:
                 row.id: row.version for row in self._db.rows.values() if row.purged_at is None
             }
         )  # fmt: skip
+
+    async def routed(self) -> set[str]:
+        return await self._read(
+            lambda: {row.id for row in self._db.rows.values() if row.purged_at is None and row.upstream}
+        )
+
+    async def unroute(self, workspace_ids: Collection[str]) -> None:
+        def write() -> None:
+            rows = [self._db.rows[name] for name in workspace_ids if name in self._db.rows]
+            for row in rows:
+                if row.upstream is not None:
+                    self._db.put(replace(row, upstream=None))
+
+        await self._write(write)
 
     async def archive_keys(self) -> Mapping[str, str]:
         return await self._read(

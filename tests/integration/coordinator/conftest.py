@@ -161,8 +161,8 @@ async def bench(database_url: str, redis_url: str) -> AsyncIterator[Bench]:
 
 
 @asynccontextmanager
-async def new_bench(database_url: str, redis_url: str) -> AsyncIterator[Bench]:
-    data_dir = short_temp_dir()
+async def new_bench(database_url: str, redis_url: str, within: Path = Path("/tmp")) -> AsyncIterator[Bench]:
+    data_dir = short_temp_dir(within)
     (data_dir / "images.toml").write_text(images_toml())
     settings = load(
         database_url=database_url,

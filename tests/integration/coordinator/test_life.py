@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -11,9 +12,15 @@ from codehub.coordinator.actor import Actor, ActorRules
 from codehub.coordinator.controller import Controller, Rhythm
 from codehub.coordinator.nature import REAL
 from codehub.coordinator.observer import Memory
+from codehub.coordinator.queue import WorkQueue
 from codehub.coordinator.server import rules_of
 from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
 from codehub.domain.workspace import RecoverSource
+from codehub.runtimes.base import WorkloadSpec
+from codehub.runtimes.process.runtime import ProcessRuntime
+from codehub.storage.errors import WaitsItsTurn
+from codehub.storage.jobs import LocalJobs
+from codehub.storage.jobspec import ArchiveJob, DeleteJob, JobSpec
 from codehub.store import gate
 from codehub.store.gate import RecoverFrom
 from codehub.store.leader import StaleLeader
@@ -93,6 +100,48 @@ async def test_delete_goes_through_the_archive_and_undelete_brings_the_home_back
     assert tree_hash(home) == before
 
 
+async def test_what_changes_a_home_after_its_archive_is_archived_too(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.start()
+    workspace_id = await bench.create(DesiredState.STANDBY)
+    await bench.until_phase(workspace_id, Phase.STANDBY)
+    home = await bench.home(workspace_id)
+    make_tree(home, seed=6)
+    start, late = LocalJobs.start, ["a first word", "a second word"]
+
+    async def start_late(jobs: LocalJobs, job_id: str, spec: JobSpec) -> None:
+        if isinstance(spec, DeleteJob) and late:
+            (home / "late").write_text(late.pop(0))
+        await start(jobs, job_id, spec)
+
+    monkeypatch.setattr(LocalJobs, "start", start_late)
+    archived = await bench.reach(workspace_id, DesiredState.ARCHIVED)
+    assert archived.error_reason is None
+    story = await bench.story(workspace_id)
+    assert sum("has changed since it was archived" in line for line in story) == 2, story
+    await bench.reach(workspace_id, DesiredState.STANDBY)
+    assert (home / "late").read_text() == "a second word"
+
+
+async def test_an_archive_that_waits_its_turn_does_not_time_out(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, turn = LocalJobs.start, time.monotonic() + 4
+
+    async def start_in_turn(jobs: LocalJobs, job_id: str, spec: JobSpec) -> None:
+        if isinstance(spec, ArchiveJob) and time.monotonic() < turn:
+            raise WaitsItsTurn
+        await start(jobs, job_id, spec)
+
+    monkeypatch.setattr(LocalJobs, "start", start_in_turn)
+    await bench.start(bench.with_settings(reconciler_archiving_timeout=2))
+    workspace_id = await bench.create(DesiredState.STANDBY)
+    await bench.until_phase(workspace_id, Phase.STANDBY)
+    archived = await bench.reach(workspace_id, DesiredState.ARCHIVED)
+    assert (archived.error_count, time.monotonic() > turn) == (0, True)
+
+
 async def test_a_container_that_vanishes_is_started_again(bench: Bench) -> None:
     await bench.start()
     workspace_id = await bench.create()
@@ -102,6 +151,31 @@ async def test_a_container_that_vanishes_is_started_again(bench: Bench) -> None:
         workspace_id,
         lambda w: w.phase is Phase.RUNNING and w.started_at not in (None, first.started_at),
     )
+
+
+async def test_routes_of_containers_that_are_gone_go_before_any_other_is_started(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On Docker the next container may get the address of an earlier one, which is another's."""
+    await bench.start()
+    both = [await bench.create(), await bench.create()]
+    for workspace_id in both:
+        await bench.until_phase(workspace_id, Phase.RUNNING)
+    await bench.stop()
+    for workspace_id in both:
+        await bench.delete_container(workspace_id)
+    start, routes = ProcessRuntime.start, []
+
+    async def start_watched(runtime: ProcessRuntime, spec: WorkloadSpec) -> None:
+        routes.append([(await bench.get(workspace_id)).upstream for workspace_id in both])
+        await start(runtime, spec)
+
+    monkeypatch.setattr(ProcessRuntime, "start", start_watched)
+    monkeypatch.setattr(WorkQueue.__init__, "__defaults__", (1,))  # the second has to wait
+    await bench.start()
+    for workspace_id in both:
+        await bench.until(workspace_id, lambda w: len(routes) == 2 and w.upstream is not None)
+    assert routes[0] == [None, None]
 
 
 async def test_an_ide_that_keeps_dying_ends_in_error_with_its_last_words(bench: Bench) -> None:
@@ -125,7 +199,9 @@ async def test_a_disk_that_takes_no_more_ends_in_an_error_that_names_it(bench: B
     workspace_id = await bench.create(DesiredState.STANDBY)
     await bench.until_phase(workspace_id, Phase.STANDBY)
     await bench.stop()
-    ((await bench.home(workspace_id)).parent / ".fence.tmp").mkdir()
+    fence = (await bench.home(workspace_id)).parent / ".fence"
+    fence.unlink()
+    fence.mkdir()
     await bench.start()
     await bench.wish(workspace_id, DesiredState.RUNNING)
     ended = await bench.until_phase(workspace_id, Phase.ERROR)

@@ -1,9 +1,12 @@
 """TTL, GC and cancel, by the runners of a real leader on real stores."""
 
 import asyncio
-import time
+import os
+import signal
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
@@ -17,12 +20,14 @@ from codehub.domain.gc import GcRules
 from codehub.domain.observation import JobState
 from codehub.domain.states import DesiredState, Operation, Phase
 from codehub.domain.ttl import TtlDefaults
+from codehub.domain.workspace import Workspace
 from codehub.storage.archive_store import ArchiveStore
 from codehub.store import gate
 from codehub.store.leader import StaleLeader, campaign
 from codehub.store.records import PostgresRecords
 from codehub.store.tables import archives, workspaces
-from tests.integration.coordinator.conftest import LIMITS, Bench
+from tests.integration.coordinator.conftest import Bench
+from tests.services import processes_of
 from tests.trees import make_tree, tree_hash
 
 HOUR = timedelta(hours=1)
@@ -267,29 +272,63 @@ async def test_gc_leaves_everything_alone_when_the_store_is_not_ours(bench: Benc
     assert list((bench.settings.data_dir / "archives" / workspace_id).rglob("home.tar.zst"))
 
 
-async def test_a_cancelled_archive_leaves_the_home_where_it_is(bench: Bench) -> None:
-    await bench.start()
-    workspace_id = await bench.create(DesiredState.STANDBY)
+async def full_home(bench: Bench, workspace_id: str) -> tuple[Path, str]:
+    """A home that takes a moment to move, and its hash."""
     await bench.until_phase(workspace_id, Phase.STANDBY)
     home = await bench.home(workspace_id)
     make_tree(home, seed=5)
-    big = home / "big"
-    with big.open("wb") as file:
-        for _ in range(64):
-            file.write(time.time_ns().to_bytes(8, "little") * (1 << 17))
-    before = tree_hash(home)
-    await bench.wish(workspace_id, DesiredState.ARCHIVED)
-    await bench.until(workspace_id, lambda w: w.operation is Operation.ARCHIVING)
+    for number in range(32):
+        (home / f"noise-{number}").write_bytes(os.urandom(1 << 20))
+    return home, tree_hash(home)
+
+
+async def stop_job_when(bench: Bench, reached: Callable[[], object]) -> None:
+    """A job in the middle of its work, where it stops until it is killed."""
+    async with asyncio.timeout(60):
+        while not await asyncio.to_thread(reached):
+            await asyncio.sleep(0)
+    for pid in processes_of(bench.settings.data_dir / "jobs"):
+        os.kill(pid, signal.SIGSTOP)
+    (job_id,) = await bench.providers.jobs.list()
+    fact = await bench.providers.jobs.status(job_id)
+    assert fact is not None and fact.state is JobState.RUNNING
+
+
+async def cancel(bench: Bench, workspace_id: str) -> Workspace:
+    """The workspace at rest; its job is dead."""
     async with bench.engine.begin() as conn:
         await gate.cancel(conn, workspace_id, actor="u1", now=datetime.now(UTC))
     rested = await bench.until(workspace_id, lambda w: w.operation is Operation.NONE)
-    if rested.phase is Phase.STANDBY:
-        assert rested.desired_state is DesiredState.STANDBY
-        assert rested.error_count == 0
-    await bench.until(workspace_id, lambda w: w.request is None)
-    async with bench.engine.begin() as conn:
-        await gate.wish(
-            conn, workspace_id, DesiredState.STANDBY, actor="u1", limits=LIMITS, now=datetime.now(UTC)
-        )
-    await bench.until_phase(workspace_id, Phase.STANDBY)
+    assert processes_of(bench.settings.data_dir / "jobs") == []
+    assert (rested.request, rested.error_reason, rested.error_count) == (None, None, 0)
+    assert any(line.startswith("cancelled: ") for line in await bench.story(workspace_id))
+    return rested
+
+
+async def test_a_cancelled_archive_leaves_the_home_where_it_is(bench: Bench) -> None:
+    await bench.start()
+    workspace_id = await bench.create(DesiredState.STANDBY)
+    home, before = await full_home(bench, workspace_id)
+    store = bench.settings.data_dir / "archives" / workspace_id
+    await bench.wish(workspace_id, DesiredState.ARCHIVED)
+    await stop_job_when(bench, lambda: any(part.stat().st_size for part in store.glob("*/home.tar.zst#*")))
+    rested = await cancel(bench, workspace_id)
+    assert (rested.phase, rested.desired_state) == (Phase.STANDBY, DesiredState.STANDBY)
+    assert rested.archive_key is None and not list(store.glob("*/.meta"))
+    assert tree_hash(home) == before
+    await bench.reach(workspace_id, DesiredState.ARCHIVED)
+
+
+async def test_a_cancelled_restore_leaves_the_archive_where_it_is(bench: Bench) -> None:
+    await bench.start()
+    workspace_id = await bench.create(DesiredState.STANDBY)
+    home, before = await full_home(bench, workspace_id)
+    archived = await bench.reach(workspace_id, DesiredState.ARCHIVED)
+    await bench.wish(workspace_id, DesiredState.STANDBY)
+    await stop_job_when(bench, lambda: list(home.parent.glob(".staging-*/*"))[1:])
+    rested = await cancel(bench, workspace_id)
+    assert (rested.phase, rested.desired_state) == (Phase.ARCHIVED, DesiredState.ARCHIVED)
+    assert rested.archive_key == archived.archive_key
+    assert not home.exists()
+    await bench.reach(workspace_id, DesiredState.STANDBY)
     assert tree_hash(home) == before

@@ -151,6 +151,7 @@ async def test_an_earlier_leader_writes_nothing(place: Place) -> None:
         late.save(workspace, claim(workspace), now),
         late.save(workspace, Decision("an effect", workspace), now),
         late.touch({workspace.id: now}),
+        late.unroute([workspace.id]),
         late.expire(workspace, expiry, now),
         late.purge(now, now),
         late.remember({"key": now}),
@@ -179,6 +180,19 @@ async def test_a_committed_archive_has_its_checksum(place: Place) -> None:
     )
     assert await place.records.archive_checksum(key) == "ab" * 32
     assert await place.records.archive_keys() == {workspace.id: key}
+
+
+async def test_only_what_is_named_loses_its_route(place: Place) -> None:
+    routed = []
+    for number in range(3):
+        workspace = await place.create()
+        after = replace(workspace, upstream=f"tcp:10.222.0.{number}:8080")
+        routed.append(await place.records.save(workspace, Decision("ready", after), datetime.now(UTC)))
+    assert await place.records.routed() == {workspace.id for workspace in routed}
+    first, second, third = routed
+    await place.records.unroute([first.id, second.id, "nobody"])
+    assert await place.records.routed() == {third.id}
+    assert (await place.get(first.id)).version > first.version, "whoever decides on the old row looks again"
 
 
 async def test_a_ttl_gives_way_to_a_newer_wish(place: Place) -> None:

@@ -104,3 +104,9 @@ def test_every_wrong_setting_has_a_line_of_its_own(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("RUNTIME", "vmware")
     lines = refused(monkeypatch, "PORT", 0).splitlines()
     assert sorted(line.split(":")[0] for line in lines) == ["PORT", "RUNTIME"]
+
+
+@pytest.mark.parametrize("name", ["images_file", "tls_cert_file", "tls_key_file"])
+def test_a_file_with_an_empty_name_is_none(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name.upper(), "")
+    assert getattr(settings.load(), name) is None

@@ -390,9 +390,11 @@ def an_archive_key_is_committed_for_the_claim_that_made_it(
     before: Workspace, look: Observation, decision: Decision
 ) -> bool:
     after = decision.after
-    if after.archive_key == before.archive_key or is_recovery(before, decision):
-        return decision.archive is None
     seen = isinstance(look.archive, ArchiveFact) and look.archive.archive_op_id == before.archive_op_id
+    if after.archive_key == before.archive_key or is_recovery(before, decision):
+        losses = (ErrorReason.DataLost, ErrorReason.ContainerWithoutVolume)
+        lost = after.error_reason in losses and seen and not is_running(look.job)
+        return decision.archive is None or (lost and decision.archive == look.archive)
     makes = before.operation.makes_archive and after.operation is before.operation
     return (
         makes and seen and committed(after) and decision.archive == look.archive and not is_running(look.job)

@@ -46,6 +46,7 @@ from tests.unit.domain.builders import (
     RECOVER_EMPTY,
     STARTING_CONTAINER,
     UNKNOWN,
+    VOLUME,
     archive,
     condition,
     conditions,
@@ -150,6 +151,50 @@ def test_the_archive_is_committed_before_its_volume_is_touched() -> None:
     assert (decision.after.archive_key, decision.event, decision.archive) == (KEY, Event.ARCHIVED, archive())
     assert decision.effect is None
     assert plan(decision.after, shown, context()).effect == DeleteVolume(deletion_job_id(OP, 0), HOME)
+
+
+def test_an_archive_that_was_complete_when_the_home_was_lost_is_put_on_record() -> None:
+    gone = {"conditions": conditions(volume=True) | {VOLUME: condition(True, VANISHED)}, "home_ctx": HOME}
+    item = workspace(operation=O.ARCHIVING, archive_key=OLD_KEY, **gone)
+    lost = plan(item, look(None, None, archive()), context())
+    assert (lost.after.error_reason, lost.archive) == (ErrorReason.DataLost, archive())
+    assert lost.after.archive_key == OLD_KEY, "its owner chooses"
+
+
+def test_a_clock_that_is_put_back_holds_up_no_operation() -> None:
+    item = workspace(operation=O.STARTING, op_started_at=NOW + 9 * HOUR, progress_at=NOW + 9 * HOUR, **LIVE)
+    ready = look(READY_CONTAINER, volume())
+    noticed = plan(item, ready, context())
+    assert (noticed.after.op_started_at, noticed.after.progress_at, noticed.effect) == (NOW, None, None)
+    later = NOW + timedelta(seconds=1)
+    finished = plan(noticed.after, replace(ready, at=later), context(later))
+    assert finished.event is Event.FINISHED
+
+
+def test_a_clock_that_is_put_back_holds_up_no_retry_and_no_second_look() -> None:
+    item, shown = world("STANDBY", next_retry_at=NOW + 9 * HOUR, desired_state=DesiredState.RUNNING)
+    assert plan(item, shown, context()).after.operation is O.STARTING
+    vanished = conditions(archive=True) | {ARCHIVE: condition(True, VANISHED)}
+    item = workspace(conditions=vanished, archive_key=OLD_KEY, observed_at=NOW + 9 * HOUR)
+    seen = plan(item, look(archive=None), context()).after
+    assert seen.conditions[ARCHIVE].reason == MISSING
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_a_home_that_changed_since_its_archive_is_archived_by_another_claim(count: int) -> None:
+    outdated = replace(job(J.FAILED, None, "it changed"), outdated=True)
+    item = workspace(
+        operation=O.ARCHIVING, desired_state=DesiredState.ARCHIVED, error_count=count, **COMMITTED
+    )
+    after = plan(item, look(None, volume(), archive(), deletion=outdated), context()).after
+    assert (after.operation, after.error_count, after.home_ctx) == (Operation.NONE, count + 1, HOME)
+    if count == 2:
+        assert after.phase is Phase.ERROR, "retries end"
+        return
+    assert after.next_retry_at is not None
+    again = plan(after, look(None, volume(), archive()), context(after.next_retry_at)).after
+    assert again.operation is O.ARCHIVING
+    assert again.archive_op_id != item.archive_op_id
 
 
 @pytest.mark.parametrize("operation", [O.RESTORING, O.CREATE_EMPTY_ARCHIVE, O.ARCHIVING])

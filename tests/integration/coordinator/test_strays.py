@@ -1,0 +1,99 @@
+"""Containers that no row knows, on a real runtime: they go after their grace, and only our own."""
+
+import os
+import shutil
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from codehub.coordinator.gc import GcRunner
+from codehub.coordinator.main import make_runtime
+from codehub.domain.gc import GcRules
+from codehub.domain.states import Phase
+from codehub.runtimes.base import Runtime, WorkloadSpec
+from codehub.store.leader import campaign
+from tests.integration.coordinator.conftest import Bench
+from tests.services import short_temp_dir
+
+GRACE = timedelta(hours=2)
+MOMENT = timedelta(seconds=1)
+RULES = GcRules(orphan_grace=GRACE, retention=12 * GRACE)
+STRAY = "stray"
+STRAYS_UID = 2_900_000 if os.geteuid() == 0 else None
+
+
+@dataclass(frozen=True)
+class Yard:
+    """A container without a row on our runtime, and one of the same name on another installation's."""
+
+    bench: Bench
+    elsewhere: Runtime
+
+    async def start_stray(self, runtime: Runtime, home: Path) -> None:
+        home.mkdir(mode=0o700)
+        if STRAYS_UID is not None:
+            os.chown(home, STRAYS_UID, STRAYS_UID)
+        image = self.bench.providers.images["tiny"]
+        await runtime.start(WorkloadSpec(STRAY, image, home, "op-0", STRAYS_UID))
+
+    async def runner(self) -> GcRunner:
+        """GC in a term of office of its own."""
+        await self.bench.stop()
+        term = await campaign(self.bench.settings.database_url, "test")
+        assert term is not None
+        await term.resign()
+        records = self.bench.records(term.epoch, RULES.retention)
+        return GcRunner(records, self.bench.providers, RULES, term.epoch)
+
+
+@pytest.fixture
+async def yard(bench: Bench) -> AsyncIterator[Yard]:
+    place = short_temp_dir()
+    elsewhere = make_runtime(bench.with_settings(data_dir=place), "another-installation")
+    made = Yard(bench, elsewhere)
+    await made.start_stray(bench.providers.runtime, place / "home")
+    await made.start_stray(elsewhere, place / "home-elsewhere")
+    yield made
+    await elsewhere.delete(STRAY)
+    shutil.rmtree(place)
+
+
+async def running(runtime: Runtime) -> set[str]:
+    return {name for name in await runtime.observe() if (await runtime.status(name)).running}
+
+
+async def test_a_container_without_a_row_goes_after_its_grace_and_nobody_elses(yard: Yard) -> None:
+    bench, ours = yard.bench, yard.bench.providers.runtime
+    await bench.start()
+    known = await bench.create()
+    await bench.until_phase(known, Phase.RUNNING)
+    runner = await yard.runner()
+    first_seen = datetime.now(UTC)
+    for later in (timedelta(0), GRACE - MOMENT):
+        await runner.tick(first_seen + later)
+        assert await running(ours) == {known, STRAY}, f"{later} after it was first seen"
+    await runner.tick(first_seen + GRACE)
+    assert await running(ours) == {known}
+    assert STRAY not in await ours.observe()
+    await runner.tick(first_seen + 10 * GRACE)
+    assert await running(ours) == {known}
+    assert await running(yard.elsewhere) == {STRAY}
+
+
+async def test_the_grace_begins_anew_for_a_container_that_was_gone_meanwhile(yard: Yard) -> None:
+    ours, home = yard.bench.providers.runtime, yard.bench.settings.data_dir.with_suffix(".home")
+    runner = await yard.runner()
+    first_seen = datetime.now(UTC)
+    await runner.tick(first_seen)
+    await ours.delete(STRAY)
+    await runner.tick(first_seen + GRACE / 2)
+    await yard.start_stray(ours, home)
+    await runner.tick(first_seen + GRACE)
+    await runner.tick(first_seen + 2 * GRACE - MOMENT)
+    assert await running(ours) == {STRAY}
+    await runner.tick(first_seen + 2 * GRACE)
+    assert await running(ours) == set()
+    home.rmdir()
