@@ -9,7 +9,8 @@ from contextlib import ExitStack
 from tests.chaos.crash_matrix.installation import BULK, Site, open_site
 from tests.chaos.crash_matrix.matrix import Cell
 from tests.chaos.crash_matrix.play import play, record
-from tests.chaos.crash_matrix.scenarios import SCENARIOS, Scenario
+from tests.chaos.crash_matrix.scenario import Scenario
+from tests.chaos.crash_matrix.scenarios import SCENARIOS
 from tests.chaos.crash_matrix.steps import Moment
 from tests.s3 import S3Server
 from tests.services import Services, run

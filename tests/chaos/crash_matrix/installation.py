@@ -16,7 +16,7 @@ from codehub.store.gate import new_id
 from codehub.store.tables import users
 from tests.chaos.crash_matrix.forks import Zygote
 from tests.chaos.crash_matrix.lane import OWNER, Lane
-from tests.chaos.crash_matrix.scenarios import build_stages
+from tests.chaos.crash_matrix.stages import build_stages
 from tests.chaos.crash_matrix.stores import S3, LocalDirectory
 from tests.s3 import S3Server, new_store_url
 from tests.services import Services, kill_processes_of, run, short_temp_dir, wait_for

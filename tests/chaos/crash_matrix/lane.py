@@ -54,6 +54,8 @@ ENDED_IN_ERROR = (
     "FROM workspaces WHERE id = $1"
 )
 PURGED = "SELECT purged_at IS NOT NULL FROM workspaces WHERE id = $1"
+HAS_HOME = "SELECT conditions->'storage.volume_ready'->>'status' = 'True' FROM workspaces WHERE id = $1"
+SEEN_BY_GC = "SELECT count(*) > 0 FROM gc_orphans WHERE key LIKE $1"
 
 IDE = """
 import socket, sys
@@ -66,6 +68,8 @@ while True:
     connection.sendall(b"HTTP/1.1 200 OK\\r\\nContent-Length: 2\\r\\nConnection: close\\r\\n\\r\\nok")
     connection.close()
 """
+MUTE = "mute"
+"""The image of an IDE that never answers: a start of it goes on until it is cancelled."""
 
 
 @dataclass
@@ -85,6 +89,8 @@ class Lane:
     """The bug that its coordinators and jobs have."""
     coordinator: Process | None = None
     workspace_id: str = ""
+    ends_in_error: bool = False
+    """Whether an ERROR is what is waited for."""
     _engine: AsyncEngine | None = field(default=None, init=False)
     _connection: "asyncpg.Connection[asyncpg.Record] | None" = field(default=None, init=False)
 
@@ -145,7 +151,19 @@ class Lane:
         command = ["/usr/bin/python3", "-S", "-E", "-c", IDE, "{socket}"]
         (self.root / "images.toml").write_text(
             f'[[image]]\nname = "tiny"\ndefault = true\nready_path = "/"\nprocess = {json.dumps(command)}\n'
+            f'[[image]]\nname = "{MUTE}"\nprocess = ["/usr/bin/sleep", "infinity"]\n'
         )
+
+    def orders(
+        self, death: Moment | None = None, victims: tuple[str, ...] = (), begin: str = ""
+    ) -> dict[str, Orders]:
+        """Who tells what it does, and who dies, and where; the coordinator tells it from a step on."""
+        orders = {who: Orders(who, str(self.root), str(self.diary)) for who in (JOB, REQUEST)}
+        orders[COORDINATOR] = Orders(COORDINATOR, str(self.root), str(self.diary), begin)
+        if death is not None:
+            told = replace(orders[death.of], step=death.step, side=death.side, victims=victims)
+            orders[death.of] = told
+        return orders
 
     def start(self, orders: Mapping[str, Orders] | None = None, **settings: object) -> Process:
         """A coordinator; without orders it is one that nobody has touched."""
@@ -191,6 +209,19 @@ class Lane:
             await self.coordinator.kill()
             self.coordinator = None
 
+    async def break_off(self, moment: Moment) -> None:
+        """Have a coordinator begin and die at this moment. The job, if it is the job's, stays there."""
+        orders = self.orders(moment, (COORDINATOR,))
+        coordinator = self.start(orders | {JOB: replace(orders[JOB], holds=True)})
+        assert await coordinator.ends(WAIT) and self.has_fallen, f"{moment.step} has not come"
+        await self.stop()
+        self.diary.unlink()
+
+    def begun_twice(self) -> set[str]:
+        """Jobs that were started again. GC's have a name for good, and more than one life."""
+        begun = (self.root / crashing_job.BEGUN).read_text().splitlines()
+        return {name for name in begun if begun.count(name) > 1 and not name.endswith(("-clear", "-purge"))}
+
     def told(self) -> list[Moment]:
         """Who has reached what, in the order of the diary."""
         try:
@@ -218,7 +249,7 @@ class Lane:
         places = (self.directories, self.root / "jobs", self.root / "runtime")
         for place in places:
             make_directory(place, 0o711)
-        for name in ("diary", "log"):
+        for name in ("diary", "log", crashing_job.BEGUN):
             (self.root / name).unlink(missing_ok=True)
         remains = [path for place in places for path in place.iterdir()]
         subprocess.run(["rm", "-rf", self.away, *remains], check=True)
@@ -234,7 +265,7 @@ class Lane:
         place.mkdir()
         (place / "id").write_text(self.workspace_id)
         if self.home.exists():
-            (self.directory / ".fence").unlink()
+            (self.directory / ".fence").unlink(missing_ok=True)
             subprocess.run(["cp", "-a", self.directory, place / "volume"], check=True)
         if (archives := self.root / "archives" / self.workspace_id).exists():
             subprocess.run(["cp", "-a", archives, place / "archives"], check=True)
@@ -276,12 +307,16 @@ class Lane:
         deadline = time.monotonic() + seconds
         while not await condition(self):
             late = time.monotonic() > deadline
-            if late or await self.ask(ENDED_IN_ERROR, self.workspace_id, what):
+            if late or (not self.ends_in_error and await self.ask(ENDED_IN_ERROR, self.workspace_id, what)):
                 raise Stuck(f"waited for {what}, in vain; it is {_described(await self.get())}")
             await asyncio.sleep(0.03)
 
     async def rests_at(self, phase: Phase) -> bool:
         return await self.ask(RESTS, self.workspace_id, phase.value, Operation.NONE.value)
+
+    async def has_home(self) -> bool:
+        """As far as the coordinator knows."""
+        return await self.ask(HAS_HOME, self.workspace_id)
 
     async def ask(self, question: str, *values: object) -> bool:
         """Cheap, since it is asked all the time."""

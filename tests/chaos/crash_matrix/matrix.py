@@ -4,17 +4,21 @@ import asyncio
 import os
 import re
 import shlex
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
 from tests.chaos.crash_matrix.lane import Lane
 from tests.chaos.crash_matrix.play import Death, Outcome, play, record
-from tests.chaos.crash_matrix.scenarios import Scenario
+from tests.chaos.crash_matrix.scenario import Scenario
 from tests.chaos.crash_matrix.steps import AFTER, BEFORE, COORDINATOR, JOB, Moment
 
 WHO = {"coordinator": (COORDINATOR,), "job": (JOB,), "both": (COORDINATOR, JOB)}
 TRIES = 3
 NOT_REACHED = "not reached"
+REPEATED, ELSEWHERE, ONCE = "repeated", "another scenario's", "not in both recordings"
+"""Why there is no death at a moment."""
 FULL = "CRASH_MATRIX_FULL" in os.environ
 """Die at every moment by itself, also where two are the same to the world or a step is another scenario's."""
 
@@ -49,9 +53,23 @@ class Result:
     outcome: Outcome
 
 
-async def run(lanes: list[Lane], scenario: Scenario, hashes: dict[str, str]) -> list[Result]:
+@dataclass(frozen=True)
+class Played:
+    results: list[Result]
+    left_out: Mapping[str, int]
+    """How many moments, by the reason."""
+
+    @property
+    def steps(self) -> set[str]:
+        """At which someone has died."""
+        reached = [result.cell for result in self.results if result.outcome.words != NOT_REACHED]
+        return {moment.step for cell in reached for moment in cell.moments}
+
+
+async def run(lanes: list[Lane], scenario: Scenario, hashes: dict[str, str]) -> Played:
     """Play every cell, on all lanes at once."""
-    waiting = cells(scenario, *await _recordings(lanes, scenario))
+    recordings = await _recordings(lanes, scenario)
+    waiting = cells(scenario, *recordings)
     results: dict[Cell, Outcome] = {}
     queue = list(reversed(waiting))
 
@@ -61,7 +79,7 @@ async def run(lanes: list[Lane], scenario: Scenario, hashes: dict[str, str]) -> 
             results[cell] = await play_again(lane, scenario, cell, hashes)
 
     await asyncio.gather(*(work(lane) for lane in lanes))
-    return [Result(cell, results[cell]) for cell in waiting]
+    return Played([Result(cell, results[cell]) for cell in waiting], _left_out(scenario, *recordings))
 
 
 async def _recordings(lanes: list[Lane], scenario: Scenario) -> tuple[list[Moment], list[Moment]]:
@@ -77,10 +95,23 @@ def cells(scenario: Scenario, first: list[Moment], second: list[Moment]) -> list
     """Every death to die, of what both recordings have."""
     found = []
     for moments in _between_effects(first, set(pairwise(second))):
-        chosen = tuple(moment for moment in moments if _is_chosen(moment, scenario, first, second))
-        for who in ("coordinator",) if moments[0].of == COORDINATOR else ("job", "both"):
-            found += [Cell(who, alone) for alone in (zip(chosen) if FULL else [chosen]) if alone]
+        chosen = [moment for moment in moments if _why_not(moment, scenario, first, second) is None]
+        for who in WHO:
+            dying = tuple(moment for moment in chosen if _dies(who, moment))
+            found += [Cell(who, alone) for alone in (zip(dying) if FULL else [dying]) if alone]
     return found
+
+
+def _dies(who: str, moment: Moment) -> bool:
+    """A job that its coordinator's death leaves alone goes on: one side of its steps is enough."""
+    if moment.of == COORDINATOR:
+        return who == "coordinator"
+    return who != "coordinator" or (moment.of == JOB and moment.side == BEFORE)
+
+
+def _left_out(scenario: Scenario, first: list[Moment], second: list[Moment]) -> Counter[str]:
+    moments = {*first, *second}
+    return Counter(why for moment in moments if (why := _why_not(moment, scenario, first, second)))
 
 
 def _between_effects(moments: list[Moment], neighbours: set[tuple[Moment, Moment]]) -> list[list[Moment]]:
@@ -95,13 +126,14 @@ def _between_effects(moments: list[Moment], neighbours: set[tuple[Moment, Moment
     return groups
 
 
-def _is_chosen(moment: Moment, scenario: Scenario, first: list[Moment], second: list[Moment]) -> bool:
-    """Not what is repeated, nor belongs to another scenario, nor an effect that failed."""
-    elsewhere = scenario.only and not FULL and not re.fullmatch(scenario.only, moment.step)
-    if elsewhere or _REPEATED.fullmatch(moment.step):
-        return False
+def _why_not(moment: Moment, scenario: Scenario, first: list[Moment], second: list[Moment]) -> str | None:
+    """Why nobody dies at this moment; an effect that failed is in no recording to its end."""
+    if scenario.only and not FULL and not re.fullmatch(scenario.only, moment.step):
+        return ELSEWHERE
+    if _REPEATED.fullmatch(moment.step):
+        return REPEATED
     ended = moment._replace(side=AFTER)
-    return ended in first and ended in second
+    return None if ended in first and ended in second else ONCE
 
 
 async def play_again(lane: Lane, scenario: Scenario, cell: Cell, hashes: dict[str, str]) -> Outcome:

@@ -4,16 +4,18 @@ import asyncio
 import hashlib
 import subprocess
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from sqlalchemy import text
 
+from codehub.domain.leftovers import ASIDE
 from codehub.domain.states import DesiredState, Phase
-from tests.chaos.crash_matrix.lane import GC, Lane, Stuck
-from tests.chaos.crash_matrix.scenarios import EMPTY, NOTHING, Scenario
-from tests.chaos.crash_matrix.steps import COORDINATOR, JOB, REQUEST, Moment, Orders
-from tests.chaos.crash_matrix.wishes import wished
+from codehub.domain.workspace import Workspace
+from tests.chaos.crash_matrix.lane import GC, SEEN_BY_GC, Lane, Stuck
+from tests.chaos.crash_matrix.scenario import EMPTY, NOTHING, PARTS, Scenario
+from tests.chaos.crash_matrix.steps import COORDINATOR, JOB, Moment
+from tests.chaos.crash_matrix.wishes import STRAY, wished
 from tests.trees import IN_UTF_8, tree_hash
 
 DIES_WITHIN = 3.0
@@ -30,6 +32,11 @@ class Death:
 
     moment: Moment
     victims: tuple[str, ...]
+
+    @property
+    def leaves_job(self) -> bool:
+        """Whether the job lives on, without its coordinator."""
+        return self.moment.of == JOB and JOB not in self.victims
 
 
 @dataclass(frozen=True)
@@ -73,7 +80,10 @@ async def play(lane: Lane, scenario: Scenario, death: Death, hashes: dict[str, s
         await lane.until(scenario.is_reached, str(scenario.phase))
         seconds = time.monotonic() - fallen
         by_gc = await _tidy(lane, scenario)
+        if scenario.aside:
+            await _let_gc_see(lane, ASIDE)
         retries = await _check(lane, scenario, hashes)
+        _check_job(lane, death, retries)
     except NotReached:
         return Outcome(True, "not reached", time.monotonic() - begun)
     except AssertionError as error:
@@ -84,9 +94,11 @@ async def play(lane: Lane, scenario: Scenario, death: Death, hashes: dict[str, s
 
 async def _begin(lane: Lane, scenario: Scenario, death: Death | None) -> None:
     await lane.clear()
+    lane.ends_in_error = scenario.phase is Phase.ERROR
     if scenario.stage:
         await lane.set(scenario.stage)
-    orders = {who: _orders(lane, scenario, who, death) for who in (COORDINATOR, JOB, REQUEST)}
+    dies = (death.moment, death.victims) if death is not None else ()
+    orders = lane.orders(*dies, begin=scenario.begin)
     if scenario.begin:
         await wished(DesiredState.RUNNING)(lane)
         lane.start(orders, **scenario.settings)
@@ -95,14 +107,6 @@ async def _begin(lane: Lane, scenario: Scenario, death: Death | None) -> None:
     else:
         await scenario.wish(lane)
         lane.start(orders, **scenario.settings)
-
-
-def _orders(lane: Lane, scenario: Scenario, who: str, death: Death | None) -> Orders:
-    begin = scenario.begin if who == COORDINATOR else ""
-    orders = Orders(who, str(lane.root), str(lane.diary), begin)
-    if death is None or death.moment.of != who:
-        return orders
-    return replace(orders, step=death.moment.step, side=death.moment.side, victims=death.victims)
 
 
 async def _fall(lane: Lane, scenario: Scenario, death: Death) -> None:
@@ -126,8 +130,10 @@ async def _fall(lane: Lane, scenario: Scenario, death: Death) -> None:
 async def _tidy(lane: Lane, scenario: Scenario) -> bool:
     """Nothing lies about that nobody needs. True when it took a GC to remove it."""
 
+    spared = (await lane.get()).archive_op_id if scenario.cancelled else None
+
     async def is_tidy(_: Lane) -> bool:
-        return not await asyncio.to_thread(litter, lane)
+        return not await asyncio.to_thread(litter, lane, spared)
 
     try:
         await lane.until(is_tidy, "tidiness", TIDY_WITHIN)
@@ -138,18 +144,29 @@ async def _tidy(lane: Lane, scenario: Scenario) -> bool:
     try:
         await lane.until(is_tidy, "a GC to remove what nobody needs")
     except Stuck as error:
-        raise Stuck(f"{error}: {litter(lane)}") from error
+        raise Stuck(f"{error}: {litter(lane, spared)}") from error
     return True
 
 
-def litter(lane: Lane) -> list[str]:
-    """What lies on the disks and is neither the workspace's nor to be expected beside it."""
-    beside = {path.name for path in lane.directory.glob("*") if path.suffix != ".tmp"} - BESIDE_HOME
+async def _let_gc_see(lane: Lane, name: str) -> None:
+    """What is to be kept must be so by a GC that has looked at it."""
+    await lane.stop()
+    lane.start(**GC)
+    await lane.until(lambda _: lane.ask(SEEN_BY_GC, f"%/{name}%"), f"a GC to see {name}")
+
+
+def litter(lane: Lane, spared: str | None = None) -> list[str]:
+    """What lies on the disks and is neither the workspace's nor to be expected beside it.
+
+    What a cancelled archive has stored is spared: GC keeps it until there is another archive.
+    """
+    found = {path.name for path in lane.directory.glob("*") if path.suffix != ".tmp"}
+    beside = {name for name in found - BESIDE_HOME if not name.startswith(ASIDE)}
     jobs = {f"jobs/{path.name}" for path in (lane.root / "jobs").glob("*")}
     runtime = {f"runtime/{path.name}" for path in (lane.root / "runtime").glob(".*")}
-    stored = lane.store.names()
+    stored = {name for name in lane.store.names() if name.split("/")[1] != spared}
     archives = {name.rpartition("/")[0] for name in stored}
-    whole = {f"{archive}/{part}" for archive in archives for part in ("home.tar.zst", ".meta")}
+    whole = {f"{archive}/{part}" for archive in archives for part in PARTS}
     return sorted(beside | jobs | runtime | {f"archives/{name}" for name in stored ^ whole})
 
 
@@ -159,19 +176,23 @@ async def _check(lane: Lane, scenario: Scenario, hashes: dict[str, str]) -> int:
     assert scenario.in_error or workspace.error_reason is None, f"an error is left: {workspace}"
     assert scenario.in_error or workspace.error_count == 0, f"errors are counted: {workspace}"
     assert workspace.op_id is None and workspace.next_retry_at is None
+    wished_for = (scenario.desired or scenario.phase).value
+    assert workspace.desired_state.value == wished_for, f"wished is {workspace.desired_state}"
+    assert await _count(lane, "cancelled") == scenario.cancelled, "the cancel took no effect"
     await asyncio.to_thread(_check_home, lane, scenario, hashes)
-    if scenario.archive == NOTHING:
-        assert scenario.purged or workspace.archive_key is None
-        assert not lane.store.names(), f"the store holds {lane.store.names()}"
-    else:
-        assert workspace.archive_key is not None
-        await _check_archive(lane, workspace.archive_key, scenario, hashes)
+    await _check_archives(lane, workspace, scenario, hashes)
     running = await lane.runtime.observe()
     assert [fact.ready for fact in running.values()] == [True] * (scenario.phase is Phase.RUNNING), running
     failed, ended = await _count(lane, "failed"), await _count(lane, "error", "lost", "died")
     assert failed <= 1, "it was tried more than once again"
-    assert ended == scenario.in_error, "something was taken for lost"
+    assert ended == scenario.losses, "something was taken for lost"
     return failed
+
+
+def _check_job(lane: Lane, death: Death, retries: int) -> None:
+    """Jobs survive their coordinator and are adopted, and its death is nobody's failure."""
+    assert JOB in death.victims or retries == 0, "a failure was counted, and no job had died"
+    assert not (death.leaves_job and lane.begun_twice()), f"started again: {lane.begun_twice()}"
 
 
 async def _count(lane: Lane, *events: str) -> int:
@@ -180,7 +201,27 @@ async def _count(lane: Lane, *events: str) -> int:
         return int(await conn.scalar(query, {"events": list(events)}) or 0)
 
 
+async def _check_archives(
+    lane: Lane, workspace: Workspace, scenario: Scenario, hashes: dict[str, str]
+) -> None:
+    if scenario.archive == NOTHING:
+        assert scenario.purged or workspace.archive_key is None
+    else:
+        assert workspace.archive_key is not None
+        await _check_archive(lane, workspace.archive_key, scenario.archive, hashes)
+    async with lane.transaction() as conn:
+        found = await conn.execute(text("SELECT archive_key FROM archives WHERE kept_until > now()"))
+    keys = list(found.scalars())
+    assert len(keys) == (scenario.kept != NOTHING), f"kept for a while: {keys}"
+    for key in keys:
+        await _check_archive(lane, key, scenario.kept, hashes)
+    if scenario.archive == scenario.kept == NOTHING:
+        assert not lane.store.names(), f"the store holds {lane.store.names()}"
+
+
 def _check_home(lane: Lane, scenario: Scenario, hashes: dict[str, str]) -> None:
+    aside = [(path / "stray").read_text() for path in lane.directory.glob(f"{ASIDE}*")]
+    assert aside == [STRAY] * scenario.aside, f"set aside: {aside}"
     homes = list(lane.root.glob("volumes/users/*/workspaces/*/home"))
     if scenario.home == NOTHING:
         # A marker may outlive its home: without one it marks nothing, and the next home brings its own.
@@ -197,15 +238,15 @@ def _check_tree(tree: Path, holds: str, hashes: dict[str, str]) -> None:
         assert tree_hash(tree) == hashes[holds], f"the tree is not the {holds} one"
 
 
-async def _check_archive(lane: Lane, key: str, scenario: Scenario, hashes: dict[str, str]) -> None:
+async def _check_archive(lane: Lane, key: str, holds: str, hashes: dict[str, str]) -> None:
     content, meta = lane.store.read(key), lane.store.read(key.replace("home.tar.zst", ".meta")).decode()
     sha256 = await asyncio.to_thread(lambda: hashlib.sha256(content).hexdigest())
     assert meta.startswith(f"sha256:{sha256}\nbytes={len(content)} "), f"the .meta lies: {meta}"
     async with lane.transaction() as conn:
         query = text("SELECT sha256 FROM archives WHERE archive_key = :key AND removed_at IS NULL")
         assert await conn.scalar(query, {"key": key}) == sha256, "the row names another checksum"
-    if hashes.get(sha256) != scenario.archive:
-        await asyncio.to_thread(_check_content, lane.root / "unpacked", content, scenario.archive, hashes)
+    if hashes.get(sha256) != holds:
+        await asyncio.to_thread(_check_content, lane.root / "unpacked", content, holds, hashes)
 
 
 def _check_content(place: Path, content: bytes, holds: str, hashes: dict[str, str]) -> None:

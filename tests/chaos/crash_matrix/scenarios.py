@@ -1,67 +1,75 @@
-"""What is played: every operation, from where it begins, by which wish, to which end."""
+"""What is played: every operation, and every other way that a workspace may go."""
 
-import hashlib
-import random
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from codehub.domain.states import DesiredState, Phase
-from tests.chaos.crash_matrix.lane import GC, PURGED, Lane
+from tests.chaos.crash_matrix.cancels import CANCELS
+from tests.chaos.crash_matrix.rescues import RESCUES, RESTORED
+from tests.chaos.crash_matrix.scenario import EMPTY, NEWER, NOTHING, OLDER, Scenario
 from tests.chaos.crash_matrix.wishes import (
-    Wish,
     created,
     delete,
     delete_beside_container,
     delete_in_error,
-    recover,
-    undelete,
-    wait_for_gc,
     wished,
 )
-from tests.trees import make_tree, tree_hash
 
-NOTHING, EMPTY, OLDER, NEWER = "nothing", "empty", "older", "newer"
-"""What a home or an archive may hold: the homes of the stages are two, one made from the other."""
-
-
-@dataclass(frozen=True)
-class Scenario:
-    name: str
-    wish: Wish
-    phase: Phase
-    home: str
-    archive: str
-    stage: str = ""
-    """Empty: the wish is what makes the workspace."""
-    begin: str = ""
-    """Of a RUNNING workspace: the step that begins the operation."""
-    settings: Mapping[str, object] = field(default_factory=dict)
-    purged: bool = False
-    in_error: bool = False
-    only: str = ""
-    """The steps to die at, where the others are those of another scenario."""
-
-    async def is_reached(self, lane: Lane) -> bool:
-        if self.purged and (lane.store.names() or not await lane.ask(PURGED, lane.workspace_id)):
-            return False
-        return await lane.rests_at(self.phase)
-
+ARCHIVED = frozenset(
+    {"commit claimed ARCHIVING", "commit archived ARCHIVING", "commit finished ARCHIVING"}
+    | {"delete: rename ws/home -> .deleted-*"}
+)
+STOPPED = frozenset({"commit claimed STOPPING", "commit finished STOPPING"})
 
 SCENARIOS = (
     Scenario(
-        "CREATE_EMPTY_ARCHIVE", created(DesiredState.ARCHIVED), Phase.ARCHIVED, home=NOTHING, archive=EMPTY
+        "CREATE_EMPTY_ARCHIVE",
+        created(DesiredState.ARCHIVED),
+        Phase.ARCHIVED,
+        home=NOTHING,
+        archive=EMPTY,
+        must=frozenset(
+            {
+                "commit claimed CREATE_EMPTY_ARCHIVE",
+                "spawn the job",
+                "empty-archive: rename archives/home.tar.zst#1 -> home.tar.zst",
+                "empty-archive: rename archives/.meta#1 -> .meta",
+                "commit archived CREATE_EMPTY_ARCHIVE",
+                "commit finished CREATE_EMPTY_ARCHIVE",
+            }
+        ),
     ),
-    Scenario("PROVISIONING", created(DesiredState.STANDBY), Phase.STANDBY, home=EMPTY, archive=NOTHING),
+    Scenario(
+        "PROVISIONING",
+        created(DesiredState.STANDBY),
+        Phase.STANDBY,
+        home=EMPTY,
+        archive=NOTHING,
+        must=frozenset(
+            {
+                "commit claimed PROVISIONING",
+                "rename ws/.marker.tmp -> .marker",
+                "rename ws/.staging-* -> home",
+                "commit finished PROVISIONING",
+            }
+        ),
+    ),
     Scenario(
         "RESTORING",
         wished(DesiredState.STANDBY),
         Phase.STANDBY,
         home=OLDER,
         archive=OLDER,
+        must=RESTORED,
         stage="archived",
     ),
     Scenario(
-        "STARTING", wished(DesiredState.RUNNING), Phase.RUNNING, home=NEWER, archive=OLDER, stage="standby"
+        "STARTING",
+        wished(DesiredState.RUNNING),
+        Phase.RUNNING,
+        home=NEWER,
+        archive=OLDER,
+        must=frozenset({"commit claimed STARTING", "ask for a keeper", "commit finished STARTING"}),
+        stage="standby",
     ),
     Scenario(
         "STOPPING",
@@ -69,6 +77,7 @@ SCENARIOS = (
         Phase.STANDBY,
         home=NEWER,
         archive=OLDER,
+        must=STOPPED | {"send SIGTERM", "rename runtime/* -> .deleted-*-*"},
         stage="standby",
         begin="commit claimed STOPPING",
     ),
@@ -78,6 +87,12 @@ SCENARIOS = (
         Phase.ARCHIVED,
         home=NOTHING,
         archive=NEWER,
+        must=ARCHIVED
+        | {
+            "archive: rename archives/home.tar.zst#1 -> home.tar.zst",
+            "archive: rename archives/.meta#1 -> .meta",
+            "delete: unlink ws/.marker",
+        },
         stage="standby",
     ),
     Scenario(
@@ -86,6 +101,7 @@ SCENARIOS = (
         Phase.DELETED,
         home=NOTHING,
         archive=OLDER,
+        must=frozenset({"commit claimed DELETING", "send SIGTERM", "commit finished DELETING"}),
         stage="archived",
     ),
     Scenario(
@@ -94,42 +110,35 @@ SCENARIOS = (
         Phase.DELETED,
         home=NEWER,
         archive=OLDER,
+        must=STOPPED | {"send SIGTERM"},
         stage="standby",
         begin="commit claimed STOPPING",
         in_error=True,
+        losses=1,
         only="commit .*|send .*",
     ),
-    Scenario("delete an ARCHIVED one", delete, Phase.DELETED, home=NOTHING, archive=OLDER, stage="archived"),
+    Scenario(
+        "delete an ARCHIVED one",
+        delete,
+        Phase.DELETED,
+        home=NOTHING,
+        archive=OLDER,
+        must=frozenset({"take office", "commit phase, phase_changed_at"}),
+        stage="archived",
+    ),
     Scenario(
         "delete a RUNNING one",
         delete,
         Phase.DELETED,
         home=NOTHING,
         archive=NEWER,
+        must=STOPPED | ARCHIVED,
         stage="standby",
         begin="commit claimed STOPPING",
         only=r"commit .*|delete: rename ws/.*",
     ),
-    Scenario("undelete", undelete, Phase.ARCHIVED, home=NOTHING, archive=OLDER, stage="trash"),
-    Scenario(
-        "recover",
-        recover,
-        Phase.STANDBY,
-        home=OLDER,
-        archive=OLDER,
-        stage="lost",
-        only=r"commit .*|spawn .*|restore: rename ws/.*",
-    ),
-    Scenario(
-        "purge and GC",
-        wait_for_gc,
-        Phase.DELETED,
-        home=NOTHING,
-        archive=NOTHING,
-        stage="trash",
-        settings=GC | {"trash_retention_seconds": 0},
-        purged=True,
-    ),
+    *CANCELS,
+    *RESCUES,
 )
 
 
@@ -137,46 +146,23 @@ _WITH_THE_STORE = (
     r"take office|commit .*|spawn the job|archive: (spawn|hand|put).*|restore: (mkdir|spawn|rename ws).*"
     r"|(GET|HEAD|POST|PUT|DELETE) .*"
 )
+_MUST_ON_S3 = {
+    "RESTORING": RESTORED | {"GET home.tar.zst"},
+    "ARCHIVING": frozenset(
+        {
+            "commit claimed ARCHIVING",
+            "POST home.tar.zst uploads",
+            "PUT home.tar.zst part 1",
+            "POST home.tar.zst uploadId",
+            "PUT .meta",
+            "archive: put .meta",
+            "commit archived ARCHIVING",
+        }
+    ),
+}
 ON_S3 = tuple(
-    replace(scenario, only=_WITH_THE_STORE)
+    replace(scenario, only=_WITH_THE_STORE, must=_MUST_ON_S3[scenario.name])
     for scenario in SCENARIOS
-    if scenario.name in ("ARCHIVING", "RESTORING")
+    if scenario.name in _MUST_ON_S3
 )
 """The other steps of these do not depend on where archives are kept."""
-
-
-async def build_stages(lane: Lane, bulk: int) -> dict[str, str]:
-    """Make every stage with a coordinator that nobody has touched.
-
-    Returns the hashes of the two homes; and which of them the archive of that checksum holds.
-    """
-    await lane.clear()
-    lane.start()
-    await created(DesiredState.STANDBY)(lane)
-    await lane.reach(Phase.STANDBY)
-    make_tree(lane.home, seed=4, files=8)
-    (lane.home / "bulk").write_bytes(random.Random(1).randbytes(bulk))
-    hashes = {OLDER: tree_hash(lane.home)}
-    await _go_on(lane, wished(DesiredState.ARCHIVED), Phase.ARCHIVED, "archived")
-    await _go_on(lane, delete, Phase.DELETED, "trash")
-    await _go_on(lane, undelete, Phase.ARCHIVED)
-    await _go_on(lane, wished(DesiredState.STANDBY), Phase.STANDBY)
-    assert tree_hash(lane.home) == hashes[OLDER]
-    (archive,) = lane.root.glob("archives/*/*/home.tar.zst")
-    hashes[hashlib.sha256(archive.read_bytes()).hexdigest()] = OLDER
-    (lane.home / "since").write_text("what the archive does not have")
-    hashes[NEWER] = tree_hash(lane.home)
-    await lane.keep_as("standby")
-    lane.home.rename(lane.away)
-    await _go_on(lane, None, Phase.ERROR, "lost")
-    return hashes
-
-
-async def _go_on(lane: Lane, wish: Wish | None, phase: Phase, stage: str = "") -> None:
-    if wish is not None:
-        await wish(lane)
-    if lane.coordinator is None:
-        lane.start()
-    await lane.reach(phase)
-    if stage:
-        await lane.keep_as(stage)

@@ -60,6 +60,8 @@ class Orders:
     side: str = ""
     victims: tuple[str, ...] = ()
     """Who dies at the step: COORDINATOR, JOB or both."""
+    holds: bool = False
+    """A job that is left alive stays where it is, and does not wait to be adopted."""
     endpoint: str = ""
     """Where a job is to look for its S3, if not where the coordinator does."""
 

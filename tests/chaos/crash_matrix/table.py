@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from tests.chaos.crash_matrix.matrix import NOT_REACHED, WHO, Result
+from tests.chaos.crash_matrix.matrix import NOT_REACHED, WHO, Played, Result
 from tests.chaos.crash_matrix.steps import AFTER, BEFORE
 
 LEGEND = (
@@ -13,17 +13,27 @@ _COLUMNS = [(who, side) for who in WHO for side in (BEFORE, AFTER)]
 _WIDTH = 56
 
 
-def rendered(title: str, results: list[Result], seconds: float) -> str:
+def rendered(title: str, played: Played, seconds: float) -> str:
     rows: dict[tuple[str, str], dict[tuple[str, str], str]] = {}
-    for result in results:
+    for result in played.results:
         for moment in result.cell.moments:
             rows.setdefault((moment.of, moment.step), {})[result.cell.who, moment.side] = _mark(result)
-    failed = sum(not result.outcome.ok for result in results)
-    head = f"{title}: {len(results)} deaths at {len(rows)} steps, {failed} failed, {seconds:.0f} s"
-    lines = ["", head, f"  {LEGEND}", _line("", [who if side == BEFORE else "" for who, side in _COLUMNS])]
+    lines = [
+        "",
+        _headline(title, played, len(rows), seconds),
+        f"  {LEGEND}",
+        _line("", [who if side == BEFORE else "" for who, side in _COLUMNS]),
+    ]
     lines.append(_line("step", [side for _, side in _COLUMNS]))
     lines += [_line(f"{of}: {step}", [row.get(c, "") for c in _COLUMNS]) for (of, step), row in rows.items()]
     return "\n".join(lines)
+
+
+def _headline(title: str, played: Played, steps: int, seconds: float) -> str:
+    failed = sum(not result.outcome.ok for result in played.results)
+    head = f"{title}: {len(played.results)} deaths at {steps} steps, {failed} failed, {seconds:.0f} s"
+    reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(played.left_out.items()))
+    return f"{head}; moments left out: {reasons or 'none'}"
 
 
 def _mark(result: Result) -> str:

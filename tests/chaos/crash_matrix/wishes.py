@@ -1,12 +1,17 @@
 """How each operation comes about: what people wish, and what happens behind everybody's back."""
 
+import json
 import os
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
+from sqlalchemy import update
+
 from codehub.domain.images import offered_images
 from codehub.domain.limits import Limits
+from codehub.domain.observation import Generation
 from codehub.domain.states import DesiredState, Phase
 from codehub.domain.wishes import archive_op_id_of
 from codehub.domain.workspace import RecoverSource
@@ -14,11 +19,15 @@ from codehub.runtimes.base import WorkloadSpec
 from codehub.settings import load
 from codehub.storage.layout import make_private_directory
 from codehub.store import gate
-from tests.chaos.crash_matrix.lane import OWNER, Lane
+from codehub.store.tables import workspaces
+from tests.chaos.crash_matrix.lane import MUTE, OWNER, Lane
+from tests.chaos.crash_matrix.steps import Moment
 
 Wish = Callable[[Lane], Awaitable[None]]
 
 LIMITS = Limits(10, 100)
+STRAY = "nobody knows what it is worth"
+"""What is in a home that is set aside."""
 
 
 def created(desired: DesiredState) -> Wish:
@@ -52,6 +61,24 @@ def wished(desired: DesiredState) -> Wish:
     return wish
 
 
+def cancelled(wish: Wish, moment: Moment) -> Wish:
+    """A wish that had come as far as this when its coordinator died, and that its owner then cancelled."""
+
+    async def cancel(lane: Lane) -> None:
+        await wish(lane)
+        await lane.break_off(moment)
+        async with lane.transaction() as conn:
+            await gate.cancel(conn, lane.workspace_id, actor=OWNER, now=datetime.now(UTC))
+
+    return cancel
+
+
+async def start_mute(lane: Lane) -> None:
+    async with lane.transaction() as conn:
+        await conn.execute(update(workspaces).values(image_ref=MUTE))
+    await wished(DesiredState.RUNNING)(lane)
+
+
 async def delete(lane: Lane) -> None:
     async with lane.transaction() as conn:
         await gate.delete(conn, lane.workspace_id, actor=OWNER, now=datetime.now(UTC))
@@ -81,10 +108,34 @@ async def recover(lane: Lane) -> None:
     """From the latest archive."""
     key = (await lane.get()).archive_key
     assert key is not None
-    source = gate.RecoverFrom(RecoverSource.ARCHIVE, archive_op_id_of(key))
+    await _recover(lane, gate.RecoverFrom(RecoverSource.ARCHIVE, archive_op_id_of(key)))
+
+
+async def recover_empty(lane: Lane) -> None:
+    await _recover(lane, gate.RecoverFrom(RecoverSource.EMPTY))
+
+
+async def _recover(lane: Lane, source: gate.RecoverFrom) -> None:
     async with lane.transaction() as conn:
         now = datetime.now(UTC)
         await gate.recover(conn, lane.workspace_id, actor=OWNER, limits=LIMITS, source=source, now=now)
+
+
+def beside_stray(wish: Wish, generation: Generation | None) -> Wish:
+    """Where the home was lost there is another: of an operation that is not the workspace's, or of none."""
+
+    async def stray(lane: Lane) -> None:
+        lane.home.mkdir(parents=True)
+        (lane.home / "stray").write_text(STRAY)
+        if generation is not None:
+            (lane.directory / ".marker").write_text(json.dumps(asdict(generation)))
+        await wish(lane)
+
+    return stray
+
+
+async def wait(_: Lane) -> None:
+    """Nobody wishes for what GC does."""
 
 
 async def wait_for_gc(lane: Lane) -> None:

@@ -25,11 +25,12 @@ import uvloop
 from codehub import log
 from codehub.coordinator import house, main
 from codehub.domain.decision import Decision, Event, changes
+from codehub.domain.observation import JobFact, JobState
 from codehub.domain.workspace import Workspace
 from codehub.runtimes.base import Runtime
 from codehub.runtimes.process.runtime import ProcessRuntime
 from codehub.settings import load
-from codehub.storage import job
+from codehub.storage import job, jobs
 from codehub.storage.jobs import LocalJobs
 from codehub.store import leader
 from codehub.store.records import PostgresRecords
@@ -127,6 +128,27 @@ class ForkedJobs(LocalJobs):
         ):
             ask(self.zygote, request, [log.fileno(), lock])
 
+    async def status(self, job_id: str) -> JobFact | None:
+        """A job that waits to be adopted goes on when it has been seen alive."""
+        fact = await super().status(job_id)
+        waits = self._directory(job_id) / crashing_job.WAITS
+        if fact is not None and fact.state is JobState.RUNNING and waits.exists():
+            waits.unlink()
+        return fact
+
+    async def cancel(self, job_id: str) -> None:
+        with self.steps.at("kill the job") if self.steps else nullcontext():
+            await super().cancel(job_id)
+
+
+def _is_forked_job(process: Path, directory: Path) -> bool:
+    """Its command line is the zygote's, and no child's is; where it works tells which job it is."""
+    try:
+        words = (process / "cmdline").read_bytes().split(b"\0")
+        return os.fsencode(ForkedJobs.zygote) in words and (process / "cwd").readlink() == directory
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return False
+
 
 def _coordinate(order: dict[str, Any]) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -138,6 +160,7 @@ def _coordinate(order: dict[str, Any]) -> None:
     if order["zygote"]:
         ForkedJobs.zygote, ForkedJobs.plant = order["zygote"], order["plant"]
         main.LocalJobs = ForkedJobs  # type: ignore[misc]
+        jobs._is_job = _is_forked_job
     if order["orders"]:
         orders = Orders(**order["orders"])
         ForkedJobs.steps = Steps(orders, lambda: kill(Path(orders.root), orders.victims))
