@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,9 @@ from tests.trees import tree_hash
 
 EPOCH: Final = 1
 NEEDED_BYTES: Final = 40 << 30
+AT_LEAST = {"faithful": 1.1, "plain": 0.9}
+RESTORE_AT_LEAST = 1.0
+BELOW_MEGABYTES: Final = 150
 HEADER = (
     "way",
     "seconds (min–max)",
@@ -40,6 +43,15 @@ HEADER = (
     "CPU s",
     "peak MB",
     "archive MB",
+    "noise %",
+)
+PAIRS_HEADER = (
+    "way",
+    "seconds (min–max)",
+    "speed × plain",
+    "each pair",
+    "CPU s",
+    "peak MB",
     "noise %",
 )
 
@@ -66,8 +78,8 @@ class Way(Protocol):
 class Pipeline:
     """`tar | zstd` and back, as a shell writes it. $1 is the home, $2 the archive."""
 
-    def __init__(self, name: str, pack: str, unpack: str, directory: Path) -> None:
-        self.name, self._pack, self._unpack = name, pack, unpack
+    def __init__(self, name: str, directory: Path) -> None:
+        self.name, self._pack = name, PEERS[name]
         self._directory = directory / name
         self._directory.mkdir()
         self._archive = self._directory / "home.tar.zst"
@@ -81,18 +93,21 @@ class Pipeline:
     def restore(self) -> Cost:
         target = self._directory / f"home-{next(self._numbers)}"
         target.mkdir()
-        return timed(_shell(self._unpack, target, self._archive))
+        return timed(_shell(UNPACK, target, self._archive))
 
 
-# The two pipelines that the storage job is held against, word for word; all that differs is where they run.
-PLAIN = ('tar -c -C "$1" . | zstd -3 -T0 > "$2"', 'zstd -d < "$2" | tar -x -C "$1"')
-FAITHFUL = (
-    'tar --sparse --xattrs --acls --format=posix -c -C "$1" . | zstd -3 -T0 | tee >(sha256sum) > "$2"; sync',
-    'zstd -d < "$2" | tar --xattrs --xattrs-include="*" --acls -x -C "$1"',
-)
-# The plain one, and that it is on the disk when it ends, as the job promises.
-SYNCED = (f'{PLAIN[0]}; sync -f "$2"', f'{PLAIN[1]}; sync -f "$1"')
-PEERS = {"plain": PLAIN, "synced": SYNCED, "faithful": FAITHFUL}
+# The pipelines that the storage job is held against, word for word; all that differs is where they run.
+PLAIN = 'tar -c -C "$1" . | zstd -3 -T0 > "$2"'
+PEERS = {
+    "plain": PLAIN,
+    # The plain one, and that it is on the disk when it ends, as the job promises.
+    "synced": f'{PLAIN}; sync -f "$2"',
+    "faithful": (
+        'tar --sparse --xattrs --acls --format=posix -c -C "$1" . | zstd -3 -T0 '
+        '| tee >(sha256sum) > "$2"; sync'
+    ),
+}
+UNPACK = 'zstd -d < "$2" | tar -x -C "$1"'
 
 
 class Job:
@@ -122,8 +137,10 @@ class Job:
         (self._directory / "archives" / self._archive_key).unlink(missing_ok=True)
         archive_op_id = str(ULID()).lower()
         self._archive_key = archive_key(self._workspace, archive_op_id)
-        place, volume = self._place, self._key("source")
-        cost = self._run(ArchiveJob(place, self._workspace, volume, self._generation, archive_op_id, EPOCH))
+        volume, generation = self._key("source"), self._generation
+        cost = self._run(
+            ArchiveJob(self._place, self._workspace, volume, generation, archive_op_id, EPOCH, reserve=0)
+        )
         return replace(cost, bytes=(self._directory / "archives" / self._archive_key).stat().st_size)
 
     def restore(self) -> Cost:
@@ -159,29 +176,45 @@ def measure(directory: Path, quiet: Quiet, rounds: int, scale: float) -> None:
 
 
 def _measure_home(name: str, home: Path, job: Job, place: Path, quiet: Quiet, rounds: int) -> None:
-    ways: list[Way] = [*(Pipeline(peer, *commands, place) for peer, commands in PEERS.items()), job]
+    plain, *others = (Pipeline(peer, place) for peer in PEERS)
+    ways: list[Way] = [plain, *others, job]
     entries = list(home.rglob("*"))
     size = sum(path.stat().st_size for path in entries if path.is_file())
     words = f"{name}, {len(entries):,} entries, {size / 1e6:.0f} MB"
     for way in ways:
         way.archive(home)  # warms the page cache, and does not count
     with no_free_memory(place):
-        _show(f"Archive: {words}", _rounds(ways, lambda way: way.archive(home), quiet, rounds))
-    # None is repeated for its noise: each leaves a home behind, since removing them would slow down the next.
+        _show_archives(f"Archive: {words}", _rounds(ways, home, quiet, rounds))
     quiet.wait()
     with no_free_memory(place):
-        _show(f"Restore: {words}", _rounds(ways, lambda way: way.restore(), Quiet(patience=0), rounds))
+        _show_restores(f"Restore: {words}", *_pairs(plain, job, 2 * rounds))
     assert tree_hash(job.restored) == tree_hash(home), "what was restored is not what was archived"
 
 
-def _rounds(ways: list[Way], work: Callable[[Way], Cost], quiet: Quiet, rounds: int) -> dict[str, list[Cost]]:
+def _rounds(ways: Sequence[Way], home: Path, quiet: Quiet, rounds: int) -> dict[str, list[Cost]]:
     """Interleaved."""
     costs: dict[str, list[Cost]] = {way.name: [] for way in ways}
     for _ in range(rounds):
         for way in ways:
-            cost, noise = quiet.sample(partial(work, way))
-            costs[way.name].append(replace(cost, noise=noise))
+            costs[way.name].append(_sample(partial(way.archive, home), quiet))
     return costs
+
+
+def _pairs(plain: Way, job: Way, pairs: int) -> tuple[list[Cost], list[Cost]]:
+    """Directly beside each other, in alternating order: the machine's speed drifts.
+
+    None is repeated for its noise: each leaves a home behind, since removing them would slow down the next.
+    """
+    costs: dict[str, list[Cost]] = {plain.name: [], job.name: []}
+    for number in range(pairs):
+        for way in (job, plain) if number % 2 else (plain, job):
+            costs[way.name].append(_sample(way.restore, Quiet(patience=0)))
+    return costs[plain.name], costs[job.name]
+
+
+def _sample(work: Callable[[], Cost], quiet: Quiet) -> Cost:
+    cost, noise = quiet.sample(work)
+    return replace(cost, noise=noise)
 
 
 def timed(command: list[str], env: dict[str, str] | None = None) -> Cost:
@@ -214,14 +247,43 @@ def _shell(words: str, *arguments: Path) -> list[str]:
     return ["bash", "-o", "pipefail", "-c", words, "bench", *map(str, arguments)]
 
 
-def _show(title: str, costs: dict[str, list[Cost]]) -> None:
+def _show_archives(title: str, costs: dict[str, list[Cost]]) -> None:
     medians = {name: statistics.median(cost.seconds for cost in own) for name, own in costs.items()}
     rows = []
     for name, own in costs.items():
         speeds = [table.ratio(medians[peer], medians[name]) for peer in PEERS]
-        cpu = statistics.median(cost.cpu_seconds for cost in own)
-        packed = f"{own[0].bytes / 1e6:.1f}" if own[0].bytes else "–"
-        peak, noise = max(cost.peak_mb for cost in own), max(cost.noise for cost in own)
+        cpu, peak, noise = _figures(own)
         times = table.middle([cost.seconds for cost in own])
-        rows.append([name, times, *speeds, f"{cpu:.2f}", f"{peak:.0f}", packed, f"{noise:.1f}"])
+        rows.append([name, times, *speeds, cpu, peak, f"{own[0].bytes / 1e6:.1f}", noise])
     table.show(title, HEADER, rows)
+    for peer, least in AT_LEAST.items():
+        speed = medians[peer] / medians[Job.name]
+        table.bound(f"archive at least {least} x {peer}", f"{speed:.2f}", speed >= least)
+    bound_memory("archive", costs[Job.name])
+
+
+def _show_restores(title: str, plain: list[Cost], job: list[Cost]) -> None:
+    speeds = [one.seconds / other.seconds for one, other in zip(plain, job, strict=True)]
+    speed = statistics.median(speeds)
+    each = ", ".join(f"{speed:.2f}" for speed in speeds)
+    rows = []
+    for name, own, ratio, pairs in (("plain", plain, "1.00", ""), (Job.name, job, f"{speed:.2f}", each)):
+        rows.append([name, table.middle([cost.seconds for cost in own]), ratio, pairs, *_figures(own)])
+    table.show(title, PAIRS_HEADER, rows)
+    table.bound(f"restore at least {RESTORE_AT_LEAST} x plain", f"{speed:.2f}", speed >= RESTORE_AT_LEAST)
+    bound_memory("restore", job)
+
+
+def _figures(own: list[Cost]) -> tuple[str, str, str]:
+    """CPU, peak memory and noise."""
+    cpu = statistics.median(cost.cpu_seconds for cost in own)
+    return f"{cpu:.2f}", f"{_peak(own):.0f}", f"{max(cost.noise for cost in own):.1f}"
+
+
+def bound_memory(what: str, own: list[Cost]) -> None:
+    peak = _peak(own)
+    table.bound(f"{what} below {BELOW_MEGABYTES} MB of memory", f"{peak:.0f}", peak < BELOW_MEGABYTES)
+
+
+def _peak(own: list[Cost]) -> float:
+    return max(cost.peak_mb for cost in own)

@@ -100,8 +100,9 @@ class Quiet:
 class PeakMemory:
     """The peak of a process tree in MB. A page that several processes share counts once."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, every: float = 0.1) -> None:
         self._pid = pid
+        self._every = every
         self._peak = 0.0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch)
@@ -119,7 +120,7 @@ class PeakMemory:
         return self._peak
 
     def _watch(self) -> None:
-        while not self._ended.wait(0.1):
+        while not self._ended.wait(self._every):
             self._peak = max(self._peak, memory_megabytes([self._pid]))
 
 

@@ -17,17 +17,18 @@ from typing import Final
 from ulid import ULID
 
 from bench import table, tools, trees
-from bench.archives import Cost, timed
+from bench.archives import Cost, bound_memory, timed
 from bench.machine import Quiet, cores
 from codehub.domain.observation import Generation
 from codehub.storage.archive_store import ArchiveStore
 from codehub.storage.archives import archive_key
 from codehub.storage.job import SPEC
-from codehub.storage.jobspec import ArchiveJob, Place, dump_spec
+from codehub.storage.jobspec import ArchiveJob, JobSpec, Place, RestoreJob, dump_spec
 from codehub.storage.volumes import LocalVolumes
 from tests import s3
 
 EPOCH: Final = 1
+AT_LEAST: Final = 0.9
 PLAIN = 'tar -c -C "$1" . | zstd -3 -T0 -q > /dev/null'
 FAITHFUL = 'tar --sparse --xattrs --acls --format=posix -c -C "$1" . | zstd -3 -T0 -q > /dev/null'
 UPLOAD = """
@@ -42,6 +43,7 @@ PEERS = ("compressor", "plain compressor", "upload")
 HEADER = ("speed", "seconds (min–max)", *(f"× {peer}" for peer in PEERS), "peak MB", "noise %")
 WORKSPACE: Final = "w1"
 KEY: Final = f"users/u1/workspaces/{WORKSPACE}/home"
+OTHER_KEY: Final = f"users/u2/workspaces/{WORKSPACE}/home"
 GENERATION: Final = Generation("op1", None)
 
 
@@ -72,38 +74,52 @@ class Stage:
         return timed([*self._before, *script])
 
     def _job(self) -> Cost:
-        place = self._directory / "jobs" / str(ULID()).lower()
-        place.mkdir(parents=True)
         archive_op_id = str(ULID()).lower()
-        spec = ArchiveJob(self._place, WORKSPACE, KEY, GENERATION, archive_op_id, EPOCH)
-        (place / SPEC).write_bytes(dump_spec(spec))
-        cost = timed([*self._before, sys.executable, "-m", "codehub.storage.job", str(place)])
+        cost = self._archive(archive_op_id)
         asyncio.run(ArchiveStore(self._url, "bench").remove(archive_key(WORKSPACE, archive_op_id)))
         return cost
+
+    def there_and_back(self) -> tuple[Cost, Cost]:
+        """An archive, and its restore."""
+        archived = self._archive("back")
+        key = archive_key(WORKSPACE, "back")
+        restore = RestoreJob(self._place, WORKSPACE, OTHER_KEY, "op2", key, None, EPOCH, reserve=0)
+        return archived, self._run(restore)
+
+    def _archive(self, archive_op_id: str) -> Cost:
+        spec = ArchiveJob(self._place, WORKSPACE, KEY, GENERATION, archive_op_id, EPOCH, reserve=0)
+        return self._run(spec)
+
+    def _run(self, spec: JobSpec) -> Cost:
+        place = self._directory / "jobs" / str(ULID()).lower()
+        place.mkdir(parents=True)
+        (place / SPEC).write_bytes(dump_spec(spec))
+        return timed([*self._before, sys.executable, "-m", "codehub.storage.job", str(place)])
 
 
 def measure(directory: Path, quiet: Quiet, rounds: int, scale: float) -> None:
     tools.need("tar", "zstd", "taskset")
     if not s3.PROGRAM.exists():
         raise tools.MissingToolError("there is no S3 server: `make install-tests` builds one")
-    home = _make_home(directory, scale)
-    words = f"{sum(path.stat().st_size for path in home.rglob('*') if path.is_file()) / 1e6:.0f} MB"
+    home = _make_home(directory / "mixed", trees.mixed, scale)
     ours, theirs = cores()
-    for title, before, server_before in (
-        ("the server has a core for itself", ["taskset", "-c", str(ours)], ["taskset", "-c", str(theirs)]),
-        ("the server shares all cores", [], []),
-    ):
-        with s3.S3Server.running(server_before) as server:
-            stage = Stage(directory, home, server, before)
-            _show(f"Archive to S3: {words}, {title}", _rounds(stage, quiet, rounds))
+    with s3.S3Server.running(["taskset", "-c", str(theirs)]) as server:
+        stage = Stage(directory / "mixed", home, server, ["taskset", "-c", str(ours)])
+        _judge(_show(home, "the server has a core for itself", _rounds(stage, quiet, rounds)))
+    with s3.S3Server.running() as server:
+        stage = Stage(directory / "mixed", home, server, [])
+        _show(home, "the server shares all cores", _rounds(stage, quiet, rounds))
+        small = _make_home(directory / "small", trees.small_files, scale)
+        stages = {"mixed home": stage, "small files": Stage(directory / "small", small, server, [])}
+        _show_memory({name: stage.there_and_back() for name, stage in stages.items()})
 
 
-def _make_home(directory: Path, scale: float) -> Path:
+def _make_home(directory: Path, fill: Callable[[Path, float], None], scale: float) -> Path:
     volumes = LocalVolumes(directory / "volumes", "bench")
     volumes.initialise()
     asyncio.run(volumes.provision(KEY, GENERATION, EPOCH, None))
     home = volumes.path(KEY)
-    trees.mixed(home, scale)
+    fill(home, scale)
     pack = PLAIN.replace("> /dev/null", '-o "$2"')
     timed(["bash", "-c", pack, "bench", str(home), str(directory / "ready")])
     return home
@@ -122,7 +138,8 @@ def _rounds(stage: Stage, quiet: Quiet, rounds: int) -> dict[str, list[Cost]]:
     return costs
 
 
-def _show(title: str, costs: dict[str, list[Cost]]) -> None:
+def _show(home: Path, title: str, costs: dict[str, list[Cost]]) -> dict[str, float]:
+    """The medians that it shows."""
     medians = {name: statistics.median(cost.seconds for cost in own) for name, own in costs.items()}
     rows = []
     for name, own in costs.items():
@@ -130,4 +147,23 @@ def _show(title: str, costs: dict[str, list[Cost]]) -> None:
         peak, noise = max(cost.peak_mb for cost in own), max(cost.noise for cost in own)
         times = table.middle([cost.seconds for cost in own])
         rows.append([name, times, *peers, f"{peak:.0f}", f"{noise:.1f}"])
-    table.show(title, HEADER, rows)
+    size = sum(path.stat().st_size for path in home.rglob("*") if path.is_file()) / 1e6
+    table.show(f"Archive to S3: {size:.0f} MB, {title}", HEADER, rows)
+    return medians
+
+
+def _judge(medians: dict[str, float]) -> None:
+    """Where the server takes nothing from the job: the compressor has no server beside it, either."""
+    speed = max(medians["compressor"], medians["upload"]) / medians["storage job"]
+    words = f"archive to S3 at least {AT_LEAST} x the slower of compressor and upload"
+    table.bound(words, f"{speed:.2f}", speed >= AT_LEAST)
+
+
+def _show_memory(costs: dict[str, tuple[Cost, Cost]]) -> None:
+    rows = [
+        [name, f"{archived.peak_mb:.0f}", f"{restored.peak_mb:.0f}"]
+        for name, (archived, restored) in costs.items()
+    ]
+    table.show("Memory with S3", ("home", "archive, peak MB", "restore, peak MB"), rows)
+    for name, (archived, restored) in costs.items():
+        bound_memory(f"archive and restore with S3, {name},", [archived, restored])

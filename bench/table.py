@@ -26,3 +26,8 @@ def middle(values: Sequence[float], digits: int = 2) -> str:
 
 def ratio(value: float, peer: float) -> str:
     return f"{value / peer:.2f}" if peer else "–"
+
+
+def bound(what: str, found: str, is_met: bool) -> None:
+    """The verdict on what was promised, in a line of its own."""
+    print(f"\nbound: {what}: {found}, {'met' if is_met else 'NOT met'}", flush=True)

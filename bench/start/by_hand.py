@@ -9,15 +9,12 @@ from typing import Any
 
 import httpx
 
-from codehub.coordinator.main import docker_options
 from codehub.domain.images import BUILT_IN, expand_command
 from codehub.embedded.process import end
 from codehub.runtimes.base import WorkloadSpec
 from codehub.runtimes.docker import host
 from codehub.runtimes.docker.spec import Setting, container_config
-from codehub.settings import Settings
-from tests.docker.engine import ROOT, OwnEngine
-from tests.docker.test_system import DockerSystem
+from tests.docker.engine import OwnEngine
 from tests.services import wait_for
 
 IMAGE = BUILT_IN[0]
@@ -67,23 +64,15 @@ def _is_ready(client: httpx.Client) -> bool:
         return False
 
 
-def make_image(engine: OwnEngine) -> None:
-    """The built-in image, made without a registry."""
-    environment = os.environ | {"DOCKER_HOST": engine.url, "CODEHUB_TOOLS_DIR": str(Settings().tools_dir)}
-    subprocess.run(
-        [ROOT / "scripts" / "make-image.sh"], env=environment, check=True, stdout=subprocess.DEVNULL
-    )
-
-
 class DockerTwin:
     """`docker run` with everything that CodeHub gives a workspace's container, on a network that is there."""
 
-    def __init__(self, engine: OwnEngine, system: DockerSystem, workspace_id: str, directory: Path) -> None:
+    def __init__(self, engine: OwnEngine, workspace_id: str, directory: Path) -> None:
         self._engine = engine
         engine.docker("network", "create", "--subnet", "10.221.0.0/29", TWIN_NETWORK)
         home = directory / "docker-home"
         home.mkdir()
-        self._arguments = _arguments_like(system, workspace_id, home)
+        self._arguments = _arguments_like(workspace_id, home)
 
     def measure(self) -> float:
         began = time.perf_counter()
@@ -95,11 +84,10 @@ class DockerTwin:
         self._engine.docker("rm", "--force", TWIN)
 
 
-def _arguments_like(system: DockerSystem, workspace_id: str, home: Path) -> list[str]:
-    """What the system's own configuration of a container says, in the words of the command line."""
-    options = docker_options(Settings(data_dir=system.data_dir))
+def _arguments_like(workspace_id: str, home: Path) -> list[str]:
+    """What CodeHub's configuration of a container says, in the words of the command line."""
     spec = WorkloadSpec(workspace_id, IMAGE, home, "by-hand", 2_100_000)
-    setting = Setting(host.user_of(spec), options.root)
+    setting = Setting(host.user_of(spec), home.with_name("docker-files"))
     host.prepare(spec, setting)
     config = container_config(spec, setting, "", TWIN_NETWORK, TWIN_ADDRESS)
     return [*_flags(config), str(config["Image"])]
