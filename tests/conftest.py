@@ -9,6 +9,7 @@ from redis.asyncio import Redis
 
 from tests import s3
 from tests.services import Services, System
+from tests.skips import pytest_runtest_makereport as pytest_runtest_makereport
 
 
 def pytest_asyncio_loop_factories(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -241,30 +242,35 @@ def _write_wrapper(tools_dir: Path) -> Path:
 
 
 def _run(command: Sequence[str], environment: dict[str, str], title: str, report: Report) -> None:
-    """Run a step of the install, saying every half minute that it is still alive."""
+    """Run a step of the install; whoever ends it ends what it has started, too."""
     report.step(title)
-    started = time.monotonic()
     process = subprocess.Popen(
         command,
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
+        start_new_session=True,
     )
-    output = b""
-    while True:
-        try:
-            output, _ = process.communicate(timeout=REPORT_EVERY_SECONDS)
-            break
-        except subprocess.TimeoutExpired:
-            report.note(f"{title}: {time.monotonic() - started:.0f} s so far")
-        except BaseException:
-            process.kill()
-            process.wait()
-            raise
+    try:
+        output = _output(process, title, report)
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise
     if process.returncode != 0:
         tail = "\n".join(output.decode(errors="replace").splitlines()[-20:])
         raise InstallError(f"{title} failed (exit code {process.returncode}):\n{tail}")
+
+
+def _output(process: subprocess.Popen[bytes], title: str, report: Report) -> bytes:
+    """All of it, saying every half minute that the process is still alive."""
+    started = time.monotonic()
+    while True:
+        try:
+            return process.communicate(timeout=REPORT_EVERY_SECONDS)[0]
+        except subprocess.TimeoutExpired:
+            report.note(f"{title}: {time.monotonic() - started:.0f} s so far")
 
 
 def install(

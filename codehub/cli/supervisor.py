@@ -16,7 +16,7 @@ from typing import Protocol
 from codehub import log
 from codehub.cli.errors import CommandError
 from codehub.embedded import process
-from codehub.embedded.account import EmbeddedError, own_account
+from codehub.embedded.account import own_account
 from codehub.runtimes.process.procfs import boot_id
 
 STEADY_SECONDS = 60.0  # a part that ran this long has its earlier failures forgiven
@@ -110,8 +110,8 @@ class Supervisor:
             try:
                 await service.start()
                 self._record()
-            except (EmbeddedError, OSError) as error:
-                self._log.error("a part does not start", part=service.name, error=str(error))
+            except Exception as error:  # noqa: BLE001 - whatever it is, the part is tried again
+                self._log.error("a part does not start", part=service.name, error=repr(error))
 
     async def _keep_logs_small(self) -> None:
         """The parts append to their logs, so a copy may be taken and the file cut under their hands."""

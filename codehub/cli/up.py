@@ -189,9 +189,11 @@ def _ask_ready(settings: Settings) -> str | None:
     address = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104
     scheme = "https" if settings.speaks_tls else "http"
     url = f"{scheme}://{f'[{address}]' if ':' in address else address}:{settings.port}/readyz"
-    context = _context_for_ourselves() if settings.speaks_tls else None
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+    if settings.speaks_tls:
+        handlers.append(urllib.request.HTTPSHandler(context=_context_for_ourselves()))
     try:
-        with urllib.request.urlopen(url, timeout=5, context=context):  # noqa: S310
+        with urllib.request.build_opener(*handlers).open(url, timeout=5):
             return None
     except urllib.error.HTTPError as error:
         return error.read(2000).decode(errors="replace") or str(error)

@@ -164,7 +164,7 @@ class EmbeddedPostgres:
         while True:
             try:
                 return await asyncpg.connect(self.database_url("postgres"), timeout=5)
-            except (OSError, asyncpg.CannotConnectNowError, TimeoutError) as error:
+            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError) as error:
                 if self.process.poll() is not None:
                     words = process.tail(self.log_file)
                     raise EmbeddedError(f"PostgreSQL ended while it started:\n{words}") from error

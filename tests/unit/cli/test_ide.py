@@ -18,6 +18,8 @@ from typer.testing import CliRunner
 
 from codehub.cli import ide
 from codehub.cli.ide import CODE_SERVER_VERSION, InstallError, code_server_command, install_code_server
+from codehub.runtimes.process.procfs import ProcessId
+from tests.services import wait_for
 
 
 class Told:
@@ -51,6 +53,21 @@ def test_what_is_installed_is_returned_at_once(tmp_path: Path) -> None:
     told = Told()
     assert install_code_server(tmp_path, told) == tmp_path / "bin" / "code-server"
     assert told.words == []
+
+
+def test_an_interrupt_ends_what_a_step_has_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = tmp_path / "pid"
+
+    def interrupt() -> None:
+        if written.exists() and written.read_text():
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(ide, "REPORT_EVERY_SECONDS", 0.01)
+    script = f"sleep 601 & echo $! > {written}; wait"
+    with pytest.raises(KeyboardInterrupt):
+        ide._run(["/bin/sh", "-c", script], dict(os.environ), "A step", Told(interrupt))
+    child = int(written.read_text())
+    wait_for(lambda: ProcessId.of(child) is None, "the child to end", 10)
 
 
 def test_a_terminal_sees_a_bar_that_grows_with_each_step() -> None:

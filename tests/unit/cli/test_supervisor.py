@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from codehub.cli.errors import CommandError
@@ -68,14 +69,17 @@ async def test_a_part_that_dies_is_started_again(tmp_path: Path) -> None:
     assert not (tmp_path / "children.json").exists()
 
 
-async def test_a_part_that_cannot_be_started_is_tried_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "why", [OSError(errno.ENOSPC, "No space left on device"), asyncpg.TooManyConnectionsError("too many")]
+)
+async def test_a_part_that_cannot_be_started_is_tried_again(tmp_path: Path, why: Exception) -> None:
     class Unlucky(Sleeper):
         async def start(self) -> None:
             await super().start()
             if self.starts == 2:
                 assert self.process is not None
                 process.end(self.process, [(signal.SIGKILL, 5)])
-                raise OSError(errno.ENOSPC, "No space left on device")
+                raise why
 
     supervisor, part = Supervisor(tmp_path), Unlucky(tmp_path, "part")
     await supervisor.start(part)

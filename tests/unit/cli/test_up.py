@@ -2,7 +2,9 @@
 
 import shutil
 import socket
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -11,12 +13,13 @@ from typer.testing import CliRunner
 from codehub.cli.errors import CommandError
 from codehub.cli.main import app
 from codehub.cli.runtimes import remember
-from codehub.cli.up import check_port_free, end_jobs
+from codehub.cli.up import _ask_ready, check_port_free, end_jobs
 from codehub.domain.observation import JobState
+from codehub.settings import load
 from codehub.storage.jobs import LocalJobs
 from codehub.storage.jobspec import EmptyArchiveJob, Place
 from codehub.storage.volumes import LocalVolumes
-from tests.services import short_temp_dir
+from tests.services import free_port, short_temp_dir
 
 
 def invoke(*arguments: str, **environment: str) -> tuple[int, str]:
@@ -129,3 +132,17 @@ def test_serve_needs_its_services() -> None:
     code, words = invoke("serve", "api", DATABASE_URL="", REDIS_URL="")
     assert code == 1
     assert "DATABASE_URL and REDIS_URL must be set" in words
+
+
+def test_our_own_port_is_not_asked_for_through_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Proxy(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+
+    with HTTPServer(("127.0.0.1", 0), Proxy) as proxy:
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.server_port}")
+        monkeypatch.delenv("no_proxy", raising=False)
+        assert _ask_ready(load(port=free_port())) is not None
+        proxy.shutdown()

@@ -1,0 +1,43 @@
+"""Where everything can run, a skipped test hides something: `make test` sets CODEHUB_NO_SKIPS there."""
+
+import os
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+INSTALLED = Path(__file__).parents[1] / ".make"
+OF_THIS_MACHINE = (
+    "root can read everything",
+    "needs systemd's own hierarchy of control groups",
+    "needs root and control groups of version 2",
+    "needs a file system that counts links to 65,000",
+    "immutable files cannot be made here",
+    "an ordinary user cannot run this Python",
+)
+"""What no installation changes: who runs it, the kernel, the file system."""
+OPTIONAL = {"there is no S3 server": "s3-server", "JupyterLab is missing": "jupyterlab"}
+"""What `make install-tests` says when it could not install it, and the stamp that it leaves when it could."""
+
+
+def hides(reason: str, environment: Mapping[str, str] = os.environ, installed: Path = INSTALLED) -> bool:
+    """Whether a test that is skipped for this reason should have run."""
+    if not environment.get("CODEHUB_NO_SKIPS") or reason.startswith(OF_THIS_MACHINE):
+        return False
+    return not any(
+        reason.startswith(words) and not (installed / stamp).exists() for words, stamp in OPTIONAL.items()
+    )
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(
+    call: pytest.CallInfo[Any],
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if call.excinfo is not None and call.excinfo.errisinstance(pytest.skip.Exception):
+        reason = str(call.excinfo.value)
+        if hides(reason):
+            report.outcome = "failed"
+            report.longrepr = f"skipped where it should have run: {reason}"
+    return report
