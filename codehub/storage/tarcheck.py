@@ -4,7 +4,16 @@ from dataclasses import dataclass, field
 
 from codehub.storage.boundedmap import BoundedMap, digest
 from codehub.storage.errors import CorruptedArchive
-from codehub.storage.tarheader import DIRECTORY, HARD_LINK, PASSED_OVER, SPECIAL, Entry, NotOurs
+from codehub.storage.tarheader import (
+    BLOCK,
+    DIRECTORY,
+    HARD_LINK,
+    PASSED_OVER,
+    SPECIAL,
+    Entry,
+    NotOurs,
+    PlainFiles,
+)
 from codehub.storage.tarstream import FIRST, TarStream
 
 # Making a file takes about as long as writing so many bytes into it.
@@ -12,6 +21,7 @@ _ENTRY_BYTES = 32 << 10
 # Longer names are remembered as digests.
 _BRIEF = 32
 _NAMES_HELD = 100_000
+_NO_NAMES = frozenset({b"", b".", b".."})
 
 
 @dataclass
@@ -48,6 +58,7 @@ class TarCheck(TarStream):
         self.locked: list[Entry] = []
         self._passed_over: list[int] = []
         self._max_entries = max_entries
+        self._plain_files = PlainFiles()
         self._open: list[_Directory] = []
         """The directories that lead to the present one, which is the last."""
         self._names_held = 0
@@ -60,6 +71,38 @@ class TarCheck(TarStream):
     @property
     def readers(self) -> int:
         return len(self._loads)
+
+    def _skim(self, data: bytes, position: int) -> int:
+        """Files, one behind the other, in the present directory; whatever is special about one ends it."""
+        here = self._open[-1] if self._open else None
+        if here is None or here.has_others:
+            return position
+        read, names, prefix = self._plain_files.read, here.names, here.path + b"/"
+        at = len(prefix)
+        held = len(names)
+        most = held + min(self._max_entries - self.entries, _NAMES_HELD - self._names_held)
+        last = len(data) - PlainFiles.longest_header
+        content = 0
+        while position <= last and len(names) < most:
+            file = read(data, position)
+            if file is None:
+                break
+            path, size, header_length = file
+            name = path[at:]
+            if not path.startswith(prefix) or b"/" in name or name in _NO_NAMES:
+                break
+            name = name if len(name) <= _BRIEF else _brief(name)
+            if name in names:
+                break
+            names.add(name)
+            content += size
+            position += header_length + (size + BLOCK - 1 & -BLOCK)
+        files = len(names) - held
+        self.entries += files
+        self._names_held += files
+        self._loads[here.reader] += content + files * _ENTRY_BYTES
+        self._content_goes = 1 << here.reader
+        return position
 
     def _admit(self, entry: Entry, position: int) -> int:
         self.entries += 1
@@ -95,8 +138,7 @@ class TarCheck(TarStream):
         here = (
             self._open[-1] if self._open and self._open[-1].path == parent else self._return_to(parent, path)
         )
-        if len(name) > _BRIEF:
-            name = b"/" + digest(name)  # which no name is
+        name = name if len(name) <= _BRIEF else _brief(name)
         if name in here.names or (here.has_others and self._other_names.get(digest(path)) is not None):
             raise NotOurs(f"the path {path!r} comes twice")
         self._remember(here, name, path)
@@ -138,3 +180,7 @@ class TarCheck(TarStream):
         for directory in self._open:
             directory.reader = 0
         self.end_goes = FIRST
+
+
+def _brief(name: bytes) -> bytes:
+    return b"/" + digest(name)  # which no name is

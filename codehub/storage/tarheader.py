@@ -28,15 +28,13 @@ _MODE, _MODE_LENGTH = 100, 7
 _SETGID, _WRITABLE = 0o2000, 0o200
 _NO_PREFIX = bytes(BLOCK - 345)
 
-# Nearly every entry: a file or directory with a short path, alone or behind a pax header with a time.
-_NUMBERS = rb"\0*[0-7]{7}\0[0-7]{7}\0[0-7]{7}\0([0-7]{11})\0[0-7]{11}\0([0-7]{6})\0 "
-_REST = rb"\0{100}ustar\x0000.{80}\0{167}"
-_COMMON_TIME = rb"(?=((30|[12][0-9]) mtime=-?[0-9]{1,20}(?:\.[0-9]{1,9})?\n)).{512}"
-_COMMON = re.compile(
-    rb"(?:[^\0]{1,100}" + _NUMBERS + rb"x" + _REST + _COMMON_TIME + rb")?"
-    rb"([^\0]{1,100})" + _NUMBERS + rb"([05])" + _REST,
-    re.DOTALL,
+# The same of a file, which is no link and has its whole path here.
+_PATH_LENGTH = 100
+_FILE = re.compile(
+    rb"(?:[0-7]{7}\0){3}([0-7]{11})\0[0-7]{11}\0([0-7]{6})\0 0\0{100}ustar\x0000.{80}\0{167}", re.DOTALL
 )
+_KIND, _PAX_KIND = 156, PAX[0]
+_TIMES_KNOWN, _LONGEST_TIME = 64, 40
 _DECIMAL = re.compile(rb"0|[1-9][0-9]{0,18}")
 _TIME = re.compile(rb"-?[0-9]{1,20}(\.[0-9]{1,9})?")
 _ONLY_TIME = re.compile(rb"(30|[12][0-9]) mtime=-?[0-9]{1,20}(?:\.[0-9]{1,9})?\n")
@@ -88,6 +86,50 @@ class Entry(NamedTuple):
         return padded(self.size)
 
 
+class PlainFiles:
+    """A quick look for what most entries are: files with a short path, alone or behind a time's pax header.
+
+    Such headers differ by no more than the length they tell, so that each is read once.
+    """
+
+    longest_header = 3 * BLOCK
+
+    def __init__(self) -> None:
+        self._times: dict[bytes, tuple[int, bytes]] = {}
+        """The headers of times that were found right: the length of what follows, and how it begins."""
+
+    def read(self, data: bytes, start: int) -> tuple[bytes, int, int] | None:
+        """(path, size, length of the headers), or None for another kind, or a doubtful one.
+
+        Where the path leads is not looked at.
+        """
+        position = start
+        header = data[position : position + BLOCK]
+        if header[_KIND] == _PAX_KIND:
+            length, begins = self._times.get(header) or self._learn(header)
+            time = _ONLY_TIME.fullmatch(data, start + BLOCK, start + BLOCK + length)
+            if time is None or time[1] != begins:
+                return None
+            position += 2 * BLOCK
+            header = data[position : position + BLOCK]
+        fields = _FILE.match(header, _PATH_LENGTH)
+        if fields is None:
+            return None
+        size, checksum = fields.groups()
+        # 180 of the bytes at most may be anything, so that all fit into one sum: see _checksum.
+        if (adler32(header) & 0xFFFF) - 1 - sum(checksum) - 0x20 + 8 * 0x20 != int(checksum, 8):
+            return None
+        path = header[:_PATH_LENGTH].rstrip(b"\0")
+        return None if b"\0" in path else (path, int(size, 8), position + BLOCK - start)
+
+    def _learn(self, header: bytes) -> tuple[int, bytes]:
+        length = _header(header, checksums=True).size
+        learnt = length, b"%d" % length
+        if length <= _LONGEST_TIME and len(self._times) < _TIMES_KNOWN:
+            self._times[header] = learnt
+        return learnt
+
+
 class _Header(NamedTuple):
     kind: bytes
     path: bytes
@@ -102,37 +144,6 @@ def padded(size: int) -> int:
 
 def read_entry(data: bytes, start: int, *, checksums: bool = True) -> Entry | None:
     """The entry whose headers begin at `start`, or None when more bytes are needed to tell."""
-    return _common_entry(data, start, checksums) or _any_entry(data, start, checksums)
-
-
-def _common_entry(data: bytes, start: int, checksums: bool) -> Entry | None:
-    """One look for what most entries are. None: this is another, or a doubtful one."""
-    found = _COMMON.match(data, start)
-    if found is None:
-        return None
-    pax_size, pax_checksum, time, length, path, size, checksum, kind = found.groups()
-    expected = BLOCK if time is None else 3 * BLOCK
-    # All parts but the paths have one length each, so that every field stands where it belongs, if these do.
-    if found.end() - start != expected or (time is not None and found.start(1) != start + 124):
-        return None
-    if time is not None and not (int(pax_size, 8) == int(length) == len(time)):
-        return None
-    if checksums and int(checksum, 8) != _common_checksum(data, found.end() - BLOCK, checksum):
-        return None
-    if checksums and time is not None and int(pax_checksum, 8) != _common_checksum(data, start, pax_checksum):
-        return None
-    check_path(path, kind == DIRECTORY)
-    content = int(size, 8)
-    if kind == REGULAR:
-        return Entry(kind, path, b"", content, expected)
-    if content:
-        return None
-    at = found.end() - BLOCK + _MODE
-    mode = int(data[at : at + _MODE_LENGTH], 8)
-    return Entry(kind, path, b"", content, expected, hands_down=bool(mode & _SETGID))
-
-
-def _any_entry(data: bytes, start: int, checksums: bool) -> Entry | None:
     if len(data) - start < BLOCK:
         return None
     position = start
@@ -240,12 +251,6 @@ def _checksum(data: bytes, start: int) -> int:
     first, second = data[start : start + 256], data[start + 256 : start + BLOCK]
     total = (adler32(first) & 0xFFFF) + (adler32(second) & 0xFFFF) - 2
     return total - sum(first[148:156]) + 8 * 0x20
-
-
-def _common_checksum(data: bytes, start: int, said: bytes) -> int:
-    """The same for a common header, of which 180 bytes at most may be anything: so it fits into one sum."""
-    total = (adler32(data[start : start + BLOCK]) & 0xFFFF) - 1
-    return total - sum(said) - 0x20 + 8 * 0x20
 
 
 def _text(field: bytes) -> bytes:

@@ -54,7 +54,7 @@ class TarMaking(TarStream):
 
     def _skim(self, data: bytes, position: int) -> int:
         """Hundreds of thousands of headers pass here: it reads no more of each than tells it from others."""
-        start, entries = position, 0
+        entries = 0
         last = len(data) - _TIMED.size
         timed, timed_forms = _TIMED.unpack_from, _TIMED_FORMS
         while position <= last:
@@ -69,8 +69,8 @@ class TarMaking(TarStream):
             position += int(size, 8) + BLOCK - 1 & -BLOCK
             entries += 1
         self.entries += entries
-        self._content_left = max(0, position - len(data))
-        return min(position, len(data)) - start
+        self._content_goes = FIRST
+        return position
 
     def _admit(self, entry: Entry, _position: int) -> int:
         if len(entry.path) > _MAX_PATH:

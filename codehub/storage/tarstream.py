@@ -71,9 +71,12 @@ class TarStream(ABC):
         """What is to go on instead of these bytes; as many."""
         return data
 
+    @abstractmethod
     def _skim(self, data: bytes, position: int) -> int:
-        """How many bytes are entries, headers and content, that need no closer look."""
-        return 0
+        """Where entries end, headers and content, that need no closer look and all go to `_content_goes`.
+
+        Behind the data, when the content of the last is not complete yet.
+        """
 
     def _step(self, data: bytes, position: int) -> tuple[int, int] | None:
         """(bytes of the next piece, where it goes), or None when it is not complete yet."""
@@ -85,9 +88,10 @@ class TarStream(ABC):
             return None
         if self._zero_blocks or data.startswith(_ZEROS, position):
             return self._end(data, position), self.end_goes
-        if length := self._skim(data, position):
-            self._content_goes = FIRST
-            return length, FIRST
+        end = self._skim(data, position)
+        if end > position:
+            self._content_left = max(0, end - len(data))
+            return end - position - self._content_left, self._content_goes
         entry = read_entry(data, position, checksums=self.checksums)
         if entry is None:
             return None
