@@ -16,7 +16,7 @@ import xxhash
 import zstandard
 
 from codehub.domain.observation import ArchiveFact
-from codehub.storage.children import PIPE, failure, spawn
+from codehub.storage.children import BYTES, PIPE, failure, spawn
 from codehub.storage.durable import sync_filesystem
 from codehub.storage.errors import CorruptedArchive, Unpackable, says_no_space
 from codehub.storage.frame import decompressed
@@ -34,6 +34,7 @@ _PIECES = 16 << 20
 _MOST_WORDS = 4 << 20
 _CAP_DAC_OVERRIDE = 1
 
+_IN_OCTAL = re.compile(rb"\\\\|\\([2-3][0-7]{2})")
 _IGNORED = re.compile(rb"tar: (.*): (?:socket|door) ignored")
 
 
@@ -117,7 +118,8 @@ class Packing:
         # Sizes on disk must be settled: tar takes a file without blocks for one great hole.
         sync_filesystem(self._home)
         with _words_of_tar() as said:
-            tar = spawn(tar_create(self._home), locks=self._locks, stdout=PIPE, stderr=said.fileno())
+            command = tar_create(self._home)
+            tar = spawn(command, locks=self._locks, locale=BYTES, stdout=PIPE, stderr=said.fileno())
             try:
                 for chunk in self._compressed(tar, said):
                     self._hash.update(chunk)
@@ -147,7 +149,7 @@ class Packing:
 
     def _judge(self, code: int, said: IO[bytes]) -> None:
         said.seek(0)
-        lines = said.read().splitlines()
+        lines = _readable(said.read()).splitlines()
         ignored = [match for line in lines if (match := _IGNORED.fullmatch(line))]
         others = [line for line in lines if not _IGNORED.fullmatch(line)]
         if code != 0 or others:
@@ -293,6 +295,11 @@ def _words(lines: Sequence[bytes]) -> str:
     """A full disk is the cause if a line says so, else the first; the last only says that there was one."""
     texts = [line.decode("utf-8", "backslashreplace").removeprefix("tar: ") for line in lines]
     return next((text for text in texts if says_no_space(text)), texts[0] if texts else "")
+
+
+def _readable(words: bytes) -> bytes:
+    """What tar says where it takes no byte above ASCII for a letter: those it shows in octal."""
+    return _IN_OCTAL.sub(lambda found: bytes([int(found[1], 8)]) if found[1] else found[0], words)
 
 
 def _hashed(chunks: Iterable[memoryview], update: Callable[[memoryview], None]) -> Iterator[memoryview]:

@@ -131,13 +131,13 @@ def test_sockets_and_pipes_are_left_out_and_named(home: Path, tmp_path: Path) ->
     os.link(home / "pipe", home / "pipe too")
     listener = socket.socket(socket.AF_UNIX)
     directory = os.open(home, os.O_RDONLY)
-    listener.bind(f"/proc/self/fd/{directory}/so\ncket")
+    listener.bind(f"/proc/self/fd/{directory}/소\ncket\\303")
     os.utime(home, ns=(times.st_atime_ns, times.st_mtime_ns))
     data, fact, packing = pack(home)
     listener.close()
     os.close(directory)
     restore(data, fact, tmp_path / "restored")
-    assert packing.left_out == ["./pipe", "./pipe too", "./so\\ncket"]
+    assert packing.left_out == ["./pipe", "./pipe too", "./소\\ncket\\\\303"]
     assert tree_hash(tmp_path / "restored") == before
 
 

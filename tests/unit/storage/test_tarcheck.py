@@ -1,6 +1,7 @@
 """A restore refuses every tar stream that could do anything but fill its own directory."""
 
 import io
+import random
 import tarfile
 
 import pytest
@@ -266,3 +267,39 @@ def test_each_byte_of_a_header_is_in_its_checksum(block: int, place: int) -> Non
     data[block * BLOCK + place] ^= 1
     with pytest.raises(CorruptedArchive):
         read_entry(bytes(data), 0)
+
+
+def test_the_quick_look_at_a_file_finds_what_the_close_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever byte of a header is another, with the checksum that belongs to it or without."""
+    times = [{"mtime": f"170000000{number}.{number}23456789"} for number in range(3)]
+    files = [
+        entry(f"./d/f{number}", content=b"x" * 600, pax_headers=time) for number, time in enumerate(times)
+    ]
+    plain = [entry("./d/plain"), entry("./d/" + "long" * 20)]
+    data = stream(HOME, entry("./d/", tarfile.DIRTYPE), *files, *plain, entry("./f", pax_headers=times[0]))
+    chance = random.Random(3)
+    spoiled = [spoil(data, chance) for _ in range(1500)]
+    quick = [verdict(each) for each in (data, *spoiled)]
+    monkeypatch.setattr("codehub.storage.tarcheck.PlainFiles.read", lambda *_: None)
+    assert quick == [verdict(each) for each in (data, *spoiled)]
+    assert quick[0] == data
+    assert 100 < quick.count(None) < 1400
+
+
+def spoil(data: bytes, chance: random.Random) -> bytes:
+    spoiled = bytearray(data)
+    block = chance.randrange(len(data) // BLOCK) * BLOCK
+    at = block + chance.randrange(chance.choice((4, 265, BLOCK)))
+    spoiled[at] = chance.choice(b"\0 ./078x5\xff")
+    if chance.random() < 0.7 and data[block + 257 : block + 262] == b"ustar":
+        spoiled[block + 148 : block + 156] = b" " * 8
+        spoiled[block + 148 : block + 156] = b"%06o\0 " % sum(spoiled[block : block + BLOCK])
+    return bytes(spoiled)
+
+
+def verdict(data: bytes) -> bytes | None:
+    """What goes on, or None for what is refused."""
+    try:
+        return feed(data)[0]
+    except CorruptedArchive:
+        return None
