@@ -21,7 +21,7 @@ _SMALL = 64 << 10
 _READ = 8 << 20
 _PART = 6 << 20
 _MAX_PARTS = 9000
-UPLOAD_MEMORY = 24 << 20
+UPLOAD_MEMORY = 12 << 20
 
 T = TypeVar("T")
 
