@@ -23,7 +23,8 @@ from codehub.runtimes.egress import DENIED, Egress
 _WAIT = ("-w", "10")
 _PATIENCE = 20.0
 _ANSWERS = "-m conntrack --ctstate ESTABLISHED,RELATED"
-_NO_ANSWERS = ("-m", "conntrack", "!", "--ctstate", "ESTABLISHED,RELATED")
+# Written as iptables shows it.
+_NO_ANSWERS = ("-m", "conntrack", "!", "--ctstate", "RELATED,ESTABLISHED")
 
 
 def chain_name(installation_id: str) -> str:
@@ -86,18 +87,28 @@ class Firewall:
     async def _put_up(self) -> None:
         await _run(("iptables-restore", *_WAIT, "--noflush"), self._text)
         leaving, entering = ("-i", self._bridges), ("-o", self._bridges)
-        await self._put("iptables", "PREROUTING", *leaving, "-j", self._chain)
-        # What one workspace sends to another has been judged as it left.
-        await self._put("iptables", "FORWARD", "!", *leaving, *entering, *_NO_ANSWERS, "-j", "DROP")
-        await self._put("iptables", "OUTPUT", *entering, "-j", _own(self._chain))
+        await _put(
+            "iptables",
+            ("PREROUTING", *leaving, "-j", self._chain),
+            # What one workspace sends to another has been judged as it left.
+            ("FORWARD", "!", *leaving, *entering, *_NO_ANSWERS, "-j", "DROP"),
+            ("OUTPUT", *entering, "-j", _own(self._chain)),
+        )
         if Path("/proc/net/if_inet6").exists():
             # Workspaces have no IPv6, but for the link-local addresses that the kernel gives by itself.
-            await self._put("ip6tables", "PREROUTING", *leaving, "-j", "DROP")
+            await _put("ip6tables", ("PREROUTING", *leaving, "-j", "DROP"))
 
-    async def _put(self, program: str, *rule: str) -> None:
-        code, _ = await _try((program, *_WAIT, "-t", "mangle", "-C", *rule))
+
+async def _put(program: str, *rules: Sequence[str]) -> None:
+    """One look tells which are there. One that it shows in other words is asked for by itself."""
+    table = (program, *_WAIT, "-t", "mangle")
+    _, shown = await _try((*table, "-S"))
+    for rule in rules:
+        if f"-A {' '.join(rule)} -A" in f"{shown} -A":
+            continue
+        code, _ = await _try((*table, "-C", *rule))
         if code != 0:
-            await _run((program, *_WAIT, "-t", "mangle", "-I", *rule))
+            await _run((*table, "-I", *rule))
 
 
 async def _run(command: Sequence[str], text: str = "") -> None:
