@@ -24,7 +24,6 @@ SPECIAL = frozenset({b"3", b"4", b"6"})
 _FIELDS = re.compile(
     rb"([0-7]{7})\0(?:[0-7]{7}\0){2}([0-7]{11})\0[0-7]{11}\0([0-7]{6})\0 (.)(.{100})ustar\x0000", re.DOTALL
 )
-_MODE, _MODE_LENGTH = 100, 7
 _SETGID, _WRITABLE = 0o2000, 0o200
 _NO_PREFIX = bytes(BLOCK - 345)
 
