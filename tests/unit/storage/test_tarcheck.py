@@ -290,7 +290,7 @@ def spoil(data: bytes, chance: random.Random) -> bytes:
     spoiled = bytearray(data)
     block = chance.randrange(len(data) // BLOCK) * BLOCK
     at = block + chance.randrange(chance.choice((4, 265, BLOCK)))
-    spoiled[at] = chance.choice(b"\0 ./078x5\xff")
+    spoiled[at] = chance.choice(b"\0 ./01278x5\xff")
     if chance.random() < 0.7 and data[block + 257 : block + 262] == b"ustar":
         spoiled[block + 148 : block + 156] = b" " * 8
         spoiled[block + 148 : block + 156] = b"%06o\0 " % sum(spoiled[block : block + BLOCK])
