@@ -155,7 +155,7 @@ class GcRunner:
             log.warning("a stray container stays", workspace_id=workspace_id, error=error.message)
 
     async def _forget_dead_jobs(self) -> None:
-        """Reports of jobs whose operation is over. Listed before the database is read, as archives are."""
+        """What jobs left whose operation is over. Listed before the database is read, as archives are."""
         names = await self._providers.jobs.list()
         current = await self._records.op_ids()
         for name in names:
@@ -164,12 +164,12 @@ class GcRunner:
             try:
                 await self._forget_if_dead(name)
             except (StorageProblem, OSError, ValueError) as error:
-                log.warning("the report of a job could not be removed", job_id=name, error=str(error))
+                log.warning("what a job has left could not be removed", job_id=name, error=str(error))
 
     async def _forget_if_dead(self, name: str) -> None:
         status = await self._providers.jobs.status(name)
-        if status is None or status.state is JobState.RUNNING:
+        if status is not None and status.state is JobState.RUNNING:
             return
-        if status.state is not JobState.SUCCEEDED:
+        if status is not None and status.state is not JobState.SUCCEEDED:
             log.warning("a storage job had failed", job_id=name, error=status.message)
         await self._providers.jobs.forget(name)

@@ -16,7 +16,7 @@ from codehub.storage.durable import fsync_path, make_directory, read_if_there, w
 from codehub.storage.errors import JobIsRunning, WaitsItsTurn
 from codehub.storage.job import LOCK, LOCK_VARIABLE, SPEC
 from codehub.storage.jobspec import ArchiveJob, JobSpec, dump_spec
-from codehub.storage.layout import checked_name
+from codehub.storage.layout import checked_name, is_name
 from codehub.storage.lock import is_locked, lock_within
 from codehub.storage.report import clear_progress, has_result, read_ended, read_progress
 
@@ -59,7 +59,7 @@ class LocalJobs:
         await asyncio.to_thread(self._forget, self._directory(job_id))
 
     async def list(self) -> "list[str]":
-        """Every job that was started and not forgotten."""
+        """Every job that has something here, be it only what a starter has left that was killed over it."""
         return await asyncio.to_thread(_job_ids, self._jobs_dir)
 
     def _directory(self, job_id: str) -> Path:
@@ -132,7 +132,12 @@ def _running_archives(jobs_dir: Path, besides: Path) -> int:
 
 
 def _job_ids(jobs_dir: Path) -> list[str]:
-    return sorted(path.parent.name for path in jobs_dir.glob(f"[!.]*/{SPEC}"))
+    return sorted(path.name for path in jobs_dir.glob("*") if is_name(path.name) and _is_ours(path))
+
+
+def _is_ours(directory: Path) -> bool:
+    """A job's directory gets its lock first; whoever was killed before that has left an empty one."""
+    return (directory / LOCK).exists() or (directory.is_dir() and not any(directory.iterdir()))
 
 
 def environment() -> dict[str, str]:

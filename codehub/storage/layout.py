@@ -27,9 +27,13 @@ LEFTOVER_KINDS = ("staging", "deleted", "aside")
 _DIRECTORY_MODE = 0o711
 
 
+def is_name(name: str) -> bool:
+    """Whether it is an id, safe as one component of a path."""
+    return _NAME.fullmatch(name) is not None
+
+
 def checked_name(name: str) -> str:
-    """An id that is safe as one component of a path."""
-    if not _NAME.fullmatch(name):
+    if not is_name(name):
         raise InvalidKey(f"{name!r} is not an id")
     return name
 

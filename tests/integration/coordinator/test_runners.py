@@ -22,6 +22,7 @@ from codehub.domain.states import DesiredState, Operation, Phase
 from codehub.domain.ttl import TtlDefaults
 from codehub.domain.workspace import Workspace
 from codehub.storage.archive_store import ArchiveStore
+from codehub.storage.lock import try_lock
 from codehub.store import gate
 from codehub.store.leader import StaleLeader, campaign
 from codehub.store.records import PostgresRecords
@@ -227,6 +228,23 @@ async def test_leftovers_beside_a_home_go_after_their_grace_and_the_home_stays(b
     assert await left_after(23) == {".aside-op0"}
     assert await left_after(25) == set()
     assert (home / "work").read_text() == "precious"
+
+
+async def test_what_a_killed_starter_has_left_of_a_job_goes(bench: Bench) -> None:
+    """Nobody starts it again: its home has been cleared by another."""
+    jobs = bench.settings.data_dir / "jobs"
+    for name in ("w1-clear", "w2-clear", "w3-clear", "lost+found", "notes"):
+        (jobs / name).mkdir(parents=True)
+    (jobs / "w2-clear" / "lock").touch()
+    (jobs / "notes" / "of-the-admin").touch()
+    starting = try_lock(jobs / "w3-clear" / "lock")
+    assert starting is not None
+    runner = gc_runner(bench, await take_office(bench))
+    await runner.tick(datetime.now(UTC))
+    assert {path.name for path in jobs.iterdir()} == {"w3-clear", "lost+found", "notes"}
+    os.close(starting)
+    await runner.tick(datetime.now(UTC))
+    assert {path.name for path in jobs.iterdir()} == {"lost+found", "notes"}
 
 
 async def test_homes_of_unknown_workspaces_are_quarantined_and_those_of_purged_ones_go(bench: Bench) -> None:
