@@ -9,6 +9,8 @@ MAKEFLAGS += --no-builtin-rules
 
 TOOLS_DIR := $(or $(CODEHUB_TOOLS_DIR),$(if $(filter 0,$(shell id -u)),/var/cache/codehub,$(HOME)/.cache/codehub))
 export CODEHUB_TOOLS_DIR := $(TOOLS_DIR)
+# Most of a start is reading modules: it is not to be compiling them, each time anew.
+unexport PYTHONDONTWRITEBYTECODE
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
