@@ -77,8 +77,7 @@ class TarCheck(TarStream):
         here = self._open[-1] if self._open else None
         if here is None or here.has_others:
             return position
-        read, names, prefix = self._plain_files.read, here.names, here.path + b"/"
-        at = len(prefix)
+        read, names, directory = self._plain_files.read, here.names, here.path
         held = len(names)
         most = held + min(self._max_entries - self.entries, _NAMES_HELD - self._names_held)
         last = len(data) - PlainFiles.longest_header
@@ -88,8 +87,8 @@ class TarCheck(TarStream):
             if file is None:
                 break
             path, size, header_length = file
-            name = path[at:]
-            if not path.startswith(prefix) or b"/" in name or name in _NO_NAMES:
+            parent, _, name = path.rpartition(b"/")
+            if parent != directory or name in _NO_NAMES:
                 break
             name = name if len(name) <= _BRIEF else _brief(name)
             if name in names:

@@ -6,6 +6,7 @@ our own archives contain, and refuses every number, key or name that another rea
 
 import re
 from collections.abc import Iterator, Mapping
+from struct import Struct
 from typing import NamedTuple
 from zlib import adler32
 
@@ -27,16 +28,22 @@ _FIELDS = re.compile(
 _SETGID, _WRITABLE = 0o2000, 0o200
 _NO_PREFIX = bytes(BLOCK - 345)
 
-# The same of a file, which is no link and has its whole path here.
-_PATH_LENGTH = 100
-_FILE = re.compile(
-    rb"(?:[0-7]{7}\0){3}([0-7]{11})\0[0-7]{11}\0([0-7]{6})\0 0\0{100}ustar\x0000.{80}\0{167}", re.DOTALL
-)
+# The same of a file, which is no link and has its whole path here: path; mode, uid, gid; size and mtime;
+# checksum; all that follows.
+_FILE = Struct("100s24s24s8s356s")
+_PATH_LENGTH, _SUMMED = 100, 148
+_IDS = re.compile(rb"(?:[0-7]{7}\0){3}")
+_OCTAL = b"01234567"
+_TWO_ENDS = b"\0\0"
+_CHECKSUM = re.compile(rb"[0-7]{6}\0 ")
+_REST = re.compile(rb"0\0{100}ustar\x0000.{80}\0{167}", re.DOTALL)
 _KIND, _PAX_KIND = 156, PAX[0]
-_TIMES_KNOWN, _LONGEST_TIME = 64, 40
+_KNOWN, _LONGEST_TIME = 4096, 40
 _DECIMAL = re.compile(rb"0|[1-9][0-9]{0,18}")
 _TIME = re.compile(rb"-?[0-9]{1,20}(\.[0-9]{1,9})?")
-_ONLY_TIME = re.compile(rb"(30|[12][0-9]) mtime=-?[0-9]{1,20}(?:\.[0-9]{1,9})?\n")
+_ONLY_TIME_OF = rb"%d mtime=-?[0-9]{1,20}(?:\.[0-9]{1,9})?\n"
+_ONLY_TIME = re.compile(_ONLY_TIME_OF.replace(b"%d", b"(30|[12][0-9])"))
+_NEVER = re.compile(rb"(?!)")
 _UNSAFE = re.compile(rb"/\.{0,2}(?:/|\Z)|\0")
 _LINE = re.compile(rb"(0|[1-9][0-9]{0,18})\n")
 _EXTENT = re.compile(_LINE.pattern * 2)
@@ -88,14 +95,22 @@ class Entry(NamedTuple):
 class PlainFiles:
     """A quick look for what most entries are: files with a short path, alone or behind a time's pax header.
 
-    Such headers differ by no more than the length they tell, so that each is read once.
+    Most of their headers is alike. What was found right once is only compared: half a million times this is
+    what a restore waits for.
     """
 
     longest_header = 3 * BLOCK
 
     def __init__(self) -> None:
-        self._times: dict[bytes, tuple[int, bytes]] = {}
-        """The headers of times that were found right: the length of what follows, and how it begins."""
+        self._times: dict[bytes, tuple[int, re.Pattern[bytes]]] = {}
+        """Headers of times: the length of what follows, and how that looks."""
+        self._time_header = bytes(BLOCK)
+        self._time_length = 0
+        self._time = _NEVER
+        self._ids: set[bytes] = set()
+        self._checksums: dict[bytes, int] = {}
+        self._rest = b""
+        self._rest_sum = 0
 
     def read(self, data: bytes, start: int) -> tuple[bytes, int, int] | None:
         """(path, size, length of the headers), or None for another kind, or a doubtful one.
@@ -103,30 +118,59 @@ class PlainFiles:
         Where the path leads is not looked at.
         """
         position = start
-        header = data[position : position + BLOCK]
-        if header[_KIND] == _PAX_KIND:
-            length, begins = self._times.get(header) or self._learn(header)
-            time = _ONLY_TIME.fullmatch(data, start + BLOCK, start + BLOCK + length)
-            if time is None or time[1] != begins:
+        if data[start + _KIND] == _PAX_KIND:
+            if not data.startswith(self._time_header, start):
+                self._turn_to(data[start : start + BLOCK])
+            position += BLOCK
+            if self._time.fullmatch(data, position, position + self._time_length) is None:
                 return None
-            position += 2 * BLOCK
-            header = data[position : position + BLOCK]
-        fields = _FILE.match(header, _PATH_LENGTH)
-        if fields is None:
+            position += BLOCK
+        name, ids, numbers, checksum, rest = _FILE.unpack_from(data, position)
+        if numbers[11] or numbers[23] or numbers.translate(None, _OCTAL) != _TWO_ENDS:
             return None
-        size, checksum = fields.groups()
-        # 180 of the bytes at most may be anything, so that all fit into one sum: see _checksum.
-        if (adler32(header) & 0xFFFF) - 1 - sum(checksum) - 0x20 + 8 * 0x20 != int(checksum, 8):
+        if (rest != self._rest and not self._learn_rest(rest)) or (
+            ids not in self._ids and not self._learn_ids(ids)
+        ):
             return None
-        path = header[:_PATH_LENGTH].rstrip(b"\0")
-        return None if b"\0" in path else (path, int(size, 8), position + BLOCK - start)
+        # An Adler-32 is a sum here, as in _checksum.
+        total = (adler32(data[position : position + _SUMMED]) & 0xFFFF) + self._rest_sum
+        if total != (self._checksums.get(checksum) or self._learn_checksum(checksum)):
+            return None
+        path, _, _ = name.partition(b"\0")
+        hides_nothing = path.ljust(_PATH_LENGTH, b"\0") == name
+        return (path, int(numbers[:11], 8), position + BLOCK - start) if hides_nothing else None
 
-    def _learn(self, header: bytes) -> tuple[int, bytes]:
-        length = _header(header, checksums=True).size
-        learnt = length, b"%d" % length
-        if length <= _LONGEST_TIME and len(self._times) < _TIMES_KNOWN:
-            self._times[header] = learnt
-        return learnt
+    def _turn_to(self, header: bytes) -> None:
+        """The header of times that is expected from now on."""
+        known = self._times.get(header)
+        if known is None:
+            length = _header(header, checksums=True).size
+            known = length, re.compile(_ONLY_TIME_OF % length) if length <= _LONGEST_TIME else _NEVER
+            if len(self._times) < _KNOWN:
+                self._times[header] = known
+        self._time_header = header
+        self._time_length, self._time = known
+
+    def _learn_rest(self, rest: bytes) -> bool:
+        if _REST.fullmatch(rest) is None:
+            return False
+        self._rest, self._rest_sum = rest, sum(rest) + 8 * 0x20 - 1
+        return True
+
+    def _learn_ids(self, ids: bytes) -> bool:
+        if _IDS.fullmatch(ids) is None:
+            return False
+        if len(self._ids) < _KNOWN:
+            self._ids.add(ids)
+        return True
+
+    def _learn_checksum(self, checksum: bytes) -> int:
+        if _CHECKSUM.fullmatch(checksum) is None:
+            return -1
+        value = int(checksum[:6], 8)
+        if len(self._checksums) < _KNOWN:
+            self._checksums[checksum] = value
+        return value
 
 
 class _Header(NamedTuple):
