@@ -36,7 +36,7 @@ test: export CODEHUB_NO_SKIPS := $(if $(and $(filter true,$(CI)),$(filter 0,$(sh
 test: install-tests ## Everything: check and every layer of tests
 	@scripts/beside.sh "$(MAKE) --no-print-directory check test-web" "$(PYTEST) $(call layers,unit)"
 	@scripts/beside.sh \
-		"nice env CODEHUB_HISTORIES=500 $(PYTEST) -p no:cacheprovider $(call layers,simulation)" \
+		"nice env CODEHUB_HISTORIES=250 $(PYTEST) -p no:cacheprovider $(call layers,simulation)" \
 		"scripts/twice.sh $(PYTEST) -o cache_dir=.pytest_cache/left-alone $(LEFT_ALONE)" \
 		"scripts/twice.sh $(PYTEST) -o cache_dir=.pytest_cache/e2e $(call layers,e2e) --ignore=$(LEFT_ALONE)"
 	@scripts/beside.sh \

@@ -29,7 +29,7 @@ from codehub.storage.writebehind import WriteBehind
 
 _CHUNK = 1 << 20
 _LEVEL = 3
-_THREADS = min(4, os.cpu_count() or 1)
+_CORES = min(4, len(os.sched_getaffinity(0)))
 _PIECES = 16 << 20
 _MOST_WORDS = 4 << 20
 _CAP_DAC_OVERRIDE = 1
@@ -39,9 +39,13 @@ _IGNORED = re.compile(rb"tar: (.*): (?:socket|door) ignored")
 
 
 def _compression() -> zstandard.ZstdCompressionParameters:
-    """Each thread holds a few pieces of the stream; where there are many threads, smaller ones."""
+    """Each thread holds a few pieces of the stream; where there are many threads, smaller ones.
+
+    On one core threads would only be in each other's way.
+    """
+    threads = _CORES if _CORES > 1 else 0
     return zstandard.ZstdCompressionParameters.from_level(
-        _LEVEL, threads=_THREADS, job_size=_PIECES // max(2, _THREADS), write_checksum=True
+        _LEVEL, threads=threads, job_size=_PIECES // threads if threads else 0, write_checksum=True
     )
 
 
@@ -190,7 +194,7 @@ def unpack(
     with _words_of_tar() as said, ExitStack() as stack:
         mighty = _may_write_everywhere()
         # Two unpack faster than one, where both may write into what either has finished.
-        tars = [_Extractor(target, locks, said, stack) for _ in range(2 if mighty and _THREADS > 1 else 1)]
+        tars = [_Extractor(target, locks, said, stack) for _ in range(2 if mighty and _CORES > 1 else 1)]
         check = TarCheck(fact.entries, len(tars), unlocks=not mighty)
         working = list(tars)
         for chunk in decompressed(_hashed(chunks, digest.update), fact.unpacked):

@@ -1,6 +1,6 @@
 """A thousand histories of fifty workspaces and two coordinators, each with its own faults.
 
-`make test` lives through half of them, `make test-simulation` through all.
+`make test` lives through a quarter of them, `make test-simulation` through all.
 """
 
 import os

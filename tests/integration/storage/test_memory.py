@@ -32,7 +32,7 @@ from codehub.storage import codec, job, report
 {change}
 sys.exit(job.main(sys.argv[1:]))
 """
-AS_IT_IS, FOUR_THREADS = "", "codec._THREADS = 4"
+AS_IT_IS, FOUR_THREADS = "", "codec._CORES = 4"
 KEEPS_WHAT_PASSES = """
 kept = []
 def keep(self, done, files):

@@ -15,6 +15,7 @@ import pytest
 import zstandard
 
 from codehub.domain.observation import ArchiveFact
+from codehub.storage import codec
 from codehub.storage.boundedmap import digest
 from codehub.storage.children import check_locale
 from codehub.storage.codec import Packing, unpack
@@ -50,6 +51,17 @@ def test_a_home_comes_back_with_every_property(home: Path, tmp_path: Path) -> No
     restore(data, fact, tmp_path / "restored")
     assert snapshot(tmp_path / "restored") == snapshot(home)
     assert packing.left_out == []
+
+
+@pytest.mark.parametrize("cores", [1, 2, 4])
+def test_on_however_many_cores(
+    home: Path, tmp_path: Path, cores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "large").write_bytes(os.urandom(1 << 20) * 40)
+    monkeypatch.setattr(codec, "_CORES", cores)
+    data, fact, _ = pack(home)
+    restore(data, fact, tmp_path / "restored")
+    assert snapshot(tmp_path / "restored") == snapshot(home)
 
 
 def test_what_a_directory_would_hand_down_stays_its_own(tmp_path: Path) -> None:
