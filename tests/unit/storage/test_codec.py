@@ -170,7 +170,7 @@ def test_a_file_that_cannot_be_read_fails_the_archive(home: Path) -> None:
 def test_a_file_that_changes_while_it_is_read_fails_the_archive(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     log = tmp_path / "home" / "log"
-    log.write_bytes(os.urandom(8 << 20))
+    log.write_bytes(os.urandom(32 << 20))  # more than is read ahead
     chunks = iter(Packing(tmp_path / "home", [], lambda done, files: os.truncate(log, 10)))
     with pytest.raises(Unpackable, match="log"):
         list(chunks)

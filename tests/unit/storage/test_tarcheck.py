@@ -286,11 +286,22 @@ def test_the_quick_look_at_a_file_finds_what_the_close_one_does(monkeypatch: pyt
     assert 100 < quick.count(None) < 1400
 
 
+ENDS = (107, 115, 123, 135, 147, 154)
+"""Of a header's numbers."""
+
+
 def spoil(data: bytes, chance: random.Random) -> bytes:
     spoiled = bytearray(data)
     block = chance.randrange(len(data) // BLOCK) * BLOCK
-    at = block + chance.randrange(chance.choice((4, 265, BLOCK)))
-    spoiled[at] = chance.choice(b"\0 ./01278x5\xff")
+    match chance.randrange(10):
+        case 0:
+            end = block + chance.choice(ENDS)
+            spoiled[end - 1], spoiled[end] = spoiled[end], spoiled[end - 1]
+        case 1:
+            spoiled[block + chance.randrange(10, 29)] = ord("\n")
+        case _:
+            at = block + chance.randrange(chance.choice((4, 265, BLOCK)))
+            spoiled[at] = chance.choice(b"\0 ./01278x5\xff")
     if chance.random() < 0.7 and data[block + 257 : block + 262] == b"ustar":
         spoiled[block + 148 : block + 156] = b" " * 8
         spoiled[block + 148 : block + 156] = b"%06o\0 " % sum(spoiled[block : block + BLOCK])
