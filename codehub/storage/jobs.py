@@ -59,7 +59,7 @@ class LocalJobs:
         await asyncio.to_thread(self._forget, self._directory(job_id))
 
     async def list(self) -> "list[str]":
-        """Every job that has something here, be it only what a starter has left that was killed over it."""
+        """Every job that has left something here, be it no more than a killed starter has made."""
         return await asyncio.to_thread(_job_ids, self._jobs_dir)
 
     def _directory(self, job_id: str) -> Path:
@@ -137,7 +137,10 @@ def _job_ids(jobs_dir: Path) -> list[str]:
 
 def _is_ours(directory: Path) -> bool:
     """A job's directory gets its lock first; whoever was killed before that has left an empty one."""
-    return (directory / LOCK).exists() or (directory.is_dir() and not any(directory.iterdir()))
+    try:
+        return (directory / LOCK).exists() or not any(directory.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def environment() -> dict[str, str]:

@@ -95,8 +95,7 @@ class Entry(NamedTuple):
 class PlainFiles:
     """A quick look for what most entries are: files with a short path, alone or behind a time's pax header.
 
-    Most of their headers is alike. What was found right once is only compared: half a million times this is
-    what a restore waits for.
+    Most of what their headers hold is the same in all of them. What was found right once is only compared.
     """
 
     longest_header = 3 * BLOCK

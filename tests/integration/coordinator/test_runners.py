@@ -237,14 +237,15 @@ async def test_what_a_killed_starter_has_left_of_a_job_goes(bench: Bench) -> Non
         (jobs / name).mkdir(parents=True)
     (jobs / "w2-clear" / "lock").touch()
     (jobs / "notes" / "of-the-admin").touch()
+    (jobs / "a-file").touch()
     starting = try_lock(jobs / "w3-clear" / "lock")
     assert starting is not None
     runner = gc_runner(bench, await take_office(bench))
     await runner.tick(datetime.now(UTC))
-    assert {path.name for path in jobs.iterdir()} == {"w3-clear", "lost+found", "notes"}
+    assert {path.name for path in jobs.iterdir()} == {"w3-clear", "lost+found", "notes", "a-file"}
     os.close(starting)
     await runner.tick(datetime.now(UTC))
-    assert {path.name for path in jobs.iterdir()} == {"lost+found", "notes"}
+    assert {path.name for path in jobs.iterdir()} == {"lost+found", "notes", "a-file"}
 
 
 async def test_homes_of_unknown_workspaces_are_quarantined_and_those_of_purged_ones_go(bench: Bench) -> None:
