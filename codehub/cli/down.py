@@ -41,4 +41,4 @@ async def stop_workspaces(settings: Settings) -> None:
         ended = await runtimes.end_all(used, place.installation_id(settings.data_dir) or "")
     except Unobservable as trouble:
         raise CommandError(f"the workspaces cannot be looked at: {trouble.message}") from trouble
-    typer.echo(f"{ended} workspaces stopped")
+    typer.echo(f"{ended} workspace{'' if ended == 1 else 's'} stopped")

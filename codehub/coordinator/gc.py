@@ -168,8 +168,9 @@ class GcRunner:
 
     async def _forget_if_dead(self, name: str) -> None:
         status = await self._providers.jobs.status(name)
-        if status is not None and status.state is JobState.RUNNING:
-            return
-        if status is not None and status.state is not JobState.SUCCEEDED:
-            log.warning("a storage job had failed", job_id=name, error=status.message)
+        if status is not None:  # else no more of it than its directory was ever there
+            if status.state is JobState.RUNNING:
+                return
+            if status.state is not JobState.SUCCEEDED:
+                log.warning("a storage job had failed", job_id=name, error=status.message)
         await self._providers.jobs.forget(name)
