@@ -241,6 +241,8 @@ class Lane:
             await self.runtime.delete(name)
         await asyncio.to_thread(self._clear_files)
         async with self.transaction() as conn:
+            # What a killed coordinator had begun to save may be under way still.
+            await conn.execute(text(f"LOCK TABLE {', '.join(reversed(CLEARED))}"))
             for table in CLEARED:
                 await conn.execute(text(f"DELETE FROM {table}"))
         self.workspace_id = ""

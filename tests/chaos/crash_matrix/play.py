@@ -14,7 +14,7 @@ from codehub.domain.states import DesiredState, Phase
 from codehub.domain.workspace import Workspace
 from tests.chaos.crash_matrix.lane import GC, SEEN_BY_GC, Lane, Stuck
 from tests.chaos.crash_matrix.scenario import EMPTY, NOTHING, PARTS, Scenario
-from tests.chaos.crash_matrix.steps import COORDINATOR, JOB, Moment
+from tests.chaos.crash_matrix.steps import AFTER, COORDINATOR, JOB, Moment
 from tests.chaos.crash_matrix.wishes import STRAY, wished
 from tests.trees import IN_UTF_8, tree_hash
 
@@ -54,12 +54,18 @@ async def record(lane: Lane, scenario: Scenario) -> list[Moment]:
     """Play it without a death: every moment in which there could have been one, in order."""
     await _begin(lane, scenario, None)
     await lane.until(scenario.is_reached, str(scenario.phase))
+
+    async def is_told(_: Lane) -> bool:
+        """An end is seen before it is told."""
+        return scenario.must <= {moment.step for moment in lane.told() if moment.side == AFTER}
+
+    await lane.until(is_told, f"all of {sorted(scenario.must)} to be done")
     await _tidy(lane, scenario)
     return await _quiet(lane)
 
 
 async def _quiet(lane: Lane) -> list[Moment]:
-    """What is in the diary once nothing more comes: an end is seen before it is told. GC is never quiet."""
+    """What is in the diary once nothing more comes. GC is never quiet."""
     for _ in range(QUIET_WITHIN):
         told = lane.told()
         await asyncio.sleep(QUIET)
@@ -118,8 +124,12 @@ async def _fall(lane: Lane, scenario: Scenario, death: Death) -> None:
 
     await lane.until(fallen_or_over, f"{death.moment.step}")
     deadline = time.monotonic() + DIES_WITHIN
-    while not lane.has_fallen:
-        assert lane.coordinator.alive, "the coordinator has ended by itself"
+    while True:
+        # Asked first: one that falls in between has told so before it died.
+        alive = lane.coordinator.alive
+        if lane.has_fallen:
+            break
+        assert alive, "the coordinator has ended by itself"
         if time.monotonic() > deadline:
             raise NotReached
         await asyncio.sleep(0.03)
