@@ -88,12 +88,18 @@ class Steps:
 
     @contextmanager
     def at(self, name: str) -> Iterator[None]:
+        """What fails, such as a commit on a row that has changed, is the same step when it is tried again."""
         step = self._numbered(name)
         if step is None:
             yield
             return
         self._reach(step, BEFORE)
-        yield
+        try:
+            yield
+        except BaseException:
+            with self._lock:
+                self._seen[self._prefix + name] -= 1
+            raise
         self._reach(step, AFTER)
 
     def _numbered(self, name: str) -> str | None:
