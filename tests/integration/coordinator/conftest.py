@@ -116,7 +116,7 @@ class Bench:
             return to_workspace(row.mappings().one())
 
     async def until(
-        self, workspace_id: str, condition: Callable[[Workspace], bool], seconds: float = 30
+        self, workspace_id: str, condition: Callable[[Workspace], bool], seconds: float = 120
     ) -> Workspace:
         deadline = asyncio.get_running_loop().time() + seconds
         while True:
@@ -128,12 +128,12 @@ class Bench:
             )
             await asyncio.sleep(0.05)
 
-    async def until_phase(self, workspace_id: str, phase: Phase, seconds: float = 30) -> Workspace:
+    async def until_phase(self, workspace_id: str, phase: Phase, seconds: float = 120) -> Workspace:
         return await self.until(
             workspace_id, lambda w: w.phase is phase and w.operation is Operation.NONE, seconds
         )
 
-    async def reach(self, workspace_id: str, desired: DesiredState, seconds: float = 30) -> Workspace:
+    async def reach(self, workspace_id: str, desired: DesiredState, seconds: float = 120) -> Workspace:
         await self.wish(workspace_id, desired)
         return await self.until_phase(workspace_id, Phase(desired.value), seconds)
 

@@ -1,6 +1,5 @@
 """The life of a workspace, driven by a real coordinator."""
 
-import contextlib
 import os
 import shutil
 import time
@@ -17,11 +16,12 @@ from codehub.coordinator.queue import WorkQueue
 from codehub.coordinator.server import rules_of
 from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
 from codehub.domain.workspace import RecoverSource
-from codehub.runtimes.base import RuntimeFailure, WorkloadSpec
+from codehub.runtimes.base import WorkloadSpec
 from codehub.runtimes.process.runtime import ProcessRuntime
 from codehub.storage.errors import WaitsItsTurn
 from codehub.storage.jobs import LocalJobs
 from codehub.storage.jobspec import ArchiveJob, DeleteJob, JobSpec
+from codehub.storage.lock import try_lock
 from codehub.store import gate
 from codehub.store.gate import RecoverFrom
 from codehub.store.leader import StaleLeader
@@ -147,8 +147,12 @@ async def test_a_container_that_vanishes_is_started_again(bench: Bench) -> None:
     await bench.start()
     workspace_id = await bench.create()
     first = await bench.until_phase(workspace_id, Phase.RUNNING)
-    with contextlib.suppress(RuntimeFailure):  # it may be started again before the rest of it is deleted
-        await bench.delete_container(workspace_id)
+    lock = try_lock(
+        (await bench.home(workspace_id)).with_name(".lock")
+    )  # or it is back before all of it has gone
+    assert lock is not None
+    await bench.delete_container(workspace_id)
+    os.close(lock)
     await bench.until(
         workspace_id,
         lambda w: w.phase is Phase.RUNNING and w.started_at not in (None, first.started_at),
@@ -176,7 +180,7 @@ async def test_routes_of_containers_that_are_gone_go_before_any_other_is_started
     monkeypatch.setattr(WorkQueue.__init__, "__defaults__", (1,))  # the second has to wait
     await bench.start()
     for workspace_id in both:
-        await bench.until(workspace_id, lambda w: len(routes) == 2 and w.upstream is not None)
+        await bench.until(workspace_id, lambda w: len(routes) >= 2 and w.upstream is not None)
     assert routes[0] == [None, None]
 
 
@@ -318,7 +322,7 @@ async def test_a_database_from_a_backup_catches_up_with_the_homes(bench: Bench) 
         after = await bench.reach(item, DesiredState.RUNNING)
         assert after.error_count == 0
     async with bench.engine.connect() as conn:
-        assert await conn.scalar(text("SELECT epoch FROM leadership")) == 1001
+        assert await conn.scalar(text("SELECT epoch FROM leadership")) >= 1001
 
 
 async def test_a_second_coordinator_takes_over_and_the_workspace_lives_on(bench: Bench) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import signal
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -27,6 +26,7 @@ from codehub.store import gate
 from codehub.store.leader import StaleLeader, campaign
 from codehub.store.records import PostgresRecords
 from codehub.store.tables import archives, workspaces
+from tests.halfway import sleepy_tar
 from tests.integration.coordinator.conftest import Bench
 from tests.services import processes_of
 from tests.trees import make_tree, tree_hash
@@ -60,7 +60,7 @@ def gc_runner(bench: Bench, epoch: int, providers: Providers | None = None) -> G
 
 
 async def jobs_end(bench: Bench) -> None:
-    for _ in range(400):
+    for _ in range(2400):
         jobs = bench.providers.jobs
         looks = [await jobs.status(name) for name in await jobs.list()]
         if not any(look is not None and look.state is JobState.RUNNING for look in looks):
@@ -72,12 +72,10 @@ async def jobs_end(bench: Bench) -> None:
 async def test_an_idle_workspace_stands_by_then_archives_itself(bench: Bench) -> None:
     await bench.start(bench.with_settings(ttl_standby_seconds=2, ttl_archive_seconds=1))
     workspace_id = await bench.create()
-    await bench.until_phase(workspace_id, Phase.RUNNING)
-    await bench.until_phase(workspace_id, Phase.STANDBY)
     await bench.until_phase(workspace_id, Phase.ARCHIVED)
     story = await bench.story(workspace_id)
-    assert any(line.startswith("expired: Idle since") for line in story)
-    assert any(line.startswith("expired: Standing by since") for line in story)
+    steps = ("finished: STARTING", "expired: Idle since", "finished: STOPPING", "expired: Standing by since")
+    assert [step for line in story for step in steps if line.startswith(step)] == list(steps), story
 
 
 async def test_activity_and_keep_until_hold_a_ttl_off(bench: Bench) -> None:
@@ -301,13 +299,13 @@ async def full_home(bench: Bench, workspace_id: str) -> tuple[Path, str]:
     return home, tree_hash(home)
 
 
-async def stop_job_when(bench: Bench, reached: Callable[[], object]) -> None:
-    """A job in the middle of its work, where it stops until it is killed."""
-    async with asyncio.timeout(60):
-        while not await asyncio.to_thread(reached):
-            await asyncio.sleep(0)
-    for pid in processes_of(bench.settings.data_dir / "jobs"):
-        os.kill(pid, signal.SIGSTOP)
+async def halfway(bench: Bench, workspace_id: str, wish: DesiredState, reached: Callable[[], object]) -> None:
+    """The wish's job in the middle of its work, where it stays until it is killed."""
+    with sleepy_tar():
+        await bench.wish(workspace_id, wish)
+        async with asyncio.timeout(60):
+            while not await asyncio.to_thread(reached):
+                await asyncio.sleep(0.02)
     (job_id,) = await bench.providers.jobs.list()
     fact = await bench.providers.jobs.status(job_id)
     assert fact is not None and fact.state is JobState.RUNNING
@@ -329,8 +327,8 @@ async def test_a_cancelled_archive_leaves_the_home_where_it_is(bench: Bench) -> 
     workspace_id = await bench.create(DesiredState.STANDBY)
     home, before = await full_home(bench, workspace_id)
     store = bench.settings.data_dir / "archives" / workspace_id
-    await bench.wish(workspace_id, DesiredState.ARCHIVED)
-    await stop_job_when(bench, lambda: any(part.stat().st_size for part in store.glob("*/home.tar.zst#*")))
+    begun = lambda: any(part.stat().st_size for part in store.glob("*/home.tar.zst#*"))  # noqa: E731
+    await halfway(bench, workspace_id, DesiredState.ARCHIVED, begun)
     rested = await cancel(bench, workspace_id)
     assert (rested.phase, rested.desired_state) == (Phase.STANDBY, DesiredState.STANDBY)
     assert rested.archive_key is None and not list(store.glob("*/.meta"))
@@ -343,8 +341,8 @@ async def test_a_cancelled_restore_leaves_the_archive_where_it_is(bench: Bench) 
     workspace_id = await bench.create(DesiredState.STANDBY)
     home, before = await full_home(bench, workspace_id)
     archived = await bench.reach(workspace_id, DesiredState.ARCHIVED)
-    await bench.wish(workspace_id, DesiredState.STANDBY)
-    await stop_job_when(bench, lambda: list(home.parent.glob(".staging-*/*"))[1:])
+    begun = lambda: list(home.parent.glob(".staging-*/*"))[1:]  # noqa: E731
+    await halfway(bench, workspace_id, DesiredState.STANDBY, begun)
     rested = await cancel(bench, workspace_id)
     assert (rested.phase, rested.desired_state) == (Phase.ARCHIVED, DesiredState.ARCHIVED)
     assert rested.archive_key == archived.archive_key

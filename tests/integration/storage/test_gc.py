@@ -199,7 +199,7 @@ async def test_the_upload_of_a_living_job_stays_and_that_of_a_killed_one_goes(ya
     if yard.proxy is not None:
         yard.proxy.break_requests("parts", Fault.SLOW, "PUT", "partNumber")
     job = ArchiveJob(place, workspace_id, key, GENERATION, "a1", 1, reserve=0)
-    await yard.stop_when("op1", job, yard.has_begun)
+    await yard.halfway("op1", job, yard.has_begun)
     await yard.change(workspace_id, archive_op_id="a1", operation="ARCHIVING", op_id="op1", op_started_at=NOW)
     await yard.tick(0)
     assert await yard.tick(3) == 0
@@ -230,7 +230,7 @@ async def test_the_staging_directory_of_a_killed_restore_goes(yard: Yard) -> Non
     await yard.run("op2", DeleteJob(place, workspace_id, key, GENERATION, 1))
     restore = RestoreJob(place, workspace_id, key, "op3", archive_key(workspace_id, "a1"), None, 1, 0)
     staging = home.parent / ".staging-op3"
-    await yard.stop_when("op3", restore, lambda: staging.exists() and len(list(staging.iterdir())) > 1)
+    await yard.halfway("op3", restore, lambda: list(staging.glob("*"))[1:])
     await yard.bench.providers.jobs.cancel("op3")
     await yard.change(workspace_id, archive_op_id="a1", archive_key=archive_key(workspace_id, "a1"))
     for hours, there in ((0, True), (1.9, True), (2.1, False)):

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import signal
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -22,8 +21,8 @@ from codehub.storage.stores import open_objects
 from codehub.store.leader import campaign
 from codehub.store.tables import workspaces
 from tests.faults import FaultyProxy
+from tests.halfway import sleepy_tar
 from tests.integration.coordinator.conftest import INSTALLATION, Bench
-from tests.services import processes_of
 
 HOUR = timedelta(hours=1)
 RULES = GcRules(orphan_grace=2 * HOUR, retention=24 * HOUR)
@@ -86,14 +85,14 @@ class Yard:
             (volumes.path(key) / f"{number}").write_bytes(os.urandom(1 << 20))
         return volumes.path(key)
 
-    async def stop_when(self, job_id: str, spec: JobSpec, reached: Callable[[], bool]) -> None:
-        """A real job in the middle of its work, where it stops until it is killed."""
-        await self.bench.providers.jobs.start(job_id, spec)
-        async with asyncio.timeout(60):
-            while not await asyncio.to_thread(reached):
-                assert (await self.status(job_id)).state is JobState.RUNNING
-        for pid in processes_of(self.bench.settings.data_dir / "jobs" / job_id):
-            os.kill(pid, signal.SIGSTOP)
+    async def halfway(self, job_id: str, spec: JobSpec, reached: Callable[[], object]) -> None:
+        """A real job in the middle of its work, where it stays until it is killed."""
+        with sleepy_tar():
+            await self.bench.providers.jobs.start(job_id, spec)
+            async with asyncio.timeout(60):
+                while not await asyncio.to_thread(reached):
+                    await asyncio.sleep(0.02)
+        assert (await self.status(job_id)).state is JobState.RUNNING
 
     def has_begun(self) -> bool:
         return any(stored.size for stored in self._objects.list() if "#" in stored.path)
@@ -110,7 +109,7 @@ class Yard:
 
     async def jobs_end(self) -> None:
         jobs = self.bench.providers.jobs
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             for job_id in await jobs.list():
                 while (fact := await jobs.status(job_id)) is not None and fact.state is JobState.RUNNING:
                     await asyncio.sleep(0.02)

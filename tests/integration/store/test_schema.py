@@ -56,18 +56,28 @@ async def test_two_living_users_cannot_share_a_name_but_a_deleted_name_is_free(e
 async def test_every_change_is_told_with_ids_only(engine: AsyncEngine, database_url: str) -> None:
     told: asyncio.Queue[tuple[str, dict[str, str]]] = asyncio.Queue()
     listener = await asyncpg.connect(asyncpg_dsn(database_url))
-    for channel in ("ws_sse", "ws_wake", "ws_deleted", "route_changed", "session_ended", "user_changed"):
+    for channel in (
+        "ws_sse",
+        "ws_wake",
+        "ws_deleted",
+        "route_changed",
+        "session_ended",
+        "user_changed",
+        "end",
+    ):
         await listener.add_listener(
             channel, lambda _c, _p, name, payload: told.put_nowait((name, json.loads(payload)))
         )
 
     async def heard() -> set[str]:
+        """What was told until now: notifications come in the order of their commits."""
+        async with engine.begin() as conn:
+            await conn.execute(text("SELECT pg_notify('end', '{}')"))
         names = set()
-        while True:
-            try:
-                names.add((await asyncio.wait_for(told.get(), 0.5))[0])
-            except TimeoutError:
-                return names
+        async with asyncio.timeout(30):
+            while (name := (await told.get())[0]) != "end":
+                names.add(name)
+        return names
 
     async with engine.begin() as conn:
         workspace = await create(conn)
