@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
+import hypothesis
 import pytest
 import uvloop
 from redis.asyncio import Redis
@@ -10,6 +11,12 @@ from redis.asyncio import Redis
 from tests import s3
 from tests.services import Services, System
 from tests.skips import pytest_runtest_makereport as pytest_runtest_makereport
+
+# How long an example takes tells of the machine, not of the code.
+hypothesis.settings.register_profile(
+    "codehub", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("codehub")
 
 
 def pytest_asyncio_loop_factories(

@@ -21,7 +21,7 @@ def connect(name):
         asked, address = socket.socket(socket.AF_UNIX), name.replace("@", chr(0), 1)
     else:
         asked, address = socket.socket(), (host, int(port))
-    asked.settimeout(3)
+    asked.settimeout(10)
     asked.connect(address)
 
 def read(name):

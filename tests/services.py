@@ -55,11 +55,16 @@ def short_temp_dir(within: Path = Path("/tmp")) -> Path:
     return path
 
 
+_ports = itertools.count(os.getpid() * 1_021)
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """One that the kernel gives to nobody by itself; test processes beside each other begin apart."""
+    while True:
+        port = 12_000 + next(_ports) % 20_000
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("", port))
+            return port
 
 
 class Services:
@@ -133,7 +138,7 @@ class System:
         }
         return cleared | {"CODEHUB_DATA_DIR": str(self.data_dir), "PORT": str(self.port)} | self._environment
 
-    def start(self, seconds: float = 90) -> Self:
+    def start(self, seconds: float = 200) -> Self:
         """Starts `codehub up` and returns when it says that it is ready."""
         self.process = self.command("up", "--runtime", "process")
         assert self.process.stdout is not None
@@ -196,9 +201,10 @@ class System:
         """Ends every process that belongs to this system, workspaces and orphans included."""
         if self.process is not None and self.process.poll() is None:
             try:
-                self.stop(30)
+                self.stop()
             except subprocess.TimeoutExpired:
-                self.kill9()
+                self.process.kill()
+                self.process.wait(10)
         wait_for(lambda: not kill_processes_of(self.data_dir), "every process of the system to end", 30)
         if self.process is not None and self.process.stdout is not None:
             self.process.stdout.close()

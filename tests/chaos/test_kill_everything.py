@@ -44,9 +44,12 @@ class Jobs:
     def __init__(self, system: System) -> None:
         self._directory = system.data_dir / "jobs"
         self._earlier = set(self._directory.glob("*"))
+        self._one_has_begun = False
 
     def have_begun(self) -> bool:
-        return bool(self._begun())
+        """Also when all that has begun is over, and forgotten: nothing more will move."""
+        self._one_has_begun = self._one_has_begun or bool(self._begun())
+        return self._one_has_begun
 
     def have_moved(self, bytes_: int) -> bool:
         """A number that only grows; also true when all have ended, for it will not grow any more."""

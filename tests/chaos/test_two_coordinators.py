@@ -120,7 +120,7 @@ async def test_a_wish_that_no_listener_heard_is_acted_on_when_it_listens_again(s
         await refused(leader)
         (row,) = await site.rows("SELECT operation, phase FROM workspaces WHERE id = :id", id=workspace_id)
         assert row == {"operation": "NONE", "phase": "PENDING"}, "somebody heard the wish"
-    await settle(site, workspace_id, DesiredState.STANDBY, 12)
+    await settle(site, workspace_id, DesiredState.STANDBY, 60)
     assert await site.epoch() == epoch, "another leader has found it"
 
 

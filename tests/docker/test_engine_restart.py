@@ -62,7 +62,7 @@ async def test_an_engine_that_goes_away_during_a_pull_is_asked_again_when_it_is_
     async with running_registry() as registry:
         spec = bench.spec("w1", image=replace(TINY_IMAGE, docker=registry.image("restarted")))
         await bench.runtime.start(spec)
-        await asyncio.wait_for(registry.layer_asked.wait(), 20)
+        await asyncio.wait_for(registry.layer_asked.wait(), 60)
         bench.engine.stop()
 
         async def given_up() -> bool:

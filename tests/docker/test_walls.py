@@ -13,19 +13,19 @@ import pytest
 from codehub.runtimes.egress import Egress
 from tests.docker.conftest import Bench
 from tests.reach import own_addresses
-from tests.services import Services
+from tests.services import Services, wait_for
 
 OUTSIDE = "198.51.100.2"
 """An address of the internet as far as a workspace can tell: nobody's, and not private."""
 
 
 def reaches(bench: Bench, workspace_id: str, host: str, port: int) -> bool:
-    return bench.engine.inside(workspace_id, f"nc -w 1 {host} {port} </dev/null").returncode == 0
+    return bench.engine.inside(workspace_id, f"nc -w 3 {host} {port} </dev/null").returncode == 0
 
 
 def connects(host: str, port: int, *through: str) -> bool:
     """Whether a program of this machine does, started as told."""
-    command = [*through, "busybox", "nc", "-w", "1", host, str(port)]
+    command = [*through, "busybox", "nc", "-w", "3", host, str(port)]
     return subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode == 0
 
 
@@ -117,6 +117,7 @@ def neighbour(host: str) -> Iterator[int]:
         ["ip", "netns", "exec", "codehub-test", "busybox", "httpd", "-f", "-p", "8080", "-h", "/media"]
     )
     try:
+        wait_for(lambda: connects(host, 8080), "the neighbour to listen")
         yield 8080
     finally:
         server.kill()
@@ -126,7 +127,7 @@ def neighbour(host: str) -> Iterator[int]:
 
 
 @pytest.mark.parametrize(
-    ("host", "expected"), [(OUTSIDE, True), ("169.254.169.254", False), ("192.168.213.2", False)]
+    ("host", "expected"), [(OUTSIDE, True), ("169.254.169.254", False), ("192.168.214.2", False)]
 )
 async def test_the_internet_may_be_reached_and_private_and_metadata_addresses_not(
     bench: Bench, host: str, expected: bool
@@ -137,12 +138,12 @@ async def test_the_internet_may_be_reached_and_private_and_metadata_addresses_no
 
 
 async def test_what_is_allowed_can_be_reached(bench: Bench) -> None:
-    runtime = bench.other_runtime(egress=Egress(8080, allowed=("192.168.213.2/32",)))
+    runtime = bench.other_runtime(egress=Egress(8080, allowed=("192.168.214.2/32",)))
     try:
         await runtime.start(bench.spec("w1"))
         await bench.ready("w1")
-        with neighbour("192.168.213.2") as port:
-            assert reaches(bench, "w1", "192.168.213.2", port)
+        with neighbour("192.168.214.2") as port:
+            assert reaches(bench, "w1", "192.168.214.2", port)
     finally:
         await runtime.close()
 

@@ -1,5 +1,6 @@
 """The same story with curl: through the API, and through the front door as four kinds of people."""
 
+import functools
 import json
 import subprocess
 from pathlib import Path
@@ -117,27 +118,24 @@ def who_may_come_in(system: System, curl: Curl, workspace_id: str) -> None:
 
     ticket = httpx.URL(answers["owner"].headers["location"])
     assert ticket.host == f"{workspace_id}.localhost"
-    direct = f"http://127.0.0.1:{system.port}"
-    enter = httpx.get(f"{direct}{ticket.raw_path.decode()}", headers={"Host": own_host, **NAVIGATION})
+    direct, get = f"http://127.0.0.1:{system.port}", functools.partial(httpx.get, timeout=30)
+    enter = get(f"{direct}{ticket.raw_path.decode()}", headers={"Host": own_host, **NAVIGATION})
     assert enter.status_code == 302
-    again = httpx.get(f"{direct}{ticket.raw_path.decode()}", headers={"Host": own_host, **NAVIGATION})
+    again = get(f"{direct}{ticket.raw_path.decode()}", headers={"Host": own_host, **NAVIGATION})
     assert "set-cookie" not in again.headers, "a ticket is good once"
 
     cookie = enter.headers["set-cookie"].split(";")[0]
-    with_cookie = httpx.get(f"{direct}/healthz", headers={"Host": own_host, "Cookie": cookie})
+    with_cookie = get(f"{direct}/healthz", headers={"Host": own_host, "Cookie": cookie})
     assert with_cookie.status_code == 200
     other_host = f"{'0' * 26}.localhost:{system.port}"
     for host, sent in ((own_host, ""), (own_host, cookie + "x"), (other_host, cookie)):
-        refused = httpx.get(f"{direct}/static/x", headers={"Host": host, "Cookie": sent})
+        refused = get(f"{direct}/static/x", headers={"Host": host, "Cookie": sent})
         assert refused.status_code in (401, 404), (host, sent)
 
     visitors["owner"].post("/api/v1/logout")
     wait_for(
-        lambda: (
-            httpx.get(f"{direct}/static/x", headers={"Host": own_host, "Cookie": cookie}).status_code == 401
-        ),
+        lambda: get(f"{direct}/static/x", headers={"Host": own_host, "Cookie": cookie}).status_code == 401,
         "the workspace's cookie to die with its session",
-        10,
     )
     for visitor in visitors.values():
         visitor.close()

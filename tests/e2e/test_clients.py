@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import TimeoutError as TooLate
 
 from tests.e2e.conftest import Hub, a_hub
 from tests.e2e.test_story import LONG, choose, edit_a_file, ide_is_there, run_in_terminal
@@ -180,7 +181,8 @@ def downloaded_by_vs_code(ide: Page, row: Locator) -> Path:
 def press(item: Locator) -> None:
     """A menu of VS Code's that has just opened takes no click yet, and stays open."""
     for _ in range(20):
-        item.click()
+        with contextlib.suppress(TooLate):  # it has closed meanwhile
+            item.click(timeout=3000)
         try:
             expect(item).to_be_hidden(timeout=1000)
             return

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, WebSocket, expect
+from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from tests.e2e.conftest import CHROMIUM, Hub, a_hub
@@ -88,9 +89,8 @@ def real_tab() -> Iterator[RealTab]:
         with connect(f"ws://127.0.0.1:{port}{path}", max_size=None) as devtools:
             tab = RealTab(devtools)
             yield tab
-            with contextlib.suppress(AssertionError):
+            with contextlib.suppress(AssertionError, ConnectionClosed, TimeoutError):
                 tab.send("Browser.close")
-        process.wait(30)
     finally:
         process.kill()
         process.wait()

@@ -39,7 +39,7 @@ class Visitor:
         self.shoot("2-create")
         self.page.get_by_test_id("create-submit").click()
         card = self.page.get_by_test_id("workspace-card")
-        expect(card).to_be_visible()
+        expect(card).to_be_visible(timeout=LONG)
         return str(card.get_attribute("data-workspace-id"))
 
     def is_in(self, phase: str) -> None:
@@ -163,7 +163,7 @@ def test_left_alone_it_stands_by_and_archives_itself_and_a_visit_wakes_it(
     make_system: Callable[..., System], browser: Browser, screenshots: Path
 ) -> None:
     short = {
-        "TTL_STANDBY_SECONDS": "8",
+        "TTL_STANDBY_SECONDS": "15",
         "TTL_ARCHIVE_SECONDS": "20",
         "ACTIVITY_FLUSH_INTERVAL": "1",
         "COORDINATOR_TTL_INTERVAL": "1",

@@ -63,5 +63,5 @@ class Zygote:
             process.wait()
 
     def fork(self, request: dict[str, Any], output: Path) -> Process:
-        with output.open("ab") as log:
-            return Process(zygote.ask(self.path, request, [log.fileno()]))
+        with output.open("ab") as log, zygote.asked(self.path, request, [log.fileno()]) as pid:
+            return Process(pid)

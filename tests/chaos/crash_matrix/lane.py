@@ -225,10 +225,10 @@ class Lane:
     def told(self) -> list[Moment]:
         """Who has reached what, in the order of the diary."""
         try:
-            lines = self.diary.read_text().splitlines()
+            lines = self.diary.read_text().splitlines(keepends=True)
         except FileNotFoundError:
             return []
-        return [Moment(*line.split("\t")) for line in lines]
+        return [Moment(*line[:-1].split("\t")) for line in lines if line.endswith("\n")]
 
     @property
     def has_fallen(self) -> bool:

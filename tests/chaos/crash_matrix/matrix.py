@@ -22,7 +22,10 @@ REPEATED, ELSEWHERE, ONCE = "repeated", "another scenario's", "not in both recor
 FULL = "CRASH_MATRIX_FULL" in os.environ
 """Die at every moment by itself, also where two are the same to the world or a step is another scenario's."""
 
-_REPEATED = re.compile(r".*(progress|\.\.\.|commit (purge|remember)).* #\d+|.*chunk #(?!5$)\d+")
+_REPEATED = re.compile(
+    r".*(progress|\.\.\.|commit (purge|remember)).* #\d+|.*chunk #(?!5$)\d+"
+    r"|(take office|send SIG[A-Z]+|commit [a-z_, ]+) #\d+"
+)
 """Of what is done again and again, one is enough; of a stream, its beginning and its middle."""
 _DEPENDS_ON_TIME = re.compile(
     r"commit (?!claimed|finished|archived|recovered|purge|condemn)[a-z_, ]+|.*progress.*"

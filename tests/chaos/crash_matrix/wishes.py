@@ -87,6 +87,12 @@ async def delete(lane: Lane) -> None:
 async def delete_beside_container(lane: Lane) -> None:
     """A container that a late leader has started on what was its home: it goes with the workspace."""
     await _start_container(lane, lane.away)
+    socket = lane.root / "runtime" / lane.workspace_id / "io" / "ide.sock"
+
+    async def listens(_: Lane) -> bool:
+        return socket.exists()
+
+    await lane.until(listens, "the container to listen")
     await delete(lane)
 
 

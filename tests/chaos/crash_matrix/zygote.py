@@ -15,8 +15,8 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Mapping
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,8 @@ def _answer(connection: socket.socket, listener: socket.socket) -> None:
     pid = os.fork() if message else 0
     if message and pid == 0:
         listener.close()
+        with suppress(ConnectionError):
+            connection.recv(1)  # until whoever asked has hold of this process, or is dead
         connection.close()
         _become(json.loads(message), descriptors)
     for descriptor in descriptors:
@@ -70,13 +72,14 @@ def _answer(connection: socket.socket, listener: socket.socket) -> None:
     connection.sendall(str(pid).encode())
 
 
-def ask(path: str, request: Mapping[str, Any], descriptors: list[int]) -> int:
-    """The id of the process that the zygote at this path has become."""
+@contextmanager
+def asked(path: str, request: Mapping[str, Any], descriptors: list[int]) -> Iterator[int]:
+    """The id of the process that the zygote at this path has become; it begins when this ends."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(path)
         rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))
         connection.sendmsg([json.dumps(request).encode()], [rights])
-        return int(connection.recv(64))
+        yield int(connection.recv(64))
 
 
 def _become(request: dict[str, Any], descriptors: list[int]) -> None:
@@ -125,8 +128,9 @@ class ForkedJobs(LocalJobs):
         with (
             (directory / "log").open("ab") as log,
             self.steps.at("spawn the job") if self.steps else nullcontext(),
+            asked(self.zygote, request, [log.fileno(), lock]),
         ):
-            ask(self.zygote, request, [log.fileno(), lock])
+            pass
 
     async def status(self, job_id: str) -> JobFact | None:
         """A job that waits to be adopted goes on when it has been seen alive."""

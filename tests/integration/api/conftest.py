@@ -27,7 +27,7 @@ BASE = "http://localhost:8080"
 PASSWORD = "a good password"
 
 
-async def eventually(condition: Callable[[], Awaitable[Any]], what: str, seconds: float = 10) -> Any:
+async def eventually(condition: Callable[[], Awaitable[Any]], what: str, seconds: float = 30) -> Any:
     async with asyncio.timeout(seconds):
         while not (value := await condition()):
             await asyncio.sleep(0.02)

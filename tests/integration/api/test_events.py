@@ -14,6 +14,7 @@ from redis.asyncio import Redis
 
 from codehub.api import events
 from codehub.api.server import listen, make_server
+from codehub.bus import events as bus_events
 from codehub.bus.events import publish, resync_message, sse_message
 from codehub.domain.states import Role
 from codehub.settings import Settings
@@ -69,7 +70,10 @@ class Served:
 
 
 @pytest.fixture
-async def served(api: Api, settings: Settings, tmp_path: Path) -> AsyncIterator[Served]:
+async def served(
+    api: Api, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Served]:
+    monkeypatch.setattr(bus_events, "SUBSCRIBE_TIMEOUT", 30.0)  # later, it would begin with a second snapshot
     path = tmp_path / "api.sock"
     server = make_server(settings)
     listening = listen(path)
@@ -103,7 +107,7 @@ async def test_snapshot_updates_and_deletion(served: Served) -> None:
 
 async def test_anonymous_gets_no_stream(served: Served) -> None:
     transport = httpx.AsyncHTTPTransport(uds=str(served.socket))
-    async with httpx.AsyncClient(transport=transport, base_url=BASE) as client:
+    async with httpx.AsyncClient(transport=transport, base_url=BASE, timeout=30) as client:
         assert (await client.get("/api/v1/events")).status_code == 401
 
 

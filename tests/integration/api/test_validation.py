@@ -196,7 +196,7 @@ async def test_no_json_body_is_ever_a_500(api: Api) -> None:
         headers = {"content-type": "application/json"}
         return await root.request(method, V1 + path.format(**names), content=content, headers=headers)
 
-    @settings(max_examples=150, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=150, database=None, suppress_health_check=list(HealthCheck))
     @given(CALLS, BODIES)
     def check(target: tuple[str, str], body: Any) -> None:
         answer = asyncio.run_coroutine_threadsafe(call(*target, body), loop).result(30)

@@ -1,5 +1,6 @@
 """Whatever is wrong at the start is one line that says what to do, and a non-zero exit."""
 
+import socket
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from codehub.domain.states import DesiredState
 from codehub.store import gate
 from codehub.store.engine import asyncpg_dsn, create_engine
 from tests.integration.cli.conftest import Impostor, Outcome, images_file, outcome
-from tests.services import Services, free_port, run
+from tests.services import Services, run
 
 AT_ONCE = 3
 SLOWEST = 60.0  # a silent server is given up after ten seconds; the rest is a busy machine's
@@ -134,6 +135,9 @@ def values(services: Services, tmp_path_factory: pytest.TempPathFactory) -> Iter
     empty = run(services.empty_database())
     run(_make_newer(newer))
     run(_settle(settled))
+    refusing, redis_refusing = socket.socket(), socket.socket()
+    for item in (refusing, redis_refusing):
+        item.bind(("127.0.0.1", 0))  # and nobody listens
     babbling, silent = Impostor(b"HTTP/1.1 400 Bad Request\r\n\r\n"), Impostor()
     password = good.split(":")[2].split("@")[0]
     yield {
@@ -141,18 +145,20 @@ def values(services: Services, tmp_path_factory: pytest.TempPathFactory) -> Iter
         "empty": empty,
         "newer": newer,
         "settled": settled,
-        "refused": f"postgresql://u:s3cret@127.0.0.1:{free_port()}/d",
+        "refused": f"postgresql://u:s3cret@127.0.0.1:{refusing.getsockname()[1]}/d",
         "wrong password": good.replace(password, "s3cret"),
         "no such database": good.replace("/codehub_", "/nowhere_"),
         "babbling": f"postgresql://u:s3cret@127.0.0.1:{babbling.port}/d",
         "silent": f"postgresql://u:s3cret@127.0.0.1:{silent.port}/d",
         "redis": services.redis.url,
-        "redis refused": f"redis://u:s3cret@127.0.0.1:{free_port()}/0",
+        "redis refused": f"redis://u:s3cret@127.0.0.1:{redis_refusing.getsockname()[1]}/0",
         "redis wrong password": services.redis.url.replace("unix://", "unix://u:s3cret@"),
         "redis babbling": f"redis://u:s3cret@127.0.0.1:{babbling.port}/0",
         "redis silent": f"redis://u:s3cret@127.0.0.1:{silent.port}/0",
         **_images(tmp_path_factory.mktemp("images")),
     }
+    for item in (refusing, redis_refusing):
+        item.close()
     babbling.close()
     silent.close()
     for url in (good, empty, newer, settled):

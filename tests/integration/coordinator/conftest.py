@@ -197,4 +197,5 @@ async def new_bench(database_url: str, redis_url: str, within: Path = Path("/tmp
     for job_id in await bench.providers.jobs.list():
         await bench.providers.jobs.cancel(job_id)
     await engine.dispose()
+    await asyncio.get_running_loop().shutdown_default_executor()  # what it was told to do is not cancelled
     shutil.rmtree(data_dir)

@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import asyncpg
@@ -24,7 +25,8 @@ async def data_dir() -> AsyncIterator[Path]:
     path = short_temp_dir()
     yield path
     for pid in working_in(path / "postgres", "postgres"):
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     assert wait_until(lambda: not working_in(path / "postgres", "postgres"), 10)
     shutil.rmtree(path)
 
@@ -76,7 +78,8 @@ async def test_a_killed_server_recovers(data_dir: Path) -> None:
     await server.start()
     await execute(server.url, "CREATE TABLE t AS SELECT 42 AS n")
     for pid in working_in(server.cluster, "postgres"):
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     assert server.process is not None
     server.process.wait(10)
     await server.start()

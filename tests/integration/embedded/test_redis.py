@@ -5,6 +5,7 @@ import shutil
 import signal
 import stat
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,8 @@ async def data_dir() -> AsyncIterator[Path]:
     path = short_temp_dir()
     yield path
     for pid in working_in(path / "redis", "redis-server"):
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     assert wait_until(lambda: not working_in(path / "redis", "redis-server"), 10)
     shutil.rmtree(path)
 

@@ -180,7 +180,7 @@ class Client:
         self.writer.write(data.encode() if isinstance(data, str) else data)
 
     async def head(self) -> str:
-        return (await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 10)).decode("latin-1")
+        return (await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 30)).decode("latin-1")
 
     async def response(self) -> tuple[str, bytes]:
         """A head, and the body that its Content-Length or its end of connection delimits."""
@@ -188,13 +188,13 @@ class Client:
         length = header(head, "content-length")
         if length is None:
             return head, await self.rest()
-        return head, await asyncio.wait_for(self.reader.readexactly(int(length)), 10)
+        return head, await asyncio.wait_for(self.reader.readexactly(int(length)), 30)
 
     async def rest(self) -> bytes:
         """Everything until the gateway closes; a reset counts as an end."""
         data = b""
         with contextlib.suppress(ConnectionError):
-            while piece := await asyncio.wait_for(self.reader.read(65536), 10):
+            while piece := await asyncio.wait_for(self.reader.read(65536), 30):
                 data += piece
         return data
 
@@ -237,7 +237,7 @@ class World:
             redis_url="",
             limits=Limits(2, 100),
             activity={"code-server": "vscode"},
-            **({"timeouts": Timeouts(head=1, response=2, linger=1, drain=2)} | config),
+            **({"timeouts": Timeouts(linger=1, drain=2)} | config),
         )
         self.gateway = Gateway(self.config, self.facts, self.tickets, KEY)
         self.host = self.config.origins.workspace_host(MINE) if apps else self.platform
@@ -305,7 +305,7 @@ async def _answer(made: World) -> None:
         await asyncio.sleep(0.5)
 
 
-async def until(condition: Callable[[], object], seconds: float = 10) -> None:
+async def until(condition: Callable[[], object], seconds: float = 30) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"

@@ -1,11 +1,18 @@
 """Smuggling, slowloris and oversized heads get nowhere."""
 
 import asyncio
-import time
+from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.integration.gateway.harness import World, status, until
+from codehub.gateway.config import Timeouts
+from tests.integration.gateway.harness import World, status, until, world
+
+
+@pytest.fixture
+async def origin() -> AsyncIterator[World]:
+    async with world(timeouts=Timeouts(head=1, linger=1, drain=2)) as made:
+        yield made
 
 
 @pytest.mark.parametrize(
@@ -30,10 +37,8 @@ async def test_ambiguity_is_a_400_before_an_upstream_sees_a_byte(origin: World, 
 
 
 async def test_a_head_that_ends_its_lines_wrongly_is_refused_at_once(origin: World) -> None:
-    started = time.monotonic()
     head, _ = await origin.ask(f"GET / HTTP/1.1\nHost: {origin.host}\n\n")
-    assert status(head) == 400
-    assert time.monotonic() - started < 0.9
+    assert status(head) == 400  # later, it would be a 408
 
 
 async def test_an_oversized_head_is_refused(origin: World) -> None:
@@ -50,11 +55,9 @@ async def test_a_head_just_below_the_limit_passes(origin: World) -> None:
 
 async def test_a_head_that_drips_is_cut_off(origin: World) -> None:
     client = await origin.connect()
-    started = time.monotonic()
     client.send("GET / HTTP/1.1\r\nHost: x\r\n")
     head, _ = await client.response()
     assert status(head) == 408
-    assert time.monotonic() - started < 4
     assert not origin.ide.connections
 
 
@@ -68,14 +71,14 @@ async def test_the_deadline_of_a_head_does_not_move_with_each_byte(origin: World
     client = await origin.connect()
     client.send(origin.request())
     await client.response()
-    started = time.monotonic()
     for letter in "GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: aaaaaaaaaaaaaaaaaaaaaaaaaaa":
         client.send(letter)
         await asyncio.sleep(0.05)
         if client.reader.at_eof() or client.reader._buffer:  # type: ignore[attr-defined]
             break
+    else:
+        raise AssertionError("each byte has moved it")
     assert status(await client.head()) == 408
-    assert time.monotonic() - started < 4
 
 
 async def test_answers_that_nobody_reads_do_not_pile_up(origin: World) -> None:

@@ -370,7 +370,7 @@ async def test_nobody_reaches_the_hosts_loopback_by_a_port(address: str) -> None
 
 async def test_a_door_that_does_not_answer_is_given_up() -> None:
     async with (
-        world(timeouts=Timeouts(connect=0.1)) as made,
+        world(timeouts=Timeouts(connect=1)) as made,
         Door(made.directory / "net.sock", silent=True).open(),
     ):
         head, _ = await made.ask(to_port(made, 3000, more=FETCH))

@@ -77,7 +77,7 @@ def test_an_app_in_a_workspace_is_its_owners_to_open(system: System) -> None:
     owner = Owner(system)
     wait_for(lambda: owner.is_in("RUNNING"), "the workspace to run", 60)
     wait_for(lambda: "Directory listing" in owner.navigate(APP_PORT).text, "the app to listen")
-    assert httpx.get(system.base_url, headers={"Host": owner.host(APP_PORT)}).status_code == 401
+    assert httpx.get(system.base_url, headers={"Host": owner.host(APP_PORT)}, timeout=30).status_code == 401
 
     with socket.create_server(("127.0.0.1", 0)) as of_the_host:
         port = of_the_host.getsockname()[1]

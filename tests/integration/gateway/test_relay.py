@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import uvloop
 
+from codehub.gateway.config import Timeouts
 from tests.integration.gateway.harness import (
     MINE,
     NAVIGATE,
@@ -188,15 +189,16 @@ async def test_a_dead_upstream_is_a_502_page(origin: World) -> None:
     assert b"UPSTREAM_UNAVAILABLE" in body
 
 
-async def test_an_upstream_that_never_answers_is_a_504(origin: World) -> None:
+async def test_an_upstream_that_never_answers_is_a_504() -> None:
     async def silent(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await upstream.read_head(reader)
         await reader.read()
 
-    origin.ide.script = silent
-    head, _ = await origin.ask(origin.request())
-    assert status(head) == 504
-    await until(lambda: origin.ide.open == 0)
+    async with world(timeouts=Timeouts(response=2, linger=1, drain=2)) as made:
+        made.ide.script = silent
+        head, _ = await made.ask(made.request())
+        assert status(head) == 504
+        await until(lambda: made.ide.open == 0)
 
 
 async def test_garbage_from_an_upstream_is_a_502(origin: World) -> None:
@@ -415,7 +417,7 @@ async def test_draining_answers_what_is_under_way_and_closes_the_idle() -> None:
         await release.wait()
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nlate")
 
-    async with world() as made:
+    async with world(timeouts=Timeouts(drain=20)) as made:
         idle = await made.connect()
         idle.send(made.request())
         await idle.response()

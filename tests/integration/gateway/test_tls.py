@@ -168,7 +168,7 @@ async def test_plain_http_is_told_to_speak_https(secured: World) -> None:
 
 
 async def test_who_says_nothing_or_garbage_is_sent_away(files: CertificateFiles) -> None:
-    async with world(scheme="https", tls=files, timeouts=Timeouts(head=0.5, drain=1)) as made:
+    async with world(scheme="https", tls=files, timeouts=Timeouts(head=2, drain=1)) as made:
         silent, halfway = await made.connect(), await made.connect()
         halfway.send(b"\x16\x03\x01\x02\x00\x01")
         broken = await made.connect()

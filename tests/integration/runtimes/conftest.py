@@ -105,6 +105,8 @@ class Bench:
 
 
 T = TypeVar("T")
+ALONE = "no-other"
+"""No test beside this one has a workspace of this name: without a state it is ended wherever it is seen."""
 
 
 async def eventually(look: Callable[[], Awaitable[T]], holds: Callable[[T], bool], within: float = 20) -> T:

@@ -97,7 +97,7 @@ class Neighbour:
 @contextmanager
 def neighbour() -> Iterator[Neighbour]:
     """Blocks of four addresses each, drawn by lot: other runs on this machine have their own."""
-    lot, name = 4 * secrets.randbelow(63), f"chout{secrets.token_hex(3)}"
+    lot, name = 4 + 4 * secrets.randbelow(62), f"chout{secrets.token_hex(3)}"
     addresses = [f"{start}.{lot + 2}" for start in ("203.0.113", "10.213.77", "192.168.213", "100.99.7")]
     addresses.append(f"169.254.213.{lot + 2}")
     _ip(f"netns add {name}")

@@ -19,7 +19,15 @@ from codehub.runtimes.base import RuntimeFailure
 from codehub.runtimes.process import caps, cgroups
 from codehub.runtimes.process.caps import NO_CGROUPS, Caps, Cgroups
 from codehub.runtimes.process.procfs import ProcessId, descendants
-from tests.integration.runtimes.conftest import SERVER, TINY, Bench, eventually, only_programs, script_image
+from tests.integration.runtimes.conftest import (
+    ALONE,
+    SERVER,
+    TINY,
+    Bench,
+    eventually,
+    only_programs,
+    script_image,
+)
 
 FORK_BOMB = """
 import os
@@ -112,7 +120,7 @@ async def test_the_ide_survives_a_greedy_child(capped: Bench) -> None:
     await capped.started("w1", small(TINY))
     output = await capped.inside("w1", "python3 -c 'x = [bytearray(1 << 20) for _ in range(200)]'; echo $?")
     assert "137" in output
-    assert (await capped.runtime.status("w1")).ready
+    await capped.until("w1", lambda fact: fact.ready)
 
 
 @pytest.mark.parametrize("programs", [("bwrap", "setpriv"), ("setpriv",)], ids=["sandbox", "user"])
@@ -142,10 +150,10 @@ async def test_what_a_killed_keeper_leaves_is_ended_by_its_group(
     """Without a sandbox a daemon outlives its keeper; nothing but the group tells whose this one is."""
     only_programs(capped, monkeypatch, "setpriv")
     capped.runtime = capped.another_runtime()
-    spec = await capped.started("w1")
-    groups = groups_of(capped, "w1")
-    await capped.inside("w1", "env -i setsid nohup sleep 601 >/dev/null 2>&1 & disown")
-    known = capped.directory("w1").read_state()
+    spec = await capped.started(ALONE)
+    groups = groups_of(capped, ALONE)
+    await capped.inside(ALONE, "env -i setsid nohup sleep 601 >/dev/null 2>&1 & disown")
+    known = capped.directory(ALONE).read_state()
     assert known is not None
     known.keeper.send(signal.SIGKILL)
 
@@ -154,12 +162,12 @@ async def test_what_a_killed_keeper_leaves_is_ended_by_its_group(
 
     await eventually(left, lambda found: len(found) == 1)
     if state == "garbage":
-        capped.directory("w1").state_file.write_text("garbage")
+        capped.directory(ALONE).state_file.write_text("garbage")
     if step == "start":
         await capped.runtime.start(spec)
         assert 601 not in [_seconds_of(process) for process in await left()]
     else:
-        await capped.runtime.delete("w1")
+        await capped.runtime.delete(ALONE)
         assert not [group for group in groups if group.exists()]
 
 
@@ -192,7 +200,7 @@ async def test_a_group_that_nobody_will_ask_for_is_swept_up(capped: Bench) -> No
         os.utime(group, (0, 0))
     cgroups.sweep(parents, older_than=600)
     assert not [group for group in forgotten if group.exists()]
-    assert (await capped.runtime.status("w1")).ready
+    await capped.until("w1", lambda fact: fact.ready)
 
 
 async def test_groups_that_cannot_be_made_any_more_do_not_fail_a_start(
@@ -276,7 +284,7 @@ async def test_without_groups_limits_hold_for_the_user_and_each_process(
     assert "Resource temporarily unavailable" in output
     assert "MemoryError" in await bench.inside("w1", "python3 -c 'bytearray(200 << 20)'")
     assert (await bench.inside("w1", "ulimit -c; ulimit -v")).split() == ["0", "unlimited"]
-    assert (await bench.runtime.status("w1")).ready
+    await bench.until("w1", lambda fact: fact.ready)
 
 
 @pytest.fixture

@@ -71,8 +71,8 @@ async def test_it_sees_and_signals_only_its_own_processes(bench: Bench) -> None:
     assert int(await bench.inside("w1", "ls -d /proc/[0-9]* | wc -l")) < 8
     assert "No such process" in await bench.inside("w1", f"kill -0 {os.getpid()}")
     await bench.inside("w1", "kill -9 1")
-    assert (await bench.runtime.status("w1")).ready
-    assert (await bench.runtime.status("w2")).ready
+    await bench.until("w1", lambda fact: fact.ready)
+    await bench.until("w2", lambda fact: fact.ready)
 
 
 @pytest.mark.parametrize("kind", ["ipc", "uts"])
@@ -173,4 +173,4 @@ async def test_the_number_of_processes_is_capped(bench: Bench) -> None:
     greedy = "import subprocess\nwhile True: subprocess.Popen(['sleep', '60'])"
     output = await bench.inside("w1", f'python3 -c "{greedy}"; pkill sleep')
     assert "Resource temporarily unavailable" in output
-    assert (await bench.runtime.status("w1")).ready
+    await bench.until("w1", lambda fact: fact.ready)

@@ -52,13 +52,13 @@ async def test_a_keeper_is_named_for_its_directory(bench: Bench) -> None:
 
 
 async def test_a_nursery_that_was_killed_is_replaced(bench: Bench, nursery: Nursery, mark: str) -> None:
-    (first,) = nurseries(mark)
+    (first,) = wait_for(lambda: nurseries(mark), "the nursery")
     await bench.started("w1")
     first.send(signal.SIGKILL)
     wait_for(lambda: not first.is_alive(), "the nursery to end", 10)
     await bench.started("w2")
-    assert (await bench.runtime.status("w1")).ready
-    assert len(nurseries(mark)) == 1
+    await bench.until("w1", lambda fact: fact.ready)
+    wait_for(lambda: len(nurseries(mark)) == 1, "the nursery")
 
 
 async def test_a_nursery_ends_with_its_owner_and_its_keepers_stay(
@@ -68,7 +68,7 @@ async def test_a_nursery_ends_with_its_owner_and_its_keepers_stay(
     assert nursery._requests is not None
     nursery._requests.close()
     wait_for(lambda: not nurseries(mark), "the nursery to end", 10)
-    assert (await bench.runtime.status("w1")).ready
+    await bench.until("w1", lambda fact: fact.ready)
 
 
 class SlowNursery(Nursery):
@@ -125,6 +125,6 @@ def test_a_nursery_does_not_outlive_a_killed_owner(mark: str) -> None:
     command = [sys.executable, "-c", script]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
         assert owner.stdout is not None and owner.stdout.readline()
-        assert len(nurseries(mark)) == 1
+        wait_for(lambda: len(nurseries(mark)) == 1, "the nursery")
         owner.kill()
     wait_for(lambda: not nurseries(mark), "the nursery to end", 10)

@@ -134,7 +134,7 @@ async def test_no_process_of_others_can_be_looked_into_or_signalled(workspaces: 
         assert "PATH=" not in seen
         refusal = await bench.inside("w1", f"kill -9 {pid}")
         assert "No such process" in refusal or "not permitted" in refusal
-    assert (await bench.runtime.status("w2")).ready
+    await bench.until("w2", lambda fact: fact.ready)
 
 
 async def test_its_own_groups_and_keeper_are_out_of_its_reach(workspaces: Bench) -> None:
@@ -145,4 +145,4 @@ async def test_its_own_groups_and_keeper_are_out_of_its_reach(workspaces: Bench)
             path = Path(group, name)
             assert "DENIED" in await workspaces.inside("w1", f"echo 0 2>/dev/null > {path} || echo DENIED")
     assert await workspaces.inside("w1", f"kill -9 {state.keeper.pid}") != ""
-    assert (await workspaces.runtime.status("w1")).ready
+    await workspaces.until("w1", lambda fact: fact.ready)

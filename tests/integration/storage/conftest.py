@@ -145,4 +145,4 @@ async def small_disk(path: Path, megabytes: int) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        subprocess.run(["umount", str(path)], check=True)
+        subprocess.run(["umount", "--lazy", str(path)], check=True)

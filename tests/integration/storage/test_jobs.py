@@ -54,12 +54,12 @@ async def test_archives_wait_their_turn_and_nothing_waits_for_them(site: Site) -
     await site.make_home()
     jobs = LocalJobs(site.root / "jobs", archives_at_once=1)
     async with site.volumes.hold(KEY, epoch=1):
+        await jobs.start("restore", site.restore_job())
         await jobs.start("first", site.archive_job())
         await jobs.start("first", site.archive_job())
         with pytest.raises(WaitsItsTurn):
             await jobs.start("second", site.archive_job("a2"))
         assert await jobs.status("second") is None
-        await jobs.start("restore", site.restore_job())
         for name in ("first", "restore"):
             fact = await jobs.status(name)
             assert fact is not None and fact.state == JobState.RUNNING

@@ -39,6 +39,7 @@ async def test_a_hung_leader_loses_its_session(database_url: str, engine: AsyncE
         term = await campaign(database_url, "next")
         if term is not None:
             break
+        await asyncio.sleep(0.1)
     assert term is not None
     with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError, OSError)):
         await hung.heartbeat()

@@ -174,10 +174,12 @@ def test_a_failing_step_shows_the_end_of_its_output() -> None:
     assert lines[0] == "Counting failed (exit code 3):" and lines[-1] == "100" and len(lines) < 30
 
 
-def test_a_long_step_says_that_it_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_step_says_that_it_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ide, "REPORT_EVERY_SECONDS", 0.05)
-    told = Told()
-    ide._run(["sleep", "0.3"], dict(os.environ), "Building", told)
+    enough = tmp_path / "enough"
+    told = Told(lambda: enough.touch() if len(told.words) > 1 else None)
+    waiting = ["timeout", "60", "sh", "-c", f"until [ -e {enough} ]; do sleep 0.05; done"]
+    ide._run(waiting, dict(os.environ), "Building", told)
     assert told.words[0] == "Building" and "so far" in told.words[1]
 
 

@@ -301,7 +301,7 @@ def connections(draw: st.DrawFn) -> list[bytes]:
     return asked
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(connections())
 async def test_it_decides_as_a_full_look_does(asked: list[bytes]) -> None:
     """Each request on a connection with a past, and on one without."""

@@ -6,7 +6,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from codehub.coordinator.main import docker_options
@@ -39,7 +39,6 @@ def test_a_last_one_of_another_pool_does_no_harm() -> None:
     assert len(set(free_subnets(SMALL, [], after=IPv4Network("10.1.2.8/29")))) == 32
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 255), max_size=20), st.integers(16, 28))
 def test_no_subnet_overlaps_another_network(thirds: list[int], prefix: int) -> None:
     used = [str(IPv4Network((f"10.222.{third}.0", prefix), strict=False)) for third in thirds]

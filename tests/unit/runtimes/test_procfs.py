@@ -34,9 +34,14 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def wait_for_child(pid: int) -> dict[ProcessId, int]:
-    while not (found := descendants(pid)):
-        assert ProcessId.of(pid) is not None
-    return found
+    """Until it has begun its own program: before that it has its parent's arguments."""
+
+    def begun() -> dict[ProcessId, int] | None:
+        found = descendants(pid)
+        names = [Path(f"/proc/{child.pid}/cmdline").read_bytes() for child in found]
+        return found if names and all(name.startswith(b"sleep\0") for name in names) else None
+
+    return wait_for(begun, "the child", every=0.001) or {}
 
 
 def test_a_process_is_itself_until_it_ends(sleeper: subprocess.Popen[bytes]) -> None:
@@ -93,7 +98,7 @@ def headless() -> Iterator[subprocess.Popen[bytes]]:
         [sys.executable, "-c", code, "a headless argument"], env={"MARK": "headless", "PATH": os.defpath}
     )
     stat = Path(f"/proc/{process.pid}/stat")
-    wait_for(lambda: ") Z " in stat.read_text(), "the main thread to end", 10)
+    wait_for(lambda: ") Z " in stat.read_text(), "the main thread to end")
     yield process
     process.kill()
     process.wait()

@@ -182,6 +182,6 @@ class _Player:
 
 async def until(condition: Callable[[], object]) -> None:
     """As the harness has it, but without a pause to speak of: a table asks some thousand times."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not condition():
             await asyncio.sleep(0.0005)

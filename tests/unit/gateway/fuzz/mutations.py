@@ -130,6 +130,5 @@ def fuzz(examples: int) -> Callable[[Any], Any]:
     return settings(
         max_examples=int(wished) if wished else examples,
         derandomize=not wished,
-        deadline=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
