@@ -173,8 +173,8 @@ class Actor:
             raise NotNow("The home is not the one that was meant.")
 
     async def _start_job(self, job_id: str, spec: JobSpec) -> None:
-        self._memory.started_jobs.add(job_id)
-        await self._providers.jobs.start(job_id, spec)
+        if await self._providers.jobs.start(job_id, spec):
+            self._memory.started_jobs.add(job_id)
 
     def _volume_job(self, workspace: Workspace, effect: ArchiveHome | DeleteVolume) -> JobSpec:
         place, key = self._providers.place, workspace.home_store_key

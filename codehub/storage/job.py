@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from codehub.domain.states import ErrorReason
-from codehub.storage.errors import HomeChanged, StorageProblem
+from codehub.storage.errors import HomeChanged, StaleEpoch, StorageProblem
 from codehub.storage.jobspec import JobSpec, load_spec
 from codehub.storage.lock import is_file_at, try_lock
 from codehub.storage.report import Reporter, Result, has_result, keep_room, write_result
@@ -44,6 +44,8 @@ def main(arguments: list[str]) -> int:
         return EXIT_DONE
     keep_room(directory)
     result = _run(directory, lock)
+    if result is None:
+        return EXIT_FAILED
     write_result(directory, result)
     _say(result.message)
     return EXIT_DONE if result.ok else EXIT_FAILED
@@ -72,11 +74,17 @@ def _own_lock(directory: Path) -> int | None:
     return try_lock(path)
 
 
-def _run(directory: Path, lock: int) -> Result:
-    """Any failure becomes a result: a job that says nothing counts as killed and would be started again."""
+def _run(directory: Path, lock: int) -> Result | None:
+    """Any failure becomes a result: a job that says nothing counts as killed and would be started again.
+
+    An earlier leader's says nothing: today's has not asked for it, and has its own in its place.
+    """
     try:
         spec = load_spec((directory / SPEC).read_bytes())
         return _attempts(spec, Bench(Reporter(directory), directory, [lock]))
+    except StaleEpoch as over:
+        _say(over.message)
+        return None
     except StorageProblem as problem:
         return Result(False, problem.reason, problem.message, outdated=isinstance(problem, HomeChanged))
     except Exception as error:  # noqa: BLE001 - told in the result, with its trace in the log

@@ -38,13 +38,15 @@ class LocalJobs:
         self._starting = threading.Lock()
         _finish_forgetting(jobs_dir)
 
-    async def start(self, job_id: str, spec: JobSpec) -> None:
+    async def start(self, job_id: str, spec: JobSpec) -> bool:
         """Start a job, unless it runs or has ended. One that was killed is started again.
+
+        False when it was not this call that started it: an earlier leader's own may run by now.
 
         Raises WaitsItsTurn for one archive too many: nobody waits for those, and a hundred workspaces that
         are left alone at once would take all memory. Somebody does wait for a restore.
         """
-        await asyncio.to_thread(self._start, self._directory(job_id), spec)
+        return await asyncio.to_thread(self._start, self._directory(job_id), spec)
 
     async def status(self, job_id: str) -> JobFact | None:
         """None when it was never started."""
@@ -65,26 +67,26 @@ class LocalJobs:
     def _directory(self, job_id: str) -> Path:
         return self._jobs_dir / checked_name(job_id)
 
-    def _start(self, directory: Path, spec: JobSpec) -> None:
+    def _start(self, directory: Path, spec: JobSpec) -> bool:
         if self._archives_at_once is None or not isinstance(spec, ArchiveJob):
-            self._start_now(directory, spec)
-            return
+            return self._start_now(directory, spec)
         with self._starting:
             if _running_archives(self._jobs_dir, besides=directory) >= self._archives_at_once:
                 raise WaitsItsTurn(f"{self._archives_at_once} archives are being made: this waits its turn")
-            self._start_now(directory, spec)
+            return self._start_now(directory, spec)
 
-    def _start_now(self, directory: Path, spec: JobSpec) -> None:
+    def _start_now(self, directory: Path, spec: JobSpec) -> bool:
         make_directory(directory, 0o700)
         lock = lock_within(directory / LOCK, _A_LOOK)
         if lock is None:
-            return
+            return False
         try:
             if has_result(directory):
-                return
+                return False
             clear_progress(directory)
             write_durably(directory / SPEC, dump_spec(spec))
             self._spawn(directory, lock)
+            return True
         finally:
             os.close(lock)
 

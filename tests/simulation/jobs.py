@@ -43,12 +43,13 @@ class Jobs:
         self._chance = chance
         self._faults = faults
 
-    def start(self, job_id: str, spec: JobSpec) -> None:
+    def start(self, job_id: str, spec: JobSpec) -> bool:
         there = self.all.get(job_id)
         if there is not None and there.state is not JobState.GONE:
-            return
+            return False
         job = self.all[job_id] = Job(job_id, spec)
         job.task = asyncio.create_task(self._run(job), name=job_id)
+        return True
 
     def kill(self, job_id: str) -> None:
         job = self.all.get(job_id)
@@ -74,6 +75,9 @@ class Jobs:
         try:
             await self._lock(job, disk)
             await self._work(job, disk)
+        except StaleEpoch:
+            self._end(job, JobState.GONE)
+            return
         except StorageProblem as problem:
             job.problem = problem
             self._end(job, JobState.FAILED)

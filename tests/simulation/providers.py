@@ -233,8 +233,8 @@ class SimJobs:
         self._process = process
         self._jobs = jobs
 
-    async def start(self, job_id: str, spec: JobSpec) -> None:
-        await self._process.act(lambda: self._jobs.start(job_id, spec), StorageProblem, "jobs")
+    async def start(self, job_id: str, spec: JobSpec) -> bool:
+        return await self._process.act(lambda: self._jobs.start(job_id, spec), StorageProblem, "jobs")
 
     async def status(self, job_id: str) -> JobFact | None:
         def look() -> JobFact | None:

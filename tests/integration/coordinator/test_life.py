@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -110,10 +111,10 @@ async def test_what_changes_a_home_after_its_archive_is_archived_too(
     make_tree(home, seed=6)
     start, late = LocalJobs.start, ["a first word", "a second word"]
 
-    async def start_late(jobs: LocalJobs, job_id: str, spec: JobSpec) -> None:
+    async def start_late(jobs: LocalJobs, job_id: str, spec: JobSpec) -> bool:
         if isinstance(spec, DeleteJob) and late:
             (home / "late").write_text(late.pop(0))
-        await start(jobs, job_id, spec)
+        return await start(jobs, job_id, spec)
 
     monkeypatch.setattr(LocalJobs, "start", start_late)
     archived = await bench.reach(workspace_id, DesiredState.ARCHIVED)
@@ -129,10 +130,10 @@ async def test_an_archive_that_waits_its_turn_does_not_time_out(
 ) -> None:
     start, waits = LocalJobs.start, [True]
 
-    async def start_in_turn(jobs: LocalJobs, job_id: str, spec: JobSpec) -> None:
+    async def start_in_turn(jobs: LocalJobs, job_id: str, spec: JobSpec) -> bool:
         if isinstance(spec, ArchiveJob) and waits:
             raise WaitsItsTurn
-        await start(jobs, job_id, spec)
+        return await start(jobs, job_id, spec)
 
     monkeypatch.setattr(LocalJobs, "start", start_in_turn)
     await bench.start(bench.with_settings(reconciler_archiving_timeout=8))
@@ -149,6 +150,26 @@ async def test_an_archive_that_waits_its_turn_does_not_time_out(
     await bench.start()  # with time enough for the jobs themselves
     archived = await bench.until_phase(workspace_id, Phase.ARCHIVED)
     assert archived.error_count == 0
+
+
+async def test_a_job_that_an_earlier_leader_starts_late_is_nobodys_failure(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, late = LocalJobs.start, [True]
+
+    async def start_second(jobs: LocalJobs, job_id: str, spec: JobSpec) -> bool:
+        if isinstance(spec, ArchiveJob) and late:
+            late.clear()
+            assert await start(jobs, job_id, replace(spec, epoch=spec.epoch - 1))
+        return await start(jobs, job_id, spec)
+
+    monkeypatch.setattr(LocalJobs, "start", start_second)
+    await bench.start()
+    workspace_id = await bench.create(DesiredState.STANDBY)
+    await bench.until_phase(workspace_id, Phase.STANDBY)
+    await bench.reach(workspace_id, DesiredState.ARCHIVED)
+    story = await bench.story(workspace_id)
+    assert not late and not [line for line in story if line.startswith("failed")], story
 
 
 async def test_a_container_that_vanishes_is_started_again(bench: Bench) -> None:

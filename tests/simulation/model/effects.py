@@ -179,7 +179,7 @@ def start_job(me: str, leader: Leader, jobs: tuple[Job, ...]) -> Iterator[Step]:
     if found is None or found.state == "gone":
         kept = new if found is None else new._replace(starters=found.starters | starter)
     else:
-        kept = found._replace(starters=found.starters | starter)
+        kept = found
     others = [job for job in jobs if job.name != new.name]
     words = f"{me}: starts the job {effect.kind}"
     yield step(words, jobs=tuple(sorted((*others, kept), key=job_order)), me=rested(me, leader))

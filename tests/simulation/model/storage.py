@@ -85,6 +85,9 @@ def _worked(job: Job, others: tuple[Job, ...], disk: Disk, store: Store, contain
     if job.kind == "archive" and container is not None and container.state != "exited":
         reads = job.state == "half" or (not disk_refuses(job.epoch, disk) and disk.marker == job.home)
         broken = "an archive is never taken under a container: a job reads its home" if reads else None
+    if job.state == "queued" and disk_refuses(job.epoch, disk):
+        words = f"the job {job.kind} of an earlier leader says nothing"
+        return step(words, jobs=_with(others, job._replace(state="gone")))
     try:
         after, left, stored = _next(job, disk, store)
     except Failed as problem:
@@ -117,8 +120,6 @@ def _with(others: tuple[Job, ...], job: Job) -> tuple[Job, ...]:
 
 def _next(job: Job, disk: Disk, store: Store) -> World:
     if job.state == "queued":
-        if disk_refuses(job.epoch, disk):
-            raise Failed(ErrorReason.ActionFailed)
         disk = disk._replace(fence=job.epoch)
     match job.kind:
         case "archive" | "empty":
