@@ -176,9 +176,8 @@ async def test_a_container_that_vanishes_is_started_again(bench: Bench) -> None:
     await bench.start()
     workspace_id = await bench.create()
     first = await bench.until_phase(workspace_id, Phase.RUNNING)
-    lock = try_lock(
-        (await bench.home(workspace_id)).with_name(".lock")
-    )  # or it is back before all of it has gone
+    home = await bench.home(workspace_id)
+    lock = try_lock(home.with_name(".lock"))  # or it is back before all of it has gone
     assert lock is not None
     await bench.delete_container(workspace_id)
     os.close(lock)

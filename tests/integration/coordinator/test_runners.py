@@ -327,7 +327,10 @@ async def test_a_cancelled_archive_leaves_the_home_where_it_is(bench: Bench) -> 
     workspace_id = await bench.create(DesiredState.STANDBY)
     home, before = await full_home(bench, workspace_id)
     store = bench.settings.data_dir / "archives" / workspace_id
-    begun = lambda: any(part.stat().st_size for part in store.glob("*/home.tar.zst#*"))  # noqa: E731
+
+    def begun() -> bool:
+        return any(part.stat().st_size for part in store.glob("*/home.tar.zst#*"))
+
     await halfway(bench, workspace_id, DesiredState.ARCHIVED, begun)
     rested = await cancel(bench, workspace_id)
     assert (rested.phase, rested.desired_state) == (Phase.STANDBY, DesiredState.STANDBY)
@@ -341,8 +344,9 @@ async def test_a_cancelled_restore_leaves_the_archive_where_it_is(bench: Bench) 
     workspace_id = await bench.create(DesiredState.STANDBY)
     home, before = await full_home(bench, workspace_id)
     archived = await bench.reach(workspace_id, DesiredState.ARCHIVED)
-    begun = lambda: list(home.parent.glob(".staging-*/*"))[1:]  # noqa: E731
-    await halfway(bench, workspace_id, DesiredState.STANDBY, begun)
+    await halfway(
+        bench, workspace_id, DesiredState.STANDBY, lambda: list(home.parent.glob(".staging-*/*"))[1:]
+    )
     rested = await cancel(bench, workspace_id)
     assert (rested.phase, rested.desired_state) == (Phase.ARCHIVED, DesiredState.ARCHIVED)
     assert rested.archive_key == archived.archive_key
