@@ -10,7 +10,8 @@ from redis.asyncio import Redis
 
 from tests import s3
 from tests.services import Services, System
-from tests.skips import pytest_runtest_makereport as pytest_runtest_makereport
+
+pytest_plugins = ["tests.selection", "tests.report", "tests.skips"]
 
 # How long an example takes tells of the machine, not of the code.
 hypothesis.settings.register_profile(

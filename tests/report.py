@@ -1,0 +1,62 @@
+"""What a test run says at its end: each layer's time, its slowest tests, and how to repeat what failed."""
+
+import os
+import time
+from collections import defaultdict
+from pathlib import PurePath
+
+import pytest
+from _pytest.terminal import TerminalReporter
+
+SLOWEST = 10
+NOT_WORTH_SHOWING = 1.0
+
+_began = time.monotonic()
+
+
+def layer_of(nodeid: str) -> str:
+    """Return `integration/gateway` for a test below that directory, `unit` for one of the small ones."""
+    parts = PurePath(nodeid.partition("::")[0]).parts[1:-1]
+    return "/".join(parts[:2] if parts[:1] == ("integration",) else parts[:1]) or "tests"
+
+
+def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
+    """Print the times of the layers, of their slowest tests, and commands that repeat the failures."""
+    reports = [
+        report
+        for category in ("passed", "failed", "error", "skipped", "")
+        for report in terminalreporter.stats.get(category, [])
+        if isinstance(report, pytest.TestReport)
+    ]
+    if reports and os.environ.get("CODEHUB_TEST_TIMES", "1") == "1":
+        _show_times(terminalreporter, reports)
+    failed = dict.fromkeys(report.nodeid for report in reports if report.failed)
+    if failed:
+        terminalreporter.section(f"{len(failed)} failed; to repeat one alone")
+        for nodeid in failed:
+            terminalreporter.write_line(_repeat(nodeid), red=True)
+
+
+def _show_times(terminal: TerminalReporter, reports: list[pytest.TestReport]) -> None:
+    layers: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for report in reports:
+        layers[layer_of(report.nodeid)][report.nodeid] += report.duration
+    totals = {layer: sum(tests.values()) for layer, tests in layers.items()}
+    wall = time.monotonic() - _began
+    terminal.section("where the time went")
+    terminal.write_line(f"{sum(totals.values()):.0f} s of tests in {wall:.0f} s")
+    for layer in sorted(layers, key=lambda name: -totals[name]):
+        tests = layers[layer]
+        terminal.write_line(f"{totals[layer]:7.1f} s  {layer} ({len(tests)} tests)", bold=True)
+        for nodeid in sorted(tests, key=lambda name: -tests[name])[:SLOWEST]:
+            if tests[nodeid] >= NOT_WORTH_SHOWING:
+                terminal.write_line(f"  {tests[nodeid]:7.1f} s  {nodeid}")
+
+
+def _repeat(nodeid: str) -> str:
+    settings = [
+        f"{name}={os.environ[name]}"
+        for name in ("CODEHUB_TEST_ALL", "CODEHUB_TEST_SEED", "CODEHUB_PAUSES")
+        if os.environ.get(name)
+    ]
+    return " ".join(["env", *settings, ".venv/bin/python -m pytest", f"'{nodeid}'"])

@@ -1,0 +1,58 @@
+"""Which tests run: `make test` takes representatives, `make test-all` takes everything.
+
+A test marked `full` runs in `make test-all` only. Where a layer has many equal cases (cells of the crash matrix,
+histories of the simulation), `sample` picks some by a seed. The seed comes from the commit, so that each commit
+runs other cases and the same commit always runs the same ones.
+"""
+
+import os
+import random
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+T = TypeVar("T")
+EVERYTHING = os.environ.get("CODEHUB_TEST_ALL") == "1"
+
+
+def _seed() -> int:
+    if given := os.environ.get("CODEHUB_TEST_SEED"):
+        return int(given)
+    found = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+    )
+    return int(found.stdout[:8] or "0", 16) % 1_000_000
+
+
+SEED = _seed()
+
+
+def sample(cases: Sequence[T], count: int, name: str) -> list[T]:
+    """Return `count` of the cases in their order; all of them in `make test-all`."""
+    if EVERYTHING or count >= len(cases):
+        return list(cases)
+    chosen = random.Random(f"{SEED} {name}").sample(range(len(cases)), count)
+    return [cases[index] for index in sorted(chosen)]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "full: runs in `make test-all` only")
+    os.environ["CODEHUB_TEST_SEED"] = str(SEED)  # the same one in every worker
+
+
+def pytest_report_header() -> str:
+    if EVERYTHING:
+        return "selection: everything"
+    return f"selection: representatives, seed {SEED} (CODEHUB_TEST_SEED={SEED} selects the same ones)"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if EVERYTHING:
+        return
+    left_out = [item for item in items if item.get_closest_marker("full")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("full")]
