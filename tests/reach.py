@@ -9,19 +9,24 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from tests.waiting import PATIENCE
+
 Answers = dict[str, bool | str]
 """For each name True, or why not."""
 
-_TRY = """
+_DROPPED = 2
+"""Seconds to wait for an answer that a firewall drops. Too short a time could only hide that it comes."""
+
+_TRY = f"""
 import json, os, socket, sys
 
-def connect(name):
+def connect(name, dropped=()):
     host, _, port = name.rpartition(":")
     if name.startswith("/") or name.startswith("@"):
         asked, address = socket.socket(socket.AF_UNIX), name.replace("@", chr(0), 1)
     else:
         asked, address = socket.socket(), (host, int(port))
-    asked.settimeout(10)
+    asked.settimeout({_DROPPED} if name in dropped else {PATIENCE})
     asked.connect(address)
 
 def read(name):
@@ -61,9 +66,13 @@ def read_here(*paths: str) -> Answers:
     return _run(_script("read"), paths)
 
 
-def from_namespaces_of(pid: int, uid: int, *names: str) -> Answers:
-    """The same from where another process is, as that user; nothing has to be installed there."""
-    return _run(_script("connect", _ENTER.format(pid=pid, uid=uid)), names)
+def from_namespaces_of(pid: int, uid: int, *names: str, dropped: Iterable[str] = ()) -> Answers:
+    """The same from where another process is, as that user; nothing has to be installed there.
+
+    `dropped` are those to which a firewall lets no answer come.
+    """
+    attempt = f"lambda name: connect(name, {[*dropped]!r})"
+    return _run(_script(attempt, _ENTER.format(pid=pid, uid=uid)), names)
 
 
 def read_in_namespaces_of(pid: int, uid: int, *paths: str) -> Answers:

@@ -6,14 +6,13 @@ import asyncio
 import itertools
 import json
 import os
+import secrets
 import shutil
 import signal
 import tempfile
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
@@ -26,6 +25,7 @@ from codehub.runtimes.process.procfs import processes_with_argument
 from codehub.runtimes.process.runtime import ProcessRuntime
 from codehub.runtimes.process.sandbox import Walls
 from codehub.runtimes.process.walls import find_walls
+from tests.waiting import eventually
 
 SERVER = r"""
 import http.server, socketserver, subprocess, sys, os
@@ -52,7 +52,19 @@ print("hello from the IDE", flush=True)
 Server(sys.argv[1], Handler).serve_forever()
 """
 
-_uids = itertools.count(47_000 + os.getpid() % 1000 * 10)
+STOP_GRACE = 2.0
+"""Seconds. No test depends on whether an IDE ends within them or is killed afterwards."""
+UIDS_OF_A_PROCESS = 200
+"""As many as leave the largest PID's users below `HELPER_UID_OFFSET`."""
+_first_uid = 10_000_000 + os.getpid() * UIDS_OF_A_PROCESS
+STRANGER = _first_uid
+"""A user without any rights. Like all users here, it belongs to this test process alone."""
+DELEGATE = _first_uid + 1
+"""A user to whom a control group is delegated."""
+_uids = itertools.cycle(range(_first_uid + 2, _first_uid + UIDS_OF_A_PROCESS))
+ALONE = f"alone-{secrets.token_hex(4)}"
+"""A workspace that no other test process has. Without a readable state, the runtime ends every process on
+this machine that names the workspace."""
 
 
 def script_image(script: str, *arguments: str) -> Image:
@@ -71,8 +83,11 @@ class Bench:
     data_dir: Path
     runtime: ProcessRuntime
 
-    def another_runtime(self, egress: Egress = NOTHING_MORE) -> ProcessRuntime:
-        return ProcessRuntime(self.data_dir / "runtime", self.data_dir / "tools", egress=egress, stop_grace=2)
+    def another_runtime(
+        self, egress: Egress = NOTHING_MORE, *, stop_grace: float = STOP_GRACE
+    ) -> ProcessRuntime:
+        root, tools = self.data_dir / "runtime", self.data_dir / "tools"
+        return ProcessRuntime(root, tools, egress=egress, stop_grace=stop_grace)
 
     def directory(self, workspace_id: str) -> Directory:
         return Directory(self.data_dir / "runtime" / workspace_id)
@@ -92,31 +107,15 @@ class Bench:
         await self.until(workspace_id, lambda fact: fact.ready)
         return spec
 
-    async def until(
-        self, workspace_id: str, holds: Callable[[ContainerFact], bool], within: float = 20
-    ) -> ContainerFact:
-        return await eventually(lambda: self.runtime.status(workspace_id), holds, within)
+    async def until(self, workspace_id: str, holds: Callable[[ContainerFact], bool]) -> ContainerFact:
+        what = f"{workspace_id} to change"
+        return await eventually(lambda: self.runtime.status(workspace_id), what, holds)
 
     async def inside(self, workspace_id: str, script: str) -> str:
         """What a shell inside the container prints."""
         upstream = await self.runtime.upstream(workspace_id)
         assert upstream is not None
         return await post(upstream.removeprefix("unix:"), script)
-
-
-T = TypeVar("T")
-ALONE = "no-other"
-"""No test beside this one has a workspace of this name: without a state it is ended wherever it is seen."""
-
-
-async def eventually(look: Callable[[], Awaitable[T]], holds: Callable[[T], bool], within: float = 20) -> T:
-    deadline = time.monotonic() + within
-    while True:
-        seen = await look()
-        if holds(seen):
-            return seen
-        assert time.monotonic() < deadline, f"not within {within} s; last seen: {seen}"
-        await asyncio.sleep(0.02)
 
 
 async def post(socket: str, script: str) -> str:
@@ -151,7 +150,8 @@ async def bench(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
     data_dir = Path(tempfile.mkdtemp(prefix="ch-", dir="/tmp"))
     data_dir.chmod(0o711)
     monkeypatch.setattr("codehub.runtimes.process.runtime.find_walls", walls_found_once)
-    made = Bench(data_dir, ProcessRuntime(data_dir / "runtime", data_dir / "tools", stop_grace=2))
+    runtime = ProcessRuntime(data_dir / "runtime", data_dir / "tools", stop_grace=STOP_GRACE)
+    made = Bench(data_dir, runtime)
     yield made
     for path in (data_dir / "runtime").iterdir():
         for process in processes_with_argument(str(path)):

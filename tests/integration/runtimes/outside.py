@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO
+from pathlib import Path
 
 from tests.integration.runtimes.conftest import Bench
 from tests.reach import Answers, python_command, question
@@ -33,24 +33,24 @@ server.serve_forever()
 
 _ECHO = """
 import socket
-echo = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+echo, received = socket.socket(socket.AF_INET, socket.SOCK_DGRAM), []
 echo.bind(("0.0.0.0", 0))
 print(echo.getsockname()[1], flush=True)
 while True:
-    words, asker = echo.recvfrom(100)
-    echo.sendto(words, asker)
-    print(words.decode(), flush=True)
+    message, sender = echo.recvfrom(100)
+    received.append(message)
+    echo.sendto(b",".join(received), sender)
 """
 
 
 @dataclass(frozen=True)
 class Machine:
-    """A network namespace with a private and a public address, and who answers every datagram there."""
+    """A network namespace with a private and a public address, where a server answers every datagram with
+    all messages that it has received."""
 
     name: str
     public: str
     port: int
-    words: IO[str]
 
     def inside(self, command: list[str]) -> list[str]:
         return ["nsenter", f"--net=/run/netns/{self.name}", *command]
@@ -72,7 +72,7 @@ def machine_that_answers() -> Iterator[Machine]:
         with subprocess.Popen(enter, stdout=subprocess.PIPE, text=True) as server:
             try:
                 assert server.stdout is not None
-                yield Machine(name, public, int(server.stdout.readline()), server.stdout)
+                yield Machine(name, public, int(server.stdout.readline()))
             finally:
                 server.kill()
     finally:
@@ -88,6 +88,8 @@ class Neighbour:
     private: str
     shared: str
     link_local: str
+    host_ten: str
+    """The host's own address on the network of `ten`."""
 
     @property
     def not_for_workspaces(self) -> list[str]:
@@ -96,23 +98,40 @@ class Neighbour:
 
 @contextmanager
 def neighbour() -> Iterator[Neighbour]:
-    """Blocks of four addresses each, drawn by lot: other runs on this machine have their own."""
-    lot, name = 4 + 4 * secrets.randbelow(62), f"chout{secrets.token_hex(3)}"
-    addresses = [f"{start}.{lot + 2}" for start in ("203.0.113", "10.213.77", "192.168.213", "100.99.7")]
-    addresses.append(f"169.254.213.{lot + 2}")
-    _ip(f"netns add {name}")
+    name = f"chout{secrets.token_hex(3)}"
+    networks = ("203.0.113", "10.213.77", "192.168.213", "100.99.7", "169.254.213")
+    with _block_of_four() as block:
+        hosts, addresses = ([f"{network}.{block + last}" for network in networks] for last in (1, 2))
+        _ip(f"netns add {name}")
+        try:
+            _ip(f"link add {name} type veth peer name peer netns {name}")
+            for host, address in zip(hosts, addresses, strict=True):
+                _ip(f"addr add {host}/30 dev {name}")
+                _ip(f"-n {name} addr add {address}/30 dev peer")
+            _ip(f"link set {name} up")
+            _ip(f"-n {name} link set peer up")
+            with _server(name):
+                yield Neighbour(*addresses, host_ten=hosts[1])
+        finally:
+            _ip(f"netns del {name}")
+
+
+@contextmanager
+def _block_of_four() -> Iterator[int]:
+    """The last byte of four addresses that no other test process on this machine uses.
+
+    A bound abstract socket is the lock: the kernel releases it when its process ends, however that ends.
+    """
+    with socket.socket(socket.AF_UNIX) as lock:
+        yield next(block for block in range(4, 252, 4) if _takes(lock, f"codehub-test-addresses-{block}"))
+
+
+def _takes(lock: socket.socket, name: str) -> bool:
     try:
-        _ip(f"link add {name} type veth peer name peer netns {name}")
-        for address in addresses:
-            host = address.removesuffix(str(lot + 2)) + str(lot + 1)
-            _ip(f"addr add {host}/30 dev {name}")
-            _ip(f"-n {name} addr add {address}/30 dev peer")
-        _ip(f"link set {name} up")
-        _ip(f"-n {name} link set peer up")
-        with _server(name):
-            yield Neighbour(*addresses)
-    finally:
-        _ip(f"netns del {name}")
+        lock.bind(f"\0{name}")
+    except OSError:
+        return False
+    return True
 
 
 @contextmanager
@@ -141,8 +160,12 @@ def listening(address: str) -> Iterator[str]:
 
 
 @contextmanager
-def name_server(address: str, answer: str) -> Iterator[None]:
-    """Says the same address for every name."""
+def name_server(answer: str) -> Iterator[str]:
+    """A name server that answers every query with this address; yields where it listens.
+
+    Its loopback address belongs to this process alone: the port must be 53.
+    """
+    address = f"127.77.{os.getpid() >> 8 & 255}.{os.getpid() & 255}"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
         server.bind((address, 53))
         server.settimeout(0.1)
@@ -160,7 +183,7 @@ def name_server(address: str, answer: str) -> Iterator[None]:
         thread = threading.Thread(target=serve)
         thread.start()
         try:
-            yield
+            yield address
         finally:
             ended.set()
             thread.join()
@@ -178,3 +201,13 @@ async def python_inside(bench: Bench, workspace_id: str, script: str) -> str:
 
 def uid_of(pid: int) -> int:
     return os.stat(f"/proc/{pid}").st_uid
+
+
+def open_files(pid: int) -> list[str]:
+    """What a process has open, without what it closes meanwhile."""
+    found = []
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+        for file in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                found.append(os.readlink(file))
+    return sorted(found)

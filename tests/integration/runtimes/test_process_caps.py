@@ -21,13 +21,14 @@ from codehub.runtimes.process.caps import NO_CGROUPS, Caps, Cgroups
 from codehub.runtimes.process.procfs import ProcessId, descendants
 from tests.integration.runtimes.conftest import (
     ALONE,
+    DELEGATE,
     SERVER,
     TINY,
     Bench,
-    eventually,
     only_programs,
     script_image,
 )
+from tests.waiting import eventually
 
 FORK_BOMB = """
 import os
@@ -77,7 +78,7 @@ async def test_the_caps_of_the_image_hold_for_the_whole_tree_from_its_beginning(
         return [cgroups.members([str(group)]) ^ set(descendants(keeper)) for group in groups]
 
     # A look at a tree that is just being born sees one half of it a little later than the other.
-    await eventually(strangers, lambda found: not any(found))
+    await eventually(strangers, "the groups to hold the tree", lambda found: not any(found))
     assert setting(groups, "cpu.max", "cpu.cfs_quota_us").split()[0] == "50000"
     assert setting(groups, "memory.max", "memory.limit_in_bytes") == str(96 << 20)
     assert int(setting(groups, "pids.max")) in (202, 203), "200 for the workspace, and its sandbox and helper"
@@ -135,7 +136,7 @@ async def test_a_stop_ends_a_fork_bomb(
     async def processes() -> set[ProcessId]:
         return cgroups.members(groups)
 
-    bomb = await eventually(processes, lambda found: len(found) >= 40)
+    bomb = await eventually(processes, "the bomb to be full", lambda found: len(found) >= 40)
     assert len(bomb) <= 43
     await capped.runtime.stop("w1")
     assert not (await capped.runtime.status("w1")).running
@@ -160,7 +161,7 @@ async def test_what_a_killed_keeper_leaves_is_ended_by_its_group(
     async def left() -> set[ProcessId]:
         return cgroups.members(map(str, groups))
 
-    await eventually(left, lambda found: len(found) == 1)
+    await eventually(left, "the daemon alone to be left", lambda found: len(found) == 1)
     if state == "garbage":
         capped.directory(ALONE).state_file.write_text("garbage")
     if step == "start":
@@ -314,7 +315,6 @@ def test_a_group_of_version_2_knows_its_members_and_is_removed(version_2: Path) 
     assert cgroups.members([name]) == set()
 
 
-DELEGATE = 46_900 + os.getpid() % 90
 MAKE_GROUPS = """
 import os, signal
 assert os.system("mount -t tmpfs none /tmp && mkdir /tmp/top && mount -t cgroup2 none /tmp/top") == 0

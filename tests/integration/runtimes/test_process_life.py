@@ -12,6 +12,7 @@ import sys
 import textwrap
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,8 +22,11 @@ from codehub.domain.observation import Unknown
 from codehub.domain.states import ErrorReason
 from codehub.runtimes.base import ABSENT, RuntimeFailure, Unobservable
 from codehub.runtimes.process.procfs import ProcessId, descendants
-from codehub.runtimes.process.runtime import ProcessRuntime
-from tests.integration.runtimes.conftest import ALONE, SERVER, TINY, Bench, eventually, script_image, state_of
+from codehub.runtimes.readiness import why_not_ready
+from tests.integration.runtimes.conftest import ALONE, SERVER, TINY, Bench, script_image, state_of
+from tests.integration.runtimes.outside import open_files
+from tests.selection import sample
+from tests.waiting import PATIENCE, eventually, until
 
 
 def keeper_of(bench: Bench, workspace_id: str) -> ProcessId:
@@ -38,7 +42,7 @@ async def test_a_container_starts_becomes_ready_stops_and_is_deleted(bench: Benc
     fact = await bench.until("w1", lambda fact: fact.ready)
     assert (fact.exists, fact.running, fact.ready, fact.op_id) == (True, True, True, spec.op_id)
     assert fact.upstream == f"unix:{bench.data_dir}/runtime/w1/up/ide.sock"
-    assert await eventually(bench.runtime.observe, lambda seen: seen == {"w1": fact})
+    await eventually(bench.runtime.observe, "the same look", lambda seen: seen == {"w1": fact})
     await bench.runtime.stop("w1")
     fact = await bench.runtime.status("w1")
     assert (fact.exists, fact.running, fact.ready, fact.upstream) == (True, False, False, None)
@@ -54,7 +58,7 @@ async def test_who_listens_for_hints_is_told_when_the_ide_listens(bench: Bench) 
     told: asyncio.Queue[str] = asyncio.Queue()
     listening = asyncio.create_task(bench.runtime.hints(told.put_nowait, lambda: None))
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             for workspace_id in ("w1", "w2"):
                 await bench.runtime.start(bench.spec(workspace_id))
                 assert await told.get() == workspace_id
@@ -141,7 +145,7 @@ def test_a_start_returns_and_leaks_nothing_under_uvloop(bench: Bench) -> None:
 
     async def start() -> None:
         runtime = bench.another_runtime()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             await runtime.start(spec)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -149,16 +153,20 @@ def test_a_start_returns_and_leaks_nothing_under_uvloop(bench: Bench) -> None:
         uvloop.run(start())
         inherited = os.readlink(f"/proc/self/fd/{listener.fileno()}")
         keeper = keeper_of(bench, "w1")
-        assert inherited not in [os.readlink(fd) for fd in Path(f"/proc/{keeper.pid}/fd").iterdir()]
+        assert inherited not in open_files(keeper.pid)
 
 
 async def test_no_zombies_stay_behind(bench: Bench) -> None:
     await bench.started("w1")
     await bench.runtime.delete("w1")
+    await until(lambda: "Z" not in states_of_children(), "every child that has ended to be waited for")
+
+
+def states_of_children() -> list[str]:
     listing = subprocess.run(
-        ["ps", "--ppid", str(os.getpid()), "-o", "stat,args"], capture_output=True, text=True, check=False
+        ["ps", "--ppid", str(os.getpid()), "-o", "stat="], capture_output=True, text=True, check=False
     )
-    assert "Z" not in [line.split()[0][0] for line in listing.stdout.splitlines()[1:]]
+    return [state[0] for state in listing.stdout.split()]
 
 
 async def test_killing_the_keeper_kills_its_tree(bench: Bench) -> None:
@@ -169,11 +177,7 @@ async def test_killing_the_keeper_kills_its_tree(bench: Bench) -> None:
     keeper.send(signal.SIGKILL)
     fact = await bench.until("w1", lambda fact: not fact.running)
     assert fact.exists and "killed" in fact.message
-
-    async def living() -> list[ProcessId]:
-        return [process for process in tree if process.is_alive()]
-
-    await eventually(living, lambda processes: not processes)
+    await until(lambda: not any(process.is_alive() for process in tree), "its tree to end")
     await bench.started("w1")
 
 
@@ -207,14 +211,17 @@ async def test_a_container_of_an_earlier_boot_does_not_run(bench: Bench) -> None
     assert fact.exists and not fact.running and "restarted" in fact.message
 
 
-@pytest.mark.parametrize("garbage", ["", "{", "[]", "null", '{"op_id": 1}', "\x00\x01"])
+GARBAGE = ["", "{", "[]", "null", '{"op_id": 1}', "\x00\x01"]
+
+
+@pytest.mark.parametrize("garbage", sample(GARBAGE, 2, "garbage in a state"))
 async def test_garbage_in_the_state_of_a_dead_container(bench: Bench, garbage: str) -> None:
-    await bench.started("w1")
-    await bench.runtime.stop("w1")
-    bench.directory("w1").state_file.write_text(garbage)
-    fact = await bench.runtime.status("w1")
+    await bench.started(ALONE)
+    await bench.runtime.stop(ALONE)
+    bench.directory(ALONE).state_file.write_text(garbage)
+    fact = await bench.runtime.status(ALONE)
     assert fact.exists and not fact.running and "damaged" in fact.message
-    await bench.started("w1")
+    await bench.started(ALONE)
 
 
 async def test_garbage_in_the_state_of_a_living_container(bench: Bench) -> None:
@@ -275,13 +282,16 @@ async def test_a_command_that_never_listens_is_running_and_not_ready(bench: Benc
     assert not fact.ready and fact.upstream is None and "listen" in fact.message
 
 
-async def test_a_command_that_listens_and_never_answers_is_not_ready(bench: Bench) -> None:
+async def test_a_command_that_listens_and_never_answers_is_not_ready(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("codehub.runtimes.process.runtime.why_not_ready", partial(why_not_ready, within=0.1))
     mute = (
         "import socket, sys, time\n"
         "s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen(); time.sleep(600)"
     )
     await bench.runtime.start(bench.spec("w1", script_image(mute, "{socket}")))
-    fact = await bench.until("w1", lambda fact: "within 2 s" in fact.message)
+    fact = await bench.until("w1", lambda fact: "within 0.1 s" in fact.message)
     assert fact.running and not fact.ready and fact.upstream is not None
 
 
@@ -297,15 +307,15 @@ async def test_a_stop_ends_daemons_and_those_who_ignore_signals(bench: Bench) ->
                 found[process] = Path(f"/proc/{process.pid}/cmdline").read_bytes()
         return found
 
-    tree = await eventually(
-        commands, lambda found: {b"sleep\x00601\0", b"sleep\x00602\0"} < {*found.values()}
-    )
+    sleepers = {b"sleep\x00601\0", b"sleep\x00602\0"}
+    tree = await eventually(commands, "both to sleep", lambda found: sleepers < {*found.values()})
     await bench.runtime.stop("w1")
     assert not [process for process in tree if process.is_alive()]
 
 
 async def test_a_stubborn_ide_is_killed_after_the_grace_period(bench: Bench) -> None:
     stubborn = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SERVER
+    bench.runtime = bench.another_runtime(stop_grace=0.2)
     await bench.started("w1", script_image(stubborn, "{socket}"))
     await bench.runtime.stop("w1")
     assert not (await bench.runtime.status("w1")).running
@@ -317,7 +327,7 @@ async def test_a_polite_ide_gets_to_finish(bench: Bench) -> None:
         "def bye(*_):\n    pathlib.Path('bye').write_text('saved')\n    os._exit(0)\n"
         "signal.signal(signal.SIGTERM, bye)\n" + SERVER
     )
-    bench.runtime = ProcessRuntime(bench.data_dir / "runtime", bench.data_dir / "tools", stop_grace=30)
+    bench.runtime = bench.another_runtime(stop_grace=PATIENCE)
     spec = await bench.started("w1", script_image(polite, "{socket}"))
     await bench.runtime.stop("w1")
     assert (spec.home / "bye").read_text() == "saved"
@@ -327,11 +337,7 @@ async def test_a_stop_of_a_container_that_floods_its_output(bench: Bench) -> Non
     flood = "import sys\nwhile True: sys.stdout.write('x' * 9999 + '\\n')"
     await bench.runtime.start(bench.spec("w1", script_image(flood)))
     log = bench.directory("w1").older_log_file
-
-    async def rotated() -> bool:
-        return log.exists()
-
-    await eventually(rotated, bool)
+    await until(log.exists, "the log to be rotated")
     await bench.runtime.stop("w1")
     directory = bench.directory("w1")
     assert not (await bench.runtime.status("w1")).running
@@ -344,7 +350,7 @@ async def test_the_logs_are_the_last_lines(bench: Bench) -> None:
     async def log() -> str:
         return await bench.runtime.logs("w1", 1000)
 
-    assert "line 0" in await eventually(log, lambda text: "hello from the IDE" in text)
+    assert "line 0" in await eventually(log, "its hello", lambda text: "hello from the IDE" in text)
     assert len((await bench.runtime.logs("w1", 3)).splitlines()) == 3
     assert await bench.runtime.logs("w2", 3) == ""
 
@@ -390,7 +396,7 @@ async def test_one_that_cannot_be_looked_at_hides_no_other(bench: Bench) -> None
     state.rmdir()
     aside.rename(state)
     ready = await bench.until("w1", lambda fact: fact.ready)
-    await eventually(bench.runtime.observe, lambda seen: seen["w1"] == ready)
+    await eventually(bench.runtime.observe, "the same look", lambda seen: seen["w1"] == ready)
 
 
 @pytest.mark.parametrize("workspace_id", ["", "..", "a/b", ".hidden", "../w1", "w1\n"])

@@ -19,7 +19,7 @@ from codehub.runtimes.process.keepers import Nursery
 from codehub.runtimes.process.procfs import ProcessId, processes_with_argument, processes_with_variable
 from codehub.runtimes.process.request import Request
 from tests.integration.runtimes.conftest import Bench
-from tests.services import wait_for
+from tests.waiting import PATIENCE, wait_for
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ async def test_a_nursery_that_was_killed_is_replaced(bench: Bench, nursery: Nurs
     (first,) = wait_for(lambda: nurseries(mark), "the nursery")
     await bench.started("w1")
     first.send(signal.SIGKILL)
-    wait_for(lambda: not first.is_alive(), "the nursery to end", 10)
+    wait_for(lambda: not first.is_alive(), "the nursery to end")
     await bench.started("w2")
     await bench.until("w1", lambda fact: fact.ready)
     wait_for(lambda: len(nurseries(mark)) == 1, "the nursery")
@@ -67,7 +67,7 @@ async def test_a_nursery_ends_with_its_owner_and_its_keepers_stay(
     await bench.started("w1")
     assert nursery._requests is not None
     nursery._requests.close()
-    wait_for(lambda: not nurseries(mark), "the nursery to end", 10)
+    wait_for(lambda: not nurseries(mark), "the nursery to end")
     await bench.until("w1", lambda fact: fact.ready)
 
 
@@ -82,7 +82,7 @@ class SlowNursery(Nursery):
 
     def start(self, request: Request) -> str:
         self.asked.set()
-        assert self.may_go_on.wait(20)
+        assert self.may_go_on.wait(PATIENCE)
         answer = super().start(request)
         self.answered = True
         return answer
@@ -95,7 +95,7 @@ async def test_a_cancelled_start_lets_go_only_when_it_is_known_what_came_of_it(
     slow = SlowNursery()
     monkeypatch.setattr("codehub.runtimes.process.runtime.NURSERY", slow)
     starting = asyncio.create_task(bench.runtime.start(bench.spec("w1")))
-    await asyncio.to_thread(slow.asked.wait, 20)
+    assert await asyncio.to_thread(slow.asked.wait, PATIENCE)
     for _ in range(10):
         starting.cancel()
         await asyncio.sleep(0)
@@ -127,4 +127,4 @@ def test_a_nursery_does_not_outlive_a_killed_owner(mark: str) -> None:
         assert owner.stdout is not None and owner.stdout.readline()
         wait_for(lambda: len(nurseries(mark)) == 1, "the nursery")
         owner.kill()
-    wait_for(lambda: not nurseries(mark), "the nursery to end", 10)
+    wait_for(lambda: not nurseries(mark), "the nursery to end")

@@ -6,17 +6,18 @@ import asyncio
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from codehub.gateway.namespace import connect_through
 from codehub.runtimes.process.procfs import descendants
-from tests.integration.runtimes.conftest import Bench, eventually, only_programs
-from tests.integration.runtimes.outside import from_inside, listening
+from tests.integration.runtimes.conftest import Bench, only_programs
+from tests.integration.runtimes.outside import from_inside, listening, open_files
 from tests.integration.runtimes.test_process_walls import LIFE, as_stranger
 from tests.reach import from_here
+from tests.waiting import eventually, until
 
 APP = """
 import socket, sys
@@ -43,21 +44,15 @@ async def hello(bench: Bench, workspace_id: str, port: int) -> str:
 
 
 async def hears(bench: Bench, workspace_id: str, port: int, words: str) -> None:
-    await eventually(lambda: hello(bench, workspace_id, port), lambda said: said == words)
+    await eventually(
+        lambda: hello(bench, workspace_id, port), f"{words!r} on port {port}", lambda said: said == words
+    )
 
 
 def keeper_of(bench: Bench, workspace_id: str) -> int:
     state = bench.directory(workspace_id).read_state()
     assert state is not None
     return state.keeper.pid
-
-
-def open_files(pid: int) -> list[str]:
-    found = []
-    for file in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(FileNotFoundError):  # closed meanwhile
-            found.append(os.readlink(file))
-    return sorted(found)
 
 
 @pytest.mark.usefixtures("own_network")
@@ -118,11 +113,9 @@ async def test_a_crowd_before_the_door_harms_nobody(bench: Bench) -> None:
     with silent_clients(str(bench.directory("w1").door), 100):
         said = await asyncio.gather(*(hello(bench, "w1", 3000) for _ in range(200)))
     assert set(said) == {"127.0.0.1"}
-
-    async def now() -> tuple[list[str], int]:
-        return open_files(keeper), len(descendants(keeper))
-
-    await eventually(now, lambda seen: {*seen[0]} <= {*before[0]} and seen[1] <= before[1])
+    files, children = before
+    await until(lambda: {*open_files(keeper)} <= {*files}, "the keeper to close the rest")
+    await until(lambda: len(descendants(keeper)) <= children, "the keeper's children to end")
     await bench.until("w1", lambda fact: fact.ready)
 
 

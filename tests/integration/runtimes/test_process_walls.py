@@ -20,13 +20,17 @@ from codehub.runtimes.process.caps import NO_CGROUPS
 from codehub.runtimes.process.leftovers import Isolation
 from codehub.runtimes.process.procfs import processes_of_user
 from codehub.runtimes.process.runtime import ProcessRuntime
-from tests.integration.runtimes.conftest import SERVER, Bench, only_programs, script_image, tun_device
+from tests.integration.runtimes.conftest import (
+    SERVER,
+    STRANGER,
+    Bench,
+    only_programs,
+    script_image,
+    tun_device,
+)
 from tests.integration.runtimes.outside import PORT, from_inside, listening, neighbour
 from tests.reach import from_here, question
-from tests.services import wait_for
-
-STRANGER = 46_000 + os.getpid() % 900
-"""Other runs on this machine have their own."""
+from tests.waiting import PATIENCE, wait_for
 
 
 @pytest.fixture
@@ -169,7 +173,7 @@ async def test_without_bwrap_a_stop_ends_whoever_has_lost_its_main_thread(
     command = f"cd; setsid /usr/bin/python3 -c '{HEADLESS}' </dev/null >/dev/null 2>&1"
     await bench.inside("w1", command)
     written = spec.home / "written"
-    wait_for(written.exists, "the process to write", 10)
+    wait_for(written.exists, "the process to write")
     if keeper == "killed":
         state = bench.directory("w1").read_state()
         assert state is not None
@@ -217,7 +221,7 @@ async def inside(socket, script):
     return answer.partition(b"\\r\\n\\r\\n")[2].decode()
 
 async def until_ready(runtime, workspace_id):
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while not (await runtime.status(workspace_id)).ready:
             await asyncio.sleep(0.02)
 
@@ -247,7 +251,7 @@ async def main(base, insecure):
     print((await runtime.status("w1")).exists)
 
 asyncio.run(main(sys.argv[1], len(sys.argv) > 2))
-"""
+""".replace("PATIENCE", str(PATIENCE))
 
 LIFE_WITHOUT_PERMISSIONS = LIFE.replace("asyncio.run(main(", "asyncio.run(shut_itself_in(").replace(
     "async def main(",
@@ -311,11 +315,10 @@ def as_stranger(
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
     )
     try:
         assert result.returncode == 0, result.stderr
-        wait_for(lambda: not processes_of_user(STRANGER), "every process that was started to end", 10)
+        wait_for(lambda: not processes_of_user(STRANGER), "every process that was started to end")
     finally:
         for process in processes_of_user(STRANGER):
             process.send(signal.SIGKILL)

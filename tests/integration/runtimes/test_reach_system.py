@@ -54,7 +54,7 @@ class Stage:
         return answers
 
 
-@pytest.fixture(scope="module", params=[OWN_NETWORK, HOSTS_NETWORK])
+@pytest.fixture(scope="module", params=[OWN_NETWORK, pytest.param(HOSTS_NETWORK, marks=pytest.mark.full)])
 def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
     if os.geteuid() != 0 or not all(map(shutil.which, ("bwrap", "slirp4netns"))):
         pytest.skip("needs root, bubblewrap and slirp4netns: apt-get install bubblewrap slirp4netns")
