@@ -4,8 +4,9 @@ import asyncio
 from typing import cast
 
 from codehub.gateway.cookies import Grant, sign
-from tests.integration.gateway.harness import KEY, MINE, SESSION, hash_of, until
+from tests.integration.gateway.harness import KEY, MINE, SESSION, hash_of
 from tests.integration.gateway.standalone import FOREVER, Standalone
+from tests.waiting import until
 
 AT_ONCE = 200
 
@@ -44,7 +45,7 @@ class Member(asyncio.Protocol):
         return b"\r\n\r\n" in self.data
 
     async def status(self) -> int:
-        await until(lambda: self.has_answer)
+        await until(lambda: self.has_answer, "an answer")
         return int(self.data[9:12])
 
 
@@ -73,9 +74,9 @@ class Crowd:
             each.transport.abort()
 
     async def statuses(self) -> set[int]:
-        await until(lambda: all(each.has_answer for each in self.members))
+        await until(lambda: all(each.has_answer for each in self.members), "answers for all")
         return {int(each.data[9:12]) for each in self.members}
 
-    async def ended(self, seconds: float = 10) -> None:
-        """Every connection was ended by the gateway."""
-        await until(lambda: all(each.is_over for each in self.members), seconds)
+    async def ended(self) -> None:
+        """Wait until the gateway has ended every connection."""
+        await until(lambda: all(each.is_over for each in self.members), "the end of every connection")

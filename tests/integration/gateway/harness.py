@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import hashlib
+import math
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -21,11 +22,16 @@ from codehub.gateway.server import Gateway
 from codehub.store.gate import RecoverFrom
 from codehub.store.routes import Route, Situation, Visitor
 from tests.services import free_port
+from tests.waiting import PATIENCE, until
 
 KEY = b"k" * 32
 ALICE, BOB = "01alice0000000000000000000", "01bob000000000000000000000"
 MINE, THEIRS = "01hzy0000000000000000000aa", "01hzy0000000000000000000bb"
 SESSION = "alice-session"
+NEVER = 3600.0
+"""Seconds: a limit that passes only by `World.elapse`."""
+PATIENT = Timeouts(NEVER, NEVER, NEVER, NEVER, NEVER, NEVER, NEVER, drain=0.1)
+"""No limit races a peer. The drain is short: it only waits for connections that a test has left open."""
 NAVIGATE = (
     "Sec-Fetch-Site: none\r\nSec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: document\r\nAccept: text/html\r\n"
 )
@@ -180,7 +186,7 @@ class Client:
         self.writer.write(data.encode() if isinstance(data, str) else data)
 
     async def head(self) -> str:
-        return (await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 30)).decode("latin-1")
+        return (await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), PATIENCE)).decode("latin-1")
 
     async def response(self) -> tuple[str, bytes]:
         """A head, and the body that its Content-Length or its end of connection delimits."""
@@ -188,13 +194,13 @@ class Client:
         length = header(head, "content-length")
         if length is None:
             return head, await self.rest()
-        return head, await asyncio.wait_for(self.reader.readexactly(int(length)), 30)
+        return head, await asyncio.wait_for(self.reader.readexactly(int(length)), PATIENCE)
 
     async def rest(self) -> bytes:
         """Everything until the gateway closes; a reset counts as an end."""
         data = b""
         with contextlib.suppress(ConnectionError):
-            while piece := await asyncio.wait_for(self.reader.read(65536), 30):
+            while piece := await asyncio.wait_for(self.reader.read(65536), PATIENCE):
                 data += piece
         return data
 
@@ -237,9 +243,10 @@ class World:
             redis_url="",
             limits=Limits(2, 100),
             activity={"code-server": "vscode"},
-            **({"timeouts": Timeouts(linger=1, drain=2)} | config),
+            **({"timeouts": PATIENT} | config),
         )
         self.gateway = Gateway(self.config, self.facts, self.tickets, KEY)
+        self.gateway.directory._answered_at = math.inf  # the push channel never falls silent
         self.host = self.config.origins.workspace_host(MINE) if apps else self.platform
         self.facts.visitors[hash_of(SESSION)] = Visitor(ALICE, "alice", time.time() + 3600)
         self.facts.visitors[hash_of("bob-session")] = Visitor(BOB, "bob", time.time() + 3600)
@@ -273,6 +280,11 @@ class World:
         cookie = f"Cookie: session={session}\r\n" if session else ""
         return f"GET /w/{MINE}{target} HTTP/1.1\r\nHost: {self.platform}\r\n{cookie}{more}\r\n"
 
+    def elapse(self, seconds: float = NEVER) -> None:
+        """Bring each connection's deadline nearer, as if this time had passed."""
+        for connection in self.gateway._connections:
+            connection.deadline -= seconds
+
     async def connect(self) -> Client:
         return Client(*await asyncio.open_connection("127.0.0.1", self.gateway.port))
 
@@ -292,24 +304,21 @@ async def world(**options: Any) -> AsyncIterator[World]:
         await made.api.start()
         await made.ide.start()
         async with made.gateway.listening():
-            answering = asyncio.create_task(_answer(made))
             yield made
-            answering.cancel()
         await made.api.stop()
         await made.ide.stop()
 
 
-async def _answer(made: World) -> None:
-    while True:
-        made.gateway.watch.answered()
-        await asyncio.sleep(0.5)
+async def held_back(made: World, sent: Callable[[], int]) -> None:
+    """Wait until the gateway holds back an upstream, and `sent` counts no more of its bytes."""
+    seen = -1
 
+    def is_held_back() -> bool:
+        nonlocal seen
+        before, seen = seen, sent()
+        return before == seen and any(each.write_paused for each in made.gateway._connections)
 
-async def until(condition: Callable[[], object], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        await asyncio.sleep(0.01)
+    await until(is_held_back, "the upstream to be held back", every=0.1)
 
 
 async def read_slowly(made: World, clients: list[Client], size: int = 16 << 20) -> None:
@@ -324,11 +333,16 @@ async def read_slowly(made: World, clients: list[Client], size: int = 16 << 20) 
 
     made.ide.script = repeat
     letters = dict(zip("abcdefgh", clients, strict=False))
-    for letter, client in letters.items():
+    for number, (letter, client) in enumerate(letters.items(), start=1):
         client.send(made.request(f"/{letter}"))
         await client.head()
-        await asyncio.sleep(0.1)  # it takes what all buffers hold, while the one before still waits
+        paused = _paused(made, number)
+        await until(paused, f"{number} of them to wait, with all buffers full")
     for letter, client in letters.items():
-        body = await asyncio.wait_for(client.reader.readexactly(size), 30)
+        body = await asyncio.wait_for(client.reader.readexactly(size), PATIENCE)
         assert body.count(letter.encode()) == size
         client.close()
+
+
+def _paused(made: World, count: int) -> Callable[[], bool]:
+    return lambda: sum(each.write_paused for each in made.gateway._connections) == count

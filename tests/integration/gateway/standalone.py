@@ -7,12 +7,13 @@ import asyncio
 import contextlib
 import gc
 import json
+import math
 import os
 import resource
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,21 @@ import uvloop
 from codehub import log
 from codehub.domain.limits import Limits
 from codehub.domain.states import Operation, Phase
-from codehub.gateway.config import GatewayConfig, Timeouts
+from codehub.gateway.config import GatewayConfig
 from codehub.gateway.server import Gateway
 from codehub.store.routes import Route, Visitor
-from tests.integration.gateway.harness import ALICE, KEY, MINE, SESSION, Facts, MemoryTickets, hash_of
+from tests.integration.gateway.harness import (
+    ALICE,
+    KEY,
+    MINE,
+    PATIENT,
+    SESSION,
+    Facts,
+    MemoryTickets,
+    hash_of,
+)
 from tests.services import free_port
+from tests.waiting import PATIENCE
 
 FOREVER = 4_000_000_000.0
 
@@ -57,12 +68,16 @@ class Standalone:
     async def tell(self, command: str) -> Any:
         assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.write(command.encode() + b"\n")
-        return json.loads(await asyncio.wait_for(self.process.stdout.readline(), 30))
+        return json.loads(await asyncio.wait_for(self.process.stdout.readline(), PATIENCE))
 
     async def census(self) -> dict[str, Any]:
         """What it holds: descriptors, tasks, entries of its tables, objects by type."""
         found: dict[str, Any] = await self.tell("census")
         return found
+
+    async def elapse(self, seconds: float) -> None:
+        """Bring each connection's deadline nearer, as if this time had passed."""
+        await self.tell(f"elapse {seconds}")
 
     def resident(self) -> int:
         """Bytes of memory that no other process shares."""
@@ -82,10 +97,10 @@ async def standalone(**options: Any) -> AsyncIterator[Standalone]:
     )  # fmt: skip
     assert process.stdin is not None and process.stdout is not None
     try:
-        port = json.loads(await asyncio.wait_for(process.stdout.readline(), 30))
+        port = json.loads(await asyncio.wait_for(process.stdout.readline(), PATIENCE))
         yield Standalone(process, port)
         process.stdin.close()
-        assert await asyncio.wait_for(process.wait(), 20) == 0
+        assert await asyncio.wait_for(process.wait(), PATIENCE) == 0
     finally:
         if process.returncode is None:
             process.kill()
@@ -109,11 +124,12 @@ class _Held:
             redis_url="",
             limits=Limits(2, 100),
             max_connections=max_connections,
-            timeouts=Timeouts(**timeouts),  # type: ignore[arg-type]
+            timeouts=replace(PATIENT, **timeouts),  # type: ignore[arg-type]
         )
         self.upstream = upstream
         self.facts = Facts()
         self.gateway = Gateway(config, self.facts, MemoryTickets(), KEY)
+        self.gateway.directory._answered_at = math.inf  # the push channel never falls silent
         self.facts.visitors[hash_of(SESSION)] = Visitor(ALICE, "alice", FOREVER)
         self.set_phase(Phase.RUNNING)
 
@@ -148,23 +164,19 @@ class _Held:
 
     async def serve(self) -> None:
         async with self.gateway.listening():
-            answering = asyncio.create_task(self._answer())
             print(json.dumps(self.gateway.port), flush=True)
             async for line in _lines():
                 print(json.dumps(self._obey(line)), flush=True)
-            answering.cancel()
 
     def _obey(self, command: str) -> object:
         if command == "census":
             return self.census()
+        if command.startswith("elapse "):
+            for connection in self.gateway._connections:
+                connection.deadline -= float(command.split()[1])
+            return None
         self.set_phase(Phase(command))
         return None
-
-    async def _answer(self) -> None:
-        """The push channel's part: it answers."""
-        while True:
-            self.gateway.watch.answered()
-            await asyncio.sleep(0.5)
 
 
 async def _lines() -> AsyncIterator[str]:

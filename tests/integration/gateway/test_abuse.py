@@ -1,18 +1,9 @@
 """Smuggling, slowloris and oversized heads get nowhere."""
 
-import asyncio
-from collections.abc import AsyncIterator
-
 import pytest
 
-from codehub.gateway.config import Timeouts
-from tests.integration.gateway.harness import World, status, until, world
-
-
-@pytest.fixture
-async def origin() -> AsyncIterator[World]:
-    async with world(timeouts=Timeouts(head=1, linger=1, drain=2)) as made:
-        yield made
+from tests.integration.gateway.harness import NEVER, World, status
+from tests.waiting import until
 
 
 @pytest.mark.parametrize(
@@ -56,6 +47,8 @@ async def test_a_head_just_below_the_limit_passes(origin: World) -> None:
 async def test_a_head_that_drips_is_cut_off(origin: World) -> None:
     client = await origin.connect()
     client.send("GET / HTTP/1.1\r\nHost: x\r\n")
+    await until(lambda: any(each._buffer for each in origin.gateway._connections), "the head to begin")
+    origin.elapse()
     head, _ = await client.response()
     assert status(head) == 408
     assert not origin.ide.connections
@@ -63,21 +56,21 @@ async def test_a_head_that_drips_is_cut_off(origin: World) -> None:
 
 async def test_a_connection_that_says_nothing_is_closed(origin: World) -> None:
     client = await origin.connect()
+    await until(lambda: origin.gateway._connections, "the connection")
+    origin.elapse()
     assert await client.rest() == b""
-    await until(lambda: not origin.gateway._connections)
+    await until(lambda: not origin.gateway._connections, "the connection to be forgotten")
 
 
 async def test_the_deadline_of_a_head_does_not_move_with_each_byte(origin: World) -> None:
     client = await origin.connect()
     client.send(origin.request())
     await client.response()
-    for letter in "GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: aaaaaaaaaaaaaaaaaaaaaaaaaaa":
-        client.send(letter)
-        await asyncio.sleep(0.05)
-        if client.reader.at_eof() or client.reader._buffer:  # type: ignore[attr-defined]
-            break
-    else:
-        raise AssertionError("each byte has moved it")
+    (connection,) = origin.gateway._connections
+    for sent in (b"GET / HTTP/1.1\r\nX-Slow: ", b"a", b"a"):
+        client.send(sent)
+        await until(lambda sent=sent: connection._buffer.endswith(sent), "the gateway to read it")
+        origin.elapse(NEVER * 0.4)
     assert status(await client.head()) == 408
 
 
@@ -86,13 +79,10 @@ async def test_answers_that_nobody_reads_do_not_pile_up(origin: World) -> None:
     count, request = 5000, b"GET / HTTP/1.1\r\nHost: elsewhere\r\nAccept: text/html\r\n\r\n"
     client = await origin.connect()
     client.send(request * count)
-    await until(lambda: any(connection.write_paused for connection in origin.gateway._connections))
+    await until(lambda: origin.gateway._connections, "the connection")
     (connection,) = origin.gateway._connections
-    most = 0
-    for _ in range(20):
-        most = max(most, connection.transport.get_write_buffer_size())
-        await asyncio.sleep(0.01)
-    assert most < 1_000_000
+    await until(lambda: connection._held_for_buffer, "the gateway to read no more")
+    assert connection.transport.get_write_buffer_size() < 1_000_000
     for _ in range(count):
         assert status((await client.response())[0]) == 421
     client.send(origin.request())

@@ -3,16 +3,14 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
-from codehub.gateway.config import Timeouts
 from tests.integration.gateway.crowd import request
 from tests.integration.gateway.harness import (
     MINE,
+    NEVER,
+    PATIENT,
     SESSION,
     Client,
     Upstream,
@@ -20,22 +18,14 @@ from tests.integration.gateway.harness import (
     answering,
     hash_of,
     status,
-    until,
     world,
 )
 from tests.integration.gateway.standalone import Standalone, standalone
+from tests.waiting import PATIENCE, until
 
-SHORT = Timeouts(head=2, idle=2, body=2, response=2, write=2, linger=2, drain=2)
+DRAINING = replace(PATIENT, drain=NEVER)
 UPGRADE = "Connection: Upgrade\r\nUpgrade: websocket\r\n"
 SWITCH = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n"
-PAUSE = 3.2
-"""Longer than every short limit and the tick by which it is found out."""
-
-
-@pytest.fixture
-async def hasty() -> AsyncIterator[World]:
-    async with world(timeouts=SHORT) as made:
-        yield made
 
 
 async def test_upstreams_over_tcp_are_kept_alive_as_well(origin: World) -> None:
@@ -75,19 +65,23 @@ async def test_the_gateways_own_answers_keep_their_place_in_the_pipe(origin: Wor
     client.close()
 
 
-async def test_an_idle_connection_is_closed_after_its_limit(hasty: World) -> None:
-    client = await hasty.connect()
-    client.send(hasty.request())
+async def test_an_idle_connection_is_closed_after_its_limit(origin: World) -> None:
+    client = await origin.connect()
+    client.send(origin.request())
     await client.response()
+    origin.elapse()
     assert await client.rest() == b""
-    assert not hasty.gateway._connections
+    await until(lambda: not origin.gateway._connections, "the connection to be forgotten")
 
 
-async def test_a_stream_may_pause_for_longer_than_any_limit(hasty: World) -> None:
+async def test_a_stream_may_pause_for_longer_than_any_limit(origin: World) -> None:
+    """An idle connection beside it ends: so the gateway has looked for what took too long."""
+    go_on = asyncio.Event()
+
     async def pausing(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await upstream.read_head(reader)
         writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n")
-        await asyncio.sleep(PAUSE)
+        await go_on.wait()
         writer.write(b"1\r\nb\r\n0\r\n\r\n")
         await reader.read()
 
@@ -97,15 +91,19 @@ async def test_a_stream_may_pause_for_longer_than_any_limit(hasty: World) -> Non
         while data := await reader.read(100):
             writer.write(data)
 
-    hasty.ide.script = pausing
-    client = await hasty.connect()
-    client.send(hasty.request())
-    await until(lambda: hasty.ide.open == 1)
-    hasty.ide.script = tunnel
-    socket = await hasty.connect()
-    socket.send(hasty.request(more=UPGRADE))
-    await socket.head()
+    origin.ide.script = pausing
+    client = await origin.connect()
+    client.send(origin.request())
     await client.head()
+    origin.ide.script = tunnel
+    socket = await origin.connect()
+    socket.send(origin.request(more=UPGRADE))
+    await socket.head()
+    idle = await origin.connect()
+    await until(lambda: len(origin.gateway._connections) == 3, "the idle connection")
+    origin.elapse()
+    await idle.rest()
+    go_on.set()
     assert await client.reader.readuntil(b"0\r\n\r\n") == b"1\r\na\r\n1\r\nb\r\n0\r\n\r\n"
     socket.send(b"still here")
     assert await socket.reader.readexactly(10) == b"still here"
@@ -113,22 +111,30 @@ async def test_a_stream_may_pause_for_longer_than_any_limit(hasty: World) -> Non
     socket.close()
 
 
-async def test_an_upload_may_last_as_long_as_it_moves(hasty: World) -> None:
+async def test_an_upload_may_last_as_long_as_it_moves(origin: World) -> None:
+    taken = 0
+
     async def taking(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal taken
         await upstream.read_head(reader)
-        await reader.readexactly(10)
+        for _ in range(4):
+            await reader.readexactly(1)
+            taken += 1
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\ntaken")
         await reader.read()
 
-    hasty.ide.script = taking
-    moving, stuck = await hasty.connect(), await hasty.connect()
+    origin.ide.script = taking
+    moving, stuck = await origin.connect(), await origin.connect()
     for client in (moving, stuck):
-        client.send(hasty.request("/", "POST", more="Content-Length: 10\r\n"))
-    for _ in range(10):
+        client.send(origin.request("/", "POST", more="Content-Length: 4\r\n"))
+    stuck.send(b"x")
+    for number in range(2, 5):
         moving.send(b"x")
-        await asyncio.sleep(PAUSE / 10)
-    assert (await moving.response())[1] == b"taken"
+        await until(lambda number=number: taken == number, "the upstream to take it")
+        origin.elapse(NEVER * 0.6)
     assert status((await stuck.response())[0]) == 408
+    moving.send(b"x")
+    assert (await moving.response())[1] == b"taken"
     moving.close()
 
 
@@ -138,7 +144,7 @@ async def test_an_event_stream_is_known_however_it_is_spelled() -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n:\r\n\r\n")
         await reader.read()
 
-    async with world(timeouts=Timeouts(drain=60)) as made:
+    async with world(timeouts=DRAINING) as made:
         made.api.script = stream
         clients = [await made.connect() for _ in range(2)]
         for client in clients:
@@ -149,7 +155,7 @@ async def test_an_event_stream_is_known_however_it_is_spelled() -> None:
             if client is clients[0]:
                 made.gateway.watch.session_ended(hash_of(SESSION))
                 await client.rest()
-        await asyncio.wait_for(made.gateway._drain(), 5)
+        await asyncio.wait_for(made.gateway._drain(), PATIENCE)
         await clients[1].rest()
 
 
@@ -170,33 +176,38 @@ async def test_a_drain_lets_an_upload_finish_and_takes_nobody_new() -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\ntaken")
         await writer.drain()
 
-    async with world() as made:
+    async with world(timeouts=DRAINING) as made:
         made.ide.script = taking
         client = await made.connect()
         client.send(made.request("/", "POST", more="Content-Length: 10\r\n") + "half ")
-        await until(lambda: made.ide.open == 1)
+        await until(lambda: made.ide.open == 1, "the upload to begin")
         draining = asyncio.create_task(made.gateway._drain())
-        await until(lambda: made.gateway.draining)
+        await until(lambda: made.gateway.draining, "the drain")
         client.send("body." + made.request("/next"))
         head, body = await client.response()
         assert body == b"taken" and "connection: close" in head.lower()
         assert await client.rest() == b""  # the next request is not taken up
-        await asyncio.wait_for(draining, 10)
+        await asyncio.wait_for(draining, PATIENCE)
 
 
 async def test_a_drain_serves_those_who_still_stand_in_the_queue() -> None:
-    async with world(timeouts=Timeouts(linger=15, drain=20)) as made:
+    async with world(timeouts=DRAINING) as made:
         queue = [socket.create_connection(("127.0.0.1", made.gateway.port)) for _ in range(20)]
         for each in queue[:10]:
             each.sendall(made.request().encode())
-        asyncio.get_running_loop().call_later(
-            0.2, lambda: [x.sendall(made.request().encode()) for x in queue[10:]]
-        )
+        late = asyncio.create_task(send_while_draining(made, queue[10:]))
+    await late
     for each in queue:
-        each.settimeout(5)
+        each.settimeout(PATIENCE)
         assert each.recv(1000).endswith(b"hello")
         assert each.recv(1000) == b""
         each.close()
+
+
+async def send_while_draining(made: World, clients: list[socket.socket]) -> None:
+    await until(lambda: made.gateway.draining, "the drain")
+    for client in clients:
+        client.sendall(made.request().encode())
 
 
 async def _visit(gateway: Standalone) -> int:
@@ -224,10 +235,10 @@ async def test_a_gateway_takes_over_from_another_and_hardly_anybody_notices(tmp_
         first = await old.enter_async_context(standalone(upstream=ide.address))
         async with standalone(upstream=ide.address, port=first.port) as second:
             crowd = [asyncio.create_task(visiting(second)) for _ in range(8)]
-            await until(lambda: len(seen) > 100)
+            await until(lambda: len(seen) > 100, "visits")
             await old.aclose()  # drains, and ends
             many = len(seen)
-            await until(lambda: len(seen) > many + 100)
+            await until(lambda: len(seen) > many + 100, "visits of the second gateway")
             over.set()
             await asyncio.gather(*crowd)
     assert set(seen) == {200} and len(reset) <= 8

@@ -6,10 +6,11 @@ import re
 import socket
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from html import unescape
-from pathlib import Path
 
 import pytest
+import pytest_asyncio
 from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -19,8 +20,11 @@ from codehub.domain.states import DesiredState
 from codehub.store import accounts, gate, installation, sessions
 from codehub.store.engine import create_engine
 from codehub.store.tables import timeline, workspaces
-from tests.integration.gateway.harness import NAVIGATE, Client, status, until
-from tests.services import free_port
+from tests.integration.gateway.harness import NAVIGATE, Client, status
+from tests.services import Services, free_port
+from tests.waiting import PATIENCE, until
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 class FrontDoor:
@@ -65,29 +69,47 @@ class FrontDoor:
         return status(head)
 
 
-@pytest.fixture
-async def front_door(database_url: str, redis_url: str, tmp_path: Path) -> AsyncIterator[FrontDoor]:
-    """`codehub serve gateway` with two workers, on a real PostgreSQL that knows one user."""
-    engine, port = create_engine(database_url), free_port()
+@dataclass(frozen=True)
+class Served:
+    """`codehub serve gateway` with two workers, on a real PostgreSQL."""
+
+    engine: AsyncEngine
+    port: int
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def served(services: Services, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
+    url, port = await services.migrated_database(), free_port()
+    engine = create_engine(url)
     await installation.ensure(engine, "01installation000000000000", 2_000_000)
-    account = await accounts.create_account(engine, "alice", "password!", now=utc_now())
-    async with engine.begin() as conn:
-        session = await sessions.open_session(conn, account.id, utc_now())
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "codehub.cli.serve", "gateway",
         env={
-            "PATH": os.environ["PATH"], "DATABASE_URL": database_url, "REDIS_URL": redis_url,
-            "CODEHUB_DATA_DIR": str(tmp_path), "PORT": str(port), "GATEWAY_WORKERS": "2",
-            "LOG_LEVEL": "error",
+            "PATH": os.environ["PATH"], "DATABASE_URL": url, "REDIS_URL": services.redis.url,
+            "CODEHUB_DATA_DIR": str(tmp_path_factory.mktemp("data")), "PORT": str(port),
+            "GATEWAY_WORKERS": "2", "LOG_LEVEL": "error",
         },
     )  # fmt: skip
     try:
-        await until(lambda: _listens(port), 30)
-        yield FrontDoor(engine, account.id, session, port)
+        await until(lambda: process.returncode is not None or _listens(port), "the gateway to listen")
+        assert process.returncode is None
+        yield Served(engine, port)
     finally:
-        process.terminate()
-        await asyncio.wait_for(process.wait(), 20)
+        if process.returncode is None:
+            process.terminate()
+        await asyncio.wait_for(process.wait(), PATIENCE)
         await engine.dispose()
+        await services.drop_database(url)
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def front_door(served: Served, request: pytest.FixtureRequest) -> FrontDoor:
+    """A user of each test's own."""
+    name = request.node.name[5:25].replace("_", "-")
+    account = await accounts.create_account(served.engine, name, "password!", now=utc_now())
+    async with served.engine.begin() as conn:
+        session = await sessions.open_session(conn, account.id, utc_now())
+    return FrontDoor(served.engine, account.id, session, served.port)
 
 
 def _listens(port: int) -> bool:
@@ -105,7 +127,9 @@ async def test_fifty_opens_at_once_wake_no_more_than_the_limit_allows(front_door
     assert (len(loading), len(refused)) == (2, 48)
     assert all("<progress" in body for body in loading)
     assert all("Too many workspaces are running" in body for body in refused)
-    running = select(workspaces.c.id).where(workspaces.c.desired_state == "RUNNING")
+    running = select(workspaces.c.id).where(
+        workspaces.c.desired_state == "RUNNING", workspaces.c.id.in_(asleep)
+    )
     async with front_door.engine.connect() as conn:
         wished = (await conn.scalars(running)).all()
     assert len(wished) == 2
@@ -123,5 +147,8 @@ async def test_fifty_tabs_of_one_workspace_make_one_wish(front_door: FrontDoor) 
     pages = await asyncio.gather(*(front_door.open(workspace_id) for _ in range(50)))
     assert {code for code, _ in pages} == {200}
     async with front_door.engine.connect() as conn:
-        told = (await conn.scalars(select(timeline.c.event).where(timeline.c.event != "created"))).all()
+        wishes = select(timeline.c.event).where(
+            timeline.c.workspace_id == workspace_id, timeline.c.event != "created"
+        )
+        told = (await conn.scalars(wishes)).all()
     assert len(told) == 1

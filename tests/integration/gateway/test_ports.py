@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -13,13 +14,14 @@ from websockets.asyncio.server import serve
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from codehub.domain.states import Operation, Phase
-from codehub.gateway.config import Timeouts
 from codehub.store.routes import Route
 from tests.integration.gateway.harness import (
     ALICE,
     HELLO,
     MINE,
     NAVIGATE,
+    NEVER,
+    PATIENT,
     SESSION,
     THEIRS,
     Upstream,
@@ -27,11 +29,11 @@ from tests.integration.gateway.harness import (
     hash_of,
     header,
     status,
-    until,
     world,
 )
 from tests.integration.gateway.test_tunnel import Echo
 from tests.services import free_port
+from tests.waiting import PATIENCE, until
 
 FETCH = "Sec-Fetch-Site: same-origin\r\nSec-Fetch-Mode: cors\r\nSec-Fetch-Dest: empty\r\n"
 GARBAGE = ("0", "65536", "00080", "-1", "9" * 40, "%D9%A3%D9%A0", "3000x", "", "3000%2f")
@@ -282,8 +284,8 @@ async def test_a_websocket_to_a_port_lives_until_its_leave_is_withdrawn(origin: 
                 assert "permessage-deflate" in (echo.extensions[-1] or "")
                 withdraw()
                 with pytest.raises(ConnectionClosed):
-                    await asyncio.wait_for(connection.recv(), 5)
-            await until(lambda: echo.open == 0)
+                    await asyncio.wait_for(connection.recv(), PATIENCE)
+            await until(lambda: echo.open == 0, "the socket to end")
 
 
 async def test_a_stop_cuts_streams_and_forgets_connections_to_ports(origin: World, app: App) -> None:
@@ -302,7 +304,7 @@ async def test_a_stop_cuts_streams_and_forgets_connections_to_ports(origin: Worl
     assert app.open == 2
     origin.set_phase(MINE, Phase.STANDBY)
     assert await client.rest() == b""
-    await until(lambda: app.open == 0)
+    await until(lambda: app.open == 0, "every connection to end")
 
 
 async def test_where_nothing_listens_a_page_says_so(origin: World, app: App) -> None:
@@ -370,9 +372,10 @@ async def test_nobody_reaches_the_hosts_loopback_by_a_port(address: str) -> None
 
 async def test_a_door_that_does_not_answer_is_given_up() -> None:
     async with (
-        world(timeouts=Timeouts(connect=1)) as made,
+        world(timeouts=replace(PATIENT, connect=0.2)) as made,
         Door(made.directory / "net.sock", silent=True).open(),
     ):
         head, _ = await made.ask(to_port(made, 3000, more=FETCH))
         assert status(head) == 502
+        made.gateway.pool._connect_timeout = NEVER
         assert status((await made.ask(made.request()))[0]) == 200

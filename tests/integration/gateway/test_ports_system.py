@@ -10,7 +10,8 @@ import httpx
 import pytest
 
 from tests.integration.coordinator.conftest import IDE
-from tests.services import System, wait_for
+from tests.services import System
+from tests.waiting import wait_for
 
 NAVIGATION = {"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document", "Sec-Fetch-Site": "none"}
 APP_PORT = 3000
@@ -75,7 +76,7 @@ def system(make_system: Callable[..., System], tmp_path: Path) -> System:
 
 def test_an_app_in_a_workspace_is_its_owners_to_open(system: System) -> None:
     owner = Owner(system)
-    wait_for(lambda: owner.is_in("RUNNING"), "the workspace to run", 60)
+    wait_for(lambda: owner.is_in("RUNNING"), "the workspace to run")
     wait_for(lambda: "Directory listing" in owner.navigate(APP_PORT).text, "the app to listen")
     assert httpx.get(system.base_url, headers={"Host": owner.host(APP_PORT)}, timeout=30).status_code == 401
 
@@ -89,9 +90,9 @@ def test_an_app_in_a_workspace_is_its_owners_to_open(system: System) -> None:
 
     wished = owner.api.patch(f"/api/v1/workspaces/{owner.id}", json={"desired_state": "STANDBY"})
     assert wished.status_code == 200
-    wait_for(lambda: owner.is_in("STANDBY"), "the workspace to stop", 60)
+    wait_for(lambda: owner.is_in("STANDBY"), "the workspace to stop")
     assert owner.get(owner.host(APP_PORT), "/").status_code == 503
     assert not list((system.data_dir / "runtime").rglob("net.sock"))
     assert "on its way" in owner.navigate(APP_PORT).text
     told = f"VSCODE_PROXY_URI=http://{{{{port}}}}--{owner.id}.localhost:{system.port}/\n"
-    wait_for(lambda: told in owner.navigate(APP_PORT, "/environment").text, "the app to be back", 60)
+    wait_for(lambda: told in owner.navigate(APP_PORT, "/environment").text, "the app to be back")

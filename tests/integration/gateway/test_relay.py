@@ -8,20 +8,22 @@ from dataclasses import replace
 import pytest
 import uvloop
 
-from codehub.gateway.config import Timeouts
 from tests.integration.gateway.harness import (
     MINE,
     NAVIGATE,
+    NEVER,
+    PATIENT,
     Upstream,
     World,
     answering,
     header,
     headers,
+    held_back,
     read_slowly,
     status,
-    until,
     world,
 )
+from tests.waiting import PATIENCE, until
 
 
 async def test_the_loop_is_uvloop() -> None:
@@ -189,16 +191,19 @@ async def test_a_dead_upstream_is_a_502_page(origin: World) -> None:
     assert b"UPSTREAM_UNAVAILABLE" in body
 
 
-async def test_an_upstream_that_never_answers_is_a_504() -> None:
+async def test_an_upstream_that_never_answers_is_a_504(origin: World) -> None:
     async def silent(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await upstream.read_head(reader)
         await reader.read()
 
-    async with world(timeouts=Timeouts(response=2, linger=1, drain=2)) as made:
-        made.ide.script = silent
-        head, _ = await made.ask(made.request())
-        assert status(head) == 504
-        await until(lambda: made.ide.open == 0)
+    origin.ide.script = silent
+    client = await origin.connect()
+    client.send(origin.request())
+    await until(lambda: origin.ide.heads, "the request")
+    origin.elapse()
+    assert status((await client.response())[0]) == 504
+    await until(lambda: origin.ide.open == 0, "the upstream to be let go")
+    client.close()
 
 
 async def test_garbage_from_an_upstream_is_a_502(origin: World) -> None:
@@ -237,7 +242,7 @@ async def test_a_client_that_goes_closes_the_upstream_at_once(origin: World) -> 
     await client.head()
     assert origin.ide.open == 1
     client.close()
-    await until(lambda: origin.ide.open == 0)
+    await until(lambda: origin.ide.open == 0, "the upstream to be let go")
 
 
 async def test_a_response_without_a_length_that_breaks_off_does_not_look_whole(origin: World) -> None:
@@ -283,14 +288,11 @@ async def test_a_slow_reader_holds_back_its_upstream(origin: World) -> None:
     client = await origin.connect()
     client.send(origin.request())
     await client.head()
-    seen = -1
-    while seen != sent:  # it comes to a stop long before everything is sent
-        seen = sent
-        await asyncio.sleep(0.2)
+    await held_back(origin, lambda: sent)
     assert sent < 100_000_000
     got = 0
     while got < 268435456:
-        piece = await asyncio.wait_for(client.reader.read(1 << 20), 10)
+        piece = await asyncio.wait_for(client.reader.read(1 << 20), PATIENCE)
         assert piece
         got += len(piece)
     client.close()
@@ -316,7 +318,8 @@ async def test_a_slow_upstream_holds_back_its_client(origin: World) -> None:
     client.send(origin.request("/", "POST", more=f"Content-Length: {64 << 20}\r\n"))
     for _ in range(64):
         client.send(b"y" * (1 << 20))
-    await asyncio.sleep(0.5)
+    held = lambda: any(each._held_for_upstream for each in origin.gateway._connections)  # noqa: E731
+    await until(held, "the client to be held back")
     assert client.writer.transport.get_write_buffer_size() > 16 << 20  # type: ignore[attr-defined]
     go.set()
     assert (await client.response())[1] == b"done"
@@ -363,10 +366,10 @@ async def test_a_broken_chunked_body_ends_the_upstream(origin: World) -> None:
     origin.ide.script = script
     client = await origin.connect()
     client.send(origin.request("/", "POST", more="Transfer-Encoding: chunked\r\n"))
-    await until(lambda: origin.ide.open == 1)
+    await until(lambda: origin.ide.open == 1, "the request")
     client.send("5\r\nhelloGET / HTTP/1.1\r\n\r\n")
     assert status((await client.response())[0]) == 400
-    await until(lambda: origin.ide.open == 0)
+    await until(lambda: origin.ide.open == 0, "the upstream to be let go")
 
 
 async def test_http_1_0_clients_are_answered_and_closed(origin: World) -> None:
@@ -410,22 +413,19 @@ async def test_credentials_of_the_platform_never_reach_a_workspace(origin: World
 
 
 async def test_draining_answers_what_is_under_way_and_closes_the_idle() -> None:
-    release = asyncio.Event()
-
     async def slow(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await upstream.read_head(reader)
-        await release.wait()
+        await until(lambda: made.gateway.draining, "the drain")
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nlate")
 
-    async with world(timeouts=Timeouts(drain=20)) as made:
+    async with world(timeouts=replace(PATIENT, drain=NEVER)) as made:
         idle = await made.connect()
         idle.send(made.request())
         await idle.response()
         made.ide.script = slow
         busy = await made.connect()
         busy.send(made.request("/", "POST", more="Content-Length: 0\r\n"))
-        await until(lambda: len(made.ide.heads) == 2)
-        asyncio.get_running_loop().call_later(0.2, release.set)
+        await until(lambda: len(made.ide.heads) == 2, "the request")
     head, body = await busy.response()
     assert body == b"late"
     assert header(head, "connection") == "close"
@@ -435,7 +435,7 @@ async def test_draining_answers_what_is_under_way_and_closes_the_idle() -> None:
 async def test_connections_over_the_cap_are_told_so() -> None:
     async with world(max_connections=2) as made:
         clients = [await made.connect() for _ in range(2)]
-        await until(lambda: len(made.gateway._connections) == 2)
+        await until(lambda: len(made.gateway._connections) == 2, "both connections")
         head, _ = await made.ask("")
         assert status(head) == 503
         for client in clients:

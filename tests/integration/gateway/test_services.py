@@ -24,8 +24,9 @@ from codehub.gateway.server import serve
 from codehub.store import accounts, gate, installation, sessions
 from codehub.store.engine import asyncpg_dsn, create_engine
 from codehub.store.tables import workspaces
-from tests.integration.gateway.harness import HELLO, NAVIGATE, Client, Upstream, header, status, until
+from tests.integration.gateway.harness import HELLO, NAVIGATE, Client, Upstream, header, status
 from tests.services import free_port
+from tests.waiting import PATIENCE, eventually, until
 
 LIMITS = Limits(1, 100)
 
@@ -101,6 +102,14 @@ class Installation:
         finally:
             client.close()
 
+    async def answers(self, cookie: str, expected: int) -> None:
+        """Wait until the workspace's own origin answers with this status."""
+
+        async def seen() -> int:
+            return status((await self.ask(self.host, "/", cookie, ""))[0])
+
+        await eventually(seen, f"a {expected}", lambda code: code == expected)
+
     async def knock(self, more: str = NAVIGATE) -> tuple[str, bytes]:
         return await self.ask(self.platform, f"/w/{self.workspace_id}/", f"session={self.session}", more)
 
@@ -125,12 +134,12 @@ async def served(database_url: str, redis_url: str) -> AsyncIterator[Installatio
         await made.ide.start()
         stop, ready = asyncio.Event(), asyncio.Event()
         task = asyncio.create_task(serve(made.config, stop=stop, ready=ready.set))
-        await asyncio.wait_for(ready.wait(), 30)
+        await asyncio.wait_for(ready.wait(), PATIENCE)
         try:
             yield made
         finally:
             stop.set()
-            await asyncio.wait_for(task, 15)
+            await asyncio.wait_for(task, PATIENCE)
             await made.ide.stop()
             await engine.dispose()
 
@@ -157,7 +166,7 @@ async def test_logout_is_pushed_to_open_connections(served: Installation) -> Non
     async with served.engine.begin() as conn:
         await sessions.end_session(conn, sessions.hash_of(served.session))
     await client.rest()
-    await until(lambda: served.ide.open == 0)
+    await until(lambda: served.ide.open == 0, "the upstream to be let go")
     assert status((await served.ask(served.host, "/", cookie, ""))[0]) == 401
 
 
@@ -179,9 +188,11 @@ async def _stop(served: Installation) -> None:
 
 
 @pytest.mark.parametrize("withdraw", [_new_password, _new_role, _deletion, _stop])
-async def test_a_leave_that_is_withdrawn_cuts_open_streams_within_a_second(
+async def test_a_leave_that_is_withdrawn_cuts_open_streams(
     served: Installation, withdraw: Callable[[Installation], Awaitable[None]]
 ) -> None:
+    """By the push: nothing looks at open streams from time to time."""
+
     async def endless(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if b"upgrade: websocket" in await upstream.read_head(reader):
             writer.write(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n")
@@ -197,13 +208,9 @@ async def test_a_leave_that_is_withdrawn_cuts_open_streams_within_a_second(
     for client, more in zip(clients, ("", upgrade), strict=True):
         client.send(f"GET / HTTP/1.1\r\nHost: {served.host}\r\nCookie: {cookie}\r\n{more}\r\n")
         await client.head()
-    began = time.monotonic()
     await withdraw(served)
-    took = time.monotonic()
     await asyncio.gather(*(client.rest() for client in clients))
-    late = time.monotonic() - took
-    assert late < 5, f"{late:.1f} s, after {took - began:.1f} s"  # a second, and more for a busy machine
-    await until(lambda: served.ide.open == 0)
+    await until(lambda: served.ide.open == 0, "the upstream to be let go")
 
 
 async def test_a_spared_session_keeps_what_is_open(served: Installation) -> None:
@@ -241,9 +248,7 @@ async def test_a_route_that_changes_is_pushed(served: Installation) -> None:
     cookie = await served.come_in()
     assert status((await served.ask(served.host, "/", cookie, ""))[0]) == 200
     await served.change(phase="STANDBY", upstream=None)
-    deadline = time.monotonic() + 5
-    while status((await served.ask(served.host, "/", cookie, ""))[0]) != 503:
-        assert time.monotonic() < deadline
+    await served.answers(cookie, 503)
 
 
 async def test_a_navigation_wakes_through_the_gate_within_the_limit(served: Installation) -> None:
@@ -281,20 +286,19 @@ async def test_a_push_channel_that_was_cut_comes_back(served: Installation) -> N
     await served.engine.dispose()
     await admin.execute("DELETE FROM sessions")
     await admin.close()
-    deadline = time.monotonic() + 10
-    while status((await served.ask(served.host, "/", cookie, ""))[0]) != 401:
-        assert time.monotonic() < deadline
+    await served.answers(cookie, 401)
 
 
 async def test_activity_reaches_redis(served: Installation, redis_url: str) -> None:
     await served.run()
     cookie = await served.come_in()
+    before = time.time()
     await served.ask(served.host, "/asset.js", cookie, "")
     redis: Redis = Redis.from_url(redis_url)
-    deadline = time.monotonic() + 5
-    while served.workspace_id not in (seen := await ActivityLog(redis).read()):
-        assert time.monotonic() < deadline
-    assert abs(seen[served.workspace_id] - time.time()) < 10
+    seen = await eventually(
+        ActivityLog(redis).read, "the request", lambda seen: seen.get(served.workspace_id, 0) >= before
+    )
+    assert seen[served.workspace_id] <= time.time()
     await redis.aclose()
 
 

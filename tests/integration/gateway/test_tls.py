@@ -6,6 +6,7 @@ import os
 import shutil
 import ssl
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,21 +14,24 @@ import websockets
 
 from codehub.cli import up
 from codehub.gateway.certificate import CertificateFiles
-from codehub.gateway.config import Timeouts
+from codehub.gateway.tls import TlsServer
 from codehub.settings import Settings
 from tests.integration.gateway import issuing
 from tests.integration.gateway.harness import (
     MINE,
     NAVIGATE,
+    NEVER,
+    PATIENT,
     Client,
     Upstream,
     World,
     header,
+    held_back,
     read_slowly,
     status,
-    until,
     world,
 )
+from tests.waiting import PATIENCE, until
 
 NAMES = f"DNS:localhost,DNS:{MINE}.localhost,IP:127.0.0.1"
 Issue = Callable[[str], CertificateFiles]
@@ -124,7 +128,7 @@ async def test_a_websocket_passes_and_ends_with_its_session(secured: World, file
                 await opened.send(b"x" * size)
                 assert await opened.recv() == b"x" * size
             secured.gateway.watch.session_ended(next(iter(secured.gateway.live.sessions())))
-            await asyncio.wait_for(opened.wait_closed(), 5)
+            await asyncio.wait_for(opened.wait_closed(), PATIENCE)
 
 
 async def test_large_bodies_pass_both_ways_within_bounds(secured: World, files: CertificateFiles) -> None:
@@ -146,12 +150,9 @@ async def test_large_bodies_pass_both_ways_within_bounds(secured: World, files: 
     client.send(secured.request("/", "POST", more=f"Content-Length: {size}\r\n"))
     client.send(b"x" * size)
     assert status(await client.head()) == 200
-    held = -1
-    while held != taken:  # a client that does not read holds back the upstream
-        held = taken
-        await asyncio.sleep(0.1)
+    await held_back(secured, lambda: taken)  # by a client that does not read
     assert taken < size
-    assert len(await asyncio.wait_for(client.reader.readexactly(size), 20)) == size
+    assert len(await asyncio.wait_for(client.reader.readexactly(size), PATIENCE)) == size
     client.close()
 
 
@@ -167,15 +168,26 @@ async def test_plain_http_is_told_to_speak_https(secured: World) -> None:
     assert "https://" in json.loads(body)["error"]["message"]
 
 
-async def test_who_says_nothing_or_garbage_is_sent_away(files: CertificateFiles) -> None:
-    async with world(scheme="https", tls=files, timeouts=Timeouts(head=2, drain=1)) as made:
+async def test_who_says_nothing_or_garbage_is_sent_away(
+    files: CertificateFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers: list[TlsServer] = []
+
+    class Kept(TlsServer):
+        def open(self, backlog: int) -> None:
+            servers.append(self)
+            super().open(backlog)
+
+    monkeypatch.setattr("codehub.gateway.server.TlsServer", Kept)
+    async with world(scheme="https", tls=files, timeouts=replace(PATIENT, head=0.5)) as made:
         silent, halfway = await made.connect(), await made.connect()
         halfway.send(b"\x16\x03\x01\x02\x00\x01")
         broken = await made.connect()
         broken.send(b"\x16\x03\x01" + b"\xff" * 500)
         for client in (broken, silent, halfway):
             await client.rest()
-        await until(lambda: len(made.gateway._errands) == 1)  # the tick
+        await until(lambda: len(made.gateway._errands) == 1, "the tick alone to go on")
+        servers[0]._patience, made.gateway.timeouts = NEVER, PATIENT
         client = await connect(made, trusting(files))
         client.send(made.request())
         assert (await client.response())[1] == b"hello"
@@ -234,16 +246,16 @@ async def test_the_gateway_looks_for_a_renewed_certificate_by_itself(
         renewed = issue("renewed by itself")
         shutil.copy(renewed.key, live.key)
         shutil.copy(renewed.chain, live.chain)
-        await until(lambda: served.context is not before)
+        await until(lambda: served.context is not before, "the renewed certificate")
 
 
 async def test_draining_ends_idle_connections_and_the_door(files: CertificateFiles) -> None:
-    async with world(scheme="https", tls=files) as made:
+    async with world(scheme="https", tls=files, timeouts=replace(PATIENT, drain=NEVER)) as made:
         idle = await connect(made, trusting(files))
         idle.send(made.request())
         await idle.response()
         silent = await made.connect()
-        await until(lambda: len(made.gateway._connections) == 1)
+        await until(lambda: len(made.gateway._connections) == 1, "the connection")
     assert await idle.rest() == b""
     assert await silent.rest() == b""
     with pytest.raises(OSError):

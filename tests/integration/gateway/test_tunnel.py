@@ -20,9 +20,9 @@ from tests.integration.gateway.harness import (
     hash_of,
     header,
     status,
-    until,
     world,
 )
+from tests.waiting import PATIENCE, until
 
 UPGRADE = (
     "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
@@ -105,9 +105,9 @@ async def test_a_foreign_origin_opens_no_socket(origin: World, echo: Echo) -> No
 
 async def test_closing_one_side_closes_the_other(origin: World, echo: Echo) -> None:
     async with dial(origin) as socket:
-        await until(lambda: echo.open == 1)
+        await until(lambda: echo.open == 1, "the socket to be open")
         socket.transport.abort()
-        await until(lambda: echo.open == 0)
+        await until(lambda: echo.open == 0, "the socket to end")
 
 
 async def test_a_dying_upstream_closes_the_client(origin: World) -> None:
@@ -151,8 +151,8 @@ async def test_logout_ends_open_sockets_at_once(origin: World, echo: Echo) -> No
         del origin.facts.visitors[hash_of(SESSION)]
         origin.gateway.watch.session_ended(hash_of(SESSION))
         with pytest.raises(ConnectionClosed):
-            await asyncio.wait_for(socket.recv(), 20)
-        await until(lambda: echo.open == 0)
+            await asyncio.wait_for(socket.recv(), PATIENCE)
+        await until(lambda: echo.open == 0, "the socket to end")
 
 
 async def test_a_session_that_ends_while_the_way_is_looked_up_opens_nothing(
@@ -176,7 +176,7 @@ async def test_a_deleted_user_loses_open_sockets(origin: World, echo: Echo) -> N
         del origin.facts.visitors[hash_of(SESSION)]
         origin.gateway.watch.user_changed("01alice0000000000000000000")
         with pytest.raises(ConnectionClosed):
-            await asyncio.wait_for(socket.recv(), 20)
+            await asyncio.wait_for(socket.recv(), PATIENCE)
 
 
 async def test_a_workspace_that_no_longer_runs_loses_open_sockets(origin: World, echo: Echo) -> None:
@@ -186,7 +186,7 @@ async def test_a_workspace_that_no_longer_runs_loses_open_sockets(origin: World,
         assert await socket.recv() == "still here"
         origin.set_phase(MINE, Phase.STANDBY)
         with pytest.raises(ConnectionClosed):
-            await asyncio.wait_for(socket.recv(), 20)
+            await asyncio.wait_for(socket.recv(), PATIENCE)
 
 
 def end_session(origin: World) -> None:
@@ -214,13 +214,14 @@ async def test_what_was_missed_while_the_push_channel_was_away_is_made_up_for(
         withdraw(origin)
         origin.gateway.watch.regained()
         with pytest.raises(ConnectionClosed):
-            await asyncio.wait_for(socket.recv(), 20)
+            await asyncio.wait_for(socket.recv(), PATIENCE)
 
 
 @withdrawals
 async def test_a_check_that_fails_is_made_again(
-    origin: World, echo: Echo, withdraw: Callable[[World], None]
+    origin: World, echo: Echo, withdraw: Callable[[World], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("codehub.gateway.watch.RETRY_SECONDS", 0.05)
     ask, tries = origin.gateway.directory._visitors._ask, 0
 
     async def away_once(id_hash: bytes) -> Visitor | None:
@@ -236,7 +237,7 @@ async def test_a_check_that_fails_is_made_again(
         withdraw(origin)
         origin.gateway.watch.regained()
         with pytest.raises(ConnectionClosed):
-            await asyncio.wait_for(socket.recv(), 20)
+            await asyncio.wait_for(socket.recv(), PATIENCE)
         assert tries == 2
 
 
@@ -262,7 +263,7 @@ async def test_an_event_stream_ends_with_its_session(origin: World) -> None:
     client = await open_event_stream(origin)
     origin.gateway.watch.session_ended(hash_of(SESSION))
     await client.rest()
-    await until(lambda: origin.api.open == 0)
+    await until(lambda: origin.api.open == 0, "the stream to end")
 
 
 async def test_an_event_stream_ends_with_its_role_and_nobody_elses(origin: World) -> None:
@@ -270,12 +271,12 @@ async def test_an_event_stream_ends_with_its_role_and_nobody_elses(origin: World
     watch, user_id = origin.gateway.watch, origin.facts.visitors[hash_of(SESSION)].user_id
     for happens in (lambda: watch.user_changed("another"), watch.lost, watch.regained):
         happens()
-        await until(lambda: not watch._checks)
+        await until(lambda: not watch._checks, "the check")
         assert origin.api.open == 1
     change_role(origin)
     watch.user_changed(user_id)
     await client.rest()
-    await until(lambda: origin.api.open == 0)
+    await until(lambda: origin.api.open == 0, "the stream to end")
 
 
 async def test_a_request_under_way_is_told_when_its_workspace_stops(origin: World) -> None:
@@ -285,7 +286,7 @@ async def test_a_request_under_way_is_told_when_its_workspace_stops(origin: Worl
     origin.ide.script = silent
     client = await origin.connect()
     client.send(origin.request())
-    await until(lambda: origin.ide.open == 1)
+    await until(lambda: origin.ide.open == 1, "the request")
     origin.set_phase(MINE, Phase.STANDBY)
     assert status((await client.response())[0]) == 503
 
@@ -314,4 +315,4 @@ async def test_draining_closes_tunnels() -> None:
     async with world() as made, echoing(made), dial(made) as socket:
         await made.gateway._drain()
         with pytest.raises(ConnectionClosed):
-            await asyncio.wait_for(socket.recv(), 20)
+            await asyncio.wait_for(socket.recv(), PATIENCE)

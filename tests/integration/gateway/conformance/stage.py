@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import h11
@@ -20,10 +19,13 @@ from tests.integration.gateway.conformance.case import (
     UpstreamSaw,
 )
 from tests.integration.gateway.harness import MINE, SESSION, Client, Upstream, World
+from tests.waiting import PATIENCE, until
 
 PROBE = HARMLESS.replace(b"/harmless", b"/probe")
 PROBED = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nprobed"
 _OWN = {b"/harmless": OK, b"/probe": PROBED}
+EVERY = 0.0005
+"""Seconds between two looks: a table looks some thousand times."""
 
 
 class Recorder:
@@ -132,8 +134,9 @@ class Stage:
     async def _settled(self) -> None:
         """Nothing stays behind: every connection to an upstream is either closed or idle in the pool."""
         gateway = self.world.gateway
-        await until(lambda: not gateway._connections)
-        await until(lambda: self._open() == sum(len(idle) for idle in gateway.pool._idle.values()))
+        await until(lambda: not gateway._connections, "the gateway to let the client go", EVERY)
+        idle = gateway.pool._idle
+        await until(lambda: self._open() == sum(map(len, idle.values())), "its connections to rest", EVERY)
 
     def _open(self) -> int:
         return self.world.ide.open + self.world.api.open
@@ -149,7 +152,8 @@ class _Player:
 
     async def take(self, step: Step) -> None:
         if isinstance(step, UpstreamSaw):
-            await until(lambda: self._stage.fill(step.data) in self._recorder.seen)
+            wanted = self._stage.fill(step.data)
+            await until(lambda: wanted in self._recorder.seen, f"the upstream to see {wanted!r}", EVERY)
         elif isinstance(step, ClientGot):
             await self._read_until(step.data)
         elif step is Act.HALF_CLOSE:
@@ -174,14 +178,7 @@ class _Player:
     async def _read_until(self, data: bytes) -> None:
         with contextlib.suppress(ConnectionError):
             while data not in self.got:
-                piece = await asyncio.wait_for(self._client.reader.read(65536), 10)
+                piece = await asyncio.wait_for(self._client.reader.read(65536), PATIENCE)
                 if not piece:
                     return
                 self.got += piece
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """As the harness has it, but without a pause to speak of: a table asks some thousand times."""
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.0005)
