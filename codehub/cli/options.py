@@ -1,11 +1,14 @@
 """Options that several commands share."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from codehub import settings
+if TYPE_CHECKING:
+    from codehub.settings import Settings
 
 DataDir = Annotated[
     Path | None,
@@ -17,6 +20,8 @@ DataDir = Annotated[
 ]
 
 
-def load_settings(**given: object) -> settings.Settings:
-    """The environment's settings, with what the command line says on top."""
+def load_settings(**given: object) -> Settings:
+    """Return the environment's settings, overridden by the options of the command line."""
+    from codehub import settings
+
     return settings.load(**{name: value for name, value in given.items() if value is not None})

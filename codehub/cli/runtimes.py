@@ -14,8 +14,8 @@ from codehub.cli.errors import CommandError
 from codehub.coordinator.main import docker_options, make_runtime
 from codehub.domain.images import offered_images
 from codehub.domain.observation import Unknown
+from codehub.domain.states import ErrorReason
 from codehub.runtimes.base import RuntimeFailure, Unobservable
-from codehub.runtimes.docker.runtime import DockerRuntime
 from codehub.runtimes.process.runtime import ProcessRuntime
 from codehub.runtimes.process.sandbox import SYSTEM_PATH
 from codehub.settings import Settings
@@ -45,8 +45,18 @@ async def choose(settings: Settings, *, auto: bool) -> Kind:
     return "docker"
 
 
+def may_use_docker(settings: Settings, *, auto: bool) -> bool:
+    """Return whether `choose` may find Docker; without its socket it never does."""
+    return (auto or settings.runtime == "docker") and not _socket_is_missing(settings)
+
+
 async def engine(settings: Settings) -> str:
     """The Docker Engine's version; RuntimeFailure when there is none that workspaces can run on."""
+    if _socket_is_missing(settings):
+        message = f"the Docker engine at {settings.docker_host} does not answer (there is no such socket)"
+        raise RuntimeFailure(ErrorReason.Unreachable, message)
+    from codehub.runtimes.docker.runtime import DockerRuntime
+
     runtime = DockerRuntime("", docker_options(settings))
     try:
         return await runtime.check()
@@ -87,12 +97,11 @@ async def end_all(settings: Settings, installation_id: str) -> int:
                 troubles.append(RuntimeFailure(trouble.reason, f"{workspace_id}: {trouble.message}"))
         if troubles:
             raise troubles[0]
-        if isinstance(runtime, DockerRuntime):
+        if not isinstance(runtime, ProcessRuntime):
             await runtime.leave()
         return sum(not isinstance(fact, Unknown) and fact.running for fact in found.values())
     finally:
-        if isinstance(runtime, DockerRuntime):
-            await runtime.close()
+        await runtime.close()
 
 
 async def prepare(settings: Settings) -> None:
@@ -104,6 +113,8 @@ async def prepare(settings: Settings) -> None:
         await runtime.walls()
         await _ensure_ide(settings)
         return
+    from codehub.runtimes.docker.runtime import DockerRuntime
+
     docker = DockerRuntime("", docker_options(settings))
     try:
         offered = offered_images(settings.images_text, settings.runtime).values()
@@ -116,6 +127,11 @@ async def prepare(settings: Settings) -> None:
             )
     finally:
         await docker.close()
+
+
+def _socket_is_missing(settings: Settings) -> bool:
+    path = settings.docker_host.removeprefix("unix://")
+    return path != settings.docker_host and not Path(path).exists()
 
 
 def remembered(data_dir: Path) -> Kind | None:

@@ -7,16 +7,15 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
 from codehub import log
 from codehub.cli.errors import CommandError
+from codehub.cli.parts import ForkedProcess
 from codehub.embedded import process
-from codehub.embedded.account import own_account
 from codehub.runtimes.process.procfs import boot_id
 
 STEADY_SECONDS = 60.0  # a part that ran this long has its earlier failures forgiven
@@ -30,35 +29,13 @@ class Service(Protocol):
 
     name: str
     log_file: Path
-    process: subprocess.Popen[bytes] | None
+
+    @property
+    def process(self) -> ForkedProcess | subprocess.Popen[bytes] | None: ...
 
     async def start(self) -> None: ...
 
     def stop(self) -> None: ...
-
-
-class Part:
-    """`codehub serve ...` as a child that ends with its supervisor."""
-
-    def __init__(
-        self, name: str, environment: Mapping[str, str], logs_dir: Path, patience: float = 30
-    ) -> None:
-        self.name = name
-        self.log_file = logs_dir / f"{name}.log"
-        self.process: subprocess.Popen[bytes] | None = None
-        self._environment = environment
-        self._patience = patience
-
-    async def start(self) -> None:
-        self.process = process.spawn(
-            [sys.executable, "-m", "codehub.cli.serve", self.name],
-            log=self.log_file, death_signal=signal.SIGTERM, account=own_account(),
-            environment=self._environment,
-        )  # fmt: skip
-
-    def stop(self) -> None:
-        if self.process is not None:
-            process.end(self.process, [(signal.SIGTERM, self._patience), (signal.SIGKILL, 5)])
 
 
 class Supervisor:
@@ -151,7 +128,7 @@ async def _ended(service: Service) -> int | None:
     child = service.process
     if child is None or child.poll() is not None:
         return None if child is None else child.returncode
-    descriptor = os.pidfd_open(child.pid)
+    descriptor = child.pidfd() if isinstance(child, ForkedProcess) else os.pidfd_open(child.pid)
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     loop.add_reader(descriptor, ended.set)

@@ -1,6 +1,7 @@
 """`codehub up`: the whole system on one machine, below one data directory."""
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -18,8 +19,9 @@ from ulid import ULID
 from codehub import log
 from codehub.cli import certificates, lock, needs, place, runtimes
 from codehub.cli.errors import CommandError
-from codehub.cli.supervisor import Part, Supervisor, end_leftovers
-from codehub.clock import utc_now
+from codehub.cli.part_main import PARTS
+from codehub.cli.parts import Part, PartForkServer
+from codehub.cli.supervisor import Supervisor, end_leftovers
 from codehub.embedded.account import EmbeddedError
 from codehub.embedded.paths import SOCKET_PATH_LIMIT
 from codehub.embedded.postgres import EmbeddedPostgres
@@ -27,15 +29,12 @@ from codehub.embedded.redis import EmbeddedRedis
 from codehub.settings import Settings
 from codehub.storage.errors import JobIsRunning
 from codehub.storage.jobs import LocalJobs
-from codehub.store import accounts, installation, migrate
-from codehub.store.engine import create_engine
 
-PARTS = ("coordinator", "api", "gateway")
 READY_SECONDS = 120.0
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-async def run(settings: Settings, *, auto: bool = False) -> None:
+async def run(settings: Settings, forkserver: PartForkServer, *, auto: bool = False) -> None:
     """Starts everything, says that it is ready, and returns when it was told to stop and has stopped.
 
     `auto` chooses the runtime that fits.
@@ -54,11 +53,11 @@ async def run(settings: Settings, *, auto: bool = False) -> None:
         await _unless_stopped(runtimes.prepare(settings), stop)
         if stop.is_set():
             return
-        end_leftovers(data_dir / "run", PARTS)
+        end_leftovers(data_dir / "run", [forkserver.name, *PARTS])
         check_port_free(settings.host, settings.port)
         await runtimes.leave_the_other(settings)
         runtimes.remember(data_dir, settings.runtime)
-        system = _System(settings, supervisor)
+        system = _System(settings, supervisor, forkserver)
         await _unless_stopped(system.start(), stop)
         if not stop.is_set():
             supervisor.keep()
@@ -75,9 +74,10 @@ async def run(settings: Settings, *, auto: bool = False) -> None:
 class _System:
     """The steps from an empty machine to a ready one."""
 
-    def __init__(self, settings: Settings, supervisor: Supervisor) -> None:
+    def __init__(self, settings: Settings, supervisor: Supervisor, forkserver: PartForkServer) -> None:
         self._settings = settings
         self._supervisor = supervisor
+        self._forkserver = forkserver
         self._log = log.get("up")
 
     async def start(self) -> None:
@@ -85,16 +85,12 @@ class _System:
         database_url, redis_url = await self._servers()
         archive_url = settings.archive_url or f"file://{settings.data_dir}/archives"
         typer.echo("Preparing the database", err=True)
-        await migrate.upgrade(database_url)
-        for sentence in await needs.missing_images(
-            settings.model_copy(update={"database_url": database_url})
-        ):
-            typer.echo(sentence, err=True)
-        password = await self._first_start(database_url, archive_url)
+        environment = self._environment(database_url, redis_url, archive_url)
+        await self._supervisor.start(self._forkserver)
+        password = await self._first_start(environment)
         try:
-            environment = self._environment(database_url, redis_url, archive_url)
             for name in PARTS:
-                part = Part(name, environment, settings.data_dir / "logs")
+                part = Part(name, self._forkserver, environment, settings.data_dir / "logs")
                 await self._supervisor.start(part)
             await self._ready()
         except BaseException:
@@ -119,19 +115,15 @@ class _System:
             redis_url = redis.url
         return database_url, redis_url
 
-    async def _first_start(self, database_url: str, archive_url: str) -> str | None:
-        """Marks what belongs to this installation, and makes the first admin; its generated password."""
-        settings = self._settings
-        engine = create_engine(database_url)
-        try:
-            candidate = place.installation_id(settings.data_dir) or str(ULID()).lower()
-            found = await installation.ensure(engine, candidate, settings.workspace_uid_base)
-            await place.settle(settings.data_dir, found.id, archive_url)
-            return await accounts.ensure_admin(
-                engine, settings.admin_username, settings.admin_password, now=utc_now()
-            )
-        finally:
-            await engine.dispose()
+    async def _first_start(self, environment: Mapping[str, str]) -> str | None:
+        """Prepare the database; return the first admin's password if this start generated one."""
+        names = ("ADMIN_PASSWORD", "ADMIN_USERNAME")
+        admin = {name: value for name in names if (value := os.environ.get(name)) is not None}
+        code, answer = await self._forkserver.ask("first-start", {**environment, **admin})
+        if code != 0:
+            raise typer.Exit(1)  # it has printed why
+        password: str | None = json.loads(answer)
+        return password
 
     def _environment(self, database_url: str, redis_url: str, archive_url: str) -> Mapping[str, str]:
         settings = self._settings

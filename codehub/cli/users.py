@@ -2,19 +2,23 @@
 
 import secrets
 import sys
-from typing import Annotated
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from sqlalchemy.ext.asyncio import AsyncEngine
 
-from codehub.cli.database import with_engine
 from codehub.cli.errors import told
 from codehub.cli.options import DataDir, load_settings
 from codehub.clock import utc_now
 from codehub.domain.states import Role
-from codehub.store import accounts
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from codehub.store.accounts import Account
+
+T = TypeVar("T")
 
 app = typer.Typer(no_args_is_help=True, help="Accounts, seen from the machine itself.")
 Name = Annotated[str, typer.Argument(help="The user's name.")]
@@ -26,8 +30,10 @@ PAGE = 1000
 def list_users(data_dir: DataDir = None) -> None:
     """List every account."""
 
-    async def work(engine: AsyncEngine) -> list[accounts.Account]:
-        found: list[accounts.Account] = []
+    async def work(engine: "AsyncEngine") -> "list[Account]":
+        from codehub.store import accounts
+
+        found: list[Account] = []
         async with engine.connect() as conn:
             while True:
                 page, total = await accounts.list_accounts(conn, PAGE, len(found))
@@ -36,8 +42,11 @@ def list_users(data_dir: DataDir = None) -> None:
                     return found
 
     with told():
+        from rich.console import Console
+        from rich.table import Table
+
         table = Table("name", "role", "created", "id", box=None)
-        for account in with_engine(load_settings(data_dir=data_dir), work):
+        for account in _with_engine(data_dir, work):
             created = account.created_at.isoformat(timespec="seconds")
             table.add_row(account.username, account.role.value, created, account.id)
         Console().print(table)
@@ -51,12 +60,15 @@ def create(
     data_dir: DataDir = None,
 ) -> None:
     """Create an account; the password is asked for, or read from standard input."""
+
+    async def work(engine: "AsyncEngine") -> None:
+        from codehub.store import accounts
+
+        await accounts.create_account(engine, name, password, role, now=utc_now())
+
     with told():
-        settings = load_settings(data_dir=data_dir)
         password = _password(generate)
-        with_engine(
-            settings, lambda engine: accounts.create_account(engine, name, password, role, now=utc_now())
-        )
+        _with_engine(data_dir, work)
         _report(f"created {role.value} {name.lower()}", password if generate else None)
 
 
@@ -64,15 +76,16 @@ def create(
 def passwd(name: Name, generate: Generate = False, data_dir: DataDir = None) -> None:
     """Set a new password, which ends the user's sessions."""
 
-    async def work(engine: AsyncEngine) -> None:
+    async def work(engine: "AsyncEngine") -> None:
+        from codehub.store import accounts
+
         async with engine.connect() as conn:
             account = await accounts.find_account(conn, name)
         await accounts.change_account(engine, account.id, password=password)
 
     with told():
-        settings = load_settings(data_dir=data_dir)
         password = _password(generate)
-        with_engine(settings, work)
+        _with_engine(data_dir, work)
         _report(f"the password of {name.lower()} is set", password if generate else None)
 
 
@@ -84,7 +97,9 @@ def delete(
 ) -> None:
     """Delete an account, and put its workspaces into the trash."""
 
-    async def work(engine: AsyncEngine) -> None:
+    async def work(engine: "AsyncEngine") -> None:
+        from codehub.store import accounts
+
         async with engine.connect() as conn:
             account = await accounts.find_account(conn, name)
         await accounts.delete_account(engine, account.id, actor="operator", now=utc_now())
@@ -92,8 +107,14 @@ def delete(
     with told():
         if not yes:
             typer.confirm(f"Delete {name} and all workspaces of theirs?", abort=True)
-        with_engine(load_settings(data_dir=data_dir), work)
+        _with_engine(data_dir, work)
         _report(f"deleted {name.lower()}", None)
+
+
+def _with_engine(data_dir: Path | None, work: "Callable[[AsyncEngine], Coroutine[Any, Any, T]]") -> T:
+    from codehub.cli.database import with_engine
+
+    return with_engine(load_settings(data_dir=data_dir), work)
 
 
 def _password(generate: bool) -> str:

@@ -6,6 +6,8 @@ import signal
 import time
 from collections.abc import Callable
 
+import typer
+
 from codehub import log
 from codehub.embedded.process import die_with_parent
 
@@ -58,6 +60,15 @@ def run_workers(count: int, work: Callable[[], None]) -> None:
         raise WorkersError(f"{early_deaths} workers died one after the other")
 
 
+def run_apart(work: Callable[[], None]) -> int:
+    """Run `work` in a process of its own and return its exit code.
+
+    What it allocates and touches is gone with it: the workers' parent stays as small as its modules.
+    """
+    _, status = os.waitpid(_fork(work), 0)
+    return os.waitstatus_to_exitcode(status)
+
+
 def _fork(work: Callable[[], None]) -> int:
     """A stop that comes right after the fork waits until the child handles it by itself, and is not lost."""
     hook = die_with_parent(signal.SIGTERM)
@@ -74,6 +85,8 @@ def _fork(work: Callable[[], None]) -> int:
         signal.pthread_sigmask(signal.SIG_SETMASK, earlier)
         work()
         code = 0
+    except typer.Exit as end:
+        code = end.exit_code
     except Exception:  # noqa: BLE001 - the process ends here, with the reason logged
         log.get("workers").exception("a worker failed")
     finally:

@@ -1,7 +1,10 @@
 """The coordinator process, put together from the settings."""
 
+from __future__ import annotations
+
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from codehub.coordinator.house import PostgresHouse
 from codehub.coordinator.providers import Providers
@@ -10,7 +13,6 @@ from codehub.coordinator.server import serve
 from codehub.domain.images import offered_images
 from codehub.domain.port_links import PortLinks
 from codehub.runtimes.base import Runtime
-from codehub.runtimes.docker.runtime import DockerOptions, DockerRuntime
 from codehub.runtimes.egress import Egress, host_nameservers
 from codehub.runtimes.process.runtime import ProcessRuntime
 from codehub.settings import Settings
@@ -21,6 +23,9 @@ from codehub.storage.volumes import LocalVolumes
 from codehub.store import installation, schema
 from codehub.store.engine import create_engine
 from codehub.store.gate import new_id
+
+if TYPE_CHECKING:  # the client of the Docker Engine is loaded where Docker is used
+    from codehub.runtimes.docker.runtime import DockerOptions, DockerRuntime
 
 THREADS = 2 * WORKERS
 
@@ -46,8 +51,7 @@ async def run(settings: Settings, stop: asyncio.Event) -> None:
         await serve(settings, providers, PostgresHouse(settings), stop=stop)
     finally:
         await warming_up
-        if isinstance(providers.runtime, DockerRuntime):
-            await providers.runtime.close()
+        await providers.runtime.close()
 
 
 async def _warm_up(runtime: Runtime) -> None:
@@ -75,6 +79,8 @@ def make_providers(settings: Settings, installation_id: str) -> Providers:
 
 def make_runtime(settings: Settings, installation_id: str) -> ProcessRuntime | DockerRuntime:
     if settings.runtime == "docker":
+        from codehub.runtimes.docker.runtime import DockerRuntime
+
         return DockerRuntime(installation_id, docker_options(settings))
     return ProcessRuntime(
         settings.data_dir / "runtime",
@@ -87,6 +93,8 @@ def make_runtime(settings: Settings, installation_id: str) -> ProcessRuntime | D
 
 
 def docker_options(settings: Settings) -> DockerOptions:
+    from codehub.runtimes.docker.runtime import DockerOptions
+
     egress = Egress(settings.port, settings.allowed_egress, host_nameservers())
     return DockerOptions(
         settings.docker_host,

@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from codehub.embedded.account import Account, plain_environment
 
@@ -78,7 +79,17 @@ def _parent(pid: int) -> int:
     return int(stat.rpartition(")")[2].split()[1])
 
 
-def end(process: subprocess.Popen[bytes], signals: Sequence[tuple[signal.Signals, float]]) -> None:
+class Child(Protocol):
+    """What ending a process takes; `subprocess.Popen` is one."""
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def send_signal(self, number: signal.Signals, /) -> None: ...
+
+
+def end(process: Child, signals: Sequence[tuple[signal.Signals, float]]) -> None:
     """Ends our own child: each signal in turn, with the seconds it has to work."""
     for number, patience in signals:
         if process.poll() is not None:

@@ -82,3 +82,6 @@ class Runtime(Protocol):
 
     async def logs(self, workspace_id: str, lines: int) -> str:
         """The container's recent output, the last `lines` lines of it."""
+
+    async def close(self) -> None:
+        """Release what this process holds of the runtime. Containers run on."""

@@ -105,6 +105,9 @@ class ProcessRuntime:
             )
         return self._walls
 
+    async def close(self) -> None:
+        """Keepers belong to nobody: there is nothing to release."""
+
     async def warm_up(self) -> None:
         """Do what the first start would wait for. What goes wrong goes wrong again, and is told, there."""
         try:

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
-from codehub.cli import ide
+from codehub.cli import ide, ide_progress
 from codehub.cli.ide import CODE_SERVER_VERSION, InstallError, code_server_command, install_code_server
+from codehub.cli.main import app
 from codehub.runtimes.process.procfs import ProcessId
-from tests.services import wait_for
+from tests.waiting import PATIENCE, wait_for
 
 
 class Told:
@@ -67,12 +67,12 @@ def test_an_interrupt_ends_what_a_step_has_started(tmp_path: Path, monkeypatch: 
     with pytest.raises(KeyboardInterrupt):
         ide._run(["/bin/sh", "-c", script], dict(os.environ), "A step", Told(interrupt))
     child = int(written.read_text())
-    wait_for(lambda: ProcessId.of(child) is None, "the child to end", 10)
+    wait_for(lambda: ProcessId.of(child) is None, "the child to end")
 
 
 def test_a_terminal_sees_a_bar_that_grows_with_each_step() -> None:
     console = Console(force_terminal=True, file=io.StringIO(), width=120)
-    with ide._reporter(console) as report:
+    with ide_progress._reporter(console) as report:
         for number in range(ide.STEPS):
             report.step(f"Step {number}")
             report.note("Step 0: 30 s so far")
@@ -148,9 +148,9 @@ def test_a_second_installer_waits_for_the_first(tmp_path: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         thread = threading.Thread(target=second)
         thread.start()
-        assert waits.wait(10)
+        assert waits.wait(PATIENCE)
         pretend_installed(tmp_path)
-    thread.join(10)
+    thread.join(PATIENCE)
     assert found == [tmp_path / "bin" / "code-server"]
 
 
@@ -178,7 +178,7 @@ def test_a_long_step_says_that_it_lives(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(ide, "REPORT_EVERY_SECONDS", 0.05)
     enough = tmp_path / "enough"
     told = Told(lambda: enough.touch() if len(told.words) > 1 else None)
-    waiting = ["timeout", "60", "sh", "-c", f"until [ -e {enough} ]; do sleep 0.05; done"]
+    waiting = ["timeout", f"{PATIENCE}", "sh", "-c", f"until [ -e {enough} ]; do sleep 0.05; done"]
     ide._run(waiting, dict(os.environ), "Building", told)
     assert told.words[0] == "Building" and "so far" in told.words[1]
 
@@ -190,16 +190,15 @@ def test_leftovers_of_an_interrupted_install_go(tmp_path: Path) -> None:
 
 
 def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = typer.Typer()
-    app.command()(ide.install)
+    command = ["ide", "install"]
     pretend_installed(tmp_path)
     monkeypatch.setenv("CODEHUB_TOOLS_DIR", str(tmp_path))
-    result = CliRunner().invoke(app, [])
+    result = CliRunner().invoke(app, command)
     assert result.exit_code == 0
     assert f"is ready: {tmp_path}/bin/code-server" in result.output
     shutil.rmtree(tmp_path / "bin")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    result = CliRunner().invoke(app, [])
+    result = CliRunner().invoke(app, command)
     assert result.exit_code == 1
     assert "apt-get install" in result.output

@@ -5,7 +5,7 @@ import sys
 
 PROGRAM = """
 import resource
-from codehub.cli.serve import allow_many_connections
+from codehub.cli.part_main import allow_many_connections
 _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, most))
 allow_many_connections()

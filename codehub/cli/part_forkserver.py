@@ -1,0 +1,123 @@
+"""Fork server of the parts of `codehub up`: one process that has every module loaded, and forks each part.
+
+It has one thread, no event loop and no connection. A part therefore begins with loaded modules and nothing
+else, however often it is started again, and all parts share the memory of those modules.
+
+Each request is one message on a Unix socket: a JSON object with the part's name and environment, and the
+descriptors of its standard output, its standard error and its status socket. The status socket receives the
+pidfd of the new process and then its exit code. The server ends when its request socket closes, and the
+kernel ends the parts with it.
+"""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import typer
+
+from codehub.embedded.process import die_with_parent
+from codehub.runtimes.process.procfs import rename
+
+MAX_REQUEST_BYTES = 1 << 20
+NAME = "part-forkserver"
+
+
+@dataclass(frozen=True)
+class _Child:
+    pid: int
+    status: socket.socket
+
+
+def main() -> None:
+    """Serve requests from standard input: how a server that was killed is replaced."""
+    from codehub.cli.part_main import load_all
+
+    serve(socket.socket(fileno=os.dup(0)), load_all(docker=False))
+
+
+def serve(requests: socket.socket, parts: Mapping[str, Callable[[], None]]) -> None:
+    """Fork a part for each request and report how each one ends, until the request socket closes."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1):
+        os.dup2(null, stream)
+    rename("codehub", NAME)
+    children: dict[int, _Child] = {}
+    poller = select.poll()
+    poller.register(requests, select.POLLIN)
+    while True:
+        for descriptor, _ in poller.poll():
+            if descriptor != requests.fileno():
+                poller.unregister(descriptor)
+                _report_end(descriptor, children.pop(descriptor))
+                continue
+            message, descriptors, *_ = socket.recv_fds(requests, MAX_REQUEST_BYTES, 3)
+            if not message:
+                return
+            pidfd, child = _start(json.loads(message), descriptors, parts)
+            children[pidfd] = child
+            poller.register(pidfd, select.POLLIN)
+
+
+def _start(
+    request: Mapping[str, object], descriptors: list[int], parts: Mapping[str, Callable[[], None]]
+) -> tuple[int, _Child]:
+    *streams, status = descriptors
+    hook = die_with_parent(signal.SIGTERM)
+    pid = os.fork()
+    if pid == 0:
+        hook()
+        _become(request, streams, parts)
+    for stream in streams:
+        os.close(stream)
+    pidfd = os.pidfd_open(pid)
+    child = _Child(pid, socket.socket(fileno=status))
+    with contextlib.suppress(OSError):  # a supervisor that is gone closes the request socket as well
+        socket.send_fds(child.status, [str(pid).encode()], [pidfd])
+    return pidfd, child
+
+
+def _report_end(pidfd: int, child: _Child) -> None:
+    _, wait_status = os.waitpid(child.pid, 0)
+    os.close(pidfd)
+    with child.status, contextlib.suppress(OSError):
+        child.status.send(str(os.waitstatus_to_exitcode(wait_status)).encode())
+
+
+def _become(
+    request: Mapping[str, object], streams: list[int], parts: Mapping[str, Callable[[], None]]
+) -> None:
+    """Run a part in this process and end with it. Its own session keeps a terminal's Ctrl-C away."""
+    code = 1
+    try:
+        name, environment = request["name"], request["environment"]
+        assert isinstance(name, str) and isinstance(environment, dict)
+        os.setsid()
+        for standard, stream in enumerate(streams, start=1):
+            os.dup2(stream, standard)
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        os.chdir("/")
+        os.environ.clear()
+        os.environ.update(environment)
+        rename("codehub", name)
+        parts[name]()
+        code = 0
+    except typer.Exit as end:
+        code = end.exit_code
+    except BaseException:  # noqa: BLE001 - the process ends here, and its log has the reason
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

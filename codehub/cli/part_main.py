@@ -1,0 +1,126 @@
+"""What each part of CodeHub runs: the API, the gateway, the coordinator.
+
+A part loads its modules when it starts, so that one that runs alone does not carry the others'.
+"""
+
+import asyncio
+import gc
+import importlib
+import resource
+import signal
+from collections.abc import Callable, Mapping
+
+import typer
+import uvloop
+
+from codehub import log
+from codehub.cli import certificates, first_start, needs
+from codehub.cli.errors import CommandError, told
+from codehub.cli.options import load_settings
+from codehub.cli.workers import run_apart, run_workers
+from codehub.domain.images import known_images
+from codehub.domain.limits import Limits
+from codehub.settings import Settings
+
+
+def api() -> None:
+    with told():
+        settings = _settings("api")
+        asyncio.run(needs.require(settings))
+        allow_many_connections()
+        from codehub.api.server import run
+
+        run(settings)
+
+
+def gateway() -> None:
+    with told():
+        settings = _settings("gateway")
+        certificates.require_certificate(settings)
+        if code := run_apart(lambda: _require(settings)):
+            raise typer.Exit(code)
+        allow_many_connections()
+        importlib.import_module("codehub.gateway.server")  # once, before the workers fork
+        run_workers(settings.gateway_workers, lambda: uvloop.run(_serve_gateway(settings)))
+
+
+def coordinator() -> None:
+    with told():
+        settings = _settings("coordinator")
+        asyncio.run(needs.require(settings))
+        uvloop.run(_serve_coordinator(settings))
+
+
+PARTS: Mapping[str, Callable[[], None]] = {"coordinator": coordinator, "api": api, "gateway": gateway}
+"""In the order in which `codehub up` starts them."""
+PROGRAMS: Mapping[str, Callable[[], None]] = {**PARTS, "first-start": first_start.main}
+"""What the fork server can run."""
+_MODULES = ("codehub.coordinator.main", "codehub.api.server", "codehub.gateway.server")
+_DOCKER = "codehub.runtimes.docker.runtime"
+
+
+def load_all(*, docker: bool) -> Mapping[str, Callable[[], None]]:
+    """Load the modules of every part, for a process that forks them; return what to call in each fork."""
+    for module in (*_MODULES, _DOCKER) if docker else _MODULES:
+        importlib.import_module(module)
+    gc.collect()
+    gc.freeze()  # a later collection would otherwise write to every shared page, and so copy it
+    return PROGRAMS
+
+
+def _require(settings: Settings) -> None:
+    with told():
+        asyncio.run(needs.require(settings))
+
+
+def allow_many_connections() -> None:
+    """Raise the soft limit of open files: a connection takes two descriptors, and the usual limit is 1024."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _settings(component: str) -> Settings:
+    settings = load_settings()
+    if missing := [name for name in ("DATABASE_URL", "REDIS_URL") if not getattr(settings, name.lower())]:
+        raise CommandError(f"{' and '.join(missing)} must be set (`codehub up` brings its own)")
+    log.configure(component, settings.log_level)
+    return settings
+
+
+async def _serve_coordinator(settings: Settings) -> None:
+    from codehub.coordinator.main import run
+
+    for sentence in await needs.missing_images(settings):
+        log.get("coordinator").warning(sentence)
+    await run(settings, _stop_event())
+
+
+async def _serve_gateway(settings: Settings) -> None:
+    from codehub.gateway.config import GatewayConfig
+    from codehub.gateway.server import serve
+
+    config = GatewayConfig(
+        host=settings.host,
+        port=settings.port,
+        public_base_url=settings.base_url,
+        apps_domain=settings.apps_host,
+        api_upstream=f"unix:{settings.api_socket}",
+        database_url=settings.database_url,
+        redis_url=settings.redis_url,
+        limits=Limits(settings.limits_max_running_per_user, settings.limits_max_running_global),
+        activity={image.name: image.activity for image in known_images(settings.images_text)},
+        activity_flush_interval=settings.activity_flush_interval,
+        tls=certificates.files(settings),
+        trusted_proxies=settings.proxies,
+        max_connections=max(16, settings.gateway_max_connections // settings.gateway_workers),
+    )
+    await serve(
+        config, stop=_stop_event(), ready=lambda: log.get("gateway").info("ready", port=settings.port)
+    )
+
+
+def _stop_event() -> asyncio.Event:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return stop

@@ -1,0 +1,179 @@
+"""The parts of `codehub up` as its supervisor sees them: processes that the part fork server forks."""
+
+import asyncio
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Self
+
+from codehub.cli import part_forkserver
+from codehub.cli.part_main import load_all
+from codehub.embedded import process
+from codehub.embedded.process import die_with_parent
+
+UNKNOWN_EXIT_CODE = -signal.SIGTERM
+"""Of a part whose fork server was killed: the kernel sent the part this signal, and no one read its code."""
+
+
+class ForkedProcess:
+    """A process that was forked without being executed; offers what a supervisor uses of `Popen`."""
+
+    def __init__(self, pid: int, pidfd: int, collect: Callable[[], int]) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._pidfd = pidfd
+        self._collect = collect
+
+    def poll(self) -> int | None:
+        """Return the exit code, or None while the process runs."""
+        return self._ended_within(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        code = self._ended_within(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired([part_forkserver.NAME], timeout or 0)
+        return code
+
+    def send_signal(self, number: signal.Signals) -> None:
+        if self.poll() is None:
+            signal.pidfd_send_signal(self._pidfd, number)
+
+    def pidfd(self) -> int:
+        """Return a pidfd that is the caller's to close."""
+        return os.dup(self._pidfd)
+
+    def _ended_within(self, seconds: float | None) -> int | None:
+        if self.returncode is None and select.select([self._pidfd], [], [], seconds)[0]:
+            self.returncode = self._collect()
+            os.close(self._pidfd)
+        return self.returncode
+
+
+class PartForkServer:
+    """The fork server as a service: forked at first, and started as a program should it ever die.
+
+    `fork` must come before there are threads or an event loop. The server shares the memory of every module
+    that is loaded by then.
+    """
+
+    name = part_forkserver.NAME
+
+    def __init__(self, requests: socket.socket, forked: ForkedProcess, logs_dir: Path) -> None:
+        self.log_file = logs_dir / f"{self.name}.log"
+        self.process: ForkedProcess | subprocess.Popen[bytes] | None = forked
+        self._requests = requests
+
+    @classmethod
+    def fork(cls, logs_dir: Path, *, docker: bool) -> Self:
+        """`docker` loads the client of the Docker Engine, too, so that the parts share it."""
+        parts = load_all(docker=docker)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        hook = die_with_parent(signal.SIGTERM)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                hook()
+                os.setsid()
+                ours.close()
+                part_forkserver.serve(theirs, parts)
+            finally:
+                os._exit(0)
+        theirs.close()
+        return cls(ours, ForkedProcess(pid, os.pidfd_open(pid), lambda: _collect_child(pid)), logs_dir)
+
+    async def start(self) -> None:
+        """Start the server again if it died."""
+        if self.process is not None and self.process.poll() is None:
+            return
+        self._requests.close()
+        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self.process = _started_as_a_program(theirs, self.log_file)
+
+    def stop(self) -> None:
+        self._requests.close()
+        if self.process is not None:
+            process.end(self.process, [(signal.SIGTERM, 5), (signal.SIGKILL, 5)])
+
+    async def run(self, name: str, environment: Mapping[str, str], log: Path) -> ForkedProcess:
+        """Start a part that writes to `log`; return once its process exists."""
+        with log.open("ab") as output:
+            return await self._fork(name, environment, output.fileno(), output.fileno())
+
+    async def ask(self, name: str, environment: Mapping[str, str]) -> tuple[int, bytes]:
+        """Run a short program to its end; return its exit code and its standard output."""
+        reader, writer = os.pipe()
+        with os.fdopen(reader, "rb") as output:
+            try:
+                asked = await self._fork(name, environment, writer, 2)
+            finally:
+                os.close(writer)
+            try:
+                answer = await asyncio.to_thread(output.read)
+            except asyncio.CancelledError:
+                asked.send_signal(signal.SIGTERM)
+                raise
+            return await asyncio.to_thread(asked.wait), answer
+
+    async def _fork(
+        self, name: str, environment: Mapping[str, str], output: int, errors: int
+    ) -> ForkedProcess:
+        message = json.dumps({"name": name, "environment": dict(environment)}).encode()
+        status, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            socket.send_fds(self._requests, [message], [output, errors, theirs.fileno()])
+        pid, descriptors, *_ = await asyncio.to_thread(socket.recv_fds, status, 64, 1)
+        if not descriptors:
+            status.close()
+            raise OSError(f"the part fork server ended before it started {name}; see {self.log_file}")
+        return ForkedProcess(int(pid), descriptors[0], lambda: _received_exit_code(status))
+
+
+class Part:
+    """`codehub serve ...` as a process that ends with its supervisor."""
+
+    def __init__(
+        self,
+        name: str,
+        server: PartForkServer,
+        environment: Mapping[str, str],
+        logs_dir: Path,
+        patience: float = 30,
+    ) -> None:
+        self.name = name
+        self.log_file = logs_dir / f"{name}.log"
+        self.process: ForkedProcess | None = None
+        self._server = server
+        self._environment = environment
+        self._patience = patience
+
+    async def start(self) -> None:
+        self.process = await self._server.run(self.name, self._environment, self.log_file)
+
+    def stop(self) -> None:
+        if self.process is not None:
+            process.end(self.process, [(signal.SIGTERM, self._patience), (signal.SIGKILL, 5)])
+
+
+def _started_as_a_program(requests: socket.socket, log_file: Path) -> subprocess.Popen[bytes]:
+    with log_file.open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", part_forkserver.__name__], cwd="/", start_new_session=True,
+            stdin=requests.fileno(), stdout=log, stderr=log, preexec_fn=die_with_parent(signal.SIGTERM),
+        )  # fmt: skip
+
+
+def _collect_child(pid: int) -> int:
+    _, status = os.waitpid(pid, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+def _received_exit_code(status: socket.socket) -> int:
+    with status:
+        return int(status.recv(64) or UNKNOWN_EXIT_CODE)
