@@ -4,23 +4,26 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest.mock import patch
 
-_RECORDS = {"create": 124, "extract": 8}
-"""Of 256 KiB each. An archive shows its first bytes late; a restore divides them among several tars."""
-
 
 @contextlib.contextmanager
-def sleepy_tar() -> Iterator[None]:
-    """From here on storage jobs have a tar that falls asleep: after 31 MiB read, or 2 MiB written."""
+def sleepy_tar(create: int = 124, extract: int = 8) -> Iterator[Callable[[], bool]]:
+    """From here on storage jobs have a tar that falls asleep; yields whether one has.
+
+    It does so after this many records of 256 KiB. An archive shows its first bytes late; a restore divides
+    the records among several tars.
+    """
     with tempfile.TemporaryDirectory(prefix="ch-tar-") as directory:
-        fake = Path(directory, "tar")
-        tar = f"exec {shutil.which('tar')} --checkpoint-action=sleep=600"
-        sleeps = [f'--{mode}) {tar} --checkpoint={records} "$@" ;;' for mode, records in _RECORDS.items()]
+        fake, asleep = Path(directory, "tar"), Path(directory, "asleep")
+        actions = f"--checkpoint-action=exec='touch {asleep}' --checkpoint-action=sleep=600"
+        tar = f"exec {shutil.which('tar')} {actions}"
+        modes = {"create": create, "extract": extract}
+        sleeps = [f'--{mode}) {tar} --checkpoint={records} "$@" ;;' for mode, records in modes.items()]
         fake.write_text("\n".join(["#!/bin/sh", 'case "$1" in', *sleeps, "esac", ""]))
         Path(directory).chmod(0o755)
         fake.chmod(0o755)
         with patch.dict(os.environ, PATH=f"{directory}:{os.environ['PATH']}"):
-            yield
+            yield asleep.exists

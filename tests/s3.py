@@ -13,7 +13,8 @@ import pytest
 from ulid import ULID
 
 from codehub.storage.s3 import S3Requests
-from tests.services import TOOLS_DIR, free_port, short_temp_dir, wait_for
+from tests.services import TOOLS_DIR, free_port, short_temp_dir
+from tests.waiting import PATIENCE, wait_for
 
 PROGRAM = TOOLS_DIR / "bin" / "versitygw"
 BUCKET = "archives"
@@ -65,7 +66,7 @@ class S3Server:
     def stop(self) -> None:
         if self._process is not None:
             self._process.kill()
-            self._process.wait(10)
+            self._process.wait()
             self._process = None
 
     def environment(self, endpoint: str | None = None) -> dict[str, str]:
@@ -84,7 +85,7 @@ class S3Server:
     def _answers(self) -> bool:
         assert self._process is not None and self._process.poll() is None, self._log()
         with contextlib.suppress(httpx.TransportError):
-            return httpx.get(self.endpoint, timeout=2).status_code < 500
+            return httpx.get(self.endpoint, timeout=PATIENCE).status_code < 500
         return False
 
     def _log(self) -> str:

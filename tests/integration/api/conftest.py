@@ -1,7 +1,6 @@
 """The API on real services, called in-process or over its socket."""
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -10,29 +9,35 @@ from typing import Any
 
 import httpx
 import pytest
+from argon2 import PasswordHasher
 from fastapi import FastAPI
 from sqlalchemy import insert, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from ulid import ULID
 
+from codehub.api import health
 from codehub.api.app import create_app
+from codehub.bus import events as bus_events
 from codehub.domain.states import Role
 from codehub.settings import Settings
-from codehub.store import accounts, sessions
+from codehub.store import accounts, passwords, sessions
 from codehub.store.engine import create_engine
 from codehub.store.passwords import hash_password
 from codehub.store.tables import users, workspaces
+from tests.waiting import PATIENCE
 
 BASE = "http://localhost:8080"
 PASSWORD = "a good password"
 
 
-async def eventually(condition: Callable[[], Awaitable[Any]], what: str, seconds: float = 30) -> Any:
-    async with asyncio.timeout(seconds):
-        while not (value := await condition()):
-            await asyncio.sleep(0.02)
-    assert value, what
-    return value
+@pytest.fixture(autouse=True)
+def patient_and_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Raise the bounds that a busy machine would reach, and lower the cost of passwords (a unit test's)."""
+    monkeypatch.setattr(health, "PATIENCE", PATIENCE)
+    monkeypatch.setattr(bus_events, "SUBSCRIBE_TIMEOUT", PATIENCE)
+    cheap = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
+    monkeypatch.setattr(passwords, "_hasher", cheap)
+    monkeypatch.setattr(passwords, "NOBODYS_HASH", cheap.hash("a password that nobody knows"))
 
 
 @dataclass

@@ -84,7 +84,7 @@ async def test_the_matrix_holds(api: Api) -> None:
     for call, rows in MATRIX.items():
         for row in rows:
             for who, expected in zip(WHO, row.statuses, strict=True):
-                answer = await _call(await _people(api), who, call, row)
+                answer = await _call(People(api), who, call, row)
                 if answer.status_code != expected:
                     wrong.append(f"{call} ({row.state}) by {who}: {answer.status_code}, not {expected}")
                 if answer.status_code >= 400 and call != "GET /readyz":
@@ -99,40 +99,48 @@ async def test_a_session_that_is_made_up_is_nobodys(api: Api) -> None:
         assert (await client.get("/api/v1/session")).status_code == 401
 
 
-@dataclass
 class People:
-    """Fresh ones for each cell of the matrix, so that no cell changes the next."""
+    """Fresh ones for each cell of the matrix, so that no cell changes the next; made when first needed."""
 
-    api: Api
-    clients: dict[str, httpx.AsyncClient]
-    owner_name: str
-    bystander_id: str
+    def __init__(self, api: Api) -> None:
+        self.api = api
+        self._number = len(api.ids)
+        self._clients: dict[str, httpx.AsyncClient] = {}
 
+    def name(self, who: str) -> str:
+        return f"{who}-{self._number}"
 
-async def _people(api: Api) -> People:
-    number = len(api.ids)
-    clients = {"anonymous": await api.client()}
-    for who in WHO[1:]:
-        role = Role.ADMIN if who == "admin" else Role.USER
-        clients[who] = await api.person_quickly(f"{who}-{number}", role)
-    await api.person_quickly(f"bystander-{number}", Role.USER)
-    return People(api, clients, f"owner-{number}", api.ids[f"bystander-{number}"])
+    async def client(self, who: str) -> httpx.AsyncClient:
+        if who not in self._clients:
+            role = Role.ADMIN if who == "admin" else Role.USER
+            anonymous = who == "anonymous"
+            made = self.api.client() if anonymous else self.api.person_quickly(self.name(who), role)
+            self._clients[who] = await made
+        return self._clients[who]
+
+    async def user_id(self, who: str) -> str:
+        await self.client(who)
+        return self.api.ids[self.name(who)]
 
 
 async def _call(people: People, who: str, call: str, row: Row) -> httpx.Response:
     method, path = call.split(" ")
     if "{workspace_id}" in path:
         path = path.format(workspace_id=await _workspace(people, row.state))
-    path = path.format(user_id=people.bystander_id)
+    if "{user_id}" in path:
+        path = path.format(user_id=await people.user_id("bystander"))
     body = row.body
     if body is not None and "username" in body:
-        name = people.owner_name if call.endswith("/login") else f"new-{people.owner_name}"
+        name = people.name("new")
+        if call.endswith("/login"):
+            await people.client("owner")
+            name = people.name("owner")
         body = body | {"username": name}
-    return await people.clients[who].request(method, path, json=body)
+    return await (await people.client(who)).request(method, path, json=body)
 
 
 async def _workspace(people: People, state: str) -> str:
-    api, owner = people.api, people.clients["owner"]
+    api, owner = people.api, await people.client("owner")
     workspace_id: str = (await api.workspace(owner))["id"]
     if state == "deleted":
         assert (await owner.delete(f"/api/v1/workspaces/{workspace_id}")).status_code == 204

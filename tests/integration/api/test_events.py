@@ -10,19 +10,20 @@ from typing import Any
 import asyncpg
 import httpx
 import pytest
+import uvicorn
 from redis.asyncio import Redis
+from uvicorn.protocols.http.flow_control import FlowControl
 
 from codehub.api import events
 from codehub.api.server import listen, make_server
-from codehub.bus import events as bus_events
 from codehub.bus.events import publish, resync_message, sse_message
 from codehub.domain.states import Role
 from codehub.settings import Settings
 from codehub.store.engine import asyncpg_dsn
 from tests.integration.api.conftest import BASE, Api
+from tests.waiting import PATIENCE
 
 PREFIX = "codehub:sse:"
-PATIENCE = 15
 
 
 class Stream:
@@ -45,17 +46,18 @@ class Stream:
 
 
 class Served:
-    def __init__(self, api: Api, socket: Path, redis: Redis) -> None:
+    def __init__(self, api: Api, socket: Path, redis: Redis, server: uvicorn.Server) -> None:
         self.api = api
         self.socket = socket
         self.redis = redis
+        self.server = server
 
     @asynccontextmanager
     async def stream(self, person: httpx.AsyncClient) -> AsyncIterator[Stream]:
         transport = httpx.AsyncHTTPTransport(uds=str(self.socket))
         async with (
             httpx.AsyncClient(
-                transport=transport, base_url=BASE, cookies=person.cookies, timeout=30
+                transport=transport, base_url=BASE, cookies=person.cookies, timeout=PATIENCE
             ) as client,
             client.stream("GET", "/api/v1/events") as response,
         ):
@@ -70,16 +72,13 @@ class Served:
 
 
 @pytest.fixture
-async def served(
-    api: Api, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Served]:
-    monkeypatch.setattr(bus_events, "SUBSCRIBE_TIMEOUT", 30.0)  # later, it would begin with a second snapshot
+async def served(api: Api, settings: Settings, tmp_path: Path) -> AsyncIterator[Served]:
     path = tmp_path / "api.sock"
     server = make_server(settings)
     listening = listen(path)
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     redis = Redis.from_url(settings.redis_url)
-    yield Served(api, path, redis)
+    yield Served(api, path, redis, server)
     server.should_exit = True
     async with asyncio.timeout(PATIENCE):
         await serving
@@ -107,7 +106,7 @@ async def test_snapshot_updates_and_deletion(served: Served) -> None:
 
 async def test_anonymous_gets_no_stream(served: Served) -> None:
     transport = httpx.AsyncHTTPTransport(uds=str(served.socket))
-    async with httpx.AsyncClient(transport=transport, base_url=BASE, timeout=30) as client:
+    async with httpx.AsyncClient(transport=transport, base_url=BASE, timeout=PATIENCE) as client:
         assert (await client.get("/api/v1/events")).status_code == 401
 
 
@@ -194,7 +193,7 @@ async def test_heartbeats(served: Served, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(events, "HEARTBEAT", 0.2)
     alice = await served.api.person_quickly("alice", Role.USER)
     async with served.stream(alice) as stream:
-        assert (await stream.next())[0] == "snapshot"
+        assert await _after_heartbeats(stream) == ("snapshot", {"items": []})
         assert await stream.next() == ("heartbeat", {})
         assert await stream.next() == ("heartbeat", {})
 
@@ -205,7 +204,7 @@ async def test_a_change_whose_hint_was_lost_comes_with_the_heartbeat(
     monkeypatch.setattr(events, "HEARTBEAT", 0.2)
     alice = await served.api.person_quickly("alice", Role.USER)
     async with served.stream(alice) as stream:
-        assert (await stream.next())[0] == "snapshot"
+        assert (await _after_heartbeats(stream))[0] == "snapshot"
         made = await served.api.workspace(alice)
         assert await _after_heartbeats(stream) == ("workspace_updated", made)
         await alice.delete(f"/api/v1/workspaces/{made['id']}")
@@ -218,7 +217,17 @@ async def _after_heartbeats(stream: Stream) -> tuple[str, Any]:
     return event
 
 
-async def test_a_reader_that_does_not_read_does_not_hold_up_the_end(served: Served) -> None:
+async def test_a_reader_that_does_not_read_does_not_hold_up_the_end(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held_up = asyncio.Event()
+    pause_writing = FlowControl.pause_writing
+
+    def note(flow: FlowControl) -> None:
+        held_up.set()
+        pause_writing(flow)
+
+    monkeypatch.setattr(FlowControl, "pause_writing", note)
     alice = await served.api.person_quickly("alice", Role.USER)
     for number in range(3):
         await served.api.workspace(alice, name=f"w{number}", description="x" * 1000)
@@ -227,9 +236,9 @@ async def test_a_reader_that_does_not_read_does_not_hold_up_the_end(served: Serv
     head = f"GET /api/v1/events HTTP/1.1\r\nHost: x\r\nConnection: close\r\nCookie: session={cookie}\r\n\r\n"
     writer.write(head.encode())
     await reader.readuntil(b"event: snapshot")
-    for _ in range(300):
-        await publish(served.redis, [resync_message(PREFIX)])
-        await asyncio.sleep(0)
+    async with asyncio.timeout(PATIENCE):
+        while not held_up.is_set():
+            await publish(served.redis, [resync_message(PREFIX)])
     await alice.post("/api/v1/logout")
     async with asyncio.timeout(PATIENCE):
         while await reader.read(65536):
@@ -238,9 +247,8 @@ async def test_a_reader_that_does_not_read_does_not_hold_up_the_end(served: Serv
 
 
 async def test_stopping_the_server_ends_the_streams(served: Served) -> None:
-    """The fixture's own end is the proof: it waits for a server that has an open stream."""
     alice = await served.api.person_quickly("alice", Role.USER)
-    transport = httpx.AsyncHTTPTransport(uds=str(served.socket))
-    client = httpx.AsyncClient(transport=transport, base_url=BASE, cookies=alice.cookies, timeout=30)
-    response = await client.send(client.build_request("GET", "/api/v1/events"), stream=True)
-    assert (await Stream(response.aiter_lines()).next())[0] == "snapshot"
+    async with served.stream(alice) as stream:
+        assert (await stream.next())[0] == "snapshot"
+        served.server.should_exit = True
+        assert (await stream.next())[0] == "end"

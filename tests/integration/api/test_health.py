@@ -28,7 +28,7 @@ async def test_ready_names_what_is_wrong_and_what_to_do(api: Api) -> None:
     checks = answer.json()["checks"]
     assert [name for name, check in checks.items() if not check["ok"]] == ["coordinator"]
     assert "codehub serve coordinator" in checks["coordinator"]["message"]
-    await _lead(api, "1 second")
+    await _lead(api, "0 seconds")
     assert (await client.get("/readyz")).json()["ready"] is True
     await _lead(api, "31 seconds")
     assert (await client.get("/readyz")).status_code == 503

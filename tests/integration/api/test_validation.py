@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from codehub.domain.states import Role
 from tests.integration.api.conftest import Api
+from tests.selection import EVERYTHING
+from tests.waiting import PATIENCE
 
 V1 = "/api/v1"
 
@@ -196,10 +198,10 @@ async def test_no_json_body_is_ever_a_500(api: Api) -> None:
         headers = {"content-type": "application/json"}
         return await root.request(method, V1 + path.format(**names), content=content, headers=headers)
 
-    @settings(max_examples=150, database=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=150 if EVERYTHING else 60, database=None, suppress_health_check=list(HealthCheck))
     @given(CALLS, BODIES)
     def check(target: tuple[str, str], body: Any) -> None:
-        answer = asyncio.run_coroutine_threadsafe(call(*target, body), loop).result(30)
+        answer = asyncio.run_coroutine_threadsafe(call(*target, body), loop).result(PATIENCE)
         assert answer.status_code < 500, (target, body, answer.text)
         if answer.status_code >= 400:
             assert set(answer.json()) == {"error"}

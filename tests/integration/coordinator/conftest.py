@@ -1,6 +1,7 @@
 """A coordinator on real PostgreSQL, Redis, files and processes, with a tiny IDE."""
 
 import asyncio
+import os
 import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -16,6 +17,7 @@ from codehub.coordinator.house import PostgresHouse
 from codehub.coordinator.main import make_providers
 from codehub.coordinator.server import serve
 from codehub.domain.limits import Limits
+from codehub.domain.observation import JobState
 from codehub.domain.states import DesiredState, Operation, Phase
 from codehub.domain.workspace import Workspace
 from codehub.runtimes.base import RuntimeFailure
@@ -25,12 +27,16 @@ from codehub.storage.volumes import LocalVolumes
 from codehub.store import gate
 from codehub.store.engine import create_engine, open_pool
 from codehub.store.gate import Backends
+from codehub.store.leader import campaign
 from codehub.store.records import PostgresRecords
 from codehub.store.rows import to_workspace
 from codehub.store.tables import timeline, users, workspaces
 from tests.services import short_temp_dir
+from tests.waiting import eventually
 
 LIMITS = Limits(10, 100)
+UID_BASE = 2_000_000 + 10_000 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+"""Where a user stands for a workspace, all of the user's processes are its own: test processes share none."""
 INSTALLATION = "test-installation"
 IDE = """
 import http.server, socketserver, sys
@@ -115,27 +121,37 @@ class Bench:
             row = await conn.execute(select(workspaces).where(workspaces.c.id == workspace_id))
             return to_workspace(row.mappings().one())
 
-    async def until(
-        self, workspace_id: str, condition: Callable[[Workspace], bool], seconds: float = 120
-    ) -> Workspace:
-        deadline = asyncio.get_running_loop().time() + seconds
-        while True:
-            workspace = await self.get(workspace_id)
-            if condition(workspace):
-                return workspace
-            assert asyncio.get_running_loop().time() < deadline, (
-                f"waited {seconds} s; it is {workspace}\n{await self.story(workspace_id)}"
-            )
-            await asyncio.sleep(0.05)
+    async def until(self, workspace_id: str, condition: Callable[[Workspace], bool]) -> Workspace:
+        try:
+            return await eventually(lambda: self.get(workspace_id), "the workspace to get there", condition)
+        except AssertionError as error:
+            error.add_note("\n".join(await self.story(workspace_id)))
+            raise
 
-    async def until_phase(self, workspace_id: str, phase: Phase, seconds: float = 120) -> Workspace:
-        return await self.until(
-            workspace_id, lambda w: w.phase is phase and w.operation is Operation.NONE, seconds
-        )
+    async def until_phase(self, workspace_id: str, phase: Phase) -> Workspace:
+        return await self.until(workspace_id, lambda w: w.phase is phase and w.operation is Operation.NONE)
 
-    async def reach(self, workspace_id: str, desired: DesiredState, seconds: float = 120) -> Workspace:
+    async def reach(self, workspace_id: str, desired: DesiredState) -> Workspace:
         await self.wish(workspace_id, desired)
-        return await self.until_phase(workspace_id, Phase(desired.value), seconds)
+        return await self.until_phase(workspace_id, Phase(desired.value))
+
+    async def jobs_end(self) -> None:
+        jobs = self.providers.jobs
+        for job_id in await jobs.list():
+            await eventually(
+                lambda: jobs.status(job_id),  # noqa: B023 - awaited before the next one
+                f"the job {job_id} to end",
+                lambda fact: fact is None or fact.state is not JobState.RUNNING,
+            )
+
+    async def take_office(self) -> int:
+        """Return the epoch of a term that the test itself holds, so that no coordinator interferes."""
+        await self.stop()
+        url = self.settings.database_url
+        term = await eventually(lambda: campaign(url, "test"), "nobody else to lead")
+        assert term is not None
+        await term.resign()
+        return term.epoch
 
     async def story(self, workspace_id: str) -> list[str]:
         """The timeline, oldest first."""
@@ -179,6 +195,7 @@ async def new_bench(database_url: str, redis_url: str, within: Path = Path("/tmp
         reconciler_retry_backoff=0.2,
         ttl_standby_seconds=0,
         ttl_archive_seconds=0,
+        workspace_uid_base=UID_BASE,
     )
     LocalVolumes(data_dir / "volumes", INSTALLATION).initialise()
     await ArchiveStore(f"file://{data_dir}/archives", INSTALLATION).initialise()

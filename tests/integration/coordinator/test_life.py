@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -15,7 +16,7 @@ from codehub.coordinator.observer import Memory
 from codehub.coordinator.queue import WorkQueue
 from codehub.coordinator.server import rules_of
 from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
-from codehub.domain.workspace import RecoverSource
+from codehub.domain.workspace import RecoverSource, Workspace
 from codehub.runtimes.base import WorkloadSpec
 from codehub.runtimes.process.runtime import ProcessRuntime
 from codehub.storage.errors import WaitsItsTurn
@@ -26,8 +27,23 @@ from codehub.store import gate
 from codehub.store.gate import RecoverFrom
 from codehub.store.leader import StaleLeader
 from codehub.store.tables import workspaces
-from tests.integration.coordinator.conftest import LIMITS, Bench
+from tests.integration.coordinator.conftest import LIMITS, UID_BASE, Bench
 from tests.trees import make_tree, tree_hash
+from tests.waiting import eventually, wait_for
+
+
+def controller_of(bench: Bench, epoch: int, clock: Callable[[], datetime] = REAL.clock) -> Controller:
+    """Return a leader's controller, which does nothing but what the test asks of it."""
+    memory, settings = Memory(), bench.settings
+    return Controller(
+        bench.records(epoch, timedelta(1)),
+        bench.providers,
+        Actor(bench.providers, memory, ActorRules(0, settings.workspace_uid_base), epoch),
+        memory,
+        rules=rules_of(settings),
+        rhythm=Rhythm(1, 1),
+        nature=replace(REAL, clock=clock),
+    )
 
 
 async def test_the_whole_life_keeps_every_byte(bench: Bench) -> None:
@@ -53,10 +69,11 @@ async def test_the_whole_life_keeps_every_byte(bench: Bench) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a workspace gets a user of its own")
 async def test_workspaces_of_two_installations_on_one_machine_can_be_of_different_users(bench: Bench) -> None:
-    await bench.start(bench.with_settings(workspace_uid_base=3_000_000))
+    other = UID_BASE + 1_000_000
+    await bench.start(bench.with_settings(workspace_uid_base=other))
     workspace_id = await bench.create()
     number = (await bench.until_phase(workspace_id, Phase.RUNNING)).number
-    assert (await bench.home(workspace_id)).stat().st_uid == 3_000_000 + number
+    assert (await bench.home(workspace_id)).stat().st_uid == other + number
 
 
 async def test_the_timeline_tells_each_step(bench: Bench) -> None:
@@ -136,20 +153,27 @@ async def test_an_archive_that_waits_its_turn_does_not_time_out(
         return await start(jobs, job_id, spec)
 
     monkeypatch.setattr(LocalJobs, "start", start_in_turn)
-    await bench.start(bench.with_settings(reconciler_archiving_timeout=8))
+    await bench.start()
     workspace_id = await bench.create(DesiredState.STANDBY)
     await bench.until_phase(workspace_id, Phase.STANDBY)
+    now = datetime.now(UTC)
+    controller = controller_of(bench, await bench.take_office(), lambda: now)
     await bench.wish(workspace_id, DesiredState.ARCHIVED)
-    claimed = await bench.until(workspace_id, lambda w: w.operation is Operation.ARCHIVING)
-    assert claimed.op_started_at is not None
-    long_ago = claimed.op_started_at + timedelta(seconds=10)
-    waiting = await bench.until(workspace_id, lambda w: (w.progress_at or long_ago) > long_ago)
-    assert waiting.op_id == claimed.op_id, "it has timed out"
-    await bench.stop()
+    await controller.reconcile(workspace_id)
+    claimed = await bench.get(workspace_id)
+    assert claimed.operation is Operation.ARCHIVING
+    for _ in range(8):
+        now += rules_of(bench.settings).timeouts[Operation.ARCHIVING] / 2
+        await controller.reconcile(workspace_id)
+    assert (await bench.get(workspace_id)).op_id == claimed.op_id, "it has timed out"
     waits.clear()
-    await bench.start()  # with time enough for the jobs themselves
-    archived = await bench.until_phase(workspace_id, Phase.ARCHIVED)
-    assert archived.error_count == 0
+
+    async def goes_on() -> Workspace:
+        await controller.reconcile(workspace_id)
+        return await bench.get(workspace_id)
+
+    archived = await eventually(goes_on, "the archive", lambda w: w.operation is Operation.NONE)
+    assert (archived.phase, archived.error_count) == (Phase.ARCHIVED, 0)
 
 
 async def test_a_job_that_an_earlier_leader_starts_late_is_nobodys_failure(
@@ -177,8 +201,8 @@ async def test_a_container_that_vanishes_is_started_again(bench: Bench) -> None:
     workspace_id = await bench.create()
     first = await bench.until_phase(workspace_id, Phase.RUNNING)
     home = await bench.home(workspace_id)
-    lock = try_lock(home.with_name(".lock"))  # or it is back before all of it has gone
-    assert lock is not None
+    # Otherwise it is back before all of it has gone.
+    lock = wait_for(lambda: try_lock(home.with_name(".lock")), "the lock of the home")
     await bench.delete_container(workspace_id)
     os.close(lock)
     await bench.until(
@@ -321,18 +345,8 @@ async def test_a_leader_that_wakes_up_late_stops_no_container(bench: Bench) -> N
         epoch = await conn.scalar(text("UPDATE leadership SET epoch = epoch + 1 RETURNING epoch - 1"))
         claim = {"operation": "STOPPING", "op_id": "stale", "op_started_at": datetime.now(UTC)}
         await conn.execute(update(workspaces).values(desired_state="STANDBY", **claim))
-    memory, settings = Memory(), bench.settings
-    late = Controller(
-        bench.records(epoch, timedelta(1)),
-        bench.providers,
-        Actor(bench.providers, memory, ActorRules(0, settings.workspace_uid_base), epoch),
-        memory,
-        rules=rules_of(settings),
-        rhythm=Rhythm(1, 1),
-        nature=REAL,
-    )
     with pytest.raises(StaleLeader):
-        await late.reconcile(workspace_id)
+        await controller_of(bench, epoch).reconcile(workspace_id)
     assert (await bench.providers.runtime.status(workspace_id)).running
 
 

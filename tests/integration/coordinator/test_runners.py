@@ -30,18 +30,10 @@ from tests.halfway import sleepy_tar
 from tests.integration.coordinator.conftest import Bench
 from tests.services import processes_of
 from tests.trees import make_tree, tree_hash
+from tests.waiting import eventually
 
 HOUR = timedelta(hours=1)
 RULES = GcRules(orphan_grace=2 * HOUR, retention=24 * HOUR)
-
-
-async def take_office(bench: Bench) -> int:
-    """The epoch of a term that the test itself holds, so that no coordinator interferes."""
-    await bench.stop()
-    term = await campaign(bench.settings.database_url, "test")
-    assert term is not None
-    await term.resign()
-    return term.epoch
 
 
 def records_of(bench: Bench, epoch: int) -> PostgresRecords:
@@ -59,16 +51,6 @@ def gc_runner(bench: Bench, epoch: int, providers: Providers | None = None) -> G
     return GcRunner(records_of(bench, epoch), providers or bench.providers, RULES, epoch)
 
 
-async def jobs_end(bench: Bench) -> None:
-    for _ in range(2400):
-        jobs = bench.providers.jobs
-        looks = [await jobs.status(name) for name in await jobs.list()]
-        if not any(look is not None and look.state is JobState.RUNNING for look in looks):
-            return
-        await asyncio.sleep(0.05)
-    pytest.fail("a job does not end")
-
-
 async def test_an_idle_workspace_stands_by_then_archives_itself(bench: Bench) -> None:
     await bench.start(bench.with_settings(ttl_standby_seconds=2, ttl_archive_seconds=1))
     workspace_id = await bench.create()
@@ -82,7 +64,7 @@ async def test_activity_and_keep_until_hold_a_ttl_off(bench: Bench) -> None:
     await bench.start()
     workspace_id = await bench.create()
     await bench.until_phase(workspace_id, Phase.RUNNING)
-    epoch = await take_office(bench)
+    epoch = await bench.take_office()
     redis = Redis.from_url(bench.settings.redis_url)
     later = datetime.now(UTC) + HOUR
 
@@ -104,7 +86,7 @@ async def test_unreadable_activity_is_unknown_not_idle(bench: Bench) -> None:
     await bench.start()
     workspace_id = await bench.create()
     await bench.until_phase(workspace_id, Phase.RUNNING)
-    epoch = await take_office(bench)
+    epoch = await bench.take_office()
     nowhere = Redis(unix_socket_path=str(bench.settings.data_dir / "no-redis.sock"))
     await expire(bench, nowhere, epoch, datetime.now(UTC) + HOUR)
     assert (await bench.get(workspace_id)).desired_state is DesiredState.RUNNING
@@ -117,7 +99,7 @@ async def test_with_the_store_down_the_archive_ttl_waits_and_starts_still_work(b
     workspace_id = await bench.create()
     await bench.until_phase(workspace_id, Phase.RUNNING)
     await bench.reach(workspace_id, DesiredState.STANDBY)
-    epoch = await take_office(bench)
+    epoch = await bench.take_office()
     redis = Redis.from_url(bench.settings.redis_url)
     later = datetime.now(UTC) + HOUR
     await expire(bench, redis, epoch, later)
@@ -132,7 +114,7 @@ async def test_a_late_runner_changes_nothing(bench: Bench) -> None:
     await bench.start()
     workspace_id = await bench.create()
     await bench.until_phase(workspace_id, Phase.RUNNING)
-    epoch = await take_office(bench)
+    epoch = await bench.take_office()
     redis = Redis.from_url(bench.settings.redis_url)
     with pytest.raises(StaleLeader):
         await expire(bench, redis, epoch - 1, datetime.now(UTC) + HOUR)
@@ -147,7 +129,7 @@ async def test_gc_removes_a_replaced_archive_only_after_its_grace(bench: Bench) 
     first = await bench.reach(workspace_id, DesiredState.ARCHIVED)
     await bench.reach(workspace_id, DesiredState.STANDBY)
     second = await bench.reach(workspace_id, DesiredState.ARCHIVED)
-    epoch = await take_office(bench)
+    epoch = await bench.take_office()
     runner = gc_runner(bench, epoch)
     now = datetime.now(UTC)
     assert await runner.tick(now) == 0
@@ -191,7 +173,7 @@ async def test_the_trash_is_purged_after_its_retention_and_not_before(bench: Ben
     async with bench.engine.begin() as conn:
         await gate.delete(conn, workspace_id, actor="u1", now=datetime.now(UTC))
     await bench.until_phase(workspace_id, Phase.DELETED)
-    epoch = await take_office(bench)
+    epoch = await bench.take_office()
     runner = gc_runner(bench, epoch)
     now = datetime.now(UTC)
     await runner.tick(now + 23 * HOUR)
@@ -207,7 +189,7 @@ async def test_leftovers_beside_a_home_go_after_their_grace_and_the_home_stays(b
     await bench.start()
     workspace_id = await bench.create(DesiredState.STANDBY)
     await bench.until_phase(workspace_id, Phase.STANDBY)
-    epoch = await take_office(bench)
+    epoch = await bench.take_office()
     home = await bench.home(workspace_id)
     (home / "work").write_text("precious")
     for name in (".staging-op0", ".deleted-op0", ".aside-op0"):
@@ -217,7 +199,7 @@ async def test_leftovers_beside_a_home_go_after_their_grace_and_the_home_stays(b
 
     async def left_after(hours: int) -> set[str]:
         await runner.tick(now + hours * HOUR)
-        await jobs_end(bench)
+        await bench.jobs_end()
         return {path.name for path in home.parent.iterdir()} - {".lock", ".fence", ".marker", "home"}
 
     assert await left_after(0) == {".staging-op0", ".deleted-op0", ".aside-op0"}
@@ -238,7 +220,7 @@ async def test_what_a_killed_starter_has_left_of_a_job_goes(bench: Bench) -> Non
     (jobs / "a-file").touch()
     starting = try_lock(jobs / "w3-clear" / "lock")
     assert starting is not None
-    runner = gc_runner(bench, await take_office(bench))
+    runner = gc_runner(bench, await bench.take_office())
     await runner.tick(datetime.now(UTC))
     assert {path.name for path in jobs.iterdir()} == {"w3-clear", "lost+found", "notes", "a-file"}
     os.close(starting)
@@ -250,7 +232,7 @@ async def test_homes_of_unknown_workspaces_are_quarantined_and_those_of_purged_o
     await bench.start()
     workspace_id = await bench.create(DesiredState.STANDBY)
     await bench.until_phase(workspace_id, Phase.STANDBY)
-    epoch = await take_office(bench)
+    epoch = await bench.take_office()
     home = await bench.home(workspace_id)
     unknown = home.parents[1] / "unknown" / "home"
     unknown.mkdir(parents=True)
@@ -265,7 +247,7 @@ async def test_homes_of_unknown_workspaces_are_quarantined_and_those_of_purged_o
 
     async def left_after(hours: int) -> tuple[bool, bool]:
         await runner.tick(now + hours * HOUR)
-        await jobs_end(bench)
+        await bench.jobs_end()
         return home.exists(), unknown.exists()
 
     assert await left_after(0) == (True, True)
@@ -278,7 +260,7 @@ async def test_gc_leaves_everything_alone_when_the_store_is_not_ours(bench: Benc
     await bench.start()
     workspace_id = await bench.create(DesiredState.ARCHIVED)
     await bench.until_phase(workspace_id, Phase.ARCHIVED)
-    epoch = await take_office(bench)
+    epoch = await bench.take_office()
     async with bench.engine.begin() as conn:
         await conn.execute(update(workspaces).values(archive_key=None, archive_op_id=None))
     marker = bench.settings.data_dir / "archives" / ".codehub-installation"
@@ -303,9 +285,7 @@ async def halfway(bench: Bench, workspace_id: str, wish: DesiredState, reached: 
     """The wish's job in the middle of its work, where it stays until it is killed."""
     with sleepy_tar():
         await bench.wish(workspace_id, wish)
-        async with asyncio.timeout(60):
-            while not await asyncio.to_thread(reached):
-                await asyncio.sleep(0.02)
+        await eventually(lambda: asyncio.to_thread(reached), "the job to be halfway")
     (job_id,) = await bench.providers.jobs.list()
     fact = await bench.providers.jobs.status(job_id)
     assert fact is not None and fact.state is JobState.RUNNING

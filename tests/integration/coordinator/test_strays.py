@@ -14,15 +14,14 @@ from codehub.coordinator.main import make_runtime
 from codehub.domain.gc import GcRules
 from codehub.domain.states import Phase
 from codehub.runtimes.base import Runtime, WorkloadSpec
-from codehub.store.leader import campaign
-from tests.integration.coordinator.conftest import Bench
+from tests.integration.coordinator.conftest import UID_BASE, Bench
 from tests.services import short_temp_dir
 
 GRACE = timedelta(hours=2)
 MOMENT = timedelta(seconds=1)
 RULES = GcRules(orphan_grace=GRACE, retention=12 * GRACE)
 STRAY = "stray"
-STRAYS_UID = 2_900_000 if os.geteuid() == 0 else None
+STRAYS_UID = UID_BASE + 9_000 if os.geteuid() == 0 else None
 
 
 @dataclass(frozen=True)
@@ -41,12 +40,8 @@ class Yard:
 
     async def runner(self) -> GcRunner:
         """GC in a term of office of its own."""
-        await self.bench.stop()
-        term = await campaign(self.bench.settings.database_url, "test")
-        assert term is not None
-        await term.resign()
-        records = self.bench.records(term.epoch, RULES.retention)
-        return GcRunner(records, self.bench.providers, RULES, term.epoch)
+        epoch = await self.bench.take_office()
+        return GcRunner(self.bench.records(epoch, RULES.retention), self.bench.providers, RULES, epoch)
 
 
 @pytest.fixture

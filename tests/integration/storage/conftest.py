@@ -1,6 +1,5 @@
 """One installation on a temporary disk, with jobs as real processes."""
 
-import asyncio
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,6 +16,7 @@ from codehub.storage.stores import open_objects
 from codehub.storage.volumes import LocalVolumes
 from tests.s3 import S3Server, begin_upload
 from tests.trees import make_tree
+from tests.waiting import eventually
 
 KEY = "users/u1/workspaces/w1/home"
 FIRST = Generation("op1", None)
@@ -94,13 +94,15 @@ class Site:
         await self.jobs.start(job_id, spec)
         return await self.ended(job_id)
 
-    async def ended(self, job_id: str, seconds: float = 60) -> JobFact:
-        async with asyncio.timeout(seconds):
-            while True:
-                fact = await self.jobs.status(job_id)
-                if fact is not None and fact.state != JobState.RUNNING:
-                    return fact
-                await asyncio.sleep(0.01)
+    async def ended(self, job_id: str) -> JobFact:
+        jobs = self.jobs
+        fact = await eventually(
+            lambda: jobs.status(job_id),
+            f"the job {job_id} to end",
+            lambda seen: seen is not None and seen.state is not JobState.RUNNING,
+        )
+        assert fact is not None
+        return fact
 
     async def done(self, job_id: str, spec: JobSpec) -> JobFact:
         fact = await self.run(job_id, spec)

@@ -235,6 +235,6 @@ async def test_the_staging_directory_of_a_killed_restore_goes(yard: Yard) -> Non
     await yard.change(workspace_id, archive_op_id="a1", archive_key=archive_key(workspace_id, "a1"))
     for hours, there in ((0, True), (1.9, True), (2.1, False)):
         await yard.tick(hours)
-        await yard.jobs_end()
+        await yard.bench.jobs_end()
         assert staging.exists() == there
     assert len(yard.names()) == 2

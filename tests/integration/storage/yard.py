@@ -18,11 +18,11 @@ from codehub.storage.archive_store import ArchiveStore
 from codehub.storage.archives import archive_key, meta_text
 from codehub.storage.jobspec import JobSpec
 from codehub.storage.stores import open_objects
-from codehub.store.leader import campaign
 from codehub.store.tables import workspaces
 from tests.faults import FaultyProxy
 from tests.halfway import sleepy_tar
 from tests.integration.coordinator.conftest import INSTALLATION, Bench
+from tests.waiting import eventually
 
 HOUR = timedelta(hours=1)
 RULES = GcRules(orphan_grace=2 * HOUR, retention=24 * HOUR)
@@ -71,12 +71,10 @@ class Yard:
 
     async def tick(self, hours: float, store: ArchiveStore | None = None) -> int:
         """One cycle of a leader that has just taken over: it remembers only what is in the database."""
-        term = await campaign(self.bench.settings.database_url, "test")
-        assert term is not None
-        await term.resign()
+        epoch = await self.bench.take_office()
         providers = self.bench.providers if store is None else replace(self.bench.providers, archives=store)
-        records = self.bench.records(term.epoch, RULES.retention)
-        return await GcRunner(records, providers, RULES, term.epoch).tick(NOW + hours * HOUR)
+        records = self.bench.records(epoch, RULES.retention)
+        return await GcRunner(records, providers, RULES, epoch).tick(NOW + hours * HOUR)
 
     async def fill_home(self, workspace_id: str) -> Path:
         volumes, key = self.bench.providers.volumes, (await self.bench.get(workspace_id)).home_store_key
@@ -89,9 +87,7 @@ class Yard:
         """A real job in the middle of its work, where it stays until it is killed."""
         with sleepy_tar():
             await self.bench.providers.jobs.start(job_id, spec)
-            async with asyncio.timeout(60):
-                while not await asyncio.to_thread(reached):
-                    await asyncio.sleep(0.02)
+            await eventually(lambda: asyncio.to_thread(reached), "the job to be halfway")
         assert (await self.status(job_id)).state is JobState.RUNNING
 
     def has_begun(self) -> bool:
@@ -99,17 +95,10 @@ class Yard:
 
     async def run(self, job_id: str, spec: JobSpec) -> None:
         await self.bench.providers.jobs.start(job_id, spec)
-        await self.jobs_end()
+        await self.bench.jobs_end()
         assert (await self.status(job_id)).state is JobState.SUCCEEDED
 
     async def status(self, job_id: str) -> JobFact:
         fact = await self.bench.providers.jobs.status(job_id)
         assert fact is not None
         return fact
-
-    async def jobs_end(self) -> None:
-        jobs = self.bench.providers.jobs
-        async with asyncio.timeout(90):
-            for job_id in await jobs.list():
-                while (fact := await jobs.status(job_id)) is not None and fact.state is JobState.RUNNING:
-                    await asyncio.sleep(0.02)

@@ -1,6 +1,5 @@
 """Leadership: one at a time, and a late leader writes nothing."""
 
-import asyncio
 from datetime import UTC, datetime, timedelta
 
 import asyncpg
@@ -14,6 +13,7 @@ from codehub.store.engine import asyncpg_dsn, create_engine, open_pool
 from codehub.store.leader import StaleLeader, campaign, fence
 from codehub.store.records import PostgresRecords
 from tests.integration.store.conftest import create
+from tests.waiting import eventually
 
 
 async def test_one_leads_and_the_next_takes_over_when_its_session_ends(database_url: str) -> None:
@@ -34,12 +34,7 @@ async def test_a_hung_leader_loses_its_session(database_url: str, engine: AsyncE
     async with engine.begin() as conn:
         await conn.execute(text("UPDATE leadership SET heartbeat_at = now() - interval '1 hour'"))
     assert await campaign(database_url, "next") is None
-    term = None
-    for _ in range(50):
-        term = await campaign(database_url, "next")
-        if term is not None:
-            break
-        await asyncio.sleep(0.1)
+    term = await eventually(lambda: campaign(database_url, "next"), "the hung leader's session to end")
     assert term is not None
     with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError, OSError)):
         await hung.heartbeat()
@@ -55,8 +50,7 @@ async def test_a_leader_that_hangs_inside_a_transaction_does_not_keep_the_next_o
     async with engine.connect() as conn:
         await fence(conn, hung.epoch)
         await hung.resign()
-        async with asyncio.timeout(20):
-            term = await campaign(database_url, "next")
+        term = await campaign(database_url, "next")
         assert term is not None
         with pytest.raises(DBAPIError):
             await conn.execute(text("UPDATE workspaces SET name = 'late'"))

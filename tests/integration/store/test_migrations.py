@@ -15,6 +15,7 @@ from codehub.store import migrate, schema
 from codehub.store.engine import create_engine
 from codehub.store.tables import archives, gc_orphans, login_failures, metadata, sessions, timeline, users
 from tests.integration.store.conftest import create
+from tests.waiting import PATIENCE
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 CATALOG = {
@@ -121,7 +122,7 @@ async def test_the_migrations_make_the_tables_that_the_code_knows(
 
 
 async def test_several_may_migrate_at_once(empty_database_url: str, database_url: str) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         upgrades = (migrate.upgrade(empty_database_url) for _ in range(5))
         outcomes = await asyncio.gather(*upgrades, return_exceptions=True)
     assert outcomes == [None] * 5

@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from codehub.store.engine import asyncpg_dsn
 from codehub.store.tables import sessions, users, workspaces
 from tests.integration.store.conftest import create
+from tests.waiting import PATIENCE
 
 FORBIDDEN = {
     "ERROR with an operation": {
@@ -74,7 +75,7 @@ async def test_every_change_is_told_with_ids_only(engine: AsyncEngine, database_
         async with engine.begin() as conn:
             await conn.execute(text("SELECT pg_notify('end', '{}')"))
         names = set()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             while (name := (await told.get())[0]) != "end":
                 names.add(name)
         return names

@@ -6,6 +6,7 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from codehub.api import bodies
+from tests.waiting import PATIENCE
 
 
 async def test_a_body_that_drips_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,5 +25,5 @@ async def test_a_body_that_drips_is_given_up(monkeypatch: pytest.MonkeyPatch) ->
             statuses.append(message["status"])
 
     scope = {"type": "http", "method": "POST", "headers": []}
-    await asyncio.wait_for(bodies.BodyLimitMiddleware(never)(scope, drip, send), 5)
+    await asyncio.wait_for(bodies.BodyLimitMiddleware(never)(scope, drip, send), PATIENCE)
     assert statuses == [408]

@@ -3,13 +3,14 @@
 import asyncio
 
 from codehub.bus.events import MAX_WAITING_HINTS, Changes, Feed
+from tests.waiting import PATIENCE
 
 
 async def test_repeated_hints_are_one() -> None:
     feed = Feed()
     for workspace_id in ("a", "b", "a"):
         feed.hint(workspace_id)
-    assert await feed.changes(1) == Changes(workspace_ids=("a", "b"))
+    assert await feed.changes(PATIENCE) == Changes(workspace_ids=("a", "b"))
     assert await feed.changes(0) == Changes()
 
 
@@ -17,14 +18,14 @@ async def test_too_many_hints_become_a_fresh_start() -> None:
     feed = Feed()
     for number in range(MAX_WAITING_HINTS + 1):
         feed.hint(str(number))
-    assert await feed.changes(1) == Changes(everything=True)
+    assert await feed.changes(PATIENCE) == Changes(everything=True)
     feed.hint("a")
-    assert await feed.changes(1) == Changes(workspace_ids=("a",))
+    assert await feed.changes(PATIENCE) == Changes(workspace_ids=("a",))
 
 
 async def test_a_waiting_reader_is_woken() -> None:
     feed = Feed()
-    waiting = asyncio.create_task(feed.changes(5))
+    waiting = asyncio.create_task(feed.changes(PATIENCE))
     await asyncio.sleep(0)
     feed.hint("a")
     assert await waiting == Changes(workspace_ids=("a",))
@@ -33,5 +34,5 @@ async def test_a_waiting_reader_is_woken() -> None:
 async def test_the_end_is_told_apart_from_changes() -> None:
     feed = Feed()
     feed.end()
-    await asyncio.wait_for(feed.wait_ended(), 1)
+    await asyncio.wait_for(feed.wait_ended(), PATIENCE)
     assert await feed.changes(0) == Changes()

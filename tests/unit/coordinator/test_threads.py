@@ -5,6 +5,7 @@ import threading
 
 from codehub.coordinator.main import give_threads
 from codehub.coordinator.queue import WORKERS
+from tests.waiting import PATIENCE
 
 
 async def test_as_many_hung_calls_as_there_are_workers_leave_threads_for_others() -> None:
@@ -12,7 +13,7 @@ async def test_as_many_hung_calls_as_there_are_workers_leave_threads_for_others(
     hang = threading.Event()
     hung = [asyncio.create_task(asyncio.to_thread(hang.wait)) for _ in range(WORKERS)]
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             assert await asyncio.to_thread(lambda: "done") == "done"
     finally:
         hang.set()

@@ -10,7 +10,9 @@ import pytest
 from aiohttp import web
 
 from codehub.runtimes.base import Unobservable
+from codehub.runtimes.docker import runtime as docker_runtime
 from codehub.runtimes.docker.runtime import DockerOptions, DockerRuntime
+from tests.waiting import PATIENCE
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -69,9 +71,10 @@ async def runtime_on(place: Path, lists: Answer, inspects: Answer) -> AsyncItera
 
 @pytest.mark.parametrize("inspects", [hangs, hangs_up])
 async def test_a_container_whose_end_cannot_be_told_does_not_hide_the_others(
-    tmp_path: Path, inspects: Answer
+    tmp_path: Path, inspects: Answer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with runtime_on(tmp_path, lists_two, inspects) as runtime, asyncio.timeout(8):
+    monkeypatch.setattr(docker_runtime, "_EPITAPH_SECONDS", 0.1)
+    async with runtime_on(tmp_path, lists_two, inspects) as runtime, asyncio.timeout(PATIENCE):
         facts = await runtime.observe()
     assert facts["w2"].running
     assert (facts["w1"].exists, facts["w1"].running) == (True, False)

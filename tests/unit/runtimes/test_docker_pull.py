@@ -11,6 +11,7 @@ from codehub.domain.states import ErrorReason
 from codehub.runtimes.base import RuntimeFailure
 from codehub.runtimes.docker.engine import Engine, EngineDown, EngineFault
 from codehub.runtimes.docker.pull import Layers, Pulls
+from tests.waiting import PATIENCE
 
 
 class TroubledEngine(Engine):
@@ -35,7 +36,7 @@ async def pulled(engine: Engine) -> Pulls:
     ended = asyncio.Event()
     pulls = Pulls(engine, lambda _workspace_id: ended.set(), pauses=(0.0, 0.0))
     assert not await pulls.is_here("image:1", "w1")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         await ended.wait()
     return pulls
 

@@ -13,6 +13,7 @@ import pytest
 from codehub.runtimes.process.door import Door
 from codehub.runtimes.process.network import Namespaces
 from tests.services import short_temp_dir
+from tests.waiting import PATIENCE
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Rig:
 
     def knock(self, stack: ExitStack) -> socket.socket:
         client = stack.enter_context(socket.socket(socket.AF_UNIX))
-        client.settimeout(10)
+        client.settimeout(PATIENCE)
         client.connect(str(self.path))
         return client
 

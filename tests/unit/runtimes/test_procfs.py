@@ -16,16 +16,17 @@ from codehub.runtimes.process.procfs import (
     processes_with_argument,
     processes_with_variable,
 )
-from tests.services import wait_for
+from tests.waiting import wait_for
+
+ODD, HEADLESS = f"an (odd) argument of {os.getpid()}", f"headless, of {os.getpid()}"
+"""Not to be found among the processes of another test run."""
 
 
 @pytest.fixture
 def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     # A parent with a child, and a name that would confuse a careless reader of /proc/PID/stat.
-    code = "import subprocess; subprocess.run(['sleep', '60'])"
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, "an (odd) argument"], env={"MARK": "here", "PATH": os.defpath}
-    )
+    code = "import subprocess; subprocess.run(['sleep', '300'])"
+    process = subprocess.Popen([sys.executable, "-c", code, ODD], env={"MARK": "here", "PATH": os.defpath})
     yield process
     for child in descendants(process.pid):
         child.send(signal.SIGKILL)
@@ -80,7 +81,7 @@ def test_descendants_have_a_depth(sleeper: subprocess.Popen[bytes]) -> None:
 
 def test_processes_are_found_by_argument_variable_and_user(sleeper: subprocess.Popen[bytes]) -> None:
     wait_for_child(sleeper.pid)
-    assert [process.pid for process in processes_with_argument("an (odd) argument")] == [sleeper.pid]
+    assert [process.pid for process in processes_with_argument(ODD)] == [sleeper.pid]
     assert sleeper.pid in {process.pid for process in processes_with_variable("MARK=here")}
     assert sleeper.pid in {process.pid for process in processes_of_user(os.getuid())}
     assert processes_of_user(4_000_000_000) == []
@@ -91,11 +92,11 @@ def headless() -> Iterator[subprocess.Popen[bytes]]:
     """A process whose main thread has ended, and another thread of which goes on."""
     code = (
         "import ctypes, threading, time\n"
-        "threading.Thread(target=time.sleep, args=[60]).start()\n"
+        "threading.Thread(target=time.sleep, args=[300]).start()\n"
         "ctypes.CDLL(None).pthread_exit(None)"
     )
     process = subprocess.Popen(
-        [sys.executable, "-c", code, "a headless argument"], env={"MARK": "headless", "PATH": os.defpath}
+        [sys.executable, "-c", code, HEADLESS], env={"MARK": HEADLESS, "PATH": os.defpath}
     )
     stat = Path(f"/proc/{process.pid}/stat")
     wait_for(lambda: ") Z " in stat.read_text(), "the main thread to end")
@@ -109,8 +110,8 @@ def test_a_process_without_its_main_thread_lives_is_found_and_can_be_killed(
 ) -> None:
     process = ProcessId.of(headless.pid)
     assert process is not None and process in descendants(os.getpid())
-    assert processes_with_variable("MARK=headless") == [process]
-    assert processes_with_argument("a headless argument") == [process]
+    assert processes_with_variable(f"MARK={HEADLESS}") == [process]
+    assert processes_with_argument(HEADLESS) == [process]
     assert process.send(signal.SIGKILL)
     headless.wait()
     assert not process.is_alive()

@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from codehub.runtimes.readiness import why_not_ready
+from codehub.runtimes import readiness
+from tests.waiting import PATIENCE
+
+
+async def why_not_ready(upstream: str, path: str, within: float = PATIENCE) -> str | None:
+    """Ask with a bound that no busy machine reaches."""
+    return await readiness.why_not_ready(upstream, path, within)
 
 
 @asynccontextmanager

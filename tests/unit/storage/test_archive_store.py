@@ -9,6 +9,7 @@ import pytest
 
 from codehub.storage.archive_store import ArchiveStore
 from codehub.storage.errors import Unobservable
+from tests.waiting import PATIENCE, eventually
 
 
 @pytest.fixture
@@ -17,7 +18,7 @@ def hung(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     answers = threading.Event()
 
     def find(*_: object) -> None:
-        answers.wait(30)
+        answers.wait(PATIENCE)
 
     monkeypatch.setattr("codehub.storage.archives.Archives.find", find)
     yield answers
@@ -38,10 +39,11 @@ async def test_a_look_ends_and_others_are_not_begun_until_it_comes_back(
         patient.result()
     assert await store.list() == []
     hung.set()
-    async with asyncio.timeout(10):
-        while True:
-            try:
-                assert await store.find("w1", "a1") is None
-                return
-            except Unobservable:
-                await asyncio.sleep(0.01)
+
+    async def finds_nothing() -> bool:
+        try:
+            return await store.find("w1", "a1") is None
+        except Unobservable:
+            return False
+
+    await eventually(finds_nothing, "the store to answer again")

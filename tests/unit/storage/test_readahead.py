@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from codehub.storage.readahead import read_ahead
-from tests.services import wait_for
+from tests.waiting import wait_for
 
 
 def readers() -> list[threading.Thread]:

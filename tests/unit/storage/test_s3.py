@@ -15,6 +15,7 @@ from codehub.storage.s3 import S3Requests, UnfinishedUpload
 from codehub.storage.s3_objects import PartHashes
 from codehub.storage.sigv4 import Credentials, encoded_query, signed_headers
 from tests.s3 import use
+from tests.waiting import PATIENCE
 
 PUBLISHED = Credentials("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")
 """Of the examples in Amazon's description of Signature Version 4 for S3."""
@@ -90,8 +91,9 @@ def test_an_upload_whose_parts_may_not_be_listed_counts_for_nothing() -> None:
     """Credentials that may list uploads, but not their parts, must not stop every listing."""
     upload = UnfinishedUpload("key", "upload", datetime.now(UTC))
     with ThreadingHTTPServer(("127.0.0.1", 0), _Forbidding) as service:
-        Thread(target=service.serve_forever, daemon=True).start()
-        requests = S3Requests(f"http://127.0.0.1:{service.server_port}/b", "us-east-1", PUBLISHED, seconds=5)
+        Thread(target=service.serve_forever, args=(0.02,), daemon=True).start()
+        url = f"http://127.0.0.1:{service.server_port}/b"
+        requests = S3Requests(url, "us-east-1", PUBLISHED, seconds=PATIENCE)
         assert requests.uploaded_bytes(upload) == 0
         service.shutdown()
 

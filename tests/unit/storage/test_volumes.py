@@ -10,6 +10,7 @@ from codehub.domain.observation import Generation, Unknown, VolumeFact
 from codehub.storage.errors import GenerationMismatch, InvalidKey, StaleEpoch, Unobservable, VolumeBusy
 from codehub.storage.layout import WorkspaceDirectory
 from codehub.storage.volumes import LocalVolumes
+from tests.waiting import eventually
 
 KEY = "users/u1/workspaces/w1/home"
 FIRST = Generation("op1", None)
@@ -151,13 +152,14 @@ async def test_a_cancelled_hold_lets_go(volumes: LocalVolumes) -> None:
 
 
 async def _eventually_free(volumes: LocalVolumes) -> None:
-    for _ in range(200):
+    async def is_free() -> bool:
         try:
             async with volumes.hold(KEY, epoch=1):
-                return
+                return True
         except VolumeBusy:
-            await asyncio.sleep(0.01)
-    pytest.fail("the lock was never let go")
+            return False
+
+    await eventually(is_free, "the lock to be let go")
 
 
 async def test_a_missing_disk_is_unknown_not_empty(tmp_path: Path) -> None:

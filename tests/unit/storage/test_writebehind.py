@@ -8,7 +8,7 @@ from typing import IO
 import pytest
 
 from codehub.storage.writebehind import WriteBehind
-from tests.services import wait_for
+from tests.waiting import wait_for
 
 
 @pytest.fixture
