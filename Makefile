@@ -14,12 +14,13 @@ unexport PYTHONDONTWRITEBYTECODE
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
-# Minutes of waiting for an IDE that is left alone, at little cost.
-LEFT_ALONE := tests/e2e/test_clients_activity.py
+# On two cores. Most tests wait as much as they compute, so that four keep both busy.
+WORKERS := 4
+TESTS := $(PYTEST) -n $(WORKERS) --no-loadscope-reorder
 WEB_SOURCES := $(shell find web -type f -not -path 'web/node_modules/*' -not -path 'web/dist/*' 2>/dev/null)
 say = @printf '\033[1m==> %s\033[0m\n' "$(1)"
 
-.PHONY: help install install-tests run test check test-unit test-simulation test-integration test-e2e test-chaos \
+.PHONY: help install install-tests run test test-all flaky check test-unit test-simulation test-integration test-e2e test-chaos \
 	test-docker test-web test-readme image image-jupyterlab jupyterlab bench clean FORCE
 
 help: ## What there is
@@ -32,17 +33,20 @@ run: install ## Install what is missing, then start CodeHub until Ctrl-C
 	@exec $(BIN)/python -m codehub up
 
 # Root in CI has all that the tests need: there a skip would hide that they did not run (tests/skips.py).
-test: export CODEHUB_NO_SKIPS := $(if $(and $(filter true,$(CI)),$(filter 0,$(shell id -u))),1)
-test: install-tests ## Everything: check and every layer of tests
-	@scripts/beside.sh "$(MAKE) --no-print-directory check test-web" "$(PYTEST) $(call layers,unit)"
-	@scripts/beside.sh \
-		"nice env CODEHUB_HISTORIES=250 $(PYTEST) -p no:cacheprovider $(call layers,simulation)" \
-		"scripts/twice.sh $(PYTEST) -o cache_dir=.pytest_cache/left-alone $(LEFT_ALONE)" \
-		"scripts/twice.sh $(PYTEST) -o cache_dir=.pytest_cache/e2e $(call layers,e2e) --ignore=$(LEFT_ALONE)"
-	@scripts/beside.sh \
-		"$(PYTEST) -p no:cacheprovider $(call layers,docker integration/gateway integration/storage)" \
-		"$(PYTEST) -p no:cacheprovider $(call layers,chaos)" \
-		"$(PYTEST) $(call layers,integration) --ignore=tests/integration/gateway --ignore=tests/integration/storage"
+test test-all: export CODEHUB_NO_SKIPS := $(if $(and $(filter true,$(CI)),$(filter 0,$(shell id -u))),1)
+test test-all: export CODEHUB_REPEAT_FAILED := test-results/repeat-failed
+export CODEHUB_PAUSES := $(PAUSES)
+
+test: install-tests ## Before every push: check, and representatives of every layer (PAUSES=1: with random pauses)
+	@scripts/run-in-parallel.sh "$(MAKE) --no-print-directory check test-web" "$(TESTS) tests"
+
+test-all: export CODEHUB_TEST_ALL := 1
+test-all: install-tests ## Everything: each layer in full, then the layers with real servers with random pauses
+	@scripts/run-in-parallel.sh "$(MAKE) --no-print-directory check test-web" "$(TESTS) tests"
+	@CODEHUB_TEST_ALL= CODEHUB_PAUSES=1 scripts/run-in-parallel.sh "$(TESTS) $(call layers,integration chaos docker)"
+
+flaky: install-tests ## Repeat tests under load and report failures with their seeds: make flaky N=20 TEST=tests/...
+	@$(BIN)/python -m tests.flaky $(or $(N),20) $(TEST)
 
 check: install ## Format, lint, types, import rules
 	$(call say,Checking)
@@ -52,14 +56,14 @@ check: install ## Format, lint, types, import rules
 	@$(BIN)/lint-imports --no-logo
 	@PATH="$(TOOLS_DIR)/bin:$$PATH" npm --prefix web run --silent check
 
-test-unit: install ## Pure rules and single rooms, in seconds
-	@$(PYTEST) $(call layers,unit)
+test-unit: install ## Pure rules and single modules, in seconds
+	@$(TESTS) $(call layers,unit)
 
 test-simulation: install ## The control plane in simulated time
-	@$(PYTEST) $(call layers,simulation)
+	@$(TESTS) $(call layers,simulation)
 
-test-integration: install-tests ## Rooms with real PostgreSQL, Redis, processes
-	@$(PYTEST) $(call layers,integration)
+test-integration: install-tests ## Modules with real PostgreSQL, Redis, processes
+	@$(TESTS) $(call layers,integration)
 
 test-e2e: install-tests ## The whole system, as a person uses it
 	@$(PYTEST) $(call layers,e2e)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench import archives, machine, s3, tools
+from bench import archives, machine, s3, tools, up
 from bench.control import measure as control
 from bench.gateway import measure as gateway
 from bench.start import measure as start
@@ -36,6 +36,7 @@ PARTS: dict[str, Callable[[Path, machine.Quiet, Scale], None]] = {
     "archives": lambda place, quiet, scale: archives.measure(place, quiet, scale.rounds, scale.tree),
     "s3": lambda place, quiet, scale: s3.measure(place, quiet, scale.rounds, scale.tree),
     "start": lambda place, quiet, scale: start.measure(place, quiet, scale.starts),
+    "up": lambda place, quiet, scale: up.measure(quiet, scale.starts),
 }
 
 

@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 from tests import s3
 from tests.services import Services, System
 
-pytest_plugins = ["tests.selection", "tests.report", "tests.skips", "tests.pauses"]
+pytest_plugins = ["tests.selection", "tests.schedule", "tests.report", "tests.skips", "tests.pauses"]
 
 # How long an example takes tells of the machine, not of the code.
 hypothesis.settings.register_profile(

@@ -5,7 +5,8 @@ from typing import Any
 
 import httpx
 
-from tests.services import System, wait_for
+from tests.services import System
+from tests.waiting import wait_for
 
 
 class Owner:
@@ -44,7 +45,7 @@ class Owner:
             assert now["phase"] != "ERROR", now
             return (now["phase"], now["operation"]) == (phase, "NONE")
 
-        wait_for(there, f"{phase}, at {self.workspace()}", 60)
+        wait_for(there, f"{phase}, at {self.workspace()}")
 
     def goes_to(self, state: str) -> None:
         self.wish(state)

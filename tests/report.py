@@ -3,7 +3,7 @@
 import os
 import time
 from collections import defaultdict
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 import pytest
 from _pytest.terminal import TerminalReporter
@@ -28,13 +28,17 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
         for report in terminalreporter.stats.get(category, [])
         if isinstance(report, pytest.TestReport)
     ]
-    if reports and os.environ.get("CODEHUB_TEST_TIMES", "1") == "1":
+    if reports:
         _show_times(terminalreporter, reports)
     failed = dict.fromkeys(report.nodeid for report in reports if report.failed)
     if failed:
+        commands = [_repeat(nodeid) for nodeid in failed]
         terminalreporter.section(f"{len(failed)} failed; to repeat one alone")
-        for nodeid in failed:
-            terminalreporter.write_line(_repeat(nodeid), red=True)
+        for command in commands:
+            terminalreporter.write_line(command, red=True)
+        if path := os.environ.get("CODEHUB_REPEAT_FAILED"):
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            Path(path).write_text("".join(f"{command}\n" for command in commands))
 
 
 def _show_times(terminal: TerminalReporter, reports: list[pytest.TestReport]) -> None:
@@ -56,7 +60,7 @@ def _show_times(terminal: TerminalReporter, reports: list[pytest.TestReport]) ->
 def _repeat(nodeid: str) -> str:
     settings = [
         f"{name}={os.environ[name]}"
-        for name in ("CODEHUB_TEST_ALL", "CODEHUB_TEST_SEED", "CODEHUB_PAUSES")
+        for name in ("CODEHUB_TEST_ALL", "CODEHUB_TEST_SEED", "CODEHUB_PAUSES", "CODEHUB_PAUSES_SEED")
         if os.environ.get(name)
     ]
     return " ".join(["env", *settings, ".venv/bin/python -m pytest", f"'{nodeid}'"])

@@ -12,8 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -24,6 +23,7 @@ from codehub.embedded.postgres import EmbeddedPostgres
 from codehub.embedded.redis import EmbeddedRedis
 from codehub.settings import default_tools_dir
 from codehub.store import migrate
+from tests.waiting import PATIENCE, wait_for
 
 T = TypeVar("T")
 TEMPLATE = "codehub_template"
@@ -37,15 +37,6 @@ def run(work: Coroutine[Any, Any, T]) -> T:
         return loop.run_until_complete(work)
     finally:
         loop.close()
-
-
-def wait_for(condition: Callable[[], T], what: str, seconds: float = 30, every: float = 0.05) -> T:
-    """The condition's first true value; fails with `what` was waited for."""
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"waited {seconds:.0f} s for {what}"
-        time.sleep(every)
-    return value
 
 
 def short_temp_dir(within: Path = Path("/tmp")) -> Path:
@@ -138,13 +129,13 @@ class System:
         }
         return cleared | {"CODEHUB_DATA_DIR": str(self.data_dir), "PORT": str(self.port)} | self._environment
 
-    def start(self, seconds: float = 200) -> Self:
-        """Starts `codehub up` and returns when it says that it is ready."""
+    def start(self) -> Self:
+        """Start `codehub up` and return once it reports that it is ready."""
         self.process = self.command("up", "--runtime", "process")
         assert self.process.stdout is not None
         self.output = ""
         os.set_blocking(self.process.stdout.fileno(), False)
-        wait_for(self._read_until_ready, "`codehub up` to be ready", seconds)
+        wait_for(self._read_until_ready, "`codehub up` to be ready", every=0.01)
         if found := re.search(r"password:\s+(\S+)", self.output):
             self.admin_password = found.group(1)
         return self
@@ -157,11 +148,11 @@ class System:
             start_new_session=True,
         )  # fmt: skip
 
-    def stop(self, seconds: float = 60) -> int:
-        """SIGTERM, and the exit code."""
+    def stop(self) -> int:
+        """Send SIGTERM, and return the exit code."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(seconds)
+        return self.process.wait(PATIENCE)
 
     def pids(self) -> dict[str, int]:
         """Name -> process id of what `up` supervises."""
@@ -178,7 +169,7 @@ class System:
         for pid in victims:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        self.process.wait(10)
+        self.process.wait(PATIENCE)
 
     def restart(self) -> Self:
         if self.process is not None and self.process.poll() is None:
@@ -187,7 +178,7 @@ class System:
 
     def client(self, username: str | None = None, password: str | None = None) -> httpx.Client:
         """A signed-in client of the API."""
-        client = httpx.Client(base_url=self.base_url, timeout=30)
+        client = httpx.Client(base_url=self.base_url, timeout=PATIENCE)
         body = {"username": username or self.admin_username, "password": password or self.admin_password}
         answer = client.post("/api/v1/login", json=body)
         assert answer.status_code == 200, answer.text
@@ -204,8 +195,8 @@ class System:
                 self.stop()
             except subprocess.TimeoutExpired:
                 self.process.kill()
-                self.process.wait(10)
-        wait_for(lambda: not kill_processes_of(self.data_dir), "every process of the system to end", 30)
+                self.process.wait(PATIENCE)
+        wait_for(lambda: not kill_processes_of(self.data_dir), "every process of the system to end")
         if self.process is not None and self.process.stdout is not None:
             self.process.stdout.close()
         shutil.rmtree(self.data_dir)

@@ -15,7 +15,8 @@ from bench.gateway import ours
 from bench.machine import cores
 from codehub.embedded import process
 from codehub.embedded.account import own_account
-from tests.services import Services, wait_for
+from tests.services import Services
+from tests.waiting import wait_for
 
 KIT = Path(__file__).parent
 LOAD_CORE, PROXY_CORE = cores()
@@ -85,7 +86,7 @@ class Stack:
     def codehub(self, services: Services) -> Target:
         upstreams = {ours.HTTP_WORKSPACE: f"tcp:127.0.0.1:{HTTP}", ours.WS_WORKSPACE: f"tcp:127.0.0.1:{ECHO}"}
         environment, cookie = ours.prepare(services, upstreams)
-        command = (sys.executable, "-m", "codehub.cli.serve", "gateway")
+        command = (sys.executable, "-m", "codehub", "serve", "gateway")
         pid = self._start("gateway", PROXY_CORE, *command, environment=environment)
         return self._answering(Target("CodeHub", ours.PORT, pids=[pid], cookie=cookie))
 

@@ -15,11 +15,10 @@ from codehub.runtimes.base import WorkloadSpec
 from codehub.runtimes.docker import host
 from codehub.runtimes.docker.spec import Setting, container_config
 from tests.docker.engine import OwnEngine
-from tests.services import wait_for
+from tests.waiting import wait_for
 
 IMAGE = BUILT_IN[0]
 POLL_SECONDS = 0.02
-LIMIT_SECONDS = 120.0
 STOP = [(signal.SIGTERM, 10.0), (signal.SIGKILL, 5.0)]
 TWIN, TWIN_NETWORK, TWIN_ADDRESS = "by-hand", "by-hand", "10.221.0.2"
 
@@ -53,7 +52,7 @@ class Bare:
 
 
 def _until_ready(client: httpx.Client, began: float) -> float:
-    wait_for(lambda: _is_ready(client), "the IDE to answer", LIMIT_SECONDS, POLL_SECONDS)
+    wait_for(lambda: _is_ready(client), "the IDE to answer", every=POLL_SECONDS)
     return time.perf_counter() - began
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import httpx
 
 from bench.start.by_hand import IMAGE
-from tests.services import System, wait_for
+from tests.services import System
+from tests.waiting import wait_for
 
 LIMIT_SECONDS = 120.0
 
@@ -20,7 +21,7 @@ class Woken:
         self._client = system.client()
         made = self._client.post("/api/v1/workspaces", json={"name": "bench"}).raise_for_status().json()
         self.workspace_id: str = made["id"]
-        wait_for(lambda: self._phase() == "RUNNING", "the first start", LIMIT_SECONDS, 0.1)
+        wait_for(lambda: self._phase() == "RUNNING", "the first start", every=0.1)
         self._sleep()
 
     def measure(self) -> float:
@@ -41,7 +42,7 @@ class Woken:
 
     def _sleep(self) -> None:
         self._wish("STANDBY")
-        wait_for(lambda: self._phase() == "STANDBY", "STANDBY", LIMIT_SECONDS, 0.1)
+        wait_for(lambda: self._phase() == "STANDBY", "STANDBY", every=0.1)
 
     def _wish(self, desired: str) -> None:
         body = {"desired_state": desired}
