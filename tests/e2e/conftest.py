@@ -2,22 +2,28 @@
 
 import contextlib
 import itertools
+import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from codehub.settings import default_tools_dir
-from tests.services import TOOLS_DIR, System, wait_for
+from tests.e2e import vscode
+from tests.services import TOOLS_DIR, System
+from tests.waiting import PATIENCE, wait_for
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 ADMIN_PASSWORD = "a password for the story"
 SCREENSHOTS = Path(os.environ.get("CODEHUB_SCREENSHOTS", "test-results/screenshots"))
+MILLISECONDS = PATIENCE * 1000
+"""The shared bound in Playwright's unit."""
 SYSTEM = {
     "ADMIN_PASSWORD": ADMIN_PASSWORD,
     "COORDINATOR_IDLE_INTERVAL": "2",
@@ -29,7 +35,7 @@ SYSTEM = {
 
 @pytest.fixture(scope="session", autouse=True)
 def requirements() -> None:
-    """What these tests need, and how to get it."""
+    """Skip where Chromium or code-server is missing, with the command that installs it."""
     if CHROMIUM is None:
         pytest.skip("Chromium is missing: apt-get install chromium")
     if not (TOOLS_DIR / "bin" / "code-server").exists():
@@ -38,7 +44,8 @@ def requirements() -> None:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Not for longer: while it is open, no other event loop can run in this thread."""
+    """Not for longer than a file: while it is open, no other event loop can run in this thread."""
+    expect.set_options(timeout=MILLISECONDS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=CHROMIUM,
@@ -48,78 +55,84 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
-@pytest.fixture
-def system(make_system: Callable[..., System]) -> System:
-    return make_system(**SYSTEM).start()
-
-
 @pytest.fixture(scope="session")
 def screenshots() -> Path:
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     return SCREENSHOTS
 
 
-@pytest.fixture
-def until() -> Callable[[Callable[[], object], str], None]:
-    """Waits for a condition outside the browser."""
-
-    def wait(condition: Callable[[], object], what: str) -> None:
-        wait_for(condition, what, 150)
-
-    return wait
+def new_context(browser: Browser, **options: Any) -> BrowserContext:
+    """Return a fresh browser profile whose waits have the shared bound."""
+    context = browser.new_context(viewport={"width": 1280, "height": 800}, **options)
+    context.set_default_timeout(MILLISECONDS)
+    return context
 
 
 @dataclass
 class Hub:
-    """A whole system, and somebody signed in to it with a browser."""
+    """A whole system, and its administrator signed in with a browser and with a client of the API."""
 
     system: System
     context: BrowserContext
     client: httpx.Client
-    big: int = 0
-    """Bytes of what is moved through it, where something big is."""
 
-    def create(self, *names: str, image: str = "code-server") -> list[str]:
-        """The ids of new workspaces, all of them RUNNING."""
+    def create(self, *names: str, image: str = "code-server", **options: object) -> list[str]:
+        """Return the ids of new workspaces, all of them RUNNING."""
         made = []
         for name in names:
-            answer = self.client.post("/api/v1/workspaces", json={"name": name, "image_ref": image})
+            body = {"name": name, "image_ref": image, **options}
+            answer = self.client.post("/api/v1/workspaces", json=body)
             assert answer.status_code == 201, answer.text
             made.append(answer.json()["id"])
-        ran: set[str] = set()
 
-        def all_ran() -> bool:
-            """The first may stand by again before the last one runs."""
-            ran.update(name for name, phase in self.phases().items() if phase == "RUNNING")
-            return ran.issuperset(made)
+        def all_run() -> bool:
+            phases = self.phases()
+            return all(phases[workspace_id] == "RUNNING" for workspace_id in made)
 
-        wait_for(all_ran, "RUNNING", 90, 0.2)
+        wait_for(all_run, "RUNNING", every=0.2)
         return made
 
-    def phases(self) -> dict[str, str]:
-        """By workspace; one in ERROR is a failure that tells why."""
+    def change(self, workspace_id: str, **changes: object) -> None:
+        answer = self.client.patch(f"/api/v1/workspaces/{workspace_id}", json=changes)
+        assert answer.status_code == 200, answer.text
+
+    def workspaces(self) -> dict[str, dict[str, Any]]:
+        """Return the workspaces by id; fail with the reason if one is in ERROR."""
         answer = self.client.get("/api/v1/workspaces")
         assert answer.status_code == 200, answer.text
         items = answer.json()["items"]
         assert not [item["error_message"] for item in items if item["phase"] == "ERROR"]
-        return {item["id"]: item["phase"] for item in items}
+        return {item["id"]: item for item in items}
+
+    def phases(self) -> dict[str, str]:
+        return {name: workspace["phase"] for name, workspace in self.workspaces().items()}
 
     def home(self, workspace_id: str) -> Path:
         (home,) = (self.system.data_dir / "volumes").glob(f"users/*/workspaces/{workspace_id}/home")
         return home
 
+    def write_settings(self, workspace_id: str) -> None:
+        """Write VS Code's settings for a window that a test types into."""
+        user = self.home(workspace_id) / ".local" / "share" / "code-server" / "User"
+        user.mkdir(parents=True, exist_ok=True)
+        (user / "settings.json").write_text(json.dumps(vscode.SETTINGS))
+        self.give_to_its_user(workspace_id)
+
     def give_to_its_user(self, workspace_id: str) -> None:
-        """What a test has put into a home belongs to the workspace's own user afterwards."""
+        """Make the workspace's user own everything in the home, also what a test has put there."""
         home = self.home(workspace_id)
         owner = home.stat()
         for directory, *names in os.walk(home):
             for name in itertools.chain(*names):
-                with contextlib.suppress(FileNotFoundError):  # the IDE's own come and go
+                with contextlib.suppress(FileNotFoundError):  # the IDE creates and removes files meanwhile
                     os.chown(Path(directory, name), owner.st_uid, owner.st_gid, follow_symlinks=False)
 
-    def open(self, workspace_id: str, path: str = "") -> Page:
+    def open(self, workspace_id: str, script: str = "") -> Page:
+        """Open the workspace's page; the script runs before any of the page's own."""
         page = self.context.new_page()
-        page.goto(f"{self.system.base_url}/w/{workspace_id}/{path}")
+        if script:
+            page.add_init_script(script)
+        page.goto(f"{self.system.base_url}/w/{workspace_id}/")
         return page
 
 
@@ -129,7 +142,7 @@ def a_hub(browser: Browser, **environment: str) -> Iterator[Hub]:
     try:
         system.start()
         system.admin_password = ADMIN_PASSWORD
-        context = browser.new_context(viewport={"width": 1280, "height": 800}, accept_downloads=True)
+        context = new_context(browser, accept_downloads=True)
         entry = {"username": system.admin_username, "password": ADMIN_PASSWORD}
         answer = context.request.post(f"{system.base_url}/api/v1/login", data=entry)
         assert answer.ok, answer.text()

@@ -1,129 +1,52 @@
-"""The story of a new user, in Chromium, with real code-server."""
+"""The story of a new user with real code-server: in Chromium, and with curl as four kinds of people."""
 
+import functools
+import json
 import re
-from collections.abc import Callable
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from playwright.sync_api import Browser, BrowserContext, Page, expect
-from playwright.sync_api import TimeoutError as TooLate
+import httpx
+import pytest
+from playwright.sync_api import Browser, expect
 
-from tests.e2e.conftest import ADMIN_PASSWORD, SYSTEM
+from tests.e2e.conftest import ADMIN_PASSWORD, Hub, a_hub, new_context
+from tests.e2e.dashboard import Visitor
+from tests.e2e.vscode import edit_a_file, ide_is_ready, ide_is_there, run_in_terminal
 from tests.services import System
+from tests.waiting import PATIENCE, wait_for
 
-LONG = 90_000
 TEXT = "a line that must come back"
+NAVIGATION = {"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document", "Accept": "text/html"}
+PASSWORD = "a password of their own"
 
 
-class Visitor:
-    """A person at the dashboard."""
-
-    def __init__(self, context: BrowserContext, system: System, screenshots: Path) -> None:
-        self.context = context
-        self.system = system
-        self.page = context.new_page()
-        self._screenshots = screenshots
-
-    def shoot(self, name: str, page: Page | None = None) -> None:
-        (page or self.page).screenshot(path=self._screenshots / f"{name}.png")
-
-    def sign_in(self) -> None:
-        self.page.goto(self.system.base_url)
-        self.page.get_by_test_id("login-username").fill("admin")
-        self.page.get_by_test_id("login-password").fill(ADMIN_PASSWORD)
-        self.shoot("1-sign-in")
-        self.page.get_by_test_id("login-submit").click()
-
-    def create(self, name: str) -> str:
-        self.page.get_by_test_id("new-workspace").first.click()
-        self.page.get_by_test_id("create-name").fill(name)
-        self.shoot("2-create")
-        self.page.get_by_test_id("create-submit").click()
-        card = self.page.get_by_test_id("workspace-card")
-        expect(card).to_be_visible(timeout=LONG)
-        return str(card.get_attribute("data-workspace-id"))
-
-    def is_in(self, phase: str) -> None:
-        card = self.page.get_by_test_id("workspace-card")
-        expect(card).to_have_attribute("data-phase", phase, timeout=LONG)
-        expect(card).to_have_attribute("data-operation", "NONE", timeout=LONG)
-
-    def does(self, action: str) -> None:
-        self.page.get_by_test_id(f"action-{action}").click()
-
-    def opens(self) -> Page:
-        with self.context.expect_page() as opened:
-            self.does("open")
-        return opened.value
+@pytest.fixture(scope="module")
+def hub(browser: Browser) -> Iterator[Hub]:
+    with a_hub(browser) as made:
+        yield made
 
 
-def ide_is_there(page: Page) -> None:
-    expect(page.locator(".monaco-workbench")).to_be_visible(timeout=LONG)
-    expect(page.locator(".activitybar")).to_be_visible(timeout=LONG)
-
-
-def choose(page: Page, entry: str, shown: str) -> None:
-    """Through the command palette, as the keyboard's shortcuts differ between browsers.
-
-    One that is opened before its command is registered never shows it, and what takes the focus closes it:
-    then it is opened anew.
-    """
-    palette = page.locator(".quick-input-box input")
-    first = page.locator(".quick-input-list .monaco-list-row").first
-    for last in (False, False, False, True):
-        patience = LONG if last else 10_000
-        page.keyboard.press("F1")
-        try:
-            palette.fill(entry, timeout=patience)
-            expect(first).to_contain_text(shown, timeout=patience)
-        except (AssertionError, TooLate):
-            if last:
-                raise
-            page.keyboard.press("Escape")
-        else:
-            break
-    page.keyboard.press("Enter")
-    expect(palette).to_be_hidden(timeout=LONG)
-
-
-def run_in_terminal(page: Page, command: str) -> None:
-    choose(page, ">Terminal: Create New Terminal", "Terminal: Create New Terminal")
-    expect(page.locator(".terminal-wrapper.active .xterm")).to_be_visible(timeout=LONG)
-    page.locator(".terminal-wrapper.active .xterm-helper-textarea").focus()
-    page.keyboard.type(command + "\n", delay=10)
-
-
-def edit_a_file(page: Page, name: str, text: str) -> None:
-    """Open an existing file, type into it, save."""
-    choose(page, name, name)
-    editor = page.locator(".editor-instance .monaco-editor .view-lines").first
-    expect(editor).to_be_visible(timeout=LONG)
-    editor.click()
-    page.keyboard.type(text, delay=10)
-    page.keyboard.press("Control+S")
-
-
-def home_of(system: System, workspace_id: str) -> Path:
-    (home,) = (system.data_dir / "volumes").glob(f"users/*/workspaces/{workspace_id}/home")
-    return home
-
-
-def test_the_story(
-    system: System, browser: Browser, screenshots: Path, until: Callable[[Callable[[], object], str], None]
-) -> None:
-    visitor = Visitor(browser.new_context(viewport={"width": 1280, "height": 800}), system, screenshots)
-    visitor.sign_in()
+def test_the_story(hub: Hub, browser: Browser, screenshots: Path) -> None:
+    newcomer = {"username": "newcomer", "password": PASSWORD, "role": "user"}
+    assert hub.client.post("/api/v1/users", json=newcomer).status_code == 201
+    visitor = Visitor(new_context(browser), hub.system, screenshots)
+    visitor.sign_in("newcomer", PASSWORD)
     workspace_id = visitor.create("my first workspace")
     visitor.is_in("RUNNING")
     visitor.shoot("3-running")
+    home = hub.home(workspace_id)
+    hub.write_settings(workspace_id)
 
     ide = visitor.opens()
-    ide.wait_for_url(re.compile(rf"//{workspace_id}\.localhost:"), timeout=LONG)
-    ide_is_there(ide)
+    ide.wait_for_url(re.compile(rf"//{workspace_id}\.localhost:"))
+    ide_is_ready(ide)
     run_in_terminal(ide, "touch note.txt; echo from-the-terminal > terminal.txt; id -un")
-    home = home_of(system, workspace_id)
-    until(lambda: (home / "terminal.txt").exists(), "the terminal's file")
+    wait_for((home / "terminal.txt").exists, "the terminal's file")
     edit_a_file(ide, "note.txt", TEXT)
-    until(lambda: TEXT in (home / "note.txt").read_text(), "the saved file")
+    wait_for(lambda: (home / "note.txt").read_text() == TEXT, "the saved file")
     visitor.shoot("4-ide", ide)
     ide.close()
 
@@ -145,46 +68,134 @@ def test_the_story(
 
     visitor.does("delete")
     visitor.page.get_by_test_id("confirm-delete").click()
-    expect(visitor.page.get_by_test_id("workspace-card")).to_have_count(0, timeout=LONG)
+    expect(visitor.card).to_have_count(0)
     visitor.page.get_by_test_id("nav-trash").click()
     visitor.is_in("DELETED")
     visitor.shoot("7-trash")
     visitor.does("undelete")
+    expect(visitor.card).to_have_count(0)
     visitor.page.get_by_test_id("nav-workspaces").click()
     visitor.is_in("ARCHIVED")
     visitor.does("start")
     visitor.is_in("RUNNING")
     assert (home / "note.txt").read_text() == TEXT
     visitor.page.get_by_test_id("lang-switch").click()
+    expect(visitor.page.locator("html")).to_have_attribute("lang", "ko")
     visitor.shoot("8-korean")
 
 
-def test_left_alone_it_stands_by_and_archives_itself_and_a_visit_wakes_it(
-    make_system: Callable[..., System], browser: Browser, screenshots: Path
-) -> None:
-    short = {
-        "TTL_STANDBY_SECONDS": "15",
-        "TTL_ARCHIVE_SECONDS": "20",
-        "ACTIVITY_FLUSH_INTERVAL": "1",
-        "COORDINATOR_TTL_INTERVAL": "1",
+class Curl:
+    """One person with curl and a cookie jar."""
+
+    def __init__(self, system: System, jar: Path) -> None:
+        self._system = system
+        self._jar = jar
+
+    def __call__(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
+        command = ["curl", "-sS", "-X", method, "-b", self._jar, "-c", self._jar, "-w", "\n%{http_code}"]
+        if body is not None:
+            command += ["-H", "Content-Type: application/json", "-d", json.dumps(body)]
+        done = subprocess.run(
+            [*command, self._system.base_url + path],
+            capture_output=True, text=True, check=True, timeout=PATIENCE,
+        )  # fmt: skip
+        content, _, status = done.stdout.rpartition("\n")
+        return int(status), json.loads(content) if content else None
+
+    def sign_in(self, username: str, password: str) -> None:
+        status, _ = self("POST", "/api/v1/login", {"username": username, "password": password})
+        assert status == 200
+
+    def settle(self, workspace_id: str, phase: str) -> dict[str, Any]:
+        def settled() -> dict[str, Any] | None:
+            status, workspace = self("GET", f"/api/v1/workspaces/{workspace_id}")
+            assert status == 200
+            return workspace if is_settled(workspace, phase) else None
+
+        return wait_for(settled, phase, every=0.2)
+
+
+def test_the_story_with_curl_and_who_may_come_in(hub: Hub, tmp_path: Path) -> None:
+    curl = Curl(hub.system, tmp_path / "cookies")
+    curl.sign_in("admin", ADMIN_PASSWORD)
+    status, made = curl("POST", "/api/v1/workspaces", {"name": "by curl"})
+    assert status == 201
+    workspace_id = made["id"]
+    path = f"/api/v1/workspaces/{workspace_id}"
+    curl.settle(workspace_id, "RUNNING")
+    note = hub.home(workspace_id) / "note"
+    note.write_text("mine")
+    who_may_come_in(hub.system, curl, workspace_id)
+
+    for desired in ("STANDBY", "ARCHIVED", "RUNNING"):
+        assert curl("PATCH", path, {"desired_state": desired})[0] == 200
+        curl.settle(workspace_id, desired)
+    assert note.read_text() == "mine"
+
+    assert curl("DELETE", path) == (204, None)
+    assert curl("GET", path)[0] == 404
+    wait_for(lambda: is_settled(in_trash(curl, workspace_id), "DELETED"), "the delete to end", every=0.2)
+    assert curl("POST", f"{path}/undelete", {})[0] == 200
+    curl.settle(workspace_id, "ARCHIVED")
+    assert curl("PATCH", path, {"desired_state": "STANDBY"})[0] == 200
+    curl.settle(workspace_id, "STANDBY")
+    assert note.read_text() == "mine"
+    _, timeline = curl("GET", f"{path}/timeline")
+    events = [item["event"] for item in timeline["items"]]
+    assert {"created", "claimed", "finished", "archived", "deleted", "undeleted"} <= set(events)
+
+
+def is_settled(workspace: dict[str, Any], phase: str) -> bool:
+    return workspace["phase"] == phase and workspace["operation"] == "NONE"
+
+
+def in_trash(curl: Curl, workspace_id: str) -> dict[str, Any]:
+    _, page = curl("GET", "/api/v1/workspaces?trash=true")
+    (found,) = [item for item in page["items"] if item["id"] == workspace_id]
+    workspace: dict[str, Any] = found
+    return workspace
+
+
+def who_may_come_in(system: System, curl: Curl, workspace_id: str) -> None:
+    """Check the entrance of a running workspace for its owner, another user, an admin and a stranger."""
+    for name, role in (("other", "user"), ("chief", "admin")):
+        status, _ = curl("POST", "/api/v1/users", {"username": name, "password": PASSWORD, "role": role})
+        assert status == 201
+    entrance = f"{system.base_url}/w/{workspace_id}/"
+    own_host = f"{workspace_id}.localhost:{system.port}"
+    visitors = {
+        "nobody": httpx.Client(timeout=PATIENCE),
+        "other": system.client("other", PASSWORD),
+        "chief": system.client("chief", PASSWORD),
+        "owner": system.client("admin", ADMIN_PASSWORD),
     }
-    system = make_system(**SYSTEM, **short).start()
-    visitor = Visitor(browser.new_context(), system, screenshots)
-    visitor.sign_in()
-    workspace_id = visitor.create("left alone")
-    visitor.is_in("RUNNING")
-    visitor.is_in("STANDBY")
-    visit = visitor.context.new_page()
-    visit.goto(f"{system.base_url}/w/{workspace_id}/")
-    visitor.shoot("9-loading", visit)
-    ide_is_there(visit)
-    visit.close()
-    visitor.is_in("STANDBY")
-    visitor.is_in("ARCHIVED")
-    needs_restore = visitor.context.new_page()
-    answer = needs_restore.goto(f"{system.base_url}/w/{workspace_id}/")
-    assert answer is not None
-    assert answer.status == 502
-    visitor.shoot("10-needs-restore", needs_restore)
-    needs_restore.get_by_role("button").first.click()
-    ide_is_there(needs_restore)
+    answers = {name: visitor.get(entrance, headers=NAVIGATION) for name, visitor in visitors.items()}
+    assert answers["nobody"].status_code == 302
+    assert "/login?next=" in answers["nobody"].headers["location"]
+    assert answers["other"].status_code == 403
+    assert answers["chief"].status_code == 403, "admins open none"
+    assert answers["owner"].status_code == 302
+
+    ticket = httpx.URL(answers["owner"].headers["location"])
+    assert ticket.host == f"{workspace_id}.localhost"
+    direct, get = f"http://127.0.0.1:{system.port}", functools.partial(httpx.get, timeout=PATIENCE)
+    enter = get(f"{direct}{ticket.raw_path.decode()}", headers={"Host": own_host, **NAVIGATION})
+    assert enter.status_code == 302
+    again = get(f"{direct}{ticket.raw_path.decode()}", headers={"Host": own_host, **NAVIGATION})
+    assert "set-cookie" not in again.headers, "a ticket is good once"
+
+    cookie = enter.headers["set-cookie"].split(";")[0]
+    with_cookie = get(f"{direct}/healthz", headers={"Host": own_host, "Cookie": cookie})
+    assert with_cookie.status_code == 200
+    other_host = f"{'0' * 26}.localhost:{system.port}"
+    for host, sent in ((own_host, ""), (own_host, cookie + "x"), (other_host, cookie)):
+        refused = get(f"{direct}/static/x", headers={"Host": host, "Cookie": sent})
+        assert refused.status_code in (401, 404), (host, sent)
+
+    visitors["owner"].post("/api/v1/logout")
+    wait_for(
+        lambda: get(f"{direct}/static/x", headers={"Host": own_host, "Cookie": cookie}).status_code == 401,
+        "the workspace's cookie to die with its session",
+    )
+    for visitor in visitors.values():
+        visitor.close()

@@ -1,0 +1,91 @@
+"""What a person does in VS Code, each step once VS Code can take it."""
+
+import re
+from pathlib import Path
+
+from playwright.sync_api import Locator, Page, expect
+
+SETTINGS = {
+    # A welcome page and a chat that open late would take the focus from what a test types into.
+    "workbench.startupEditor": "none",
+    "chat.disableAIFeatures": True,
+    # The terminal's lines are elements of the page, so that a test can read the prompt.
+    "terminal.integrated.gpuAcceleration": "off",
+}
+READY = """() => ["code/didLoadExtensions", "code/didCreateWorkbenchContributions/4"]
+    .every((mark) => performance.getEntriesByName(mark).length > 0)"""
+"""VS Code's own marks: every command is registered, and every part of the window exists."""
+
+
+def ide_is_there(page: Page) -> None:
+    expect(page.locator(".monaco-workbench .activitybar")).to_be_visible()
+
+
+def ide_is_ready(page: Page) -> None:
+    """Wait until VS Code takes input: while it loads, keys are lost and the palette lacks commands."""
+    ide_is_there(page)
+    page.wait_for_function(READY)
+
+
+def choose(page: Page, entry: str, shown: str) -> None:
+    """Choose in the command palette; a browser has shortcuts of its own that hide VS Code's."""
+    palette = page.locator(".quick-input-box input")
+    page.keyboard.press("F1")
+    palette.fill(entry)
+    expect(page.locator(".quick-input-list .monaco-list-row.focused")).to_contain_text(shown)
+    page.keyboard.press("Enter")
+    expect(palette).to_be_hidden()
+
+
+def run_in_terminal(page: Page, command: str) -> None:
+    """Type the command at the prompt of a new terminal."""
+    terminals = page.locator(".terminal-wrapper")
+    before = terminals.count()
+    choose(page, ">Terminal: Create New Terminal", "Terminal: Create New Terminal")
+    expect(terminals).to_have_count(before + 1)
+    terminal = page.locator(".terminal-wrapper.active")
+    expect(terminal.locator(".xterm-rows")).to_contain_text("$")
+    expect(terminal.locator(".xterm-helper-textarea")).to_be_focused()
+    page.keyboard.type(command + "\n")
+
+
+def open_file(page: Page, name: str) -> None:
+    """Open a file, with the cursor in it.
+
+    It must have existed when the first file was opened in this window: while VS Code searches again, it shows
+    the matches among the names that it found the last time, and does not correct them.
+    """
+    choose(page, name, name)
+    editor = page.locator(f'.editor-instance .monaco-editor[data-uri$="/{name}"]')
+    editor.locator(".view-lines").click()
+    expect(editor).to_have_class(re.compile(r"\bfocused\b"))
+
+
+def edit_a_file(page: Page, name: str, text: str) -> None:
+    """Open an empty file, type the text, save."""
+    open_file(page, name)
+    page.keyboard.type(text)
+    expect(page.locator(f'.monaco-editor[data-uri$="/{name}"] .view-lines')).to_have_text(text)
+    page.keyboard.press("Control+S")
+
+
+def choose_in_menu(row: Locator, entry: str) -> None:
+    """Choose in a row's context menu by key: a menu that has just opened ignores the mouse for a moment."""
+    row.click(button="right")
+    item = row.page.get_by_role("menuitem", name=entry)
+    item.hover()
+    expect(item.locator("..")).to_have_class(re.compile(r"\bfocused\b"))
+    row.page.keyboard.press("Enter")
+
+
+def download(page: Page, row: Locator) -> Path:
+    """Download a file of the explorer; VS Code reads all of it before the download begins."""
+    with page.expect_download() as download:
+        choose_in_menu(row, "Download...")
+    return Path(download.value.path())
+
+
+def upload(page: Page, row: Locator, file: Path) -> None:
+    with page.expect_file_chooser() as chooser:
+        choose_in_menu(row, "Upload...")
+    chooser.value.set_files(file)
