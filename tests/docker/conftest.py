@@ -15,7 +15,7 @@ from codehub.runtimes.docker.runtime import DockerOptions, DockerRuntime
 from codehub.runtimes.egress import Egress
 from tests.docker.engine import TINY, EngineMissingError, OwnEngine
 from tests.docker.system import DockerSystem, on_engine, write_images
-from tests.docker.waiting import until
+from tests.waiting import eventually
 
 POOL = IPv4Network("10.222.0.0/16")
 TINY_IMAGE = Image(
@@ -23,6 +23,15 @@ TINY_IMAGE = Image(
     memory_bytes=64 << 20, pids=64, activity="any", default=True,
 )  # fmt: skip
 _numbers = itertools.count(1)
+HERE = Path(__file__).parent
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep all tests on the one engine in one process: they share its networks and the packet filter."""
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.xdist_group("docker"))
 
 
 @pytest.fixture(scope="session")
@@ -91,7 +100,7 @@ class Bench:
             fact = await self.runtime.status(workspace_id)
             return fact if fact.ready else None
 
-        return await until(is_ready, f"{workspace_id} to be ready")
+        return await eventually(is_ready, f"{workspace_id} to be ready")
 
     async def started(self, workspace_id: str, **spec: object) -> ContainerFact:
         await self.runtime.start(self.spec(workspace_id, **spec))  # type: ignore[arg-type]

@@ -8,7 +8,8 @@ import subprocess
 import tarfile
 from pathlib import Path
 
-from tests.services import TOOLS_DIR, kill_processes_of, short_temp_dir, wait_for
+from tests.services import TOOLS_DIR, kill_processes_of, short_temp_dir
+from tests.waiting import PATIENCE, wait_for
 
 ROOT = Path(__file__).parents[2]
 TINY = "codehub-test/tiny:1"
@@ -30,7 +31,6 @@ APPLETS = (
     "test",
     "mkdir",
 )
-STARTED_WITHIN = 60
 
 
 class EngineMissingError(Exception):
@@ -57,9 +57,7 @@ class OwnEngine:
         """Start it, and once more when it gives up: it waits only 15 s for its own containerd."""
         for _ in range(3):
             self._launch()
-            wait_for(
-                lambda: self._answers() or self._has_ended(), "the Docker engine to answer", STARTED_WITHIN
-            )
+            wait_for(lambda: self._answers() or self._has_ended(), "the Docker engine to answer")
             if not self._has_ended():
                 return
         words = (self.place / "log").read_text(errors="replace")[-800:]
@@ -83,13 +81,13 @@ class OwnEngine:
         """An orderly end: without live-restore it ends every container."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
-        self._process.wait(60)
+        self._process.wait(PATIENCE)
 
     def kill(self) -> None:
         """kill -9: its containers go on, until it is back and ends them."""
         assert self._process is not None
         self._process.kill()
-        self._process.wait(60)
+        self._process.wait(PATIENCE)
 
     def docker(self, *arguments: str, data: bytes | None = None) -> str:
         done = self.try_docker(*arguments, data=data)
@@ -98,7 +96,7 @@ class OwnEngine:
 
     def try_docker(self, *arguments: str, data: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
         command = ["docker", "--host", self.url, *arguments]
-        return subprocess.run(command, input=data, capture_output=True, check=False, timeout=60)
+        return subprocess.run(command, input=data, capture_output=True, check=False, timeout=PATIENCE)
 
     def inside(self, workspace_id: str, script: str) -> subprocess.CompletedProcess[bytes]:
         """A shell in the workspace's container, as its user."""

@@ -11,7 +11,7 @@ from codehub.runtimes.base import RuntimeFailure, Unobservable
 from tests.docker.conftest import TINY_IMAGE, Bench
 from tests.docker.engine import OwnEngine
 from tests.docker.registry import running_registry
-from tests.docker.waiting import until
+from tests.waiting import PATIENCE, eventually
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +47,7 @@ async def test_an_engine_that_restarts_is_unobservable_meanwhile_and_nothing_rea
     async def heard() -> bool:
         return hints.count("all") == 2
 
-    await until(heard, "the listener to listen again")
+    await eventually(heard, "the listener to listen again")
     listening.cancel()
     await bench.runtime.start(spec)
     await bench.ready("w1")
@@ -62,13 +62,13 @@ async def test_an_engine_that_goes_away_during_a_pull_is_asked_again_when_it_is_
     async with running_registry() as registry:
         spec = bench.spec("w1", image=replace(TINY_IMAGE, docker=registry.image("restarted")))
         await bench.runtime.start(spec)
-        await asyncio.wait_for(registry.layer_asked.wait(), 60)
+        await asyncio.wait_for(registry.layer_asked.wait(), PATIENCE)
         bench.engine.stop()
 
         async def given_up() -> bool:
             return "w1" in hints
 
-        await until(given_up, "the pull to end")
+        await eventually(given_up, "the pull to end")
         listening.cancel()
         with pytest.raises(RuntimeFailure) as failure:
             await bench.runtime.start(spec)
@@ -80,4 +80,4 @@ async def test_an_engine_that_goes_away_during_a_pull_is_asked_again_when_it_is_
             await bench.runtime.start(spec)
             return (await bench.runtime.status("w1")).ready
 
-        await until(ready, "the image to be pulled, and its container to be ready")
+        await eventually(ready, "the image to be pulled, and its container to be ready")

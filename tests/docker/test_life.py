@@ -4,6 +4,7 @@ import asyncio
 import json
 import subprocess
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,11 @@ from codehub.runtimes.base import ABSENT, RuntimeFailure, WorkloadSpec
 from codehub.runtimes.docker import host
 from codehub.runtimes.docker.network import SPARES
 from codehub.runtimes.docker.spec import Setting
+from codehub.runtimes.readiness import why_not_ready
 from tests.docker.conftest import TINY_IMAGE, Bench
 from tests.docker.counting import noted
 from tests.docker.engine import TINY
-from tests.docker.waiting import until
+from tests.waiting import eventually
 
 DIES = "codehub-test/dies:1"
 
@@ -30,7 +32,7 @@ async def observes(bench: Bench, facts: dict[str, ContainerFact]) -> bool:
 async def test_a_container_lives_stops_starts_again_and_leaves_nothing_behind(bench: Bench) -> None:
     first = await bench.started("w1", attempt="op1-0")
     assert (first.exists, first.running, first.op_id) == (True, True, "op1-0")
-    await until(lambda: observes(bench, {"w1": first}), "the same look")
+    await eventually(lambda: observes(bench, {"w1": first}), "the same look")
     assert await bench.runtime.upstream("w1") == first.upstream
     await bench.runtime.stop("w1")
     await bench.runtime.stop("w1")
@@ -135,7 +137,7 @@ async def test_a_killed_container_says_how_it_ended(bench: Bench) -> None:
     await bench.started("w1")
     bench.engine.docker("kill", "codehub-ws-w1")
     fact = ContainerFact(True, False, False, None, "op-0", "it exited with code 137, without a word")
-    await until(lambda: observes(bench, {"w1": fact}), "how it ended")
+    await eventually(lambda: observes(bench, {"w1": fact}), "how it ended")
     assert await bench.runtime.status("w1") == fact
     await bench.started("w1", attempt="op-1")
 
@@ -150,7 +152,7 @@ async def last_words_of(bench: Bench, command: str) -> str:
         fact = await bench.runtime.status("w1")
         return "" if fact.running or fact.message.startswith("how it ended cannot") else fact.message
 
-    return await until(ended, "the container to end")
+    return await eventually(ended, "the container to end")
 
 
 @pytest.mark.parametrize(
@@ -183,6 +185,7 @@ async def test_a_container_whose_end_the_engine_cannot_tell_hides_no_other(bench
     for name in ("w1", "w2"):
         await bench.started(name)
     bench.engine.docker("kill", "codehub-ws-w1")
+    bench.engine.docker("wait", "codehub-ws-w1")
     log = Path(bench.engine.docker("inspect", "--format", "{{.LogPath}}", "codehub-ws-w1"))
     log.unlink()
     log.mkdir()
@@ -204,12 +207,15 @@ async def test_a_container_that_was_only_created_is_started_anew(bench: Bench) -
     await bench.started("w1")
 
 
-async def test_an_ide_that_does_not_answer_is_running_and_not_ready(bench: Bench) -> None:
+async def test_an_ide_that_does_not_answer_is_running_and_not_ready(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await bench.started("w1")
+    monkeypatch.setattr("codehub.runtimes.docker.runtime.why_not_ready", partial(why_not_ready, within=0.1))
     bench.engine.docker("pause", "codehub-ws-w1")
     fact = await bench.runtime.status("w1")
     bench.engine.docker("unpause", "codehub-ws-w1")
-    assert (fact.running, fact.ready, fact.message) == (True, False, "no answer to GET /healthz within 2 s")
+    assert (fact.running, fact.ready, fact.message) == (True, False, "no answer to GET /healthz within 0.1 s")
 
 
 async def test_another_installation_is_not_touched(bench: Bench) -> None:
@@ -231,7 +237,7 @@ async def test_an_image_that_was_committed_from_a_workspace_makes_no_second_cont
     fact = await bench.started("w1")
     bench.engine.docker("commit", "codehub-ws-w1", "codehub-test/copy:1")
     bench.engine.docker("create", "--name", "a-copy", "codehub-test/copy:1")
-    await until(lambda: observes(bench, {"w1": fact}), "the same look")
+    await eventually(lambda: observes(bench, {"w1": fact}), "the same look")
     await bench.runtime.delete("w1")
     assert bench.containers() == ["a-copy"]
 
@@ -258,11 +264,11 @@ async def test_hints_tell_of_what_happens_to_containers(bench: Bench) -> None:
         return hints == what
 
     try:
-        await until(lambda: told(["all"]), "the listener to listen")
+        await eventually(lambda: told(["all"]), "the listener to listen")
         await bench.started("w1")
-        await until(lambda: told(["all", "w1"]), "a hint of the start")
+        await eventually(lambda: told(["all", "w1"]), "a hint of the start")
         bench.engine.docker("kill", "codehub-ws-w1")
-        await until(lambda: told(["all", "w1", "w1"]), "a hint of the death")
+        await eventually(lambda: told(["all", "w1", "w1"]), "a hint of the death")
     finally:
         listening.cancel()
 
@@ -315,7 +321,7 @@ async def test_two_that_take_the_same_network_do_not_share_it(bench: Bench) -> N
 
 
 async def test_one_request_looks_at_any_number_of_containers(bench: Bench) -> None:
-    names = [f"w{number}" for number in range(6)]
+    names = [f"w{number}" for number in range(4)]
     way = bench.engine.place / "noted.sock"
     async with noted(bench.engine.place / "docker.sock", way) as requests:
         runtime = bench.other_runtime(url=f"unix://{way}")
@@ -329,7 +335,9 @@ async def test_one_request_looks_at_any_number_of_containers(bench: Bench) -> No
         for name in names:
             await bench.started(name)
             assert await requests_of_a_look() == ["GET /containers/json"], f"with {name} there"
-        bench.engine.docker("kill", *(f"codehub-ws-{name}" for name in names[:3]))
+        dead = [f"codehub-ws-{name}" for name in names[:3]]
+        bench.engine.docker("kill", *dead)
+        bench.engine.docker("wait", *dead)
         await requests_of_a_look()  # how each of the dead has ended is asked once
         assert await requests_of_a_look() == ["GET /containers/json"]
         await runtime.close()

@@ -1,11 +1,10 @@
 """A port of a container: through a gateway, at the container's own address."""
 
-import asyncio
-
 from codehub.domain.states import Operation, Phase
 from codehub.store.routes import Route
 from tests.docker.conftest import Bench
 from tests.integration.gateway.harness import ALICE, MINE, World, status, world
+from tests.waiting import eventually
 
 EVERYWHERE, ON_LOOPBACK = 3000, 3001
 NAVIGATION = "Accept: text/html\r\n"
@@ -16,12 +15,6 @@ async def ask(made: World, port: int, more: str = "") -> tuple[int, str]:
     return status(head), body.decode()
 
 
-async def listens(made: World, port: int) -> None:
-    async with asyncio.timeout(20):
-        while (await ask(made, port))[0] == 502:
-            await asyncio.sleep(0.05)
-
-
 async def test_an_app_that_listens_on_all_addresses_is_reached_and_no_other(bench: Bench) -> None:
     fact = await bench.started("w1")
     assert fact.upstream is not None
@@ -30,8 +23,10 @@ async def test_an_app_that_listens_on_all_addresses_is_reached_and_no_other(benc
     async with world(apps=False) as made:
         made.facts.routes[MINE] = Route(MINE, ALICE, Phase.RUNNING, Operation.NONE, fact.upstream, "tiny")
         made.gateway.watch.route_changed(MINE)
-        await listens(made, EVERYWHERE)
-        assert await ask(made, EVERYWHERE) == (200, "ok")
+        answer = await eventually(
+            lambda: ask(made, EVERYWHERE), "the app to listen", lambda answer: answer[0] != 502
+        )
+        assert answer == (200, "ok")
         for port in (ON_LOOPBACK, 3002):
             answer, words = await ask(made, port, NAVIGATION)
             assert answer == 502 and f"Nothing listens on port {port}" in words and "0.0.0.0" in words

@@ -13,8 +13,8 @@ from codehub.runtimes.base import ABSENT, RuntimeFailure
 from codehub.runtimes.docker import pull
 from tests.docker.conftest import TINY_IMAGE, Bench
 from tests.docker.registry import Registry, running_registry
-from tests.docker.waiting import until
 from tests.services import free_port
+from tests.waiting import PATIENCE, eventually
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ async def failure_of(bench: Bench, image: Image) -> RuntimeFailure:
             return failure
         return None
 
-    return await until(failed, "the pull to fail")
+    return await eventually(failed, "the pull to fail")
 
 
 async def test_a_start_does_not_wait_for_the_pull_and_a_later_one_finds_the_image(
@@ -47,15 +47,15 @@ async def test_a_start_does_not_wait_for_the_pull_and_a_later_one_finds_the_imag
     spec = bench.spec("w1", image=tiny(registry.image("slow")))
     hints: list[str] = []
     listening = asyncio.create_task(bench.runtime.hints(hints.append, lambda: None))
-    await asyncio.wait_for(bench.runtime.start(spec), 30)  # all of it comes only when it may go on
-    await asyncio.wait_for(registry.layer_asked.wait(), 60)
+    await asyncio.wait_for(bench.runtime.start(spec), PATIENCE)  # all of it comes only when it may go on
+    await asyncio.wait_for(registry.layer_asked.wait(), PATIENCE)
     await bench.runtime.start(spec)
 
     async def under_way() -> ContainerFact | None:
         fact = await bench.runtime.status("w1")
         return fact if fact.progress is not None and fact.progress.bytes else None
 
-    fact = await until(under_way, "the engine to tell of what has come")
+    fact = await eventually(under_way, "the engine to tell of what has come")
     assert not fact.exists
     assert fact.message.startswith(f"Pulling the image {registry.image('slow')}")
     assert fact.progress is not None and fact.progress.total == registry.layer_bytes
@@ -66,7 +66,7 @@ async def test_a_start_does_not_wait_for_the_pull_and_a_later_one_finds_the_imag
     async def pulled() -> bool:
         return "w1" in hints
 
-    await until(pulled, "a hint that the image is there")
+    await eventually(pulled, "a hint that the image is there")
     listening.cancel()
     await bench.runtime.start(spec)
     await bench.ready("w1")
@@ -105,16 +105,16 @@ async def test_after_a_failure_the_next_start_tries_again(bench: Bench, registry
         await bench.runtime.start(spec)
         return (await bench.runtime.status("w1")).ready
 
-    await until(ready, "the image to be pulled, and its container to be ready")
+    await eventually(ready, "the image to be pulled, and its container to be ready")
 
 
 async def test_a_pull_that_nobody_asks_for_any_more_ends(
     bench: Bench, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await bench.runtime.start(bench.spec("w1", image=tiny(registry.image("cancelled"))))
-    await asyncio.wait_for(registry.layer_asked.wait(), 60)
-    monkeypatch.setattr(pull, "ASKED_WITHIN_SECONDS", 1.0)
-    await asyncio.wait_for(registry.layer_dropped.wait(), 60)
+    await asyncio.wait_for(registry.layer_asked.wait(), PATIENCE)
+    monkeypatch.setattr(pull, "ASKED_WITHIN_SECONDS", 0.2)
+    await asyncio.wait_for(registry.layer_dropped.wait(), PATIENCE)
     assert await bench.runtime.status("w1") == ABSENT
 
 
@@ -134,4 +134,4 @@ async def test_workspaces_share_a_pull_and_each_hears_of_its_failure(
                 failed.add(spec.workspace_id)
         return len(failed) == 2
 
-    await until(both_failed, "both workspaces to hear of it")
+    await eventually(both_failed, "both workspaces to hear of it")

@@ -13,13 +13,15 @@ import pytest
 from codehub.runtimes.egress import Egress
 from tests.docker.conftest import Bench
 from tests.reach import own_addresses
-from tests.services import Services, wait_for
+from tests.services import Services
+from tests.waiting import wait_for
 
 OUTSIDE = "198.51.100.2"
 """An address of the internet as far as a workspace can tell: nobody's, and not private."""
 
 
 def reaches(bench: Bench, workspace_id: str, host: str, port: int) -> bool:
+    """Whether it connects within a second; the firewall drops what it denies. Wait for what is allowed."""
     return bench.engine.inside(workspace_id, f"nc -w 1 {host} {port} </dev/null").returncode == 0
 
 
