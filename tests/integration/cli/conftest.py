@@ -8,15 +8,13 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.services import free_port, kill_processes_of, short_temp_dir, wait_for
-
-PATIENCE = 120.0
+from tests.services import free_port, kill_processes_of, short_temp_dir
+from tests.waiting import PATIENCE, wait_for
 
 
 @dataclass(frozen=True)
@@ -24,7 +22,6 @@ class Outcome:
     code: int
     stdout: str
     stderr: str
-    seconds: float
 
 
 class Impostor:
@@ -79,8 +76,8 @@ class Program:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(30)
-        wait_for(lambda: not kill_processes_of(self.data_dir), "every process of the program to end", 30)
+                self.process.wait(PATIENCE)
+        wait_for(lambda: not kill_processes_of(self.data_dir), "every process of the program to end")
         if self.process.stdout is not None:
             self.process.stdout.close()
         self.process.wait()
@@ -98,10 +95,9 @@ def program(*arguments: str, **environment: str) -> Iterator[Program]:
 
 def outcome(arguments: Sequence[str], environment: Mapping[str, str]) -> Outcome:
     """How a command that should end by itself ended."""
-    began = time.monotonic()
     with program(*arguments, **environment) as running:
         stdout, _ = running.process.communicate(timeout=PATIENCE)
-        return Outcome(running.process.returncode, stdout, running.words(), time.monotonic() - began)
+        return Outcome(running.process.returncode, stdout, running.words())
 
 
 def images_file(directory: Path, name: str, text: str) -> str:

@@ -16,10 +16,10 @@ from codehub.domain.states import DesiredState
 from codehub.store import gate
 from codehub.store.engine import asyncpg_dsn, create_engine
 from tests.integration.cli.conftest import Impostor, Outcome, images_file, outcome
+from tests.selection import sample
 from tests.services import Services, run
 
 AT_ONCE = 3
-SLOWEST = 60.0  # a silent server is given up after ten seconds; the rest is a busy machine's
 UP: Final = ("up", "--runtime", "process")
 API: Final = ("serve", "api")
 GATEWAY: Final = ("serve", "gateway")
@@ -214,13 +214,12 @@ def _start(case: Case, values: Mapping[str, str]) -> Outcome:
     return outcome(case.command, services | given)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", sample(list(CASES), 10, "bad input"))
 def test_a_start_that_cannot_be_ends_with_one_clear_line(
     outcomes: Mapping[str, "Future[Outcome]"], name: str
 ) -> None:
     case, ended = CASES[name], outcomes[name].result()
     assert ended.code == 1, ended.stderr
-    assert ended.seconds < SLOWEST
     *before, line = ended.stderr.splitlines()
     assert set(before) <= {"Preparing the database"}, ended.stderr
     assert line.startswith("codehub: ")

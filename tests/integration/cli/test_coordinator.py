@@ -16,7 +16,8 @@ from codehub.store import gate
 from codehub.store.engine import create_engine
 from codehub.store.tables import users, workspaces
 from tests.integration.cli.conftest import images_file, program
-from tests.services import TOOLS_DIR, short_temp_dir, wait_for
+from tests.services import TOOLS_DIR, short_temp_dir
+from tests.waiting import wait_for
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -6,7 +6,7 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,8 +16,9 @@ import pytest
 from codehub.embedded import binaries, paths, postgres
 from codehub.embedded.account import Account, EmbeddedError, server_account
 from codehub.embedded.postgres import EmbeddedPostgres
-from codehub.embedded.process import wait_until, working_in
-from tests.services import TOOLS_DIR, short_temp_dir
+from codehub.embedded.process import working_in
+from tests.services import TOOLS_DIR, run, short_temp_dir
+from tests.waiting import PATIENCE, wait_for
 
 
 @pytest.fixture
@@ -27,8 +28,26 @@ async def data_dir() -> AsyncIterator[Path]:
     for pid in working_in(path / "postgres", "postgres"):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    assert wait_until(lambda: not working_in(path / "postgres", "postgres"), 10)
+    wait_for(lambda: not working_in(path / "postgres", "postgres"), "the server to end")
     shutil.rmtree(path)
+
+
+@pytest.fixture(scope="module")
+def after_first_start() -> Iterator[Path]:
+    """A data directory that was started once and stopped: creating a cluster is most of a test's time."""
+    path = short_temp_dir()
+    first = EmbeddedPostgres(path, TOOLS_DIR)
+    run(first.start())
+    first.stop()
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def server(after_first_start: Path, data_dir: Path) -> EmbeddedPostgres:
+    """A server that has had its first start, in a data directory of its own."""
+    subprocess.run(["cp", "-a", f"{after_first_start}/.", data_dir], check=True)
+    return EmbeddedPostgres(data_dir, TOOLS_DIR)
 
 
 async def execute(url: str, statement: str) -> object:
@@ -39,8 +58,7 @@ async def execute(url: str, statement: str) -> object:
         await connection.close()
 
 
-async def test_committed_rows_survive_stop_and_start(data_dir: Path) -> None:
-    server = EmbeddedPostgres(data_dir, TOOLS_DIR)
+async def test_committed_rows_survive_stop_and_start(server: EmbeddedPostgres, data_dir: Path) -> None:
     await server.start()
     await execute(server.url, "CREATE TABLE t AS SELECT 42 AS n")
     server.stop()
@@ -51,8 +69,7 @@ async def test_committed_rows_survive_stop_and_start(data_dir: Path) -> None:
     again.stop()
 
 
-async def test_it_gives_up_no_durability_and_listens_on_no_port(data_dir: Path) -> None:
-    server = EmbeddedPostgres(data_dir, TOOLS_DIR)
+async def test_it_gives_up_no_durability_and_listens_on_no_port(server: EmbeddedPostgres) -> None:
     await server.start()
     for name, value in {"fsync": "on", "full_page_writes": "on", "synchronous_commit": "on"}.items():
         assert await execute(server.url, f"SHOW {name}") == value
@@ -61,8 +78,7 @@ async def test_it_gives_up_no_durability_and_listens_on_no_port(data_dir: Path) 
     server.stop()
 
 
-async def test_nobody_else_gets_in(data_dir: Path) -> None:
-    server = EmbeddedPostgres(data_dir, TOOLS_DIR)
+async def test_nobody_else_gets_in(server: EmbeddedPostgres, data_dir: Path) -> None:
     await server.start()
     for private in (server.socket_dir, server.cluster):
         assert stat.S_IMODE(private.stat().st_mode) == 0o700
@@ -73,27 +89,25 @@ async def test_nobody_else_gets_in(data_dir: Path) -> None:
     server.stop()
 
 
-async def test_a_killed_server_recovers(data_dir: Path) -> None:
-    server = EmbeddedPostgres(data_dir, TOOLS_DIR)
+async def test_a_killed_server_recovers(server: EmbeddedPostgres) -> None:
     await server.start()
     await execute(server.url, "CREATE TABLE t AS SELECT 42 AS n")
     for pid in working_in(server.cluster, "postgres"):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     assert server.process is not None
-    server.process.wait(10)
+    server.process.wait(PATIENCE)
     await server.start()
     assert await execute(server.url, "SELECT n FROM t") == 42
     server.stop()
 
 
-async def test_a_lock_file_that_names_a_recycled_process_id_is_no_obstacle(data_dir: Path) -> None:
-    server = EmbeddedPostgres(data_dir, TOOLS_DIR)
+async def test_a_lock_file_that_names_a_recycled_process_id_is_no_obstacle(server: EmbeddedPostgres) -> None:
     await server.start()
     lock_file = (server.cluster / "postmaster.pid").read_text().splitlines()
     server.stop()
     account = server_account()
-    other = subprocess.Popen(["sleep", "60"], user=account.switch_uid)
+    other = subprocess.Popen(["sleep", "infinity"], user=account.switch_uid)
     try:
         lock_file[0] = str(other.pid)
         (server.cluster / "postmaster.pid").write_text("\n".join(lock_file) + "\n")
@@ -105,19 +119,19 @@ async def test_a_lock_file_that_names_a_recycled_process_id_is_no_obstacle(data_
         server.stop()
 
 
-async def test_a_server_whose_up_was_killed_is_replaced(data_dir: Path) -> None:
-    server = EmbeddedPostgres(data_dir, TOOLS_DIR)
+async def test_a_server_whose_up_was_killed_is_replaced(server: EmbeddedPostgres, data_dir: Path) -> None:
     await server.start()
     await execute(server.url, "CREATE TABLE t AS SELECT 42 AS n")
     assert server.process is not None
     orphan = server.process
     replacement = EmbeddedPostgres(data_dir, TOOLS_DIR)
     await replacement.start()
-    assert orphan.wait(10) == 0, "the earlier server had time for an orderly end"
+    assert orphan.wait(PATIENCE) == 0, "the earlier server had time for an orderly end"
     assert await execute(replacement.url, "SELECT n FROM t") == 42
     replacement.stop()
 
 
+@pytest.mark.usefixtures("server")
 async def test_it_ends_by_itself_when_its_starter_is_killed(data_dir: Path) -> None:
     program = (
         "import asyncio, signal, sys; from pathlib import Path;"
@@ -133,7 +147,7 @@ async def test_it_ends_by_itself_when_its_starter_is_killed(data_dir: Path) -> N
     starter.kill()
     starter.wait()
     starter.stdout.close()
-    assert wait_until(lambda: not working_in(data_dir / "postgres", "postgres"), 20)
+    wait_for(lambda: not working_in(data_dir / "postgres", "postgres"), "the server to end")
 
 
 async def test_a_first_start_that_was_killed_leaves_nothing_half(data_dir: Path) -> None:
@@ -172,8 +186,7 @@ async def test_a_long_path_gets_a_short_place_for_its_socket(data_dir: Path) -> 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root starts servers as another user")
-async def test_root_leaves_the_server_to_another_user(data_dir: Path) -> None:
-    server = EmbeddedPostgres(data_dir, TOOLS_DIR)
+async def test_root_leaves_the_server_to_another_user(server: EmbeddedPostgres) -> None:
     await server.start()
     assert server.process is not None
     assert Path(f"/proc/{server.process.pid}").stat().st_uid == server_account().uid != 0

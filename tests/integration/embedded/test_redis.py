@@ -12,9 +12,10 @@ import pytest
 from redis.asyncio import Redis
 
 from codehub.embedded import redis
-from codehub.embedded.process import wait_until, working_in
+from codehub.embedded.process import working_in
 from codehub.embedded.redis import EmbeddedRedis
 from tests.services import TOOLS_DIR, short_temp_dir
+from tests.waiting import PATIENCE, wait_for
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ async def data_dir() -> AsyncIterator[Path]:
     for pid in working_in(path / "redis", "redis-server"):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    assert wait_until(lambda: not working_in(path / "redis", "redis-server"), 10)
+    wait_for(lambda: not working_in(path / "redis", "redis-server"), "the server to end")
     shutil.rmtree(path)
 
 
@@ -58,7 +59,7 @@ async def test_a_server_whose_up_was_killed_is_replaced(data_dir: Path) -> None:
     await first.start()
     await second.start()
     assert first.process is not None and second.process is not None
-    assert first.process.wait(10) == 0
+    assert first.process.wait(PATIENCE) == 0
     assert working_in(data_dir / "redis", "redis-server") == [second.process.pid]
     second.stop()
 

@@ -3,17 +3,21 @@
 import os
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
+import pytest
 
-from tests.services import System, free_port, processes_of, wait_for
+from tests.services import System, free_port, processes_of
+from tests.waiting import PATIENCE, wait_for
+
+PARTS = ("redis", "postgres", "part-forkserver", "coordinator", "gateway", "api")
 
 
 def ask(system: System, *arguments: str) -> tuple[int, str]:
     process = system.command(*arguments)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=PATIENCE)
     return process.returncode, output
 
 
@@ -48,28 +52,39 @@ def test_a_first_start_tells_the_password_once_and_a_second_up_is_refused(
     assert processes_of(system.data_dir) == []
 
 
-def test_it_comes_back_after_kill_9(make_system: Callable[..., System]) -> None:
-    system = make_system(ADMIN_PASSWORD="a long enough password").start()
-    system.admin_password = "a long enough password"
-    assert system.admin_password not in system.output
-
-    system.kill9(everything=False)
-    wait_for(lambda: not processes_of(system.data_dir), "the parts to end with their supervisor", 60)
-    system.start()
-    system.client()
-
-    system.kill9()
-    system.start()
-    system.client()
+@pytest.fixture(scope="module")
+def running() -> Iterator[System]:
+    """A system for tests that leave it running, however often they kill it."""
+    system = System({"ADMIN_PASSWORD": "a long enough password"})
+    try:
+        system.admin_password = "a long enough password"
+        system.start()
+        assert system.admin_password not in system.output
+        yield system
+    finally:
+        system.close()
 
 
-def test_a_part_that_is_killed_is_started_again(make_system: Callable[..., System]) -> None:
-    system = make_system().start()
-    before = system.pids()
-    for name in ("redis", "postgres", "coordinator", "gateway", "api"):
+def test_it_comes_back_after_kill_9(running: System) -> None:
+    running.kill9(everything=False)
+    wait_for(lambda: not processes_of(running.data_dir), "the parts to end with their supervisor")
+    running.start()
+    running.client()
+
+
+@pytest.mark.full
+def test_it_comes_back_after_kill_9_of_its_parts_too(running: System) -> None:
+    running.kill9()
+    running.start()
+    running.client()
+
+
+def test_a_part_that_is_killed_is_started_again(running: System) -> None:
+    before = running.pids()
+    for name in PARTS:
         os.kill(before[name], signal.SIGKILL)
-    wait_for(lambda: not set(before.values()) & set(system.pids().values()), "new parts", 60)
-    wait_for(lambda: _signs_in(system), "sign-in to work again", 90)
+    wait_for(lambda: _all_are_new(before, running.pids()), "new parts")
+    wait_for(lambda: _signs_in(running), "sign-in to work again")
 
 
 def without_ide(make_system: Callable[..., System], registry: str, tools: Path) -> System:
@@ -93,12 +108,16 @@ def test_an_install_that_takes_too_long_can_be_interrupted(
     with socket.create_server(("127.0.0.1", 0)) as silent:
         system = without_ide(make_system, f"http://127.0.0.1:{silent.getsockname()[1]}", tmp_path)
         up = system.command("up", "--runtime", "process")
-        silent.settimeout(60)
+        silent.settimeout(PATIENCE)
         asker, _ = silent.accept()
         up.send_signal(signal.SIGINT)
-        assert up.wait(20) == 0
+        assert up.wait(PATIENCE) == 0
         asker.close()
     assert processes_of(tmp_path) == []
+
+
+def _all_are_new(before: dict[str, int], now: dict[str, int]) -> bool:
+    return all(now.get(name) not in (None, before[name]) for name in PARTS)
 
 
 def _signs_in(system: System) -> bool:

@@ -17,6 +17,7 @@ from codehub.storage.jobspec import dump_spec, load_spec
 from codehub.storage.report import Reporter
 from codehub.storage.work import Bench, perform
 from tests.integration.storage.conftest import KEY, Site, on_both_stores
+from tests.waiting import until
 
 
 async def test_a_job_that_waits_for_its_home_runs_and_can_be_cancelled(site: Site) -> None:
@@ -111,9 +112,7 @@ async def test_a_job_survives_its_starter_and_keeps_nothing_of_it(site: Site) ->
 
 async def test_an_ended_job_leaves_no_zombie(site: Site) -> None:
     await site.done("empty", site.empty_archive_job())
-    async with asyncio.timeout(10):
-        while _children_that_are_zombies():
-            await asyncio.sleep(0.01)
+    await until(lambda: not _children_that_are_zombies(), "the ended job to be reaped")
 
 
 @pytest.mark.parametrize("left", [b"", b'{"bytes": 1', b"\0\0\0\0", b"[]", b'{"unknown": 1}'])

@@ -17,8 +17,10 @@ from codehub.storage.jobspec import JobSpec, dump_spec
 from codehub.storage.report import read_ended
 from tests.integration.storage.conftest import FIRST, KEY, Site, site_at
 from tests.s3 import new_store_url, use
+from tests.selection import EVERYTHING
 from tests.services import run
 from tests.trees import tree_hash
+from tests.waiting import PATIENCE
 
 LIMIT_MEGABYTES = 150
 HOME_MEGABYTES = 150
@@ -51,7 +53,7 @@ def fill(home: Path) -> None:
         (home / "many" / f"a file with a name of some length {number}.js").write_bytes(b"%d\n" % number)
 
 
-@pytest.fixture(params=["directory", "s3"])
+@pytest.fixture
 def site(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     site = site_at(tmp_path)
     if request.param == "s3":
@@ -72,8 +74,8 @@ def peak_of(site: Site, spec: JobSpec, change: str) -> float:
     command = [sys.executable, "-c", JOB.format(change=change), directory]
     with (directory / "log").open("wb") as log:
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-    with PeakMemory(child.pid, every=0.02) as peak:
-        child.wait(120)
+    with PeakMemory(child.pid, every=0.02 if EVERYTHING else 0.1) as peak:
+        child.wait(PATIENCE)
     assert read_ended(directory).state is JobState.SUCCEEDED, (directory / "log").read_text()
     return peak.megabytes
 
@@ -85,7 +87,17 @@ def peaks(site: Site, change: str) -> tuple[float, float]:
     return archive, peak_of(site, site.restore_job(), change)
 
 
-@pytest.mark.parametrize("change", [AS_IT_IS, FOUR_THREADS], ids=["own-threads", "four-threads"])
+# In `make test` only the case that needs the most memory: four threads, and parts on their way to a service.
+@pytest.mark.parametrize(
+    ("site", "change"),
+    [
+        pytest.param("directory", AS_IT_IS, id="directory-own-threads", marks=pytest.mark.full),
+        pytest.param("directory", FOUR_THREADS, id="directory-four-threads", marks=pytest.mark.full),
+        pytest.param("s3", AS_IT_IS, id="s3-own-threads", marks=pytest.mark.full),
+        pytest.param("s3", FOUR_THREADS, id="s3-four-threads"),
+    ],
+    indirect=["site"],
+)
 def test_archive_and_restore_stay_small(site: Site, change: str) -> None:
     before = tree_hash(site.home)
     archive, restore = peaks(site, change)
@@ -94,6 +106,7 @@ def test_archive_and_restore_stay_small(site: Site, change: str) -> None:
     assert restore < LIMIT_MEGABYTES
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("site", ["directory"], indirect=True)
 def test_jobs_that_keep_what_passes_are_seen(site: Site) -> None:
     archive, restore = peaks(site, KEEPS_WHAT_PASSES)

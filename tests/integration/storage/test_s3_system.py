@@ -11,8 +11,9 @@ import httpx
 from codehub.storage.stores import open_objects
 from tests.integration.coordinator.conftest import IDE
 from tests.s3 import SECRET_KEY, S3Server
-from tests.services import System, wait_for
+from tests.services import System
 from tests.trees import make_tree, tree_hash
+from tests.waiting import wait_for
 
 TELL = 'env > "$HOME/environment"; exec "$@"'
 COMMAND = ["/bin/sh", "-c", TELL, "sh", "/usr/bin/python3", "-c", IDE, "{socket}"]
@@ -40,7 +41,7 @@ def settle(client: httpx.Client, path: str, phase: str) -> None:
         assert workspace["error_message"] is None, workspace
         return workspace["phase"] == phase and workspace["operation"] == "NONE"
 
-    wait_for(settled, phase, 60)
+    wait_for(settled, phase)
 
 
 def names(url: str) -> set[str]:
@@ -82,5 +83,5 @@ def test_a_workspace_lives_and_ends_with_its_archives_in_a_service(
         assert tree_hash(home) == before
 
         assert client.delete(path).status_code == 204
-        wait_for(lambda: names(s3_url) == {".codehub-installation"}, "the archives to be purged", 60)
+        wait_for(lambda: names(s3_url) == {".codehub-installation"}, "the archives to be purged")
         assert not home.exists()
