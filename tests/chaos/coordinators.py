@@ -1,6 +1,5 @@
 """Two coordinators as processes of their own, on a PostgreSQL and a Redis that a test may kill."""
 
-import asyncio
 import contextlib
 import json
 import os
@@ -8,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,9 +28,10 @@ from codehub.store.engine import create_engine
 from codehub.store.gate import new_id
 from codehub.store.locks import AdvisoryLock
 from codehub.store.tables import users
+from tests import waiting
 from tests.chaos import audit
 from tests.integration.coordinator.conftest import IDE
-from tests.services import TOOLS_DIR, kill_processes_of, run, short_temp_dir, wait_for
+from tests.services import TOOLS_DIR, kill_processes_of, run, short_temp_dir
 
 T = TypeVar("T")
 
@@ -61,21 +60,21 @@ LOCK_HOLDERS = """
 """
 
 
-async def eventually(
-    ask: Callable[[], Awaitable[T]], what: str, seconds: float = 30, every: float = 0.05
-) -> T:
-    """The first true answer; a database that is down is asked again."""
-    deadline = time.monotonic() + seconds
-    while True:
-        answer, trouble = None, ""
+async def eventually(ask: Callable[[], Awaitable[T | None]], what: str, every: float = 0.05) -> T:
+    """Return the first true answer; a database that is down has none yet."""
+
+    async def look() -> T | Exception | None:
         try:
-            answer = await ask()
+            return await ask()
         except DATABASE_TROUBLE as error:
-            trouble = f" ({error})"
-        if answer:
-            return answer
-        assert time.monotonic() < deadline, f"waited {seconds:.0f} s for {what}{trouble}"
-        await asyncio.sleep(every)
+            return error
+
+    def answers(seen: T | Exception | None) -> bool:
+        return bool(seen) and not isinstance(seen, Exception)
+
+    answer = await waiting.eventually(look, what, answers, every)
+    assert answer is not None and not isinstance(answer, Exception)
+    return answer
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ class Coordinator:
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
         if number is signal.SIGKILL:
-            self.process.wait(10)
+            self.process.wait(waiting.PATIENCE)
 
     def said(self) -> list[str]:
         return self.log.read_text(errors="replace").splitlines()
@@ -127,7 +126,8 @@ class Site:
                 coordinator.send(signal.SIGKILL)
             site.redis.stop()
             site.postgres.stop()
-            wait_for(lambda: not kill_processes_of(site.data_dir), "every process of the site to end", 30)
+            dead = "every process of the site to end"
+            waiting.wait_for(lambda: not kill_processes_of(site.data_dir), dead)
             shutil.rmtree(site.data_dir)
 
     async def _open(self) -> None:
@@ -209,13 +209,13 @@ class Site:
         (standby,) = [coordinator for coordinator in self.alive if coordinator is not leader]
         return standby
 
-    async def another_leader(self, than: Coordinator, seconds: float = 30) -> Coordinator:
+    async def another_leader(self, than: Coordinator) -> Coordinator:
         async def other() -> Coordinator | None:
             leader = await self._leader()
             return leader if leader is not than else None
 
         try:
-            return await eventually(other, f"another leader than {than.role}", seconds)
+            return await eventually(other, f"another leader than {than.role}")
         except AssertionError as error:
             raise AssertionError(f"{error}\n{await self._sessions()}\n{self.last_words()}") from error
 
@@ -234,7 +234,7 @@ class Site:
         async def later() -> bool:
             return await self.epoch() > than
 
-        await eventually(later, f"a later epoch than {than}\n{self.last_words()}", 30)
+        await eventually(later, f"a later epoch than {than}\n{self.last_words()}")
 
     async def _leader(self) -> Coordinator | None:
         assert self.alive, f"every coordinator has ended\n{self.last_words()}"

@@ -11,6 +11,7 @@ from redis.asyncio import Redis
 from sqlalchemy import text
 
 from tests.chaos.coordinators import OWNER, Coordinator, Site, eventually
+from tests.waiting import PATIENCE
 
 Disturbance = Callable[[Site], Awaitable[None]]
 
@@ -29,13 +30,13 @@ async def busy(site: Site, operations: int = 2) -> None:
         (row,) = await site.rows("SELECT count(*) AS n FROM workspaces WHERE operation <> 'NONE'")
         return int(row["n"]) >= operations
 
-    await eventually(enough, f"{operations} operations under way", 60, every=0.01)
+    await eventually(enough, f"{operations} operations under way", every=0.01)
 
 
 async def kill_the_leader(site: Site) -> None:
     leader = await site.leader()
     leader.send(signal.SIGKILL)
-    await site.another_leader(leader, 20)
+    await site.another_leader(leader)
     await site.refill()
 
 
@@ -95,12 +96,12 @@ async def _hang(site: Site, leader: Coordinator) -> None:
         age = "SELECT extract(epoch FROM clock_timestamp() - heartbeat_at)::float8 AS seconds FROM leadership"
         (row,) = await site.rows(age)
         looked_at = time.monotonic()
-        await site.another_leader(leader, 80)
+        await site.another_leader(leader)
         silent = row["seconds"] + time.monotonic() - looked_at
         assert silent > 19, f"evicted although its heartbeat was fresh: {silent:.1f} s"
     finally:
         leader.send(signal.SIGCONT)
-    await eventually(gave_up, f"{leader.role} to give up epoch {epoch}", 20)
+    await eventually(gave_up, f"{leader.role} to give up epoch {epoch}")
 
 
 async def end_lock_session(site: Site) -> None:
@@ -147,7 +148,7 @@ async def _restart_postgres(site: Site, number: signal.Signals) -> None:
     epoch = await site.epoch()
     assert site.postgres.process is not None
     site.postgres.process.send_signal(number)
-    await asyncio.to_thread(site.postgres.process.wait, 60)
+    await asyncio.to_thread(site.postgres.process.wait, PATIENCE)
     await site.postgres.start()
     await site.later_epoch(epoch)
 
@@ -161,7 +162,7 @@ async def restart_redis(site: Site) -> None:
 async def kill_redis(site: Site) -> None:
     assert site.redis.process is not None
     site.redis.process.kill()
-    await asyncio.to_thread(site.redis.process.wait, 10)
+    await asyncio.to_thread(site.redis.process.wait, PATIENCE)
     await site.redis.start()
     await _hears_events(site)
 
@@ -183,7 +184,7 @@ async def _hears_events(site: Site) -> None:
             message = await channel.get_message(ignore_subscribe_messages=True, timeout=1)
             return message is not None and b"workspace_updated" in message["data"]
 
-        await eventually(heard, "an event from Redis", 30)
+        await eventually(heard, "an event from Redis")
 
 
 EACH: tuple[Disturbance, ...] = (

@@ -1,18 +1,21 @@
 """kill -9 of everything (CodeHub, PostgreSQL, Redis, jobs) in the middle of an archive and of a restore."""
 
 import contextlib
-import json
 import os
+import shutil
 import signal
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.services import System, kill_processes_of, processes_of, wait_for
+from tests.selection import sample
+from tests.services import System, kill_processes_of, processes_of
 from tests.trees import make_tree, tree_hash
+from tests.waiting import wait_for
 
 FAST = {
     "COORDINATOR_IDLE_INTERVAL": "1",
@@ -24,65 +27,61 @@ FAST = {
     "ADMIN_PASSWORD": "a password for chaos",
     "DISK_RESERVE_BYTES": "0",
 }
-MOMENTS = 10
-IN_THE_MIDDLE = 7
-"""Of so many kills at least: the progress of a restore is told too seldom to come in time for each."""
-FILES, FILE_SIZE = 40, 4 << 20
+TENTHS_OF_AN_ARCHIVE, TENTHS_OF_A_RESTORE = range(0, 10, 2), range(1, 10, 2)
+FILES, FILE_SIZE = 32, 1 << 20
+RECORD = 256 << 10
+"""Bytes that tar reads or writes between two checkpoints."""
+TARS = 2
+"""A restore divides its files among so many at most: one of them has a half."""
 
 
-def fill(home: Path) -> str:
-    """A home that takes a moment to move, with every kind of entry; returns its hash."""
-    make_tree(home, seed=7)
-    for number in range(FILES):
-        (home / f"noise-{number}").write_bytes(os.urandom(FILE_SIZE))
-    return tree_hash(home)
+class StoppableTar:
+    """A `tar` for storage jobs that stops, and stays, where a test tells it to."""
 
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._order, self._stopped = directory / "stop-at", directory / "stopped"
+        tar = shutil.which("tar")
+        stop = f"touch {self._stopped}; exec sleep infinity"
+        (directory / "tar").write_text(
+            f'#!/bin/sh\nread -r record 2>/dev/null <{self._order} || exec {tar} "$@"\n'
+            f"exec {tar} --checkpoint=$record --checkpoint-action=exec='{stop}' \"$@\"\n"
+        )
+        (directory / "tar").chmod(0o755)
 
-class Jobs:
-    """The storage jobs that have begun since: how far they have come is the moment to kill at."""
+    def stop_after(self, bytes_: int) -> None:
+        self._order.write_text(f"{max(1, bytes_ // RECORD)}\n")
 
-    def __init__(self, system: System) -> None:
-        self._directory = system.data_dir / "jobs"
-        self._earlier = set(self._directory.glob("*"))
-        self._one_has_begun = False
+    def has_stopped(self) -> bool:
+        return self._stopped.exists()
 
-    def have_begun(self) -> bool:
-        """Also when all that has begun is over, and forgotten: nothing more will move."""
-        self._one_has_begun = self._one_has_begun or bool(self._begun())
-        return self._one_has_begun
-
-    def have_moved(self, bytes_: int) -> bool:
-        """A number that only grows; also true when all have ended, for it will not grow any more."""
-        return self._moved() >= bytes_ or not self.are_unfinished()
-
-    def are_unfinished(self) -> bool:
-        """Whether one has not said how it ended: of the dead, whether one was killed in the middle of it."""
-        return any(not (job / "result.json").exists() for job in self._begun())
-
-    def _moved(self) -> int:
-        moved = [0]
-        for job in self._begun():
-            with contextlib.suppress(OSError, ValueError):
-                moved.append(int(json.loads((job / "progress.json").read_text())["bytes"]))
-        return max(moved)
-
-    def _begun(self) -> set[Path]:
-        return {spec.parent for spec in self._directory.glob("[!.]*/spec.json")} - self._earlier
+    def go_on(self) -> None:
+        """From the next tar on; one that has stopped is only good for being killed."""
+        self._order.unlink(missing_ok=True)
+        self._stopped.unlink(missing_ok=True)
 
 
 class Story:
     """One workspace of one system, through its API."""
 
-    def __init__(self, system: System) -> None:
-        self.system = system
+    def __init__(self, system: System, tar: StoppableTar) -> None:
+        self.system, self.tar = system, tar
         self.client = self._client()
         made = self.client.post("/api/v1/workspaces", json={"name": "chaos", "desired_state": "STANDBY"})
         assert made.status_code == 201, made.text
         self.id = made.json()["id"]
         self.settle("STANDBY")
+        self.filled_with = self._fill()
 
     def _client(self) -> httpx.Client:
         return self.system.client(password=FAST["ADMIN_PASSWORD"])
+
+    def _fill(self) -> str:
+        """Put every kind of entry into the home, and many bytes; return its hash."""
+        make_tree(self.home(), seed=7)
+        for number in range(FILES):
+            (self.home() / f"noise-{number}").write_bytes(os.urandom(FILE_SIZE))
+        return tree_hash(self.home())
 
     def workspace(self) -> dict[str, Any]:
         answer = self.client.get(f"/api/v1/workspaces/{self.id}")
@@ -94,14 +93,13 @@ class Story:
         answer = self.client.patch(f"/api/v1/workspaces/{self.id}", json={"desired_state": desired})
         assert answer.status_code == 200, answer.text
 
-    def settle(self, phase: str) -> dict[str, Any]:
-        def settled() -> dict[str, Any] | None:
+    def settle(self, phase: str) -> None:
+        def settled() -> bool:
             workspace = self.workspace()
             assert workspace["phase"] != "ERROR", workspace
-            done = workspace["phase"] == phase and workspace["operation"] == "NONE"
-            return workspace if done else None
+            return bool(workspace["phase"] == phase and workspace["operation"] == "NONE")
 
-        return wait_for(settled, f"{phase} after a crash", 90)
+        wait_for(settled, f"the workspace to be {phase}")
 
     def home(self) -> Path:
         (home,) = (self.system.data_dir / "volumes").glob(f"users/*/workspaces/{self.id}/home")
@@ -109,73 +107,97 @@ class Story:
 
     def kill_everything_when(self, condition: Callable[[], object]) -> None:
         """Jobs are stopped at that moment: they die last, and would come to their end meanwhile."""
-        wait_for(condition, "the moment to kill", 60, every=0.002)
+        wait_for(condition, "the moment to kill", every=0.002)
         for pid in processes_of(self.system.data_dir / "jobs"):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGSTOP)
         self.system.kill9()
-        wait_for(lambda: not kill_processes_of(self.system.data_dir), "everything to be dead", 30)
+        wait_for(lambda: not kill_processes_of(self.system.data_dir), "everything to be dead")
+        self.tar.go_on()
+
+    def unfinished_jobs(self) -> list[Path]:
+        """Return the jobs that have not written how they ended."""
+        begun = {spec.parent for spec in self.system.data_dir.glob("jobs/[!.]*/spec.json")}
+        return [job for job in begun if not (job / "result.json").exists()]
 
     def start_again(self) -> None:
+        self.client.close()
         self.system.start()
         self.client = self._client()
 
-
-@pytest.fixture
-def story(make_system: Callable[..., System]) -> Story:
-    return Story(make_system(**FAST).start())
-
-
-@pytest.mark.timeout(600)
-def test_a_home_survives_kill_9_of_everything_at_ten_moments(
-    story: Story, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Of an archive and of a restore by turns; the crash matrix has every step of both."""
-    before = fill(story.home())
-    in_the_middle = 0
-    for moment in range(MOMENTS):
-        for number, wish in enumerate(("ARCHIVED", "STANDBY")):
-            jobs = Jobs(story.system)
-            story.wish(wish)
-            if moment % 2 == number:
-                in_the_middle += _kill_in_the_middle(story, jobs, FILES * FILE_SIZE * moment // MOMENTS)
-            story.settle(wish)
-        assert tree_hash(story.home()) == before, f"moment {moment}"
-    told = f"{in_the_middle} of {MOMENTS} kills fell into the middle of a job"
-    with capsys.disabled():
-        print(f"\n{told}")
-    assert in_the_middle >= IN_THE_MIDDLE, told
+    def check_home(self) -> None:
+        self.settle("STANDBY")
+        assert tree_hash(self.home()) == self.filled_with
 
 
-def _kill_in_the_middle(story: Story, jobs: Jobs, moved: int) -> bool:
-    """Whether it was the middle, as the dead show."""
-    story.kill_everything_when(lambda: jobs.have_begun() and jobs.have_moved(moved))
-    unfinished = jobs.are_unfinished()
+@pytest.fixture(scope="module")
+def story() -> Iterator[Story]:
+    with tempfile.TemporaryDirectory(prefix="ch-tar-") as directory:
+        tar = StoppableTar(Path(directory))
+        system = System({**FAST, "PATH": f"{directory}:{os.environ['PATH']}"})
+        try:
+            yield Story(system.start(), tar)
+        finally:
+            system.close()
+
+
+@pytest.mark.parametrize("tenths", sample(TENTHS_OF_AN_ARCHIVE, 1, "archives to kill"))
+def test_a_home_survives_kill_9_of_everything_during_an_archive(story: Story, tenths: int) -> None:
+    story.tar.stop_after(FILES * FILE_SIZE * tenths // 10)
+    story.wish("ARCHIVED")
+    kill_in_the_middle(story)
     story.start_again()
-    return unfinished
+    story.settle("ARCHIVED")
+    story.wish("STANDBY")
+    story.check_home()
 
 
-def _busy(story: Story) -> bool:
-    return str(story.workspace()["operation"]) != "NONE"
+@pytest.mark.parametrize("tenths", sample(TENTHS_OF_A_RESTORE, 1, "restores to kill"))
+def test_a_home_survives_kill_9_of_everything_during_a_restore(story: Story, tenths: int) -> None:
+    story.wish("ARCHIVED")
+    story.settle("ARCHIVED")
+    story.tar.stop_after(FILES * FILE_SIZE * tenths // 10 // TARS)
+    story.wish("STANDBY")
+    kill_in_the_middle(story)
+    story.start_again()
+    story.check_home()
 
 
-def test_kill_9_right_after_the_wish_and_right_before_the_end(story: Story) -> None:
+def kill_in_the_middle(story: Story) -> None:
+    story.kill_everything_when(story.tar.has_stopped)
+    assert len(story.unfinished_jobs()) == 1
+
+
+def _claimed(story: Story, _: set[Path]) -> object:
+    return story.workspace()["operation"] != "NONE"
+
+
+def _new_object(story: Story, earlier: set[Path]) -> object:
+    return set(story.system.data_dir.glob("archives/*/*/home.tar.zst")) - earlier
+
+
+def _new_meta(story: Story, earlier: set[Path]) -> object:
+    return set(story.system.data_dir.glob("archives/*/*/.meta")) - earlier
+
+
+def _volume_goes(story: Story, _: set[Path]) -> object:
+    return not any(story.system.data_dir.glob("volumes/users/*/workspaces/*/home"))
+
+
+MOMENTS = (_claimed, _new_object, _new_meta, _volume_goes)
+
+
+@pytest.mark.parametrize("moment", sample(MOMENTS, 1, "moments of an archive"), ids=lambda one: one.__name__)
+def test_kill_9_right_after_the_wish_and_right_before_the_end(
+    story: Story, moment: Callable[[Story, set[Path]], object]
+) -> None:
     """The moments that progress does not show: the claim, the commit of the archive, the deletion."""
-    before = fill(story.home())
-    data = story.system.data_dir
-    volumes, archives = data / "volumes", data / "archives"
-    moments: dict[str, Callable[[], object]] = {
-        "claimed": lambda: _busy(story),
-        "a new object": lambda: set(archives.glob("*/*/home.tar.zst")) - earlier,
-        "a new .meta": lambda: set(archives.glob("*/*/.meta")) - earlier,
-        "the volume goes": lambda: not any(volumes.glob("users/*/workspaces/*/home")),
-    }
-    for name, moment in moments.items():
-        earlier = set(archives.rglob("*"))
-        story.wish("ARCHIVED")
-        story.kill_everything_when(moment)
-        story.start_again()
-        story.settle("ARCHIVED")
-        story.wish("STANDBY")
-        story.settle("STANDBY")
-        assert tree_hash(story.home()) == before, name
+    earlier = set(story.system.data_dir.glob("archives/*/*/*"))
+    if moment is _claimed:
+        story.tar.stop_after(0)  # or the operation might be over before it is seen
+    story.wish("ARCHIVED")
+    story.kill_everything_when(lambda: moment(story, earlier))
+    story.start_again()
+    story.settle("ARCHIVED")
+    story.wish("STANDBY")
+    story.check_home()

@@ -18,8 +18,6 @@ from tests.trees import make_tree, tree_hash
 
 LIMITS = Limits(100, 100)
 PLACES = (DesiredState.RUNNING, DesiredState.STANDBY, DesiredState.ARCHIVED)
-SETTLED_WITHIN = 90.0
-"""Seconds for a move under any disturbance; a hung leader alone takes more than twenty of them."""
 
 
 async def create(site: Site, desired: DesiredState, name: str) -> str:
@@ -32,7 +30,7 @@ async def create(site: Site, desired: DesiredState, name: str) -> str:
     return made.id
 
 
-async def settle(site: Site, workspace_id: str, desired: DesiredState, seconds: float) -> None:
+async def settle(site: Site, workspace_id: str, desired: DesiredState) -> None:
     """Wait until the workspace is where it is wanted, at rest; nobody helps it, and ERROR is none."""
     row: dict[str, Any] = {}
 
@@ -44,7 +42,7 @@ async def settle(site: Site, workspace_id: str, desired: DesiredState, seconds: 
         return (row["phase"], row["operation"], row["desired_state"]) == (desired, "NONE", desired)
 
     try:
-        await eventually(settled, f"{workspace_id} to be {desired}", seconds, every=0.1)
+        await eventually(settled, f"{workspace_id} to be {desired}", every=0.1)
     except AssertionError as error:
         raise AssertionError(f"{error}\n{row}\n{site.last_words()}") from error
 
@@ -66,7 +64,7 @@ class Traveller:
     @classmethod
     async def begin(cls, site: Site, seed: int) -> "Traveller":
         traveller = cls(site, await create(site, DesiredState.STANDBY, f"traveller {seed}"), seed)
-        await settle(site, traveller.id, DesiredState.STANDBY, SETTLED_WITHIN)
+        await settle(site, traveller.id, DesiredState.STANDBY)
         make_tree(traveller._home, seed, files=3)
         traveller._hash = tree_hash(traveller._home)
         return traveller
@@ -83,8 +81,8 @@ class Traveller:
     async def move(self, desired: DesiredState) -> None:
         self._wished = desired
         if desired is not self.at:
-            await eventually(lambda: self._wish(desired), f"{self.id} to be wished {desired}", SETTLED_WITHIN)
-            await settle(self._site, self.id, desired, SETTLED_WITHIN)
+            await eventually(lambda: self._wish(desired), f"{self.id} to be wished {desired}")
+            await settle(self._site, self.id, desired)
         self.at = desired
         self.moves += 1
         self.check_home()

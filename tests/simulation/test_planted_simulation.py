@@ -1,4 +1,7 @@
-"""The histories can fail: each bug that is planted here is found by them."""
+"""The histories can fail: each bug that is planted here is found by them.
+
+Three of them take many histories, in `make test-all` only; in `make test` the model finds the same bugs.
+"""
 
 import asyncio
 import logging
@@ -115,6 +118,7 @@ def test_planted_a_restore_taken_as_done_because_a_volume_exists(monkeypatch: py
     find("shows|although nobody has taken anything", HalfHomes)
 
 
+@pytest.mark.full
 def test_planted_archiving_satisfied_by_an_older_archive(monkeypatch: pytest.MonkeyPatch) -> None:
     async def look(self: Observer, workspace: Workspace) -> ArchiveFact | Unknown | Unlooked | None:
         key = workspace.archive_key
@@ -172,6 +176,7 @@ def planted(records: type[SimRecords], history: type[History] = History) -> type
     return type("PlantedHistory", (history,), {"house": house})
 
 
+@pytest.mark.full
 def test_planted_a_ttl_overwriting_a_newer_wish() -> None:
     class Rash(SimRecords):
         async def expirable(self, defaults: TtlDefaults, now: datetime) -> list[Workspace]:
@@ -274,6 +279,7 @@ def test_planted_a_late_job_swapping_in_an_old_home(monkeypatch: pytest.MonkeyPa
     find("no complete copy|shows|is deleted before|although nobody has taken anything|is written again")
 
 
+@pytest.mark.full
 def test_planted_archiving_under_a_hung_container(monkeypatch: pytest.MonkeyPatch) -> None:
     def exists(workspace: Workspace, look: Observation, now: datetime) -> Condition:
         answers = isinstance(look.container, ContainerFact) and look.container.ready

@@ -1,7 +1,7 @@
 """What is cancelled, and where it stood: the owner's word is kept, whoever dies before it is carried out."""
 
 from codehub.domain.states import DesiredState, Phase
-from tests.chaos.crash_matrix.scenario import NEWER, NOTHING, OLDER, Scenario
+from tests.chaos.crash_matrix.scenario import NEWER, NOTHING, OLDER, Kind, Scenario
 from tests.chaos.crash_matrix.steps import AFTER, BEFORE, COORDINATOR, JOB, Moment
 from tests.chaos.crash_matrix.wishes import Wish, cancelled, created, start_mute, wished
 
@@ -13,6 +13,7 @@ ONLY = r"kill the job|send .*|commit cancelled .*"
 def _of_provisioning(name: str, moment: Moment) -> Scenario:
     return Scenario(
         name,
+        Kind.CANCEL,
         cancelled(created(DesiredState.STANDBY), moment),
         Phase.PENDING,
         home=NOTHING,
@@ -25,6 +26,7 @@ def _of_provisioning(name: str, moment: Moment) -> Scenario:
 def _of_restoring(name: str, moment: Moment) -> Scenario:
     return Scenario(
         name,
+        Kind.CANCEL,
         cancelled(wished(DesiredState.STANDBY), moment),
         Phase.ARCHIVED,
         home=NOTHING,
@@ -39,6 +41,7 @@ def _of_restoring(name: str, moment: Moment) -> Scenario:
 def _from_standby(name: str, wish: Wish, moment: Moment, must: frozenset[str], only: str = "") -> Scenario:
     return Scenario(
         name,
+        Kind.CANCEL,
         cancelled(wish, moment),
         Phase.STANDBY,
         home=NEWER,

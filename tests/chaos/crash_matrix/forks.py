@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.chaos.crash_matrix import zygote
-from tests.services import wait_for
+from tests.waiting import PATIENCE, wait_for
 
 
 class Process:
@@ -26,12 +26,12 @@ class Process:
     def alive(self) -> bool:
         return not select.select([self._handle], [], [], 0)[0]
 
-    async def ends(self, within: float) -> bool:
-        """Whether it has ended, at the latest after some time."""
+    async def ends(self) -> bool:
+        """Wait for its end; return False when it does not come."""
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
         loop.add_reader(self._handle, ended.set)
         try:
-            async with asyncio.timeout(within):
+            async with asyncio.timeout(PATIENCE):
                 await ended.wait()
         except TimeoutError:
             return False
@@ -42,7 +42,7 @@ class Process:
     async def kill(self) -> None:
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._handle, signal.SIGKILL)
-        assert await self.ends(10), f"process {self.pid} does not end"
+        assert await self.ends(), f"process {self.pid} does not end"
         os.close(self._handle)
 
 

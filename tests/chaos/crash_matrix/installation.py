@@ -16,16 +16,19 @@ from codehub.store.gate import new_id
 from codehub.store.tables import users
 from tests.chaos.crash_matrix.forks import Zygote
 from tests.chaos.crash_matrix.lane import OWNER, Lane
+from tests.chaos.crash_matrix.matrix import DEATHS
 from tests.chaos.crash_matrix.stages import build_stages
 from tests.chaos.crash_matrix.stores import S3, LocalDirectory
 from tests.s3 import S3Server, new_store_url
-from tests.services import Services, kill_processes_of, run, short_temp_dir, wait_for
+from tests.selection import EVERYTHING
+from tests.services import Services, kill_processes_of, run, short_temp_dir
+from tests.waiting import wait_for
 
-LANES = 6 if shutil.which("bwrap") else 1
+LANES = (6 if EVERYTHING else DEATHS) if shutil.which("bwrap") else 1
 """Without namespaces a workspace's user is all that tells its processes apart, and the lanes share it."""
 
-BULK = {"local": 3 << 20, "s3": 9 << 20}
-"""Bytes in one file, besides everything odd: some chunks of a stream; more than one part of an upload."""
+BULK = 7 << 20
+"""Bytes in one file, besides everything odd: more than one part of an upload to S3."""
 
 
 @dataclass(frozen=True)
@@ -35,19 +38,26 @@ class Site:
     """Of the homes that the stages hold."""
     installation_id: str
 
-    def move_to(self, server: S3Server) -> None:
-        """From now on the archives are on S3."""
+    @contextmanager
+    def on_s3(self, server: S3Server) -> Iterator[None]:
+        """Keep the archives on S3 meanwhile."""
+        local = [lane.store for lane in self.lanes]
         for lane in self.lanes:
             lane.store = S3(server, new_store_url())
             lane.store.claim(self.installation_id)
+        try:
+            yield
+        finally:
+            for lane, store in zip(self.lanes, local, strict=True):
+                lane.store = store
 
 
 @contextmanager
-def open_site(services: Services, lanes: int = LANES, bulk: int = BULK["local"]) -> Iterator[Site]:
+def open_site(services: Services, lanes: int = LANES) -> Iterator[Site]:
     root = short_temp_dir()
     try:
         with Zygote.running(root / "zygote.sock") as zygote:
-            site = run(_build(services, zygote, root, lanes, bulk))
+            site = run(_build(services, zygote, root, lanes))
             yield site
             for lane in site.lanes:
                 run(services.drop_database(lane.database_url))
@@ -56,7 +66,7 @@ def open_site(services: Services, lanes: int = LANES, bulk: int = BULK["local"])
         shutil.rmtree(root)
 
 
-async def _build(services: Services, zygote: Zygote, root: Path, count: int, bulk: int) -> Site:
+async def _build(services: Services, zygote: Zygote, root: Path, count: int) -> Site:
     (root / "stages").mkdir()
     url = await services.migrated_database()
     installation_id = await _found(url)
@@ -74,7 +84,7 @@ async def _build(services: Services, zygote: Zygote, root: Path, count: int, bul
         if number == 0:
             lane.forks_jobs = False
             async with lane.connected():
-                hashes = await build_stages(lane, bulk)
+                hashes = await build_stages(lane, BULK)
                 await lane.clear()
             lane.forks_jobs = True
     return Site(lanes, hashes, installation_id)

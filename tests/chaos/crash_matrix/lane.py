@@ -27,10 +27,9 @@ from tests.chaos.crash_matrix.proxy import Fallen, Proxy
 from tests.chaos.crash_matrix.steps import COORDINATOR, FALLEN, JOB, REQUEST, Moment, Orders, Steps, kill
 from tests.chaos.crash_matrix.stores import Store
 from tests.services import TOOLS_DIR
+from tests.waiting import PATIENCE
 
 OWNER = "u1"
-WAIT = 30.0
-"""Seconds in which everything must have converged."""
 
 RHYTHM = {
     "coordinator_idle_interval": 1,
@@ -213,7 +212,7 @@ class Lane:
         """Have a coordinator begin and die at this moment. The job, if it is the job's, stays there."""
         orders = self.orders(moment, (COORDINATOR,))
         coordinator = self.start(orders | {JOB: replace(orders[JOB], holds=True)})
-        assert await coordinator.ends(WAIT) and self.has_fallen, f"{moment.step} has not come"
+        assert await coordinator.ends() and self.has_fallen, f"{moment.step} has not come"
         await self.stop()
         self.diary.unlink()
 
@@ -303,10 +302,9 @@ class Lane:
         said = log.read_text(errors="replace").splitlines()[-30:] if log.exists() else []
         return "\n".join([*lines, "--", *said])
 
-    async def until(
-        self, condition: Callable[["Lane"], Awaitable[bool]], what: str, seconds: float = WAIT
-    ) -> None:
-        deadline = time.monotonic() + seconds
+    async def until(self, condition: Callable[["Lane"], Awaitable[bool]], what: str) -> None:
+        """Wait for the condition. An ERROR that the scenario does not end in fails at once."""
+        deadline = time.monotonic() + PATIENCE
         while not await condition(self):
             late = time.monotonic() > deadline
             if late or (not self.ends_in_error and await self.ask(ENDED_IN_ERROR, self.workspace_id, what)):

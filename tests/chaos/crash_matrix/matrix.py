@@ -1,7 +1,6 @@
 """The matrix of one operation: every step of every process, each side of it, whoever dies there."""
 
 import asyncio
-import os
 import re
 import shlex
 from collections import Counter
@@ -10,17 +9,16 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tests.chaos.crash_matrix.lane import Lane
-from tests.chaos.crash_matrix.play import Death, Outcome, play, record
+from tests.chaos.crash_matrix.play import NOT_REACHED, Death, Outcome, play, record
 from tests.chaos.crash_matrix.scenario import Scenario
 from tests.chaos.crash_matrix.steps import AFTER, BEFORE, COORDINATOR, JOB, Moment
+from tests.selection import EVERYTHING, sample
 
 WHO = {"coordinator": (COORDINATOR,), "job": (JOB,), "both": (COORDINATOR, JOB)}
-TRIES = 3
-NOT_REACHED = "not reached"
+DEATHS = 4
+"""Of a scenario in `make test`."""
 REPEATED, ELSEWHERE, ONCE = "repeated", "another scenario's", "not in both recordings"
 """Why there is no death at a moment."""
-FULL = "CRASH_MATRIX_FULL" in os.environ
-"""Die at every moment by itself, also where two are the same to the world or a step is another scenario's."""
 
 _REPEATED = re.compile(
     r".*(progress|\.\.\.|commit (purge|remember)).* #\d+|.*chunk #(?!5$)\d+"
@@ -45,6 +43,11 @@ class Cell:
     def death(self) -> Death:
         return Death(self.moments[0], WHO[self.who])
 
+    @property
+    def title(self) -> str:
+        _, step, side = self.moments[0]
+        return f"kill {self.who} {side} {step!r}"
+
     def replay(self, scenario: Scenario, store: str) -> str:
         words = ("python", "-m", "tests.chaos.crash_matrix", scenario.name, store, self.who, *self.moments[0])
         return shlex.join(words)
@@ -58,31 +61,37 @@ class Result:
 
 @dataclass(frozen=True)
 class Played:
+    cells: list[Cell]
+    """Every death that there is."""
     results: list[Result]
+    """Of those that were chosen."""
     left_out: Mapping[str, int]
     """How many moments, by the reason."""
 
     @property
     def steps(self) -> set[str]:
-        """At which someone has died."""
-        reached = [result.cell for result in self.results if result.outcome.words != NOT_REACHED]
-        return {moment.step for cell in reached for moment in cell.moments}
+        """Those with a death; in `make test` also where the death was not chosen."""
+        passed = {result.cell for result in self.results if result.outcome.words == NOT_REACHED}
+        return {moment.step for cell in self.cells if cell not in passed for moment in cell.moments}
 
 
-async def run(lanes: list[Lane], scenario: Scenario, hashes: dict[str, str]) -> Played:
-    """Play every cell, on all lanes at once."""
+async def run(lanes: list[Lane], scenario: Scenario, store: str, hashes: dict[str, str]) -> Played:
+    """Play the chosen cells, on all lanes at once."""
     recordings = await _recordings(lanes, scenario)
-    waiting = cells(scenario, *recordings)
+    found = cells(scenario, *recordings)
+    waiting = sample(found, DEATHS, f"deaths of {scenario.name} ({store})")
     results: dict[Cell, Outcome] = {}
     queue = list(reversed(waiting))
 
     async def work(lane: Lane) -> None:
         while queue:
             cell = queue.pop()
-            results[cell] = await play_again(lane, scenario, cell, hashes)
+            may_pass = depends_on_time(scenario, cell.death.moment.step)
+            results[cell] = await play(lane, scenario, cell.death, hashes, may_pass=may_pass)
 
     await asyncio.gather(*(work(lane) for lane in lanes))
-    return Played([Result(cell, results[cell]) for cell in waiting], _left_out(scenario, *recordings))
+    played = [Result(cell, results[cell]) for cell in waiting]
+    return Played(found, played, _left_out(scenario, *recordings))
 
 
 async def _recordings(lanes: list[Lane], scenario: Scenario) -> tuple[list[Moment], list[Moment]]:
@@ -95,13 +104,17 @@ async def _recordings(lanes: list[Lane], scenario: Scenario) -> tuple[list[Momen
 
 
 def cells(scenario: Scenario, first: list[Moment], second: list[Moment]) -> list[Cell]:
-    """Every death to die, of what both recordings have."""
+    """Return every death, of what both recordings have.
+
+    In `make test` moments that are the same to the world share one, and a step that is another scenario's has
+    none. `make test-all` dies at every moment.
+    """
     found = []
     for moments in _between_effects(first, set(pairwise(second))):
         chosen = [moment for moment in moments if _why_not(moment, scenario, first, second) is None]
         for who in WHO:
             dying = tuple(moment for moment in chosen if _dies(who, moment))
-            found += [Cell(who, alone) for alone in (zip(dying) if FULL else [dying]) if alone]
+            found += [Cell(who, alone) for alone in (zip(dying) if EVERYTHING else [dying]) if alone]
     return found
 
 
@@ -131,7 +144,7 @@ def _between_effects(moments: list[Moment], neighbours: set[tuple[Moment, Moment
 
 def _why_not(moment: Moment, scenario: Scenario, first: list[Moment], second: list[Moment]) -> str | None:
     """Why nobody dies at this moment; an effect that failed is in no recording to its end."""
-    if scenario.only and not FULL and not re.fullmatch(scenario.only, moment.step):
+    if scenario.only and not EVERYTHING and not re.fullmatch(scenario.only, moment.step):
         return ELSEWHERE
     if _REPEATED.fullmatch(moment.step):
         return REPEATED
@@ -139,12 +152,6 @@ def _why_not(moment: Moment, scenario: Scenario, first: list[Moment], second: li
     return None if ended in first and ended in second else ONCE
 
 
-async def play_again(lane: Lane, scenario: Scenario, cell: Cell, hashes: dict[str, str]) -> Outcome:
-    """A step that depends on time may not come; any other has to."""
-    for _ in range(TRIES):
-        outcome = await play(lane, scenario, cell.death, hashes)
-        if outcome.words != NOT_REACHED:
-            return outcome
-    if _DEPENDS_ON_TIME.fullmatch(cell.death.moment.step):
-        return outcome
-    return Outcome(False, f"the step has not come in {TRIES} runs", outcome.seconds)
+def depends_on_time(scenario: Scenario, step: str) -> bool:
+    """Return whether the scenario may end without the step. Any other step has to come."""
+    return step not in scenario.must and _DEPENDS_ON_TIME.fullmatch(step) is not None

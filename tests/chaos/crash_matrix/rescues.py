@@ -5,7 +5,7 @@ from dataclasses import replace
 from codehub.domain.observation import Generation
 from codehub.domain.states import DesiredState, Phase
 from tests.chaos.crash_matrix.lane import GC
-from tests.chaos.crash_matrix.scenario import EMPTY, NEWER, NOTHING, OLDER, Scenario
+from tests.chaos.crash_matrix.scenario import EMPTY, NEWER, NOTHING, OLDER, Kind, Scenario
 from tests.chaos.crash_matrix.wishes import (
     beside_stray,
     recover,
@@ -31,6 +31,7 @@ NOTICED = frozenset({"take office", "commit phase, phase_changed_at"})
 
 RECOVER = Scenario(
     "recover",
+    Kind.RECOVER,
     recover,
     Phase.STANDBY,
     home=OLDER,
@@ -42,6 +43,7 @@ RECOVER = Scenario(
 )
 RECOVER_EMPTY = Scenario(
     "recover empty",
+    Kind.RECOVER,
     recover_empty,
     Phase.STANDBY,
     home=EMPTY,
@@ -91,6 +93,7 @@ RECOVERIES = (
 TRASH = (
     Scenario(
         "undelete",
+        Kind.TRASH,
         undelete,
         Phase.ARCHIVED,
         home=NOTHING,
@@ -100,6 +103,7 @@ TRASH = (
     ),
     Scenario(
         "undelete one in ERROR",
+        Kind.TRASH,
         undelete,
         Phase.ERROR,
         home=NEWER,
@@ -111,6 +115,7 @@ TRASH = (
     ),
     Scenario(
         "purge and GC",
+        Kind.TRASH,
         wait_for_gc,
         Phase.DELETED,
         home=NOTHING,
@@ -130,6 +135,7 @@ TRASH = (
     ),
     Scenario(
         "purge one in ERROR",
+        Kind.TRASH,
         wait,
         Phase.DELETED,
         home=NOTHING,
@@ -143,6 +149,7 @@ TRASH = (
     ),
     Scenario(
         "GC of a replaced archive",
+        Kind.TRASH,
         wait,
         Phase.ARCHIVED,
         home=NOTHING,

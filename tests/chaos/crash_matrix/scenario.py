@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from codehub.domain.states import DesiredState, Phase
 from tests.chaos.crash_matrix.lane import PURGED, Lane
@@ -13,9 +14,24 @@ NOTHING, EMPTY, OLDER, NEWER = "nothing", "empty", "older", "newer"
 """What a home or an archive may hold: the homes of the stages are two, one made from the other."""
 
 
+class Kind(StrEnum):
+    """What the owner does, or GC does for them: `make test` plays one scenario of each kind."""
+
+    CREATE = "create"
+    RESTORE = "restore"
+    START = "start"
+    STOP = "stop"
+    ARCHIVE = "archive"
+    DELETE = "delete"
+    CANCEL = "cancel"
+    RECOVER = "recover"
+    TRASH = "trash"
+
+
 @dataclass(frozen=True)
 class Scenario:
     name: str
+    kind: Kind
     wish: Wish
     phase: Phase
     home: str

@@ -5,7 +5,7 @@ from dataclasses import replace
 from codehub.domain.states import DesiredState, Phase
 from tests.chaos.crash_matrix.cancels import CANCELS
 from tests.chaos.crash_matrix.rescues import RESCUES, RESTORED
-from tests.chaos.crash_matrix.scenario import EMPTY, NEWER, NOTHING, OLDER, Scenario
+from tests.chaos.crash_matrix.scenario import EMPTY, NEWER, NOTHING, OLDER, Kind, Scenario
 from tests.chaos.crash_matrix.wishes import (
     created,
     delete,
@@ -13,6 +13,7 @@ from tests.chaos.crash_matrix.wishes import (
     delete_in_error,
     wished,
 )
+from tests.selection import sample
 
 ARCHIVED = frozenset(
     {"commit claimed ARCHIVING", "commit archived ARCHIVING", "commit finished ARCHIVING"}
@@ -23,6 +24,7 @@ STOPPED = frozenset({"commit claimed STOPPING", "commit finished STOPPING"})
 SCENARIOS = (
     Scenario(
         "CREATE_EMPTY_ARCHIVE",
+        Kind.CREATE,
         created(DesiredState.ARCHIVED),
         Phase.ARCHIVED,
         home=NOTHING,
@@ -40,6 +42,7 @@ SCENARIOS = (
     ),
     Scenario(
         "PROVISIONING",
+        Kind.CREATE,
         created(DesiredState.STANDBY),
         Phase.STANDBY,
         home=EMPTY,
@@ -55,6 +58,7 @@ SCENARIOS = (
     ),
     Scenario(
         "RESTORING",
+        Kind.RESTORE,
         wished(DesiredState.STANDBY),
         Phase.STANDBY,
         home=OLDER,
@@ -64,6 +68,7 @@ SCENARIOS = (
     ),
     Scenario(
         "STARTING",
+        Kind.START,
         wished(DesiredState.RUNNING),
         Phase.RUNNING,
         home=NEWER,
@@ -73,6 +78,7 @@ SCENARIOS = (
     ),
     Scenario(
         "STOPPING",
+        Kind.STOP,
         wished(DesiredState.STANDBY),
         Phase.STANDBY,
         home=NEWER,
@@ -83,6 +89,7 @@ SCENARIOS = (
     ),
     Scenario(
         "ARCHIVING",
+        Kind.ARCHIVE,
         wished(DesiredState.ARCHIVED),
         Phase.ARCHIVED,
         home=NOTHING,
@@ -97,6 +104,7 @@ SCENARIOS = (
     ),
     Scenario(
         "DELETING",
+        Kind.DELETE,
         delete_beside_container,
         Phase.DELETED,
         home=NOTHING,
@@ -106,6 +114,7 @@ SCENARIOS = (
     ),
     Scenario(
         "delete one in ERROR",
+        Kind.DELETE,
         delete_in_error,
         Phase.DELETED,
         home=NEWER,
@@ -119,6 +128,7 @@ SCENARIOS = (
     ),
     Scenario(
         "delete an ARCHIVED one",
+        Kind.DELETE,
         delete,
         Phase.DELETED,
         home=NOTHING,
@@ -128,6 +138,7 @@ SCENARIOS = (
     ),
     Scenario(
         "delete a RUNNING one",
+        Kind.DELETE,
         delete,
         Phase.DELETED,
         home=NOTHING,
@@ -166,3 +177,9 @@ ON_S3 = tuple(
     if scenario.name in _MUST_ON_S3
 )
 """The other steps of these do not depend on where archives are kept."""
+
+
+def chosen() -> list[Scenario]:
+    """Return one scenario of each kind; all of them in `make test-all`."""
+    kinds = [[scenario for scenario in SCENARIOS if scenario.kind is kind] for kind in Kind]
+    return [one for scenarios in kinds for one in sample(scenarios, 1, f"scenario of {scenarios[0].kind}")]
