@@ -26,7 +26,7 @@ from codehub.settings import Settings
 def api() -> None:
     with told():
         settings = _settings("api")
-        asyncio.run(needs.require(settings))
+        _require(settings)
         allow_many_connections()
         from codehub.api.server import run
 
@@ -37,8 +37,7 @@ def gateway() -> None:
     with told():
         settings = _settings("gateway")
         certificates.require_certificate(settings)
-        if code := run_apart(lambda: _require(settings)):
-            raise typer.Exit(code)
+        _require(settings)
         allow_many_connections()
         importlib.import_module("codehub.gateway.server")  # once, before the workers fork
         run_workers(settings.gateway_workers, lambda: uvloop.run(_serve_gateway(settings)))
@@ -47,7 +46,7 @@ def gateway() -> None:
 def coordinator() -> None:
     with told():
         settings = _settings("coordinator")
-        asyncio.run(needs.require(settings))
+        _require(settings)
         uvloop.run(_serve_coordinator(settings))
 
 
@@ -69,8 +68,14 @@ def load_all(*, docker: bool) -> Mapping[str, Callable[[], None]]:
 
 
 def _require(settings: Settings) -> None:
-    with told():
-        asyncio.run(needs.require(settings))
+    """Check what the part needs, in a process of its own: a check touches memory that the part never uses."""
+
+    def check() -> None:
+        with told():
+            asyncio.run(needs.require(settings))
+
+    if code := run_apart(check):
+        raise typer.Exit(code)
 
 
 def allow_many_connections() -> None:

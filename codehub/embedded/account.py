@@ -39,11 +39,13 @@ class Account:
         if self.switch:
             os.chown(path, self.uid, self.gid)
 
-    def run(self, command: Sequence[str | Path], *, timeout: float = 120) -> subprocess.CompletedProcess[str]:
-        """Runs a short command as this account and returns its outcome."""
+    def run(
+        self, command: Sequence[str | Path], *, given: str = "", timeout: float = 120
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a short command as this account, with `given` on its standard input; return its outcome."""
         return subprocess.run(
             [str(part) for part in command], cwd="/", capture_output=True, text=True, timeout=timeout,
-            check=False, env=plain_environment(),
+            check=False, input=given, env=plain_environment(),
             user=self.switch_uid, group=self.switch_gid, extra_groups=[] if self.switch else None,
         )  # fmt: skip
 

@@ -6,10 +6,9 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
-
-import asyncpg
 
 from codehub import log
 from codehub.embedded import binaries, process
@@ -19,6 +18,8 @@ from codehub.embedded.paths import make_dir, make_socket_dir, socket_dir, sync_d
 USER = DATABASE = "codehub"
 SOCKET_NAME = ".s.PGSQL.5432"
 START_SECONDS = 120.0  # crash recovery of a busy database takes its time
+STATUS_LINE = 8
+"""Of postmaster.pid."""
 FAST_SHUTDOWN = [(signal.SIGINT, 60.0), (signal.SIGQUIT, 15.0), (signal.SIGKILL, 5.0)]
 
 SETTINGS = {
@@ -64,7 +65,7 @@ class EmbeddedPostgres:
         return _url(self.socket_dir, self._password(), name)
 
     async def start(self) -> None:
-        """Returns when the server answers and its database exists."""
+        """Start the server; return when it accepts connections. The cluster was made with its database."""
         if not self.socket_dir.is_relative_to(self._data_dir):
             log.get("embedded").warning("the data directory's path is long", sockets=str(self.socket_dir))
         if not self._account.can_enter(self._data_dir):
@@ -82,12 +83,7 @@ class EmbeddedPostgres:
             [home / "bin" / "postgres", "-D", self.cluster, "-k", self.socket_dir, *self._options()],
             log=self.log_file, death_signal=signal.SIGINT, account=self._account,
         )  # fmt: skip
-        connection = await self._connect()
-        try:
-            if not await connection.fetchval("SELECT true FROM pg_database WHERE datname = $1", DATABASE):
-                await connection.execute(f'CREATE DATABASE "{DATABASE}"')
-        finally:
-            await connection.close()
+        await self._accepting()
 
     def stop(self) -> None:
         """Fast shutdown: open transactions are rolled back, everything committed is on disk."""
@@ -131,14 +127,28 @@ class EmbeddedPostgres:
         ]  # fmt: skip
         if not self._durable:
             command.append("--no-sync")
-        outcome = self._account.run(command)
-        password_file.unlink()
-        if outcome.returncode != 0:
-            raise EmbeddedError(
-                f"PostgreSQL's initdb failed: {outcome.stderr.strip() or outcome.stdout.strip()}"
-            )
+        try:
+            self._run("initdb", command)
+        finally:
+            password_file.unlink()
+        single: list[str | Path] = [
+            home / "bin" / "postgres",
+            "--single",
+            "-D",
+            staged,
+            *self._options(),
+            "template1",
+        ]
+        self._run("first statement", single, f"CREATE DATABASE {DATABASE};\n")
         staged.rename(self.cluster)
         sync_dir(self._data_dir)
+
+    def _run(self, what: str, command: Sequence[str | Path], given: str = "") -> None:
+        outcome = self._account.run(command, given=given)
+        said = outcome.stderr.strip() or outcome.stdout.strip()
+        # A server in single-user mode reports a failed statement and goes on to its end.
+        if outcome.returncode != 0 or "ERROR:" in outcome.stderr:
+            raise EmbeddedError(f"PostgreSQL's {what} failed: {said}")
 
     def _end_orphan(self) -> None:
         """Ends a server whose `up` was killed, and clears what a server killed itself left behind.
@@ -158,22 +168,26 @@ class EmbeddedPostgres:
     def _working(self) -> list[int]:
         return process.working_in(self.cluster, "postgres")
 
-    async def _connect(self) -> "asyncpg.Connection[asyncpg.Record]":
+    async def _accepting(self) -> None:
+        """Wait until the server has written that it is ready, where its own `pg_ctl` looks for it."""
         assert self.process is not None
         deadline = time.monotonic() + START_SECONDS
-        while True:
-            try:
-                return await asyncpg.connect(self.database_url("postgres"), timeout=5)
-            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError) as error:
-                if self.process.poll() is not None:
-                    words = process.tail(self.log_file)
-                    raise EmbeddedError(f"PostgreSQL ended while it started:\n{words}") from error
-                if time.monotonic() > deadline:
-                    self.stop()
-                    raise EmbeddedError(
-                        f"PostgreSQL did not answer in {START_SECONDS:.0f} s: {error}"
-                    ) from error
-            await asyncio.sleep(0.02)
+        while not self._is_ready():
+            if self.process.poll() is not None:
+                raise EmbeddedError(f"PostgreSQL ended while it started:\n{process.tail(self.log_file)}")
+            if time.monotonic() > deadline:
+                self.stop()
+                raise EmbeddedError(
+                    f"PostgreSQL was not ready within {START_SECONDS:.0f} s:\n{process.tail(self.log_file)}"
+                )
+            await asyncio.sleep(0.01)
+
+    def _is_ready(self) -> bool:
+        try:
+            lines = (self.cluster / "postmaster.pid").read_text().splitlines()
+        except FileNotFoundError:
+            return False
+        return len(lines) >= STATUS_LINE and lines[STATUS_LINE - 1].strip() == "ready"
 
 
 def url_of(data_dir: Path) -> str | None:

@@ -6,9 +6,6 @@ import subprocess
 import time
 from pathlib import Path
 
-from redis.asyncio import Redis
-from redis.exceptions import RedisError
-
 from codehub import log
 from codehub.embedded import binaries, process
 from codehub.embedded.account import EmbeddedError, server_account
@@ -16,6 +13,7 @@ from codehub.embedded.paths import make_dir, make_socket_dir, socket_dir
 
 SOCKET_NAME = "redis.sock"
 START_SECONDS = 30.0
+ANSWER_SECONDS = 5.0
 SHUTDOWN = [(signal.SIGTERM, 20.0), (signal.SIGKILL, 5.0)]
 
 
@@ -73,24 +71,29 @@ class EmbeddedRedis:
     async def _answering(self) -> None:
         assert self.process is not None
         deadline = time.monotonic() + START_SECONDS
-        client = Redis.from_url(self.url)
+        while not await self._pongs():
+            if self.process.poll() is not None:
+                raise EmbeddedError(f"Redis ended while it started:\n{process.tail(self.log_file)}")
+            if time.monotonic() > deadline:
+                self.stop()
+                raise EmbeddedError(
+                    f"Redis did not answer in {START_SECONDS:.0f} s:\n{process.tail(self.log_file)}"
+                )
+            await asyncio.sleep(0.01)
+
+    async def _pongs(self) -> bool:
         try:
-            while True:
-                try:
-                    await client.ping()
-                    return
-                except (OSError, RedisError) as error:
-                    if self.process.poll() is not None:
-                        words = process.tail(self.log_file)
-                        raise EmbeddedError(f"Redis ended while it started:\n{words}") from error
-                    if time.monotonic() > deadline:
-                        self.stop()
-                        raise EmbeddedError(
-                            f"Redis did not answer in {START_SECONDS:.0f} s: {error}"
-                        ) from error
-                await asyncio.sleep(0.02)
+            reader, writer = await asyncio.open_unix_connection(self._socket)
+        except OSError:
+            return False
+        try:
+            writer.write(b"PING\r\n")
+            async with asyncio.timeout(ANSWER_SECONDS):
+                return await reader.readline() == b"+PONG\r\n"
+        except (OSError, TimeoutError):
+            return False
         finally:
-            await client.aclose()
+            writer.close()
 
 
 def url_of(data_dir: Path) -> str:

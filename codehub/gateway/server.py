@@ -192,8 +192,7 @@ async def serve(config: GatewayConfig, *, stop: asyncio.Event, ready: Callable[[
     engine = create_engine(config.database_url)
     redis: Redis = Redis.from_url(config.redis_url, socket_timeout=5, socket_connect_timeout=5)
     try:
-        async with engine.connect() as conn:
-            cookie_key = await routes.cookie_key(conn)
+        cookie_key = await routes.read_cookie_key(config.database_url)
         source = PostgresSource(engine, config.limits)
         gateway = Gateway(config, source, RedisTickets(redis, config.timeouts.ticket), cookie_key)
         channel = PushChannel(config.database_url, gateway.watch)

@@ -3,14 +3,16 @@
 from dataclasses import dataclass
 from datetime import datetime
 
+import asyncpg
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from codehub.domain.states import DesiredState, Operation, Phase, Role
 from codehub.domain.workspace import Workspace
 from codehub.store import workspace_reads
+from codehub.store.engine import asyncpg_dsn
 from codehub.store.sessions import find_session
-from codehub.store.tables import installation, workspaces
+from codehub.store.tables import workspaces
 from codehub.store.workspace_reads import Archive, Selection
 
 
@@ -86,6 +88,13 @@ async def running_workspaces(conn: AsyncConnection, owner_id: str) -> list[Works
     ]
 
 
-async def cookie_key(conn: AsyncConnection) -> bytes:
-    """The key of this installation's workspace cookies."""
-    return bytes((await conn.execute(select(installation.c.cookie_key))).scalar_one())
+async def read_cookie_key(url: str) -> bytes:
+    """Return the key of this installation's workspace cookies.
+
+    Over a connection that is closed again: a worker that nobody visits needs no pool.
+    """
+    connection = await asyncpg.connect(asyncpg_dsn(url))
+    try:
+        return bytes(await connection.fetchval("SELECT cookie_key FROM installation"))
+    finally:
+        await connection.close()
