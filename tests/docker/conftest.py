@@ -1,8 +1,10 @@
 """Fixtures on a real Docker Engine."""
 
+import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass, field, replace
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Network
 from pathlib import Path
 
@@ -12,10 +14,11 @@ from codehub.domain.images import Image
 from codehub.domain.observation import ContainerFact
 from codehub.runtimes.base import WorkloadSpec
 from codehub.runtimes.docker.runtime import DockerOptions, DockerRuntime
+from codehub.runtimes.docker.spec import Label
 from codehub.runtimes.egress import Egress
 from tests.docker.engine import TINY, EngineMissingError, OwnEngine
 from tests.docker.system import DockerSystem, on_engine, write_images
-from tests.waiting import eventually
+from tests.waiting import eventually, until
 
 POOL = IPv4Network("10.222.0.0/16")
 TINY_IMAGE = Image(
@@ -84,7 +87,6 @@ class Bench:
     homes: Path
     runtime: DockerRuntime
     installation_id: str
-    hints: list[str] = field(default_factory=list)
 
     def spec(self, workspace_id: str, attempt: str = "op-0", image: Image = TINY_IMAGE) -> WorkloadSpec:
         home = self.homes / workspace_id
@@ -106,11 +108,29 @@ class Bench:
         await self.runtime.start(self.spec(workspace_id, **spec))  # type: ignore[arg-type]
         return await self.ready(workspace_id)
 
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[list[str]]:
+        """Listen for hints, and yield them as they come; `all` asks for a look at everything.
+
+        The listener keeps networks ready. The engine finishes one that it was asked for, whoever has gone by
+        then, so the listener ends when none is being made: the network would turn up in the next test.
+        """
+        hints: list[str] = []
+        listener = asyncio.create_task(self.runtime.hints(hints.append, lambda: hints.append("all")))
+        try:
+            yield hints
+        finally:
+            await until(lambda: not self.runtime._networks._being_made, "every network to be made")
+            listener.cancel()
+            await asyncio.gather(listener, return_exceptions=True)
+
     def containers(self) -> list[str]:
         return self.engine.docker("ps", "--all", "--format", "{{.Names}}").split()
 
     def networks(self) -> list[str]:
-        return self.engine.docker("network", "ls", "--filter", "type=custom", "--format", "{{.Name}}").split()
+        """Those of this installation."""
+        ours = f"label={Label.INSTALLATION}={self.installation_id}"
+        return self.engine.docker("network", "ls", "--filter", ours, "--format", "{{.Name}}").split()
 
 
 def make_options(engine: OwnEngine, root: Path) -> DockerOptions:

@@ -11,7 +11,7 @@ from codehub.runtimes.base import RuntimeFailure, Unobservable
 from tests.docker.conftest import TINY_IMAGE, Bench
 from tests.docker.engine import OwnEngine
 from tests.docker.registry import running_registry
-from tests.waiting import PATIENCE, eventually
+from tests.waiting import PATIENCE, eventually, until
 
 
 @pytest.fixture(autouse=True)
@@ -25,30 +25,24 @@ def running_again(engine: OwnEngine) -> Iterator[None]:
 async def test_an_engine_that_restarts_is_unobservable_meanwhile_and_nothing_reads_as_gone(
     bench: Bench,
 ) -> None:
-    hints: list[str] = []
-    listening = asyncio.create_task(bench.runtime.hints(hints.append, lambda: hints.append("all")))
     spec = bench.spec("w1")
-    await bench.runtime.start(spec)
-    await bench.ready("w1")
-    await bench.started("w2")
-    bench.engine.stop()
-    with pytest.raises(Unobservable):
-        await bench.runtime.observe()
-    with pytest.raises(Unobservable):
-        await bench.runtime.status("w1")
-    with pytest.raises(RuntimeFailure) as failure:
+    async with bench.listening() as hints:
         await bench.runtime.start(spec)
-    assert failure.value.reason is ErrorReason.Unreachable
+        await bench.ready("w1")
+        await bench.started("w2")
+        bench.engine.stop()
+        with pytest.raises(Unobservable):
+            await bench.runtime.observe()
+        with pytest.raises(Unobservable):
+            await bench.runtime.status("w1")
+        with pytest.raises(RuntimeFailure) as failure:
+            await bench.runtime.start(spec)
+        assert failure.value.reason is ErrorReason.Unreachable
 
-    bench.engine.start()
-    back = await bench.runtime.status("w1")
-    assert (back.exists, back.running) == (True, False)  # without live-restore a restart ends containers
-
-    async def heard() -> bool:
-        return hints.count("all") == 2
-
-    await eventually(heard, "the listener to listen again")
-    listening.cancel()
+        bench.engine.start()
+        back = await bench.runtime.status("w1")
+        assert (back.exists, back.running) == (True, False)  # without live-restore a restart ends containers
+        await until(lambda: hints.count("all") == 2, "the listener to listen again")
     await bench.runtime.start(spec)
     await bench.ready("w1")
     again = await bench.started("w2", attempt="op-1")
@@ -57,19 +51,13 @@ async def test_an_engine_that_restarts_is_unobservable_meanwhile_and_nothing_rea
 
 
 async def test_an_engine_that_goes_away_during_a_pull_is_asked_again_when_it_is_back(bench: Bench) -> None:
-    hints: list[str] = []
-    listening = asyncio.create_task(bench.runtime.hints(hints.append, lambda: None))
     async with running_registry() as registry:
         spec = bench.spec("w1", image=replace(TINY_IMAGE, docker=registry.image("restarted")))
-        await bench.runtime.start(spec)
-        await asyncio.wait_for(registry.layer_asked.wait(), PATIENCE)
-        bench.engine.stop()
-
-        async def given_up() -> bool:
-            return "w1" in hints
-
-        await eventually(given_up, "the pull to end")
-        listening.cancel()
+        async with bench.listening() as hints:
+            await bench.runtime.start(spec)
+            await asyncio.wait_for(registry.layer_asked.wait(), PATIENCE)
+            bench.engine.stop()
+            await until(lambda: "w1" in hints, "the pull to end")
         with pytest.raises(RuntimeFailure) as failure:
             await bench.runtime.start(spec)
         assert failure.value.reason is ErrorReason.Unreachable

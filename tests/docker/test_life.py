@@ -19,7 +19,7 @@ from codehub.runtimes.readiness import why_not_ready
 from tests.docker.conftest import TINY_IMAGE, Bench
 from tests.docker.counting import noted
 from tests.docker.engine import TINY
-from tests.waiting import eventually
+from tests.waiting import eventually, until
 
 DIES = "codehub-test/dies:1"
 
@@ -257,20 +257,12 @@ async def test_a_dead_container_that_the_engine_cannot_remove_does_not_keep_the_
 
 
 async def test_hints_tell_of_what_happens_to_containers(bench: Bench) -> None:
-    hints: list[str] = []
-    listening = asyncio.create_task(bench.runtime.hints(hints.append, lambda: hints.append("all")))
-
-    async def told(what: list[str]) -> bool:
-        return hints == what
-
-    try:
-        await eventually(lambda: told(["all"]), "the listener to listen")
+    async with bench.listening() as hints:
+        await until(lambda: hints == ["all"], "the listener to listen")
         await bench.started("w1")
-        await eventually(lambda: told(["all", "w1"]), "a hint of the start")
+        await until(lambda: hints == ["all", "w1"], "a hint of the start")
         bench.engine.docker("kill", "codehub-ws-w1")
-        await eventually(lambda: told(["all", "w1", "w1"]), "a hint of the death")
-    finally:
-        listening.cancel()
+        await until(lambda: hints == ["all", "w1", "w1"], "a hint of the death")
 
 
 async def test_networks_of_containers_that_were_removed_by_hand_go_but_for_a_few(bench: Bench) -> None:

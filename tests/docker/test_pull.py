@@ -14,7 +14,7 @@ from codehub.runtimes.docker import pull
 from tests.docker.conftest import TINY_IMAGE, Bench
 from tests.docker.registry import Registry, running_registry
 from tests.services import free_port
-from tests.waiting import PATIENCE, eventually
+from tests.waiting import PATIENCE, eventually, until
 
 
 @pytest.fixture
@@ -45,29 +45,23 @@ async def test_a_start_does_not_wait_for_the_pull_and_a_later_one_finds_the_imag
     bench: Bench, registry: Registry
 ) -> None:
     spec = bench.spec("w1", image=tiny(registry.image("slow")))
-    hints: list[str] = []
-    listening = asyncio.create_task(bench.runtime.hints(hints.append, lambda: None))
-    await asyncio.wait_for(bench.runtime.start(spec), PATIENCE)  # all of it comes only when it may go on
-    await asyncio.wait_for(registry.layer_asked.wait(), PATIENCE)
-    await bench.runtime.start(spec)
 
     async def under_way() -> ContainerFact | None:
         fact = await bench.runtime.status("w1")
         return fact if fact.progress is not None and fact.progress.bytes else None
 
-    fact = await eventually(under_way, "the engine to tell of what has come")
-    assert not fact.exists
-    assert fact.message.startswith(f"Pulling the image {registry.image('slow')}")
-    assert fact.progress is not None and fact.progress.total == registry.layer_bytes
-    assert fact.progress.bytes < registry.layer_bytes * 2 / 3
-    assert await bench.runtime.observe() == {}
-    registry.go_on.set()
-
-    async def pulled() -> bool:
-        return "w1" in hints
-
-    await eventually(pulled, "a hint that the image is there")
-    listening.cancel()
+    async with bench.listening() as hints:
+        await asyncio.wait_for(bench.runtime.start(spec), PATIENCE)  # all of it comes only when it may go on
+        await asyncio.wait_for(registry.layer_asked.wait(), PATIENCE)
+        await bench.runtime.start(spec)
+        fact = await eventually(under_way, "the engine to tell of what has come")
+        assert fact is not None and not fact.exists
+        assert fact.message.startswith(f"Pulling the image {registry.image('slow')}")
+        assert fact.progress is not None and fact.progress.total == registry.layer_bytes
+        assert fact.progress.bytes < registry.layer_bytes * 2 / 3
+        assert await bench.runtime.observe() == {}
+        registry.go_on.set()
+        await until(lambda: "w1" in hints, "a hint that the image is there")
     await bench.runtime.start(spec)
     await bench.ready("w1")
 
