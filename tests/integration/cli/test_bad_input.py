@@ -126,6 +126,9 @@ CASES = {
     ),
     "a silent Redis": Case(COORDINATOR, {"REDIS_URL": "redis silent"}, "does not answer", START_REDIS),
 }
+FURTHEST = "a newer database, up"
+"""Ends last of all starts: parts of the system are running by then."""
+OTHERS = [name for name in CASES if name != FURTHEST]
 
 
 @pytest.fixture(scope="module")
@@ -214,7 +217,7 @@ def _start(case: Case, values: Mapping[str, str]) -> Outcome:
     return outcome(case.command, services | given)
 
 
-@pytest.mark.parametrize("name", sample(list(CASES), 10, "bad input"))
+@pytest.mark.parametrize("name", [FURTHEST, *sample(OTHERS, 9, "bad input")])
 def test_a_start_that_cannot_be_ends_with_one_clear_line(
     outcomes: Mapping[str, "Future[Outcome]"], name: str
 ) -> None:
