@@ -1,8 +1,8 @@
 """Which tests run: `make test` takes representatives, `make test-all` takes everything.
 
-A test marked `full` runs in `make test-all` only. Where a layer has many equal cases, such as the cells of the
-crash matrix or the histories of the simulation, `sample` picks some by a seed. The seed comes from the commit:
-each commit runs other cases, and the same commit always runs the same ones.
+A test marked `full` runs in `make test-all` only. Where a layer has many equal cases, such as the cells of
+the crash matrix or the histories of the simulation, `sample` picks some by a seed. The seed comes from the
+commit: each commit runs other cases, and the same commit always runs the same ones.
 """
 
 import os
