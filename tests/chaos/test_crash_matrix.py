@@ -8,6 +8,7 @@ lives on. What a recording does not have cannot be died at: each scenario names 
 dies at every moment of every scenario. A failure says how to play its death again.
 """
 
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
@@ -45,7 +46,8 @@ async def check_all(site: Site, scenario: Scenario, store: str, capsys: pytest.C
         lanes = [await stack.enter_async_context(lane.connected()) for lane in site.lanes]
         played = await run(lanes, scenario, store, site.hashes)
     with capsys.disabled():
-        print(rendered(f"{scenario.name} ({store})", played, time.monotonic() - begun))
+        title = f"{scenario.name} ({store})"
+        print(rendered(title, played, time.monotonic() - begun), file=sys.stderr)
     failed = [result for result in played.results if not result.outcome.ok]
     told = [f"{result.cell.replay(scenario, store)}\n{result.outcome.words}" for result in failed]
     assert not failed, "\n\n".join(told)

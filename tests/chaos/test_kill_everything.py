@@ -39,14 +39,14 @@ class StoppableTar:
     """A `tar` for storage jobs that stops, and stays, where a test tells it to."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
         self._order, self._stopped = directory / "stop-at", directory / "stopped"
-        tar = shutil.which("tar")
-        stop = f"touch {self._stopped}; exec sleep infinity"
-        (directory / "tar").write_text(
-            f'#!/bin/sh\nread -r record 2>/dev/null <{self._order} || exec {tar} "$@"\n'
-            f"exec {tar} --checkpoint=$record --checkpoint-action=exec='{stop}' \"$@\"\n"
+        tar, stop = shutil.which("tar"), f"touch {self._stopped}; exec sleep infinity"
+        lines = (
+            "#!/bin/sh",
+            f'[ -e {self._order} ] || exec {tar} "$@"',
+            f'exec {tar} --checkpoint=$(cat {self._order}) --checkpoint-action=exec="{stop}" "$@"',
         )
+        (directory / "tar").write_text("\n".join(lines))
         (directory / "tar").chmod(0o755)
 
     def stop_after(self, bytes_: int) -> None:

@@ -37,7 +37,10 @@ def told(processes: "list[subprocess.Popen[str]]") -> list[str]:
 @pytest.mark.timeout(1800)
 def test_every_history_keeps_the_contracts_and_converges(capsys: pytest.CaptureFixture[str]) -> None:
     with capsys.disabled():
-        print(f"\nhistories {FIRST} to {LAST} of {ALL} (python -m tests.simulation SEED tells one)")
+        print(
+            f"\nhistories {FIRST} to {LAST} of {ALL} (python -m tests.simulation SEED tells one)",
+            file=sys.stderr,
+        )
     histories = LAST - FIRST + 1
     bounds = [FIRST + histories * part // PROCESSES for part in range(PROCESSES + 1)]
     lines = told([live_through(a, b - 1) for a, b in pairwise(bounds)])

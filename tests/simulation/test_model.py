@@ -1,6 +1,7 @@
 """One workspace, and all interleavings of what may happen to it, explored exhaustively within its budgets."""
 
 import multiprocessing
+import sys
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
@@ -29,9 +30,11 @@ def test_every_reachable_state_keeps_the_contracts(capsys: pytest.CaptureFixture
         for report in pool.map(explored, CHOSEN):
             worlds.update(report.digests)
             reports.append(report)
+    states = sum(report.states for report in reports)
+    lines = ["", *(report.told() for report in reports)]
+    lines.append(f"{len(worlds):,} distinct states, {states:,} with their budgets")
     with capsys.disabled():
-        print("", *(report.told() for report in reports), sep="\n")
-        print(f"{len(worlds):,} distinct states, {sum(one.states for one in reports):,} with their budgets")
+        print(*lines, sep="\n", file=sys.stderr)
     broken = [report.broken for report in reports if report.broken is not None]
     assert not broken, "\n\n".join(broken)
     assert all(report.complete for report in reports)
