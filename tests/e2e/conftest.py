@@ -4,7 +4,6 @@ import contextlib
 import itertools
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +14,10 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from codehub.settings import default_tools_dir
-from tests.e2e import vscode
+from tests.e2e import chromium, vscode
 from tests.services import TOOLS_DIR, System
 from tests.waiting import PATIENCE, wait_for
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 ADMIN_PASSWORD = "a password for the story"
 SCREENSHOTS = Path(os.environ.get("CODEHUB_SCREENSHOTS", "test-results/screenshots"))
 MILLISECONDS = PATIENCE * 1000
@@ -36,7 +34,7 @@ SYSTEM = {
 @pytest.fixture(scope="session", autouse=True)
 def requirements() -> None:
     """Skip where Chromium or code-server is missing, with the command that installs it."""
-    if CHROMIUM is None:
+    if chromium.PROGRAM is None:
         pytest.skip("Chromium is missing: apt-get install chromium")
     if not (TOOLS_DIR / "bin" / "code-server").exists():
         pytest.skip(f"code-server is missing below {default_tools_dir()}: codehub ide install")
@@ -48,7 +46,7 @@ def browser() -> Iterator[Browser]:
     expect.set_options(timeout=MILLISECONDS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
-            executable_path=CHROMIUM,
+            executable_path=chromium.__file__,
             args=["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"],
         )
         yield browser

@@ -17,7 +17,8 @@ from playwright.sync_api import Browser, Page, WebSocket
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from tests.e2e.conftest import ADMIN_PASSWORD, CHROMIUM, Hub, a_hub, new_context
+from tests.e2e import chromium
+from tests.e2e.conftest import ADMIN_PASSWORD, Hub, a_hub, new_context
 from tests.e2e.dashboard import Visitor
 from tests.e2e.vscode import ide_is_ready, ide_is_there, open_file, run_in_terminal
 from tests.waiting import PATIENCE, wait_for
@@ -166,7 +167,13 @@ class RealTab:
 @pytest.fixture
 def real_tab() -> Iterator[RealTab]:
     profile = Path(tempfile.mkdtemp(prefix="chromium-"))
-    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    command = [
+        chromium.__file__,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-background-networking",
+    ]
     command += ["--remote-debugging-port=0", f"--user-data-dir={profile}", "about:blank"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     address = profile / "DevToolsActivePort"

@@ -1,0 +1,48 @@
+#!/usr/bin/env python3
+"""Run Chromium without its watch on the machine's network interfaces: `chromium.py ARGUMENT...`.
+
+Chromium breaks off its requests, even to localhost, when an interface comes or goes (ERR_NETWORK_CHANGED).
+The tests of the Docker runtime, which run beside the browser's, create interfaces all the time. Chromium
+watches them with a netlink socket. If the kernel refuses that, it takes the network for unchanging.
+"""
+
+import ctypes
+import errno
+import os
+import platform
+import shutil
+import socket
+import struct
+import sys
+
+PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser")
+SOCKET_CALL = {"x86_64": 41, "aarch64": 198}
+PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
+LOAD, JUMP_IF_EQUAL, RETURN = 0x20, 0x15, 0x06
+NUMBER_AT, FIRST_ARGUMENT_AT = 0, 16
+ALLOW, FAIL_WITH = 0x7FFF0000, 0x00050000
+
+
+def refuse_netlink(socket_call: int) -> None:
+    """Make `socket(AF_NETLINK, ...)` fail in this process and in all that it starts (seccomp)."""
+    instructions = [
+        (LOAD, 0, 0, NUMBER_AT),
+        (JUMP_IF_EQUAL, 0, 3, socket_call),
+        (LOAD, 0, 0, FIRST_ARGUMENT_AT),
+        (JUMP_IF_EQUAL, 0, 1, socket.AF_NETLINK),
+        (RETURN, 0, 0, FAIL_WITH | errno.EAFNOSUPPORT),
+        (RETURN, 0, 0, ALLOW),
+    ]
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *each) for each in instructions))
+    program = ctypes.create_string_buffer(struct.pack("HP", len(instructions), ctypes.addressof(code)))
+    libc = ctypes.CDLL(None, use_errno=True)
+    for arguments in ((PR_SET_NO_NEW_PRIVS, 1, 0), (PR_SET_SECCOMP, SECCOMP_MODE_FILTER, program)):
+        if libc.prctl(*arguments, 0, 0) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+
+
+if __name__ == "__main__":
+    assert PROGRAM is not None, "Chromium is missing: apt-get install chromium"
+    refuse_netlink(SOCKET_CALL[platform.machine()])
+    os.execv(PROGRAM, [PROGRAM, *sys.argv[1:]])
