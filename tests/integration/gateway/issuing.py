@@ -27,4 +27,4 @@ def lock(files: CertificateFiles, target: Path) -> Path:
 
 
 def _openssl(*arguments: str | Path) -> None:
-    subprocess.run(["openssl", *arguments], check=True, capture_output=True, timeout=30)
+    subprocess.run(["openssl", *arguments], check=True, capture_output=True)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.integration.coordinator.conftest import IDE
 from tests.services import System
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE, wait_for
 
 NAVIGATION = {"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document", "Sec-Fetch-Site": "none"}
 APP_PORT = 3000
@@ -47,7 +47,7 @@ class Owner:
 
     def get(self, host: str, path: str, **headers: str) -> httpx.Response:
         sent = {"Host": host, "Cookie": self._cookies.get(host, ""), **headers}
-        answer = httpx.get(f"{self._direct}{path}", headers=sent, timeout=30)
+        answer = httpx.get(f"{self._direct}{path}", headers=sent, timeout=PATIENCE)
         if "set-cookie" in answer.headers:
             self._cookies[host] = answer.headers["set-cookie"].split(";")[0]
         return answer
@@ -78,7 +78,10 @@ def test_an_app_in_a_workspace_is_its_owners_to_open(system: System) -> None:
     owner = Owner(system)
     wait_for(lambda: owner.is_in("RUNNING"), "the workspace to run")
     wait_for(lambda: "Directory listing" in owner.navigate(APP_PORT).text, "the app to listen")
-    assert httpx.get(system.base_url, headers={"Host": owner.host(APP_PORT)}, timeout=30).status_code == 401
+    assert (
+        httpx.get(system.base_url, headers={"Host": owner.host(APP_PORT)}, timeout=PATIENCE).status_code
+        == 401
+    )
 
     with socket.create_server(("127.0.0.1", 0)) as of_the_host:
         port = of_the_host.getsockname()[1]
