@@ -20,6 +20,25 @@ def layer_of(nodeid: str) -> str:
     return "/".join(parts[:2] if parts[:1] == ("integration",) else parts[:1]) or "tests"
 
 
+class FailuresAtOnce:
+    """Names a test as soon as it fails: the details follow at the end, which may be minutes away."""
+
+    def __init__(self, terminal: TerminalReporter) -> None:
+        self._terminal = terminal
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._terminal.ensure_newline()
+            self._terminal.write_line(f"{report.nodeid} failed ({report.when})", red=True)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    if isinstance(terminal, TerminalReporter) and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(FailuresAtOnce(terminal))
+
+
 def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
     """Print the times of the layers, of their slowest tests, and commands that repeat the failures."""
     reports = [

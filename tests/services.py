@@ -20,6 +20,7 @@ import asyncpg
 import httpx
 
 from codehub.embedded.postgres import EmbeddedPostgres
+from codehub.embedded.process import die_with_parent
 from codehub.embedded.redis import EmbeddedRedis
 from codehub.settings import default_tools_dir
 from codehub.store import migrate
@@ -141,11 +142,11 @@ class System:
         return self
 
     def command(self, *arguments: str) -> subprocess.Popen[str]:
-        """`codehub ...` for this system's data directory."""
+        """Start `codehub ...` for this system's data directory; it ends with this process."""
         return subprocess.Popen(
             [sys.executable, "-m", "codehub", *arguments], env=self.environment(), text=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            start_new_session=True,
+            start_new_session=True, preexec_fn=die_with_parent(signal.SIGTERM),
         )  # fmt: skip
 
     def stop(self) -> int:

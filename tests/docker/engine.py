@@ -8,6 +8,7 @@ import subprocess
 import tarfile
 from pathlib import Path
 
+from codehub.embedded.process import die_with_parent
 from tests.services import TOOLS_DIR, kill_processes_of, short_temp_dir
 from tests.waiting import PATIENCE, wait_for
 
@@ -54,21 +55,17 @@ class OwnEngine:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it, and once more when it gives up: it waits only 15 s for its own containerd."""
-        for _ in range(3):
-            self._launch()
-            wait_for(lambda: self._answers() or self._has_ended(), "the Docker engine to answer")
-            if not self._has_ended():
-                return
-        words = (self.place / "log").read_text(errors="replace")[-800:]
-        raise EngineMissingError(f"dockerd does not run here: {words}")
-
-    def _launch(self) -> None:
+        """Start the engine, which ends with this process, and wait until it answers."""
         with (self.place / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [ROOT / "scripts" / "docker-engine.sh", self.place],
-                stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True,
+                [ROOT / "scripts" / "docker-engine.sh", self.place], stdout=log, stderr=log,
+                stdin=subprocess.DEVNULL, start_new_session=True,
+                preexec_fn=die_with_parent(signal.SIGTERM),
             )  # fmt: skip
+        wait_for(lambda: self._answers() or self._has_ended(), "the Docker engine to answer")
+        if self._has_ended():
+            log_end = (self.place / "log").read_text(errors="replace")[-800:]
+            raise EngineMissingError(f"dockerd does not run here: {log_end}")
 
     def _has_ended(self) -> bool:
         assert self._process is not None

@@ -39,6 +39,7 @@ def test_a_run_ends_with_the_times_and_the_commands_that_repeat_its_failures(tmp
     assert "selection: representatives, seed 7" in done.stdout
     assert "1 failed, 1 passed, 1 deselected" in done.stdout
     assert "s of tests in" in done.stdout
+    assert "test_suite.py::test_bad failed (call)" in done.stdout
     [command] = repeat.read_text().splitlines()
     assert command in done.stdout
     assert command.startswith("env CODEHUB_TEST_SEED=7 .venv/bin/python -m pytest '")
