@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from codehub.coordinator.endings import end_if_cancelled
+from tests.waiting import PATIENCE
 
 
 async def test_a_loop_that_goes_on_after_errors_still_ends() -> None:
@@ -27,7 +28,7 @@ async def test_a_loop_that_goes_on_after_errors_still_ends() -> None:
     task = asyncio.create_task(loop())
     await begun.wait()
     task.cancel()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         with pytest.raises(asyncio.CancelledError):
             await task
 
