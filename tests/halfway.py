@@ -8,6 +8,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest.mock import patch
 
+from tests.waiting import wait_for
+
+
+@contextlib.contextmanager
+def _directory() -> Iterator[str]:
+    """A temporary directory in which a second tar may still make a file while it is removed."""
+    path = tempfile.mkdtemp(prefix="ch-tar-")
+    try:
+        yield path
+    finally:
+        wait_for(lambda: shutil.rmtree(path, ignore_errors=True) or not Path(path).exists(), f"no {path}")
+
 
 @contextlib.contextmanager
 def sleepy_tar(create: int = 124, extract: int = 8) -> Iterator[Callable[[], bool]]:
@@ -16,7 +28,7 @@ def sleepy_tar(create: int = 124, extract: int = 8) -> Iterator[Callable[[], boo
     It does so after this many records of 256 KiB. An archive shows its first bytes late; a restore divides
     the records among several tars.
     """
-    with tempfile.TemporaryDirectory(prefix="ch-tar-") as directory:
+    with _directory() as directory:
         fake, asleep = Path(directory, "tar"), Path(directory, "asleep")
         actions = f"--checkpoint-action=exec='touch {asleep}' --checkpoint-action=sleep=600"
         tar = f"exec {shutil.which('tar')} {actions}"

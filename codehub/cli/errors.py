@@ -17,10 +17,10 @@ def told() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        words = _words(error)
-        if words is None:
+        sentence = explanation(error)
+        if sentence is None:
             raise
-        fail(words)
+        fail(sentence)
 
 
 def fail(message: str) -> NoReturn:
@@ -28,10 +28,10 @@ def fail(message: str) -> NoReturn:
     raise typer.Exit(1)
 
 
-def _words(error: Exception) -> str | None:
-    """What to say about an error; None for one that is a defect of CodeHub.
+def explanation(error: Exception) -> str | None:
+    """Return a sentence for the person at the command line; None for a defect of CodeHub.
 
-    The rooms are imported here, where they are needed: a part of the system should not load all of them.
+    The packages are imported here, where they are needed: a part of the system should not load all of them.
     """
     if isinstance(error, CommandError | OSError):
         return str(error)

@@ -12,7 +12,7 @@ from ulid import ULID
 
 from codehub import log
 from codehub.cli import needs, place
-from codehub.cli.errors import told
+from codehub.cli.errors import explanation
 from codehub.cli.options import load_settings
 from codehub.clock import utc_now
 from codehub.settings import Settings
@@ -21,11 +21,17 @@ from codehub.store.engine import create_engine
 
 
 def main() -> None:
-    """Prepare the database that the environment names; print the first admin's generated password as JSON."""
-    with told():
-        settings = load_settings()
-        log.configure("up", settings.log_level)
-        json.dump(asyncio.run(_prepare(settings)), sys.stdout)
+    """Prepare the database that the environment names; print the outcome as JSON for `codehub up`."""
+    settings = load_settings()
+    log.configure("up", settings.log_level)
+    try:
+        answer = {"password": asyncio.run(_prepare(settings))}
+    except Exception as error:
+        sentence = explanation(error)
+        if sentence is None:
+            raise
+        answer = {"error": sentence}
+    json.dump(answer, sys.stdout)
 
 
 async def _prepare(settings: Settings) -> str | None:

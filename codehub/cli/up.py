@@ -86,9 +86,9 @@ class _System:
         archive_url = settings.archive_url or f"file://{settings.data_dir}/archives"
         typer.echo("Preparing the database", err=True)
         environment = self._environment(database_url, redis_url, archive_url)
-        await self._supervisor.start(self._forkserver)
         password = await self._first_start(environment)
         try:
+            await self._supervisor.start(self._forkserver)
             for name in PARTS:
                 part = Part(name, self._forkserver, environment, settings.data_dir / "logs")
                 await self._supervisor.start(part)
@@ -119,11 +119,13 @@ class _System:
         """Prepare the database; return the first admin's password if this start generated one."""
         names = ("ADMIN_PASSWORD", "ADMIN_USERNAME")
         admin = {name: value for name in names if (value := os.environ.get(name)) is not None}
-        code, answer = await self._forkserver.ask("first-start", {**environment, **admin})
+        code, output = await self._forkserver.ask("first-start", {**environment, **admin})
         if code != 0:
-            raise typer.Exit(1)  # it has printed why
-        password: str | None = json.loads(answer)
-        return password
+            raise CommandError(f"the database could not be prepared (exit code {code}); the reason is above")
+        answer: dict[str, str | None] = json.loads(output)
+        if error := answer.get("error"):
+            raise CommandError(error)
+        return answer["password"]
 
     def _environment(self, database_url: str, redis_url: str, archive_url: str) -> Mapping[str, str]:
         settings = self._settings
