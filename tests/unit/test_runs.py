@@ -25,7 +25,11 @@ def run_suite(directory: Path, **environment: str) -> "subprocess.CompletedProce
     (directory / "test_suite.py").write_text(SUITE)
     (directory / "pytest.ini").write_text("[pytest]\n")
     plugins = [f"-p{name}" for name in ("tests.selection", "tests.report")]
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("CODEHUB_TEST")}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("CODEHUB_TEST", "CODEHUB_REPEAT"))
+    }
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-pno:cacheprovider", *plugins, str(directory / "test_suite.py")],
         capture_output=True, text=True, check=False, env=kept | {"CODEHUB_TEST_SEED": "7"} | environment,
