@@ -63,20 +63,14 @@ def start(
             runtime=None if runtime == "auto" else runtime,
             insecure_process_runtime=insecure_process_runtime,
         )
-        import asyncio
-
         from codehub import log
-        from codehub.cli import runtimes, up
-        from codehub.cli.parts import PartForkServer
+        from codehub.cli import up
 
         log.configure("up", settings.log_level)
-        auto = runtime == "auto" or (runtime is None and "runtime" not in settings.model_fields_set)
-        docker = runtimes.may_use_docker(settings, auto=auto)
-        forkserver = PartForkServer.fork(settings.data_dir / "logs", docker=docker)
-        try:
-            asyncio.run(up.run(settings, forkserver, auto=auto))
-        finally:
-            forkserver.stop()
+        up.run(
+            settings,
+            auto=runtime == "auto" or (runtime is None and "runtime" not in settings.model_fields_set),
+        )
 
 
 @app.command("down")

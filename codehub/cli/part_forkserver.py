@@ -37,13 +37,18 @@ class _Child:
 
 def main() -> None:
     """Serve requests from standard input: how a server that was killed is replaced."""
-    from codehub.cli.part_main import load_all
+    from codehub.cli.part_main import load_all, read_settings
 
-    serve(socket.socket(fileno=os.dup(0)), load_all(docker=False))
+    serve(socket.socket(fileno=os.dup(0)), load_all(docker=False), read_settings)
 
 
-def serve(requests: socket.socket, parts: Mapping[str, Callable[[], None]]) -> None:
-    """Fork a part for each request and report how each one ends, until the request socket closes."""
+def serve(
+    requests: socket.socket, parts: Mapping[str, Callable[[], None]], prepare: Callable[[], None]
+) -> None:
+    """Fork a part for each request and report how each one ends, until the request socket closes.
+
+    `prepare` runs before each fork, in the environment of the new part: what it loads, the parts share.
+    """
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1):
         os.dup2(null, stream)
@@ -60,20 +65,22 @@ def serve(requests: socket.socket, parts: Mapping[str, Callable[[], None]]) -> N
             message, descriptors, *_ = socket.recv_fds(requests, MAX_REQUEST_BYTES, 3)
             if not message:
                 return
-            pidfd, child = _start(json.loads(message), descriptors, parts)
+            request = json.loads(message)
+            os.environ.clear()
+            os.environ.update(request["environment"])
+            prepare()
+            pidfd, child = _start(parts[request["name"]], request["name"], descriptors)
             children[pidfd] = child
             poller.register(pidfd, select.POLLIN)
 
 
-def _start(
-    request: Mapping[str, object], descriptors: list[int], parts: Mapping[str, Callable[[], None]]
-) -> tuple[int, _Child]:
+def _start(part: Callable[[], None], name: str, descriptors: list[int]) -> tuple[int, _Child]:
     *streams, status = descriptors
     hook = die_with_parent(signal.SIGTERM)
     pid = os.fork()
     if pid == 0:
         hook()
-        _become(request, streams, parts)
+        _become(part, name, streams)
     for stream in streams:
         os.close(stream)
     pidfd = os.pidfd_open(pid)
@@ -90,23 +97,17 @@ def _report_end(pidfd: int, child: _Child) -> None:
         child.status.send(str(os.waitstatus_to_exitcode(wait_status)).encode())
 
 
-def _become(
-    request: Mapping[str, object], streams: list[int], parts: Mapping[str, Callable[[], None]]
-) -> None:
+def _become(part: Callable[[], None], name: str, streams: list[int]) -> None:
     """Run a part in this process and end with it. Its own session keeps a terminal's Ctrl-C away."""
     code = 1
     try:
-        name, environment = request["name"], request["environment"]
-        assert isinstance(name, str) and isinstance(environment, dict)
         os.setsid()
         for standard, stream in enumerate(streams, start=1):
             os.dup2(stream, standard)
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))
         os.chdir("/")
-        os.environ.clear()
-        os.environ.update(environment)
         rename("codehub", name)
-        parts[name]()
+        part()
         code = 0
     except typer.Exit as end:
         code = end.exit_code

@@ -4,11 +4,14 @@ A part loads its modules when it starts, so that one that runs alone does not ca
 """
 
 import asyncio
+import contextlib
 import gc
 import importlib
+import os
 import resource
 import signal
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 
 import typer
 import uvloop
@@ -20,7 +23,7 @@ from codehub.cli.options import load_settings
 from codehub.cli.workers import run_apart, run_workers
 from codehub.domain.images import known_images
 from codehub.domain.limits import Limits
-from codehub.settings import Settings
+from codehub.settings import Settings, SettingsError
 
 
 def api() -> None:
@@ -67,6 +70,20 @@ def load_all(*, docker: bool) -> Mapping[str, Callable[[], None]]:
     return PROGRAMS
 
 
+def read_settings() -> None:
+    """Read the settings of the environment, for the parts that are forked from this process.
+
+    What is wrong with them, the part says itself.
+    """
+    with contextlib.suppress(SettingsError):
+        _read_settings(frozenset(os.environ.items()))
+
+
+@lru_cache(maxsize=1)
+def _read_settings(environment: frozenset[tuple[str, str]]) -> Settings:
+    return load_settings()
+
+
 def _require(settings: Settings) -> None:
     """Check what the part needs, in a process of its own: a check touches memory that the part never uses."""
 
@@ -85,7 +102,7 @@ def allow_many_connections() -> None:
 
 
 def _settings(component: str) -> Settings:
-    settings = load_settings()
+    settings = _read_settings(frozenset(os.environ.items()))
     if missing := [name for name in ("DATABASE_URL", "REDIS_URL") if not getattr(settings, name.lower())]:
         raise CommandError(f"{' and '.join(missing)} must be set (`codehub up` brings its own)")
     log.configure(component, settings.log_level)

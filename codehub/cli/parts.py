@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Self
 
 from codehub.cli import part_forkserver
-from codehub.cli.part_main import load_all
+from codehub.cli.part_main import load_all, read_settings
 from codehub.embedded import process
 from codehub.embedded.process import die_with_parent
 
@@ -80,8 +80,8 @@ class PartForkServer:
             try:
                 hook()
                 os.setsid()
-                ours.close()
-                part_forkserver.serve(theirs, parts)
+                _close_all_but(theirs.fileno())  # the lock of the data directory among them
+                part_forkserver.serve(theirs, parts, read_settings)
             finally:
                 os._exit(0)
         theirs.close()
@@ -167,6 +167,11 @@ def _started_as_a_program(requests: socket.socket, log_file: Path) -> subprocess
             [sys.executable, "-m", part_forkserver.__name__], cwd="/", start_new_session=True,
             stdin=requests.fileno(), stdout=log, stderr=log, preexec_fn=die_with_parent(signal.SIGTERM),
         )  # fmt: skip
+
+
+def _close_all_but(kept: int) -> None:
+    os.closerange(3, kept)
+    os.closerange(kept + 1, os.sysconf("SC_OPEN_MAX"))
 
 
 def _collect_child(pid: int) -> int:

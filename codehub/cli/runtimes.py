@@ -45,11 +45,6 @@ async def choose(settings: Settings, *, auto: bool) -> Kind:
     return "docker"
 
 
-def may_use_docker(settings: Settings, *, auto: bool) -> bool:
-    """Return whether `choose` may find Docker; without its socket it never does."""
-    return (auto or settings.runtime == "docker") and not _socket_is_missing(settings)
-
-
 async def engine(settings: Settings) -> str:
     """The Docker Engine's version; RuntimeFailure when there is none that workspaces can run on."""
     if _socket_is_missing(settings):

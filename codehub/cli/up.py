@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import typer
@@ -34,29 +35,60 @@ READY_SECONDS = 120.0
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-async def run(settings: Settings, forkserver: PartForkServer, *, auto: bool = False) -> None:
-    """Starts everything, says that it is ready, and returns when it was told to stop and has stopped.
+@dataclass(frozen=True)
+class _Prepared:
+    settings: Settings
+    held: lock.DataLock
 
-    `auto` chooses the runtime that fits.
+
+def run(settings: Settings, *, auto: bool) -> None:
+    """Start everything, say that it is ready, and return when it was told to stop and has stopped.
+
+    `auto` chooses the runtime that fits. The fork server is forked between two event loops: it must have
+    neither loop nor threads, and what the preparation loads or changes in memory, the parts share.
     """
-    stop = asyncio.Event()
-    for number in STOP_SIGNALS:
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    prepared = asyncio.run(_prepare(settings, auto=auto))
+    if prepared is None:
+        return
+    settings = prepared.settings
+    try:
+        forkserver = PartForkServer.fork(settings.data_dir / "logs", docker=settings.runtime == "docker")
+        try:
+            asyncio.run(_serve(settings, forkserver))
+        finally:
+            forkserver.stop()
+    finally:
+        prepared.held.release()
+
+
+async def _prepare(settings: Settings, *, auto: bool) -> _Prepared | None:
+    """Check everything that can be checked before the start; None if told to stop meanwhile."""
+    stop = _stop_event()
     _check_socket_path(settings.data_dir.expanduser().absolute())
     settings = settings.model_copy(update={"runtime": await runtimes.choose(settings, auto=auto)})
     await _check_given(settings)
     data_dir = place.prepare(settings.data_dir)
     settings = settings.model_copy(update={"data_dir": data_dir})
     held = lock.take(data_dir)
-    supervisor = Supervisor(data_dir / "run")
     try:
         await _unless_stopped(runtimes.prepare(settings), stop)
         if stop.is_set():
-            return
-        end_leftovers(data_dir / "run", [forkserver.name, *PARTS])
+            held.release()
+            return None
+        end_leftovers(data_dir / "run", [PartForkServer.name, *PARTS])
         check_port_free(settings.host, settings.port)
         await runtimes.leave_the_other(settings)
         runtimes.remember(data_dir, settings.runtime)
+    except BaseException:
+        held.release()
+        raise
+    return _Prepared(settings, held)
+
+
+async def _serve(settings: Settings, forkserver: PartForkServer) -> None:
+    stop = _stop_event()
+    supervisor = Supervisor(settings.data_dir / "run")
+    try:
         system = _System(settings, supervisor, forkserver)
         await _unless_stopped(system.start(), stop)
         if not stop.is_set():
@@ -67,8 +99,14 @@ async def run(settings: Settings, forkserver: PartForkServer, *, auto: bool = Fa
     finally:
         await supervisor.stop()
         if stop.is_set():
-            await end_jobs(LocalJobs(data_dir / "jobs"))
-        held.release()
+            await end_jobs(LocalJobs(settings.data_dir / "jobs"))
+
+
+def _stop_event() -> asyncio.Event:
+    stop = asyncio.Event()
+    for number in STOP_SIGNALS:
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return stop
 
 
 class _System:

@@ -13,7 +13,7 @@ from codehub.coordinator.listener import Listener
 from codehub.coordinator.records import Desk, Term
 from codehub.settings import Settings
 from codehub.store import leader
-from codehub.store.engine import create_engine, open_pool
+from codehub.store.engine import create_unpooled_engine, open_pool
 from codehub.store.records import PostgresRecords
 
 CONNECTIONS = 10
@@ -30,7 +30,7 @@ class PostgresHouse:
     @asynccontextmanager
     async def desk(self, term: Term) -> AsyncIterator[Desk]:
         settings = self._settings
-        engine = create_engine(settings.database_url, pool_size=3, pre_ping=False)
+        engine = create_unpooled_engine(settings.database_url)
         redis = Redis.from_url(settings.redis_url)
         retention = timedelta(seconds=settings.trash_retention_seconds)
 

@@ -28,6 +28,7 @@ SETTINGS = {
     "max_connections": "200",
     "shared_buffers": "32MB",
     "max_logical_replication_workers": "0",
+    "max_pred_locks_per_transaction": "10",  # the least; only serializable transactions take any
     "max_wal_size": "512MB",
     "log_min_messages": "warning",
     "log_checkpoints": "off",

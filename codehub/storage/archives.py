@@ -6,14 +6,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
-from obstore.exceptions import BaseError
-
 from codehub.domain.observation import ArchiveFact
 from codehub.storage import installation
 from codehub.storage.errors import (
     CorruptedArchive,
     InvalidKey,
     StorageProblem,
+    StoreTrouble,
     Unobservable,
 )
 from codehub.storage.layout import NAME, checked_name
@@ -86,7 +85,9 @@ class Archives:
     def _connect(self, *, create: bool = False) -> Objects:
         try:
             return open_objects(self._url, create=create)
-        except (BaseError, ValueError, OSError) as error:
+        except StoreTrouble as error:
+            raise Unobservable(error.message) from error
+        except (ValueError, OSError) as error:
             words = f"the archive store {self._url} cannot be opened: {store_words(error)}"
             raise Unobservable(words) from error
 

@@ -5,12 +5,15 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 
+import obstore
+from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
 from codehub.storage import s3
-from codehub.storage.objects import Objects, StoredObject, part_size
+from codehub.storage.objects import SMALL_BYTES, Objects, StoredObject, part_size
 
 _ABORTS = 3
+UPLOAD_MEMORY = 12 << 20
 
 
 class S3Objects(Objects):
@@ -21,19 +24,48 @@ class S3Objects(Objects):
     unfinished; and what a service cannot confirm is read back.
     """
 
+    errors = (BaseError, OSError)
+
     def __init__(self, bucket: str, prefix: str) -> None:
-        super().__init__(_open(bucket, prefix), f"s3://{bucket}/{prefix}")
+        super().__init__(f"s3://{bucket}/{prefix}")
+        self._store = self._do(lambda: _open(bucket, prefix))
         self._requests = s3.S3Requests.from_environment(bucket)
         self._prefix = f"{prefix}/" if prefix else ""
 
+    def read(self, path: str) -> bytes | None:
+        return self._if_there(lambda: _beginning(obstore.get(self._store, path).stream(SMALL_BYTES)))
+
+    def size(self, path: str) -> int | None:
+        return self._if_there(lambda: obstore.head(self._store, path)["size"])
+
     def list(self) -> "list[StoredObject]":
-        """Unfinished uploads are listed, too, as `name#id`."""
-        return super().list() + list(self._unfinished_objects())
+        listed = self._do(lambda: obstore.list(self._store).collect())
+        finished = [StoredObject(meta["path"], meta["size"], meta["last_modified"]) for meta in listed]
+        return finished + list(self._unfinished_objects())
+
+    def write(self, path: str, content: bytes) -> None:
+        self._do(lambda: obstore.put(self._store, path, content, use_multipart=False))
+
+    def remove(self, path: str) -> None:
+        self._if_there(lambda: obstore.delete(self._store, path))
+
+    def flush(self, path: str) -> None:
+        """Nothing to do: a service answers only when an object is durable."""
 
     def upload(self, path: str, chunks: Iterable[bytes], size_limit: Callable[[], int]) -> bool:
         part = part_size(size_limit())
         hashes = PartHashes(part)
-        self._put(path, hashes.passing(chunks), part)
+        self._write_from(
+            hashes.passing(chunks),
+            lambda source: obstore.put(
+                self._store,
+                path,
+                iter(source),
+                use_multipart=True,
+                chunk_size=part,
+                max_concurrency=max(1, UPLOAD_MEMORY // part),
+            ),
+        )
         return self._checksum(path) == hashes.combined()
 
     def remove_rest(self, path: str) -> None:
@@ -56,6 +88,9 @@ class S3Objects(Objects):
 
     def sees_unfinished(self) -> bool:
         return self._list_unfinished("") is not None
+
+    def _range(self, path: str, start: int, length: int) -> memoryview:
+        return memoryview(obstore.get_range(self._store, path, start=start, length=length))
 
     def _unfinished(self, path: str) -> Sequence[tuple[s3.S3Requests, s3.UnfinishedUpload]]:
         return self._list_unfinished(path) or []
@@ -108,6 +143,15 @@ class PartHashes:
         digests = [*self._done, self._current.digest()] if self._room < self._part else self._done
         whole = hashlib.sha256(b"".join(digests)).digest()
         return f"{base64.b64encode(whole).decode()}-{len(digests)}"
+
+
+def _beginning(chunks: Iterator[bytes]) -> bytes:
+    read = b""
+    for chunk in chunks:
+        read += chunk
+        if len(read) >= SMALL_BYTES:
+            break
+    return read
 
 
 def _open(bucket: str, prefix: str) -> S3Store:

@@ -5,7 +5,8 @@ from urllib.parse import unquote, urlsplit
 
 from codehub.storage.durable import make_directory
 from codehub.storage.errors import InvalidKey, Unobservable
-from codehub.storage.objects import LocalObjects, Objects
+from codehub.storage.local_objects import LocalObjects
+from codehub.storage.objects import Objects
 
 
 def open_objects(url: str, *, create: bool = False) -> Objects:
@@ -19,7 +20,7 @@ def open_objects(url: str, *, create: bool = False) -> Objects:
             raise Unobservable(f"the archive store {root} is not there: is its disk mounted?")
         return LocalObjects(root)
     if parts.scheme == "s3" and parts.netloc:
-        # Loaded only where it is needed: an HTTP client would cost every job of a local store its start.
+        # Loaded only where it is needed: its client would cost every job of a local store time and memory.
         from codehub.storage.s3_objects import S3Objects
 
         return S3Objects(parts.netloc, unquote(parts.path).strip("/"))

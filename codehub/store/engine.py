@@ -7,7 +7,10 @@ from contextlib import asynccontextmanager
 import asyncpg
 from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import NullPool
 
+IDLE_SECONDS = 30.0
+"""After which a pool closes a connection that nobody uses: each one costs the server some megabytes."""
 ConnectionTrouble = (
     OSError,
     TimeoutError,
@@ -23,9 +26,13 @@ def engine_url(url: str) -> str:
     return make_url(url).set(drivername="postgresql+asyncpg").render_as_string(hide_password=False)
 
 
-def create_engine(url: str, *, pool_size: int = 5, pre_ping: bool = True) -> AsyncEngine:
-    """`pre_ping` asks a connection whether it is alive before each use, for one more round trip."""
-    return create_async_engine(engine_url(url), pool_size=pool_size, max_overflow=5, pool_pre_ping=pre_ping)
+def create_engine(url: str, *, pool_size: int = 5) -> AsyncEngine:
+    return create_async_engine(engine_url(url), pool_size=pool_size, max_overflow=5, pool_pre_ping=True)
+
+
+def create_unpooled_engine(url: str) -> AsyncEngine:
+    """For rare work: each use has a connection of its own, and none waits in between."""
+    return create_async_engine(engine_url(url), poolclass=NullPool)
 
 
 def asyncpg_dsn(url: str) -> str:
@@ -37,7 +44,12 @@ def asyncpg_dsn(url: str) -> str:
 async def open_pool(url: str, size: int) -> AsyncIterator[asyncpg.Pool]:
     """asyncpg's own connections, for single statements; nothing of one use is left for the next."""
     pool = await asyncpg.create_pool(
-        asyncpg_dsn(url), min_size=1, max_size=size, init=_read_json, reset=_leave_as_it_is
+        asyncpg_dsn(url),
+        min_size=1,
+        max_size=size,
+        max_inactive_connection_lifetime=IDLE_SECONDS,
+        init=_read_json,
+        reset=_leave_as_it_is,
     )
     try:
         yield pool

@@ -96,7 +96,7 @@ class Lane:
     @asynccontextmanager
     async def connected(self) -> AsyncIterator["Lane"]:
         """With connections that belong to the event loop of this test."""
-        self._engine = create_engine(self.database_url, pool_size=1, pre_ping=False)
+        self._engine = create_engine(self.database_url, pool_size=1)
         self._connection = await asyncpg.connect(asyncpg_dsn(self.database_url))
         try:
             async with self._proxied():

@@ -12,7 +12,7 @@ from codehub.domain.observation import Generation, JobState, VolumeFact
 from codehub.domain.states import ErrorReason
 from codehub.storage.errors import StoreTrouble
 from codehub.storage.jobspec import ClearJob
-from codehub.storage.objects import LocalObjects
+from codehub.storage.local_objects import LocalObjects
 from codehub.storage.report import Reporter
 from codehub.storage.work import Bench, perform
 from tests.integration.storage.conftest import FIRST, KEY, Site, on_both_stores

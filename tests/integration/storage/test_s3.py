@@ -11,8 +11,9 @@ import pytest
 from codehub.domain.observation import VolumeFact
 from codehub.storage.archive_store import ArchiveStore
 from codehub.storage.archives import Archives
-from codehub.storage.objects import UPLOAD_MEMORY, part_size
+from codehub.storage.objects import part_size
 from codehub.storage.s3 import S3Requests
+from codehub.storage.s3_objects import UPLOAD_MEMORY
 from codehub.storage.stores import open_objects
 from tests.faults import Fault, FaultyProxy
 from tests.integration.storage.conftest import FIRST, INSTALLATION, KEY, Site

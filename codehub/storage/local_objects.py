@@ -1,0 +1,95 @@
+"""Objects as files of a local directory."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from stat import S_ISREG
+
+from codehub.storage.durable import fsync_path, write_stream
+from codehub.storage.objects import SMALL_BYTES, Objects, StoredObject
+
+
+class LocalObjects(Objects):
+    """Each object is a file, renamed into its place once it is complete and on the disk."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(str(root))
+        self._root = root
+
+    def read(self, path: str) -> bytes | None:
+        return self._if_there(lambda: _beginning(self._root / path))
+
+    def size(self, path: str) -> int | None:
+        found = self._if_there((self._root / path).stat)
+        return found.st_size if found is not None and S_ISREG(found.st_mode) else None
+
+    def list(self) -> "list[StoredObject]":
+        return self._do(lambda: [*_files_below(self._root)])
+
+    def write(self, path: str, content: bytes) -> None:
+        self._do(lambda: write_stream(self._root / path, [content]))
+        self.flush(path)
+
+    def remove(self, path: str) -> None:
+        self._if_there((self._root / path).unlink)
+
+    def upload(self, path: str, chunks: Iterable[bytes], size_limit: Callable[[], int]) -> bool:
+        self._write_from(chunks, lambda source: write_stream(self._root / path, source))
+        return False
+
+    def flush(self, path: str) -> None:
+        target = self._root / path
+        self._do(lambda: fsync_path(target))
+        for directory in target.relative_to(self._root).parents:
+            here = self._root / directory
+            self._do(lambda here=here: fsync_path(here))  # type: ignore[misc]
+
+    def remove_rest(self, path: str) -> None:
+        """Unfinished files beside this object, and the directories that it leaves empty."""
+        target = self._root / path
+        for leftover in target.parent.glob("*#*"):
+            self._do(lambda leftover=leftover: leftover.unlink(missing_ok=True))  # type: ignore[misc]
+        for directory in (target.parent, target.parent.parent):
+            with suppress(OSError):
+                directory.rmdir()
+
+    def sees_unfinished(self) -> bool:
+        return True
+
+    def _range(self, path: str, start: int, length: int) -> memoryview:
+        with (self._root / path).open("rb", buffering=0) as file:
+            file.seek(start)
+            return memoryview(_read_fully(file.fileno(), length))
+
+
+def _beginning(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(SMALL_BYTES)
+
+
+def _read_fully(fd: int, length: int) -> bytearray:
+    """Up to `length` bytes: fewer only where the file ends."""
+    content = bytearray(length)
+    filled = 0
+    while filled < length and (count := os.readv(fd, [memoryview(content)[filled:]])):
+        filled += count
+    del content[filled:]
+    return content
+
+
+def _files_below(root: Path) -> Iterator[StoredObject]:
+    """Every file. What is removed meanwhile is left out; a directory that cannot be read is an error."""
+    for directory, _, names in os.walk(root, onerror=_raise_unless_gone):
+        for name in names:
+            path = Path(directory, name)
+            with suppress(FileNotFoundError):
+                found = path.stat()
+                modified = datetime.fromtimestamp(found.st_mtime, UTC)
+                yield StoredObject(str(path.relative_to(root)), found.st_size, modified)
+
+
+def _raise_unless_gone(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
