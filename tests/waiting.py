@@ -22,6 +22,16 @@ def wait_for(condition: Callable[[], T], what: str, every: float = 0.05) -> T:
     return value
 
 
+def wait_while_growing(look: Callable[[], int], goal: int, what: str, every: float = 0.05) -> None:
+    """Wait until a number reaches its goal; fail when it stands still for too long."""
+    seen, deadline = -1, 0.0
+    while (value := look()) < goal:
+        if value > seen:
+            seen, deadline = value, time.monotonic() + PATIENCE
+        assert time.monotonic() < deadline, f"waited {PATIENCE:.0f} s for {what} to go on from {seen}"
+        time.sleep(every)
+
+
 async def eventually(
     look: Callable[[], Awaitable[T]],
     what: str,

@@ -16,7 +16,7 @@ from tests.e2e.conftest import Hub, a_hub
 from tests.e2e.vscode import choose, download, edit_a_file, ide_is_ready, open_file, run_in_terminal, upload
 from tests.selection import EVERYTHING
 from tests.services import TOOLS_DIR
-from tests.waiting import wait_for
+from tests.waiting import wait_for, wait_while_growing
 
 IMAGES = Path(__file__).parents[2] / "images" / "images.toml"
 MODES = {"own-origins": {}, "path-mode": {"APPS_DOMAIN": ""}}
@@ -92,8 +92,8 @@ def write_big_file(hub: Hub, workspace_id: str) -> Path:
     return path
 
 
-def is_whole(path: Path) -> bool:
-    return path.exists() and path.stat().st_size == BIG
+def wait_for_upload(path: Path) -> None:
+    wait_while_growing(lambda: path.stat().st_size if path.exists() else 0, BIG, "the upload")
 
 
 def digest(path: Path) -> str:
@@ -166,7 +166,7 @@ def test_big_files_go_down_and_up_by_vs_code(hub: Hub, workspace_id: str, ide: P
 
         upload(ide, rows.filter(has_text="inbox"), downloaded)
         uploaded = hub.home(workspace_id) / "inbox" / downloaded.name
-        wait_for(lambda: is_whole(uploaded), "the upload")
+        wait_for_upload(uploaded)
     assert digest(uploaded) == digest(downloaded)
 
 
@@ -203,7 +203,7 @@ def test_big_files_go_down_and_up_by_jupyterlab(hub: Hub, lab_id: str, lab: Page
         chooser.value.set_files(downloaded)
         lab.get_by_role("dialog").get_by_role("button", name="Upload").click()
         uploaded = home / downloaded.name
-        wait_for(lambda: is_whole(uploaded), "the upload")
+        wait_for_upload(uploaded)
     assert digest(uploaded) == digest(downloaded)
 
 
