@@ -78,6 +78,7 @@ class Settings(BaseSettings):
     reconciler_restoring_timeout: Seconds = 1800
 
     activity_flush_interval: Seconds = 30
+    gateway_lost_after_seconds: WholeSeconds = 3600
     ttl_standby_seconds: WholeSeconds = 600
     ttl_archive_seconds: WholeSeconds = 1800
     trash_retention_seconds: WholeSeconds = 604_800
@@ -179,6 +180,11 @@ class Settings(BaseSettings):
                 f"{self.minimum_standby_ttl} s to be seen (two ACTIVITY_FLUSH_INTERVAL and "
                 "COORDINATOR_TTL_INTERVAL together): raise it, set it to 0 (never), or "
                 "shorten those intervals"
+            )
+        if self.gateway_lost_after_seconds < 4 * self.activity_flush_interval:
+            raise ValueError(
+                f"GATEWAY_LOST_AFTER_SECONDS is {self.gateway_lost_after_seconds}: it must be at least four "
+                "ACTIVITY_FLUSH_INTERVAL, or gateways that work are taken for lost"
             )
         if (self.tls_cert_file is None) != (self.tls_key_file is None):
             raise ValueError("TLS_CERT_FILE and TLS_KEY_FILE belong together: set both, or none")

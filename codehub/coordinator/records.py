@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence, Set
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol
 
 from codehub.domain.decision import Decision
@@ -39,6 +39,12 @@ class Records(Protocol):
 
     async def touch(self, seen: Mapping[str, datetime]) -> None:
         """Carry activity over into last_access_at, only ever forward."""
+
+    async def gateway_silences(self) -> Mapping[str, timedelta]:
+        """How long ago each gateway handed over its activity."""
+
+    async def forget_gateways(self, gateway_ids: Collection[str], now: datetime) -> None:
+        """Wait for these no longer; what they saw is lost, so every RUNNING workspace's clock restarts."""
 
     async def expirable(self, defaults: TtlDefaults, now: datetime) -> list[Workspace]:
         """At least every workspace whose deadline has passed."""

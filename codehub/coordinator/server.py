@@ -15,7 +15,7 @@ from codehub.coordinator.nature import REAL, Nature
 from codehub.coordinator.observer import Memory
 from codehub.coordinator.providers import Providers
 from codehub.coordinator.records import Desk, House, Listen, Term
-from codehub.coordinator.ttl import TtlRunner
+from codehub.coordinator.ttl import TtlRules, TtlRunner
 from codehub.domain.decision import Rules
 from codehub.domain.errors import RetryPolicy
 from codehub.domain.gc import GcRules
@@ -110,8 +110,9 @@ class Leader:
             nature=nature,
         )
         self._sweep_now = asyncio.Event()
-        defaults = TtlDefaults(settings.ttl_standby_seconds, settings.ttl_archive_seconds)
-        self._ttl = TtlRunner(desk.records, desk.activity, providers.archives, defaults, nature.clock)
+        self._ttl = TtlRunner(
+            desk.records, desk.activity, providers.archives, ttl_rules_of(settings), nature.clock
+        )
         self._gc = GcRunner(desk.records, providers, gc_rules_of(settings), term.epoch)
 
     async def lead(self) -> None:
@@ -193,6 +194,14 @@ class Leader:
         # A tick that took a dying connection for a dead one, and went on with another, has not failed.
         end_if_cancelled()
         return went_well
+
+
+def ttl_rules_of(settings: Settings) -> TtlRules:
+    return TtlRules(
+        TtlDefaults(settings.ttl_standby_seconds, settings.ttl_archive_seconds),
+        silence=2 * timedelta(seconds=settings.activity_flush_interval),
+        gateway_lost_after=timedelta(seconds=settings.gateway_lost_after_seconds),
+    )
 
 
 def gc_rules_of(settings: Settings) -> GcRules:

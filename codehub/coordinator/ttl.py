@@ -1,7 +1,8 @@
 """The TTL runner: activity into last_access_at, then the wishes of deadlines that have passed."""
 
 from collections.abc import Callable
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
 import structlog
 from redis.exceptions import RedisError
@@ -9,11 +10,19 @@ from redis.exceptions import RedisError
 from codehub.coordinator.providers import Archives
 from codehub.coordinator.records import Activity, Records
 from codehub.domain.states import DesiredState
-from codehub.domain.ttl import Expiry, TtlDefaults, expired
+from codehub.domain.ttl import Expiry, TtlDefaults, expired, known_until
 from codehub.domain.workspace import Workspace
 from codehub.storage.errors import StorageProblem
 
 log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class TtlRules:
+    defaults: TtlDefaults
+    silence: timedelta
+    """For which a gateway may be unheard before nothing stands by any more."""
+    gateway_lost_after: timedelta
 
 
 class TtlRunner:
@@ -22,26 +31,28 @@ class TtlRunner:
         records: Records,
         activity: Activity,
         archives: Archives,
-        defaults: TtlDefaults,
+        rules: TtlRules,
         clock: Callable[[], datetime],
     ) -> None:
         self._records = records
         self._activity = activity
         self._archives = archives
-        self._defaults = defaults
+        self._rules = rules
         self._clock = clock
 
     async def tick(self) -> None:
         """One cycle. Activity that cannot be read is unknown, not idle: then nothing expires."""
         try:
+            uses_known_until = await self._uses_known_until()
             now = await self._carry_activity()
         except (RedisError, OSError) as error:
             log.warning("activity cannot be read: no TTL fires in this cycle", error=str(error))
             return
+        defaults = self._rules.defaults
         due = [
             (workspace, expiry)
-            for workspace in await self._records.expirable(self._defaults, now)
-            if (expiry := expired(workspace, self._defaults, now)) is not None
+            for workspace in await self._records.expirable(defaults, now)
+            if (expiry := expired(workspace, defaults, now, uses_known_until)) is not None
         ]
         archives_wait = await self._archives_wait(due)
         for workspace, expiry in due:
@@ -60,6 +71,23 @@ class TtlRunner:
             log.warning("the archive store does not answer: the archive TTL waits", error=str(error))
             return True
         return False
+
+    async def _uses_known_until(self) -> datetime | None:
+        """Asked before the activity is read: all that was seen until then must be among it."""
+        now = self._clock()
+        silences = await self._records.gateway_silences()
+        lost = [name for name, silence in silences.items() if silence > self._rules.gateway_lost_after]
+        if lost:
+            log.warning("gateways are lost: the clocks of all running workspaces restart", gateways=lost)
+            await self._records.forget_gateways(lost, now)
+        heard = {name: silence for name, silence in silences.items() if name not in lost}
+        until = known_until(heard.values(), now, self._rules.silence)
+        if until is None:
+            log.warning(
+                "gateways do not hand over what they see: no workspace stands by until they do",
+                silent={name: silence.total_seconds() for name, silence in heard.items()},
+            )
+        return until
 
     async def _carry_activity(self) -> datetime:
         """Removed from Redis only after the commit, and only what was committed. Returns when it was read.

@@ -1,5 +1,6 @@
 """When an idle workspace gives back its memory, then its disk."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -23,12 +24,21 @@ class Expiry:
     sentence: str
 
 
+def known_until(silences: Collection[timedelta], now: datetime, longest: timedelta) -> datetime | None:
+    """Until when every use is known, by how long ago each gateway last handed over what it had seen.
+
+    None when one has been silent for longer than `longest`: then nobody is known to be idle.
+    """
+    silence = max(silences, default=timedelta(0))
+    return now - silence if silence <= longest else None
+
+
 def standby_at(workspace: Workspace, defaults: TtlDefaults) -> datetime | None:
     """When a RUNNING workspace will stand by if nobody uses it; None = never, or not running."""
     if workspace.phase is not Phase.RUNNING:
         return None
     ttl = _ttl(workspace.standby_ttl_seconds, defaults.standby)
-    return _deadline(workspace.last_access_at, ttl, workspace.keep_until)
+    return _deadline(_idle_since(workspace), ttl, workspace.keep_until)
 
 
 def archive_at(workspace: Workspace, defaults: TtlDefaults) -> datetime | None:
@@ -39,21 +49,31 @@ def archive_at(workspace: Workspace, defaults: TtlDefaults) -> datetime | None:
     return _deadline(workspace.phase_changed_at, ttl, workspace.keep_until)
 
 
-def expired(workspace: Workspace, defaults: TtlDefaults, now: datetime) -> Expiry | None:
-    """The wish that a TTL has for this workspace now, with its reason; None while there is none."""
+def expired(
+    workspace: Workspace, defaults: TtlDefaults, now: datetime, uses_known_until: datetime | None
+) -> Expiry | None:
+    """The wish that a TTL has for this workspace now, with its reason; None while there is none.
+
+    A RUNNING one expires only if it is known not to have been used until its deadline.
+    """
     if workspace.operation is not Operation.NONE or workspace.deleted_at is not None:
         return None
     if workspace.desired_state.value != workspace.phase.value:
         return None
     standby = standby_at(workspace, defaults)
-    if standby is not None and standby <= now:
-        return Expiry(DesiredState.STANDBY, f"Idle since {_words(workspace.last_access_at)}: standing by.")
+    if standby is not None and uses_known_until is not None and standby <= uses_known_until:
+        return Expiry(DesiredState.STANDBY, f"Idle since {_words(_idle_since(workspace))}: standing by.")
     archive = archive_at(workspace, defaults)
     if archive is not None and archive <= now:
         return Expiry(
             DesiredState.ARCHIVED, f"Standing by since {_words(workspace.phase_changed_at)}: archiving."
         )
     return None
+
+
+def _idle_since(workspace: Workspace) -> datetime:
+    """A workspace that starts cannot be used: the clock of use begins when it runs."""
+    return max(workspace.last_access_at, workspace.phase_changed_at)
 
 
 def _ttl(own: int | None, default: int) -> int:

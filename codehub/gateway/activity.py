@@ -1,6 +1,5 @@
 """Activity: what a person does, told from a tab that is merely open (ADR 0004)."""
 
-import asyncio
 import re
 import time
 from dataclasses import dataclass
@@ -93,19 +92,16 @@ class Recorder:
         for workspace_id, at in seen.items():
             self._seen[workspace_id] = max(at, self._seen.get(workspace_id, 0.0))
 
-    async def run(self, redis: Redis, interval: float) -> None:
-        while True:
-            await asyncio.sleep(interval)
-            await self.flush(redis)
-
-    async def flush(self, redis: Redis) -> None:
-        """What Redis does not take is kept for the next time."""
+    async def flush(self, redis: Redis) -> bool:
+        """Hand over what was seen; what Redis does not take is kept for the next time. Whether it took it."""
         seen = self.collect()
         try:
             await ActivityLog(redis).flush(seen)
         except (RedisError, OSError) as error:
             logger.warning("activity could not be flushed", error=str(error), workspaces=len(seen))
             self.give_back(seen)
+            return False
+        return True
 
 
 class VsCodeInspector:

@@ -20,6 +20,7 @@ from codehub.gateway.client import ClientConnection
 from codehub.gateway.config import GatewayConfig
 from codehub.gateway.directory import Directory, Source
 from codehub.gateway.entrance import Entrance, Tickets
+from codehub.gateway.handover import Handover
 from codehub.gateway.live import LiveConnections
 from codehub.gateway.pages import Pages
 from codehub.gateway.postgres import PostgresSource
@@ -28,7 +29,7 @@ from codehub.gateway.tls import TlsServer
 from codehub.gateway.upstream import Pool
 from codehub.gateway.watch import Watch
 from codehub.store import routes
-from codehub.store.engine import create_engine
+from codehub.store.engine import create_engine, create_unpooled_engine
 
 logger = log.get(__name__)
 
@@ -196,11 +197,13 @@ async def serve(config: GatewayConfig, *, stop: asyncio.Event, ready: Callable[[
         source = PostgresSource(engine, config.limits)
         gateway = Gateway(config, source, RedisTickets(redis, config.timeouts.ticket), cookie_key)
         channel = PushChannel(config.database_url, gateway.watch)
-        flushing = gateway.recorder.run(redis, config.activity_flush_interval)
-        async with _beside(channel.run(), flushing), gateway.listening():
+        handover = Handover(gateway.recorder, redis, create_unpooled_engine(config.database_url))
+        await handover.begin()
+        handing_over = handover.run(config.activity_flush_interval)
+        async with _beside(channel.run(), handing_over), gateway.listening():
             ready()
             await stop.wait()
-        await gateway.recorder.flush(redis)
+        await handover.end()
     finally:
         await redis.aclose()
         await engine.dispose()

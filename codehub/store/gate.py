@@ -247,6 +247,12 @@ async def touch(conn: AsyncConnection, seen: Mapping[str, datetime]) -> None:
     await conn.execute(text(TOUCH), {"ids": list(seen), "times": list(seen.values())})
 
 
+async def restart_clocks(conn: AsyncConnection, now: datetime) -> None:
+    """Count the idle time of every RUNNING workspace from now: its last use may be unknown."""
+    running = (workspaces.c.phase == Phase.RUNNING.value) & (workspaces.c.last_access_at < now)
+    await conn.execute(update(workspaces).where(running).values(last_access_at=now))
+
+
 async def _write(
     conn: AsyncConnection,
     workspace: Workspace,

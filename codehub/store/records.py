@@ -20,7 +20,7 @@ from codehub.domain.observation import ArchiveFact
 from codehub.domain.states import Operation
 from codehub.domain.ttl import Expiry, TtlDefaults
 from codehub.domain.workspace import Workspace
-from codehub.store import gate, gc, timeline
+from codehub.store import gate, gateways, gc, timeline
 from codehub.store import ttl as deadlines
 from codehub.store.leader import StaleLeader, fence
 from codehub.store.rows import column_values, to_workspace, to_workspaces
@@ -169,6 +169,16 @@ class PostgresRecords:
         async with self._engine.begin() as conn:
             await fence(conn, self._epoch)
             await gate.touch(conn, seen)
+
+    async def gateway_silences(self) -> dict[str, timedelta]:
+        async with self._engine.connect() as conn:
+            return await gateways.silences(conn)
+
+    async def forget_gateways(self, gateway_ids: Collection[str], now: datetime) -> None:
+        async with self._engine.begin() as conn:
+            await fence(conn, self._epoch)
+            await gateways.forget(conn, gateway_ids)
+            await gate.restart_clocks(conn, now)
 
     async def expirable(self, defaults: TtlDefaults, now: datetime) -> list[Workspace]:
         async with self._engine.connect() as conn:

@@ -200,6 +200,13 @@ archives = Table(
     Column("removed_at", Time),
 )
 
+gateways = Table(
+    "gateways",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("heard_at", Time, nullable=False),
+)
+
 gc_orphans = Table(
     "gc_orphans",
     metadata,

@@ -35,6 +35,12 @@ CLAIMS = {
 """The operations that lead towards a wish (specification, section 3)."""
 
 
+STANDBY_TTL = 60
+FLUSH_EVERY = 5
+SEEN_AFTER = 3 * FLUSH_EVERY
+"""Seconds after which the coordinator knows of every use, or knows that it does not."""
+
+
 @dataclass
 class Archive:
     fact: ArchiveFact
@@ -61,6 +67,9 @@ class Database:
     claimed: set[str] = field(default_factory=set)
     used_archive_op_ids: set[str] = field(default_factory=set)
     wished: dict[str, int] = field(default_factory=dict)
+    silent_since: dict[str, datetime] = field(default_factory=dict)
+    """By gateway."""
+    activity_read_at: datetime | None = None
     blank: bool = False
     """The database of a new, empty installation was put in place of this one."""
 
@@ -85,6 +94,9 @@ class Database:
         )  # fmt: skip
         self.reality.truths[workspace_id] = Truth()
         self.notify(workspace_id)
+
+    def hear(self, gateway: str) -> None:
+        self.silent_since[gateway] = self.now()
 
     def notify(self, workspace_id: str) -> None:
         for listener in self.listeners:
@@ -196,8 +208,22 @@ class Database:
     def expire(self, seen: Workspace, expiry: Expiry) -> None:
         if self.wished.get(seen.id, -1) > seen.version:
             self.reality.fail(seen.id, "a TTL overwrites a newer wish")
+        if expiry.desired is DesiredState.STANDBY:
+            self._check_idle(seen)
         self.reality.tell(seen.id, f"TTL: {expiry.sentence}")
         self.put(replace(self.rows[seen.id], desired_state=expiry.desired))
+
+    def _check_idle(self, row: Workspace) -> None:
+        """Nobody is stopped who could not be there yet, or who was there before the coordinator looked."""
+        assert self.activity_read_at is not None
+        looked = self.activity_read_at.timestamp()
+        if looked - row.phase_changed_at.timestamp() < STANDBY_TTL:
+            self.reality.fail(row.id, "is stopped as soon as it runs")
+        used = self.reality.used_at.get(row.id, 0.0)
+        if looked - STANDBY_TTL < used < looked - SEEN_AFTER:
+            self.reality.fail(
+                row.id, f"is stopped under its user, who was there {looked - used:.0f} s before"
+            )
 
     def purge(self, deleted_before: datetime) -> list[str]:
         due = [
@@ -244,7 +270,7 @@ class Database:
 
     def due(self, defaults: TtlDefaults, now: datetime) -> list[Workspace]:
         rows = [] if self.blank else self.rows.values()
-        return [row for row in rows if expired(row, defaults, now) is not None]
+        return [row for row in rows if expired(row, defaults, now, now) is not None]
 
 
 class Gate:

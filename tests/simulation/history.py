@@ -13,22 +13,27 @@ from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
 from codehub.domain.workspace import RecoverSource, Workspace
 from codehub.settings import Settings, load
 from tests.simulation.clock import VirtualLoop
-from tests.simulation.database import Database, Gate
-from tests.simulation.house import Redis, SimHouse
+from tests.simulation.database import FLUSH_EVERY, STANDBY_TTL, Database, Gate
+from tests.simulation.gateway import Gateway
+from tests.simulation.house import SimHouse
 from tests.simulation.jobs import Jobs
 from tests.simulation.process import Faults, Process
 from tests.simulation.providers import providers_of
 from tests.simulation.reality import Home, Reality, Violation
+from tests.simulation.redis import Redis
 
 WORKSPACES = 50
 COORDINATORS = 2
+GATEWAYS = 2
+LOST_AFTER = 150
+"""Seconds after which a gateway that is not heard is not waited for."""
 TROUBLED = 80.0
 """Virtual seconds with faults."""
 PATIENCE = 7200.0
 """Virtual seconds of peace in which everything must have come to rest."""
 FAULT_RATE = 0.01
 WISHES = (DesiredState.RUNNING, DesiredState.RUNNING, DesiredState.STANDBY, DesiredState.ARCHIVED)
-PARTS = ("store", "volumes", "runtime", "database", "redis", "space", "jobs")
+PARTS = ("store", "volumes", "runtime", "database", "redis", "flush", "space", "jobs")
 
 
 def settings() -> Settings:
@@ -38,15 +43,16 @@ def settings() -> Settings:
         coordinator_active_duration=2,
         coordinator_ttl_interval=15,
         coordinator_gc_interval=120,
-        activity_flush_interval=5,
-        ttl_standby_seconds=60,
+        activity_flush_interval=FLUSH_EVERY,
+        gateway_lost_after_seconds=LOST_AFTER,
+        ttl_standby_seconds=STANDBY_TTL,
         ttl_archive_seconds=120,
         trash_retention_seconds=300,
         gc_orphan_grace_seconds=150,
         reconciler_retry_backoff=5,
         reconciler_archiving_timeout=150,
         reconciler_restoring_timeout=150,
-        reconciler_starting_timeout=60,
+        reconciler_starting_timeout=150,
         reconciler_provisioning_timeout=60,
         reconciler_stopping_timeout=60,
         reconciler_create_empty_archive_timeout=150,
@@ -97,6 +103,7 @@ class History:
         self.database = Database(self.reality)
         self.gate = Gate(self.database)
         self.redis = Redis()
+        self.gateways: list[Gateway] = []
         self.jobs = Jobs(self.reality, self.fork("jobs"), self.faults)
         self.chance = self.fork("history")
         self.members: list[Member] = []
@@ -118,6 +125,8 @@ class History:
             self.database.create(f"ws{number:03}", number, desired)
         for _ in range(COORDINATORS):
             self._start_coordinator()
+        for _ in range(GATEWAYS):
+            self._start_gateway()
         try:
             await self._troubles()
             self._heal()
@@ -135,6 +144,12 @@ class History:
     def _start_coordinator(self) -> None:
         self._born += 1
         self.members.append(Member(self, f"coordinator-{self._born}"))
+
+    def _start_gateway(self) -> None:
+        name = f"gateway-{len(self.gateways) + 1}"
+        gateway = Gateway(name, self.database, self.redis, FLUSH_EVERY, self.fork(name))
+        self.gateways.append(gateway)
+        asyncio.create_task(gateway.run(), name=name)  # noqa: RUF006 - cancelled with all others at the end
 
     def take_fault(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
         """Nothing but being killed may end a task that nobody waits for."""
@@ -186,7 +201,7 @@ class History:
     def _type(self, name: str) -> None:
         self._wrote += 1
         if self.reality.write(name, f"{self._wrote:06}".encode()):
-            self.redis.flush(name, self.loop.moment().timestamp())
+            self.chance.choice([gateway for gateway in self.gateways if gateway.alive]).touch(name)
 
     def _recover(self, name: str) -> None:
         """As its owner would: with a choice where one is asked for, or where nothing else has helped."""
@@ -215,6 +230,7 @@ class History:
             self._kill, self._kill, self._pause, self._pause, self._cut_database, self._break_part,
             self._break_part, self._kill_job, self._kill_job, self._end_container, self._hang_container,
             self._vandalise_home, self._vandalise_archive, self._leave_half_a_home, self._flush_redis,
+            self._replace_gateway,
         )  # fmt: skip
         self.chance.choice(disturbances)()
 
@@ -304,7 +320,19 @@ class History:
             disk.home, disk.marker = Home(b"half"), None
 
     def _flush_redis(self) -> None:
+        """What was handed over and not carried yet is lost: with it, who used what."""
         self.redis.flushall()
+        self.reality.used_at.clear()
+
+    def _replace_gateway(self) -> None:
+        gateway = self.chance.choice([gateway for gateway in self.gateways if gateway.alive])
+        if self.chance.random() < 0.5:
+            self.reality.tell("---", f"{gateway.name} is told to stop")
+            gateway.end()
+        else:
+            self.reality.tell("---", f"{gateway.name} is killed")
+            gateway.kill()
+        self._start_gateway()
 
     def _some(self, names: list[str]) -> str | None:
         return self.chance.choice(names) if names else None

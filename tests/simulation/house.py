@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TypeVar
 
@@ -12,34 +12,20 @@ from redis.exceptions import ConnectionError as RedisDown
 from codehub.coordinator.records import Desk, Term
 from codehub.domain.decision import Decision
 from codehub.domain.gc import Holder, Stored
+from codehub.domain.states import Phase
 from codehub.domain.ttl import Expiry, TtlDefaults
 from codehub.domain.workspace import Workspace
 from codehub.store.leader import HUNG_AFTER
 from codehub.store.records import Outdated
 from tests.simulation.database import Database, Gate
 from tests.simulation.process import Process
+from tests.simulation.redis import Redis
 
 T = TypeVar("T")
 
 
 def lost_connection() -> Exception:
     return OSError("The connection to the database is lost.")
-
-
-@dataclass
-class Redis:
-    """The activity ZSET. `flushed` is what the gateway has handed over, and must not be forgotten."""
-
-    scores: dict[str, float] = field(default_factory=dict)
-    flushed: dict[str, float] = field(default_factory=dict)
-
-    def flush(self, workspace_id: str, at: float) -> None:
-        self.scores[workspace_id] = max(at, self.scores.get(workspace_id, 0.0))
-        self.flushed[workspace_id] = self.scores[workspace_id]
-
-    def flushall(self) -> None:
-        self.scores.clear()
-        self.flushed.clear()
 
 
 class SimActivity:
@@ -49,7 +35,11 @@ class SimActivity:
         self._db = database
 
     async def read(self) -> dict[str, float]:
-        return await self._process.look(lambda: dict(self._redis.scores), RedisDown, "redis")
+        return await self._process.look(self._read, RedisDown, "redis")
+
+    def _read(self) -> dict[str, float]:
+        self._db.activity_read_at = self._db.now()
+        return dict(self._redis.scores)
 
     async def remove(self, carried: Mapping[str, float]) -> int:
         return await self._process.act(lambda: self._remove(carried), RedisDown, "redis")
@@ -167,6 +157,21 @@ class SimRecords:
         def write() -> None:
             for workspace_id, at in seen.items():
                 self._gate.touch(workspace_id, at)
+
+        await self._write(write)
+
+    async def gateway_silences(self) -> dict[str, timedelta]:
+        return await self._read(
+            lambda: {name: self._db.now() - since for name, since in self._db.silent_since.items()}
+        )
+
+    async def forget_gateways(self, gateway_ids: Collection[str], now: datetime) -> None:
+        def write() -> None:
+            for name in gateway_ids:
+                self._db.silent_since.pop(name, None)
+            for row in list(self._db.rows.values()):
+                if row.phase is Phase.RUNNING:
+                    self._gate.touch(row.id, now)
 
         await self._write(write)
 

@@ -78,7 +78,10 @@ class SimRuntime:
         home = self._reality.disk(spec.workspace_id).home
         if home is None:
             raise RuntimeFailure(ErrorReason.ActionFailed, "There is no home.")
-        ready_at = self._reality.loop.time() + self._process.chance.uniform(0.05, 2)
+        slow = self._process.chance.random() < 0.05
+        ready_at = self._reality.loop.time() + self._process.chance.uniform(
+            *((40, 100) if slow else (0.05, 2))
+        )
         self._reality.containers[spec.workspace_id] = Container(spec.op_id, home, ready_at)
         self._reality.tell(spec.workspace_id, f"container on {home.content!r} by {self._process.name}")
 

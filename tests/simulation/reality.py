@@ -88,6 +88,8 @@ class Reality:
         self.store: dict[str, Stored] = {}
         self.truths: dict[str, Truth] = {}
         self.down: dict[str, float] = {}
+        self.used_at: dict[str, float] = {}
+        """When somebody last did something in a workspace, known to CodeHub or not."""
         self.story: list[str] = []
         self.violation: Violation | None = None
         self.before_deletion: Callable[[str, Home], None] = lambda workspace_id, home: None

@@ -5,23 +5,24 @@ Three of them take many histories, in `make test-all` only; in `make test` the m
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
 import structlog
 
+from codehub.coordinator import ttl as ttl_runner
 from codehub.coordinator.actor import Actor
 from codehub.coordinator.observer import Observer
 from codehub.coordinator.ttl import TtlRunner
-from codehub.domain import gc, leftovers, next_effect, observe, plan, steps
+from codehub.domain import gc, leftovers, next_effect, observe, plan, steps, ttl
 from codehub.domain.attempt import by_job, current_deletion_job_id
 from codehub.domain.conditions import Condition, changed
 from codehub.domain.decision import Context, Decision
 from codehub.domain.effects import DeleteVolume, Effect
 from codehub.domain.observation import ArchiveFact, ContainerFact, JobState, Observation, Unknown, Unlooked
-from codehub.domain.states import ConditionName, Operation
+from codehub.domain.states import ConditionName, Operation, Phase
 from codehub.domain.ttl import TtlDefaults
 from codehub.domain.workspace import Workspace
 from codehub.storage.errors import StorageProblem
@@ -216,6 +217,50 @@ def test_planted_activity_removed_from_redis_before_the_commit(monkeypatch: pyte
 
     monkeypatch.setattr(TtlRunner, "_carry_activity", hasty)
     find("activity is forgotten before it was committed")
+
+
+class FailingFlushes(History):
+    """Redis answers and takes nothing, again and again, and gateways come and go."""
+
+    troubled = 300.0
+
+    def _disturb(self) -> None:
+        if self.chance.random() < 0.3:
+            self._replace_gateway()
+        else:
+            self.reality.down["flush"] = self.loop.time() + self.chance.expovariate(1 / 20)
+
+    def _use(self) -> None:
+        running = [row.id for row in self.database.rows.values() if row.phase is Phase.RUNNING]
+        if running and self.chance.random() < 0.5:
+            self._type(self.chance.choice(running))
+        else:
+            super()._use()
+
+
+def test_failing_flushes_stop_nobody() -> None:
+    for seed in SEEDS[:3]:
+        run(seed, FailingFlushes)
+
+
+def test_planted_the_word_of_gateways_that_are_not_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ttl_runner, "known_until", lambda _silences, now, _longest: now)
+    find("is stopped under its user", FailingFlushes)
+
+
+def test_planted_lost_gateways_that_take_their_activity_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Forgetful(SimRecords):
+        async def forget_gateways(self, gateway_ids: Collection[str], now: datetime) -> None:
+            for name in gateway_ids:
+                self._db.silent_since.pop(name, None)
+
+    monkeypatch.setattr(histories, "LOST_AFTER", 20)
+    find("is stopped under its user", planted(Forgetful, FailingFlushes))
+
+
+def test_planted_a_clock_of_use_that_starts_at_the_wish(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ttl, "_idle_since", lambda workspace: workspace.last_access_at)
+    find("is stopped as soon as it runs", Fickle)
 
 
 def test_planted_a_delete_that_skips_the_archive(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from sqlalchemy import select, update
 from codehub.bus.activity import ActivityLog
 from codehub.coordinator.gc import GcRunner
 from codehub.coordinator.providers import Providers
-from codehub.coordinator.ttl import TtlRunner
+from codehub.coordinator.ttl import TtlRules, TtlRunner
 from codehub.domain.gc import GcRules
 from codehub.domain.observation import JobState
 from codehub.domain.states import DesiredState, Operation, Phase
@@ -22,7 +22,7 @@ from codehub.domain.ttl import TtlDefaults
 from codehub.domain.workspace import Workspace
 from codehub.storage.archive_store import ArchiveStore
 from codehub.storage.lock import try_lock
-from codehub.store import gate
+from codehub.store import gate, gateways
 from codehub.store.leader import StaleLeader, campaign
 from codehub.store.records import PostgresRecords
 from codehub.store.tables import archives, workspaces
@@ -33,6 +33,7 @@ from tests.trees import make_tree, tree_hash
 from tests.waiting import eventually
 
 HOUR = timedelta(hours=1)
+MINUTE = timedelta(minutes=1)
 RULES = GcRules(orphan_grace=2 * HOUR, retention=24 * HOUR)
 
 
@@ -43,8 +44,14 @@ def records_of(bench: Bench, epoch: int) -> PostgresRecords:
 async def expire(bench: Bench, redis: Redis, epoch: int, now: datetime) -> None:
     """One TTL cycle at this time."""
     records = records_of(bench, epoch)
-    archives, defaults = bench.providers.archives, TtlDefaults(600, 600)
-    await TtlRunner(records, ActivityLog(redis), archives, defaults, lambda: now).tick()
+    rules = TtlRules(TtlDefaults(600, 600), silence=MINUTE, gateway_lost_after=HOUR)
+    await TtlRunner(records, ActivityLog(redis), bench.providers.archives, rules, lambda: now).tick()
+
+
+async def hear(bench: Bench, ago: timedelta) -> None:
+    """A gateway has handed over what it had seen until then."""
+    async with bench.engine.begin() as conn:
+        await gateways.hear(conn, "gateway-1", ago)
 
 
 def gc_runner(bench: Bench, epoch: int, providers: Providers | None = None) -> GcRunner:
@@ -90,6 +97,67 @@ async def test_unreadable_activity_is_unknown_not_idle(bench: Bench) -> None:
     nowhere = Redis(unix_socket_path=str(bench.settings.data_dir / "no-redis.sock"))
     await expire(bench, nowhere, epoch, datetime.now(UTC) + HOUR)
     assert (await bench.get(workspace_id)).desired_state is DesiredState.RUNNING
+
+
+async def test_a_redis_that_was_away_for_long_makes_nobody_idle(bench: Bench) -> None:
+    """Its empty set is read before the gateways have handed over what they saw meanwhile."""
+    await bench.start()
+    workspace_id = await bench.create()
+    await bench.until_phase(workspace_id, Phase.RUNNING)
+    epoch = await bench.take_office()
+    redis = Redis.from_url(bench.settings.redis_url)
+    later = datetime.now(UTC) + HOUR
+
+    await hear(bench, 20 * MINUTE)
+    for minute in range(3):
+        await expire(bench, redis, epoch, later + minute * MINUTE)
+        assert (await bench.get(workspace_id)).desired_state is DesiredState.RUNNING
+
+    await ActivityLog(redis).flush({workspace_id: later.timestamp()})
+    await hear(bench, timedelta(0))
+    await expire(bench, redis, epoch, later + 3 * MINUTE)
+    assert (await bench.get(workspace_id)).desired_state is DesiredState.RUNNING, "it was in use"
+    await expire(bench, redis, epoch, later + 11 * MINUTE)
+    assert (await bench.get(workspace_id)).desired_state is DesiredState.STANDBY
+    await redis.aclose()
+
+
+async def test_a_gateway_that_is_lost_is_not_waited_for_and_every_clock_restarts(bench: Bench) -> None:
+    await bench.start()
+    workspace_id = await bench.create()
+    await bench.until_phase(workspace_id, Phase.RUNNING)
+    epoch = await bench.take_office()
+    redis = Redis.from_url(bench.settings.redis_url)
+    later = datetime.now(UTC) + HOUR
+
+    await hear(bench, 2 * HOUR)
+    await expire(bench, redis, epoch, later)
+    found = await bench.get(workspace_id)
+    assert (found.desired_state, found.last_access_at) == (DesiredState.RUNNING, later)
+    async with bench.engine.connect() as conn:
+        assert await gateways.silences(conn) == {}
+    await expire(bench, redis, epoch, later + 9 * MINUTE)
+    assert (await bench.get(workspace_id)).desired_state is DesiredState.RUNNING
+    await expire(bench, redis, epoch, later + 10 * MINUTE)
+    assert (await bench.get(workspace_id)).desired_state is DesiredState.STANDBY
+    await redis.aclose()
+
+
+async def test_a_start_that_took_longer_than_the_ttl_is_used_before_it_is_idle(bench: Bench) -> None:
+    await bench.start()
+    workspace_id = await bench.create()
+    await bench.until_phase(workspace_id, Phase.RUNNING)
+    epoch = await bench.take_office()
+    redis = Redis.from_url(bench.settings.redis_url)
+    ready = datetime.now(UTC)
+    async with bench.engine.begin() as conn:
+        slow = {"last_access_at": ready - 2 * HOUR, "phase_changed_at": ready}
+        await conn.execute(update(workspaces).where(workspaces.c.id == workspace_id).values(**slow))
+    await expire(bench, redis, epoch, ready + 9 * MINUTE)
+    assert (await bench.get(workspace_id)).desired_state is DesiredState.RUNNING
+    await expire(bench, redis, epoch, ready + 10 * MINUTE)
+    assert (await bench.get(workspace_id)).desired_state is DesiredState.STANDBY
+    await redis.aclose()
 
 
 async def test_with_the_store_down_the_archive_ttl_waits_and_starts_still_work(bench: Bench) -> None:

@@ -21,7 +21,7 @@ from codehub.domain.limits import Limits
 from codehub.domain.states import DesiredState, Role
 from codehub.gateway.config import GatewayConfig
 from codehub.gateway.server import serve
-from codehub.store import accounts, gate, installation, sessions
+from codehub.store import accounts, gate, gateways, installation, sessions
 from codehub.store.engine import asyncpg_dsn, create_engine
 from codehub.store.tables import workspaces
 from tests.integration.gateway.harness import HELLO, NAVIGATE, Client, Upstream, header, status
@@ -50,6 +50,8 @@ class Installation:
             limits=LIMITS,
             activity_flush_interval=0.1,
         )
+        self.stopping = asyncio.Event()
+        self.serving: asyncio.Task[None] | None = None
         self.user_id = ""
         self.session = ""
         self.workspace_id = ""
@@ -90,6 +92,16 @@ class Installation:
 
     async def run(self) -> None:
         await self.change(phase="RUNNING", desired_state="RUNNING", upstream=self.ide.address)
+
+    async def stop(self) -> None:
+        self.stopping.set()
+        assert self.serving is not None
+        await asyncio.wait_for(self.serving, PATIENCE)
+
+    async def silences(self) -> list[float]:
+        """For how many seconds each worker has not been heard."""
+        async with self.engine.connect() as conn:
+            return [silence.total_seconds() for silence in (await gateways.silences(conn)).values()]
 
     async def connect(self) -> Client:
         return Client(*await asyncio.open_connection("127.0.0.1", self.config.port))
@@ -132,14 +144,13 @@ async def served(database_url: str, redis_url: str) -> AsyncIterator[Installatio
         made = Installation(Path(directory), engine, database_url, redis_url)
         await made.populate()
         await made.ide.start()
-        stop, ready = asyncio.Event(), asyncio.Event()
-        task = asyncio.create_task(serve(made.config, stop=stop, ready=ready.set))
+        ready = asyncio.Event()
+        made.serving = asyncio.create_task(serve(made.config, stop=made.stopping, ready=ready.set))
         await asyncio.wait_for(ready.wait(), PATIENCE)
         try:
             yield made
         finally:
-            stop.set()
-            await asyncio.wait_for(task, PATIENCE)
+            await made.stop()
             await made.ide.stop()
             await engine.dispose()
 
@@ -299,6 +310,56 @@ async def test_activity_reaches_redis(served: Installation, redis_url: str) -> N
         ActivityLog(redis).read, "the request", lambda seen: seen.get(served.workspace_id, 0) >= before
     )
     assert seen[served.workspace_id] <= time.time()
+    await redis.aclose()
+
+
+async def test_a_redis_that_takes_nothing_leaves_the_worker_unheard(
+    served: Installation, redis_url: str
+) -> None:
+    """It answers what is read, and an empty set would make everybody look idle."""
+    await served.run()
+    cookie = await served.come_in()
+    redis: Redis = Redis.from_url(redis_url)
+    await redis.config_set("maxmemory", 1)
+    try:
+        before = time.time()
+        await served.ask(served.host, "/asset.js", cookie, "")
+        await eventually(served.silences, "the worker to be missed", lambda found: found[0] > 1)
+    finally:
+        await redis.config_set("maxmemory", 0)
+    await eventually(served.silences, "the worker to be heard again", lambda found: found[0] < 1)
+    assert (await ActivityLog(redis).read())[served.workspace_id] >= before, "what was seen is kept meanwhile"
+    await redis.aclose()
+
+
+async def test_a_worker_is_waited_for_until_it_has_handed_over_everything(
+    served: Installation, redis_url: str
+) -> None:
+    assert len(await served.silences()) == 1, "known since before its port answered"
+    await served.run()
+    cookie = await served.come_in()
+    before = time.time()
+    await served.ask(served.host, "/asset.js", cookie, "")
+    await served.stop()
+    redis: Redis = Redis.from_url(redis_url)
+    assert (await ActivityLog(redis).read())[served.workspace_id] >= before
+    assert await served.silences() == []
+    await redis.aclose()
+
+
+async def test_a_worker_that_cannot_hand_over_its_last_is_missed(
+    served: Installation, redis_url: str
+) -> None:
+    await served.run()
+    cookie = await served.come_in()
+    redis: Redis = Redis.from_url(redis_url)
+    await redis.config_set("maxmemory", 1)
+    try:
+        await served.ask(served.host, "/asset.js", cookie, "")
+        await served.stop()
+    finally:
+        await redis.config_set("maxmemory", 0)
+    assert len(await served.silences()) == 1
     await redis.aclose()
 
 

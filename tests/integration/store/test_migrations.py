@@ -13,7 +13,16 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from codehub.store import migrate, schema
 from codehub.store.engine import create_engine
-from codehub.store.tables import archives, gc_orphans, login_failures, metadata, sessions, timeline, users
+from codehub.store.tables import (
+    archives,
+    gateways,
+    gc_orphans,
+    login_failures,
+    metadata,
+    sessions,
+    timeline,
+    users,
+)
 from tests.integration.store.conftest import create
 from tests.waiting import PATIENCE
 
@@ -60,12 +69,13 @@ async def insert_a_row_of_each(conn: AsyncConnection) -> None:
 
 
 async def rows_of(url: str) -> dict[str, list[Mapping[str, Any]]]:
-    """Every row of every table, but for the columns that count what only a running system needs."""
+    """Every row of every table, but for what only a running system needs."""
     engine = create_engine(url)
     async with engine.connect() as conn:
         found = {
             table.name: (await conn.execute(select(table))).mappings().all()
             for table in metadata.sorted_tables
+            if table is not gateways
         }
     await engine.dispose()
     return {name: [_without_version(row) for row in rows] for name, rows in found.items()}
@@ -75,7 +85,7 @@ def _without_version(row: RowMapping) -> Mapping[str, Any]:
     return {name: value for name, value in row.items() if name != "version"}
 
 
-@pytest.mark.parametrize("revision", ["0001", "0002", "0003"])
+@pytest.mark.parametrize("revision", ["0001", "0002", "0003", "0004"])
 async def test_rows_survive_the_way_down_and_up_again(database_url: str, revision: str) -> None:
     engine = create_engine(database_url)
     async with engine.begin() as conn:

@@ -68,7 +68,7 @@ async def test_whatever_has_expired_is_a_candidate(engine: AsyncEngine, time_zon
         everything = to_workspaces((await conn.execute(select(workspaces))).mappings())
         for standby, archive in itertools.product((0, 60, 86_400), repeat=2):
             defaults = TtlDefaults(standby, archive)
-            due = {item.id for item in everything if expired(item, defaults, NOW) is not None}
+            due = {item.id for item in everything if expired(item, defaults, NOW, NOW) is not None}
             found = [item.id for item in await ttl.candidates(conn, defaults, NOW)]
             assert due, "the grid has nothing to find"
             assert due <= set(found)

@@ -99,7 +99,7 @@ def ttl_looks(ttl: Ttl, row: Row, activity: Activity) -> Iterator[Step]:
         return
     idle = activity.idle is not None and activity.last_access <= activity.idle
     workspace = replace(to_workspace(row), last_access_at=LONG_AGO if idle else NOW)
-    expiry = deadlines.expired(workspace, DEFAULTS, NOW)
+    expiry = deadlines.expired(workspace, DEFAULTS, NOW, NOW)
     if expiry is None:
         yield step("ttl: nothing has expired", ttl=Ttl())
         return

@@ -7,12 +7,19 @@ from itertools import product
 import pytest
 
 from codehub.domain.states import DesiredState, Operation, Phase
-from codehub.domain.ttl import TtlDefaults, archive_at, expired, standby_at
+from codehub.domain.ttl import Expiry, TtlDefaults, archive_at, known_until, standby_at
+from codehub.domain.ttl import expired as expired_knowing
+from codehub.domain.workspace import Workspace
 from tests.unit.domain.builders import NOW, workspace
 
 DEFAULTS = TtlDefaults(standby=600, archive=1800)
 SECOND = timedelta(seconds=1)
 OWN = {None: "default", 0: "never", 60: "own"}
+
+
+def expired(item: Workspace, defaults: TtlDefaults, now: datetime) -> Expiry | None:
+    """With every use known until now."""
+    return expired_knowing(item, defaults, now, now)
 
 
 def deadline(own: int | None, default: int, since: datetime, keep_until: datetime | None) -> datetime | None:
@@ -83,15 +90,53 @@ def test_a_ttl_fires_at_its_deadline_and_not_a_second_before(
         assert due >= item.keep_until, "never before keep_until"
 
 
-def test_activity_and_the_stand_count_from_their_own_times() -> None:
-    for phase, (access, changed) in product((Phase.RUNNING, Phase.STANDBY), ((0, -9999), (-9999, 0))):
+def test_a_start_slower_than_the_ttl_is_not_stopped_as_soon_as_it_runs() -> None:
+    wished = NOW - timedelta(seconds=9999)
+    item = workspace(
+        phase=Phase.RUNNING,
+        desired_state=DesiredState.RUNNING,
+        last_access_at=wished,
+        phase_changed_at=NOW,
+    )
+    assert standby_at(item, DEFAULTS) == NOW + timedelta(seconds=DEFAULTS.standby)
+    assert expired(item, DEFAULTS, NOW + timedelta(seconds=DEFAULTS.standby) - SECOND) is None
+    assert expired(item, DEFAULTS, NOW + timedelta(seconds=DEFAULTS.standby)) is not None
+
+
+def test_use_counts_for_a_running_one_and_the_stand_for_one_that_stands_by() -> None:
+    long_ago = NOW - timedelta(seconds=9999)
+    for phase in (Phase.RUNNING, Phase.STANDBY):
         item = workspace(
             phase=phase,
             desired_state=DesiredState(phase.value),
-            last_access_at=NOW + timedelta(seconds=access),
-            phase_changed_at=NOW + timedelta(seconds=changed),
+            last_access_at=long_ago,
+            phase_changed_at=long_ago,
         )
-        counts_from = access if phase is Phase.RUNNING else changed
-        assert (expired(item, DEFAULTS, NOW) is not None) == (counts_from == -9999)
-        used = replace(item, last_access_at=NOW, phase_changed_at=NOW)
-        assert expired(used, DEFAULTS, NOW) is None
+        assert expired(item, DEFAULTS, NOW) is not None
+        assert (expired(replace(item, last_access_at=NOW), DEFAULTS, NOW) is None) == (phase is Phase.RUNNING)
+        assert expired(replace(item, phase_changed_at=NOW), DEFAULTS, NOW) is None
+
+
+def test_nobody_is_idle_whose_use_is_not_known_until_the_deadline() -> None:
+    long_ago = NOW - timedelta(seconds=9999)
+    running = workspace(
+        phase=Phase.RUNNING,
+        desired_state=DesiredState.RUNNING,
+        last_access_at=long_ago,
+        phase_changed_at=long_ago,
+    )
+    due = standby_at(running, DEFAULTS)
+    assert due is not None
+    assert expired_knowing(running, DEFAULTS, NOW, None) is None
+    assert expired_knowing(running, DEFAULTS, NOW, due - SECOND) is None
+    assert expired_knowing(running, DEFAULTS, NOW, due) is not None
+    standing = replace(running, phase=Phase.STANDBY, desired_state=DesiredState.STANDBY)
+    assert expired_knowing(standing, DEFAULTS, NOW, None) is not None, "nobody uses one that stands by"
+
+
+def test_uses_are_known_as_far_as_the_most_silent_gateway() -> None:
+    minute = timedelta(minutes=1)
+    assert known_until([], NOW, minute) == NOW
+    assert known_until([10 * SECOND, 30 * SECOND], NOW, minute) == NOW - 30 * SECOND
+    assert known_until([10 * SECOND, minute], NOW, minute) == NOW - minute
+    assert known_until([10 * SECOND, minute + SECOND], NOW, minute) is None
