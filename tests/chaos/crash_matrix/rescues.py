@@ -124,8 +124,8 @@ TRASH = (
             {
                 "commit purge",
                 "commit condemn",
-                "delete .meta",
-                "delete home.tar.zst",
+                "unlink archives/.meta",
+                "unlink archives/home.tar.zst",
                 "clear: spawn rm ws/.staging-killed",
             }
         ),
@@ -154,11 +154,11 @@ TRASH = (
         Phase.ARCHIVED,
         home=NOTHING,
         archive=NEWER,
-        must=frozenset({"commit condemn", "delete .meta", "delete home.tar.zst"}),
+        must=frozenset({"commit condemn", "unlink archives/.meta", "unlink archives/home.tar.zst"}),
         stage="replaced",
         settings=GC,
         sole=True,
-        only=r"commit condemn|delete .*|rmdir archives/.*",
+        only=r"commit condemn|unlink archives/.*|rmdir archives/.*",
     ),
 )
 
