@@ -30,6 +30,14 @@ class FailuresAtOnce:
         if report.failed:
             self._terminal.ensure_newline()
             self._terminal.write_line(f"{report.nodeid} failed ({report.when})", red=True)
+            self._terminal.write_line(f"  {_reason(report)}")
+
+
+def _reason(report: pytest.TestReport) -> str:
+    """Why, in one line: a run that is interrupted never shows the details."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    words = report.longreprtext if crash is None else crash.message
+    return words.strip().partition("\n")[0][:300]
 
 
 @pytest.hookimpl(trylast=True)

@@ -8,6 +8,7 @@ from pydantic import BaseModel
 from codehub.api.services import Config
 from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase, Role
 from codehub.domain.ttl import archive_at, standby_at
+from codehub.domain.wishes import WayOut, ways_out
 from codehub.domain.workspace import Workspace
 from codehub.store.accounts import Account
 from codehub.store.sessions import Session
@@ -68,6 +69,7 @@ class WorkspaceView(BaseModel):
     error_reason: ErrorReason | None
     error_count: int
     error_message: str | None
+    ways_out: list[WayOut]
     progress: ProgressView | None
     has_archive: bool
     url: str
@@ -105,6 +107,7 @@ def workspace_view(workspace: Workspace, owner_name: str, config: Config) -> Wor
         error_reason=workspace.error_reason,
         error_count=workspace.error_count,
         error_message=workspace.error_message,
+        ways_out=list(ways_out(workspace)),
         progress=_progress(workspace),
         has_archive=workspace.archive_key is not None,
         url=f"{config.settings.base_url}/w/{workspace.id}/",

@@ -162,7 +162,10 @@ def failed(workspace: Workspace, failure: Failure, context: Context) -> Decision
 
 
 def _failed_in_error(workspace: Workspace, failure: Failure, context: Context) -> Decision:
-    """The first cause stays on record: a deletion could not take the container, or a recovery not begin."""
+    """The first cause stays on record: the container could not be removed, or a recovery not begin."""
+    if workspace.operation is Operation.NONE and workspace.request is None:
+        words = f"The container could not be removed and will be tried again: {failure.message}"
+        return Decision(words, workspace)
     if workspace.operation is Operation.NONE:
         words = f"The recovery failed; ask for it again when this is mended: {failure.message}"
         return Decision(words, workspace, Event.FAILED, consume=True)

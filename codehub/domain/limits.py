@@ -2,7 +2,11 @@
 
 from dataclasses import dataclass
 
+from codehub.domain.conditions import holds
+from codehub.domain.errors import is_terminal
 from codehub.domain.problems import RunningLimitExceeded
+from codehub.domain.states import ConditionName, DesiredState
+from codehub.domain.workspace import Workspace
 
 
 @dataclass(frozen=True)
@@ -17,6 +21,16 @@ class Usage:
 
     user: int
     everyone: int
+
+
+def counts(workspace: Workspace) -> bool:
+    """Whether a workspace counts against the limits: it shall run, or it still has a container.
+
+    One that failed for good shall run again as soon as its recovery is asked for.
+    """
+    failed = is_terminal(workspace.error_reason) and workspace.request is None
+    shall_run = workspace.desired_state is DesiredState.RUNNING and not failed
+    return shall_run or holds(workspace.conditions, ConditionName.CONTAINER_EXISTS)
 
 
 def admit(usage: Usage, limits: Limits) -> None:

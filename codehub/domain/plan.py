@@ -4,11 +4,11 @@ from dataclasses import replace
 
 from codehub.domain.conditions import holds
 from codehub.domain.decision import Context, Decision, Event, ended, failed, forgiven, settle
-from codehub.domain.effects import SetHomeAside
+from codehub.domain.effects import DeleteContainer, SetHomeAside
 from codehub.domain.errors import STABLE_AFTER, Failure, is_terminal, waits_for_retry
 from codehub.domain.judge import level_of
 from codehub.domain.losses import archive_loss, home_loss
-from codehub.domain.observation import Observation, Unknown
+from codehub.domain.observation import ContainerFact, Observation, Unknown, VolumeFact
 from codehub.domain.observe import VANISHED, observed, volume_generation
 from codehub.domain.states import ConditionName, DesiredState, ErrorReason, Level, Operation
 from codehub.domain.steps import step
@@ -132,11 +132,21 @@ def _forget_home(workspace: Workspace, key: str | None) -> Workspace:
 
 
 def _in_error(workspace: Workspace, look: Observation, context: Context) -> Decision:
-    """ERROR stays until someone recovers it; a deleted one only loses its container."""
-    container = holds(workspace.conditions, ConditionName.CONTAINER_EXISTS)
-    if workspace.deleted_at is not None and container and not isinstance(look.container, Unknown):
-        return _claim(workspace, Operation.STOPPING, context)
+    """ERROR stays until someone recovers it; meanwhile it only loses its container."""
+    container = look.container
+    if isinstance(container, ContainerFact) and container.exists:
+        if workspace.deleted_at is not None:
+            return _claim(workspace, Operation.STOPPING, context)
+        if not _may_hold_a_copy(workspace, container, look):
+            words = f"In ERROR ({workspace.error_reason}): removing the container."
+            return Decision(words, workspace, effect=DeleteContainer())
     return Decision(f"In ERROR ({workspace.error_reason}) until it is recovered.", workspace)
+
+
+def _may_hold_a_copy(workspace: Workspace, container: ContainerFact, look: Observation) -> bool:
+    """Whether the container runs on a home that is not seen in its place: it may be all that is left."""
+    seen = holds(workspace.conditions, ConditionName.VOLUME_READY) and isinstance(look.volume, VolumeFact)
+    return container.running and not seen
 
 
 def _unsettled(workspace: Workspace, look: Observation) -> bool:

@@ -1,11 +1,25 @@
 """Which wishes a workspace accepts now. Each rule raises the Problem that a person reads."""
 
+from enum import StrEnum
+
 from codehub.domain.conditions import holds
 from codehub.domain.errors import is_terminal
 from codehub.domain.judge import level_of
 from codehub.domain.problems import InvalidState, OperationInProgress, ValidationFailed, WorkspaceNotFound
 from codehub.domain.states import CANCELLABLE, ConditionName, DesiredState, ErrorReason, Operation, Phase
 from codehub.domain.workspace import RecoverSource, Workspace
+
+_LOSSES = (ErrorReason.DataLost, ErrorReason.ContainerWithoutVolume)
+
+
+class WayOut(StrEnum):
+    """A way out of ERROR: look again, the home that is there, one of the archives, or an empty home."""
+
+    LOOK_AGAIN = "look_again"
+    HOME = "home"
+    ARCHIVE = "archive"
+    EMPTY = "empty"
+
 
 ASKABLE = (DesiredState.RUNNING, DesiredState.STANDBY, DesiredState.ARCHIVED)
 
@@ -67,18 +81,31 @@ def check_recover(workspace: Workspace, source: RecoverSource | None, archive_op
         raise ValidationFailed("Say which archive to restore: archive_op_id is missing.")
     if source is not RecoverSource.ARCHIVE and archive_op_id is not None:
         raise ValidationFailed('archive_op_id goes with "from": "archive" only.')
-    if source is None and home_is_lost(workspace):
+    ways = ways_out(workspace)
+    if source is None and not {WayOut.LOOK_AGAIN, WayOut.HOME} & set(ways):
         raise ValidationFailed(
             "The home of this workspace was lost. Choose what to come back with: "
             '{"from": "archive", "archive_op_id": ...} or {"from": "empty"}.'
         )
-    if source is not None and holds(workspace.conditions, ConditionName.VOLUME_READY):
+    if source is not None and WayOut.EMPTY not in ways:
         raise ValidationFailed("The home of this workspace is there: it will not be replaced.")
+
+
+def ways_out(workspace: Workspace) -> tuple[WayOut, ...]:
+    """What its owner can choose to bring a workspace out of ERROR; none while a choice is carried out."""
+    busy = workspace.operation is not Operation.NONE or workspace.request is not None
+    if workspace.deleted_at is not None or busy or not in_error(workspace):
+        return ()
+    if holds(workspace.conditions, ConditionName.VOLUME_READY):
+        return (WayOut.HOME if workspace.error_reason in _LOSSES else WayOut.LOOK_AGAIN,)
+    if home_is_lost(workspace):
+        return (WayOut.ARCHIVE, WayOut.EMPTY)
+    return (WayOut.LOOK_AGAIN, WayOut.ARCHIVE, WayOut.EMPTY)
 
 
 def home_is_lost(workspace: Workspace) -> bool:
     """Whether a recovery must be told what to come back with."""
-    if workspace.error_reason not in (ErrorReason.DataLost, ErrorReason.ContainerWithoutVolume):
+    if workspace.error_reason not in _LOSSES:
         return False
     expected = ConditionName.VOLUME_READY if workspace.home_ctx else ConditionName.ARCHIVE_READY
     return not holds(workspace.conditions, expected)

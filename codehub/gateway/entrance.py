@@ -105,8 +105,8 @@ class Entrance:
         except WorkspaceNotFound:
             return self._pages.missing(visit.head)
         except RunningLimitExceeded as error:
-            running = await self._directory.source.running(visitor.user_id)
-            return self._pages.over_the_limit(visit.head, error.message, running)
+            counted = await self._directory.source.counted(visitor.user_id, besides=visit.workspace_id)
+            return self._pages.over_the_limit(visit.head, error.message, counted)
         except OperationInProgress:
             problem = None  # the loading page asks again when it ends
         except Problem as error:

@@ -49,8 +49,8 @@ class Forms:
         try:
             await self._fulfil(visit.workspace_id, visitor, asked)
         except RunningLimitExceeded as problem:
-            running = await self._directory.source.running(visitor.user_id)
-            return self._pages.over_the_limit(head, problem.message, running, page)
+            counted = await self._directory.source.counted(visitor.user_id, besides=visit.workspace_id)
+            return self._pages.over_the_limit(head, problem.message, counted, page)
         except WorkspaceNotFound:
             return self._pages.missing(head)
         except Problem as problem:

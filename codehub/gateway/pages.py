@@ -12,7 +12,8 @@ from typing import Final
 from urllib.parse import urlencode
 
 from codehub.domain.problems import Problem
-from codehub.domain.states import DesiredState, ErrorReason, Operation
+from codehub.domain.states import DesiredState, Operation, Phase
+from codehub.domain.wishes import WayOut, ways_out
 from codehub.domain.workspace import Workspace
 from codehub.gateway.config import Origins
 from codehub.gateway.cookies import cookie_values
@@ -89,9 +90,14 @@ class Pages:
         cause = workspace.error_message or page.say("error.unknown")
         details = f'<p class="cause">{escape(cause)}</p>'
         recover = f"{_api(workspace)}/recover"
-        if workspace.error_reason is not ErrorReason.DataLost:
-            again = Action(page.say("error.button"), "POST", recover, {}, {"wish": "recover"})
-            return self._reply(502, page, details=details, actions=[again])
+        ways = ways_out(workspace)
+        actions = [
+            Action(page.say(f"error.{way}"), "POST", recover, {}, {"wish": "recover"})
+            for way in ways
+            if way in (WayOut.LOOK_AGAIN, WayOut.HOME)
+        ]
+        if WayOut.EMPTY not in ways:
+            return self._reply(502, page, details=details, actions=actions, refresh=not ways)
         rows = [
             page.row(
                 page.say("lost.archive").format(date=f"{archive.created_at:%Y-%m-%d %H:%M} UTC"),
@@ -103,18 +109,20 @@ class Pages:
             )
             for archive in situation.archives
         ]
-        details += f"<p>{escape(page.say('lost.message'))}</p>{_list(rows)}"
-        empty = _recover(page.say("lost.empty"), recover, {"from": "empty"}, primary=False)
-        return self._reply(502, page, details=details, actions=[empty])
+        details += f"<p>{escape(page.say('error.choose' if actions else 'lost.message'))}</p>{_list(rows)}"
+        actions.append(_recover(page.say("lost.empty"), recover, {"from": "empty"}, primary=False))
+        return self._reply(502, page, details=details, actions=actions)
 
-    def over_the_limit(self, head: RequestHead, why: str, running: list[Workspace], place: str = "") -> Reply:
+    def over_the_limit(self, head: RequestHead, why: str, counted: list[Workspace], place: str = "") -> Reply:
         """`place` is the path of the page that led here, when it is not the one that was asked for."""
         page = _Page(head, "limit", place=place)
-        going = [item for item in running if item.desired_state is not DesiredState.RUNNING]
-        staying = [item for item in running if item.desired_state is DesiredState.RUNNING]
-        rows = [
-            f"<li><span>{escape(item.name)}</span>{escape(page.say('limit.going'))}</li>" for item in going
+        broken = [item for item in counted if item.phase is Phase.ERROR and item.request is None]
+        going = [
+            item for item in counted if item.desired_state is not DesiredState.RUNNING and item not in broken
         ]
+        staying = [item for item in counted if item not in broken and item not in going]
+        rows = [_note(item.name, page.say("limit.going")) for item in going]
+        rows += [_note(item.name, page.say("limit.broken")) for item in broken]
         rows += [page.row(item.name, _stop(page.say("limit.stop"), item)) for item in staying]
         page.message = page.say("limit.message" if rows else "limit.others")
         details = f'<p class="soft">{escape(why)}</p>{_list(rows)}'
@@ -257,6 +265,10 @@ def _progress(workspace: Workspace) -> str:
     if moved is None or not moved.total:
         return "<progress></progress>"
     return f'<progress value="{moved.bytes}" max="{moved.total}"></progress>'
+
+
+def _note(name: str, words: str) -> str:
+    return f"<li><span>{escape(name)}</span>{escape(words)}</li>"
 
 
 def _list(rows: list[str]) -> str:

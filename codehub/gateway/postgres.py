@@ -28,9 +28,9 @@ class PostgresSource:
         async with self._engine.connect() as conn:
             return await routes.find_situation(conn, workspace_id)
 
-    async def running(self, owner_id: str) -> list[Workspace]:
+    async def counted(self, owner_id: str, *, besides: str) -> list[Workspace]:
         async with self._engine.connect() as conn:
-            return await routes.running_workspaces(conn, owner_id)
+            return await routes.counted_workspaces(conn, owner_id, besides=besides)
 
     async def wake(self, workspace_id: str, actor: str) -> None:
         await self._wish(workspace_id, DesiredState.RUNNING, actor)

@@ -16,10 +16,10 @@ TRASH: Final = "deleted_at IS NOT NULL AND purged_at IS NULL"
 _TERMINAL: Final = ", ".join(f"'{reason.value}'" for reason in sorted(TERMINAL))
 COUNTED: Final = (
     f"(desired_state = '{DesiredState.RUNNING.value}' "
-    f"AND (error_reason IS NULL OR error_reason NOT IN ({_TERMINAL})) "
+    f"AND (error_reason IS NULL OR error_reason NOT IN ({_TERMINAL}) OR request IS NOT NULL) "
     f"OR (conditions -> '{ConditionName.CONTAINER_EXISTS.value}' ->> 'status') = 'True')"
 )
-"""What counts against the limits. A workspace that failed for good does so only while it has a container."""
+"""`domain.limits.counts`, for many rows."""
 
 
 @dataclass(frozen=True)

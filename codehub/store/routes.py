@@ -4,16 +4,18 @@ from dataclasses import dataclass
 from datetime import datetime
 
 import asyncpg
-from sqlalchemy import select
+from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from codehub.domain.states import DesiredState, Operation, Phase, Role
+from codehub.domain.states import Operation, Phase, Role
 from codehub.domain.workspace import Workspace
 from codehub.store import workspace_reads
 from codehub.store.engine import asyncpg_dsn
+from codehub.store.predicates import COUNTED
+from codehub.store.rows import to_workspaces
 from codehub.store.sessions import find_session
 from codehub.store.tables import workspaces
-from codehub.store.workspace_reads import Archive, Selection
+from codehub.store.workspace_reads import Archive
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +78,12 @@ async def find_situation(conn: AsyncConnection, workspace_id: str) -> Situation 
     return Situation(found.workspace, await workspace_reads.archives_of(conn, found.workspace))
 
 
-async def running_workspaces(conn: AsyncConnection, owner_id: str) -> list[Workspace]:
-    """The owner's workspaces that run, want to, or are not gone yet: one has to make room for another."""
-    owned = await workspace_reads.list_all(conn, Selection(owner_id))
-    return [
-        item.workspace
-        for item in owned
-        if item.workspace.phase is Phase.RUNNING
-        or item.workspace.operation is Operation.STOPPING
-        or (item.workspace.desired_state is DesiredState.RUNNING and item.workspace.phase is not Phase.ERROR)
-    ]
+async def counted_workspaces(conn: AsyncConnection, owner_id: str, *, besides: str) -> list[Workspace]:
+    """The owner's workspaces that count against the limits: one has to make room for another."""
+    counted = select(workspaces).where(
+        workspaces.c.owner_id == owner_id, text(COUNTED), workspaces.c.id != besides
+    )
+    return to_workspaces((await conn.execute(counted.order_by(workspaces.c.number))).mappings())
 
 
 async def read_cookie_key(url: str) -> bytes:

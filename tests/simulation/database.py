@@ -4,12 +4,13 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from codehub.domain import wishes
+from codehub.domain import limits, wishes
 from codehub.domain.conditions import unobserved
 from codehub.domain.decision import CONTROLLER_COLUMNS, Decision
 from codehub.domain.errors import is_terminal
 from codehub.domain.gc import Holder, Stored, protection
 from codehub.domain.judge import judge
+from codehub.domain.limits import Limits, Usage
 from codehub.domain.observation import ArchiveFact
 from codehub.domain.problems import InvalidState, ValidationFailed
 from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
@@ -35,6 +36,7 @@ CLAIMS = {
 """The operations that lead towards a wish (specification, section 3)."""
 
 
+LIMITS = Limits(30, 30)
 STANDBY_TTL = 60
 FLUSH_EVERY = 5
 SEEN_AFTER = 3 * FLUSH_EVERY
@@ -131,6 +133,18 @@ class Database:
         if after.error_reason is not before.error_reason:
             self._check_loss(after)
         self._check_home(after)
+        if _shall_run(after) and not _shall_run(before):
+            self._check_limit(after)
+
+    def _check_limit(self, row: Workspace) -> None:
+        running = sum(_shall_run(item) for item in self.rows.values())
+        if running > LIMITS.everyone:
+            self.reality.fail(row.id, f"{running} workspaces shall run, but {LIMITS.everyone} may")
+
+    def admit(self, row: Workspace) -> None:
+        """The gate's own counting, in one transaction."""
+        counted = sum(limits.counts(item) for item in self.rows.values() if item.id != row.id)
+        limits.admit(Usage(counted, counted), LIMITS)
 
     def _check_claim(self, row: Workspace) -> None:
         assert row.op_id is not None
@@ -273,6 +287,10 @@ class Database:
         return [row for row in rows if expired(row, defaults, now, now) is not None]
 
 
+def _shall_run(row: Workspace) -> bool:
+    return row.desired_state is DesiredState.RUNNING and not is_terminal(row.error_reason)
+
+
 class Gate:
     """The wishes of users, by the rules of `codehub.domain.wishes`."""
 
@@ -285,6 +303,7 @@ class Gate:
             return
         changes: dict[str, object] = {"desired_state": desired}
         if desired is DesiredState.RUNNING:
+            self._db.admit(row)
             changes["last_access_at"] = self._db.now()
         self._put(row, f"wishes {desired}", **changes)
 
@@ -296,6 +315,8 @@ class Gate:
     def undelete(self, workspace_id: str) -> None:
         row = self._db.rows[workspace_id]
         desired = wishes.check_undelete(row)
+        if desired is DesiredState.RUNNING:
+            self._db.admit(row)
         self._put(row, f"undeletes to {desired}", desired_state=desired, deleted_at=None,
                   last_access_at=self._db.now())  # fmt: skip
 
@@ -305,6 +326,8 @@ class Gate:
         known = self._db.archives.get(archive_op_id or "")
         if archive_op_id is not None and (known is None or known.removed):
             raise ValidationFailed("no such archive")
+        if row.desired_state is DesiredState.RUNNING:
+            self._db.admit(row)
         request = Request(RequestKind.RECOVER, "user", source, archive_op_id)
         self._put(row, f"recovers from {source}", request=request, last_access_at=self._db.now())
 

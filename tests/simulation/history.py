@@ -13,7 +13,7 @@ from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
 from codehub.domain.workspace import RecoverSource, Workspace
 from codehub.settings import Settings, load
 from tests.simulation.clock import VirtualLoop
-from tests.simulation.database import FLUSH_EVERY, STANDBY_TTL, Database, Gate
+from tests.simulation.database import FLUSH_EVERY, LIMITS, STANDBY_TTL, Database, Gate
 from tests.simulation.gateway import Gateway
 from tests.simulation.house import SimHouse
 from tests.simulation.jobs import Jobs
@@ -121,7 +121,7 @@ class History:
 
     async def run(self) -> Outcome:
         for number in range(WORKSPACES):
-            desired = self.chance.choice(WISHES)
+            desired = self.chance.choice(WISHES) if number < LIMITS.everyone else DesiredState.ARCHIVED
             self.database.create(f"ws{number:03}", number, desired)
         for _ in range(COORDINATORS):
             self._start_coordinator()

@@ -4,6 +4,7 @@ Three of them take many histories, in `make test-all` only; in `make test` the m
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Collection, Iterator
 from dataclasses import replace
@@ -16,13 +17,14 @@ from codehub.coordinator import ttl as ttl_runner
 from codehub.coordinator.actor import Actor
 from codehub.coordinator.observer import Observer
 from codehub.coordinator.ttl import TtlRunner
-from codehub.domain import gc, leftovers, next_effect, observe, plan, steps, ttl
+from codehub.domain import gc, leftovers, limits, next_effect, observe, plan, steps, ttl
 from codehub.domain.attempt import by_job, current_deletion_job_id
 from codehub.domain.conditions import Condition, changed
 from codehub.domain.decision import Context, Decision
 from codehub.domain.effects import DeleteVolume, Effect
 from codehub.domain.observation import ArchiveFact, ContainerFact, JobState, Observation, Unknown, Unlooked
-from codehub.domain.states import ConditionName, Operation, Phase
+from codehub.domain.problems import Problem
+from codehub.domain.states import ConditionName, DesiredState, Operation, Phase
 from codehub.domain.ttl import TtlDefaults
 from codehub.domain.workspace import Workspace
 from codehub.storage.errors import StorageProblem
@@ -99,7 +101,7 @@ def test_planted_a_volume_deleted_before_archive_key_is_committed(monkeypatch: p
         return by_job(workspace, look.deletion, look.job_is_ours, deletion, context)
 
     monkeypatch.setattr(next_effect, "_commit_or", careless)
-    find("the home is deleted before its archive is safe and committed")
+    find("the home is deleted before its archive is safe and committed|DataLost although nobody")
 
 
 def test_planted_a_restore_taken_as_done_because_a_volume_exists(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,6 +263,29 @@ def test_planted_lost_gateways_that_take_their_activity_along(monkeypatch: pytes
 def test_planted_a_clock_of_use_that_starts_at_the_wish(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ttl, "_idle_since", lambda workspace: workspace.last_access_at)
     find("is stopped as soon as it runs", Fickle)
+
+
+class Recoveries(History):
+    """The runtime fails for a while, again and again; then people recover all that failed, at once."""
+
+    troubled = 300.0
+
+    def _disturb(self) -> None:
+        self.reality.down["runtime"] = self.loop.time() + self.chance.uniform(20, 80)
+
+    def _use(self) -> None:
+        for row in list(self.database.rows.values()):
+            with contextlib.suppress(Problem):
+                if row.phase is Phase.ERROR:
+                    self._recover(row.id)
+                else:
+                    self.gate.wish(row.id, DesiredState.RUNNING)
+
+
+def test_planted_recoveries_that_do_not_count_until_they_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = limits.counts
+    monkeypatch.setattr(limits, "counts", lambda row: original(replace(row, request=None)))
+    find("workspaces shall run, but", Recoveries)
 
 
 def test_planted_a_delete_that_skips_the_archive(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,6 +50,9 @@ export interface Progress {
   files: number | null;
 }
 
+/** What can bring a workspace out of ERROR. */
+export type WayOut = "look_again" | "home" | "archive" | "empty";
+
 export interface Workspace {
   id: string;
   name: string;
@@ -64,6 +67,7 @@ export interface Workspace {
   error_reason: string | null;
   error_count: number;
   error_message: string | null;
+  ways_out: WayOut[];
   progress: Progress | null;
   has_archive: boolean;
   url: string;

@@ -15,6 +15,7 @@ export function workspace(changes: Partial<Workspace> = {}): Workspace {
     error_reason: null,
     error_count: 0,
     error_message: null,
+    ways_out: [],
     progress: null,
     has_archive: false,
     url: "http://localhost:8080/w/01j00000000000000000000001/",

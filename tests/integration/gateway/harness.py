@@ -75,7 +75,7 @@ class Facts:
         self.visitors: dict[bytes, Visitor] = {}
         self.routes: dict[str, Route] = {}
         self.situations: dict[str, Situation] = {}
-        self.runs: list[Workspace] = []
+        self.counts: list[Workspace] = []
         self.woken: list[tuple[str, str]] = []
         self.stopped: list[tuple[str, str]] = []
         self.recovered: list[tuple[str, str, RecoverFrom | None]] = []
@@ -93,8 +93,8 @@ class Facts:
     async def situation(self, workspace_id: str) -> Situation | None:
         return self.situations.get(workspace_id)
 
-    async def running(self, owner_id: str) -> list[Workspace]:
-        return self.runs
+    async def counted(self, owner_id: str, *, besides: str) -> list[Workspace]:
+        return [item for item in self.counts if item.id != besides]
 
     async def wake(self, workspace_id: str, actor: str) -> None:
         self.woken.append((workspace_id, actor))

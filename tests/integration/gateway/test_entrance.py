@@ -260,7 +260,7 @@ async def test_over_the_limit_one_chooses_what_to_stop(origin: World) -> None:
     origin.set_phase(MINE, Phase.STANDBY)
     origin.facts.wake_problem = RunningLimitExceeded("You already run 2 of 2.")
     other = a_workspace(THEIRS, Phase.RUNNING, name="other & more", desired_state=DesiredState.RUNNING)
-    origin.facts.runs = [other]
+    origin.facts.counts = [other]
     head, body = await origin.ask(origin.entrance())
     assert status(head) == 502
     assert (
@@ -271,7 +271,7 @@ async def test_over_the_limit_one_chooses_what_to_stop(origin: World) -> None:
 async def test_a_workspace_that_is_stopping_makes_room_by_itself(origin: World) -> None:
     origin.set_phase(MINE, Phase.STANDBY)
     origin.facts.wake_problem = RunningLimitExceeded("You already run 1 of 1.")
-    origin.facts.runs = [a_workspace(THEIRS, Phase.STANDBY, operation=Operation.STOPPING)]
+    origin.facts.counts = [a_workspace(THEIRS, Phase.STANDBY, operation=Operation.STOPPING)]
     _, body = await origin.ask(origin.entrance())
     assert b'"reload": true' in body and b">Stop<" not in body
 

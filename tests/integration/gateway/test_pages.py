@@ -7,10 +7,10 @@ from html.parser import HTMLParser
 
 import pytest
 
-from codehub.domain.observation import Progress
+from codehub.domain.observation import Generation, Progress
 from codehub.domain.problems import InvalidState, RunningLimitExceeded
 from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
-from codehub.domain.workspace import RecoverSource
+from codehub.domain.workspace import RecoverSource, Request, RequestKind
 from codehub.gateway.texts import TEXTS, Language
 from codehub.store.gate import RecoverFrom
 from codehub.store.routes import Route, Situation
@@ -27,6 +27,7 @@ from tests.integration.gateway.harness import (
     status,
     world,
 )
+from tests.unit.domain.builders import HOME, conditions
 
 POSTED = "Sec-Fetch-Site: same-origin\r\nSec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: document\r\n"
 
@@ -124,6 +125,9 @@ async def test_the_loading_page_comes_again_by_itself_until_it_is_the_ide(origin
     assert (header(head, "location") or "").startswith(f"http://{origin.host}/.codehub/enter?")
 
 
+SOURCES = {"Restore": RecoverSource.ARCHIVE, "Start with an empty home": RecoverSource.EMPTY}
+
+
 async def test_an_error_is_recovered_by_a_form(origin: World) -> None:
     origin.set_phase(MINE, Phase.ERROR, error_message="The disk was full.")
     page = await visit(origin)
@@ -144,18 +148,63 @@ async def test_a_lost_home_comes_back_as_its_owner_chooses(origin: World) -> Non
     assert [source for *_, source in origin.facts.recovered] == chosen
 
 
+CHOICES = ("Restore", "Start with an empty home")
+WAYS_OUT = {
+    "a container without its home": (ErrorReason.ContainerWithoutVolume, HOME, False, CHOICES),
+    "a spoiled archive": (ErrorReason.ArchiveCorrupted, None, False, ("Recover", *CHOICES)),
+    "a foreign home": (ErrorReason.RetryExceeded, None, False, ("Recover", *CHOICES)),
+    "a home that has come back": (ErrorReason.DataLost, HOME, True, ("Recover with the home that is there",)),
+}
+
+
+@pytest.mark.parametrize(("reason", "home", "volume", "expected"), WAYS_OUT.values(), ids=WAYS_OUT)
+async def test_no_error_is_a_dead_end(
+    origin: World, reason: ErrorReason, home: Generation | None, volume: bool, expected: tuple[str, ...]
+) -> None:
+    failed = a_workspace(
+        MINE, Phase.ERROR, error_reason=reason, home_ctx=home, conditions=conditions(volume, False)
+    )
+    origin.set_phase(MINE, Phase.ERROR)
+    archive = Archive("01archive", datetime(2025, 1, 2, 3, 4, tzinfo=UTC), 10, True)
+    origin.facts.situations[MINE] = Situation(failed, [archive])
+    page = await visit(origin)
+    assert set(page.forms) == set(expected)
+    for button in expected:
+        assert (await press(origin, page.forms[button]))[0] == 303
+    asked = {source.source if source else None for *_, source in origin.facts.recovered}
+    assert asked == {SOURCES.get(button) for button in expected}
+
+
+async def test_a_recovery_that_is_under_way_has_no_second_button(origin: World) -> None:
+    origin.set_phase(MINE, Phase.ERROR, request=Request(RequestKind.RECOVER, "alice"))
+    page = await visit(origin)
+    assert page.forms == {} and page.refreshes
+
+
+async def test_the_limit_page_lists_what_counts_even_if_it_cannot_be_stopped(origin: World) -> None:
+    origin.set_phase(MINE, Phase.STANDBY)
+    origin.facts.wake_problem = RunningLimitExceeded("You already run 1 of 1.")
+    origin.facts.counts = [
+        a_workspace(THEIRS, Phase.ERROR, name="broken", error_reason=ErrorReason.ContainerWithoutVolume)
+    ]
+    page = await visit(origin)
+    assert "Stop" not in page.forms
+    assert "broken" in page.html and "In error: recover or delete it" in page.html
+    assert "taken by others" not in page.html
+
+
 async def test_over_the_limit_each_running_workspace_can_be_stopped(origin: World) -> None:
     origin.set_phase(MINE, Phase.STANDBY)
     origin.facts.wake_problem = RunningLimitExceeded("You already run 1 of 1.")
     running = a_workspace(THEIRS, Phase.RUNNING, name="other", desired_state=DesiredState.RUNNING)
-    origin.facts.runs = [running]
+    origin.facts.counts = [running]
     origin.facts.routes[THEIRS] = Route(THEIRS, ALICE, Phase.RUNNING, Operation.NONE, None, "code-server")
     page = await visit(origin, "/x")
     assert (page.code, page.refreshes) == (502, False)
     back = f"http://{origin.platform}/w/{MINE}/x"
     assert await press(origin, page.forms["Stop"]) == (303, back, "")
     assert origin.facts.stopped == [(THEIRS, "alice")]
-    origin.facts.runs = [a_workspace(THEIRS, Phase.RUNNING, operation=Operation.STOPPING)]
+    origin.facts.counts = [a_workspace(THEIRS, Phase.RUNNING, operation=Operation.STOPPING)]
     assert (await visit(origin)).refreshes  # it makes room by itself, and is then started
 
 
@@ -164,7 +213,7 @@ async def test_a_start_over_the_limit_leads_to_the_choice_and_back(origin: World
     action = (await visit(origin, "/x")).forms["Restore and open"]
     origin.facts.wake_problem = RunningLimitExceeded("You already run 1 of 1.")
     running = a_workspace(THEIRS, Phase.RUNNING, name="other", desired_state=DesiredState.RUNNING)
-    origin.facts.runs = [running]
+    origin.facts.counts = [running]
     code, _, html = await press(origin, action)
     page = Page(code, html)
     assert page.code == 502 and page.heading == "Too many workspaces are running"

@@ -2,12 +2,13 @@
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from itertools import product
 
 import pytest
 from sqlalchemy import func, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from codehub.domain.limits import Limits
+from codehub.domain.limits import Limits, counts
 from codehub.domain.problems import (
     InvalidState,
     OperationInProgress,
@@ -16,8 +17,9 @@ from codehub.domain.problems import (
     ValidationFailed,
     WorkspaceNotFound,
 )
-from codehub.domain.states import DesiredState
-from codehub.store import gate
+from codehub.domain.states import DesiredState, ErrorReason
+from codehub.store import gate, routes
+from codehub.store.rows import to_workspace
 from codehub.store.tables import workspaces
 from tests.integration.store.conftest import LIMITS, create
 
@@ -87,14 +89,71 @@ async def test_a_terminal_error_does_not_count_but_a_container_does(engine: Asyn
     await made(engine, desired=RUNNING)
 
 
-async def test_recover_and_undelete_pass_the_limit_too(engine: AsyncEngine) -> None:
-    broken = await made(engine, desired=RUNNING)
-    await change(engine, broken, phase="ERROR", error_reason="Timeout")
+async def recover(engine: AsyncEngine, workspace_id: str) -> None:
+    async with engine.begin() as conn:
+        await gate.recover(conn, workspace_id, actor="one", limits=LIMITS, source=None, now=datetime.now(UTC))
+
+
+async def broken(engine: AsyncEngine) -> str:
+    workspace_id = await made(engine, desired=RUNNING)
+    await change(engine, workspace_id, phase="ERROR", error_reason="Timeout")
+    return workspace_id
+
+
+async def test_a_recovery_passes_the_limit_too(engine: AsyncEngine) -> None:
+    failed = await broken(engine)
+    for _ in range(2):
+        await made(engine, desired=RUNNING)
+    with pytest.raises(RunningLimitExceeded):
+        await recover(engine, failed)
+
+
+async def test_an_undelete_passes_the_limit_too(engine: AsyncEngine) -> None:
+    workspace_id = await made(engine, desired=RUNNING)
+    async with engine.connect() as conn:
+        seen = await conn.scalar(select(workspaces.c.conditions).where(workspaces.c.id == workspace_id))
+    for name in ("storage.volume_ready", "infra.container_ready"):
+        seen[name]["status"] = "True"
+    async with engine.begin() as conn:
+        await gate.delete(conn, workspace_id, actor="one", now=datetime.now(UTC))
+    await change(engine, workspace_id, conditions=seen)
     for _ in range(2):
         await made(engine, desired=RUNNING)
     with pytest.raises(RunningLimitExceeded):
         async with engine.begin() as conn:
-            await gate.recover(conn, broken, actor="one", limits=LIMITS, source=None, now=datetime.now(UTC))
+            await gate.undelete(conn, workspace_id, actor="one", limits=LIMITS, now=datetime.now(UTC))
+
+
+async def test_parallel_recoveries_never_exceed_the_limit(engine: AsyncEngine) -> None:
+    ids = [await broken(engine) for _ in range(20)]
+    outcomes = await asyncio.gather(*(recover(engine, item) for item in ids), return_exceptions=True)
+    assert outcomes.count(None) == LIMITS.per_user
+    assert sum(isinstance(item, RunningLimitExceeded) for item in outcomes) == 20 - LIMITS.per_user
+
+
+async def test_what_counts_is_the_same_in_sql_and_in_the_domain(engine: AsyncEngine) -> None:
+    workspace_id = await made(engine)
+    async with engine.connect() as conn:
+        seen = await conn.scalar(select(workspaces.c.conditions).where(workspaces.c.id == workspace_id))
+    request = {"kind": "recover", "actor": "one", "source": None, "archive_op_id": None}
+    reasons = (None, *ErrorReason)
+    for desired, reason, asked, container in product(
+        (RUNNING, STANDBY), reasons, (None, request), ("True", "False")
+    ):
+        seen["infra.container_exists"]["status"] = container
+        values = {
+            "desired_state": desired.value,
+            "error_reason": reason,
+            "request": asked,
+            "conditions": seen,
+        }
+        await change(engine, workspace_id, **values)
+        async with engine.connect() as conn:
+            row = (await conn.execute(select(workspaces))).mappings().one()
+            counted = await gate.usage(conn, "one")
+            listed = await routes.counted_workspaces(conn, "one", besides="")
+        assert counted.user == len(listed) == counts(to_workspace(row)), values
+        assert bool(counted.everyone) == bool(listed)
 
 
 @pytest.mark.parametrize("desired", [DesiredState.RUNNING, DesiredState.ARCHIVED])

@@ -74,8 +74,8 @@ CALLS: dict[str, tuple[Call, set[str]]] = {
         {"ix_archives_workspace_id"},
     ),
     "what has to make room": (
-        lambda conn: routes.running_workspaces(conn, OWNER),
-        {"ix_workspaces_owner"},
+        lambda conn: routes.counted_workspaces(conn, OWNER, besides="none"),
+        {"ix_workspaces_counted"},
     ),
     "a visitor": (lambda conn: routes.find_visitor(conn, SESSION, NEWEST), {"pk_sessions"}),
     "watched sessions": (lambda conn: sessions.living_sessions(conn, [SESSION], NEWEST), {"pk_sessions"}),

@@ -7,6 +7,7 @@ from codehub.domain.decision import Decision, Event
 from codehub.domain.effects import (
     ArchiveEmpty,
     ArchiveHome,
+    DeleteContainer,
     DeleteVolume,
     Provision,
     RestoreHome,
@@ -154,10 +155,26 @@ def a_claim_is_fresh_and_comes_before_any_effect(
 
 @rule
 def effects_belong_to_a_claim_that_stands(before: Workspace, look: Observation, decision: Decision) -> bool:
-    """Or, with nothing under way, to a recovery that waits: what its owner has chosen is committed, too."""
+    """Or, with nothing under way, to a recovery that waits: what its owner has chosen is committed, too.
+
+    An ERROR only ever removes a container.
+    """
     if decision.effect is None or isinstance(decision.effect, SetHomeAside):
         return True
+    if isinstance(decision.effect, DeleteContainer) and before.operation is NONE:
+        return before.error_reason in oracle.TERMINAL and before.request is None
     return before.operation is not NONE and decision.after.operation is not NONE
+
+
+@rule
+def a_container_that_may_hold_the_last_copy_stays(
+    before: Workspace, look: Observation, decision: Decision
+) -> bool:
+    """In ERROR. What an operation does with a container, its owner has wished."""
+    removed = isinstance(decision.effect, DeleteContainer) and before.operation is NONE
+    runs = isinstance(look.container, ContainerFact) and look.container.running
+    home_is_seen = isinstance(look.volume, VolumeFact) and look.volume.generation is not None
+    return not (removed and runs) or home_is_seen
 
 
 @rule

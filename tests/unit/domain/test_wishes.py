@@ -6,8 +6,10 @@ from itertools import product
 import pytest
 
 from codehub.domain import problems, wishes
+from codehub.domain.observation import Generation
 from codehub.domain.problems import Problem
 from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
+from codehub.domain.wishes import WayOut
 from codehub.domain.workspace import RecoverSource, Workspace
 from tests.unit.domain import oracle
 from tests.unit.domain.builders import (
@@ -161,11 +163,49 @@ def test_a_recover(source: RecoverSource | None, archive_op_id: str | None) -> N
             expected = "OPERATION_IN_PROGRESS"
         else:
             incomplete = (source is RecoverSource.ARCHIVE) != (archive_op_id is not None)
-            must_choose = source is None and item.error_reason in lost and not expected_is_there
+            must_choose = source is None and item.error_reason in lost and not (expected_is_there or volume)
             would_replace = source is not None and volume
             expected = "VALIDATION_ERROR" if incomplete or must_choose or would_replace else None
         got = outcome(lambda item=item: wishes.check_recover(item, source, archive_op_id))
         assert got == expected, item
+
+
+def test_every_error_has_a_way_out_and_each_way_that_is_shown_is_accepted() -> None:
+    asked = {
+        WayOut.LOOK_AGAIN: (None, None),
+        WayOut.HOME: (None, None),
+        WayOut.ARCHIVE: (RecoverSource.ARCHIVE, OLD_ARCHIVE_OP),
+        WayOut.EMPTY: (RecoverSource.EMPTY, None),
+    }
+    for base, home, volume, archive in product(STATES, (None, HOME), (True, False), (True, False)):
+        item = workspace(**{**base.__dict__, "home_ctx": home, "conditions": conditions(volume, archive)})
+        ways = wishes.ways_out(item)
+        accepted = {source for source in asked.values() if outcome(
+            lambda item=item, source=source: wishes.check_recover(item, *source)) is None}  # fmt: skip
+        assert {asked[way] for way in ways} == accepted, item
+        stuck = item.phase is Phase.ERROR and item.deleted_at is None and item.request is None
+        assert bool(ways) or not (stuck and item.operation is Operation.NONE), item
+
+
+@pytest.mark.parametrize(
+    ("reason", "home", "volume", "expected"),
+    [
+        (ErrorReason.ContainerWithoutVolume, HOME, False, (WayOut.ARCHIVE, WayOut.EMPTY)),
+        (ErrorReason.DataLost, HOME, False, (WayOut.ARCHIVE, WayOut.EMPTY)),
+        (ErrorReason.DataLost, HOME, True, (WayOut.HOME,)),
+        (ErrorReason.ArchiveCorrupted, None, False, (WayOut.LOOK_AGAIN, WayOut.ARCHIVE, WayOut.EMPTY)),
+        (ErrorReason.RetryExceeded, None, False, (WayOut.LOOK_AGAIN, WayOut.ARCHIVE, WayOut.EMPTY)),
+        (ErrorReason.RetryExceeded, HOME, True, (WayOut.LOOK_AGAIN,)),
+    ],
+    ids=["container without volume", "lost", "come back", "spoiled archive", "foreign home", "crash loop"],
+)
+def test_the_ways_out_of_each_error(
+    reason: ErrorReason, home: Generation | None, volume: bool, expected: tuple[WayOut, ...]
+) -> None:
+    item = workspace(
+        phase=Phase.ERROR, error_reason=reason, home_ctx=home, conditions=conditions(volume, False)
+    )
+    assert wishes.ways_out(item) == expected
 
 
 @pytest.mark.parametrize("key", [None, OLD_KEY, KEY])

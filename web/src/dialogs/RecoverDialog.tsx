@@ -8,11 +8,12 @@ import { closeDialog } from "../state/dialogs";
 import { applyWorkspace } from "../state/live";
 import { useLoader } from "../state/loader";
 import { useTask } from "../state/task";
-import type { Archive, Workspace } from "../types";
+import type { Archive, RecoverSource, Workspace } from "../types";
 import { DialogButtons } from "./DialogButtons";
 import { Modal } from "./Modal";
 
 const EMPTY = "empty";
+const LOOK_AGAIN = "look_again";
 
 interface Props {
   workspace: Workspace;
@@ -25,12 +26,11 @@ export function RecoverDialog({ workspace, onDone }: Props) {
   const task = useTask();
   const archives = useLoader(workspace.id, () => api.archives(workspace.id));
   const [choice, setChoice] = useState("");
+  const looksAgain = workspace.ways_out.includes(LOOK_AGAIN);
 
   const submit = async (event: Event) => {
     event.preventDefault();
-    const source =
-      choice === EMPTY ? { from: "empty" as const } : { from: "archive" as const, archive_op_id: choice };
-    const recovered = await task.run(async () => applyWorkspace(await api.recover(workspace.id, source)));
+    const recovered = await task.run(async () => applyWorkspace(await api.recover(workspace.id, sourceOf(choice))));
     if (!recovered) return;
     closeDialog();
     onDone();
@@ -39,9 +39,18 @@ export function RecoverDialog({ workspace, onDone }: Props) {
   return (
     <Modal title={text.title(workspace.name)}>
       <form onSubmit={submit}>
-        <p>{text.text}</p>
+        <p>{looksAgain ? text.chooseText : text.text}</p>
         <fieldset>
           <legend>{text.archives}</legend>
+          {looksAgain && (
+            <Choice
+              value={LOOK_AGAIN}
+              label={text.lookAgain}
+              hint={text.lookAgainHint}
+              choice={choice}
+              onChoose={setChoice}
+            />
+          )}
           {archives.data?.items.map((archive) => (
             <Choice
               key={archive.archive_op_id}
@@ -61,6 +70,11 @@ export function RecoverDialog({ workspace, onDone }: Props) {
       </form>
     </Modal>
   );
+}
+
+function sourceOf(choice: string): RecoverSource {
+  if (choice === LOOK_AGAIN) return {};
+  return choice === EMPTY ? { from: "empty" } : { from: "archive", archive_op_id: choice };
 }
 
 function describe(archive: Archive, current: string): string {

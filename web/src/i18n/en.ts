@@ -126,6 +126,10 @@ export const en = {
   recover: {
     title: (name: string) => `Recover “${name}”`,
     text: "Its home is gone. Choose what to come back with; whatever is left behind is kept for the grace period.",
+    chooseText:
+      "It cannot go on by itself. Choose how to go on; whatever is left behind is kept for the grace period.",
+    lookAgain: "Try again",
+    lookAgainHint: "Once the cause is removed. Nothing is replaced.",
     archives: "Come back with",
     archive: (date: string) => `Archive of ${date}`,
     current: "latest",

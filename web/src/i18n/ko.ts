@@ -122,6 +122,9 @@ export const ko: Messages = {
   recover: {
     title: (name) => `“${name}” 복구`,
     text: "홈이 사라졌습니다. 무엇으로 돌아올지 고르세요. 남은 데이터는 유예 기간 동안 보존됩니다.",
+    chooseText: "저절로 복구되지 않습니다. 방법을 고르세요. 남은 데이터는 유예 기간 동안 보존됩니다.",
+    lookAgain: "다시 시도",
+    lookAgainHint: "원인을 해결한 뒤에 고르세요. 아무것도 바뀌지 않습니다.",
     archives: "돌아올 상태",
     archive: (date) => `${date} 보관본`,
     current: "최신",

@@ -9,7 +9,7 @@ const ONE_HOUR_SECONDS = 3600;
 /** Carries out an action, or opens the dialog that asks before it does. */
 export async function perform(action: Action, workspace: Workspace, onDone: () => void): Promise<void> {
   if (action === "delete") return showDialog({ kind: "delete", workspace, onDone });
-  if (action === "recover" && workspace.error_reason === "DataLost") {
+  if (action === "recover" && workspace.ways_out.includes("empty")) {
     return showDialog({ kind: "recover", workspace, onDone });
   }
   applyWorkspace(await call(action, workspace.id));
