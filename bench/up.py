@@ -17,7 +17,10 @@ from tests.services import System, processes_of
 READY_SECONDS = 2.0
 IDLE_MEGABYTES = 200.0
 ANSWER_SECONDS = 0.3
-SETTLED_SECONDS = 5.0
+STARTED_SECONDS = 5.0
+"""For what parts still do once they answer."""
+IDLE_SECONDS = 40.0
+"""After which the pools have closed the connections of the start."""
 HERE = Path(__file__).parents[1]
 
 Measured = dict[str, list[float]]
@@ -78,8 +81,9 @@ def _sample(system: _Checkout, quiet: Quiet, figures: Measured) -> None:
     quiet.also_own = system.own_processes
     quiet.wait()
     note("up to ready, seconds", system.seconds_to_ready)
-    time.sleep(SETTLED_SECONDS)  # for what parts still do once they answer
+    time.sleep(STARTED_SECONDS)
     note("CPU of a start, seconds", lambda: cpu_seconds(system.own_processes()))
+    time.sleep(IDLE_SECONDS)
     note("memory when idle, MB", lambda: memory_megabytes(_roots(system)))
     system.stop()
     for option in ("--help", "version"):

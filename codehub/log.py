@@ -12,12 +12,25 @@ if _hides_rich:
     del sys.modules["rich"]
 
 
-def configure(component: str, level: str = "info") -> None:
-    """Sends every log line of this process to standard error, marked with its component."""
-    terminal = sys.stderr.isatty()
+_component = ""
+_configured: tuple[object, ...] = ()
+
+
+def configure(component: str, level: str = "info", *, terminal: bool | None = None) -> None:
+    """Send every log line of this process to standard error, marked with its component.
+
+    A process that inherited the same configuration only takes its own name: what is not done again
+    leaves the memory shared.
+    """
+    global _component, _configured
+    _component = component
+    terminal = sys.stderr.isatty() if terminal is None else terminal
+    if _configured == (level, terminal, sys.stderr):
+        return
+    _configured = (level, terminal, sys.stderr)
     shared: list[structlog.types.Processor] = [
         structlog.contextvars.merge_contextvars,
-        lambda _logger, _method, event: {"component": component, **event},
+        lambda _logger, _method, event: {"component": _component, **event},
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]

@@ -16,7 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.clock import utc_now
-from codehub.store.engine import asyncpg_dsn
+from codehub.store.engine import ConnectionTrouble, asyncpg_dsn
 from codehub.store.sessions import living_sessions
 
 log = structlog.get_logger(__name__)
@@ -55,7 +55,7 @@ class SessionEnds:
                     await self._listen(conn)
                 finally:
                     conn.terminate()
-            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, SQLAlchemyError) as error:
+            except (*ConnectionTrouble, SQLAlchemyError) as error:
                 log.warning("word of ended sessions is interrupted", error=str(error), next_try_in=pause)
             await asyncio.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE)

@@ -37,9 +37,9 @@ class _Child:
 
 def main() -> None:
     """Serve requests from standard input: how a server that was killed is replaced."""
-    from codehub.cli.part_main import load_all, read_settings
+    from codehub.cli.part_main import load_all, prepare
 
-    serve(socket.socket(fileno=os.dup(0)), load_all(docker=False), read_settings)
+    serve(socket.socket(fileno=os.dup(0)), load_all(docker=False), prepare)
 
 
 def serve(

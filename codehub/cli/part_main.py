@@ -70,13 +70,14 @@ def load_all(*, docker: bool) -> Mapping[str, Callable[[], None]]:
     return PROGRAMS
 
 
-def read_settings() -> None:
-    """Read the settings of the environment, for the parts that are forked from this process.
+def prepare() -> None:
+    """Read the settings and set up the log, for the parts that are forked from this process.
 
-    What is wrong with them, the part says itself.
+    What is wrong with the settings, the part says itself. Parts write their logs to files.
     """
     with contextlib.suppress(SettingsError):
-        _read_settings(frozenset(os.environ.items()))
+        settings = _read_settings(frozenset(os.environ.items()))
+        log.configure("", settings.log_level, terminal=False)
 
 
 @lru_cache(maxsize=1)

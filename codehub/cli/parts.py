@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Self
 
 from codehub.cli import part_forkserver
-from codehub.cli.part_main import load_all, read_settings
+from codehub.cli.part_main import load_all, prepare
 from codehub.embedded import process
 from codehub.embedded.process import die_with_parent
 
@@ -81,7 +81,7 @@ class PartForkServer:
                 hook()
                 os.setsid()
                 _close_all_but(theirs.fileno())  # the lock of the data directory among them
-                part_forkserver.serve(theirs, parts, read_settings)
+                part_forkserver.serve(theirs, parts, prepare)
             finally:
                 os._exit(0)
         theirs.close()

@@ -16,6 +16,8 @@ from codehub.store import leader
 from codehub.store.engine import create_unpooled_engine, open_pool
 from codehub.store.records import PostgresRecords
 
+REDIS_ANSWERS_WITHIN = 5.0
+"""Seconds. A Redis that hangs must not hold up the TTLs, or what is told of changes."""
 CONNECTIONS = 10
 """For the controller; the runners have theirs."""
 
@@ -31,7 +33,11 @@ class PostgresHouse:
     async def desk(self, term: Term) -> AsyncIterator[Desk]:
         settings = self._settings
         engine = create_unpooled_engine(settings.database_url)
-        redis = Redis.from_url(settings.redis_url)
+        redis = Redis.from_url(
+            settings.redis_url,
+            socket_connect_timeout=REDIS_ANSWERS_WITHIN,
+            socket_timeout=REDIS_ANSWERS_WITHIN,
+        )
         retention = timedelta(seconds=settings.trash_retention_seconds)
 
         async def listen(hint: Callable[[str], None], resync: Callable[[], None]) -> None:

@@ -82,7 +82,10 @@ class EmbeddedPostgres:
         if not self.cluster.exists():
             self._create_cluster(home)
         self.process = process.spawn(
-            [home / "bin" / "postgres", "-D", self.cluster, "-k", self.socket_dir, *self._options()],
+            [
+                home / "bin" / "postgres", "-D", self.cluster, "-k", self.socket_dir,
+                *self._options(self.cluster),
+            ],
             log=self.log_file, death_signal=signal.SIGINT, account=self._account,
         )  # fmt: skip
         await self._accepting()
@@ -93,8 +96,10 @@ class EmbeddedPostgres:
             process.end(self.process, FAST_SHUTDOWN)
             self.process = None
 
-    def _options(self) -> list[str]:
+    def _options(self, cluster: Path) -> list[str]:
         settings = SETTINGS if self._durable else SETTINGS | UNSAFE_SETTINGS
+        if int((cluster / "PG_VERSION").read_text()) >= 18:
+            settings = settings | {"io_method": "sync"}  # instead of three processes that wait for work
         return [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
 
     def _password(self) -> str:
@@ -138,7 +143,7 @@ class EmbeddedPostgres:
             "--single",
             "-D",
             staged,
-            *self._options(),
+            *self._options(staged),
             "template1",
         ]
         self._run("first statement", single, f"CREATE DATABASE {DATABASE};\n")

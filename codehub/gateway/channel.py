@@ -8,7 +8,7 @@ import asyncpg
 
 from codehub import log
 from codehub.gateway.watch import Watch
-from codehub.store.engine import asyncpg_dsn
+from codehub.store.engine import ConnectionTrouble, asyncpg_dsn
 
 logger = log.get(__name__)
 
@@ -30,7 +30,7 @@ class PushChannel:
         while True:
             try:
                 await self._listen()
-            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            except ConnectionTrouble as error:
                 logger.warning("the push channel is interrupted", error=repr(error), next_try_in=pause)
             pause = 0.1 if self.listening.is_set() else min(pause * 2, LONGEST_PAUSE)
             self.listening.clear()

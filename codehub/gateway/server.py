@@ -29,7 +29,7 @@ from codehub.gateway.tls import TlsServer
 from codehub.gateway.upstream import Pool
 from codehub.gateway.watch import Watch
 from codehub.store import routes
-from codehub.store.engine import create_engine, create_unpooled_engine
+from codehub.store.engine import create_engine
 
 logger = log.get(__name__)
 
@@ -197,7 +197,7 @@ async def serve(config: GatewayConfig, *, stop: asyncio.Event, ready: Callable[[
         source = PostgresSource(engine, config.limits)
         gateway = Gateway(config, source, RedisTickets(redis, config.timeouts.ticket), cookie_key)
         channel = PushChannel(config.database_url, gateway.watch)
-        handover = Handover(gateway.recorder, redis, create_unpooled_engine(config.database_url))
+        handover = Handover(gateway.recorder, redis, config.database_url)
         await handover.begin()
         handing_over = handover.run(config.activity_flush_interval)
         async with _beside(channel.run(), handing_over), gateway.listening():

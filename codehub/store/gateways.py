@@ -5,25 +5,44 @@ Times are the database's own, so that the clocks of several machines need not ag
 
 from collections.abc import Collection
 from datetime import timedelta
+from typing import Final
 
-from sqlalchemy import delete, func, literal, select
-from sqlalchemy.dialects.postgresql import insert
+import asyncpg
+from sqlalchemy import delete, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from codehub.store.engine import asyncpg_dsn
 from codehub.store.tables import gateways
 
+ANSWER_WITHIN: Final = 5.0
+HEAR: Final = """
+    INSERT INTO gateways (id, heard_at) VALUES ($1, clock_timestamp() - $2::interval)
+    ON CONFLICT (id) DO UPDATE SET heard_at = excluded.heard_at
+"""
+LEAVE: Final = "DELETE FROM gateways WHERE id = $1"
 
-async def hear(conn: AsyncConnection, gateway_id: str, ago: timedelta) -> None:
+
+async def hear(url: str, gateway_id: str, ago: timedelta) -> None:
     """Note that everything which this gateway saw until `ago` has been handed over."""
-    heard_at = func.clock_timestamp() - literal(ago)
-    new = insert(gateways).values(id=gateway_id, heard_at=heard_at)
-    await conn.execute(
-        new.on_conflict_do_update(index_elements=["id"], set_={"heard_at": new.excluded.heard_at})
-    )
+    await _execute(url, HEAR, gateway_id, ago)
+
+
+async def leave(url: str, gateway_id: str) -> None:
+    """Note that this gateway has handed over everything, and has ended."""
+    await _execute(url, LEAVE, gateway_id)
+
+
+async def _execute(url: str, statement: str, *values: object) -> None:
+    """Over a connection that is closed again: a worker that nobody visits needs no pool."""
+    connection = await asyncpg.connect(asyncpg_dsn(url), timeout=ANSWER_WITHIN, command_timeout=ANSWER_WITHIN)
+    try:
+        await connection.execute(statement, *values)
+    finally:
+        connection.terminate()
 
 
 async def forget(conn: AsyncConnection, gateway_ids: Collection[str]) -> None:
-    """No longer wait for these: they have ended, or nothing was heard of them for too long."""
+    """No longer wait for these: nothing was heard of them for too long."""
     await conn.execute(delete(gateways).where(gateways.c.id.in_(gateway_ids)))
 
 

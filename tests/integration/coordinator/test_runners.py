@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -9,9 +10,11 @@ from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
+from redis.exceptions import RedisError
 from sqlalchemy import select, update
 
 from codehub.bus.activity import ActivityLog
+from codehub.coordinator import house
 from codehub.coordinator.gc import GcRunner
 from codehub.coordinator.providers import Providers
 from codehub.coordinator.ttl import TtlRules, TtlRunner
@@ -50,8 +53,7 @@ async def expire(bench: Bench, redis: Redis, epoch: int, now: datetime) -> None:
 
 async def hear(bench: Bench, ago: timedelta) -> None:
     """A gateway has handed over what it had seen until then."""
-    async with bench.engine.begin() as conn:
-        await gateways.hear(conn, "gateway-1", ago)
+    await gateways.hear(bench.settings.database_url, "gateway-1", ago)
 
 
 def gc_runner(bench: Bench, epoch: int, providers: Providers | None = None) -> GcRunner:
@@ -158,6 +160,18 @@ async def test_a_start_that_took_longer_than_the_ttl_is_used_before_it_is_idle(b
     await expire(bench, redis, epoch, ready + 10 * MINUTE)
     assert (await bench.get(workspace_id)).desired_state is DesiredState.STANDBY
     await redis.aclose()
+
+
+async def test_a_redis_that_hangs_is_given_up(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(house, "REDIS_ANSWERS_WITHIN", 0.2)
+    term = await campaign(bench.settings.database_url, "test")
+    assert term is not None
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        settings = bench.with_settings(redis_url=f"redis://127.0.0.1:{silent.getsockname()[1]}/0")
+        async with house.PostgresHouse(settings).desk(term) as desk:
+            with pytest.raises(RedisError):
+                await desk.activity.read()
+    await term.resign()
 
 
 async def test_with_the_store_down_the_archive_ttl_waits_and_starts_still_work(bench: Bench) -> None:
