@@ -85,6 +85,7 @@ class WorkspaceView(BaseModel):
     archive_ttl_seconds: int | None
     deleted_at: datetime | None
     purge_at: datetime | None
+    version: int
 
 
 class WorkspacePage(BaseModel):
@@ -123,6 +124,7 @@ def workspace_view(workspace: Workspace, owner_name: str, config: Config) -> Wor
         archive_ttl_seconds=workspace.archive_ttl_seconds,
         deleted_at=workspace.deleted_at,
         purge_at=_purge_at(workspace, config),
+        version=workspace.version,
     )
 
 

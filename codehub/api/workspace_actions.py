@@ -106,10 +106,12 @@ async def undelete_workspace(
 async def extend_workspace(
     workspace_id: WorkspaceId, body: Extension, session: Caller, services: Shared, now: Now
 ) -> WorkspaceView:
-    until = now + timedelta(seconds=body.seconds)
+    by, defaults = timedelta(seconds=body.seconds), services.config.ttl
     async with services.engine.begin() as conn:
         owned = await reach_own(conn, session, workspace_id)
-        workspace = await gate.extend(conn, workspace_id, until=until, actor=session.username, now=now)
+        workspace = await gate.extend(
+            conn, workspace_id, by=by, defaults=defaults, actor=session.username, now=now
+        )
     return workspace_view(workspace, owned.owner_name, services.config)
 
 

@@ -7,6 +7,9 @@ from datetime import datetime, timedelta
 from codehub.domain.states import DesiredState, Operation, Phase
 from codehub.domain.workspace import Workspace
 
+LONGEST = timedelta(days=7)
+"""For which a workspace can be kept by hand."""
+
 
 @dataclass(frozen=True)
 class TtlDefaults:
@@ -47,6 +50,12 @@ def archive_at(workspace: Workspace, defaults: TtlDefaults) -> datetime | None:
         return None
     ttl = _ttl(workspace.archive_ttl_seconds, defaults.archive)
     return _deadline(workspace.phase_changed_at, ttl, workspace.keep_until)
+
+
+def extended(workspace: Workspace, defaults: TtlDefaults, by: timedelta, now: datetime) -> datetime:
+    """Until when a workspace is kept that is kept `by` longer than it would be; not further than LONGEST."""
+    present = standby_at(workspace, defaults) or archive_at(workspace, defaults) or workspace.keep_until
+    return min(max(present or now, now) + by, now + LONGEST)
 
 
 def expired(

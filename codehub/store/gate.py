@@ -7,7 +7,7 @@ workspace as it is afterwards.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import func, insert, select, text, update
@@ -17,8 +17,9 @@ from ulid import ULID
 from codehub.domain import wishes
 from codehub.domain.conditions import unobserved
 from codehub.domain.limits import Limits, Usage, admit
-from codehub.domain.problems import InvalidState, ValidationFailed, WorkspaceNotFound
+from codehub.domain.problems import ValidationFailed, WorkspaceNotFound
 from codehub.domain.states import DesiredState, Operation, Phase
+from codehub.domain.ttl import TtlDefaults, extended
 from codehub.domain.workspace import RecoverSource, Request, RequestKind, Workspace
 from codehub.store import timeline
 from codehub.store.locks import AdvisoryLock, hold_lock
@@ -191,12 +192,18 @@ async def cancel(conn: AsyncConnection, workspace_id: str, *, actor: str, now: d
 
 
 async def extend(
-    conn: AsyncConnection, workspace_id: str, *, until: datetime, actor: str, now: datetime
+    conn: AsyncConnection,
+    workspace_id: str,
+    *,
+    by: timedelta,
+    defaults: TtlDefaults,
+    actor: str,
+    now: datetime,
 ) -> Workspace:
+    """Put off the present deadline, so that asking twice adds up."""
     workspace = await lock(conn, workspace_id)
     wishes.check_alive(workspace)
-    if until <= now:
-        raise InvalidState("The new deadline must lie in the future.")
+    until = extended(workspace, defaults, by, now)
     message = f"Kept until {until:%Y-%m-%d %H:%M} UTC."
     return await _write(conn, workspace, {"keep_until": until}, now, actor, "extended", message)
 

@@ -15,6 +15,8 @@ const SHORT: Record<Language, Record<Unit, string>> = {
   ko: { day: "일", hour: "시간", minute: "분", second: "초" },
 };
 
+const JUST_NOW: Record<Language, string> = { en: "just now", ko: "방금" };
+
 /** At most two neighbouring units: "1 h 20 min", "45 s". */
 export function span(seconds: number, lang: Language = language.value): string {
   const whole = Math.max(0, Math.round(seconds));
@@ -42,7 +44,7 @@ export function relative(at: string, nowMilliseconds: number, lang: Language = l
     if (unit === "second") break;
     if (Math.abs(seconds) >= size) return format.format(Math.trunc(seconds / size), unit);
   }
-  return format.format(0, "second");
+  return JUST_NOW[lang];
 }
 
 export function dateTime(at: string, lang: Language = language.value): string {

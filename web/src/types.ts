@@ -68,12 +68,14 @@ export interface Workspace {
   error_count: number;
   error_message: string | null;
   ways_out: WayOut[];
+  /** Grows with every change, whatever the clocks say. */
+  version: number;
   progress: Progress | null;
   has_archive: boolean;
   url: string;
   created_at: string;
   updated_at: string;
-  last_access_at: string | null;
+  last_access_at: string;
   phase_changed_at: string | null;
   standby_at: string | null;
   archive_at: string | null;

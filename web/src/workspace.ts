@@ -55,15 +55,21 @@ function atRest(phase: Phase): Action[] {
     case "STANDBY":
       return ["open", "start", "extend", "archive", "delete"];
     case "ARCHIVED":
-      return ["start", "restore", "delete"];
+      return ["open", "start", "restore", "delete"];
     case "PENDING":
-      return ["start", "delete"];
+      return ["open", "start", "delete"];
     case "ERROR":
       return ["recover", "delete"];
     case "DELETING":
     case "DELETED":
       return [];
   }
+}
+
+/** Whether opening it has to ask for its start first: a visit alone does not bring back an archive. */
+export function startsWhenOpened(workspace: Workspace): boolean {
+  const rests = workspace.phase === "ARCHIVED" || workspace.phase === "PENDING";
+  return rests && workspace.operation === "NONE" && workspace.desired_state !== "RUNNING";
 }
 
 /** A wish that no operation serves yet: queued, or waiting for its next retry. */
@@ -101,12 +107,18 @@ const PHASE_ORDER: Record<Phase, number> = {
   DELETED: 6,
 };
 
-const lastActivity = (workspace: Workspace) => workspace.last_access_at ?? workspace.created_at;
+/** A new workspace carries the time of its creation as its last use. */
+export const wasUsed = (workspace: Workspace) => workspace.last_access_at !== workspace.created_at;
+
+/** Whether it runs, or is about to. */
+export const isRunning = ({ phase, desired_state }: Workspace) =>
+  phase === "RUNNING" || (phase !== "ERROR" && desired_state === "RUNNING");
 const byName = (a: Workspace, b: Workspace) =>
   a.name.localeCompare(b.name, undefined, { numeric: true }) || a.id.localeCompare(b.id);
 
 const COMPARE: Record<SortKey, (a: Workspace, b: Workspace) => number> = {
-  activity: (a, b) => lastActivity(b).localeCompare(lastActivity(a)) || byName(a, b),
+  activity: (a, b) =>
+    Number(isRunning(b)) - Number(isRunning(a)) || b.last_access_at.localeCompare(a.last_access_at) || byName(a, b),
   created: (a, b) => b.created_at.localeCompare(a.created_at) || byName(a, b),
   name: byName,
   phase: (a, b) => PHASE_ORDER[a.phase] - PHASE_ORDER[b.phase] || byName(a, b),

@@ -53,7 +53,8 @@ describe("times and sizes", () => {
   it("says how long ago", () => {
     const now = Date.parse("2026-01-01T12:00:00Z");
     expect(relative("2026-01-01T11:57:00Z", now, "en")).toBe("3 minutes ago");
-    expect(relative("2026-01-01T11:59:55Z", now, "en")).toBe("now");
+    expect(relative("2026-01-01T11:59:55Z", now, "en")).toBe("just now");
+    expect(relative("2026-01-01T11:59:55Z", now, "ko")).toBe("방금");
     expect(relative("2026-01-03T12:00:00Z", now, "en")).toBe("in 2 days");
   });
   it("writes sizes", () => {

@@ -62,8 +62,8 @@ describe("the live list", () => {
   });
 
   it("drops an answer that is older than what an event already told", () => {
-    snapshot(workspace({ phase: "STANDBY", updated_at: "2026-01-01T00:00:02Z" }));
-    live.applyWorkspace(workspace({ phase: "RUNNING", updated_at: "2026-01-01T00:00:01Z" }));
+    snapshot(workspace({ phase: "STANDBY", version: 2 }));
+    live.applyWorkspace(workspace({ phase: "RUNNING", version: 1 }));
     expect(shown()[0]?.phase).toBe("STANDBY");
   });
 

@@ -16,6 +16,7 @@ export function workspace(changes: Partial<Workspace> = {}): Workspace {
     error_count: 0,
     error_message: null,
     ways_out: [],
+    version: 1,
     progress: null,
     has_archive: false,
     url: "http://localhost:8080/w/01j00000000000000000000001/",

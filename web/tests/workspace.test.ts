@@ -8,8 +8,8 @@ describe("what the owner can do", () => {
   const table: Array<[Phase, string[]]> = [
     ["RUNNING", ["open", "stop", "extend", "archive", "delete"]],
     ["STANDBY", ["open", "start", "extend", "archive", "delete"]],
-    ["ARCHIVED", ["start", "restore", "delete"]],
-    ["PENDING", ["start", "delete"]],
+    ["ARCHIVED", ["open", "start", "restore", "delete"]],
+    ["PENDING", ["open", "start", "delete"]],
     ["ERROR", ["recover", "delete"]],
     ["DELETING", []],
   ];
@@ -76,7 +76,7 @@ describe("deadlines", () => {
 
 describe("the list", () => {
   const list = [
-    workspace({ id: "a", name: "item 10", phase: "ARCHIVED", last_access_at: "2026-01-03T00:00:00Z" }),
+    workspace({ id: "a", name: "item 10", phase: "ARCHIVED", desired_state: "ARCHIVED", last_access_at: "2026-01-03T00:00:00Z" }),
     workspace({ id: "b", name: "item 9", phase: "RUNNING", memo: "Payment service" }),
     workspace({ id: "c", name: "other", phase: "ERROR", description: "payments" }),
   ];
@@ -92,8 +92,8 @@ describe("the list", () => {
   it("sorts names as people count", () => {
     expect(ids({ query: "", phase: "", sort: "name" })).toEqual(["b", "a", "c"]);
   });
-  it("puts the last used first, and errors first by phase", () => {
-    expect(ids({ query: "", phase: "", sort: "activity" })[0]).toBe("a");
+  it("puts what runs first, then the last used, and errors first by phase", () => {
+    expect(ids({ query: "", phase: "", sort: "activity" }).slice(0, 2)).toEqual(["b", "a"]);
     expect(ids({ query: "", phase: "", sort: "phase" })[0]).toBe("c");
   });
 });

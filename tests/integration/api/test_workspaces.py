@@ -105,7 +105,14 @@ async def test_extend_and_deadlines(api: Api) -> None:
     before = (await alice.get(f"/api/v1/workspaces/{made['id']}")).json()
     assert before["standby_at"] is not None and before["archive_at"] is None
     kept = (await alice.post(f"/api/v1/workspaces/{made['id']}/extend", json={"seconds": 7200})).json()
-    assert kept["keep_until"] == kept["standby_at"] > before["standby_at"]
+    assert kept["keep_until"] == kept["standby_at"]
+    assert seconds_between(before["standby_at"], kept["standby_at"]) == 7200
+    again = (await alice.post(f"/api/v1/workspaces/{made['id']}/extend", json={"seconds": 3600})).json()
+    assert seconds_between(kept["standby_at"], again["standby_at"]) == 3600, "it adds up"
+
+
+def seconds_between(earlier: str, later: str) -> float:
+    return (datetime.fromisoformat(later) - datetime.fromisoformat(earlier)).total_seconds()
 
 
 async def test_recover_needs_an_error_and_a_lost_home_needs_a_choice(api: Api) -> None:

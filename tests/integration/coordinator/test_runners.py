@@ -83,7 +83,8 @@ async def test_activity_and_keep_until_hold_a_ttl_off(bench: Bench) -> None:
     assert await ActivityLog(redis).read() == {}
 
     async with bench.engine.begin() as conn:
-        await gate.extend(conn, workspace_id, until=later + 3 * HOUR, actor="u1", now=datetime.now(UTC))
+        kept = {"by": 3 * HOUR, "defaults": TtlDefaults(0, 0)}
+        await gate.extend(conn, workspace_id, **kept, actor="u1", now=later)
     await expire(bench, redis, epoch, later + 2 * HOUR)
     assert (await bench.get(workspace_id)).desired_state is DesiredState.RUNNING
     await expire(bench, redis, epoch, later + 4 * HOUR)

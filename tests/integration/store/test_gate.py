@@ -18,6 +18,7 @@ from codehub.domain.problems import (
     WorkspaceNotFound,
 )
 from codehub.domain.states import DesiredState, ErrorReason
+from codehub.domain.ttl import TtlDefaults
 from codehub.store import gate, routes
 from codehub.store.rows import to_workspace
 from codehub.store.tables import workspaces
@@ -242,7 +243,7 @@ async def test_what_is_deleted_is_not_found(engine: AsyncEngine) -> None:
         lambda conn: gate.cancel(conn, workspace_id, actor="one", now=datetime.now(UTC)),
         lambda conn: gate.edit(conn, workspace_id, {"memo": "x"}, now=datetime.now(UTC)),
         lambda conn: gate.extend(
-            conn, workspace_id, until=datetime.now(UTC), actor="one", now=datetime.now(UTC)
+            conn, workspace_id, by=HOUR, defaults=TtlDefaults(0, 0), actor="one", now=datetime.now(UTC)
         ),
     )
     for call in calls:

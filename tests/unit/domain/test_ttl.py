@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from codehub.domain.states import DesiredState, Operation, Phase
-from codehub.domain.ttl import Expiry, TtlDefaults, archive_at, known_until, standby_at
+from codehub.domain.ttl import LONGEST, Expiry, TtlDefaults, archive_at, extended, known_until, standby_at
 from codehub.domain.ttl import expired as expired_knowing
 from codehub.domain.workspace import Workspace
 from tests.unit.domain.builders import NOW, workspace
@@ -140,3 +140,29 @@ def test_uses_are_known_as_far_as_the_most_silent_gateway() -> None:
     assert known_until([10 * SECOND, 30 * SECOND], NOW, minute) == NOW - 30 * SECOND
     assert known_until([10 * SECOND, minute], NOW, minute) == NOW - minute
     assert known_until([10 * SECOND, minute + SECOND], NOW, minute) is None
+
+
+@pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.STANDBY, Phase.ARCHIVED])
+@pytest.mark.parametrize("own", OWN, ids=OWN.values())
+@pytest.mark.parametrize("keep", [None, -3600, 5000])
+def test_an_extension_adds_to_the_present_deadline_and_never_shortens_it(
+    phase: Phase, own: int | None, keep: int | None
+) -> None:
+    hour = timedelta(hours=1)
+    item = workspace(
+        phase=phase,
+        desired_state=DesiredState(phase.value),
+        last_access_at=NOW,
+        phase_changed_at=NOW,
+        standby_ttl_seconds=own,
+        archive_ttl_seconds=own,
+        keep_until=None if keep is None else NOW + timedelta(seconds=keep),
+    )
+    deadline = standby_at(item, DEFAULTS) or archive_at(item, DEFAULTS)
+    once = replace(item, keep_until=extended(item, DEFAULTS, hour, NOW))
+    assert once.keep_until is not None
+    if deadline is not None:
+        assert once.keep_until == deadline + hour
+    twice = extended(once, DEFAULTS, hour, NOW)
+    assert twice == once.keep_until + hour
+    assert extended(once, DEFAULTS, 30 * 24 * hour, NOW) == NOW + LONGEST

@@ -4,7 +4,7 @@ import { messages } from "../i18n";
 import { perform } from "../state/actions";
 import type { Task } from "../state/task";
 import type { Workspace } from "../types";
-import { actionsFor, type Action, type Viewer } from "../workspace";
+import { actionsFor, startsWhenOpened, type Action, type Viewer } from "../workspace";
 import { Icon } from "./Icon";
 
 interface Props {
@@ -20,12 +20,15 @@ export function ActionButtons({ workspace, viewer, task, onDone = () => {} }: Pr
   const group = useRef<HTMLDivElement>(null);
   const keepFocus = useFocusKeeper(group);
   const actions = actionsFor(workspace, viewer);
+  const isSettled = useSettled(actions.join());
   return (
     <div class="actions" ref={group} role="group" aria-label={workspace.name} tabIndex={-1} {...keepFocus}>
       {actions.map((action) => {
         const primary = PRIMARY.has(action) || (action === "start" && !actions.includes("open"));
         const look = primary ? "button button-primary" : action === "delete" ? "button button-danger" : "button";
-        if (action === "open") return <OpenLink key={action} workspace={workspace} look={look} />;
+        if (action === "open" && !startsWhenOpened(workspace)) {
+          return <OpenLink key={action} workspace={workspace} look={look} />;
+        }
         return (
           <button
             key={action}
@@ -35,7 +38,9 @@ export function ActionButtons({ workspace, viewer, task, onDone = () => {} }: Pr
             aria-label={messages.value.actions.on(labelOf(action, workspace), workspace.name)}
             aria-disabled={task.busy}
             title={action === "extend" ? messages.value.actions.extendHint : undefined}
-            onClick={() => void task.run(() => perform(action, workspace, onDone))}
+            onClick={() => {
+              if (isSettled()) void task.run(() => perform(action, workspace, onDone));
+            }}
           >
             <Icon name={action} />
             {labelOf(action, workspace)}
@@ -66,6 +71,15 @@ function OpenLink({ workspace, look }: { workspace: Workspace; look: string }) {
       {text.open}
     </a>
   );
+}
+
+const SETTLED_MILLISECONDS = 500;
+
+/** Whether the buttons have been the same for a moment: a double click must not press what took their place. */
+function useSettled(actions: string): () => boolean {
+  const changed = useRef({ actions, at: 0 });
+  if (changed.current.actions !== actions) changed.current = { actions, at: Date.now() };
+  return () => Date.now() - changed.current.at >= SETTLED_MILLISECONDS;
 }
 
 /** The pressed button often disappears with the state it belonged to; the keyboard must not be thrown to the top. */

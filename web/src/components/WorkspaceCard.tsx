@@ -1,5 +1,5 @@
 import { messages } from "../i18n";
-import { useTask } from "../state/task";
+import { useWorkspaceTask } from "../state/task";
 import type { Workspace } from "../types";
 import type { Viewer } from "../workspace";
 import { ActionButtons } from "./ActionButtons";
@@ -14,7 +14,7 @@ interface Props {
 }
 
 export function WorkspaceCard({ workspace, viewer, onDone }: Props) {
-  const task = useTask();
+  const task = useWorkspaceTask(workspace);
   const text = messages.value.card;
   return (
     <li

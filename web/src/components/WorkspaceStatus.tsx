@@ -2,7 +2,7 @@ import { span } from "../format";
 import { messages } from "../i18n";
 import { now } from "../state/clock";
 import type { Workspace } from "../types";
-import { isWaiting, nextDeadline } from "../workspace";
+import { isWaiting, nextDeadline, wasUsed } from "../workspace";
 import { Countdown } from "./Countdown";
 import { Icon } from "./Icon";
 import { ProgressBar } from "./ProgressBar";
@@ -76,12 +76,11 @@ function Deleted({ workspace }: { workspace: Workspace }) {
 
 function LastUsed({ workspace }: { workspace: Workspace }) {
   const text = messages.value.card;
-  const used = workspace.last_access_at;
   return (
     <p class="status">
       <Icon name="extend" />
-      {used ? (
-        <Phrase say={text.lastUsed} at={used} as="relative" />
+      {wasUsed(workspace) ? (
+        <Phrase say={text.lastUsed} at={workspace.last_access_at} as="relative" />
       ) : (
         <Phrase say={text.created} at={workspace.created_at} as="relative" />
       )}

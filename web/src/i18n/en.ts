@@ -99,7 +99,7 @@ export const en = {
     undelete: "Undelete",
     opensInNewTab: "opens in a new tab",
     on: (action: string, name: string) => `${action}: ${name}`,
-    extendHint: "Keeps it as it is for one more hour",
+    extendHint: "Puts off the deadline by one hour",
   },
   dialog: { close: "Close", cancel: "Cancel", save: "Save", saving: "Saving…" },
   create: {

@@ -1,4 +1,4 @@
-import { signal } from "@preact/signals";
+import { effect, signal } from "@preact/signals";
 
 import { Icon } from "../components/Icon";
 import { ListTools } from "../components/ListTools";
@@ -6,14 +6,26 @@ import { PageTitle } from "../components/PageTitle";
 import { WorkspaceCard } from "../components/WorkspaceCard";
 import { messages } from "../i18n";
 import { showDialog } from "../state/dialogs";
-import { loaded, workspaces } from "../state/live";
+import { loaded, runningCount, workspaces } from "../state/live";
 import { session } from "../state/session";
 import { select, type Selection } from "../workspace";
 
 const EVERYTHING: Selection = { query: "", phase: "", sort: "activity" };
 
-/** Outlives the page, so that coming back from a workspace finds the list as it was left. */
-const selection = signal<Selection>(EVERYTHING);
+const KEPT_AS = "codehub.list";
+
+/** Outlives the page and a reload, so that coming back finds the list as it was left. */
+const selection = signal<Selection>(readSelection());
+
+effect(() => sessionStorage.setItem(KEPT_AS, JSON.stringify(selection.value)));
+
+function readSelection(): Selection {
+  try {
+    return { ...EVERYTHING, ...JSON.parse(sessionStorage.getItem(KEPT_AS) ?? "{}") };
+  } catch {
+    return EVERYTHING;
+  }
+}
 
 export function WorkspacesPage() {
   const text = messages.value.list;
@@ -55,11 +67,7 @@ export function WorkspacesPage() {
 function RunningCount() {
   const limits = session.value?.limits;
   if (!limits || !loaded.value) return null;
-  const running = [...workspaces.value.values()].filter(
-    (workspace) =>
-      workspace.phase !== "ERROR" && (workspace.desired_state === "RUNNING" || workspace.phase === "RUNNING"),
-  );
-  return <p class="muted">{messages.value.list.running(running.length, limits.max_running_per_user)}</p>;
+  return <p class="muted">{messages.value.list.running(runningCount.value, limits.max_running_per_user)}</p>;
 }
 
 function Empty() {

@@ -8,12 +8,26 @@ const ONE_HOUR_SECONDS = 3600;
 
 /** Carries out an action, or opens the dialog that asks before it does. */
 export async function perform(action: Action, workspace: Workspace, onDone: () => void): Promise<void> {
+  if (action === "open") return startAndOpen(workspace);
   if (action === "delete") return showDialog({ kind: "delete", workspace, onDone });
   if (action === "recover" && workspace.ways_out.includes("empty")) {
     return showDialog({ kind: "recover", workspace, onDone });
   }
   applyWorkspace(await call(action, workspace.id));
   onDone();
+}
+
+/** The tab is opened first: a browser allows that only in answer to a click. */
+async function startAndOpen(workspace: Workspace): Promise<void> {
+  const tab = window.open("", "_blank");
+  if (tab) tab.opener = null;
+  try {
+    applyWorkspace(await api.patchWorkspace(workspace.id, { desired_state: "RUNNING" }));
+  } catch (problem) {
+    tab?.close();
+    throw problem;
+  }
+  (tab ?? window).location.href = workspace.url;
 }
 
 function call(action: Action, id: string): Promise<Workspace> {

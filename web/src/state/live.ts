@@ -1,9 +1,10 @@
 /** The live list: what the server last said about one's own workspaces. */
-import { signal } from "@preact/signals";
+import { computed, signal } from "@preact/signals";
 
 import { api, ApiError, eventsUrl } from "../api";
 import { messages } from "../i18n";
 import type { Workspace } from "../types";
+import { isRunning } from "../workspace";
 import { session } from "./session";
 
 export type Connection = "connecting" | "live" | "lost";
@@ -11,6 +12,9 @@ export type Connection = "connecting" | "live" | "lost";
 export const workspaces = signal<ReadonlyMap<string, Workspace>>(new Map());
 export const loaded = signal(false);
 export const connection = signal<Connection>("connecting");
+
+/** How many of one's own workspaces run, or shall. */
+export const runningCount = computed(() => [...workspaces.value.values()].filter(isRunning).length);
 
 /** Which workspace the latest event was about ("*" for a snapshot); a new object for every event. */
 export const lastEvent = signal<{ id: string } | null>(null);
@@ -31,7 +35,7 @@ export function merge(
   incoming: Workspace,
 ): ReadonlyMap<string, Workspace> {
   const known = current.get(incoming.id);
-  if (known && Date.parse(incoming.updated_at) < Date.parse(known.updated_at)) return current;
+  if (known && incoming.version < known.version) return current;
   return new Map(current).set(incoming.id, incoming);
 }
 

@@ -1,6 +1,9 @@
-import { useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 
 import { ApiError } from "../api";
+import type { Workspace } from "../types";
+import { connection, runningCount } from "./live";
+import { session } from "./session";
 
 export interface Task {
   busy: boolean;
@@ -34,4 +37,21 @@ export function useTask(): Task {
       }
     },
   };
+}
+
+/** A task about one workspace, whose error goes when its cause goes. */
+export function useWorkspaceTask(workspace: Workspace): Task {
+  const task = useTask();
+  const code = task.error?.code;
+  const isLive = connection.value === "live";
+  const running = runningCount.value;
+  useEffect(() => task.clear(), [workspace.phase, workspace.operation, workspace.desired_state]);
+  useEffect(() => {
+    if (code === "NETWORK" && isLive) task.clear();
+  }, [isLive]);
+  useEffect(() => {
+    const most = session.peek()?.limits.max_running_per_user ?? 0;
+    if (code === "RUNNING_LIMIT_EXCEEDED" && running < most) task.clear();
+  }, [running]);
+  return task;
 }
