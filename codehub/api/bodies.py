@@ -30,7 +30,7 @@ class BodyLimitMiddleware:
             await envelope(408, "TIMEOUT", "The body took too long.")(scope, receive, send)
             return
         if body is None:
-            refusal = envelope(413, "PAYLOAD_TOO_LARGE", "The body is larger than 1 MB.")
+            refusal = envelope(413, "PAYLOAD_TOO_LARGE", f"The body is larger than {MAX_BODY >> 10} KiB.")
             await refusal(scope, receive, send)
             return
         await self._app(scope, _replay(body, receive), send)

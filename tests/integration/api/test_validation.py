@@ -125,6 +125,7 @@ async def test_a_large_body_is_refused(api: Api) -> None:
     alice = await api.person_quickly("alice", Role.USER)
     answer = await alice.post(f"{V1}/workspaces", json={"name": "x" * (1 << 20)})
     assert answer.status_code == 413 and answer.json()["error"]["code"] == "PAYLOAD_TOO_LARGE"
+    assert "256 KiB" in answer.json()["error"]["message"]
 
     async def endless() -> Any:
         for _ in range(40):
