@@ -95,16 +95,22 @@ class Controller:
             await asyncio.sleep(0)
 
     async def _unroute(self, seen: Panorama) -> None:
-        """An address whose container is gone may be given to another: nobody must be led there."""
-        if not isinstance(seen.containers, Unknown):
-            present = set(seen.containers)
-            before = await self._records.routed() if self._present is None else self._present
-            if gone := before - present:
-                await self._records.unroute(gone)
-            self._present = present
+        """An address whose container is gone may be given to another: nobody must be led there.
+
+        Until the containers have been seen, none is started.
+        """
+        if isinstance(seen.containers, Unknown):
+            return
+        present = set(seen.containers)
+        before = await self._records.routed() if self._present is None else self._present
+        if gone := before - present:
+            await self._records.unroute(gone)
+        self._present = present
         self.has_looked.set()
 
     def _consider(self, workspace: Workspace, seen: Panorama, context: Context) -> None:
+        if seen.is_outage and workspace.operation is Operation.NONE:
+            return  # nothing could be decided, and every row would be rewritten to say so
         decision = plan(workspace, self._observer.single_out(workspace, seen, context.now), context)
         changed = bool(changes(workspace, decision.after)) or decision.effect is not None
         if changed or is_unfinished(workspace) or workspace.id in self._memory.to_audit:

@@ -17,6 +17,11 @@ class Panorama:
     containers: Mapping[str, ContainerFact | Unknown] | Unknown
     volumes: Mapping[str, VolumeFact | Unknown] | Unknown
 
+    @property
+    def is_outage(self) -> bool:
+        """Whether the runtime or the volumes cannot be looked at: then all workspaces look the same."""
+        return isinstance(self.containers, Unknown) or isinstance(self.volumes, Unknown)
+
     def container(self, workspace_id: str) -> ContainerFact | Unknown | None:
         return self.containers if isinstance(self.containers, Unknown) else self.containers.get(workspace_id)
 
@@ -28,24 +33,26 @@ class Resting:
     """Tells from one pass to the next which workspaces need a closer look.
 
     A workspace that was found at rest stays so as long as neither its row nor what is seen of it changes: the
-    same decision would be made again, nothing. Dictionaries are compared as a whole, since a pass is over
+    same decision would be made again, nothing. An outage says nothing about any of them: what is seen after
+    it is compared with what was seen before. Dictionaries are compared as a whole, since a pass is over
     everything there is.
     """
 
     def __init__(self) -> None:
         self._versions: Mapping[str, int] = {}
-        self._seen = Panorama({}, {})
+        self._containers: Mapping[str, ContainerFact | Unknown] = {}
+        self._volumes: Mapping[str, VolumeFact | Unknown] = {}
         self._restless: set[str] = set()
 
     def others(self, versions: Mapping[str, int], seen: Panorama) -> list[str]:
         """The workspaces that may not rest any more, or were never found to."""
-        before, self._seen = self._seen, seen
         restless = self._restless | _changed(self._versions, versions)
-        for old, new in ((before.containers, seen.containers), (before.volumes, seen.volumes)):
-            if not isinstance(old, Unknown) and not isinstance(new, Unknown):
-                restless |= _changed(old, new)
-            elif old != new:
-                restless |= versions.keys()
+        if not isinstance(seen.containers, Unknown):
+            restless |= _changed(self._containers, seen.containers)
+            self._containers = seen.containers
+        if not isinstance(seen.volumes, Unknown):
+            restless |= _changed(self._volumes, seen.volumes)
+            self._volumes = seen.volumes
         self._versions = versions
         self._restless = restless & versions.keys()
         return sorted(self._restless)

@@ -144,9 +144,10 @@ def _in_error(workspace: Workspace, look: Observation, context: Context) -> Deci
 
 
 def _may_hold_a_copy(workspace: Workspace, container: ContainerFact, look: Observation) -> bool:
-    """Whether the container runs on a home that is not seen in its place: it may be all that is left."""
+    """Whether the container runs on a home that is, or was, not in its place: it may be all that is left."""
     seen = holds(workspace.conditions, ConditionName.VOLUME_READY) and isinstance(look.volume, VolumeFact)
-    return container.running and not seen
+    was_missing = workspace.error_reason is ErrorReason.ContainerWithoutVolume
+    return container.running and (was_missing or not seen)
 
 
 def _unsettled(workspace: Workspace, look: Observation) -> bool:
