@@ -118,8 +118,9 @@ class GcRunner:
 
     async def _purge(self, now: datetime) -> None:
         """purged_at is committed first: from then on nothing of the workspace is promised any more."""
-        for workspace_id in await self._records.purge(now - self._rules.retention, now):
-            log.info("the grace period is over: purged", workspace_id=workspace_id)
+        while purged := await self._records.purge(now - self._rules.retention, now):
+            for workspace_id in purged:
+                log.info("the grace period is over: purged", workspace_id=workspace_id)
 
     async def _clear(self, due: tuple[Leftover, ...], containers: set[str]) -> None:
         """One job a workspace and cycle, since jobs of one workspace wait for each other."""

@@ -53,7 +53,7 @@ class Records(Protocol):
         """A TTL's wish; False when something that it was decided on has changed since."""
 
     async def purge(self, deleted_before: datetime, now: datetime) -> list[str]:
-        """Commit that the workspaces whose grace period is over will not come back."""
+        """Commit that some whose grace period is over will not come back; returns none when none is left."""
 
     async def op_ids(self) -> set[str]:
         """The operations under way."""

@@ -1,9 +1,9 @@
 """What the GC runner reads and remembers."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 
-from sqlalchemy import ARRAY, Text, all_, delete, literal, select, update
+from sqlalchemy import ARRAY, Text, delete, exists, func, literal, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -43,15 +43,18 @@ async def first_seen(conn: AsyncConnection) -> dict[str, datetime]:
     return {row.key: row.first_seen_at for row in rows}
 
 
-async def remember(conn: AsyncConnection, seen: Mapping[str, datetime]) -> None:
-    """Keep exactly these orphans in mind."""
+async def forget_all_but(conn: AsyncConnection, keys: Collection[str]) -> None:
     # As one array: of single parameters a statement takes 32,767.
-    await conn.execute(delete(gc_orphans).where(gc_orphans.c.key != all_(literal(list(seen), ARRAY(Text)))))
-    if seen:
-        await conn.execute(
-            insert(gc_orphans).on_conflict_do_nothing(),
-            [{"key": key, "first_seen_at": at} for key, at in seen.items()],
-        )
+    kept = func.unnest(literal(list(keys), ARRAY(Text))).column_valued("kept")
+    forgotten = ~exists(select(kept).where(kept == gc_orphans.c.key))
+    await conn.execute(delete(gc_orphans).where(forgotten))
+
+
+async def remember(conn: AsyncConnection, seen: Mapping[str, datetime]) -> None:
+    await conn.execute(
+        insert(gc_orphans).on_conflict_do_nothing(),
+        [{"key": key, "first_seen_at": at} for key, at in seen.items()],
+    )
 
 
 async def mark_removed(conn: AsyncConnection, key: str, now: datetime) -> None:

@@ -4,7 +4,7 @@ What the controller asks for each workspace is plain SQL on asyncpg's own connec
 building the same statements anew would cost more than carrying them out.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TypeAlias
@@ -27,6 +27,11 @@ from codehub.store.rows import column_values, to_workspace, to_workspaces
 from codehub.store.tables import workspaces
 
 ACTOR = "controller"
+ROWS_AT_ONCE = 1000
+"""In one transaction. Each holds the leadership row, which the leader's own heartbeat waits for: none may
+last longer than a fraction of the time that the heartbeat has."""
+PURGED_AT_ONCE = 100
+"""Each with statements of its own."""
 Connection: TypeAlias = "PoolConnectionProxy[asyncpg.Record]"
 
 _ALL_COLUMNS = ", ".join(workspaces.columns.keys())
@@ -100,10 +105,11 @@ class PostgresRecords:
 
     async def unroute(self, workspace_ids: Collection[str]) -> None:
         c = workspaces.c
-        async with self._engine.begin() as conn:
-            await fence(conn, self._epoch)
-            stale = c.id.in_(workspace_ids) & c.upstream.is_not(None)
-            await conn.execute(update(workspaces).where(stale).values(upstream=None))
+        for some in _batches(sorted(workspace_ids)):
+            async with self._engine.begin() as conn:
+                await fence(conn, self._epoch)
+                stale = c.id.in_(some) & c.upstream.is_not(None)
+                await conn.execute(update(workspaces).where(stale).values(upstream=None))
 
     async def load(self, workspace_ids: Sequence[str]) -> list[Workspace]:
         return to_workspaces(await self._pool.fetch(LOAD, workspace_ids))
@@ -166,19 +172,25 @@ class PostgresRecords:
         return replace(after, version=version, updated_at=now)
 
     async def touch(self, seen: Mapping[str, datetime]) -> None:
-        async with self._engine.begin() as conn:
-            await fence(conn, self._epoch)
-            await gate.touch(conn, seen)
+        for some in _batches(sorted(seen)):
+            async with self._engine.begin() as conn:
+                await fence(conn, self._epoch)
+                await gate.touch(conn, {workspace_id: seen[workspace_id] for workspace_id in some})
 
     async def gateway_silences(self) -> dict[str, timedelta]:
         async with self._engine.connect() as conn:
             return await gateways.silences(conn)
 
     async def forget_gateways(self, gateway_ids: Collection[str], now: datetime) -> None:
+        """The clocks come first: whoever takes over in between begins with them anew."""
+        restarted = ROWS_AT_ONCE
+        while restarted == ROWS_AT_ONCE:
+            async with self._engine.begin() as conn:
+                await fence(conn, self._epoch)
+                restarted = await gate.restart_clocks(conn, now, ROWS_AT_ONCE)
         async with self._engine.begin() as conn:
             await fence(conn, self._epoch)
             await gateways.forget(conn, gateway_ids)
-            await gate.restart_clocks(conn, now)
 
     async def expirable(self, defaults: TtlDefaults, now: datetime) -> list[Workspace]:
         async with self._engine.connect() as conn:
@@ -192,9 +204,11 @@ class PostgresRecords:
 
     async def purge(self, deleted_before: datetime, now: datetime) -> list[str]:
         purged = []
+        async with self._engine.connect() as conn:
+            due = await gc.purge_candidates(conn, deleted_before)
         async with self._engine.begin() as conn:
             await fence(conn, self._epoch)
-            for workspace_id in await gc.purge_candidates(conn, deleted_before):
+            for workspace_id in due[:PURGED_AT_ONCE]:
                 if await gate.purge(conn, workspace_id, deleted_before, now=now):
                     words = "The grace period is over: purged."
                     await timeline.record(conn, workspace_id, now, actor="gc", event="purged", message=words)
@@ -216,7 +230,11 @@ class PostgresRecords:
     async def remember(self, seen: Mapping[str, datetime]) -> None:
         async with self._engine.begin() as conn:
             await fence(conn, self._epoch)
-            await gc.remember(conn, seen)
+            await gc.forget_all_but(conn, seen)
+        for some in _batches(sorted(seen)):
+            async with self._engine.begin() as conn:
+                await fence(conn, self._epoch)
+                await gc.remember(conn, {key: seen[key] for key in some})
 
     async def condemn(self, item: Stored, present: Collection[str], now: datetime) -> str | None:
         """Asked once more with the workspace's row locked."""
@@ -232,3 +250,7 @@ class PostgresRecords:
 def _archive_row(fact: ArchiveFact) -> tuple[object, ...]:
     size = (fact.bytes, fact.unpacked, fact.entries)
     return (fact.archive_op_id, fact.workspace_id, fact.key, fact.sha256, *size)
+
+
+def _batches(names: Sequence[str]) -> Iterator[Sequence[str]]:
+    return (names[start : start + ROWS_AT_ONCE] for start in range(0, len(names), ROWS_AT_ONCE))

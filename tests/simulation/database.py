@@ -1,6 +1,6 @@
 """A simulated PostgreSQL and Redis: rows, leadership, hints and activity; every commit is one instant."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -239,8 +239,8 @@ class Database:
                 row.id, f"is stopped under its user, who was there {looked - used:.0f} s before"
             )
 
-    def purge(self, deleted_before: datetime) -> list[str]:
-        due = [
+    def purgeable(self, deleted_before: datetime) -> list[Workspace]:
+        return [
             row
             for row in self.rows.values()
             if row.deleted_at is not None
@@ -249,6 +249,8 @@ class Database:
             and row.phase is Phase.DELETED
             and row.operation is Operation.NONE
         ]
+
+    def purge(self, due: Sequence[Workspace]) -> list[str]:
         for row in due:
             self.reality.truths[row.id].promised = False
             self.put(replace(row, purged_at=self.now()))

@@ -25,6 +25,8 @@ from tests.simulation.redis import Redis
 WORKSPACES = 50
 COORDINATORS = 2
 GATEWAYS = 2
+PURGED_WITHIN = timedelta(seconds=900)
+"""After the retention of a deleted workspace: several cycles of GC."""
 LOST_AFTER = 150
 """Seconds after which a gateway that is not heard is not waited for."""
 TROUBLED = 80.0
@@ -373,6 +375,11 @@ class History:
         """At rest where it is wanted, with what its owner has put there."""
         if row.purged_at is not None:
             return True
+        if (
+            row.deleted_at is not None
+            and self.loop.moment() > row.deleted_at + self.retention + PURGED_WITHIN
+        ):
+            return False
         if row.operation is not Operation.NONE or row.request is not None or row.phase is Phase.ERROR:
             return False
         if row.phase.value != row.desired_state.value:
