@@ -245,7 +245,7 @@ class Controller:
             return
         self._audited_at = now
         keys = await self._records.archive_keys()
-        self._memory.to_audit = {name for name, key in keys.items() if key not in listed}
+        self._memory.to_audit = {name for name, (key, ready) in keys.items() if (key in listed) != ready}
         for workspace_id in self._memory.to_audit:
             self._resting.disturb(workspace_id)
 

@@ -35,7 +35,7 @@ class Memory:
     fenced: set[str] = field(default_factory=set)
     """Workspaces from whose homes every earlier leader is kept away."""
     to_audit: set[str] = field(default_factory=set)
-    """Workspaces whose archive the hourly audit did not find: each is looked at once."""
+    """Workspaces whose archive the hourly audit found gone, or back: each is looked at once."""
     newest_epoch: int = 0
     """The latest epoch that a disk has refused this leader for."""
 

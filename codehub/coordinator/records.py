@@ -18,8 +18,8 @@ class Records(Protocol):
     async def versions(self) -> Mapping[str, int]:
         """The version of every row that may still need something, by workspace id."""
 
-    async def archive_keys(self) -> Mapping[str, str]:
-        """The archive_key of every workspace that has one and is not purged."""
+    async def archive_keys(self) -> Mapping[str, tuple[str, bool]]:
+        """The archive_key of every workspace that has one and is not purged; and whether it was there."""
 
     async def routed(self) -> Set[str]:
         """Every workspace that has an upstream."""

@@ -10,9 +10,10 @@ from typing import TypeVar
 from redis.exceptions import ConnectionError as RedisDown
 
 from codehub.coordinator.records import Desk, Term
+from codehub.domain.conditions import holds
 from codehub.domain.decision import Decision
 from codehub.domain.gc import Holder, Stored
-from codehub.domain.states import Phase
+from codehub.domain.states import ConditionName, Phase
 from codehub.domain.ttl import Expiry, TtlDefaults
 from codehub.domain.workspace import Workspace
 from codehub.store import records
@@ -121,10 +122,10 @@ class SimRecords:
 
         await self._write(write)
 
-    async def archive_keys(self) -> Mapping[str, str]:
+    async def archive_keys(self) -> Mapping[str, tuple[str, bool]]:
         return await self._read(
             lambda: {
-                row.id: row.archive_key
+                row.id: (row.archive_key, holds(row.conditions, ConditionName.ARCHIVE_READY))
                 for row in self._db.rows.values()
                 if row.purged_at is None and row.archive_key is not None
             }

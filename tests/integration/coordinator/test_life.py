@@ -337,6 +337,30 @@ async def test_an_unmounted_volumes_root_reads_as_unknown_not_gone(bench: Bench)
     assert await bench.get(resting) == before
 
 
+async def test_an_archive_that_is_back_is_found_again_beside_a_living_home(bench: Bench) -> None:
+    await bench.start()
+    workspace_id = await bench.create()
+    await bench.until_phase(workspace_id, Phase.RUNNING)
+    await bench.reach(workspace_id, DesiredState.ARCHIVED)
+    standing = await bench.reach(workspace_id, DesiredState.STANDBY)
+    assert standing.archive_key is not None
+    epoch = await bench.take_office()
+    archive = bench.settings.data_dir / "archives" / standing.archive_key
+
+    async def audited() -> str:
+        """What a leader says of the archive after an audit and the looks that follow."""
+        controller = controller_of(bench, epoch)
+        await controller.audit()
+        for _ in range(3):
+            await controller.reconcile(workspace_id)
+        return (await bench.get(workspace_id)).conditions["storage.archive_ready"].reason
+
+    archive.rename(archive.with_name("away"))
+    assert await audited() == "Missing"
+    archive.with_name("away").rename(archive)
+    assert await audited() == "Ready"
+
+
 async def test_a_leader_that_wakes_up_late_stops_no_container(bench: Bench) -> None:
     await bench.start()
     workspace_id = await bench.create()

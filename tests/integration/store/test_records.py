@@ -180,7 +180,7 @@ async def test_a_committed_archive_has_its_checksum(place: Place) -> None:
         workspace, Decision("archived", after, Event.ARCHIVED, archive=fact), datetime.now(UTC)
     )
     assert await place.records.archive_checksum(key) == "ab" * 32
-    assert await place.records.archive_keys() == {workspace.id: key}
+    assert await place.records.archive_keys() == {workspace.id: (key, False)}
 
 
 async def test_only_what_is_named_loses_its_route(place: Place) -> None:
