@@ -31,8 +31,8 @@ _IDS = (
     (re.compile(r"volumes/users/[^/]+/workspaces/[^/]+"), "ws"),
     (re.compile(r"[0-9a-z]{26}"), "*"),
     (re.compile(r"-[0-9a-f]{8}\b"), "-*"),
+    (re.compile(r"\btmp\w{8}\b"), "tmp"),  # before the digits, which are random here as well
     (re.compile(r"\d{6,}"), "*"),
-    (re.compile(r"\btmp\w{8}\b"), "tmp"),
     (re.compile(r"archives/\*/\*/"), "archives/"),
     # What is removed entry by entry: which of them comes first is the file system's choice.
     (re.compile(r"(\.(?:forgotten|deleted)-[^/]*)/.*"), r"\1/..."),
