@@ -67,6 +67,10 @@ async def _prepare(settings: Settings, *, auto: bool) -> _Prepared | None:
     _check_socket_path(settings.data_dir.expanduser().absolute())
     settings = settings.model_copy(update={"runtime": await runtimes.choose(settings, auto=auto)})
     await _check_given(settings)
+    if not settings.data_dir.expanduser().exists():
+        check_port_free(
+            settings.host, settings.port
+        )  # so that a first start that fails leaves nothing behind
     data_dir = place.prepare(settings.data_dir)
     settings = settings.model_copy(update={"data_dir": data_dir})
     held = lock.take(data_dir)

@@ -124,7 +124,8 @@ export const api = {
   archives: (id: string) => request<{ items: Archive[] }>("GET", workspacePath(id, "/archives")),
   images: () => request<{ items: Image[] }>("GET", "/images"),
 
-  users: () => request<{ items: ListedUser[] }>("GET", "/users"),
+  users: (query: ListQuery, signal?: AbortSignal) =>
+    request<Page<ListedUser>>("GET", withQuery("/users", query), undefined, signal),
   createUser: (username: string, password: string, role: Role) =>
     request<ListedUser>("POST", "/users", { username, password, role }),
   patchUser: (id: string, patch: { password?: string; role?: Role }) =>

@@ -109,6 +109,19 @@ def test_a_path_too_long_for_sockets_is_refused_before_anything_is_made(tmp_path
     assert not data_dir.exists()
 
 
+def test_a_first_start_on_a_port_in_use_leaves_nothing_behind() -> None:
+    parent = short_temp_dir()
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            port = str(other.getsockname()[1])
+            code, words = invoke("up", "--runtime", "process", "--port", port, "--data-dir", f"{parent}/new")
+        assert code == 1
+        assert f"port {port} on 127.0.0.1 cannot be used" in words
+        assert list(parent.iterdir()) == []
+    finally:
+        shutil.rmtree(parent)
+
+
 def test_a_wrong_setting_is_one_sentence(tmp_path: Path) -> None:
     code, words = invoke("up", "--data-dir", str(tmp_path), TTL_STANDBY_SECONDS="soon")
     assert code == 1

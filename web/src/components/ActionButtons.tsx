@@ -1,4 +1,4 @@
-import { useLayoutEffect, useRef } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 
 import { messages } from "../i18n";
 import { perform } from "../state/actions";
@@ -36,10 +36,10 @@ export function ActionButtons({ workspace, viewer, task, onDone = () => {} }: Pr
             class={look}
             data-testid={`action-${action}`}
             aria-label={messages.value.actions.on(labelOf(action, workspace), workspace.name)}
-            aria-disabled={task.busy}
+            aria-disabled={task.busy || !isSettled}
             title={action === "extend" ? messages.value.actions.extendHint : undefined}
             onClick={() => {
-              if (isSettled()) void task.run(() => perform(action, workspace, onDone));
+              if (isSettled) void task.run(() => perform(action, workspace, onDone));
             }}
           >
             <Icon name={action} />
@@ -76,10 +76,13 @@ function OpenLink({ workspace, look }: { workspace: Workspace; look: string }) {
 const SETTLED_MILLISECONDS = 500;
 
 /** Whether the buttons have been the same for a moment: a double click must not press what took their place. */
-function useSettled(actions: string): () => boolean {
-  const changed = useRef({ actions, at: 0 });
-  if (changed.current.actions !== actions) changed.current = { actions, at: Date.now() };
-  return () => Date.now() - changed.current.at >= SETTLED_MILLISECONDS;
+function useSettled(actions: string): boolean {
+  const [settled, setSettled] = useState(actions);
+  useEffect(() => {
+    const timer = setTimeout(() => setSettled(actions), SETTLED_MILLISECONDS);
+    return () => clearTimeout(timer);
+  }, [actions]);
+  return settled === actions;
 }
 
 /** The pressed button often disappears with the state it belonged to; the keyboard must not be thrown to the top. */

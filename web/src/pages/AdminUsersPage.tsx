@@ -5,6 +5,7 @@ import { AdminTabs } from "../components/AdminTabs";
 import { ErrorNote } from "../components/ErrorNote";
 import { Field } from "../components/Field";
 import { PageTitle } from "../components/PageTitle";
+import { Pager } from "../components/Pager";
 import { PasswordField } from "../components/PasswordField";
 import { RoleSelect } from "../components/RoleSelect";
 import { UserRow } from "../components/UserRow";
@@ -13,9 +14,12 @@ import { useLoader } from "../state/loader";
 import { useTask } from "../state/task";
 import type { Role } from "../types";
 
+const PAGE_SIZE = 50;
+
 export function AdminUsersPage() {
   const text = messages.value.admin;
-  const users = useLoader("users", api.users);
+  const [offset, setOffset] = useState(0);
+  const users = useLoader(`users from ${offset}`, (signal) => api.users({ limit: PAGE_SIZE, offset }, signal));
   return (
     <>
       <PageTitle title={text.users} />
@@ -26,6 +30,7 @@ export function AdminUsersPage() {
           <UserRow key={user.id} user={user} onChanged={users.reload} />
         ))}
       </ul>
+      <Pager offset={offset} pageSize={PAGE_SIZE} total={users.data?.total ?? 0} onMove={setOffset} />
       <section class="panel narrow">
         <h2>{text.addUser}</h2>
         <NewUserForm onCreated={users.reload} />
