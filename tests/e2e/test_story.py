@@ -76,12 +76,27 @@ def test_the_story(hub: Hub, browser: Browser, screenshots: Path) -> None:
     expect(visitor.card).to_have_count(0)
     visitor.page.get_by_test_id("nav-workspaces").click()
     visitor.is_in("ARCHIVED")
-    visitor.does("start")
+    from_archive = visitor.opens()
+    ide_is_there(from_archive)
+    from_archive.close()
     visitor.is_in("RUNNING")
     assert (home / "note.txt").read_text() == TEXT
     visitor.page.get_by_test_id("lang-switch").click()
     expect(visitor.page.locator("html")).to_have_attribute("lang", "ko")
     visitor.shoot("8-korean")
+
+
+def test_the_page_about_the_api_comes_from_here_alone(hub: Hub) -> None:
+    page = hub.context.new_page()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(f"{hub.system.base_url}/docs")
+    calls = page.get_by_test_id("api-operation")
+    expect(calls.filter(has_text="/api/v1/workspaces/{workspace_id}/recover")).to_be_visible()
+    calls.filter(has_text="Create Workspace").locator("summary").click()
+    expect(calls.filter(has_text="Create Workspace").get_by_text("desired_state").first).to_be_visible()
+    assert all(url.startswith(hub.system.base_url) for url in asked), asked
+    page.close()
 
 
 class Curl:

@@ -1,4 +1,5 @@
 import { noteServerTime } from "./state/clock";
+import type { ApiDocument } from "./openapi";
 import type {
   Archive,
   Image,
@@ -99,6 +100,7 @@ const workspacePath = (id: string, rest = "") => `/workspaces/${encodeURICompone
 const userPath = (id: string) => `/users/${encodeURIComponent(id)}`;
 
 export const eventsUrl = `${PREFIX}/events`;
+export const openApiUrl = `${PREFIX}/openapi.json`;
 
 export const api = {
   login: (username: string, password: string) =>
@@ -134,5 +136,6 @@ export const api = {
 
   adminWorkspaces: (query: ListQuery, signal?: AbortSignal) =>
     request<Page<Workspace>>("GET", withQuery("/admin/workspaces", query), undefined, signal),
+  openApi: (signal?: AbortSignal) => request<ApiDocument>("GET", "/openapi.json", undefined, signal),
   overview: (signal?: AbortSignal) => request<Overview>("GET", "/admin/overview", undefined, signal),
 };

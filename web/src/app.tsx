@@ -7,6 +7,7 @@ import { AccountPage } from "./pages/AccountPage";
 import { AdminOverviewPage } from "./pages/AdminOverviewPage";
 import { AdminUsersPage } from "./pages/AdminUsersPage";
 import { AdminWorkspacesPage } from "./pages/AdminWorkspacesPage";
+import { ApiDocsPage } from "./pages/ApiDocsPage";
 import { LoginPage } from "./pages/LoginPage";
 import { NotFoundPage } from "./pages/NotFoundPage";
 import { TrashPage } from "./pages/TrashPage";
@@ -46,6 +47,8 @@ function Page({ route }: { route: Route }) {
       return <TrashPage />;
     case "account":
       return <AccountPage />;
+    case "docs":
+      return <ApiDocsPage />;
     case "admin-overview":
       return <AdminOverviewPage />;
     case "admin-users":

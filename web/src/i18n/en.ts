@@ -175,6 +175,14 @@ export const en = {
     "infra.container_ready": "IDE answers",
     "policy.healthy": "Healthy",
   },
+  docs: {
+    title: "API",
+    text: "Everything the dashboard does goes through these calls. A program signs in with POST /api/v1/login and keeps the cookie.",
+    takes: "Takes",
+    answers: "Answers",
+    nothing: "Nothing",
+    required: "required",
+  },
   account: {
     title: "Account",
     signedInAs: (name: string, role: string) => `Signed in as ${name} (${role})`,

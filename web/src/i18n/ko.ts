@@ -170,6 +170,14 @@ export const ko: Messages = {
     "infra.container_ready": "IDE가 응답함",
     "policy.healthy": "정상",
   },
+  docs: {
+    title: "API",
+    text: "대시보드의 모든 기능은 이 호출로 이루어집니다. 프로그램은 POST /api/v1/login으로 로그인하고 쿠키를 보관합니다.",
+    takes: "요청",
+    answers: "응답",
+    nothing: "없음",
+    required: "필수",
+  },
   account: {
     title: "계정",
     signedInAs: (name, role) => `${name} (${role}) 계정으로 로그인함`,

@@ -23,7 +23,10 @@ export function AccountPage() {
       <p>
         <button type="button" class="button" onClick={() => showDialog({ kind: "help" })}>
           {text.nav.help}
-        </button>
+        </button>{" "}
+        <a class="button" href="/docs" data-testid="api-docs">
+          {text.docs.title}
+        </a>
       </p>
     </>
   );

@@ -8,6 +8,7 @@ export type Route =
   | { page: "workspace"; id: string }
   | { page: "trash" }
   | { page: "account" }
+  | { page: "docs" }
   | { page: "admin-overview" }
   | { page: "admin-users" }
   | { page: "admin-workspaces" }
@@ -18,6 +19,7 @@ const FIXED: Record<string, Route> = {
   "/login": { page: "login" },
   "/trash": { page: "trash" },
   "/account": { page: "account" },
+  "/docs": { page: "docs" },
   "/admin": { page: "admin-overview" },
   "/admin/users": { page: "admin-users" },
   "/admin/workspaces": { page: "admin-workspaces" },

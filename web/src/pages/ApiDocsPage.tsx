@@ -1,0 +1,73 @@
+import { ErrorNote } from "../components/ErrorNote";
+import { PageTitle } from "../components/PageTitle";
+import { api, openApiUrl } from "../api";
+import { messages } from "../i18n";
+import { groupsOf, type Field, type Operation } from "../openapi";
+import { useLoader } from "../state/loader";
+
+/** Made from what the API says of itself: nothing comes from another host, and nothing can be out of date. */
+export function ApiDocsPage() {
+  const text = messages.value.docs;
+  const found = useLoader("openapi", api.openApi);
+  return (
+    <>
+      <PageTitle title={text.title}>
+        <a class="button" href={openApiUrl} download="codehub-openapi.json" target="_blank" rel="noopener">
+          openapi.json
+        </a>
+      </PageTitle>
+      <p class="muted">{text.text}</p>
+      <ErrorNote error={found.error} />
+      {found.data &&
+        groupsOf(found.data).map(({ tag, operations }) => (
+          <section class="panel api-group" key={tag}>
+            <h2>{tag}</h2>
+            {operations.map((operation) => (
+              <OperationDetails key={operation.id} operation={operation} />
+            ))}
+          </section>
+        ))}
+    </>
+  );
+}
+
+function OperationDetails({ operation }: { operation: Operation }) {
+  const text = messages.value.docs;
+  return (
+    <details class="api-operation" data-testid="api-operation">
+      <summary>
+        <code class="api-method">{operation.method}</code> <code>{operation.path}</code>
+        <span class="muted">{operation.summary}</span>
+      </summary>
+      {operation.description && <p>{operation.description}</p>}
+      <FieldTable title={text.takes} none={text.nothing} fields={operation.fields} />
+      <FieldTable title={text.answers} none={text.nothing} fields={operation.answer} />
+    </details>
+  );
+}
+
+function FieldTable({ title, none, fields }: { title: string; none: string; fields: Field[] }) {
+  const text = messages.value.docs;
+  return (
+    <>
+      <h3>{title}</h3>
+      {fields.length === 0 ? (
+        <p class="muted">{none}</p>
+      ) : (
+        <table>
+          <tbody>
+            {fields.map(({ name, type, required, place }) => (
+              <tr key={`${place} ${name}`}>
+                <th scope="row">
+                  <code>{name}</code>
+                </th>
+                <td>{type}</td>
+                <td class="muted">{[place === "body" ? "" : place, required ? text.required : ""].filter(Boolean).join(", ")}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      )}
+    </>
+  );
+}
