@@ -68,24 +68,24 @@ async def _prepare(settings: Settings, *, auto: bool) -> _Prepared | None:
     settings = settings.model_copy(update={"runtime": await runtimes.choose(settings, auto=auto)})
     await _check_given(settings)
     if not settings.data_dir.expanduser().exists():
-        check_port_free(
-            settings.host, settings.port
-        )  # so that a first start that fails leaves nothing behind
+        # Now already, so that a first start that fails leaves nothing behind.
+        check_port_free(settings.host, settings.port)
     data_dir = place.prepare(settings.data_dir)
     settings = settings.model_copy(update={"data_dir": data_dir})
     held = lock.take(data_dir)
     try:
         await _unless_stopped(runtimes.prepare(settings), stop)
-        if stop.is_set():
-            held.release()
-            return None
-        end_leftovers(data_dir / "run", [PartForkServer.name, *PARTS])
-        check_port_free(settings.host, settings.port)
-        await runtimes.leave_the_other(settings)
-        runtimes.remember(data_dir, settings.runtime)
+        if not stop.is_set():
+            end_leftovers(data_dir / "run", [PartForkServer.name, *PARTS])
+            check_port_free(settings.host, settings.port)
+            await runtimes.leave_the_other(settings)
+            runtimes.remember(data_dir, settings.runtime)
     except BaseException:
         held.release()
         raise
+    if stop.is_set():
+        held.release()
+        return None
     return _Prepared(settings, held)
 
 

@@ -80,16 +80,19 @@ def _read_fully(fd: int, length: int) -> bytearray:
 
 
 def _files_below(root: Path) -> Iterator[StoredObject]:
-    """Every file. What is removed meanwhile is left out; a directory that cannot be read is an error."""
-    for directory, _, names in os.walk(root, onerror=_raise_unless_gone):
+    """Every file. What is removed meanwhile is left out; a directory that cannot be read is an error.
+
+    So is a root that is gone: a store that was unmounted is not an empty one.
+    """
+
+    def on_error(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError) or Path(error.filename) == root:
+            raise error
+
+    for directory, _, names in os.walk(root, onerror=on_error):
         for name in names:
             path = Path(directory, name)
             with suppress(FileNotFoundError):
                 found = path.stat()
                 modified = datetime.fromtimestamp(found.st_mtime, UTC)
                 yield StoredObject(str(path.relative_to(root)), found.st_size, modified)
-
-
-def _raise_unless_gone(error: OSError) -> None:
-    if not isinstance(error, FileNotFoundError):
-        raise error
