@@ -60,7 +60,9 @@ class _Parser(argparse.ArgumentParser):
 
 def main() -> int:
     options = _read_options()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # SIGINT, too: a shell starts what runs in the background with it ignored.
+        signal.signal(number, signal.default_int_handler)
     outputs = Path(tempfile.mkdtemp(prefix="codehub-flaky-"))
     first_seed = random.randrange(1_000_000)
     rounds: list[Round] = []
