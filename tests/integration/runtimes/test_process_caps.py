@@ -64,9 +64,9 @@ def setting(groups: list[Path], *names: str) -> str:
 
 
 async def test_the_caps_of_the_image_hold_for_the_whole_tree_from_its_beginning(capped: Bench) -> None:
-    image = replace(
-        script_image("import os\nos.fork()\n" + SERVER, "{socket}"), cpus=0.5, memory_bytes=96 << 20
-    )
+    # The child waits: a second server might take the socket, and the workspace would end with the first.
+    two = "import os, time\nif os.fork() == 0:\n    time.sleep(600)\n" + SERVER
+    image = replace(script_image(two, "{socket}"), cpus=0.5, memory_bytes=96 << 20)
     await capped.runtime.start(capped.spec("w1", image))
     state = capped.directory("w1").read_state()
     groups = groups_of(capped, "w1")
