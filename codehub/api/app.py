@@ -9,6 +9,7 @@ import structlog
 from fastapi import APIRouter, FastAPI
 from redis.asyncio import Redis
 from starlette.exceptions import HTTPException
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from codehub.api import (
@@ -93,7 +94,7 @@ def _fallback() -> ASGIApp:
         response = await dashboard.answer(path.lstrip("/"), scope)
         await response(scope, receive, send)
 
-    return fallback
+    return GZipMiddleware(fallback)
 
 
 def _lifespan(config: Config) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:

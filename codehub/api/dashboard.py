@@ -1,15 +1,11 @@
 """The dashboard's files, for every path that is not the API's."""
 
 import errno
-import gzip
-import mimetypes
 import os
-from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
 from fastapi.responses import FileResponse, HTMLResponse, Response
-from starlette.datastructures import Headers
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
@@ -17,7 +13,6 @@ from codehub.api.errors import envelope
 
 IMMUTABLE: Final = "public, max-age=31536000, immutable"
 REVALIDATE: Final = "no-cache"
-COMPRESSED: Final = (".js", ".css", ".svg", ".json", ".map")
 
 _MISSING: Final = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>CodeHub</title></head>
@@ -49,11 +44,8 @@ class Dashboard:
             return HTMLResponse(_MISSING, status_code=503, headers={"Cache-Control": "no-store"})
         found, stat = _look_up(files, path)
         if stat is not None and Path(found).is_file():
-            immutable = path.startswith("assets/")
-            if immutable and Path(found).suffix in COMPRESSED:
-                return _asset(Path(found), stat, scope)
             response = files.file_response(found, stat, scope)
-            response.headers["Cache-Control"] = IMMUTABLE if immutable else REVALIDATE
+            response.headers["Cache-Control"] = IMMUTABLE if path.startswith("assets/") else REVALIDATE
             return response
         if path.startswith("assets/"):
             return envelope(404, "NOT_FOUND", "There is nothing here.")
@@ -66,30 +58,6 @@ class Dashboard:
             if self._dist is not None and (self._dist / "index.html").is_file():
                 self._files = StaticFiles(directory=self._dist)
         return self._files
-
-
-def _asset(path: Path, stat: os.stat_result, scope: Scope) -> Response:
-    """A file whose name changes with its content, compressed where the browser takes that."""
-    headers = {"Cache-Control": IMMUTABLE, "Vary": "Accept-Encoding"}
-    media_type = mimetypes.guess_type(path.name)[0]
-    if not _accepts_gzip(Headers(scope=scope).get("accept-encoding", "")):
-        return FileResponse(path, headers=headers, media_type=media_type, stat_result=stat)
-    content = _compressed(path, stat.st_mtime_ns)
-    headers["Content-Encoding"] = "gzip"
-    return Response(content, headers=headers, media_type=media_type)
-
-
-def _accepts_gzip(header: str) -> bool:
-    for item in header.split(","):
-        coding, _, weight = item.partition(";")
-        if coding.strip().lower() in ("gzip", "*"):
-            return weight.replace(" ", "").lower() not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
-    return False
-
-
-@lru_cache(maxsize=32)
-def _compressed(path: Path, _modified: int) -> bytes:
-    return gzip.compress(path.read_bytes(), mtime=0)
 
 
 def _look_up(files: StaticFiles, path: str) -> tuple[str, os.stat_result | None]:

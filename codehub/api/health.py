@@ -46,13 +46,11 @@ async def healthz() -> Alive:
 @router.get("/readyz", responses={503: {"model": Readiness}})
 async def readyz(services: Shared, response: Response) -> Readiness:
     # Those that ask PostgreSQL come one after the other, so that they share a connection.
-    lanes: list[dict[str, Callable[[Services], Awaitable[str]]]] = [
-        {"database": _database, "schema": _schema, "coordinator": _coordinator},
-        {"redis": _redis},
-    ]
-    checks: dict[str, Check] = {}
-    for found in await asyncio.gather(*(_look_in_turn(lane, services) for lane in lanes)):
-        checks |= found
+    in_postgres = {"database": _database, "schema": _schema, "coordinator": _coordinator}
+    found = await asyncio.gather(
+        _look_in_turn(in_postgres, services), _look_in_turn({"redis": _redis}, services)
+    )
+    checks = found[0] | found[1]
     ready = all(check.ok for check in checks.values())
     response.status_code = 200 if ready else 503
     return Readiness(ready=ready, checks=checks)

@@ -67,10 +67,8 @@ def start(
         from codehub.cli import up
 
         log.configure("up", settings.log_level)
-        up.run(
-            settings,
-            auto=runtime == "auto" or (runtime is None and "runtime" not in settings.model_fields_set),
-        )
+        auto = runtime == "auto" or (runtime is None and "runtime" not in settings.model_fields_set)
+        up.run(settings, auto=auto)
 
 
 @app.command("down")

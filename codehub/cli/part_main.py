@@ -82,6 +82,7 @@ def prepare() -> None:
 
 @lru_cache(maxsize=1)
 def _read_settings(environment: frozenset[tuple[str, str]]) -> Settings:
+    """Read the settings once for each environment."""
     return load_settings()
 
 

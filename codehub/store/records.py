@@ -185,7 +185,7 @@ class PostgresRecords:
             return await gateways.silences(conn)
 
     async def forget_gateways(self, gateway_ids: Collection[str], now: datetime) -> None:
-        """The clocks come first: whoever takes over in between begins with them anew."""
+        """The clocks come first, so that a leader who takes over in between restarts them as well."""
         restarted = ROWS_AT_ONCE
         while restarted == ROWS_AT_ONCE:
             async with self._engine.begin() as conn:

@@ -1,7 +1,6 @@
 """A simulated gateway worker: what it sees of the workspaces' use, and hands over now and then."""
 
 import asyncio
-import random
 from dataclasses import dataclass, field
 
 from tests.simulation.database import Database
@@ -16,7 +15,6 @@ class Gateway:
     database: Database
     redis: Redis
     interval: float
-    chance: random.Random
     seen: dict[str, float] = field(default_factory=dict)
     alive: bool = True
 

@@ -149,7 +149,7 @@ class History:
 
     def _start_gateway(self) -> None:
         name = f"gateway-{len(self.gateways) + 1}"
-        gateway = Gateway(name, self.database, self.redis, FLUSH_EVERY, self.fork(name))
+        gateway = Gateway(name, self.database, self.redis, FLUSH_EVERY)
         self.gateways.append(gateway)
         asyncio.create_task(gateway.run(), name=name)  # noqa: RUF006 - cancelled with all others at the end
 

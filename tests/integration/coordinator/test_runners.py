@@ -3,7 +3,7 @@
 import asyncio
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -51,6 +51,21 @@ async def expire(bench: Bench, redis: Redis, epoch: int, now: datetime) -> None:
     await TtlRunner(records, ActivityLog(redis), bench.providers.archives, rules, lambda: now).tick()
 
 
+@pytest.fixture
+async def redis(redis_url: str) -> AsyncIterator[Redis]:
+    client: Redis = Redis.from_url(redis_url)
+    yield client
+    await client.aclose()
+
+
+async def running_without_a_leader(bench: Bench) -> tuple[str, int]:
+    """Return a RUNNING workspace, and the epoch of a term that the test itself holds."""
+    await bench.start()
+    workspace_id = await bench.create()
+    await bench.until_phase(workspace_id, Phase.RUNNING)
+    return workspace_id, await bench.take_office()
+
+
 async def hear(bench: Bench, ago: timedelta) -> None:
     """A gateway has handed over what it had seen until then."""
     await gateways.hear(bench.settings.database_url, "gateway-1", ago)
@@ -69,12 +84,8 @@ async def test_an_idle_workspace_stands_by_then_archives_itself(bench: Bench) ->
     assert [step for line in story for step in steps if line.startswith(step)] == list(steps), story
 
 
-async def test_activity_and_keep_until_hold_a_ttl_off(bench: Bench) -> None:
-    await bench.start()
-    workspace_id = await bench.create()
-    await bench.until_phase(workspace_id, Phase.RUNNING)
-    epoch = await bench.take_office()
-    redis = Redis.from_url(bench.settings.redis_url)
+async def test_activity_and_keep_until_hold_a_ttl_off(bench: Bench, redis: Redis) -> None:
+    workspace_id, epoch = await running_without_a_leader(bench)
     later = datetime.now(UTC) + HOUR
 
     await ActivityLog(redis).flush({workspace_id: later.timestamp() - 10})
@@ -89,26 +100,18 @@ async def test_activity_and_keep_until_hold_a_ttl_off(bench: Bench) -> None:
     assert (await bench.get(workspace_id)).desired_state is DesiredState.RUNNING
     await expire(bench, redis, epoch, later + 4 * HOUR)
     assert (await bench.get(workspace_id)).desired_state is DesiredState.STANDBY
-    await redis.aclose()
 
 
 async def test_unreadable_activity_is_unknown_not_idle(bench: Bench) -> None:
-    await bench.start()
-    workspace_id = await bench.create()
-    await bench.until_phase(workspace_id, Phase.RUNNING)
-    epoch = await bench.take_office()
+    workspace_id, epoch = await running_without_a_leader(bench)
     nowhere = Redis(unix_socket_path=str(bench.settings.data_dir / "no-redis.sock"))
     await expire(bench, nowhere, epoch, datetime.now(UTC) + HOUR)
     assert (await bench.get(workspace_id)).desired_state is DesiredState.RUNNING
 
 
-async def test_a_redis_that_was_away_for_long_makes_nobody_idle(bench: Bench) -> None:
+async def test_a_redis_that_was_away_for_long_makes_nobody_idle(bench: Bench, redis: Redis) -> None:
     """Its empty set is read before the gateways have handed over what they saw meanwhile."""
-    await bench.start()
-    workspace_id = await bench.create()
-    await bench.until_phase(workspace_id, Phase.RUNNING)
-    epoch = await bench.take_office()
-    redis = Redis.from_url(bench.settings.redis_url)
+    workspace_id, epoch = await running_without_a_leader(bench)
     later = datetime.now(UTC) + HOUR
 
     await hear(bench, 20 * MINUTE)
@@ -122,15 +125,12 @@ async def test_a_redis_that_was_away_for_long_makes_nobody_idle(bench: Bench) ->
     assert (await bench.get(workspace_id)).desired_state is DesiredState.RUNNING, "it was in use"
     await expire(bench, redis, epoch, later + 11 * MINUTE)
     assert (await bench.get(workspace_id)).desired_state is DesiredState.STANDBY
-    await redis.aclose()
 
 
-async def test_a_gateway_that_is_lost_is_not_waited_for_and_every_clock_restarts(bench: Bench) -> None:
-    await bench.start()
-    workspace_id = await bench.create()
-    await bench.until_phase(workspace_id, Phase.RUNNING)
-    epoch = await bench.take_office()
-    redis = Redis.from_url(bench.settings.redis_url)
+async def test_a_gateway_that_is_lost_is_not_waited_for_and_every_clock_restarts(
+    bench: Bench, redis: Redis
+) -> None:
+    workspace_id, epoch = await running_without_a_leader(bench)
     later = datetime.now(UTC) + HOUR
 
     await hear(bench, 2 * HOUR)
@@ -143,15 +143,12 @@ async def test_a_gateway_that_is_lost_is_not_waited_for_and_every_clock_restarts
     assert (await bench.get(workspace_id)).desired_state is DesiredState.RUNNING
     await expire(bench, redis, epoch, later + 10 * MINUTE)
     assert (await bench.get(workspace_id)).desired_state is DesiredState.STANDBY
-    await redis.aclose()
 
 
-async def test_a_start_that_took_longer_than_the_ttl_is_used_before_it_is_idle(bench: Bench) -> None:
-    await bench.start()
-    workspace_id = await bench.create()
-    await bench.until_phase(workspace_id, Phase.RUNNING)
-    epoch = await bench.take_office()
-    redis = Redis.from_url(bench.settings.redis_url)
+async def test_a_start_that_took_longer_than_the_ttl_is_used_before_it_is_idle(
+    bench: Bench, redis: Redis
+) -> None:
+    workspace_id, epoch = await running_without_a_leader(bench)
     ready = datetime.now(UTC)
     async with bench.engine.begin() as conn:
         slow = {"last_access_at": ready - 2 * HOUR, "phase_changed_at": ready}
@@ -160,7 +157,6 @@ async def test_a_start_that_took_longer_than_the_ttl_is_used_before_it_is_idle(b
     assert (await bench.get(workspace_id)).desired_state is DesiredState.RUNNING
     await expire(bench, redis, epoch, ready + 10 * MINUTE)
     assert (await bench.get(workspace_id)).desired_state is DesiredState.STANDBY
-    await redis.aclose()
 
 
 async def test_a_redis_that_hangs_is_given_up(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,16 +189,11 @@ async def test_with_the_store_down_the_archive_ttl_waits_and_starts_still_work(b
     await redis.aclose()
 
 
-async def test_a_late_runner_changes_nothing(bench: Bench) -> None:
-    await bench.start()
-    workspace_id = await bench.create()
-    await bench.until_phase(workspace_id, Phase.RUNNING)
-    epoch = await bench.take_office()
-    redis = Redis.from_url(bench.settings.redis_url)
+async def test_a_late_runner_changes_nothing(bench: Bench, redis: Redis) -> None:
+    workspace_id, epoch = await running_without_a_leader(bench)
     with pytest.raises(StaleLeader):
         await expire(bench, redis, epoch - 1, datetime.now(UTC) + HOUR)
     assert (await bench.get(workspace_id)).desired_state is DesiredState.RUNNING
-    await redis.aclose()
 
 
 async def test_gc_removes_a_replaced_archive_only_after_its_grace(bench: Bench) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -313,20 +314,29 @@ async def test_activity_reaches_redis(served: Installation, redis_url: str) -> N
     await redis.aclose()
 
 
-async def test_a_redis_that_takes_nothing_leaves_the_worker_unheard(
-    served: Installation, redis_url: str
-) -> None:
-    """It answers what is read, and an empty set would make everybody look idle."""
-    await served.run()
-    cookie = await served.come_in()
+@asynccontextmanager
+async def taking_nothing(redis_url: str) -> AsyncIterator[None]:
+    """Have Redis answer what is read and refuse what is written, as one does that is out of memory."""
     redis: Redis = Redis.from_url(redis_url)
     await redis.config_set("maxmemory", 1)
     try:
+        yield
+    finally:
+        await redis.config_set("maxmemory", 0)
+        await redis.aclose()
+
+
+async def test_a_redis_that_takes_nothing_leaves_the_worker_unheard(
+    served: Installation, redis_url: str
+) -> None:
+    """An empty set would make everybody look idle."""
+    await served.run()
+    cookie = await served.come_in()
+    async with taking_nothing(redis_url):
         before = time.time()
         await served.ask(served.host, "/asset.js", cookie, "")
         await eventually(served.silences, "the worker to be missed", lambda found: found[0] > 1)
-    finally:
-        await redis.config_set("maxmemory", 0)
+    redis: Redis = Redis.from_url(redis_url)
     await eventually(served.silences, "the worker to be heard again", lambda found: found[0] < 1)
     assert (await ActivityLog(redis).read())[served.workspace_id] >= before, "what was seen is kept meanwhile"
     await redis.aclose()
@@ -352,15 +362,10 @@ async def test_a_worker_that_cannot_hand_over_its_last_is_missed(
 ) -> None:
     await served.run()
     cookie = await served.come_in()
-    redis: Redis = Redis.from_url(redis_url)
-    await redis.config_set("maxmemory", 1)
-    try:
+    async with taking_nothing(redis_url):
         await served.ask(served.host, "/asset.js", cookie, "")
         await served.stop()
-    finally:
-        await redis.config_set("maxmemory", 0)
     assert len(await served.silences()) == 1
-    await redis.aclose()
 
 
 async def test_activity_grows_and_newer_activity_survives_a_removal(redis_url: str) -> None:

@@ -232,7 +232,7 @@ async def test_the_purge_takes_what_is_deleted_long_enough_and_at_rest(place: Pl
 async def test_a_large_purge_is_many_small_transactions(
     engine: AsyncEngine, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One transaction over all would hold up the leader's heartbeat until it resigns, for ever."""
+    """One large transaction would block the leader's heartbeat until the leader resigns."""
     monkeypatch.setattr(records, "PURGED_AT_ONCE", 10)
     async with engine.begin() as conn:
         ids = [(await create(conn)).id for _ in range(25)]
