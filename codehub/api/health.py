@@ -1,7 +1,7 @@
 """`/healthz`, `/readyz`, `/metrics`: for the machines that look after this one."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from fastapi import APIRouter, Request, Response
@@ -64,7 +64,7 @@ async def metrics(request: Request) -> Response:
 
 
 async def _look_in_turn(
-    looks: dict[str, Callable[[Services], Awaitable[str]]], services: Services
+    looks: Mapping[str, Callable[[Services], Awaitable[str]]], services: Services
 ) -> dict[str, Check]:
     return {name: await _look(name, look, services) for name, look in looks.items()}
 
