@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from codehub.domain import attempt, gc, leftovers, next_effect, observe, plan, steps
+from codehub.domain import attempt, gc, leftovers, next_effect, observe, plan, steps, ttl
 from codehub.domain.decision import Decision, forgiven
 from codehub.domain.effects import DeleteVolume
 from codehub.domain.observation import ArchiveFact, VolumeFact
@@ -107,6 +107,18 @@ def _activity_removed_first() -> list[Patch]:
     return [(runners, "carrying", lambda: (runners.remove, runners.commit))]
 
 
+def _clock_starts_at_the_wish() -> list[Patch]:
+    return [(ttl, "_idle_since", lambda workspace: workspace.last_access_at)]
+
+
+def _silent_gateways_count_as_idle() -> list[Patch]:
+    return [(ttl, "known_until", lambda _silences, now, _longest: now)]
+
+
+def _activity_read_before_heartbeats() -> list[Patch]:
+    return [(runners, "reading", lambda: (runners.read_activity, runners.read_heartbeats))]
+
+
 def _delete_without_archive() -> list[Patch]:
     real = next_effect._archive
 
@@ -181,6 +193,12 @@ PLANTS = [
         "hang", {"wish": 1, "trouble": 1, "hang": 1}, values=STANDBY), _no_epoch),
     Plant("activity_removed_from_redis_before_the_commit", "no activity is lost", Scenario(
         "activity", {"use": 1, "ttl": 1}, values=RUNNING), _activity_removed_first),
+    Plant("slow_start_stopped_by_the_ttl", "the clock of use starts at RUNNING", Scenario(
+        "slow start", {"wish": 1, "ttl": 1, "time": 1}, values=STANDBY), _clock_starts_at_the_wish),
+    Plant("idle_on_the_word_of_a_silent_gateway", "nothing expires while a gateway is silent", Scenario(
+        "silence", {"ttl": 1, "time": 1}, values=RUNNING), _silent_gateways_count_as_idle),
+    Plant("activity_read_before_the_heartbeats", "a use that was reported keeps a workspace", Scenario(
+        "late report", {"use": 1, "ttl": 1, "time": 1}, values=RUNNING), _activity_read_before_heartbeats),
     Plant("delete_that_skips_the_archive", DELETES, Scenario(
         "delete", {"wish": 1}, values=STANDBY), _delete_without_archive),
     Plant("unobservable_store_read_as_gone", "what cannot be observed never reads as gone", Scenario(

@@ -3,7 +3,7 @@
 from codehub.domain.decision import Decision, Event
 from codehub.domain.effects import DeleteVolume
 from codehub.domain.observation import ContainerFact, Observation
-from codehub.domain.states import ErrorReason, Operation, Phase
+from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
 from tests.simulation.model.engine import check
 from tests.simulation.model.parts import (
     Activity,
@@ -16,6 +16,7 @@ from tests.simulation.model.parts import (
     Row,
     Store,
     Truth,
+    Ttl,
 )
 from tests.simulation.model.rows import to_workspace
 from tests.unit.domain import oracle
@@ -93,8 +94,20 @@ def _is_wished_since(row: Row) -> bool:
 @check("activity")
 def no_activity_is_lost(activity: Activity) -> str | None:
     """Removed from Redis only after the commit."""
-    known = max(activity.last_access, activity.redis or 0)
-    return None if known >= activity.newest else "no activity is lost: it is neither in Redis nor in the row"
+    known = max(activity.last_access, activity.redis or 0, activity.unsent or 0)
+    return None if known >= activity.newest else "no activity is lost: nothing has it any more"
+
+
+def of_an_expiry(ttl: Ttl, expiry: DesiredState, row: Row, activity: Activity) -> str | None:
+    """Idle must be known: RUNNING for as long as the TTL, no use reported, and the gateway heard."""
+    if expiry is not DesiredState.STANDBY:
+        return None
+    if not row.phase_due:
+        return "the clock of use starts at RUNNING: it had run for a moment"
+    if not ttl.heard:
+        return "nothing expires while a gateway is silent"
+    used = ttl.reported is not None and (activity.idle is None or ttl.reported > activity.idle)
+    return "a use that was reported keeps a workspace running" if used else None
 
 
 def of_a_commit(

@@ -222,12 +222,19 @@ class Leader(NamedTuple):
 
 
 class Activity(NamedTuple):
-    """`last_access` is the row's, `redis` the ZSET's; what is not after `idle` is long ago."""
+    """`last_access` is the row's, `redis` the ZSET's, `unsent` the gateway's; up to `idle` is long ago.
+
+    `heard`: the gateway has reported within the standby TTL. `sent`: it has written to Redis, and its
+    heartbeat is to follow.
+    """
 
     last_access: Stamp = Stamp(1)
     redis: Stamp | None = None
     newest: Stamp = Stamp(1)
     idle: Stamp | None = None
+    unsent: Stamp | None = None
+    sent: bool = False
+    heard: bool = True
 
 
 class Seen(NamedTuple):
@@ -245,12 +252,17 @@ class Seen(NamedTuple):
 
 
 class Ttl(NamedTuple):
-    """The TTL runner. `at`: idle, read, carried, ready, seen."""
+    """The TTL runner. `at`: idle, begun, read, carried, ready, seen.
+
+    `heard` is what it read of the gateway's heartbeat, `reported` the newest use that had been reported then.
+    """
 
     epoch: int = 0
     at: str = "idle"
     read: Stamp | None = None
     seen: Seen | None = None
+    heard: bool = False
+    reported: Stamp | None = None
 
 
 class Gc(NamedTuple):

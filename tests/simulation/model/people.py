@@ -108,6 +108,24 @@ def write(container: Container | None, disk: Disk, truth: Truth) -> Iterator[Ste
 
 @rule("activity", needs="use")
 def use(activity: Activity) -> Iterator[Step]:
-    """Typing reaches Redis, where a score only ever grows."""
+    """Typing passes the gateway, which reports it later."""
     now = Stamp(activity.newest + 1)
-    yield step("the gateway notes activity", "use", activity=activity._replace(redis=now, newest=now))
+    yield step("the gateway notes activity", "use", activity=activity._replace(unsent=now, newest=now))
+
+
+@rule("activity", needs="use ttl")
+def gateway_reports(activity: Activity) -> Iterator[Step]:
+    """`gateway/handover.py`: Redis first, where a score only ever grows, then the heartbeat.
+
+    A report that fails is one that comes later.
+    """
+    if activity.sent:
+        heard = activity._replace(sent=False, heard=True)
+        yield step("the gateway leaves its heartbeat", activity=heard)
+    elif activity.unsent is not None or not activity.heard:
+        yield step("the gateway writes the activity to Redis", activity=written(activity))
+
+
+def written(activity: Activity) -> Activity:
+    newest = max(activity.redis or 0, activity.unsent or 0)
+    return activity._replace(redis=Stamp(newest) if newest else None, unsent=None, sent=True)

@@ -7,6 +7,7 @@ There is one of each at a time: a stale leader's runner ends before the next lea
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from codehub.domain import gc as archives
 from codehub.domain import leftovers
@@ -28,6 +29,7 @@ from tests.simulation.model.parts import (
     Leader,
     Row,
     Seen,
+    Stamp,
     Store,
     Truth,
     Ttl,
@@ -45,6 +47,7 @@ from tests.simulation.model.storage import ASIDE, STAGING
 from tests.unit.domain.builders import ID, NOW
 
 DEFAULTS = TtlDefaults(standby=600, archive=1800)
+SILENCE = timedelta(minutes=1)
 RULES = GcRules(orphan_grace=timedelta(hours=2), retention=timedelta(days=7))
 _SEEN_AT = (A_MOMENT_AGO, NOW - timedelta(hours=3), LONG_AGO)
 _HOME_KEY = f"users/01us/workspaces/{ID}/home"
@@ -56,10 +59,30 @@ def is_stale(epoch: int, lead: Leader) -> bool:
 
 
 @rule("ttl activity lead", needs="ttl")
-def ttl_reads_activity(ttl: Ttl, activity: Activity, lead: Leader) -> Iterator[Step]:
+def ttl_reads(ttl: Ttl, activity: Activity, lead: Leader) -> Iterator[Step]:
+    """The heartbeats before the activity: every use that they vouch for must be among it."""
+    if ttl.at not in ("idle", "begun"):
+        return
+    first, second = reading()
+    label, after = (first if ttl.at == "idle" else second)(ttl, activity)
     if ttl.at == "idle":
-        at = "ready" if activity.redis is None else "read"
-        yield step("ttl: reads the activity", "ttl", ttl=Ttl(lead.epoch, at, activity.redis))
+        yield step(f"ttl: reads {label}", "ttl", ttl=after._replace(epoch=lead.epoch, at="begun"))
+    else:
+        at = "ready" if after.read is None else "read"
+        yield step(f"ttl: reads {label}", ttl=after._replace(at=at))
+
+
+def read_heartbeats(ttl: Ttl, activity: Activity) -> tuple[str, Ttl]:
+    reported = Stamp(max(activity.last_access, activity.redis or 0))
+    return "the heartbeats", ttl._replace(heard=activity.heard, reported=reported)
+
+
+def read_activity(ttl: Ttl, activity: Activity) -> tuple[str, Ttl]:
+    return "the activity", ttl._replace(read=activity.redis)
+
+
+def reading() -> tuple[Any, Any]:
+    return read_heartbeats, read_activity
 
 
 @rule("ttl activity lead", needs="ttl")
@@ -99,7 +122,8 @@ def ttl_looks(ttl: Ttl, row: Row, activity: Activity) -> Iterator[Step]:
         return
     idle = activity.idle is not None and activity.last_access <= activity.idle
     workspace = replace(to_workspace(row), last_access_at=LONG_AGO if idle else NOW)
-    expiry = deadlines.expired(workspace, DEFAULTS, NOW, NOW)
+    silence = timedelta(0) if ttl.heard else 2 * SILENCE
+    expiry = deadlines.expired(workspace, DEFAULTS, NOW, deadlines.known_until([silence], NOW, SILENCE))
     if expiry is None:
         yield step("ttl: nothing has expired", ttl=Ttl())
         return
@@ -112,7 +136,9 @@ def ttl_looks(ttl: Ttl, row: Row, activity: Activity) -> Iterator[Step]:
         activity.last_access,
         expiry.desired,
     )
-    yield step(f"ttl: {expiry.desired} is due", ttl=ttl._replace(at="seen", read=None, seen=seen))
+    broken = contracts.of_an_expiry(ttl, expiry.desired, row, activity)
+    after = Ttl(ttl.epoch, "seen", seen=seen)
+    yield step(f"ttl: {expiry.desired} is due", None, broken, ttl=after)
 
 
 @rule("ttl row activity lead", commits=True, needs="ttl")

@@ -200,6 +200,7 @@ SCENARIOS = (
     _scenario("standby, three failures", STANDBY, THREE, fault=3, kill=3, unseen=3, crash=3),
     _scenario("standby, three changes of the leader", STANDBY, THREE, hang=2, crash=2, timeout=1),
     _scenario("running, three changes of the leader", RUNNING, THREE, hang=2, die=2),
+    _scenario("standby, a slow start beside the TTL", STANDBY, TTL, wish=1, trouble=1, crash=1, hang=1),
     _scenario("standby, trash and purge", STANDBY, {}, wish=1, gc=2, time=3, trouble=1, crash=1, hang=1),
     _scenario("running, two wishes and each trouble", RUNNING, EACH),
     _scenario("new, two wishes and each trouble", {}, EACH),

@@ -51,10 +51,18 @@ def time_passes(row: Row, activity: Activity) -> Iterator[Step]:
         yield step("time: ready for ten minutes", "time", row=row._replace(started="stable"))
     if row.phase is Phase.STANDBY and not row.phase_due:
         yield step("time: the archive TTL is over", "time", row=row._replace(phase_due=True))
-    if row.phase is Phase.RUNNING and activity.idle != activity.newest:
-        yield step("time: the standby TTL is over", "time", activity=activity._replace(idle=activity.newest))
+    if row.operation is Operation.STARTING and activity.idle != activity.newest:
+        yield step("time: the start takes longer than the standby TTL", "time", activity=_long_ago(activity))
+    if row.phase is Phase.RUNNING and (activity.idle != activity.newest or not row.phase_due):
+        due = row._replace(phase_due=True)
+        yield step("time: the standby TTL is over", "time", row=due, activity=_long_ago(activity))
     if row.deleted == 1 and not row.purged:
         yield step("time: the grace period of the trash is over", "time", row=row._replace(deleted=2))
+
+
+def _long_ago(activity: Activity) -> Activity:
+    """Every use was long ago, and so was the gateway's last report."""
+    return activity._replace(idle=activity.newest, sent=False, heard=False)
 
 
 @rule("gc store", needs="time")
