@@ -30,7 +30,7 @@ from codehub.store.gate import Backends
 from codehub.store.leader import campaign
 from codehub.store.records import PostgresRecords
 from codehub.store.rows import to_workspace
-from codehub.store.tables import timeline, users, workspaces
+from codehub.store.tables import leadership, timeline, users, workspaces
 from tests.services import short_temp_dir
 from tests.waiting import eventually
 
@@ -83,10 +83,17 @@ class Bench:
         self._stops.append((stop, task))
 
     async def stop(self) -> None:
-        for stop, task in self._stops:
-            stop.set()
-            await task
-        self._stops.clear()
+        while self._stops:
+            await self.stop_oldest()
+
+    async def stop_oldest(self) -> None:
+        stop, task = self._stops.pop(0)
+        stop.set()
+        await task
+
+    async def epoch(self) -> int:
+        async with self.engine.connect() as conn:
+            return int(await conn.scalar(select(leadership.c.epoch)) or 0)
 
     def records(self, epoch: int, retention: timedelta) -> PostgresRecords:
         return PostgresRecords(self.pool, self.engine, epoch, retention)

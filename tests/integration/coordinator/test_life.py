@@ -395,9 +395,20 @@ async def test_a_database_from_a_backup_catches_up_with_the_homes(bench: Bench) 
 async def test_a_second_coordinator_takes_over_and_the_workspace_lives_on(bench: Bench) -> None:
     await bench.start()
     workspace_id = await bench.create()
-    running = await bench.until_phase(workspace_id, Phase.RUNNING)
-    await bench.stop()
+    await bench.until_phase(workspace_id, Phase.RUNNING)
+    before = await bench.providers.runtime.status(workspace_id)
+    first = await bench.epoch()
+
     await bench.start()
+    await bench.stop_oldest()
+    other = await bench.create()
+    await bench.until_phase(other, Phase.RUNNING)  # so the second one has looked at all containers
+    assert await bench.epoch() > first
+
+    after = await bench.providers.runtime.status(workspace_id)
+    assert after.ready and (after.op_id, after.upstream) == (before.op_id, before.upstream)
+    assert (await bench.get(workspace_id)).upstream == before.upstream
     await bench.reach(workspace_id, DesiredState.STANDBY)
-    again = await bench.reach(workspace_id, DesiredState.RUNNING)
-    assert again.home_ctx == running.home_ctx
+    assert [line for line in await bench.story(workspace_id) if "STARTING: " in line] == [
+        "claimed: STARTING: from STANDBY towards RUNNING."
+    ]
