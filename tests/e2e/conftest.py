@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Error as PlaywrightError
 
 from codehub.settings import default_tools_dir
 from tests.e2e import chromium, vscode
@@ -57,6 +58,30 @@ def browser() -> Iterator[Browser]:
 def screenshots() -> Path:
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     return SCREENSHOTS
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Keep what the browser shows when a test fails."""
+    report = yield
+    browser = getattr(item, "funcargs", {}).get("browser")
+    if report.failed and isinstance(browser, Browser):
+        report.sections.append(("screenshots", "\n".join(_keep_pages(browser, item.name))))
+    return report
+
+
+def _keep_pages(browser: Browser, name: str) -> Iterator[str]:
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    pages = [page for context in browser.contexts for page in context.pages]
+    for number, page in enumerate(pages, 1):
+        path = SCREENSHOTS / f"failed-{name}-{number}.png"
+        try:
+            page.screenshot(path=path, timeout=10_000)
+            yield f"{path}: {page.url}"
+        except PlaywrightError as error:
+            yield f"{page.url} cannot be shown: {error.message}"
 
 
 def new_context(browser: Browser, **options: Any) -> BrowserContext:
