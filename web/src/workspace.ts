@@ -32,6 +32,19 @@ export function actionsFor(workspace: Workspace, viewer: Viewer): Action[] {
   return viewer === "owner" ? actions : actions.filter((action) => ADMIN_ACTIONS.has(action));
 }
 
+const PLACES: readonly (readonly Action[])[] = [
+  ["open", "recover", "undelete"],
+  ["start", "stop", "cancel"],
+  ["extend"],
+  ["archive", "restore"],
+  ["delete"],
+];
+
+/** The actions in their places. A place stays where it is while the others come and go; undefined is an empty one. */
+export function placesFor(actions: readonly Action[]): (Action | undefined)[] {
+  return PLACES.map((place) => place.find((action) => actions.includes(action)));
+}
+
 function ownerActions(workspace: Workspace): Action[] {
   if (workspace.deleted_at !== null) return workspace.operation === "NONE" ? ["undelete"] : [];
   if (workspace.operation !== "NONE") return duringOperation(workspace);

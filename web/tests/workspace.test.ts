@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 
 import type { Operation, Phase } from "../src/types";
-import { actionsFor, isWaiting, nextDeadline, select } from "../src/workspace";
+import { actionsFor, isWaiting, nextDeadline, placesFor, select } from "../src/workspace";
 import { workspace } from "./samples";
 
 describe("what the owner can do", () => {
@@ -47,6 +47,23 @@ describe("what the owner can do", () => {
     const deleted = { phase: "DELETED", deleted_at: "2026-01-01T00:00:00Z" } as const;
     expect(actionsFor(workspace(deleted), "owner")).toEqual(["undelete"]);
     expect(actionsFor(workspace({ ...deleted, operation: "ARCHIVING" }), "owner")).toEqual([]);
+  });
+});
+
+describe("the places of the buttons", () => {
+  const phases: Phase[] = ["PENDING", "ARCHIVED", "STANDBY", "RUNNING", "ERROR"];
+  const places = phases.map((phase) => placesFor(actionsFor(workspace({ phase, desired_state: phase as never }), "owner")));
+  it("hold every action, each in one place", () => {
+    for (const phase of phases) {
+      const actions = actionsFor(workspace({ phase, desired_state: phase as never }), "owner");
+      expect(placesFor(actions).filter(Boolean).sort()).toEqual([...actions].sort());
+    }
+  });
+  it("keep delete and open where they are", () => {
+    for (const place of places) {
+      expect(place.indexOf("delete")).toBe(4);
+      expect([0, -1]).toContain(place.indexOf("open"));
+    }
   });
 });
 

@@ -4,7 +4,7 @@ import { messages } from "../i18n";
 import { perform } from "../state/actions";
 import type { Task } from "../state/task";
 import type { Workspace } from "../types";
-import { actionsFor, startsWhenOpened, type Action, type Viewer } from "../workspace";
+import { actionsFor, placesFor, startsWhenOpened, type Action, type Viewer } from "../workspace";
 import { Icon } from "./Icon";
 
 interface Props {
@@ -21,39 +21,45 @@ export function ActionButtons({ workspace, viewer, task, onDone = () => {} }: Pr
   const keepFocus = useFocusKeeper(group);
   const actions = actionsFor(workspace, viewer);
   const isSettled = useSettled(actions.join());
+  const button = (action: Action) => {
+    const primary = PRIMARY.has(action) || (action === "start" && !actions.includes("open"));
+    const look = primary ? "button button-primary" : action === "delete" ? "button button-danger" : "button";
+    if (action === "open" && !startsWhenOpened(workspace)) {
+      return <OpenLink key={action} workspace={workspace} look={look} />;
+    }
+    return (
+      <button
+        key={action}
+        type="button"
+        class={look}
+        data-testid={`action-${action}`}
+        aria-label={messages.value.actions.on(messages.value.actions[action], workspace.name)}
+        aria-disabled={task.busy || !isSettled}
+        title={hintOf(action, workspace)}
+        onClick={() => {
+          if (isSettled) void task.run(() => perform(action, workspace, onDone));
+        }}
+      >
+        <Icon name={action} />
+        {messages.value.actions[action]}
+      </button>
+    );
+  };
   return (
     <div class="actions" ref={group} role="group" aria-label={workspace.name} tabIndex={-1} {...keepFocus}>
-      {actions.map((action) => {
-        const primary = PRIMARY.has(action) || (action === "start" && !actions.includes("open"));
-        const look = primary ? "button button-primary" : action === "delete" ? "button button-danger" : "button";
-        if (action === "open" && !startsWhenOpened(workspace)) {
-          return <OpenLink key={action} workspace={workspace} look={look} />;
-        }
-        return (
-          <button
-            key={action}
-            type="button"
-            class={look}
-            data-testid={`action-${action}`}
-            aria-label={messages.value.actions.on(labelOf(action, workspace), workspace.name)}
-            aria-disabled={task.busy || !isSettled}
-            title={action === "extend" ? messages.value.actions.extendHint : undefined}
-            onClick={() => {
-              if (isSettled) void task.run(() => perform(action, workspace, onDone));
-            }}
-          >
-            <Icon name={action} />
-            {labelOf(action, workspace)}
-          </button>
-        );
-      })}
+      {placesFor(actions).map((action, place) => (
+        <div key={place} class="action-place">
+          {action && button(action)}
+        </div>
+      ))}
     </div>
   );
 }
 
-function labelOf(action: Action, workspace: Workspace): string {
+function hintOf(action: Action, workspace: Workspace): string | undefined {
   const text = messages.value.actions;
-  return action === "start" && workspace.phase === "ARCHIVED" ? text.restoreAndStart : text[action];
+  if (action === "start" && workspace.phase === "ARCHIVED") return text.restoreAndStart;
+  return action === "extend" ? text.extendHint : undefined;
 }
 
 function OpenLink({ workspace, look }: { workspace: Workspace; look: string }) {
