@@ -15,6 +15,7 @@ from codehub.cli import needs, place
 from codehub.cli.errors import explanation
 from codehub.cli.options import load_settings
 from codehub.clock import utc_now
+from codehub.coordinator.claims import make_place
 from codehub.settings import Settings
 from codehub.store import accounts, installation, schema
 from codehub.store.engine import create_engine
@@ -42,7 +43,8 @@ async def _prepare(settings: Settings) -> str | None:
     try:
         candidate = place.installation_id(settings.data_dir) or str(ULID()).lower()
         found = await installation.ensure(engine, candidate, settings.workspace_uid_base)
-        await place.settle(settings.data_dir, found.id, settings.archive_url)
+        where = make_place(settings, found.id)
+        await place.settle(settings.data_dir, where, installation.PostgresClaims(engine))
         return await accounts.ensure_admin(
             engine, settings.admin_username, settings.admin_password, now=utc_now()
         )

@@ -92,14 +92,11 @@ def stop(
 
 @app.command("migrate")
 def upgrade(data_dir: DataDir = None) -> None:
-    """Bring the database to this version's schema."""
+    """Bring the database to this version's schema; in a new one, claim empty volumes and archive store."""
     with told():
-        from codehub.cli import database
-        from codehub.store import migrate, schema
+        from codehub.cli import migration
 
-        settings = load_settings(data_dir=data_dir)
-        database.with_engine(settings, lambda _engine: migrate.upgrade(database.database_url(settings)))
-        typer.echo(f"the database is at schema {schema.head()}")
+        migration.run(load_settings(data_dir=data_dir))
 
 
 @app.command("doctor")

@@ -12,11 +12,15 @@ from codehub.cli.errors import CommandError
 from codehub.domain import images
 from codehub.domain.images import Image, ImagesError
 from codehub.settings import Settings
-from codehub.store import schema, workspace_reads
+from codehub.store import accounts, schema, workspace_reads
 from codehub.store.engine import asyncpg_dsn, create_engine
 
 PATIENCE: Final = 10.0
 OLDEST_REDIS: Final = (6, 2)
+NO_ADMIN: Final = (
+    "there is no admin yet: `codehub users create-admin` makes one, and so does `codehub migrate` with "
+    "ADMIN_PASSWORD set"
+)
 
 
 class UnmetError(CommandError):
@@ -63,6 +67,14 @@ async def reach_database(url: str) -> None:
         raise UnmetError(words, "correct DATABASE_URL, or the server") from error
     except (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
         raise UnmetError(f"the database at {place} does not answer ({_one_line(error)})", advice) from error
+
+
+async def admin_is_missing(settings: Settings) -> bool:
+    engine = create_engine(settings.database_url)
+    try:
+        return not await accounts.has_admin(engine)
+    finally:
+        await engine.dispose()
 
 
 async def require_schema(url: str) -> None:

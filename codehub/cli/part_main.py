@@ -29,7 +29,7 @@ from codehub.settings import Settings, SettingsError
 def api() -> None:
     with told():
         settings = _settings("api")
-        _require(settings)
+        _require(settings, admin=True)
         allow_many_connections()
         from codehub.api.server import run
 
@@ -86,12 +86,17 @@ def _read_settings(environment: frozenset[tuple[str, str]]) -> Settings:
     return load_settings()
 
 
-def _require(settings: Settings) -> None:
-    """Check what the part needs, in a process of its own: a check touches memory that the part never uses."""
+def _require(settings: Settings, *, admin: bool = False) -> None:
+    """Check what the part needs, in a process of its own: a check touches memory that the part never uses.
+
+    With `admin`, log how to make the first admin if there is none: without one, no one can sign in.
+    """
 
     def check() -> None:
         with told():
             asyncio.run(needs.require(settings))
+            if admin and asyncio.run(needs.admin_is_missing(settings)):
+                log.get("api").warning(needs.NO_ADMIN)
 
     if code := run_apart(check):
         raise typer.Exit(code)

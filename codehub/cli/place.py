@@ -4,11 +4,13 @@ from pathlib import Path
 
 from codehub import log
 from codehub.cli.errors import CommandError
+from codehub.coordinator.claims import Claims, claim_storage
+from codehub.domain.claims import Location
 from codehub.embedded.paths import make_dir, write_private
 from codehub.storage.archive_store import ArchiveStore
 from codehub.storage.errors import Unobservable
 from codehub.storage.installation import check_directory
-from codehub.storage.volumes import LocalVolumes
+from codehub.storage.jobspec import Place
 
 INSTALLATION_ID = "installation-id"
 PARTS = {
@@ -44,26 +46,32 @@ def installation_id(data_dir: Path) -> str | None:
         return None
 
 
-async def settle(data_dir: Path, database_id: str, archive_url: str) -> None:
-    """Marks volumes and archives at the very first start; from then on they are only looked at.
+def two_installations(data_dir: Path, known: str, database_id: str) -> str:
+    return (
+        f"{data_dir} belongs to installation {known}, but the database to {database_id}: "
+        "they are not of one CodeHub"
+    )
 
-    An empty directory after the first start is a disk that is not mounted, and must not be claimed anew. The
-    file comes last, so that a first start that was killed is done again.
+
+async def settle(data_dir: Path, place: Place, claims: Claims) -> None:
+    """Claim volumes and archives at the first start; from then on only check them.
+
+    An empty directory after the first start is a disk that is not mounted, and is never claimed again: the
+    database records the claims, as the file in the data directory did alone in earlier versions. The file is
+    written last, so that a first start that was killed is repeated.
     """
+    database_id = place.installation_id
     known = installation_id(data_dir)
     if known is not None and known != database_id:
-        raise CommandError(
-            f"{data_dir} belongs to installation {known}, but the database to {database_id}: "
-            "they are not of one CodeHub"
-        )
-    archives = ArchiveStore(archive_url, database_id)
+        raise CommandError(two_installations(data_dir, known, database_id))
+    if known is not None:
+        for location in Location:
+            await claims.record(location)
+    await claim_storage(claims, place, create=True)
     if known is None:
-        LocalVolumes(data_dir / "volumes", database_id).initialise()
-        await archives.initialise()
         write_private(data_dir / INSTALLATION_ID, f"{database_id}\n")
-        return
     try:
-        check_directory(data_dir / "volumes", database_id)
-        await archives.check()
+        check_directory(place.volumes_root, database_id)
+        await ArchiveStore(place.archive_url, database_id).check()
     except Unobservable as problem:
         log.get("up").warning("a disk is not there; what it holds is left as it is", problem=str(problem))

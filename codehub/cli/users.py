@@ -72,6 +72,20 @@ def create(
         _report(f"created {role.value} {name.lower()}", password if generate else None)
 
 
+@app.command("create-admin")
+def create_admin(
+    name: Annotated[
+        str | None, typer.Argument(help="The admin's name (ADMIN_USERNAME, admin).", show_default=False)
+    ] = None,
+    generate: Generate = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Create an admin, such as the first one of a new installation."""
+    with told():
+        chosen = name or load_settings(data_dir=data_dir).admin_username
+        create(chosen, Role.ADMIN, generate, data_dir)
+
+
 @app.command()
 def passwd(name: Name, generate: Generate = False, data_dir: DataDir = None) -> None:
     """Set a new password, which ends the user's sessions."""

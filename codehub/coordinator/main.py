@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from codehub.coordinator.claims import claiming, make_place
 from codehub.coordinator.house import PostgresHouse
 from codehub.coordinator.providers import Providers
 from codehub.coordinator.queue import WORKERS
@@ -18,7 +20,6 @@ from codehub.runtimes.process.runtime import ProcessRuntime
 from codehub.settings import Settings
 from codehub.storage.archive_store import ArchiveStore
 from codehub.storage.jobs import LocalJobs
-from codehub.storage.jobspec import Place
 from codehub.storage.volumes import LocalVolumes
 from codehub.store import installation, schema
 from codehub.store.engine import create_engine
@@ -46,6 +47,7 @@ async def run(settings: Settings, stop: asyncio.Event) -> None:
     finally:
         await engine.dispose()
     providers = make_providers(settings, own.id)
+    providers = replace(providers, claim=claiming(settings.database_url, providers.place))
     warming_up = asyncio.create_task(_warm_up(providers.runtime))
     try:
         await serve(settings, providers, PostgresHouse(settings), stop=stop)
@@ -63,13 +65,12 @@ async def _warm_up(runtime: Runtime) -> None:
 
 def make_providers(settings: Settings, installation_id: str) -> Providers:
     data_dir = settings.data_dir
-    archive_url = settings.archive_url or f"file://{data_dir / 'archives'}"
-    place = Place(data_dir / "volumes", archive_url, installation_id)
+    place = make_place(settings, installation_id)
     runtime = make_runtime(settings, installation_id)
     return Providers(
         runtime=runtime,
         volumes=LocalVolumes(place.volumes_root, installation_id),
-        archives=ArchiveStore(archive_url, installation_id),
+        archives=ArchiveStore(place.archive_url, installation_id),
         jobs=LocalJobs(data_dir / "jobs", settings.archives_at_once),
         images=offered_images(settings.images_text, settings.runtime),
         place=place,

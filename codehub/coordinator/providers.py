@@ -1,6 +1,6 @@
 """What the coordinator acts on, as it needs it."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,3 +53,5 @@ class Providers:
     place: Place
     hints: Listen | None = None
     """Where the runtime tells of containers by itself."""
+    claim: Callable[[], Awaitable[bool]] | None = None
+    """Claims volumes and store where that was never done; True once both are claimed."""

@@ -95,6 +95,7 @@ class Leader:
         self, settings: Settings, providers: Providers, desk: Desk, term: Term, nature: Nature
     ) -> None:
         self._settings = settings
+        self._claim = providers.claim
         self._sources = [desk.listen] if providers.hints is None else [desk.listen, providers.hints]
         self._term = term
         self._clock = nature.clock
@@ -120,6 +121,8 @@ class Leader:
         settings = self._settings
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._keep_office())
+            if self._claim is not None:
+                tasks.create_task(self._claim_storage(self._claim))
             tasks.create_task(self._work())
             for listen in self._sources:
                 tasks.create_task(self._listen(listen))
@@ -133,6 +136,20 @@ class Leader:
     async def _work(self) -> None:
         await self._controller.has_looked.wait()
         await self._controller.queue.run()
+
+    async def _claim_storage(self, claim: Callable[[], Awaitable[bool]]) -> None:
+        """Repeat until the volumes and the store are claimed; then look at everything again."""
+        claimed = False
+
+        async def attempt() -> None:
+            nonlocal claimed
+            claimed = await claim()
+
+        while not claimed:
+            await self._guarded(attempt, "claim")
+            if not claimed:
+                await asyncio.sleep(self._settings.coordinator_idle_interval)
+        self._sweep_now.set()
 
     async def _listen(self, listen: Listen) -> None:
         """A source that fails is listened to again; every beginning asks for a look at everything."""

@@ -38,6 +38,9 @@ class ArchiveStore:
         """Whether unfinished uploads can be found, and so removed."""
         return await self._run(self._archives.sees_unfinished)
 
+    def is_there(self) -> bool:
+        return self._archives.is_there()
+
     async def initialise(self) -> None:
         await self._run(self._archives.initialise)
 

@@ -17,7 +17,7 @@ from codehub.storage.errors import (
 )
 from codehub.storage.layout import NAME, checked_name
 from codehub.storage.objects import Objects
-from codehub.storage.stores import open_objects
+from codehub.storage.stores import directory_of, open_objects
 from codehub.storage.words import store_words
 
 _OBJECT = "home.tar.zst"
@@ -97,12 +97,19 @@ class Archives:
     def sees_unfinished(self) -> bool:
         return self._open().sees_unfinished()
 
+    def is_there(self) -> bool:
+        """Whether a directory exists; a service counts as there, whether it answers or not."""
+        root = directory_of(self._url)
+        return root is None or root.is_dir()
+
     def initialise(self) -> None:
-        """Claim a store that is new, that is empty. One that holds anything is only checked."""
+        """Mark an empty store as this installation's; a store with a marker is only checked."""
         objects = self._connect(create=True)
-        if objects.read(installation.MARKER) is None and not objects.list():
-            objects.write(installation.MARKER, f"{self._installation_id}\n".encode())
-        self.check()
+        found = objects.read(installation.MARKER)
+        if found is None and not any(installation.is_content(stored.path) for stored in objects.list()):
+            objects.create(installation.MARKER, installation.marker_content(self._installation_id))
+            found = objects.read(installation.MARKER)
+        installation.compare_claim(found, self._installation_id, self._url)
 
     def find(self, workspace_id: str, archive_op_id: str) -> ArchiveFact | None:
         """The archive if it is complete: the object and its `.meta` are both there."""

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import secrets
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -31,6 +32,29 @@ def write_durably(path: Path, data: bytes) -> None:
     """Replace a file in one step; after the return it is on the disk."""
     replace_file(path, data, durable=True)
     fsync_path(path.parent)
+
+
+def create_durably(path: Path, data: bytes) -> bool:
+    """Create a file with this content, or return False when there is one; it is on the disk on return.
+
+    The file gets its name by a link, which fails where the name is taken: of several writers one wins, and
+    no reader sees a part of the content.
+    """
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            path.hardlink_to(temporary)
+        except FileExistsError:
+            return False
+    finally:
+        temporary.unlink(missing_ok=True)
+    fsync_path(path.parent)
+    return True
 
 
 def replace_file(path: Path, data: bytes, *, durable: bool = False) -> None:

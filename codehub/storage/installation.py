@@ -2,11 +2,23 @@
 
 from pathlib import Path
 
-from codehub.storage.durable import make_directory, read_if_there, write_durably
-from codehub.storage.errors import Unobservable
+from codehub.storage.durable import create_durably, make_directory, read_if_there
+from codehub.storage.errors import Unobservable, from_os
 
 MARKER = ".codehub-installation"
 _NOT_CONTENT = {"lost+found"}
+
+
+def marker_content(installation_id: str) -> bytes:
+    return f"{installation_id}\n".encode()
+
+
+def is_content(name: str) -> bool:
+    """Whether a file or object of this name means that a location is in use.
+
+    The marker is not content, nor is what a claim that was killed leaves of it.
+    """
+    return name not in _NOT_CONTENT and not name.startswith(MARKER)
 
 
 def compare(found: bytes | None, installation_id: str, place: str) -> None:
@@ -21,17 +33,38 @@ def compare(found: bytes | None, installation_id: str, place: str) -> None:
         raise Unobservable(words)
 
 
-def check_directory(root: Path, installation_id: str) -> None:
+def compare_claim(found: bytes | None, installation_id: str, place: str) -> None:
+    """As `compare`, for a location that this installation has just tried to claim."""
+    if found is None:
+        raise Unobservable(
+            f"{place} is not empty and has no {MARKER}: CodeHub claims only an empty location; choose another"
+        )
     try:
-        found = read_if_there(root / MARKER)
+        compare(found, installation_id, place)
+    except Unobservable as problem:
+        raise Unobservable(
+            f"{problem.message}. Connect to the database of that installation, or choose an empty location"
+        ) from problem
+
+
+def check_directory(root: Path, installation_id: str) -> None:
+    compare(_read_marker(root), installation_id, str(root))
+
+
+def claim_directory(root: Path, installation_id: str) -> None:
+    """Mark an empty directory as this installation's, and check the marker of any other."""
+    try:
+        make_directory(root, 0o711)
+        marked = (root / MARKER).exists()
+        if not marked and not any(is_content(entry.name) for entry in root.iterdir()):
+            create_durably(root / MARKER, marker_content(installation_id))
+    except OSError as error:
+        raise from_os(error, f"{root} cannot be claimed") from error
+    compare_claim(_read_marker(root), installation_id, str(root))
+
+
+def _read_marker(root: Path) -> bytes | None:
+    try:
+        return read_if_there(root / MARKER)
     except OSError as error:
         raise Unobservable(f"{root} cannot be read: {error.strerror}") from error
-    compare(found, installation_id, str(root))
-
-
-def initialise_directory(root: Path, installation_id: str) -> None:
-    """Claim a directory that is new, that is empty. One that holds anything is only checked."""
-    make_directory(root, 0o711)
-    if all(entry.name in _NOT_CONTENT for entry in root.iterdir()):
-        write_durably(root / MARKER, f"{installation_id}\n".encode())
-    check_directory(root, installation_id)

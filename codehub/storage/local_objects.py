@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from stat import S_ISREG
 
-from codehub.storage.durable import fsync_path, write_stream
+from codehub.storage.durable import create_durably, fsync_path, write_stream
 from codehub.storage.objects import SMALL_BYTES, Objects, StoredObject
 
 
@@ -31,6 +31,9 @@ class LocalObjects(Objects):
     def write(self, path: str, content: bytes) -> None:
         self._do(lambda: write_stream(self._root / path, [content]))
         self.flush(path)
+
+    def create(self, path: str, content: bytes) -> bool:
+        return self._do(lambda: create_durably(self._root / path, content))
 
     def remove(self, path: str) -> None:
         self._if_there((self._root / path).unlink)

@@ -51,6 +51,10 @@ class Objects(ABC):
         """Write a small object; it is durable on return."""
 
     @abstractmethod
+    def create(self, path: str, content: bytes) -> bool:
+        """Write a small object in one conditional step; False when there is one already."""
+
+    @abstractmethod
     def remove(self, path: str) -> None:
         """Remove an object, or nothing when there is none."""
 

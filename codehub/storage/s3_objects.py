@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 
 import obstore
-from obstore.exceptions import BaseError
+from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import S3Store
 
 from codehub.storage import s3
@@ -45,6 +45,18 @@ class S3Objects(Objects):
 
     def write(self, path: str, content: bytes) -> None:
         self._do(lambda: obstore.put(self._store, path, content, use_multipart=False))
+
+    def create(self, path: str, content: bytes) -> bool:
+        """`If-None-Match: *`. A request that is repeated after a lost answer also finds the object there."""
+
+        def put() -> bool:
+            try:
+                obstore.put(self._store, path, content, use_multipart=False, mode="create")
+            except AlreadyExistsError:
+                return False
+            return True
+
+        return self._do(put)
 
     def remove(self, path: str) -> None:
         self._if_there(lambda: obstore.delete(self._store, path))

@@ -14,7 +14,7 @@ from codehub.domain.observation import Generation, Unknown, VolumeFact
 from codehub.storage.children import remove_tree
 from codehub.storage.durable import fsync_path
 from codehub.storage.errors import GenerationMismatch, Unobservable, from_os
-from codehub.storage.installation import check_directory, initialise_directory
+from codehub.storage.installation import check_directory, claim_directory
 from codehub.storage.layout import WorkspaceDirectory, make_private_directory
 from codehub.storage.lock import acquire, held
 
@@ -35,9 +35,12 @@ class LocalVolumes:
         usage = await asyncio.to_thread(shutil.disk_usage, self._root)
         return usage.free
 
+    def is_there(self) -> bool:
+        return self._root.is_dir()
+
     def initialise(self) -> None:
-        """Claim a new, empty root; a root that is already there is only checked."""
-        initialise_directory(self._root, self._installation_id)
+        """Mark an empty root as this installation's; a root with a marker is only checked."""
+        claim_directory(self._root, self._installation_id)
 
     async def observe(self) -> dict[str, VolumeFact | Unknown]:
         """Every home there is, by workspace id. One that cannot be looked at hides no other."""

@@ -218,6 +218,11 @@ async def delete_account(engine: AsyncEngine, user_id: str, *, actor: str, now: 
         await sessions.end_sessions(conn, user_id)
 
 
+async def has_admin(engine: AsyncEngine) -> bool:
+    async with engine.connect() as conn:
+        return await _count_admins(conn) > 0
+
+
 async def ensure_admin(
     engine: AsyncEngine, username: str, password: str | None, *, now: datetime
 ) -> str | None:

@@ -2,12 +2,19 @@
 
 import secrets
 from dataclasses import dataclass
+from typing import Final
 
-from sqlalchemy import exists, select, update
+from sqlalchemy import exists, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from codehub.domain.claims import Location
 from codehub.store.tables import installation, workspaces
+
+_CLAIMED_AT: Final = {
+    Location.VOLUMES: installation.c.volumes_claimed_at,
+    Location.ARCHIVES: installation.c.archives_claimed_at,
+}
 
 
 @dataclass(frozen=True)
@@ -40,3 +47,20 @@ async def ensure(engine: AsyncEngine, new_id: str, uid_base: int) -> Installatio
             f"belong to users from {row.uid_base} on, and others cannot read them: set it to {row.uid_base}"
         )
     return Installation(row.id, bytes(row.cookie_key))
+
+
+class PostgresClaims:
+    """The installation's record of what it has claimed. A claim is made once and never withdrawn."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+
+    async def unclaimed(self) -> set[Location]:
+        async with self._engine.connect() as conn:
+            row = (await conn.execute(select(installation))).one()
+        return {location for location, column in _CLAIMED_AT.items() if row._mapping[column] is None}
+
+    async def record(self, location: Location) -> None:
+        column = _CLAIMED_AT[location]
+        async with self._engine.begin() as conn:
+            await conn.execute(update(installation).where(column.is_(None)).values({column: func.now()}))

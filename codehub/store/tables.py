@@ -58,6 +58,8 @@ installation = Table(
     Column("cookie_key", LargeBinary, nullable=False),
     Column("created_at", Time, nullable=False, server_default=func.now()),
     Column("uid_base", Integer, nullable=False, server_default=text("2000000")),
+    Column("volumes_claimed_at", Time),
+    Column("archives_claimed_at", Time),
     CheckConstraint("singleton", name="one_row"),
 )
 

@@ -6,12 +6,33 @@ import pytest
 
 from codehub.cli import place
 from codehub.cli.errors import CommandError
+from codehub.domain.claims import Location
 from codehub.storage.errors import Unobservable
 from codehub.storage.installation import MARKER
+from codehub.storage.jobspec import Place
 
 
-def archives_of(data_dir: Path) -> str:
-    return f"file://{data_dir}/archives"
+class Claims:
+    """The record of claims, in memory."""
+
+    def __init__(self) -> None:
+        self.made: set[Location] = set()
+
+    async def unclaimed(self) -> set[Location]:
+        return set(Location) - self.made
+
+    async def record(self, location: Location) -> None:
+        self.made.add(location)
+
+
+@pytest.fixture
+def claims() -> Claims:
+    return Claims()
+
+
+async def settle(data_dir: Path, installation_id: str, claims: Claims) -> None:
+    where = Place(data_dir / "volumes", f"file://{data_dir}/archives", installation_id)
+    await place.settle(data_dir, where, claims)
 
 
 def test_a_new_directory_is_made_passable_but_not_readable(tmp_path: Path) -> None:
@@ -42,42 +63,67 @@ def test_a_start_that_was_killed_halfway_can_be_repeated(tmp_path: Path) -> None
     assert place.prepare(tmp_path) == tmp_path
 
 
-async def test_the_first_start_marks_volumes_and_archives(tmp_path: Path) -> None:
+async def test_the_first_start_marks_volumes_and_archives(tmp_path: Path, claims: Claims) -> None:
     data_dir = place.prepare(tmp_path)
-    await place.settle(data_dir, "installation-a", archives_of(data_dir))
+    await settle(data_dir, "installation-a", claims)
     assert place.installation_id(data_dir) == "installation-a"
     for root in ("volumes", "archives"):
         assert (data_dir / root / MARKER).read_text().strip() == "installation-a"
 
 
-async def test_a_first_start_that_was_killed_before_its_end_is_done_again(tmp_path: Path) -> None:
+async def test_a_first_start_that_was_killed_before_its_end_is_done_again(
+    tmp_path: Path, claims: Claims
+) -> None:
     data_dir = place.prepare(tmp_path)
-    await place.settle(data_dir, "installation-a", archives_of(data_dir))
+    await settle(data_dir, "installation-a", claims)
     (data_dir / place.INSTALLATION_ID).unlink()
-    await place.settle(data_dir, "installation-a", archives_of(data_dir))
+    await settle(data_dir, "installation-a", claims)
     assert place.installation_id(data_dir) == "installation-a"
 
 
-async def test_an_empty_volumes_directory_is_not_claimed_a_second_time(tmp_path: Path) -> None:
+async def test_an_empty_volumes_directory_is_not_claimed_a_second_time(
+    tmp_path: Path, claims: Claims
+) -> None:
     """It is a mount point without its disk; claiming it would make every home look gone."""
     data_dir = place.prepare(tmp_path)
-    await place.settle(data_dir, "installation-a", archives_of(data_dir))
+    await settle(data_dir, "installation-a", claims)
     (data_dir / "volumes" / MARKER).unlink()
-    await place.settle(data_dir, "installation-a", archives_of(data_dir))
+    await settle(data_dir, "installation-a", claims)
     assert not (data_dir / "volumes" / MARKER).exists()
 
 
-async def test_another_installations_volumes_are_refused(tmp_path: Path) -> None:
+async def test_the_database_remembers_the_claim_where_the_data_directory_has_no_id(
+    tmp_path: Path, claims: Claims
+) -> None:
+    data_dir = place.prepare(tmp_path)
+    await settle(data_dir, "installation-a", claims)
+    (data_dir / "volumes" / MARKER).unlink()
+    (data_dir / place.INSTALLATION_ID).unlink()
+    await settle(data_dir, "installation-a", claims)
+    assert not (data_dir / "volumes" / MARKER).exists()
+
+
+async def test_a_data_directory_of_an_earlier_version_counts_as_claimed(
+    tmp_path: Path, claims: Claims
+) -> None:
+    data_dir = place.prepare(tmp_path)
+    (data_dir / place.INSTALLATION_ID).write_text("installation-a\n")
+    await settle(data_dir, "installation-a", claims)
+    assert claims.made == set(Location)
+    assert not (data_dir / "volumes").exists()
+
+
+async def test_another_installations_volumes_are_refused(tmp_path: Path, claims: Claims) -> None:
     data_dir = place.prepare(tmp_path)
     (data_dir / "volumes").mkdir()
     (data_dir / "volumes" / MARKER).write_text("installation-b\n")
     with pytest.raises(Unobservable, match="another CodeHub installation"):
-        await place.settle(data_dir, "installation-a", archives_of(data_dir))
+        await settle(data_dir, "installation-a", claims)
     assert place.installation_id(data_dir) is None
 
 
-async def test_a_database_of_another_installation_is_refused(tmp_path: Path) -> None:
+async def test_a_database_of_another_installation_is_refused(tmp_path: Path, claims: Claims) -> None:
     data_dir = place.prepare(tmp_path)
-    await place.settle(data_dir, "installation-a", archives_of(data_dir))
+    await settle(data_dir, "installation-a", claims)
     with pytest.raises(CommandError, match="not of one CodeHub"):
-        await place.settle(data_dir, "installation-b", archives_of(data_dir))
+        await settle(data_dir, "installation-b", claims)

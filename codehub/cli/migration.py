@@ -1,0 +1,46 @@
+"""`codehub migrate`: the schema, and what a new installation needs besides."""
+
+import typer
+from sqlalchemy.ext.asyncio import AsyncEngine
+from ulid import ULID
+
+from codehub import log
+from codehub.cli import database, needs, place
+from codehub.cli.errors import CommandError
+from codehub.clock import utc_now
+from codehub.coordinator.claims import claim_storage, make_place
+from codehub.settings import Settings
+from codehub.store import accounts, installation, migrate, schema
+
+
+def run(settings: Settings) -> None:
+    """Migrate, claim what was never claimed, and make the first admin if ADMIN_PASSWORD is set."""
+    log.configure("migrate", settings.log_level)
+    database.with_engine(settings, lambda engine: prepare(engine, settings))
+
+
+async def prepare(engine: AsyncEngine, settings: Settings) -> None:
+    await migrate.upgrade(database.database_url(settings))
+    typer.echo(f"the database is at schema {schema.head()}")
+    known = place.installation_id(settings.data_dir)
+    found = await installation.ensure(engine, str(ULID()).lower(), settings.workspace_uid_base)
+    if known is not None and known != found.id:
+        raise CommandError(place.two_installations(settings.data_dir, known, found.id))
+    await _claim(engine, settings, found.id)
+    await _first_admin(engine, settings)
+
+
+async def _claim(engine: AsyncEngine, settings: Settings, installation_id: str) -> None:
+    claims = installation.PostgresClaims(engine)
+    for where in await claim_storage(claims, make_place(settings, installation_id), create=False):
+        typer.echo(f"{where} is not on this machine: the first coordinator that leads claims it")
+
+
+async def _first_admin(engine: AsyncEngine, settings: Settings) -> None:
+    if await accounts.has_admin(engine):
+        return
+    if settings.admin_password is None:
+        typer.echo(needs.NO_ADMIN)
+        return
+    await accounts.ensure_admin(engine, settings.admin_username, settings.admin_password, now=utc_now())
+    typer.echo(f"created the admin {settings.admin_username.lower()}")

@@ -1,0 +1,83 @@
+"""The claim of volumes and archive store, once in the life of an installation.
+
+An empty location is claimed by a conditional write of the installation's marker. The database records the
+claim afterwards, so that a claim that was cut short is repeated. From then on an empty location is a disk
+that is not mounted, and is never claimed again.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import structlog
+
+from codehub.domain.claims import Location
+from codehub.settings import Settings
+from codehub.storage.archive_store import ArchiveStore
+from codehub.storage.errors import StorageProblem
+from codehub.storage.jobspec import Place
+from codehub.storage.volumes import LocalVolumes
+from codehub.store.engine import create_unpooled_engine
+from codehub.store.installation import PostgresClaims
+
+log = structlog.get_logger(__name__)
+
+
+def make_place(settings: Settings, installation_id: str) -> Place:
+    """Return where the homes and archives of this installation are."""
+    archive_url = settings.archive_url or f"file://{settings.data_dir / 'archives'}"
+    return Place(settings.data_dir / "volumes", archive_url, installation_id)
+
+
+class Claims(Protocol):
+    """Record of the claims that were made."""
+
+    async def unclaimed(self) -> set[Location]: ...
+    async def record(self, location: Location) -> None: ...
+
+
+async def claim_storage(claims: Claims, place: Place, *, create: bool) -> list[str]:
+    """Claim what was never claimed, or raise StorageProblem with what is in the way.
+
+    Without `create`, a directory that does not exist is left to the coordinator: this may be another machine.
+    Return where those directories are.
+    """
+    volumes = LocalVolumes(place.volumes_root, place.installation_id)
+    archives = ArchiveStore(place.archive_url, place.installation_id)
+
+    async def claim_volumes() -> None:
+        await asyncio.to_thread(volumes.initialise)
+
+    unclaimed = await claims.unclaimed()
+    left: list[str] = []
+    for location, where, is_there, claim in (
+        (Location.VOLUMES, str(place.volumes_root), volumes.is_there, claim_volumes),
+        (Location.ARCHIVES, place.archive_url, archives.is_there, archives.initialise),
+    ):
+        if location not in unclaimed:
+            continue
+        if not create and not is_there():
+            left.append(where)
+            continue
+        await claim()
+        await claims.record(location)
+        log.info("claimed for this installation", location=location.value, where=where)
+    return left
+
+
+def claiming(database_url: str, place: Place) -> Callable[[], Awaitable[bool]]:
+    """Return the leader's attempt to claim; True once everything is claimed."""
+
+    async def attempt() -> bool:
+        engine = create_unpooled_engine(database_url)
+        try:
+            await claim_storage(PostgresClaims(engine), place, create=True)
+        except StorageProblem as problem:
+            log.error("a location cannot be claimed: no workspace starts", reason=problem.message)
+            return False
+        finally:
+            await engine.dispose()
+        log.debug("volumes and archive store are claimed")
+        return True
+
+    return attempt
