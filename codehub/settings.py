@@ -1,8 +1,9 @@
 """Every setting of CodeHub, read from the environment and checked before anything starts."""
 
 import os
+import re
 from functools import cached_property
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, ip_address
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 from urllib.parse import urlsplit
@@ -12,8 +13,11 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
-SECRETS: Final = ("DATABASE_URL", "REDIS_URL", "ADMIN_PASSWORD")
+SECRETS: Final = ("DATABASE_URL", "REDIS_URL", "ADMIN_PASSWORD", "INTERNAL_KEY")
 """What is not repeated to whoever reads the terminal or the logs."""
+
+_ADDRESS = re.compile(r"unix:/.+|tcp:(?:\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(?P<port>\d{1,5})")
+_INTERNAL_KEY = re.compile(r"[!-~]{32,}")
 
 Seconds = Annotated[float, Field(gt=0, le=31_536_000, allow_inf_nan=False)]
 WholeSeconds = Annotated[int, Field(ge=0, le=31_536_000)]
@@ -54,6 +58,9 @@ class Settings(BaseSettings):
     tls_cert_file: Path | None = None
     tls_key_file: Path | None = None
     trusted_proxies: str = ""
+    api_listen: str = ""
+    api_upstream: str = ""
+    internal_key: str | None = None
     public_base_url: str = ""
     apps_domain: str | None = None
     gateway_workers: Annotated[int, Field(ge=1, le=256)] = Field(default_factory=lambda: os.cpu_count() or 1)
@@ -140,10 +147,27 @@ class Settings(BaseSettings):
     @classmethod
     def _addresses(cls, value: str) -> str:
         try:
-            _parse_addresses(value)
+            _parse_proxies(value)
         except ValueError as error:
-            raise ValueError(f"must be addresses such as 192.168.0.7, fd00::7 ({error})") from error
+            raise ValueError(
+                f"must be addresses or networks such as 192.168.0.7, 10.0.0.0/8, fd00::/8 ({error})"
+            ) from error
         return value
+
+    @field_validator("api_listen", "api_upstream")
+    @classmethod
+    def _an_address(cls, value: str) -> str:
+        found = _ADDRESS.fullmatch(value)
+        if value and (found is None or (found["port"] and not 0 < int(found["port"]) < 1 << 16)):
+            raise ValueError("must be unix:/path or tcp:host:port")
+        return value
+
+    @field_validator("internal_key")
+    @classmethod
+    def _a_long_key(cls, value: str | None) -> str | None:
+        if value and not _INTERNAL_KEY.fullmatch(value):
+            raise ValueError("must have at least 32 characters, all of them visible ASCII characters")
+        return value or None  # an empty variable counts as unset
 
     @field_validator("images_file", "tls_cert_file", "tls_key_file", mode="before")
     @classmethod
@@ -227,9 +251,9 @@ class Settings(BaseSettings):
         return "localhost" if port is None else f"localhost:{port}"
 
     @cached_property
-    def proxies(self) -> frozenset[str]:
-        """Addresses of proxies whose X-Forwarded-For is believed."""
-        return frozenset(map(str, _parse_addresses(self.trusted_proxies)))
+    def proxies(self) -> tuple[IPv4Network | IPv6Network, ...]:
+        """Networks of proxies whose X-Forwarded-For is believed."""
+        return tuple(_parse_proxies(self.trusted_proxies))
 
     @cached_property
     def allowed_egress(self) -> tuple[str, ...]:
@@ -243,6 +267,30 @@ class Settings(BaseSettings):
     @cached_property
     def api_socket(self) -> Path:
         return self.run_dir / "api.sock"
+
+    @property
+    def api_listen_address(self) -> str:
+        """Where the API listens: `unix:/path` or `tcp:host:port`."""
+        return self.api_listen or f"unix:{self.api_socket}"
+
+    @property
+    def api_upstream_address(self) -> str:
+        """Where the gateway reaches the API."""
+        return self.api_upstream or f"unix:{self.api_socket}"
+
+    def internal_key_for(self, name: str, address: str) -> str | None:
+        """Return the key that requests to this address carry, or None for a Unix socket.
+
+        Raise SettingsError if it is missing: `name` is the setting that holds the address.
+        """
+        if not address.startswith("tcp:"):
+            return None
+        if self.internal_key is None:
+            raise SettingsError(
+                f"{name} is {address}, which others may reach: set INTERNAL_KEY, to the same secret of at "
+                "least 32 characters for the API and the gateway"
+            )
+        return self.internal_key
 
     @cached_property
     def images_text(self) -> str | None:
@@ -268,8 +316,9 @@ def _parse_networks(value: str) -> list[IPv4Network]:
     return [IPv4Network(part.strip()) for part in value.split(",") if part.strip()]
 
 
-def _parse_addresses(value: str) -> list[IPv4Address | IPv6Address]:
-    return [ip_address(part.strip()) for part in value.split(",") if part.strip()]
+def _parse_proxies(value: str) -> list[IPv4Network | IPv6Network]:
+    """An address is the network of that address alone."""
+    return [ip_network(part.strip()) for part in value.split(",") if part.strip()]
 
 
 def _has_scheme(value: str, *schemes: str) -> bool:

@@ -27,6 +27,7 @@ from codehub.api.bodies import BodyLimitMiddleware
 from codehub.api.csrf import CsrfMiddleware
 from codehub.api.dashboard import Dashboard
 from codehub.api.headers import SecurityHeadersMiddleware
+from codehub.api.internal import InternalKeyMiddleware
 from codehub.api.metrics import Metrics, MetricsMiddleware
 from codehub.api.services import Config, Services
 from codehub.api.session_ends import SessionEnds
@@ -69,6 +70,9 @@ def create_app(settings: Settings) -> FastAPI:
         cookie_name=config.cookie_name,
         login_path=f"{PREFIX}/login",
     )
+    key = settings.internal_key_for("API_LISTEN", settings.api_listen_address)
+    if key is not None:
+        app.add_middleware(InternalKeyMiddleware, key=key)
     app.add_middleware(SecurityHeadersMiddleware)
     app.add_middleware(MetricsMiddleware, metrics=app.state.metrics)
     return app

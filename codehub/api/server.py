@@ -1,4 +1,4 @@
-"""Runs the API on a Unix socket that only the gateway reaches."""
+"""Runs the API on a Unix socket that only the gateway reaches, or on a TCP port with the internal key."""
 
 import socket
 from pathlib import Path
@@ -28,7 +28,24 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def listen(path: Path) -> socket.socket:
+def listen(address: str) -> socket.socket:
+    """Listen at `unix:/path` or `tcp:host:port`."""
+    kind, _, where = address.partition(":")
+    try:
+        return _listen_unix(Path(where)) if kind == "unix" else _listen_tcp(where)
+    except OSError as error:
+        raise OSError(f"API_LISTEN {address} cannot be used ({error.strerror}): choose another") from error
+
+
+def _listen_tcp(where: str) -> socket.socket:
+    host, _, port = where.rpartition(":")
+    found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, _, _, _, bound = found[0]
+    is_ipv6 = family == socket.AF_INET6
+    return socket.create_server(bound, family=family, backlog=BACKLOG, dualstack_ipv6=is_ipv6)
+
+
+def _listen_unix(path: Path) -> socket.socket:
     """A listening Unix socket in place of whatever an earlier process left there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
@@ -63,7 +80,7 @@ def make_server(settings: Settings) -> uvicorn.Server:
 
 def run(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT."""
-    listening = listen(settings.api_socket)
+    listening = listen(settings.api_listen_address)
     try:
         make_server(settings).run(sockets=[listening])
     finally:

@@ -29,6 +29,7 @@ from codehub.settings import Settings, SettingsError
 def api() -> None:
     with told():
         settings = _settings("api")
+        settings.internal_key_for("API_LISTEN", settings.api_listen_address)
         _require(settings, admin=True)
         allow_many_connections()
         from codehub.api.server import run
@@ -39,6 +40,7 @@ def api() -> None:
 def gateway() -> None:
     with told():
         settings = _settings("gateway")
+        settings.internal_key_for("API_UPSTREAM", settings.api_upstream_address)
         certificates.require_certificate(settings)
         _require(settings)
         allow_many_connections()
@@ -126,6 +128,7 @@ async def _serve_coordinator(settings: Settings) -> None:
 
 async def _serve_gateway(settings: Settings) -> None:
     from codehub.gateway.config import GatewayConfig
+    from codehub.gateway.proxies import TrustedProxies
     from codehub.gateway.server import serve
 
     config = GatewayConfig(
@@ -133,14 +136,15 @@ async def _serve_gateway(settings: Settings) -> None:
         port=settings.port,
         public_base_url=settings.base_url,
         apps_domain=settings.apps_host,
-        api_upstream=f"unix:{settings.api_socket}",
+        api_upstream=settings.api_upstream_address,
+        internal_key=settings.internal_key_for("API_UPSTREAM", settings.api_upstream_address),
         database_url=settings.database_url,
         redis_url=settings.redis_url,
         limits=Limits(settings.limits_max_running_per_user, settings.limits_max_running_global),
         activity={image.name: image.activity for image in known_images(settings.images_text)},
         activity_flush_interval=settings.activity_flush_interval,
         tls=certificates.files(settings),
-        trusted_proxies=settings.proxies,
+        trusted_proxies=TrustedProxies(settings.proxies),
         max_connections=max(16, settings.gateway_max_connections // settings.gateway_workers),
     )
     await serve(

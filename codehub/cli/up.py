@@ -174,7 +174,7 @@ class _System:
         environment = {
             name: value
             for name, value in os.environ.items()
-            if name not in ("ADMIN_PASSWORD", "ADMIN_USERNAME")
+            if name not in ("ADMIN_PASSWORD", "ADMIN_USERNAME", "INTERNAL_KEY")
         }
         return environment | {
             "DATABASE_URL": database_url,
@@ -187,6 +187,8 @@ class _System:
             "RUNTIME": settings.runtime,
             "INSECURE_PROCESS_RUNTIME": str(settings.insecure_process_runtime).lower(),
             "PUBLIC_BASE_URL": settings.base_url,
+            "API_LISTEN": "",  # its own socket, which nothing else reaches
+            "API_UPSTREAM": "",
         }
 
     async def _ready(self) -> None:

@@ -10,6 +10,7 @@ from codehub.domain.images import Activity
 from codehub.domain.limits import Limits
 from codehub.domain.ports import parse_port
 from codehub.gateway.certificate import CertificateFiles
+from codehub.gateway.proxies import TrustedProxies
 
 WORKSPACE_ID = re.compile(r"[0-9a-hjkmnp-tv-z]{26}")
 _ID_LENGTH = 26
@@ -53,7 +54,9 @@ class GatewayConfig:
     """How activity shows, by image; an image that is not named here counts as `any`."""
     activity_flush_interval: float = 30
     max_connections: int = 10_000
-    trusted_proxies: frozenset[str] = frozenset()
+    internal_key: str | None = field(default=None, repr=False)
+    """The key that shows the API, over TCP, that a request comes from a gateway."""
+    trusted_proxies: TrustedProxies = field(default_factory=TrustedProxies)
     """Peers whose X-Forwarded-For names the client (a TLS terminator in front)."""
     tls: CertificateFiles | None = None
     """The port speaks TLS with this certificate; without one, plain HTTP."""

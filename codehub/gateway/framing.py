@@ -10,7 +10,7 @@ _SIZE = re.compile(rb"([0-9a-fA-F]{1,15})(?:[ \t]*;[\t -~\x80-\xff]*)?\r\n")
 # that adds trailers to the fields (uvicorn does) would take it for what the gateway itself said.
 _NO_TRAILER = re.compile(
     rb"(?i:content-|transfer-|host:|connection:|keep-alive:|proxy|te:|trailer:|upgrade:|expect:|cookie:|set-cookie"
-    rb"|authorization:|origin:|sec-|forwarded:|x[-_]forwarded|x-real-ip:|x-original-url:|x-rewrite-url:|alt-svc:"
+    rb"|authorization:|origin:|sec-|forwarded:|x[-_]forwarded|x[-_]codehub|x-real-ip:|x-original-url:|x-rewrite-url:|alt-svc:"
     rb"|clear-site-data:|service-worker-allowed:)"
 )
 _TRAILER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*\r\n")

@@ -3,6 +3,7 @@
 import re
 from typing import Final
 
+from codehub.domain.internal import INTERNAL_KEY
 from codehub.gateway.cookies import without_platform_cookies
 from codehub.gateway.head import RequestHead
 
@@ -13,7 +14,7 @@ _DROPPED: Final = frozenset(
     b"connection keep-alive proxy-connection proxy-authorization te trailer upgrade transfer-encoding "
     b"http2-settings proxy forwarded x-real-ip x-original-url x-rewrite-url".split()
 )
-_FORWARDED: Final = b"x-forwarded"
+_CLAIMS: Final = (b"x-forwarded", b"x-codehub-")
 _X: Final = ord("x")
 _NEVER_NOMINATED: Final = frozenset(
     b"host content-length transfer-encoding cookie authorization origin "
@@ -36,8 +37,11 @@ class Forwarding:
         self.proto = proto.encode()
 
 
-def request_for_api(head: RequestHead, forwarding: Forwarding) -> bytes:
-    return _request(head, head.target, head.fields, head.repeated, forwarding, websocket=False)
+def request_for_api(head: RequestHead, forwarding: Forwarding, internal_key: bytes | None = None) -> bytes:
+    wire = _request(head, head.target, head.fields, head.repeated, forwarding, websocket=False)
+    if internal_key is None:
+        return wire
+    return b"%b%b: %b\r\n\r\n" % (wire[:-2], INTERNAL_KEY.encode(), internal_key)
 
 
 def request_for_workspace(
@@ -96,8 +100,8 @@ def _request(
 
 
 def _claims_its_way(name: bytes) -> bool:
-    """X-Forwarded-anything; CGI and its descendants take an underscore for a hyphen."""
-    return name.replace(b"_", b"-").startswith(_FORWARDED)
+    """X-Forwarded-anything, and CodeHub's own; CGI and its descendants take an underscore for a hyphen."""
+    return name.replace(b"_", b"-").startswith(_CLAIMS)
 
 
 def _nominated(head: RequestHead) -> frozenset[bytes]:

@@ -58,6 +58,7 @@ class Router:
         self._forms = Forms(config.origins, directory, pages)
         self._ports = PortAnswers(pages)
         self._key = cookie_key
+        self._internal_key = None if config.internal_key is None else config.internal_key.encode()
 
     def route(self, head: RequestHead, peer: str) -> Decision:
         host = self._origins.normal(head.host)
@@ -120,7 +121,7 @@ class Router:
         return self._at_entrance(visit)
 
     def _api(self, head: RequestHead, peer: str) -> Decision:
-        wire = request_for_api(head, self._forwarding(head, peer))
+        wire = request_for_api(head, self._forwarding(head, peer), self._internal_key)
         relay = Relay(self._config.api_upstream, wire)
         if unquote_to_bytes(head.path) != _EVENTS:  # as the API reads it
             return relay

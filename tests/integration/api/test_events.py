@@ -75,7 +75,7 @@ class Served:
 async def served(api: Api, settings: Settings, tmp_path: Path) -> AsyncIterator[Served]:
     path = tmp_path / "api.sock"
     server = make_server(settings)
-    listening = listen(path)
+    listening = listen(f"unix:{path}")
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     redis = Redis.from_url(settings.redis_url)
     yield Served(api, path, redis, server)

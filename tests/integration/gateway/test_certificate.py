@@ -8,6 +8,7 @@ from codehub.cli.certificates import check_certificate, require_certificate
 from codehub.cli.findings import Level
 from codehub.cli.needs import UnmetError
 from codehub.gateway.certificate import CertificateError, CertificateFiles, RenewedCertificate
+from codehub.gateway.proxies import TrustedProxies
 from codehub.settings import Settings, SettingsError, load
 from tests.integration.gateway.issuing import issue, lock
 
@@ -89,7 +90,11 @@ def test_both_files_belong_together(files: CertificateFiles) -> None:
     assert load(tls_cert_file="", tls_key_file="").base_url == "http://localhost:8080"
 
 
-def test_trusted_proxies_are_addresses() -> None:
-    assert load(trusted_proxies=" 10.0.0.1, FD00:0::7 ").proxies == {"10.0.0.1", "fd00::7"}
-    with pytest.raises(SettingsError, match="TRUSTED_PROXIES: must be addresses"):
+def test_trusted_proxies_are_addresses_and_networks() -> None:
+    proxies = TrustedProxies(load(trusted_proxies=" 10.0.0.1, FD00:0::7, 192.168.0.0/16, fe00::/8 ").proxies)
+    for peer in ("10.0.0.1", "fd00::7", "192.168.3.4", "fe00:1::2"):
+        assert peer in proxies
+    for peer in ("10.0.0.2", "fd00::8", "192.169.0.1", "", "unix"):
+        assert peer not in proxies
+    with pytest.raises(SettingsError, match="TRUSTED_PROXIES: must be addresses or networks"):
         load(trusted_proxies="proxy.example.org")

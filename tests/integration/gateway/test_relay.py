@@ -4,10 +4,13 @@ import asyncio
 import socket
 import struct
 from dataclasses import replace
+from ipaddress import ip_network
 
 import pytest
 import uvloop
 
+from codehub.domain.internal import INTERNAL_KEY
+from codehub.gateway.proxies import TrustedProxies
 from tests.integration.gateway.harness import (
     MINE,
     NAVIGATE,
@@ -54,11 +57,22 @@ async def test_the_api_gets_the_rest_with_the_clients_address(origin: World) -> 
 
 
 async def test_a_trusted_proxy_names_the_client() -> None:
-    async with world(trusted_proxies=frozenset({"127.0.0.1"})) as made:
+    async with world(trusted_proxies=TrustedProxies([ip_network("127.0.0.1")])) as made:
         await made.ask(
             f"GET / HTTP/1.1\r\nHost: {made.platform}\r\nX-Forwarded-For: 1.1.1.1, 9.9.9.9\r\n\r\n"
         )
         assert headers(made.api.heads[0].decode(), "x-forwarded-for") == ["9.9.9.9"]
+
+
+async def test_the_internal_key_goes_to_the_api_alone_and_is_taken_from_no_client() -> None:
+    async with world(internal_key="k" * 32) as made:
+        theirs = f"{INTERNAL_KEY}: {'t' * 32}\r\nX_CodeHub_Internal_Key: {'t' * 32}\r\n"
+        await made.ask(f"GET / HTTP/1.1\r\nHost: {made.platform}\r\n{theirs}\r\n")
+        seen = made.api.heads[0].decode()
+        assert headers(seen, INTERNAL_KEY) == ["k" * 32]
+        assert "t" * 32 not in seen
+        await made.ask(made.request("/").replace("\r\n\r\n", f"\r\n{theirs}\r\n"))
+        assert "internal" not in made.ide.heads[0].decode().lower()
 
 
 async def test_connections_are_kept_alive_on_both_sides(origin: World) -> None:

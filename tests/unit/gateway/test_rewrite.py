@@ -48,6 +48,15 @@ def test_forwarding_fields_of_a_client_are_replaced() -> None:
     )
 
 
+def test_the_key_between_parts_is_removed_from_what_clients_send() -> None:
+    theirs = ("X-CodeHub-Internal-Key: theirs", "x_codehub_internal-key: theirs")
+    for wire in (sent(*theirs), sent(*theirs, workspace=True)):
+        assert b"theirs" not in wire
+    ours = request_for_api(parse_head(head_with(*theirs)), FORWARDING, b"ours")
+    assert ours.endswith(b"\r\nx-codehub-internal-key: ours\r\n\r\n")
+    assert ours.count(b"\r\n\r\n") == 1
+
+
 @pytest.mark.parametrize("scheme", ["Bearer ", "bearer ", "Token ", ""])
 def test_the_platforms_credentials_never_reach_a_workspace(scheme: str) -> None:
     wire = sent(

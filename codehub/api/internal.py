@@ -1,0 +1,32 @@
+"""Over TCP, only requests of a gateway count."""
+
+import secrets
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from codehub.api.errors import envelope
+from codehub.domain.internal import INTERNAL_KEY
+
+_OPEN_PATH = "/healthz"
+
+
+class InternalKeyMiddleware:
+    """Rejects requests without the shared key, and with them their X-Forwarded-For; /healthz is open."""
+
+    def __init__(self, app: ASGIApp, *, key: str) -> None:
+        self._app = app
+        self._key = key.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] != _OPEN_PATH and not self._has_key(scope):
+            refusal = envelope(
+                403, "FORBIDDEN", "This address is for CodeHub's gateway: INTERNAL_KEY is missing or differs."
+            )
+            await refusal(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _has_key(self, scope: Scope) -> bool:
+        given = Headers(scope=scope).getlist(INTERNAL_KEY)
+        return len(given) == 1 and secrets.compare_digest(given[0].encode("latin-1"), self._key)
