@@ -13,6 +13,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
+from codehub.domain.backends import Backends
+
 SECRETS: Final = ("DATABASE_URL", "REDIS_URL", "ADMIN_PASSWORD", "INTERNAL_KEY")
 """What is not repeated to whoever reads the terminal or the logs."""
 
@@ -254,6 +256,10 @@ class Settings(BaseSettings):
     def proxies(self) -> tuple[IPv4Network | IPv6Network, ...]:
         """Networks of proxies whose X-Forwarded-For is believed."""
         return tuple(_parse_proxies(self.trusted_proxies))
+
+    @property
+    def backends(self) -> Backends:
+        return Backends(self.runtime, "local-dir")
 
     @cached_property
     def allowed_egress(self) -> tuple[str, ...]:

@@ -82,7 +82,7 @@ async def _leading(stage: Stage) -> AsyncIterator[Controller]:
     memory = Memory()
     actor = Actor(stage.providers, memory, ActorRules(0, 0), term.epoch)
     async with open_pool(stage.url, CONNECTIONS) as pool:
-        made = PostgresRecords(pool, stage.engine, term.epoch, timedelta(days=7))
+        made = PostgresRecords(pool, stage.engine, term.epoch, timedelta(days=7), stage.settings.backends)
         yield Controller(
             made, stage.providers, actor, memory,
             rules=rules_of(stage.settings), rhythm=Rhythm(1, 30), nature=REAL,

@@ -16,7 +16,6 @@ from codehub.domain.images import Image, offered_images
 from codehub.domain.limits import Limits
 from codehub.domain.ttl import TtlDefaults
 from codehub.settings import Settings
-from codehub.store.gate import Backends
 
 
 @dataclass(frozen=True)
@@ -32,10 +31,6 @@ class Config:
     @cached_property
     def ttl(self) -> TtlDefaults:
         return TtlDefaults(self.settings.ttl_standby_seconds, self.settings.ttl_archive_seconds)
-
-    @cached_property
-    def backends(self) -> Backends:
-        return Backends(instance=self.settings.runtime, storage="local-dir")
 
     @cached_property
     def images(self) -> tuple[Image, ...]:

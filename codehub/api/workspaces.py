@@ -73,7 +73,7 @@ async def create_workspace(body: NewWorkspace, session: Caller, services: Shared
             desired=DesiredState(body.desired_state),
             actor=session.username,
             limits=config.limits,
-            backends=config.backends,
+            backends=config.settings.backends,
             now=now,
         )
     return workspace_view(workspace, session.username, config)

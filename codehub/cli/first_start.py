@@ -6,8 +6,10 @@ It migrates the schema, marks what belongs to this installation and makes the fi
 import asyncio
 import json
 import sys
+from typing import Literal
 
 import typer
+from sqlalchemy.ext.asyncio import AsyncEngine
 from ulid import ULID
 
 from codehub import log
@@ -16,9 +18,13 @@ from codehub.cli.errors import explanation
 from codehub.cli.options import load_settings
 from codehub.clock import utc_now
 from codehub.coordinator.claims import make_place
+from codehub.runtimes.base import RuntimeFailure, Unobservable
 from codehub.settings import Settings
-from codehub.store import accounts, installation, schema
+from codehub.store import accounts, backends, installation, schema
 from codehub.store.engine import create_engine
+
+RUNTIMES_ARE_TRUE_SINCE = "0009"
+"""The first schema whose workspaces are on the runtime that their rows name."""
 
 
 def main() -> None:
@@ -36,13 +42,17 @@ def main() -> None:
 
 
 async def _prepare(settings: Settings) -> str | None:
-    await _migrate(settings.database_url)
-    for sentence in await needs.missing_images(settings):
-        typer.echo(sentence, err=True)
+    before = await _migrate(settings.database_url)
     engine = create_engine(settings.database_url)
     try:
-        candidate = place.installation_id(settings.data_dir) or str(ULID()).lower()
-        found = await installation.ensure(engine, candidate, settings.workspace_uid_base)
+        known = place.installation_id(settings.data_dir)
+        found = await installation.ensure(engine, known or str(ULID()).lower(), settings.workspace_uid_base)
+        if known == found.id:
+            await carry_over(engine, settings, found.id, before)
+        for sentence in (
+            *await needs.missing_images(settings), *await needs.workspaces_left_alone(settings)
+        ):  # fmt: skip
+            typer.echo(sentence, err=True)
         where = make_place(settings, found.id)
         await place.settle(settings.data_dir, where, installation.PostgresClaims(engine))
         return await accounts.ensure_admin(
@@ -52,8 +62,38 @@ async def _prepare(settings: Settings) -> str | None:
         await engine.dispose()
 
 
-async def _migrate(database_url: str) -> None:
-    """Bring the schema to this version. The migration tool is loaded only when there is something to do."""
+async def carry_over(
+    engine: AsyncEngine, settings: Settings, installation_id: str, schema_before: str | None
+) -> None:
+    """Put the workspaces of the other runtime on this one, once none of their containers is left.
+
+    `up` has ended those containers before it gets here if its note names the other runtime. Without a note,
+    they are ended here; an engine that does not answer then counts as gone, since removing the note is how
+    an operator says so. A note of this runtime means that the last `up` used it: then the workspaces came
+    from elsewhere and are left alone, unless the schema is so old that nothing kept the column true.
+    """
+    from codehub.cli import runtimes  # with the coordinator, which the other parts do not load
+
+    noted = runtimes.remembered(settings.data_dir)
+    is_old = schema_before is not None and schema_before < RUNTIMES_ARE_TRUE_SINCE
+    if noted == settings.runtime and not is_old:
+        return
+    other: Literal["process", "docker"] = "process" if settings.runtime == "docker" else "docker"
+    if other not in await backends.count_by_runtime(engine):
+        return
+    if noted is None:
+        try:
+            await runtimes.end_all(settings.model_copy(update={"runtime": other}), installation_id)
+        except (RuntimeFailure, Unobservable) as trouble:
+            log.get("up").warning("the containers of the other runtime count as gone", reason=str(trouble))
+    await backends.move_all(engine, other, settings.runtime)
+
+
+async def _migrate(database_url: str) -> str | None:
+    """Bring the schema to this version; return the one before, or None for an empty database.
+
+    The migration tool is loaded only when there is something to do.
+    """
     engine = create_engine(database_url)
     try:
         async with engine.connect() as conn:
@@ -64,3 +104,4 @@ async def _migrate(database_url: str) -> None:
         from codehub.store import migrate
 
         await migrate.upgrade(database_url)
+    return found

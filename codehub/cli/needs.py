@@ -12,7 +12,7 @@ from codehub.cli.errors import CommandError
 from codehub.domain import images
 from codehub.domain.images import Image, ImagesError
 from codehub.settings import Settings
-from codehub.store import accounts, schema, workspace_reads
+from codehub.store import accounts, backends, schema, workspace_reads
 from codehub.store.engine import asyncpg_dsn, create_engine
 
 PATIENCE: Final = 10.0
@@ -123,6 +123,21 @@ async def missing_images(settings: Settings) -> list[str]:
         "longer offered: put it back into IMAGES_FILE"
         for name, count in sorted(used.items())
         if name not in offered
+    ]
+
+
+async def workspaces_left_alone(settings: Settings) -> list[str]:
+    """A sentence for each runtime that workspaces are on and that this coordinator does not use."""
+    engine = create_engine(settings.database_url)
+    try:
+        counted = await backends.count_by_runtime(engine)
+    finally:
+        await engine.dispose()
+    return [
+        f"CodeHub does not touch {count} workspace{'s' if count > 1 else ''} of the {name} runtime, because "
+        f"RUNTIME is {settings.runtime}: set RUNTIME={name} to use that runtime again"
+        for name, count in sorted(counted.items())
+        if name != settings.runtime
     ]
 
 

@@ -121,7 +121,7 @@ def _settings(component: str) -> Settings:
 async def _serve_coordinator(settings: Settings) -> None:
     from codehub.coordinator.main import run
 
-    for sentence in await needs.missing_images(settings):
+    for sentence in (*await needs.missing_images(settings), *await needs.workspaces_left_alone(settings)):
         log.get("coordinator").warning(sentence)
     await run(settings, _stop_event())
 

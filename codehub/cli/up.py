@@ -79,7 +79,6 @@ async def _prepare(settings: Settings, *, auto: bool) -> _Prepared | None:
             end_leftovers(data_dir / "run", [PartForkServer.name, *PARTS])
             check_port_free(settings.host, settings.port)
             await runtimes.leave_the_other(settings)
-            runtimes.remember(data_dir, settings.runtime)
     except BaseException:
         held.release()
         raise
@@ -129,6 +128,8 @@ class _System:
         typer.echo("Preparing the database", err=True)
         environment = self._environment(database_url, redis_url, archive_url)
         password = await self._first_start(environment)
+        # Not before: the first start reads from the note whether this is another runtime than last time.
+        runtimes.remember(settings.data_dir, settings.runtime)
         try:
             await self._supervisor.start(self._forkserver)
             for name in PARTS:

@@ -15,6 +15,7 @@ from codehub.coordinator.queue import WorkQueue
 from codehub.coordinator.records import Records
 from codehub.coordinator.rest import Panorama, Resting, is_unfinished
 from codehub.domain.attempt import running_job_id
+from codehub.domain.backends import why_left_alone
 from codehub.domain.decision import Context, Decision, Event, Rules, changes, failed, settle
 from codehub.domain.effects import Effect, RestoreHome, deletion_job_id, job_id
 from codehub.domain.observation import Observation, Unknown
@@ -109,11 +110,13 @@ class Controller:
         self.has_looked.set()
 
     def _consider(self, workspace: Workspace, seen: Panorama, context: Context) -> None:
-        if seen.is_outage and workspace.operation is Operation.NONE:
+        ours = why_left_alone(workspace, self._rules.backends) is None
+        if ours and seen.is_outage and workspace.operation is Operation.NONE:
             return  # nothing could be decided, and every row would be rewritten to say so
         decision = plan(workspace, self._observer.single_out(workspace, seen, context.now), context)
         changed = bool(changes(workspace, decision.after)) or decision.effect is not None
-        if changed or is_unfinished(workspace) or workspace.id in self._memory.to_audit:
+        unfinished = is_unfinished(workspace) or workspace.id in self._memory.to_audit
+        if changed or (ours and unfinished):
             self.queue.add(workspace.id)
             return
         self._memory.seen.add(workspace.id)
@@ -219,6 +222,8 @@ class Controller:
     def _again(self, workspace: Workspace) -> float | None:
         """In how many seconds to look at this workspace again; None leaves it to the sweep."""
         now = self._nature.clock()
+        if why_left_alone(workspace, self._rules.backends) is not None:
+            return None
         if workspace.next_retry_at is not None and workspace.next_retry_at > now:
             return (workspace.next_retry_at - now).total_seconds()
         if workspace.operation is not Operation.NONE or workspace.request is not None:

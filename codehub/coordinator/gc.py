@@ -82,7 +82,7 @@ class GcRunner:
         holders = await self._records.holders(now)
         found = sweep(listing.archives, holders, seen, self._rules, now)
         cleared = clearing(listing.leftovers, holders, seen, self._rules, now)
-        living = {name for name, holder in holders.items() if holder.purged_at is None}
+        living = {name for name, holder in holders.items() if holder.purged_at is None or holder.left_alone}
         strays = {name: seen.get(CONTAINER + name, now) for name in listing.containers if name not in living}
         due = [name for name, at in strays.items() if now - at >= self._rules.orphan_grace]
         selection = Selection(found, due, cleared)

@@ -52,7 +52,7 @@ class PostgresHouse:
 
         try:
             async with open_pool(settings.database_url, CONNECTIONS) as pool:
-                records = PostgresRecords(pool, engine, term.epoch, retention)
+                records = PostgresRecords(pool, engine, term.epoch, retention, settings.backends)
                 yield Desk(records, ActivityLog(redis), listen)
         finally:
             await engine.dispose()

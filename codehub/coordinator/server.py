@@ -216,6 +216,7 @@ class Leader:
 def ttl_rules_of(settings: Settings) -> TtlRules:
     return TtlRules(
         TtlDefaults(settings.ttl_standby_seconds, settings.ttl_archive_seconds),
+        settings.backends,
         silence=2 * timedelta(seconds=settings.activity_flush_interval),
         gateway_lost_after=timedelta(seconds=settings.gateway_lost_after_seconds),
     )
@@ -235,4 +236,4 @@ def rules_of(settings: Settings) -> Rules:
         if operation is not Operation.NONE
     }
     retry = RetryPolicy(settings.reconciler_max_retries, timedelta(seconds=settings.reconciler_retry_backoff))
-    return Rules(retry, timeouts)
+    return Rules(retry, timeouts, settings.backends)

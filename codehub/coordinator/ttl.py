@@ -9,6 +9,7 @@ from redis.exceptions import RedisError
 
 from codehub.coordinator.providers import Archives
 from codehub.coordinator.records import Activity, Records
+from codehub.domain.backends import Backends, why_left_alone
 from codehub.domain.states import DesiredState
 from codehub.domain.ttl import Expiry, TtlDefaults, expired, known_until
 from codehub.domain.workspace import Workspace
@@ -20,6 +21,7 @@ log = structlog.get_logger(__name__)
 @dataclass(frozen=True)
 class TtlRules:
     defaults: TtlDefaults
+    backends: Backends
     silence: timedelta
     """For which a gateway may be unheard before nothing stands by any more."""
     gateway_lost_after: timedelta
@@ -52,7 +54,8 @@ class TtlRunner:
         due = [
             (workspace, expiry)
             for workspace in await self._records.expirable(defaults, now)
-            if (expiry := expired(workspace, defaults, now, uses_known_until)) is not None
+            if why_left_alone(workspace, self._rules.backends) is None
+            and (expiry := expired(workspace, defaults, now, uses_known_until)) is not None
         ]
         archives_wait = await self._archives_wait(due)
         for workspace, expiry in due:

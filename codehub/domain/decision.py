@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from codehub.domain.backends import Backends
 from codehub.domain.conditions import holds
 from codehub.domain.effects import Effect
 from codehub.domain.errors import Failure, RetryPolicy, is_terminal, verdict
@@ -45,9 +46,10 @@ class Rules:
 
     retry: RetryPolicy
     timeouts: dict[Operation, timedelta]
+    backends: Backends
 
 
-DEFAULT_RULES = Rules(RetryPolicy(), DEFAULT_TIMEOUTS)
+DEFAULT_RULES = Rules(RetryPolicy(), DEFAULT_TIMEOUTS, Backends("process", "local-dir"))
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,8 @@ class Holder:
     purged_at: datetime | None
     kept: frozenset[str]
     """Archive keys that a recovery left behind and that are still in their grace period."""
+    left_alone: bool = False
+    """Whether the workspace is of another backend than this coordinator."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,8 @@ def protection(stored: Stored, holder: Holder | None, present: Collection[str]) 
     """Why an archive must stay, or None. `present` are the keys of all that is complete in the store."""
     if holder is None:
         return None
+    if holder.left_alone:
+        return "its workspace is of another backend"
     if holder.purged_at is not None:
         return None
     if holder.phase is Phase.ERROR:

@@ -60,6 +60,8 @@ def _grace(item: Leftover, holders: Mapping[str, Holder], rules: GcRules) -> tim
     holder = holders.get(item.workspace_id)
     if holder is None:
         return max(rules.retention, rules.orphan_grace)
+    if holder.left_alone:
+        return None
     if holder.purged_at is not None:
         return rules.orphan_grace
     if item.is_home:

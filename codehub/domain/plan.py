@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from codehub.domain.backends import left_alone, why_left_alone
 from codehub.domain.conditions import holds
 from codehub.domain.decision import Context, Decision, Event, ended, failed, forgiven, settle
 from codehub.domain.effects import DeleteContainer, SetHomeAside
@@ -18,6 +19,10 @@ from codehub.domain.workspace import RecoverSource, Request, RequestKind, Worksp
 
 def plan(workspace: Workspace, look: Observation, context: Context) -> Decision:
     """What to do about this workspace now, and why, in one sentence."""
+    other_backend = why_left_alone(workspace, context.rules.backends)
+    if other_backend is not None:
+        unchanged = left_alone(workspace, other_backend, context.now)
+        return settle(Decision(other_backend, unchanged), context.now)
     seen = observed(workspace, look, context.now)
     if seen.operation is not Operation.NONE:
         decision = step(seen, look, context)

@@ -6,6 +6,7 @@ from typing import Protocol
 from urllib.parse import parse_qs, quote
 
 from codehub.bus.tickets import Ticket
+from codehub.domain.backends import left_alone_message
 from codehub.domain.problems import OperationInProgress, Problem, RunningLimitExceeded, WorkspaceNotFound
 from codehub.domain.states import DesiredState, Operation, Phase
 from codehub.gateway import cookies, reply
@@ -86,6 +87,8 @@ class Entrance:
         if situation is None or situation.workspace.phase in (Phase.DELETING, Phase.DELETED):
             return self._pages.missing(head)
         workspace = situation.workspace
+        if left_alone_message(workspace) is not None:
+            return self._pages.left_alone(head, workspace)
         if workspace.operation is not Operation.NONE or workspace.request is not None:
             return self._pages.loading(head, workspace)
         if workspace.phase is Phase.ERROR:

@@ -11,6 +11,7 @@ from string import Template
 from typing import Final
 from urllib.parse import urlencode
 
+from codehub.domain.backends import left_alone_message
 from codehub.domain.problems import Problem
 from codehub.domain.states import DesiredState, Operation, Phase
 from codehub.domain.wishes import WayOut, ways_out
@@ -83,6 +84,12 @@ class Pages:
     def pending(self, head: RequestHead, workspace: Workspace) -> Reply:
         page = _Page(head, "pending", name=workspace.name)
         return self._reply(502, page, actions=[_start(page.say("pending.button"), workspace)])
+
+    def left_alone(self, head: RequestHead, workspace: Workspace) -> Reply:
+        """The page of a workspace of another runtime or storage, which no visit wakes."""
+        page = _Page(head, "backend", name=workspace.name)
+        details = f'<p class="cause">{escape(left_alone_message(workspace) or "")}</p>'
+        return self._reply(502, page, details=details, again=True)
 
     def error(self, head: RequestHead, situation: Situation) -> Reply:
         workspace = situation.workspace

@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from ulid import ULID
 
 from codehub.domain import wishes
+from codehub.domain.backends import Backends
 from codehub.domain.conditions import unobserved
 from codehub.domain.limits import Limits, Usage, admit
 from codehub.domain.problems import ValidationFailed, WorkspaceNotFound
@@ -26,14 +27,6 @@ from codehub.store.locks import AdvisoryLock, hold_lock
 from codehub.store.predicates import COUNTED
 from codehub.store.rows import column_values, conditions_json, to_workspace
 from codehub.store.tables import archives, workspaces
-
-
-@dataclass(frozen=True)
-class Backends:
-    """Where a new workspace will live."""
-
-    instance: str
-    storage: str
 
 
 @dataclass(frozen=True)

@@ -3,20 +3,29 @@
 from collections.abc import Collection, Mapping
 from datetime import datetime
 
-from sqlalchemy import ARRAY, Text, delete, exists, func, literal, select, update
+from sqlalchemy import ARRAY, ColumnElement, Text, and_, delete, exists, func, literal, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from codehub.domain.backends import Backends
 from codehub.domain.gc import Holder
 from codehub.domain.states import Operation, Phase
 from codehub.store.tables import archives, gc_orphans, workspaces
 
 
-async def holders(conn: AsyncConnection, now: datetime, workspace_id: str | None = None) -> dict[str, Holder]:
+def _is_of(own: Backends) -> ColumnElement[bool]:
+    c = workspaces.c
+    return and_(c.instance_backend == own.instance, c.storage_backend == own.storage)
+
+
+async def holders(
+    conn: AsyncConnection, now: datetime, own: Backends, workspace_id: str | None = None
+) -> dict[str, Holder]:
     """What every workspace, or one of them, protects."""
     c, a = workspaces.c, archives.c
     kept_query = select(a.workspace_id, a.archive_key).where(a.kept_until > now)
-    query = select(c.id, c.archive_key, c.archive_op_id, c.phase, c.deleted_at, c.purged_at)
+    left_alone = (~_is_of(own)).label("left_alone")
+    query = select(c.id, c.archive_key, c.archive_op_id, c.phase, c.deleted_at, c.purged_at, left_alone)
     if workspace_id is not None:
         kept_query = kept_query.where(a.workspace_id == workspace_id)
         query = query.where(c.id == workspace_id).with_for_update()
@@ -33,6 +42,7 @@ async def holders(conn: AsyncConnection, now: datetime, workspace_id: str | None
             deleted_at=row.deleted_at,
             purged_at=row.purged_at,
             kept=frozenset(kept.get(row.id, ())),
+            left_alone=row.left_alone,
         )
         for row in rows
     }
@@ -61,7 +71,7 @@ async def mark_removed(conn: AsyncConnection, key: str, now: datetime) -> None:
     await conn.execute(update(archives).where(archives.c.archive_key == key).values(removed_at=now))
 
 
-async def purge_candidates(conn: AsyncConnection, deleted_before: datetime) -> list[str]:
+async def purge_candidates(conn: AsyncConnection, deleted_before: datetime, own: Backends) -> list[str]:
     c = workspaces.c
     rows = await conn.execute(
         select(c.id).where(
@@ -69,6 +79,7 @@ async def purge_candidates(conn: AsyncConnection, deleted_before: datetime) -> l
             c.purged_at.is_(None),
             c.phase == Phase.DELETED.value,
             c.operation == Operation.NONE.value,
+            _is_of(own),
         )
     )
     return [row.id for row in rows]

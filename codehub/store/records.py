@@ -14,6 +14,7 @@ from asyncpg.pool import PoolConnectionProxy
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from codehub.domain.backends import Backends
 from codehub.domain.decision import CONTROLLER_COLUMNS, Decision
 from codehub.domain.gc import Holder, Stored, protection
 from codehub.domain.observation import ArchiveFact
@@ -88,11 +89,14 @@ class Outdated(Exception):  # noqa: N818 - a fact, not a fault
 
 
 class PostgresRecords:
-    def __init__(self, pool: asyncpg.Pool, engine: AsyncEngine, epoch: int, retention: timedelta) -> None:
+    def __init__(
+        self, pool: asyncpg.Pool, engine: AsyncEngine, epoch: int, retention: timedelta, backends: Backends
+    ) -> None:
         self._pool = pool
         self._engine = engine
         self._epoch = epoch
         self._retention = retention
+        self._backends = backends
 
     async def versions(self) -> dict[str, int]:
         row = await self._pool.fetchrow(VERSIONS)
@@ -208,7 +212,7 @@ class PostgresRecords:
     async def purge(self, deleted_before: datetime, now: datetime) -> list[str]:
         purged = []
         async with self._engine.connect() as conn:
-            due = await gc.purge_candidates(conn, deleted_before)
+            due = await gc.purge_candidates(conn, deleted_before, self._backends)
         async with self._engine.begin() as conn:
             await fence(conn, self._epoch)
             for workspace_id in due[:PURGED_AT_ONCE]:
@@ -224,7 +228,7 @@ class PostgresRecords:
 
     async def holders(self, now: datetime) -> dict[str, Holder]:
         async with self._engine.connect() as conn:
-            return await gc.holders(conn, now)
+            return await gc.holders(conn, now, self._backends)
 
     async def first_seen(self) -> dict[str, datetime]:
         async with self._engine.connect() as conn:
@@ -243,7 +247,7 @@ class PostgresRecords:
         """Asked once more with the workspace's row locked."""
         async with self._engine.begin() as conn:
             await fence(conn, self._epoch)
-            holder = (await gc.holders(conn, now, item.workspace_id)).get(item.workspace_id)
+            holder = (await gc.holders(conn, now, self._backends, item.workspace_id)).get(item.workspace_id)
             reason = protection(item, holder, present)
             if reason is None:
                 await gc.mark_removed(conn, item.key, now)

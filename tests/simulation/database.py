@@ -85,7 +85,7 @@ class Database:
         now = self.now()
         self.rows[workspace_id] = Workspace(
             id=workspace_id, number=number, owner_id="u", name=workspace_id, description="", memo="",
-            image_ref="code-server", instance_backend="simulated", storage_backend="simulated",
+            image_ref="code-server", instance_backend="process", storage_backend="local-dir",
             home_store_key=home_store_key(workspace_id), standby_ttl_seconds=None, archive_ttl_seconds=None,
             desired_state=desired, deleted_at=None, purged_at=None, keep_until=None, last_access_at=now,
             request=None, conditions=unobserved(now), observed_at=None, phase=Phase.PENDING,

@@ -96,7 +96,7 @@ class Bench:
             return int(await conn.scalar(select(leadership.c.epoch)) or 0)
 
     def records(self, epoch: int, retention: timedelta) -> PostgresRecords:
-        return PostgresRecords(self.pool, self.engine, epoch, retention)
+        return PostgresRecords(self.pool, self.engine, epoch, retention, self.settings.backends)
 
     def with_settings(self, **changes: object) -> Settings:
         return self.settings.model_copy(update=changes)

@@ -47,7 +47,7 @@ def records_of(bench: Bench, epoch: int) -> PostgresRecords:
 async def expire(bench: Bench, redis: Redis, epoch: int, now: datetime) -> None:
     """One TTL cycle at this time."""
     records = records_of(bench, epoch)
-    rules = TtlRules(TtlDefaults(600, 600), silence=MINUTE, gateway_lost_after=HOUR)
+    rules = TtlRules(TtlDefaults(600, 600), bench.settings.backends, silence=MINUTE, gateway_lost_after=HOUR)
     await TtlRunner(records, ActivityLog(redis), bench.providers.archives, rules, lambda: now).tick()
 
 

@@ -1,12 +1,14 @@
 """Every page as somebody uses it whose browser runs no scripts: links, forms and meta refresh alone."""
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 
 import pytest
 
+from codehub.domain.backends import OTHER_BACKEND
+from codehub.domain.conditions import Condition
 from codehub.domain.observation import Generation, Progress
 from codehub.domain.problems import InvalidState, RunningLimitExceeded
 from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
@@ -27,7 +29,7 @@ from tests.integration.gateway.harness import (
     status,
     world,
 )
-from tests.unit.domain.builders import HOME, conditions
+from tests.unit.domain.builders import HOME, NOW, conditions
 
 POSTED = "Sec-Fetch-Site: same-origin\r\nSec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: document\r\n"
 
@@ -112,6 +114,16 @@ async def test_restore_and_start_are_forms(either: World, phase: Phase, button: 
     assert either.facts.woken == [(MINE, "alice")]
     either.set_phase(MINE, phase, desired_state=DesiredState.RUNNING)
     assert (await visit(either)).refreshes
+
+
+@pytest.mark.parametrize("phase", [Phase.STANDBY, Phase.RUNNING, Phase.PENDING])
+async def test_a_workspace_of_another_runtime_says_why_and_is_not_woken(origin: World, phase: Phase) -> None:
+    reason = Condition(True, OTHER_BACKEND, "This workspace is on the docker runtime.", NOW)
+    origin.set_phase(MINE, phase, conditions=conditions(healthy=reason))
+    origin.facts.routes[MINE] = replace(origin.facts.routes[MINE], upstream=None)
+    page = await visit(origin)
+    assert page.code == 502 and "This workspace is on the docker runtime." in page.html
+    assert page.forms == {} and origin.facts.woken == []
 
 
 async def test_the_loading_page_comes_again_by_itself_until_it_is_the_ide(origin: World) -> None:

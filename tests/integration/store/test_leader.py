@@ -12,7 +12,7 @@ from codehub.domain.decision import Decision, Event
 from codehub.store.engine import asyncpg_dsn, create_engine, open_pool
 from codehub.store.leader import StaleLeader, campaign, fence
 from codehub.store.records import PostgresRecords
-from tests.integration.store.conftest import create
+from tests.integration.store.conftest import BACKENDS, create
 from tests.waiting import eventually
 
 
@@ -69,7 +69,7 @@ async def test_a_late_leader_writes_nothing(database_url: str, engine: AsyncEngi
     assert second is not None
     decision = Decision("late", workspace, Event.FAILED)
     async with open_pool(database_url, 1) as pool:
-        records = PostgresRecords(pool, engine, first.epoch, timedelta(1))
+        records = PostgresRecords(pool, engine, first.epoch, timedelta(1), BACKENDS)
         with pytest.raises(StaleLeader):
             await records.save(workspace, decision, datetime.now(UTC))
     connection = await asyncpg.connect(asyncpg_dsn(database_url))

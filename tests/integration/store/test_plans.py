@@ -13,6 +13,7 @@ from codehub.domain.states import Phase
 from codehub.domain.ttl import TtlDefaults
 from codehub.store import accounts, gate, gc, lockout, records, routes, sessions, ttl, workspace_reads
 from codehub.store.workspace_reads import Selection
+from tests.integration.store.conftest import BACKENDS
 from tests.integration.store.many_rows import NEWEST, OWN_TTL, ROWS, Call, Explainer, Plan, fill
 from tests.services import Services, run
 
@@ -65,9 +66,12 @@ CALLS: dict[str, tuple[Call, set[str]]] = {
         lambda conn: conn.execute(text(records.VERSIONS)),
         {"ix_workspaces_versions"},
     ),
-    "the purge": (lambda conn: gc.purge_candidates(conn, NEWEST), {"ix_workspaces_trash"}),
+    "the purge": (lambda conn: gc.purge_candidates(conn, NEWEST, BACKENDS), {"ix_workspaces_trash"}),
     "the operations under way": (gc.current_op_ids, {"ix_workspaces_operations"}),
-    "what one workspace protects": (lambda conn: gc.holders(conn, NEWEST, WORKSPACE), {"pk_workspaces"}),
+    "what one workspace protects": (
+        lambda conn: gc.holders(conn, NEWEST, BACKENDS, WORKSPACE),
+        {"pk_workspaces"},
+    ),
     "a route": (lambda conn: routes.find_route(conn, WORKSPACE), {"pk_workspaces"}),
     "a loading page": (
         lambda conn: routes.find_situation(conn, WORKSPACE),

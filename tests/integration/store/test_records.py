@@ -21,7 +21,7 @@ from codehub.store.engine import open_pool
 from codehub.store.leader import StaleLeader, campaign
 from codehub.store.records import Outdated, PostgresRecords
 from codehub.store.tables import workspaces
-from tests.integration.store.conftest import LIMITS, create
+from tests.integration.store.conftest import BACKENDS, LIMITS, create
 from tests.simulation.clock import VirtualLoop
 from tests.simulation.database import Database, Gate
 from tests.simulation.house import SimRecords
@@ -72,7 +72,7 @@ async def postgres(engine: AsyncEngine, database_url: str) -> AsyncIterator[Plac
             return await gate.delete(conn, workspace_id, actor="one", now=datetime.now(UTC))
 
     async with open_pool(database_url, 2) as pool:
-        both = [PostgresRecords(pool, engine, item.epoch, RETENTION) for item in (term, earlier)]
+        both = [PostgresRecords(pool, engine, item.epoch, RETENTION, BACKENDS) for item in (term, earlier)]
         yield Place(*both, made, wish, delete)
     await term.resign()
 
@@ -246,7 +246,7 @@ async def test_a_large_purge_is_many_small_transactions(
     assert term is not None
     now, purged = datetime.now(UTC), []
     async with open_pool(database_url, 1) as pool:
-        postgres = PostgresRecords(pool, engine, term.epoch, timedelta(days=7))
+        postgres = PostgresRecords(pool, engine, term.epoch, timedelta(days=7), BACKENDS)
         while some := await postgres.purge(now, now):
             purged += some
     assert sorted(purged) == sorted(ids)

@@ -15,6 +15,7 @@ LIVING = Holder(KEY, None, Phase.STANDBY, None, None, frozenset())
 TRASH = replace(LIVING, phase=Phase.DELETED, deleted_at=NOW)
 PURGED = replace(TRASH, purged_at=NOW)
 ERROR = replace(LIVING, phase=Phase.ERROR)
+LEFT_ALONE = replace(PURGED, left_alone=True)
 SECOND = timedelta(seconds=1)
 HOURS, DAYS, NEVER = RULES.orphan_grace, RULES.retention, None
 
@@ -42,6 +43,8 @@ def leftover(name: str, workspace_id: str = ID) -> Leftover:
         (".staging-op", None, DAYS),
         (".deleted-op", LIVING, HOURS),
         (".deleted-op", None, DAYS),
+        (HOME, LEFT_ALONE, NEVER),
+        (".staging-op", LEFT_ALONE, NEVER),
     ],
 )
 def test_each_waits_its_time(name: str, holder: Holder | None, grace: timedelta | None) -> None:

@@ -1,0 +1,96 @@
+"""A workspace of another runtime is left alone by a coordinator, and carried over by `codehub up` alone."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from redis.asyncio import Redis
+from sqlalchemy import update
+
+from codehub.bus.activity import ActivityLog
+from codehub.cli import first_start, runtimes
+from codehub.coordinator.gc import GcRunner
+from codehub.coordinator.server import ttl_rules_of
+from codehub.coordinator.ttl import TtlRunner
+from codehub.domain.backends import left_alone_message
+from codehub.domain.gc import GcRules
+from codehub.domain.states import DesiredState, Operation, Phase
+from codehub.domain.workspace import Workspace
+from codehub.store.tables import workspaces
+from tests.integration.coordinator.conftest import INSTALLATION, Bench
+
+RULES = GcRules(orphan_grace=timedelta(0), retention=timedelta(0))
+
+
+async def put_on(bench: Bench, workspace_id: str, runtime: str, **values: object) -> None:
+    async with bench.engine.begin() as conn:
+        changed = update(workspaces).where(workspaces.c.id == workspace_id)
+        await conn.execute(changed.values(instance_backend=runtime, **values))
+
+
+def is_left_alone(workspace: Workspace) -> bool:
+    return left_alone_message(workspace) is not None
+
+
+async def test_nothing_begins_until_the_runtime_is_its_own_again(bench: Bench) -> None:
+    workspace_id = await bench.create()
+    await put_on(bench, workspace_id, "docker")
+    await bench.start()
+    waiting = await bench.until(workspace_id, is_left_alone)
+    assert waiting.phase is Phase.PENDING and waiting.operation is Operation.NONE
+    assert "RUNTIME=docker" in (left_alone_message(waiting) or "")
+    own = await bench.create()
+    await bench.until_phase(own, Phase.RUNNING)  # by then the other one has had its turn as well
+    assert (await bench.get(workspace_id)).op_id is None
+    assert set(await bench.providers.runtime.observe()) == {own}
+    await put_on(bench, workspace_id, "process")
+    running = await bench.until_phase(workspace_id, Phase.RUNNING)
+    assert not is_left_alone(running)
+
+
+async def test_ttl_and_gc_touch_neither_it_nor_what_it_has(bench: Bench, redis_url: str) -> None:
+    workspace_id = await bench.create(DesiredState.ARCHIVED)
+    await bench.start()
+    archived = await bench.until_phase(workspace_id, Phase.ARCHIVED)
+    standby = await bench.create(DesiredState.STANDBY)
+    await bench.until_phase(standby, Phase.STANDBY)
+    epoch = await bench.take_office()
+    now = datetime.now(UTC) + timedelta(days=1)
+    deleted = {"desired_state": "DELETED", "deleted_at": datetime.now(UTC), "phase": "DELETED"}
+    await put_on(bench, workspace_id, "docker", **deleted)
+    await put_on(bench, standby, "docker")
+    records = bench.records(epoch, RULES.retention)
+
+    redis = Redis.from_url(redis_url)
+    rules = ttl_rules_of(bench.with_settings(ttl_archive_seconds=1))
+    await TtlRunner(records, ActivityLog(redis), bench.providers.archives, rules, lambda: now).tick()
+    await redis.aclose()
+    assert (await bench.get(standby)).desired_state is DesiredState.STANDBY
+
+    collector = GcRunner(records, bench.providers, RULES, epoch)
+    for _ in range(2):
+        await collector.tick(now)
+    assert (await bench.get(workspace_id)).purged_at is None
+    assert [stored.key for stored in await bench.providers.archives.list()] == [archived.archive_key]
+
+
+@pytest.mark.parametrize(
+    ("noted", "schema_before", "after"),
+    [
+        ("docker", "0009", "process"),
+        (None, "0009", "process"),
+        ("process", "0009", "docker"),
+        ("process", "0006", "process"),
+    ],
+)
+async def test_up_carries_workspaces_over_when_it_has_changed_the_runtime(
+    bench: Bench, noted: runtimes.Kind | None, schema_before: str, after: str
+) -> None:
+    """Without a note, an engine that does not answer is gone: an operator has removed the note."""
+    workspace_id = await bench.create(DesiredState.STANDBY)
+    await put_on(bench, workspace_id, "docker")
+    settings = bench.with_settings(docker_host="unix:///nowhere/docker.sock")
+    (settings.data_dir / "runtime").mkdir(exist_ok=True)
+    if noted is not None:
+        runtimes.remember(settings.data_dir, noted)
+    await first_start.carry_over(bench.engine, settings, INSTALLATION, schema_before)
+    assert (await bench.get(workspace_id)).instance_backend == after

@@ -1,0 +1,60 @@
+"""A workspace of another runtime or storage is left alone, in every world."""
+
+from dataclasses import replace
+from itertools import chain, islice
+
+import pytest
+
+from codehub.domain.backends import OTHER_BACKEND, Backends, left_alone_message, why_left_alone
+from codehub.domain.conditions import holds
+from codehub.domain.decision import DEFAULT_RULES, changes
+from codehub.domain.judge import judge
+from codehub.domain.plan import plan
+from codehub.domain.states import ConditionName, Operation
+from tests.unit.domain import worlds
+from tests.unit.domain.builders import context, look, told, workspace
+
+OWN = Backends("process", "local-dir")
+EVERY = 23
+"""One world in so many: what is seen makes no difference here."""
+ELSEWHERE = context(rules=replace(DEFAULT_RULES, backends=Backends("docker", "local-dir")))
+
+
+def test_its_own_workspaces_are_a_coordinators_to_act_on() -> None:
+    assert why_left_alone(workspace(), OWN) is None
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (Backends("docker", "local-dir"), "is on the process runtime, but CodeHub now uses docker"),
+        (Backends("process", "pvc"), "is on local-dir storage, but CodeHub now uses pvc"),
+    ],
+)
+def test_the_sentence_names_both_backends(other: Backends, words: str) -> None:
+    sentence = why_left_alone(workspace(), other)
+    assert sentence is not None and words in sentence
+
+
+def test_nothing_is_begun_ended_or_destroyed_whatever_is_seen() -> None:
+    operations = [item for item in Operation if item is not Operation.NONE]
+    everything = chain(
+        worlds.at_rest(), worlds.with_requests(), *(worlds.under_way(operation) for operation in operations)
+    )
+    for before, seen in islice(everything, 0, None, EVERY):
+        decision = plan(before, seen, ELSEWHERE)
+        acts = decision.effect is not None or decision.event is not None or decision.changes_wish
+        assert not acts, told(before, seen, decision)
+        assert set(changes(before, decision.after)) <= {"conditions", "phase", "phase_changed_at"}
+        for name in ConditionName:
+            assert holds(decision.after.conditions, name) == holds(before.conditions, name)
+        assert decision.after.phase is judge(before.conditions, before.deleted_at, before.error_reason)
+        assert decision.after.conditions[ConditionName.HEALTHY].reason == OTHER_BACKEND
+        assert left_alone_message(decision.after) == decision.sentence
+
+
+def test_it_says_so_once_and_takes_it_back_under_its_own_backend() -> None:
+    first = plan(workspace(), look(), ELSEWHERE)
+    again = plan(first.after, look(), ELSEWHERE)
+    assert again.after is first.after
+    assert left_alone_message(plan(first.after, look(), context()).after) is None
