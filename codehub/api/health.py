@@ -13,6 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from codehub.api.metrics import Metrics
 from codehub.api.services import Services, Shared
 from codehub.store import schema, workspace_reads
+from codehub.store.installation import PostgresClaims
 
 router = APIRouter(tags=["health"])
 
@@ -46,7 +47,7 @@ async def healthz() -> Alive:
 @router.get("/readyz", responses={503: {"model": Readiness}})
 async def readyz(services: Shared, response: Response) -> Readiness:
     # Those that ask PostgreSQL come one after the other, so that they share a connection.
-    in_postgres = {"database": _database, "schema": _schema, "coordinator": _coordinator}
+    in_postgres = {"database": _database, "schema": _schema, "coordinator": _coordinator, "storage": _storage}
     found = await asyncio.gather(
         _look_in_turn(in_postgres, services), _look_in_turn({"redis": _redis}, services)
     )
@@ -124,3 +125,16 @@ async def _coordinator(services: Services) -> str:
             "starts or stops until a coordinator runs again (`codehub serve coordinator`; see its log)."
         )
     return f"{leader.holder} leads."
+
+
+async def _storage(services: Services) -> str:
+    try:
+        unclaimed = await PostgresClaims(services.engine).unclaimed()
+    except (SQLAlchemyError, OSError) as error:
+        raise NotReadyError("The database cannot be asked whether the storage is claimed.") from error
+    if unclaimed:
+        raise NotReadyError(
+            f"Not claimed yet: {' and '.join(sorted(unclaimed))}. Until then no workspace starts. The log of "
+            "the leading coordinator names the reason."
+        )
+    return "The volumes and the archive store are claimed."

@@ -57,8 +57,12 @@ class PostgresClaims:
 
     async def unclaimed(self) -> set[Location]:
         async with self._engine.connect() as conn:
-            row = (await conn.execute(select(installation))).one()
-        return {location for location, column in _CLAIMED_AT.items() if row._mapping[column] is None}
+            row = (await conn.execute(select(installation))).one_or_none()
+        return {
+            location
+            for location, column in _CLAIMED_AT.items()
+            if row is None or row._mapping[column] is None
+        }
 
     async def record(self, location: Location) -> None:
         column = _CLAIMED_AT[location]

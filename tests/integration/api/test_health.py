@@ -8,10 +8,18 @@ from sqlalchemy import func, text, update
 
 from codehub.api import dashboard
 from codehub.api.app import create_app
+from codehub.domain.claims import Location
 from codehub.domain.states import Role
 from codehub.settings import Settings
+from codehub.store import installation
 from codehub.store.tables import leadership
 from tests.integration.api.conftest import Api
+
+
+async def _claim(api: Api) -> None:
+    await installation.ensure(api.engine, "here", 2_000_000)
+    for location in Location:
+        await installation.PostgresClaims(api.engine).record(location)
 
 
 async def _lead(api: Api, age: str) -> None:
@@ -26,9 +34,12 @@ async def test_ready_names_what_is_wrong_and_what_to_do(api: Api) -> None:
     answer = await client.get("/readyz")
     assert answer.status_code == 503 and answer.json()["ready"] is False
     checks = answer.json()["checks"]
-    assert [name for name, check in checks.items() if not check["ok"]] == ["coordinator"]
+    assert [name for name, check in checks.items() if not check["ok"]] == ["coordinator", "storage"]
     assert "codehub serve coordinator" in checks["coordinator"]["message"]
+    assert "Not claimed yet: archives and volumes." in checks["storage"]["message"]
     await _lead(api, "0 seconds")
+    assert (await client.get("/readyz")).status_code == 503
+    await _claim(api)
     assert (await client.get("/readyz")).json()["ready"] is True
     await _lead(api, "31 seconds")
     assert (await client.get("/readyz")).status_code == 503
