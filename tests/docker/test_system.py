@@ -71,6 +71,7 @@ def test_auto_takes_docker_and_leaving_it_leaves_no_container_on_a_home(
     system.start()
     assert "Stopped 1 workspaces that ran on the docker runtime" in system.output
     assert container_of(engine, owner) == ""
+    wait_for(lambda: owner.workspace()["operation"] == "STARTING", "the workspace to go on as a process")
 
 
 def test_many_workspaces_at_once(engine: OwnEngine, make_docker_system: Callable[..., DockerSystem]) -> None:
