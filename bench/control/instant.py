@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -65,7 +65,9 @@ class InstantVolumes:
     async def leftovers(self) -> list[Leftover]:
         return []
 
-    async def provision(self, key: str, generation: Generation, epoch: int, uid: int | None) -> None:
+    async def provision(
+        self, key: str, generation: Generation, epoch: int, uid: int | None, files: Mapping[str, str]
+    ) -> None:
         self.homes[_workspace_of(key)] = VolumeFact(generation)
 
     async def set_aside(self, key: str, generation: Generation, epoch: int) -> None:

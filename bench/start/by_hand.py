@@ -35,7 +35,9 @@ class Bare:
         self._socket.unlink(missing_ok=True)
         home = str(self._home)
         assert IMAGE.process is not None
-        command = expand_command(IMAGE.process, socket=str(self._socket), home=home, workspace_id="bare")
+        command = expand_command(
+            IMAGE.process, socket=str(self._socket), home=home, workspace_id="bare", name="bare"
+        )
         environment = {"PATH": os.environ["PATH"], "HOME": home, "LANG": "C.UTF-8", "SHELL": "/bin/bash"}
         began = time.perf_counter()
         self._child = subprocess.Popen(

@@ -1,7 +1,7 @@
 """Carries out effects. A call that returns has completed nothing: only a later look does."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -112,7 +112,11 @@ class Actor:
                 await self._check_disk()
                 await self._fence_out_containers(workspace)
                 await self._providers.volumes.provision(
-                    workspace.home_store_key, effect.generation, self._epoch, self._uid(workspace)
+                    workspace.home_store_key,
+                    effect.generation,
+                    self._epoch,
+                    self._uid(workspace),
+                    self._home_files(workspace),
                 )
             case StartContainer():
                 await self._start(workspace, effect)
@@ -151,6 +155,7 @@ class Actor:
                     home=self._providers.volumes.path(workspace.home_store_key),
                     op_id=effect.attempt,
                     uid=self._uid(workspace),
+                    name=workspace.name,
                 )
             )
 
@@ -194,6 +199,7 @@ class Actor:
             effect.archive_op_id,
             self._uid(workspace),
             self._epoch,
+            dict(self._home_files(workspace)),
         )
 
     def _restore(self, workspace: Workspace, effect: RestoreHome, sha256: str | None) -> JobSpec:
@@ -207,6 +213,11 @@ class Actor:
             self._epoch,
             self._rules.disk_reserve,
         )
+
+    def _home_files(self, workspace: Workspace) -> Mapping[str, str]:
+        """What a new home holds. An image that is no longer offered does not keep a home from being made."""
+        image = self._providers.images.get(workspace.image_ref)
+        return {} if image is None else image.home_files
 
     def _uid(self, workspace: Workspace) -> int | None:
         """A user of its own for each workspace, which only root can give."""

@@ -6,17 +6,21 @@ import re
 import string
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar
+
+from codehub.domain.workspace_names import as_argument
 
 Activity = Literal["vscode", "any"]
 _Value = TypeVar("_Value")
 
-PLACEHOLDERS = frozenset({"socket", "home", "workspace_id"})
+PLACEHOLDERS = frozenset({"socket", "home", "workspace_id", "name"})
 _NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,62}[a-z0-9])?")
 _MEMORY = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _LEAST_MEMORY = 16 << 20
+_LONGEST_PATH = 255
+_LARGEST_HOME_FILES = 64 << 10
 _MEMORY_LIMIT = 1 << 63
 MOST_PIDS = 4_194_304
 """No kernel has more processes."""
@@ -37,11 +41,23 @@ class Image:
     pids: int
     activity: Activity
     default: bool
+    home_files: Mapping[str, str] = field(default_factory=dict)
+    """What a new home holds: contents by relative path. Homes that exist are never touched."""
 
 
 class ImagesError(ValueError):
     """The images file is wrong; the message names the image and the key."""
 
+
+VSCODE_SETTINGS = """\
+// CodeHub wrote these settings once, when it made this home. Change them as you like.
+{
+  "chat.disableAIFeatures": true,
+  "workbench.secondarySideBar.defaultVisibility": "hidden",
+  "workbench.startupEditor": "none"
+}
+"""
+"""code-server offers no defaults that a user's own settings override, so they are the first settings."""
 
 BUILT_IN: tuple[Image, ...] = (
     Image(
@@ -57,6 +73,8 @@ BUILT_IN: tuple[Image, ...] = (
             "--disable-telemetry",
             "--disable-update-check",
             "--disable-workspace-trust",
+            "--disable-getting-started-override",
+            "--app-name={name}",
             "{home}",
         ),
         ready_path="/healthz",
@@ -66,6 +84,7 @@ BUILT_IN: tuple[Image, ...] = (
         pids=1024,
         activity="vscode",
         default=True,
+        home_files={".local/share/code-server/User/settings.json": VSCODE_SETTINGS},
     ),
 )
 
@@ -137,6 +156,7 @@ def _image(position: int, table: object) -> Image:
         pids=reader.take("pids", _pids) or 1024,
         activity=reader.take("activity", _activity) or _likely_activity(docker, process),
         default=reader.take("default", _flag) or False,
+        home_files=reader.take("home_files", _home_files) or {},
     )
     reader.refuse_unknown()
     if docker is None and process is None:
@@ -206,15 +226,34 @@ def _check_placeholders(part: str) -> None:
         fields = list(string.Formatter().parse(part))
     except ValueError as error:
         raise ValueError(f"has unbalanced braces in {part!r} (write {{{{ for a literal brace)") from error
-    for _, field, format_spec, conversion in fields:
-        if field is not None and (field not in PLACEHOLDERS or format_spec or conversion):
+    for _, found, format_spec, conversion in fields:
+        if found is not None and (found not in PLACEHOLDERS or format_spec or conversion):
             known = ", ".join(f"{{{name}}}" for name in sorted(PLACEHOLDERS))
-            raise ValueError(f"has the placeholder {{{field}}} in {part!r}, but only {known} exist")
+            raise ValueError(f"has the placeholder {{{found}}} in {part!r}, but only {known} exist")
 
 
-def expand_command(command: tuple[str, ...], *, socket: str, home: str, workspace_id: str) -> tuple[str, ...]:
+def expand_command(
+    command: tuple[str, ...], *, socket: str, home: str, workspace_id: str, name: str
+) -> tuple[str, ...]:
     """The command with its placeholders filled in."""
-    return tuple(part.format(socket=socket, home=home, workspace_id=workspace_id) for part in command)
+    shown = as_argument(name, workspace_id)
+    return tuple(
+        part.format(socket=socket, home=home, workspace_id=workspace_id, name=shown) for part in command
+    )
+
+
+def _home_files(value: object) -> dict[str, str]:
+    if not isinstance(value, dict) or not all(isinstance(content, str) for content in value.values()):
+        raise ValueError('must be a table of strings, as in ".profile" = "umask 077"')
+    for path in value:
+        parts = path.split("/")
+        if "\0" in path or not {"", ".", ".."}.isdisjoint(parts) or len(path.encode()) > _LONGEST_PATH:
+            raise ValueError(f"has the path {path!r}, which must be relative, without '.' and '..'")
+        if any("/".join(parts[:depth]) in value for depth in range(1, len(parts))):
+            raise ValueError(f"has the path {path!r} below another file")
+    if sum(len(content.encode()) for content in value.values()) > _LARGEST_HOME_FILES:
+        raise ValueError("must hold at most 64 KiB in all")
+    return value
 
 
 def _path(value: object) -> str:

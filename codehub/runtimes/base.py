@@ -20,13 +20,17 @@ _UNSPEAKABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 @dataclass(frozen=True)
 class WorkloadSpec:
-    """One container to start. `op_id` is the operation that wants it; `uid` who it runs as, under root."""
+    """One container to start. `op_id` is the operation that wants it; `uid` who it runs as, under root.
+
+    `name` is the workspace's, as its owner typed it. If it is empty, the id takes its place.
+    """
 
     workspace_id: str
     image: Image
     home: Path
     op_id: str
     uid: int | None
+    name: str = ""
 
 
 class RuntimeFailure(Exception):  # noqa: N818 - a fact, not a fault

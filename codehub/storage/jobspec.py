@@ -1,7 +1,7 @@
 """What a storage job is told: everything it needs, and nothing of the database."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import ClassVar, TypeAlias
 
@@ -36,7 +36,7 @@ class ArchiveJob:
 
 @dataclass(frozen=True)
 class EmptyArchiveJob:
-    """Put the archive of an empty home into the store; `uid` will own the home."""
+    """Put the archive of a new home into the store; `uid` will own the home, and `files` will be in it."""
 
     kind: ClassVar[str] = "empty-archive"
     place: Place
@@ -45,6 +45,7 @@ class EmptyArchiveJob:
     archive_op_id: str
     uid: int | None
     epoch: int
+    files: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

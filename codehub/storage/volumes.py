@@ -3,20 +3,21 @@
 import asyncio
 import os
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 import structlog
 
 from codehub.domain.leftovers import HOME, Leftover
 from codehub.domain.observation import Generation, Unknown, VolumeFact
 from codehub.storage.children import remove_tree
-from codehub.storage.durable import fsync_path
 from codehub.storage.errors import GenerationMismatch, Unobservable, from_os
 from codehub.storage.installation import check_directory, claim_directory
-from codehub.storage.layout import WorkspaceDirectory, make_private_directory
+from codehub.storage.layout import WorkspaceDirectory
 from codehub.storage.lock import acquire, held
+from codehub.storage.new_home import make_new_home
 
 log = structlog.get_logger(__name__)
 
@@ -73,9 +74,16 @@ class LocalVolumes:
         finally:
             os.close(fd)
 
-    async def provision(self, key: str, generation: Generation, epoch: int, uid: int | None) -> None:
-        """Make an empty home of this generation where there is none."""
-        await asyncio.to_thread(self._provision, self._directory(key), generation, epoch, uid)
+    async def provision(
+        self,
+        key: str,
+        generation: Generation,
+        epoch: int,
+        uid: int | None,
+        files: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """Make a home of this generation that holds these files, where there is none."""
+        await asyncio.to_thread(self._provision, self._directory(key), generation, epoch, uid, files)
 
     async def set_aside(self, key: str, generation: Generation, epoch: int) -> None:
         """Keep the home of this generation under another name, and make room for another one."""
@@ -121,16 +129,21 @@ class LocalVolumes:
             raise Unobservable(f"{directory.home} cannot be read: {error}") from error
 
     def _provision(
-        self, directory: WorkspaceDirectory, generation: Generation, epoch: int, uid: int | None
+        self,
+        directory: WorkspaceDirectory,
+        generation: Generation,
+        epoch: int,
+        uid: int | None,
+        files: Mapping[str, str],
     ) -> None:
         try:
             with held(directory, self._installation_id, epoch):
                 fact = directory.look()
                 if fact is None:
-                    _make_home(directory, generation, uid)
+                    _make_home(directory, generation, uid, files)
                 elif fact.generation is None:
                     directory.set_aside(generation.op_id)
-                    _make_home(directory, generation, uid)
+                    _make_home(directory, generation, uid, files)
                 elif fact.generation != generation:
                     raise GenerationMismatch.found(fact.generation)
         except OSError as error:
@@ -155,11 +168,12 @@ def _leftovers_of(directory: WorkspaceDirectory) -> list[Leftover]:
     return homes + [Leftover(key, workspace_id, path.name) for path in directory.all_leftovers()]
 
 
-def _make_home(directory: WorkspaceDirectory, generation: Generation, uid: int | None) -> None:
+def _make_home(
+    directory: WorkspaceDirectory, generation: Generation, uid: int | None, files: Mapping[str, str]
+) -> None:
     prepared = directory.staging(generation.op_id)
     remove_tree(prepared)
-    make_private_directory(prepared, uid)
-    fsync_path(prepared)
+    make_new_home(prepared, uid, files)
     directory.swap_in(prepared, generation)
 
 

@@ -34,8 +34,9 @@ from codehub.storage.jobspec import (
     Place,
     RestoreJob,
 )
-from codehub.storage.layout import WorkspaceDirectory, make_private_directory
+from codehub.storage.layout import WorkspaceDirectory
 from codehub.storage.lock import held
+from codehub.storage.new_home import make_new_home
 from codehub.storage.report import Reporter
 from codehub.storage.stores import directory_of
 
@@ -110,7 +111,7 @@ def _archive(spec: ArchiveJob, directory: WorkspaceDirectory, bench: Bench) -> D
 def _archive_nothing(spec: EmptyArchiveJob, bench: Bench) -> Done:
     with tempfile.TemporaryDirectory(dir=bench.scratch) as scratch:
         home = Path(scratch) / "home"
-        make_private_directory(home, spec.uid)
+        make_new_home(home, spec.uid, spec.files)
         archives, progress = _archives(spec.place), bench.reporter.progress
         return _store(archives, spec.workspace_id, spec.archive_op_id, home, bench, progress)
 

@@ -1,6 +1,6 @@
 """The providers of one simulated coordinator process, all looking at the same reality."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -128,7 +128,9 @@ class SimVolumes:
             if disk.lock is self._process:
                 disk.lock = None
 
-    async def provision(self, key: str, generation: Generation, epoch: int, uid: int | None) -> None:
+    async def provision(
+        self, key: str, generation: Generation, epoch: int, uid: int | None, files: Mapping[str, str]
+    ) -> None:
         workspace_id = workspace_of(key)
         await self._process.act(
             lambda: self._provision(workspace_id, generation, epoch), StorageProblem, "volumes"

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 from codehub.domain.states import ErrorReason
+from codehub.domain.workspace_names import as_argument
 from codehub.runtimes.base import RuntimeFailure, WorkloadSpec
 from codehub.runtimes.docker.spec import Setting, file_places, files, files_of
 
@@ -34,7 +35,7 @@ def prepare(spec: WorkloadSpec, setting: Setting) -> None:
     """The home belongs to the container's user, and the files that are mounted are there."""
     if spec.home.lstat().st_uid != setting.uid:
         os.chown(spec.home, setting.uid, setting.uid, follow_symlinks=False)
-    texts = files(setting.uid, spec.image.port)
+    texts = files(setting.uid, spec.image.port, as_argument(spec.name, spec.workspace_id))
     for target, place in file_places(setting.root, spec.workspace_id).items():
         place.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         if not place.exists() or place.read_text() != texts[target]:

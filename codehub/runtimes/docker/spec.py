@@ -10,6 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from codehub.domain.workspace_names import as_host_name
 from codehub.runtimes.base import WorkloadSpec
 from codehub.runtimes.process.leftovers import WORKSPACE_VARIABLE
 
@@ -46,7 +47,8 @@ class Setting:
 def container_config(
     spec: WorkloadSpec, setting: Setting, installation_id: str, network: str, address: str
 ) -> dict[str, Any]:
-    """The body of `POST /containers/create`. Its hash, but for the network, is one of its labels."""
+    """The body of `POST /containers/create`. Its hash, but for the network and the host name, is one of its
+    labels: a new name does not replace a running container."""
     config = _config(spec, setting)
     config["Labels"] |= {
         Label.INSTALLATION: installation_id,
@@ -54,6 +56,7 @@ def container_config(
         Label.OP_ID: spec.op_id,
         Label.CONFIG: config_hash(config),
     }
+    config["Hostname"] = as_host_name(spec.name, spec.workspace_id)
     config["HostConfig"]["NetworkMode"] = network
     config["NetworkingConfig"] = {"EndpointsConfig": {network: {"IPAMConfig": {"IPv4Address": address}}}}
     return config
@@ -80,7 +83,6 @@ def _config(spec: WorkloadSpec, setting: Setting) -> dict[str, Any]:
     return {
         "Image": spec.image.docker,
         "User": f"{setting.uid}:{setting.uid}",
-        "Hostname": name_of(spec.workspace_id)[:63],
         "WorkingDir": HOME,
         "Env": [f"{name}={value}" for name, value in environment.items()],
         "Labels": {Label.PORT: str(spec.image.port), Label.READY_PATH: spec.image.ready_path},
@@ -120,14 +122,18 @@ def _host_config(spec: WorkloadSpec, mounts: list[dict[str, Any]]) -> dict[str, 
     }
 
 
-def files(uid: int, port: int) -> dict[str, str]:
-    """What the container's user needs: a name for its number, and an IDE that asks no password."""
+def files(uid: int, port: int, name: str) -> dict[str, str]:
+    """What the container's user needs: a name for its number, and an IDE that asks no password.
+
+    The IDE shows `name`. JSON's escapes are YAML's as well.
+    """
     return {
         PASSWD: f"root:x:0:0:root:/root:/bin/sh\ncoder:x:{uid}:{uid}::{HOME}:/bin/bash\n"
         "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
         GROUP: f"root:x:0:\ncoder:x:{uid}:\nnogroup:x:65534:\n",
         CODE_SERVER_CONFIG: f"bind-addr: 0.0.0.0:{port}\nauth: none\ncert: false\n"
-        "disable-telemetry: true\ndisable-update-check: true\ndisable-workspace-trust: true\n",
+        "disable-telemetry: true\ndisable-update-check: true\ndisable-workspace-trust: true\n"
+        f"disable-getting-started-override: true\napp-name: {json.dumps(name)}\n",
     }
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from codehub.domain.images import Image, expand_command
+from codehub.domain.workspace_names import as_host_name
 from codehub.runtimes.base import WorkloadSpec
 from codehub.runtimes.process.caps import NO_CGROUPS, Cgroups
 from codehub.runtimes.process.directory import Directory
@@ -81,10 +82,11 @@ def sandboxed(
         socket=f"{SOCKET_DIRECTORY}/{directory.bound_socket.name}",
         home=HOME,
         workspace_id=spec.workspace_id,
+        name=spec.name,
     )
     argv = [
         walls.bwrap,
-        *_namespaces(f"codehub-ws-{spec.workspace_id}", walls.slirp is not None),
+        *_namespaces(as_host_name(spec.name, spec.workspace_id), walls.slirp is not None),
         *_system(spec.image),
         *_hidden(data_dir, secrets),
         *_name_resolution(directory.path / "resolv.conf" if walls.slirp else None),
@@ -110,7 +112,11 @@ def unsandboxed(walls: Walls, spec: WorkloadSpec, directory: Directory, tools: P
     assert spec.image.process is not None
     home = str(spec.home)
     command = expand_command(
-        spec.image.process, socket=str(directory.bound_socket), home=home, workspace_id=spec.workspace_id
+        spec.image.process,
+        socket=str(directory.bound_socket),
+        home=home,
+        workspace_id=spec.workspace_id,
+        name=spec.name,
     )
     argv = [*_drop(walls.setpriv, spec.uid, "--pdeathsig", "KILL"), *command]
     return Command(argv, _environment(home, str(tools / "bin"), spec), home, 0o077, spare_depth=0)
@@ -136,7 +142,7 @@ def _namespaces(hostname: str, own_network: bool) -> list[str]:
     """
     return [
         *("--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"),
-        *("--die-with-parent", "--new-session", "--hostname", hostname[:64]),
+        *("--die-with-parent", "--new-session", "--hostname", hostname),
         *(_inner_user() if own_network and os.geteuid() != 0 else ()),
     ]
 

@@ -1,11 +1,13 @@
 """The images file: what it says, and what it may not say."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
 from codehub.domain.images import BUILT_IN, ImagesError, expand_command, parse_images
 
+IMAGES_FILE = Path(__file__).parents[3] / "images" / "images.toml"
 SPEC_EXAMPLE = """
 [[image]]
 name = "code-server"
@@ -129,20 +131,65 @@ def test_a_wrong_file_is_explained(text: str, words: str) -> None:
 
 
 def test_placeholders_are_filled_in_and_doubled_braces_are_braces() -> None:
-    command = ("ide", "--at={socket}", "{home}/x", "{{literal}}", "{workspace_id}")
-    assert expand_command(command, socket="/s", home="/h", workspace_id="w") == (
+    command = ("ide", "--at={socket}", "{home}/x", "{{literal}}", "{workspace_id}", "--title={name}")
+    assert expand_command(command, socket="/s", home="/h", workspace_id="w", name="n") == (
         "ide",
         "--at=/s",
         "/h/x",
         "{literal}",
         "w",
+        "--title=n",
     )
+
+
+@pytest.mark.parametrize("name", ["--config=/x", "- -v", "{home}", "{0.__class__}", "\0\n", ""])
+def test_a_name_stays_one_argument_and_never_becomes_an_option(name: str) -> None:
+    whole, part = expand_command(
+        ("{name}", "--title={name}"), socket="/s", home="/h", workspace_id="w", name=name
+    )
+    assert not whole.startswith("-") and whole.isprintable()
+    assert part == f"--title={whole}"
+    assert "/h" not in whole
 
 
 def test_the_built_in_image_obeys_the_rules_of_the_file() -> None:
     (image,) = BUILT_IN
     assert image.process is not None
     text = f'[[image]]\nname="{image.name}"\ntitle="{image.title}"\ndocker="{image.docker}"\n' + (
-        f'process={list(image.process)}\nready_path="{image.ready_path}"\n'
+        f'process={list(image.process)}\nready_path="{image.ready_path}"\n[image.home_files]\n'
     )
+    text += "".join(f"\"{path}\" = '''\n{content}'''\n" for path, content in image.home_files.items())
     assert parse_images(text) == (dataclasses.replace(image),)
+
+
+def test_the_file_in_the_repository_offers_the_built_in_image() -> None:
+    (image, *_) = parse_images(IMAGES_FILE.read_text())
+    assert image == BUILT_IN[0]
+
+
+def test_an_image_says_what_a_new_home_holds() -> None:
+    text = one('docker = "x"\n[image.home_files]\n".profile" = "umask 077"\n"a/b" = ""')
+    (image,) = parse_images(text)
+    assert image.home_files == {".profile": "umask 077", "a/b": ""}
+    (without,) = parse_images(one('docker = "x"'))
+    assert without.home_files == {}
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ('"/etc/passwd" = "x"', "must be relative"),
+        ('"../x" = "x"', "must be relative"),
+        ('"a/../x" = "x"', "must be relative"),
+        ('"a//x" = "x"', "must be relative"),
+        ('"" = "x"', "must be relative"),
+        ('"x\\u0000" = "x"', "must be relative"),
+        (f'"{"x" * 256}" = "x"', "must be relative"),
+        ('a = "x"\n"a/b/c" = "x"', "below another file"),
+        ("a = 5", "a table of strings"),
+        (f'a = "{"x" * 65537}"', "64 KiB"),
+    ],
+)
+def test_a_new_home_holds_nothing_outside_of_itself(files: str, words: str) -> None:
+    with pytest.raises(ImagesError, match=f"key 'home_files' .*{words}"):
+        parse_images(one(f'docker = "x"\n[image.home_files]\n{files}'))

@@ -1,5 +1,6 @@
 """What a workspace's container is made of."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,17 @@ def test_it_has_its_address_in_its_network_alone() -> None:
     assert endpoints == {"a-network": {"IPAMConfig": {"IPv4Address": "10.222.0.2"}}}
 
 
+def test_the_host_name_is_made_of_the_workspaces_name() -> None:
+    assert config(replace(SPEC, name="My Project"))["Hostname"] == "my-project"
+    assert config(replace(SPEC, name="한글"))["Hostname"] == "w1"
+
+
+def test_a_rename_does_not_replace_a_running_container() -> None:
+    renamed = replace(SPEC, name="another name")
+    assert wanted_hash(renamed, SETTING) == wanted_hash(SPEC, SETTING)
+    assert config(renamed)["Labels"] == config(SPEC)["Labels"]
+
+
 def test_another_attempt_is_the_same_configuration() -> None:
     assert wanted_hash(replace(SPEC, op_id="op2-1"), SETTING) == wanted_hash(SPEC, SETTING)
 
@@ -87,6 +99,15 @@ def test_what_matters_changes_the_hash(changed: WorkloadSpec) -> None:
 
 
 def test_the_users_number_has_a_name_and_the_ide_asks_no_password() -> None:
-    texts = files(2_000_007, 9000)
+    texts = files(2_000_007, 9000, "name")
     assert "coder:x:2000007:2000007::/home/coder:" in texts["/etc/passwd"]
     assert "bind-addr: 0.0.0.0:9000\nauth: none\n" in texts["/etc/codehub/code-server.yaml"]
+
+
+@pytest.mark.parametrize("name", ["한글 😀", 'quoted " \\ and # hashed: [x]', "true", "\ufffe"])
+def test_the_ide_shows_the_workspaces_name(name: str) -> None:
+    """A line of YAML whose value is written as JSON, so that a name adds no other setting."""
+    lines = files(2_000_007, 9000, name)["/etc/codehub/code-server.yaml"].splitlines()
+    (line,) = [line for line in lines if line.startswith("app-name: ")]
+    assert line.isascii() and json.loads(line.removeprefix("app-name: ")) == name
+    assert len(lines) == 8

@@ -36,6 +36,44 @@ async def test_a_provisioned_home_is_empty_private_and_ready(volumes: LocalVolum
     assert await volumes.observe() == {"w1": VolumeFact(FIRST)}
 
 
+async def test_a_new_home_holds_its_images_files_which_belong_to_its_user(volumes: LocalVolumes) -> None:
+    umask = os.umask(0o077)
+    try:
+        await volumes.provision(
+            KEY, FIRST, epoch=1, uid=4242, files={"a/b/c": "text", "a/d": "", "e": "한글"}
+        )
+    finally:
+        os.umask(umask)
+    home = volumes.path(KEY)
+    found = {str(path.relative_to(home)): path for path in home.rglob("*")}
+    assert set(found) == {"a", "a/b", "a/b/c", "a/d", "e"}
+    assert (found["a/b/c"].read_text(), found["e"].read_text()) == ("text", "한글")
+    for path in found.values():
+        assert path.stat().st_mode & 0o777 == (0o755 if path.is_dir() else 0o644)
+        assert path.stat().st_uid == (4242 if os.geteuid() == 0 else os.geteuid())
+    assert home.stat().st_mode & 0o777 == 0o700
+
+
+async def test_a_home_that_exists_keeps_its_files(volumes: LocalVolumes) -> None:
+    await volumes.provision(KEY, FIRST, epoch=1, uid=None, files={"settings": "ours"})
+    settings = volumes.path(KEY) / "settings"
+    settings.write_text("theirs")
+    await volumes.provision(KEY, FIRST, epoch=1, uid=None, files={"settings": "ours", "more": ""})
+    assert settings.read_text() == "theirs"
+    settings.unlink()
+    await volumes.provision(KEY, FIRST, epoch=2, uid=None, files={"settings": "ours"})
+    assert list(volumes.path(KEY).iterdir()) == []
+
+
+async def test_what_a_killed_provision_left_is_made_again(volumes: LocalVolumes) -> None:
+    left = volumes.path(KEY).parent / ".staging-op1"
+    left.mkdir(parents=True)
+    (left / "settings").symlink_to("/etc/hostname")
+    await volumes.provision(KEY, FIRST, epoch=1, uid=None, files={"settings": "ours"})
+    settings = volumes.path(KEY) / "settings"
+    assert settings.read_text() == "ours" and not settings.is_symlink()
+
+
 async def test_others_get_through_to_a_home_and_see_nothing_on_the_way(volumes: LocalVolumes) -> None:
     await volumes.provision(KEY, FIRST, epoch=1, uid=None)
     way = volumes.path(KEY).parent

@@ -1,0 +1,39 @@
+"""The first content of a home."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from codehub.storage.durable import fsync_path
+from codehub.storage.layout import make_private_directory
+
+_DIRECTORY_MODE, _FILE_MODE = 0o755, 0o644
+"""As the workspace's own umask would make them. The home around them is private."""
+
+
+def make_new_home(path: Path, uid: int | None, files: Mapping[str, str]) -> None:
+    """Make a private directory with these files, on the disk and owned by the workspace's user.
+
+    The user gets the directory last. Until then nobody but us can enter it, so that no link leads us astray.
+    """
+    make_private_directory(path, None)
+    made = [path]
+    for name, content in files.items():
+        for parent in reversed(Path(name).parents[:-1]):
+            if path / parent not in made:
+                (path / parent).mkdir()
+                (path / parent).chmod(_DIRECTORY_MODE)
+                made.append(path / parent)
+        _write(path / name, content.encode())
+        made.append(path / name)
+    for entry in reversed(made):
+        if uid is not None and os.geteuid() == 0:
+            os.chown(entry, uid, uid, follow_symlinks=False)
+        fsync_path(entry)
+
+
+def _write(path: Path, content: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, _FILE_MODE)
+    with os.fdopen(fd, "wb") as file:
+        file.write(content)
+        os.fchmod(fd, _FILE_MODE)
