@@ -44,6 +44,8 @@ class Relay:
     """An event stream of the platform: it has no end of its own."""
     port: int = 0
     """What listens on this port of the workspace, and not its IDE."""
+    own_origin: bool = False
+    """Whether the workspace has an origin for itself, and not the platform's."""
     passage: Passage | None = None
     """By which the next request of the kind may follow."""
 
@@ -190,8 +192,7 @@ class Exchange:
         if self._interim > MAX_INTERIM:
             raise BadResponseError("too many interim responses")
         if self._head.minor == 1:
-            wire = head.for_client(from_workspace=bool(self.relay.workspace_id), close=False)
-            self._client.transport.write(wire)
+            self._client.transport.write(self._for_client(head, close=False))
 
     def _begin(self, head: ResponseHead, data: memoryview) -> None:
         if head.transfer_encoding and self._head.minor == 0:
@@ -206,8 +207,13 @@ class Exchange:
         if self.relay.port:
             # Not when it was asked: a page that waits for an app to listen is nobody's work.
             self._client.gateway.recorder.touch(self.relay.workspace_id)
-        wire = head.for_client(from_workspace=bool(self.relay.workspace_id), close=not self._keep)
-        self._pass_body(wire, data)
+        self._pass_body(self._for_client(head, close=not self._keep), data)
+
+    def _for_client(self, head: ResponseHead, *, close: bool) -> bytes:
+        relay = self.relay
+        return head.for_client(
+            from_workspace=bool(relay.workspace_id), own_origin=relay.own_origin, close=close
+        )
 
     def _pass_body(self, head: bytes, data: memoryview) -> None:
         body = self._body
@@ -241,9 +247,7 @@ class Exchange:
         connection, self._upstream = self._upstream, None
         assert connection is not None
         self._over = True
-        self._client.transport.write(
-            head.for_client(from_workspace=bool(self.relay.workspace_id), close=False)
-        )
+        self._client.transport.write(self._for_client(head, close=False))
         inspectors = self._client.gateway.recorder.inspectors(
             self.relay.activity, self.relay.workspace_id, freshly_loaded=self.relay.freshly_loaded
         )

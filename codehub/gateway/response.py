@@ -22,8 +22,10 @@ _HOP_BY_HOP: Final = frozenset(
     b"connection keep-alive proxy-connection proxy-authenticate proxy-authentication-info te trailer upgrade "
     b"transfer-encoding".split()
 )
-# A workspace may not widen a service worker, clear the platform's storage or move its origin elsewhere.
-_REFUSED_FROM_WORKSPACE: Final = frozenset((b"service-worker-allowed", b"clear-site-data", b"alt-svc"))
+# A workspace may not clear the platform's storage or move its origin elsewhere.
+_SERVICE_WORKER: Final = b"service-worker-allowed"
+"""On an origin that workspaces share with the platform, a service worker stays below its own path."""
+_REFUSED_FROM_WORKSPACE: Final = frozenset((_SERVICE_WORKER, b"clear-site-data", b"alt-svc"))
 _DECIDING = re.compile(
     rb"\n(?i:(%b)):[ \t]*([^\r]*)"
     % b"|".join([*_HOP_BY_HOP, *_REFUSED_FROM_WORKSPACE, b"content-length", b"set-cookie"])
@@ -57,7 +59,7 @@ class ResponseHead:
         self.transfer_encoding = b""
         self._data = data
         self._deciding: list[tuple[bytes, re.Match[bytes]]] = []
-        self._for_client: dict[tuple[bool, bool], bytes] = {}
+        self._for_client: dict[tuple[bool, bool, bool], bytes] = {}
         self._read_lines()
 
     def _read_lines(self) -> None:
@@ -103,17 +105,21 @@ class ResponseHead:
     def keep_alive(self) -> bool:
         return self.minor == 1 and b"close" not in self.connection
 
-    def for_client(self, *, from_workspace: bool, close: bool) -> bytes:
-        """The head as it goes on: what concerns the upstream's connection ends here."""
-        made = self._for_client.get((from_workspace, close))
+    def for_client(self, *, from_workspace: bool, own_origin: bool, close: bool) -> bytes:
+        """The head as it goes on: what concerns the upstream's connection ends here.
+
+        `own_origin`: the workspace shares its origin with nobody.
+        """
+        key = from_workspace, own_origin, close
+        made = self._for_client.get(key)
         if made is None:
-            made = self._for_client[from_workspace, close] = self._rewritten(from_workspace, close)
+            made = self._for_client[key] = self._rewritten(from_workspace, own_origin, close)
         return made
 
-    def _rewritten(self, from_workspace: bool, close: bool) -> bytes:
+    def _rewritten(self, from_workspace: bool, own_origin: bool, close: bool) -> bytes:
         parts, position = [b"HTTP/1.1 "], 9
         for name, line in self._deciding:
-            if self._ends_here(name, line, from_workspace=from_workspace):
+            if self._ends_here(name, line, from_workspace=from_workspace, own_origin=own_origin):
                 parts.append(self._data[position : line.start() + 1])
                 position = line.end() + 2
         parts.append(self._data[position:-2])
@@ -127,11 +133,15 @@ class ResponseHead:
         parts.append(b"\r\n")
         return b"".join(parts)
 
-    def _ends_here(self, name: bytes, line: re.Match[bytes], *, from_workspace: bool) -> bool:
+    def _ends_here(
+        self, name: bytes, line: re.Match[bytes], *, from_workspace: bool, own_origin: bool
+    ) -> bool:
         if name == b"content-length":
             return self._bodyless
         if name == b"set-cookie":
             return from_workspace and not may_set(line[2])
+        if name == _SERVICE_WORKER and own_origin:
+            return False
         return name in _HOP_BY_HOP or from_workspace
 
 

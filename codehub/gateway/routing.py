@@ -274,6 +274,7 @@ class Router:
             kind = "any"  # what listens on a forwarded port is not VS Code
         fresh = b"reconnection=false" in visit.target
         relay = Relay(route.upstream, wire, route.workspace_id, visit.session_hash, visitor.role, kind, fresh)
+        relay.own_origin = not self._origins.path_mode
         return _with_passage(relay, visit, visitor, route, always_counts=always_counts)
 
     def _relay_to_port(self, visit: Visit, visitor: Visitor, route: Route, ide: str) -> Relay | Reply:
@@ -285,6 +286,7 @@ class Router:
             forwarding.prefix = visit.base
         wire = request_for_workspace(head, visit.target, forwarding, strip_extensions=False)
         relay = Relay(upstream, wire, route.workspace_id, visit.session_hash, visitor.role, port=visit.port)
+        relay.own_origin = not self._origins.path_mode
         return _with_passage(relay, visit, visitor, route, always_counts=False)
 
     def _forwarding(self, head: RequestHead, peer: str) -> Forwarding:

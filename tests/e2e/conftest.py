@@ -135,10 +135,10 @@ class Hub:
         return home
 
     def write_settings(self, workspace_id: str) -> None:
-        """Write VS Code's settings for a window that a test types into."""
-        user = self.home(workspace_id) / ".local" / "share" / "code-server" / "User"
-        user.mkdir(parents=True, exist_ok=True)
-        (user / "settings.json").write_text(json.dumps(vscode.SETTINGS))
+        """Add to a new home's settings of VS Code what a test needs to read its window."""
+        settings = self.home(workspace_id) / ".local/share/code-server/User/settings.json"
+        added = json.dumps(vscode.SETTINGS).strip("{}")
+        settings.write_text(settings.read_text().replace("{", f"{{{added},", 1))
         self.give_to_its_user(workspace_id)
 
     def give_to_its_user(self, workspace_id: str) -> None:

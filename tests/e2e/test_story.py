@@ -14,13 +14,21 @@ from playwright.sync_api import Browser, expect
 
 from tests.e2e.conftest import ADMIN_PASSWORD, Hub, a_hub, new_context
 from tests.e2e.dashboard import Visitor
-from tests.e2e.vscode import edit_a_file, ide_is_ready, ide_is_there, run_in_terminal
+from tests.e2e.vscode import (
+    edit_a_file,
+    first_screen_is_plain,
+    ide_is_ready,
+    ide_is_there,
+    run_in_terminal,
+)
 from tests.services import System
 from tests.waiting import PATIENCE, wait_for
 
 TEXT = "a line that must come back"
 NAVIGATION = {"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document", "Accept": "text/html"}
 PASSWORD = "a password of their own"
+SERVICE_WORKER_IS_REGISTERED = "async () => Boolean(await navigator.serviceWorker.getRegistration('/'))"
+"""VS Code's own has a wider scope than its path, which only an origin of its own lets it have."""
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +51,11 @@ def test_the_story(hub: Hub, browser: Browser, screenshots: Path) -> None:
     ide = visitor.opens()
     ide.wait_for_url(re.compile(rf"//{workspace_id}\.localhost:"))
     ide_is_ready(ide)
+    first_screen_is_plain(ide, "my first workspace")
+    visitor.shoot("4-first-screen", ide)
+    ide.wait_for_function(SERVICE_WORKER_IS_REGISTERED)
     run_in_terminal(ide, "touch note.txt; echo from-the-terminal > terminal.txt; id -un")
+    expect(ide.locator(".terminal-wrapper.active .xterm-rows")).to_contain_text("coder@my-first-workspace:")
     wait_for((home / "terminal.txt").exists, "the terminal's file")
     edit_a_file(ide, "note.txt", TEXT)
     wait_for(lambda: (home / "note.txt").read_text() == TEXT, "the saved file")

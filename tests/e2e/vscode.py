@@ -6,9 +6,6 @@ from pathlib import Path
 from playwright.sync_api import Locator, Page, expect
 
 SETTINGS = {
-    # A welcome page and a chat that open late would take the focus from what a test types into.
-    "workbench.startupEditor": "none",
-    "chat.disableAIFeatures": True,
     # The terminal's lines are elements of the page, so that a test can read the prompt.
     "terminal.integrated.gpuAcceleration": "off",
 }
@@ -25,6 +22,16 @@ def ide_is_ready(page: Page) -> None:
     """Wait until VS Code takes input: while it loads, keys are lost and the palette lacks commands."""
     ide_is_there(page)
     page.wait_for_function(READY)
+
+
+def first_screen_is_plain(page: Page, name: str) -> None:
+    """Check that a new workspace shows its name and its files, and no chat and no advertisement."""
+    expect(page).to_have_title(re.compile(rf"- {re.escape(name)}$"))
+    expect(page.locator(".explorer-folders-view")).to_be_visible()
+    expect(page.locator(".part.editor :focus")).to_have_count(1)
+    expect(page.locator(".part.auxiliarybar")).to_be_hidden()
+    expect(page.locator(".gettingStartedContainer")).to_have_count(0)
+    expect(page.get_by_text("Deploy code-server for your team")).to_have_count(0)
 
 
 def choose(page: Page, entry: str, shown: str) -> None:

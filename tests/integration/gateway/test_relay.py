@@ -397,7 +397,7 @@ async def test_http_1_0_clients_are_answered_and_closed(origin: World) -> None:
 async def test_several_cookies_survive_and_hop_by_hop_fields_do_not(origin: World) -> None:
     origin.ide.script = answering(
         b"HTTP/1.1 200 OK\r\nSet-Cookie: a=1; Path=/\r\nSet-Cookie: b=2\r\nSet-Cookie: session=evil\r\n"
-        b"Set-Cookie: c=3; Domain=localhost\r\nSet-Cookie: =session=evil\r\nService-Worker-Allowed: /\r\n"
+        b"Set-Cookie: c=3; Domain=localhost\r\nSet-Cookie: =session=evil\r\nClear-Site-Data: *\r\n"
         b"Connection: keep-alive, X-Hop\r\nKeep-Alive: timeout=5\r\nX-Hop: 1\r\nX-End: 2\r\n"
         b"Content-Length: 0\r\n\r\n"
     )
@@ -405,7 +405,7 @@ async def test_several_cookies_survive_and_hop_by_hop_fields_do_not(origin: Worl
         origin.request(more="Connection: X-Mine\r\nX-Mine: 1\r\nTE: trailers\r\nX-Other: 2\r\n")
     )
     assert headers(head, "set-cookie") == ["a=1; Path=/", "b=2"]
-    for gone in ("service-worker-allowed", "keep-alive", "x-hop", "connection"):
+    for gone in ("clear-site-data", "keep-alive", "x-hop", "connection"):
         assert header(head, gone) is None
     assert header(head, "x-end") == "2"
     seen = origin.ide.heads[0].decode()

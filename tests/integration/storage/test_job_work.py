@@ -5,6 +5,8 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -124,6 +126,29 @@ async def test_an_empty_archive_restores_to_an_empty_home_of_its_user(site: Site
     assert site.home.stat().st_mode & 0o7777 == 0o700
     if os.geteuid() == 0:
         assert (site.home.stat().st_uid, site.home.stat().st_gid) == (4242, 4242)
+
+
+async def test_the_archive_of_a_new_home_holds_what_a_new_home_would(site: Site) -> None:
+    files = {".config/settings.json": "{}", "note": "한글"}
+    await site.done("empty", replace(site.empty_archive_job(uid=4242), files=files))
+    await site.done("restore", site.restore_job())
+    from_archive = facts(site.home)
+    assert (site.home / "note").read_text() == "한글"
+    await site.done("delete", site.delete_job(RESTORED))
+    await site.volumes.provision(KEY, FIRST, epoch=1, uid=4242, files=files)
+    assert facts(site.home) == from_archive
+
+
+def facts(home: Path) -> dict[str, tuple[int, int, bytes]]:
+    """Return mode, owner and content of everything in the home."""
+    return {
+        str(path.relative_to(home)): (
+            path.stat().st_mode,
+            path.stat().st_uid,
+            path.read_bytes() if path.is_file() else b"",
+        )
+        for path in (home, *home.rglob("*"))
+    }
 
 
 async def test_an_archive_of_another_generation_does_nothing(site: Site) -> None:

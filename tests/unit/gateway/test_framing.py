@@ -98,9 +98,21 @@ def test_a_response_head_that_is_not_plain_is_refused(data: bytes) -> None:
         parse_response(data)
 
 
-def passed_on(*lines: str, status: str = "200 OK", from_workspace: bool = True, close: bool = False) -> bytes:
+def passed_on(
+    *lines: str,
+    status: str = "200 OK",
+    from_workspace: bool = True,
+    own_origin: bool = False,
+    close: bool = False,
+) -> bytes:
     head = parse_response("\r\n".join([f"HTTP/1.1 {status}", *lines, "", ""]).encode())
-    return head.for_client(from_workspace=from_workspace, close=close)
+    return head.for_client(from_workspace=from_workspace, own_origin=own_origin, close=close)
+
+
+def test_a_service_worker_is_widened_on_a_workspaces_own_origin_alone() -> None:
+    lines = ("Service-Worker-Allowed: /", "Clear-Site-Data: *", "Alt-Svc: h3=x")
+    assert passed_on(*lines) == b"HTTP/1.1 200 OK\r\n\r\n"
+    assert passed_on(*lines, own_origin=True) == b"HTTP/1.1 200 OK\r\nService-Worker-Allowed: /\r\n\r\n"
 
 
 def test_a_connection_option_cannot_take_the_length_away() -> None:

@@ -6,6 +6,7 @@ from tests.integration.gateway.conformance.case import (
     Answer,
     Case,
     End,
+    Mode,
     Then,
     get,
     post,
@@ -16,14 +17,15 @@ from tests.integration.gateway.conformance.case import (
 
 START = b"HTTP/1.1 200 OK\r\n"
 CLOSE = b"Connection: close\r\n"
+WIDER = START + b"Service-Worker-Allowed: /\r\nContent-Length: 2\r\n\r\nok"
 
 
 def as_is(name: str, answer: bytes, *, to: bytes = get(), sees: bytes = saw_get()) -> Case:
     return Case(name, to, sees, answer, answer=answer)
 
 
-def told(name: str, answer: bytes, gets: bytes) -> Case:
-    return Case(name, get(), saw_get(), gets, answer=answer)
+def told(name: str, answer: bytes, gets: bytes, *, mode: Mode = Mode.BOTH) -> Case:
+    return Case(name, get(), saw_get(), gets, answer=answer, mode=mode)
 
 
 def bad(name: str, answer: bytes) -> Case:
@@ -100,10 +102,11 @@ CASES = (
     ),
     told(
         "what a workspace may not say",
-        START + b"Service-Worker-Allowed: /\r\nClear-Site-Data: *\r\nAlt-Svc: h3=x\r\n"
-        b"Content-Length: 2\r\n\r\nok",
+        START + b"Clear-Site-Data: *\r\nAlt-Svc: h3=x\r\nContent-Length: 2\r\n\r\nok",
         OK,
     ),
+    told("a wider service worker on its own origin", WIDER, WIDER, mode=Mode.ORIGIN),
+    told("a wider service worker on the platform's origin", WIDER, OK, mode=Mode.PATH),
     told("a body longer than it says", OK + b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil", OK),
     told(
         "a second answer behind chunks",

@@ -63,13 +63,13 @@ def test_both_see_the_same_status_and_the_same_end(data: bytes, body: bytes, met
 
 
 @fuzz(250)
-@given(mutated(HEADS), st.booleans(), st.booleans())
-def test_what_goes_on_says_the_same(data: bytes, from_workspace: bool, close: bool) -> None:
+@given(mutated(HEADS), st.booleans(), st.booleans(), st.booleans())
+def test_what_goes_on_says_the_same(data: bytes, from_workspace: bool, own_origin: bool, close: bool) -> None:
     head = first_head(data)
     ours = parsed(head)
     if ours is None or ours.status == 101:
         return
-    wire = ours.for_client(from_workspace=from_workspace, close=close)
+    wire = ours.for_client(from_workspace=from_workspace, own_origin=own_origin, close=close)
     assert first_head(wire) == wire
     before, after = read_response(head + CHUNKS), read_response(wire + CHUNKS)
     if before is None or after is None:
