@@ -54,6 +54,26 @@ async def test_a_container_starts_becomes_ready_stops_and_is_deleted(bench: Benc
     assert spec.home.is_dir()
 
 
+@pytest.mark.parametrize(
+    ("name", "argument", "host"),
+    [
+        ("결제 API", "결제 API", "api"),
+        ("--bind / / $(id >&2) \0\n; reboot", "bind / / $(id >&2) ; reboot", "bind-id-2-reboot"),
+    ],
+)
+async def test_the_name_is_an_argument_and_the_host_name_and_nothing_else(
+    bench: Bench, name: str, argument: str, host: str
+) -> None:
+    spec = replace(bench.spec("w1", script_image(SERVER, "{socket}", "{name}")), name=name)
+    await bench.runtime.start(spec)
+    await bench.until("w1", lambda fact: fact.ready)
+    assert await bench.inside("w1", "uname -n; tr '\\0' '\\n' </proc/$PPID/cmdline | tail -n 1") == (
+        f"{host}\n{argument}\n"
+    )
+    await bench.runtime.start(replace(spec, name="renamed"))
+    assert await bench.inside("w1", "uname -n") == f"{host}\n", "a rename shows at the next start"
+
+
 async def test_who_listens_for_hints_is_told_when_the_ide_listens(bench: Bench) -> None:
     told: asyncio.Queue[str] = asyncio.Queue()
     listening = asyncio.create_task(bench.runtime.hints(told.put_nowait, lambda: None))
