@@ -67,6 +67,7 @@ class Settings(BaseSettings):
     apps_domain: str | None = None
     gateway_workers: Annotated[int, Field(ge=1, le=256)] = Field(default_factory=lambda: os.cpu_count() or 1)
     gateway_max_connections: Annotated[int, Field(ge=16, le=1_000_000)] = 10_000
+    internal_listen: str = ""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     coordinator_idle_interval: Seconds = 15
@@ -123,6 +124,13 @@ class Settings(BaseSettings):
     def _an_archive_store(cls, value: str) -> str:
         if value and not _has_scheme(value, "file", "s3"):
             raise ValueError("must be a URL such as file:///directory or s3://bucket/prefix")
+        return value
+
+    @field_validator("internal_listen")
+    @classmethod
+    def _an_internal_address(cls, value: str) -> str:
+        if value and not _is_internal_address(value):
+            raise ValueError("must be unix:/absolute/path or tcp:host:port")
         return value
 
     @field_validator("docker_network_pool", mode="before")
@@ -298,6 +306,10 @@ class Settings(BaseSettings):
             )
         return self.internal_key
 
+    def internal_address(self, part: str) -> str:
+        """Return where a part serves health and metrics: `unix:/path` or `tcp:host:port`."""
+        return self.internal_listen or f"unix:{self.run_dir.absolute() / part}-internal.sock"
+
     @cached_property
     def images_text(self) -> str | None:
         """The images file's text; None stands for the built-in list."""
@@ -333,6 +345,14 @@ def _has_scheme(value: str, *schemes: str) -> bool:
         return parts.scheme in schemes and (parts.port is None or parts.port > 0)
     except ValueError:
         return False
+
+
+def _is_internal_address(value: str) -> bool:
+    scheme, _, place = value.partition(":")
+    host, _, port = place.rpartition(":")
+    if scheme == "tcp":
+        return bool(host) and port.isdecimal() and 0 < int(port) < 65536
+    return scheme == "unix" and place.startswith("/")
 
 
 def _is_loopback(host: str) -> bool:

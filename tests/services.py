@@ -19,6 +19,7 @@ from typing import Any, Self, TypeVar
 import asyncpg
 import httpx
 
+from codehub import internal_http
 from codehub.embedded.postgres import EmbeddedPostgres
 from codehub.embedded.process import die_with_parent
 from codehub.embedded.redis import EmbeddedRedis
@@ -184,6 +185,10 @@ class System:
         answer = client.post("/api/v1/login", json=body)
         assert answer.status_code == 200, answer.text
         return client
+
+    def internal(self, part: str, path: str) -> tuple[int, bytes]:
+        """Ask the internal listener of a part; return the status and the body."""
+        return internal_http.get(f"unix:{self.data_dir}/run/{part}-internal.sock", path, PATIENCE)
 
     def logs(self) -> str:
         files = sorted((self.data_dir / "logs").glob("*.log"))

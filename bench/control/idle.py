@@ -14,6 +14,7 @@ from bench.control.stage import AT_REST, Stage, Statements, set_up
 from codehub.coordinator.actor import Actor, ActorRules
 from codehub.coordinator.controller import Controller, Rhythm
 from codehub.coordinator.house import CONNECTIONS
+from codehub.coordinator.metrics import Metrics
 from codehub.coordinator.nature import REAL
 from codehub.coordinator.observer import Memory
 from codehub.coordinator.server import rules_of
@@ -85,7 +86,7 @@ async def _leading(stage: Stage) -> AsyncIterator[Controller]:
         made = PostgresRecords(pool, stage.engine, term.epoch, timedelta(days=7), stage.settings.backends)
         yield Controller(
             made, stage.providers, actor, memory,
-            rules=rules_of(stage.settings), rhythm=Rhythm(1, 30), nature=REAL,
+            rules=rules_of(stage.settings), rhythm=Rhythm(1, 30), nature=REAL, metrics=Metrics(),
         )  # fmt: skip
     await term.resign()
 

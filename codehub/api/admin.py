@@ -6,11 +6,13 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
+from codehub import readiness
 from codehub.api.guards import Admin
 from codehub.api.services import Shared
 from codehub.api.views import WorkspacePage, WorkspaceView, owned_view
 from codehub.api.words import Words
 from codehub.api.workspaces import Limit, Offset, page_of
+from codehub.domain.health import CheckName
 from codehub.domain.states import Phase
 from codehub.store import gate, workspace_reads
 from codehub.store.workspace_reads import Leader, Selection
@@ -29,6 +31,12 @@ class LeaderView(BaseModel):
     heartbeat_at: datetime | None
 
 
+class CheckView(BaseModel):
+    ok: bool
+    message: str
+    remedy: str
+
+
 class OverviewView(BaseModel):
     phases: dict[Phase, int]
     running: int
@@ -36,6 +44,7 @@ class OverviewView(BaseModel):
     users: int
     leader: LeaderView | None
     errors: list[WorkspaceView]
+    checks: dict[CheckName, CheckView]
 
 
 @router.get("/workspaces")
@@ -58,6 +67,7 @@ async def get_overview(admin: Admin, services: Shared) -> OverviewView:
     async with services.engine.connect() as conn:
         seen = await workspace_reads.overview(conn)
         usage = await gate.usage(conn, admin.user_id)
+    health = await readiness.look(config.settings.database_url, config.settings.redis_url)
     return OverviewView(
         phases=seen.phases,
         running=usage.everyone,
@@ -67,6 +77,10 @@ async def get_overview(admin: Admin, services: Shared) -> OverviewView:
         users=seen.users,
         leader=_leader_view(seen.leader),
         errors=[owned_view(owned, config) for owned in seen.errors],
+        checks={
+            name: CheckView(ok=check.ok, message=check.message, remedy=check.remedy)
+            for name, check in health.checks.items()
+        },
     )
 
 

@@ -39,6 +39,8 @@ from codehub.store.engine import create_engine
 log = structlog.get_logger(__name__)
 
 PREFIX: Final = "/api/v1"
+INTERNAL: Final = ("/readyz", "/metrics")
+"""Served by the internal listener only: the dashboard's page must not answer a probe in their place."""
 POOL_SIZE: Final = 20
 
 _ERROR_STATUSES: Final = (401, 403, 404, 409, 413, 422, 429, 503)
@@ -91,7 +93,7 @@ def _fallback() -> ASGIApp:
 
     async def fallback(scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
-        if path == "/api" or path.startswith("/api/"):
+        if path == "/api" or path.startswith("/api/") or path in INTERNAL:
             raise NotFound
         if scope["method"] not in ("GET", "HEAD"):
             raise HTTPException(405, headers={"Allow": "GET, HEAD"})

@@ -52,7 +52,7 @@ def unavailable() -> JSONResponse:
     return envelope(
         503,
         "UNAVAILABLE",
-        "The database does not answer. Try again shortly; /readyz says what is wrong.",
+        "The database does not answer. Try again shortly.",
         {"Retry-After": "2"},
     )
 

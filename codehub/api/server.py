@@ -1,12 +1,14 @@
 """Runs the API on a Unix socket that only the gateway reaches, or on a TCP port with the internal key."""
 
 import socket
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
 
 import uvicorn
 from fastapi import FastAPI
 
+from codehub import internal_http, readiness
 from codehub.api.app import create_app
 from codehub.settings import Settings
 
@@ -15,17 +17,33 @@ BACKLOG: Final = 2048
 
 
 class _Server(uvicorn.Server):
-    """Ends the event streams first when it stops: they would never end by themselves."""
+    """Ends the event streams first when it stops: they would never end by themselves.
 
-    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
+    Health and metrics are served beside it, on the internal listener.
+    """
+
+    def __init__(self, config: uvicorn.Config, app: FastAPI, settings: Settings) -> None:
         super().__init__(config)
         self._app = app
+        self._settings = settings
+        self._internal = AsyncExitStack()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        settings = self._settings
+        handlers = readiness.handlers(
+            settings.database_url, settings.redis_url, self._app.state.metrics.exposition
+        )
+        await self._internal.enter_async_context(
+            internal_http.listening(settings.internal_address("api"), handlers)
+        )
+        await super().startup(sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         services = getattr(self._app.state, "services", None)
         if services is not None:
             services.subscriptions.end_all()
         await super().shutdown(sockets)
+        await self._internal.aclose()
 
 
 def listen(address: str) -> socket.socket:
@@ -75,7 +93,7 @@ def make_server(settings: Settings) -> uvicorn.Server:
         timeout_graceful_shutdown=GOODBYE_SECONDS,
         timeout_keep_alive=75,
     )
-    return _Server(config, app)
+    return _Server(config, app, settings)
 
 
 def run(settings: Settings) -> None:

@@ -4,10 +4,10 @@ from rich.console import Console
 
 from codehub.cli import runtimes
 from codehub.cli.certificates import check_certificate
-from codehub.cli.findings import Finding, Level, fail, ok, warn
+from codehub.cli.findings import Finding, Level, fail, merged, ok, warn
 from codehub.cli.machine_checks import check_machine
 from codehub.cli.process_checks import check_process_runtime
-from codehub.cli.service_checks import check_exposure, check_services
+from codehub.cli.service_checks import check_exposure, check_services, recorded_checks
 from codehub.runtimes.base import RuntimeFailure
 from codehub.settings import Settings
 
@@ -22,7 +22,8 @@ async def examine(settings: Settings) -> list[Finding]:
     walls = await check_process_runtime(settings)
     services = await check_services(settings)
     exposure = [*check_exposure(settings), *check_certificate(settings)]
-    return [*check_machine(settings), *walls, engine, *services, *exposure]
+    own = [*check_machine(settings), *walls, engine, *services, *exposure]
+    return merged(own, await recorded_checks(settings))
 
 
 async def _engine(settings: Settings) -> Finding:

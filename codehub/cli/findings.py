@@ -20,6 +20,21 @@ class Finding:
     advice: str = ""
 
 
+_SEVERITY = {Level.OK: 0, Level.WARN: 1, Level.FAIL: 2}
+
+
+def merged(own: list[Finding], recorded: list[Finding]) -> list[Finding]:
+    """Add recorded findings. Of two about the same thing the worse stays, or the recorded one if equal."""
+    found = list(own)
+    for finding in recorded:
+        place = next((place for place, each in enumerate(found) if each.subject == finding.subject), None)
+        if place is None:
+            found.append(finding)
+        elif _SEVERITY[finding.level] >= _SEVERITY[found[place].level]:
+            found[place] = finding
+    return found
+
+
 def ok(subject: str, words: str) -> Finding:
     return Finding(Level.OK, subject, words)
 

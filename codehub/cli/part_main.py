@@ -10,13 +10,15 @@ import importlib
 import os
 import resource
 import signal
+import socket
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import typer
 import uvloop
 
-from codehub import log
+from codehub import internal_http, log, readiness
 from codehub.cli import certificates, first_start, needs
 from codehub.cli.errors import CommandError, told
 from codehub.cli.options import load_settings
@@ -24,6 +26,9 @@ from codehub.cli.workers import run_apart, run_workers
 from codehub.domain.images import known_images
 from codehub.domain.limits import Limits
 from codehub.settings import Settings, SettingsError
+
+if TYPE_CHECKING:
+    from codehub.gateway.metrics import GatewayMetrics
 
 
 def api() -> None:
@@ -45,7 +50,17 @@ def gateway() -> None:
         _require(settings)
         allow_many_connections()
         importlib.import_module("codehub.gateway.server")  # once, before the workers fork
-        run_workers(settings.gateway_workers, lambda: uvloop.run(_serve_gateway(settings)))
+        from codehub.gateway.metrics import GatewayMetrics
+
+        metrics = GatewayMetrics(settings.gateway_workers)
+        listener = internal_http.listen(settings.internal_address("gateway"))
+        try:
+            run_workers(
+                settings.gateway_workers,
+                lambda number: uvloop.run(_serve_gateway(settings, number, metrics, listener)),
+            )
+        finally:
+            internal_http.remove(listener)
 
 
 def coordinator() -> None:
@@ -126,7 +141,10 @@ async def _serve_coordinator(settings: Settings) -> None:
     await run(settings, _stop_event())
 
 
-async def _serve_gateway(settings: Settings) -> None:
+async def _serve_gateway(
+    settings: Settings, number: int, metrics: "GatewayMetrics", listener: socket.socket
+) -> None:
+    """Run one worker. Any of them answers on the internal listener, for all of them."""
     from codehub.gateway.config import GatewayConfig
     from codehub.gateway.proxies import TrustedProxies
     from codehub.gateway.server import serve
@@ -147,9 +165,14 @@ async def _serve_gateway(settings: Settings) -> None:
         trusted_proxies=TrustedProxies(settings.proxies),
         max_connections=max(16, settings.gateway_max_connections // settings.gateway_workers),
     )
-    await serve(
-        config, stop=_stop_event(), ready=lambda: log.get("gateway").info("ready", port=settings.port)
-    )
+    handlers = readiness.handlers(settings.database_url, settings.redis_url, metrics.exposition)
+    async with internal_http.serving(listener, handlers):
+        await serve(
+            config,
+            stop=_stop_event(),
+            ready=lambda: log.get("gateway").info("ready", port=settings.port),
+            metrics=metrics.of_worker(number),
+        )
 
 
 def _stop_event() -> asyncio.Event:

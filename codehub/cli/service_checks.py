@@ -1,7 +1,9 @@
 """Do the services answer, and is what they hold this installation's?"""
 
+from codehub import readiness
 from codehub.cli import lock, needs, place
 from codehub.cli.findings import Finding, fail, ok, warn
+from codehub.domain.health import LEADER_CHECKS, CheckName
 from codehub.embedded import postgres, redis
 from codehub.settings import Settings
 from codehub.storage.archive_store import ArchiveStore
@@ -13,12 +15,41 @@ from codehub.store import schema
 async def check_services(settings: Settings) -> list[Finding]:
     """What is embedded is looked at only while it runs."""
     findings = [_running(settings)]
-    running = lock.holder(settings.data_dir) is not None
-    if settings.database_url or running:
-        findings.append(await _database(settings.database_url or postgres.url_of(settings.data_dir) or ""))
-    if settings.redis_url or running:
-        findings.append(await _redis(settings.redis_url or redis.url_of(settings.data_dir)))
+    database_url, redis_url = _urls(settings)
+    if database_url is not None:
+        findings.append(await _database(database_url))
+    if redis_url is not None:
+        findings.append(await _redis(redis_url))
     return findings + await _markers(settings)
+
+
+async def recorded_checks(settings: Settings) -> list[Finding]:
+    """The checks of the running system, as `/readyz` reports them; none while nothing runs."""
+    database_url, redis_url = _urls(settings)
+    if not database_url or not redis_url:
+        return []
+    found = (await readiness.look(database_url, redis_url)).checks
+    if not found[CheckName.SCHEMA].ok:
+        return []  # the database's own finding says why
+    coordinator = found[CheckName.COORDINATOR]
+    if not coordinator.ok:
+        return [warn(CheckName.COORDINATOR, coordinator.message, coordinator.remedy)]
+    return [
+        ok(name, found[name].message)
+        if found[name].ok
+        else fail(name, found[name].message, found[name].remedy)
+        for name in (CheckName.COORDINATOR, *LEADER_CHECKS)
+    ]
+
+
+def _urls(settings: Settings) -> tuple[str | None, str | None]:
+    """Return where PostgreSQL and Redis are, given or embedded; None for what does not run."""
+    if lock.holder(settings.data_dir) is None:
+        return settings.database_url or None, settings.redis_url or None
+    return (
+        settings.database_url or postgres.url_of(settings.data_dir) or "",
+        settings.redis_url or redis.url_of(settings.data_dir),
+    )
 
 
 def check_exposure(settings: Settings) -> list[Finding]:

@@ -17,7 +17,7 @@ from pathlib import Path
 import typer
 from ulid import ULID
 
-from codehub import log
+from codehub import internal_http, log
 from codehub.cli import certificates, lock, needs, place, runtimes
 from codehub.cli.errors import CommandError
 from codehub.cli.part_main import PARTS
@@ -211,7 +211,7 @@ class _System:
     async def _what_is_missing(self) -> str | None:
         if not self._settings.api_socket.exists():
             return "the API has not started yet"
-        return await asyncio.to_thread(_ask_ready, self._settings)
+        return await asyncio.to_thread(_why_not_ready, self._settings)
 
     def _first_password(self, password: str | None) -> str:
         if password is None:
@@ -223,11 +223,22 @@ class _System:
         )
 
 
-def _ask_ready(settings: Settings) -> str | None:
-    """None when /readyz is good, else what is wrong."""
+def _why_not_ready(settings: Settings) -> str | None:
+    """Return None once every part is ready and the public port answers, else what is missing."""
+    try:
+        for name in PARTS:
+            status, body = internal_http.get(settings.internal_address(name), "/readyz")
+            if status != 200:
+                return body.decode(errors="replace")
+    except OSError as error:
+        return f"{name} does not answer yet ({error})"
+    return _ask_public_port(settings)
+
+
+def _ask_public_port(settings: Settings) -> str | None:
     address = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104
     scheme = "https" if settings.speaks_tls else "http"
-    url = f"{scheme}://{f'[{address}]' if ':' in address else address}:{settings.port}/readyz"
+    url = f"{scheme}://{f'[{address}]' if ':' in address else address}:{settings.port}/healthz"
     handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
     if settings.speaks_tls:
         handlers.append(urllib.request.HTTPSHandler(context=_context_for_ourselves()))
@@ -291,12 +302,21 @@ def check_port_free(host: str, port: int) -> None:
 
 async def _check_given(settings: Settings) -> None:
     """What the environment names is looked at first, so that a mistake there leaves nothing behind."""
+    _refuse_internal_listen(settings)
     needs.offered_images(settings)
     certificates.require_certificate(settings)
     if settings.database_url:
         await needs.reach_database(settings.database_url)
     if settings.redis_url:
         await needs.reach_redis(settings.redis_url)
+
+
+def _refuse_internal_listen(settings: Settings) -> None:
+    if settings.internal_listen:
+        raise CommandError(
+            "INTERNAL_LISTEN is for `codehub serve`: three parts cannot share one address. Unset it; under "
+            f"`codehub up` the parts listen on {settings.run_dir}/{{api,gateway,coordinator}}-internal.sock"
+        )
 
 
 def _check_socket_path(data_dir: Path) -> None:

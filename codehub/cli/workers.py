@@ -4,7 +4,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import typer
 
@@ -21,13 +21,13 @@ class WorkersError(Exception):
     """The workers die as soon as they are started."""
 
 
-def run_workers(count: int, work: Callable[[], None]) -> None:
-    """Runs `work` in `count` processes until SIGTERM; one that dies is started again.
+def run_workers(count: int, work: Callable[[int], None]) -> None:
+    """Runs `work` in `count` processes until SIGTERM; one that dies is started again, with its number.
 
     Forked before any loop or thread exists, so that the workers share the memory of what was imported.
     """
     if count == 1:
-        work()
+        work(0)
         return
     stopping = False
 
@@ -36,11 +36,15 @@ def run_workers(count: int, work: Callable[[], None]) -> None:
         stopping = True
         _send(signal.SIGTERM, workers)
 
-    workers: set[int] = set()
-    for number in STOP_SIGNALS:
-        signal.signal(number, on_stop)
-    while len(workers) < count and not stopping:
-        workers.add(_fork(work))
+    def start(number: int) -> None:
+        workers[_fork(lambda: work(number))] = number
+
+    workers: dict[int, int] = {}
+    for signal_number in STOP_SIGNALS:
+        signal.signal(signal_number, on_stop)
+    for number in range(count):
+        if not stopping:
+            start(number)
     early_deaths, born = 0, time.monotonic()
     while workers and not stopping:
         ended = _wait(workers)
@@ -49,10 +53,10 @@ def run_workers(count: int, work: Callable[[], None]) -> None:
         early_deaths = early_deaths + 1 if time.monotonic() - born < STEADY_SECONDS else 0
         if early_deaths > count:
             break
-        log.get("workers").error("a worker died", pid=ended)
+        log.get("workers").error("a worker died", number=ended)
         time.sleep(RESTART_PAUSE)
         if not stopping:
-            workers.add(_fork(work))
+            start(ended)
         born = time.monotonic()
     _send(signal.SIGTERM, workers)  # one may have been born while the signal came
     _end(workers)
@@ -93,17 +97,15 @@ def _fork(work: Callable[[], None]) -> int:
         os._exit(code)
 
 
-def _wait(workers: set[int]) -> int | None:
-    """The id of a worker that ended; None when a signal woke us instead."""
+def _wait(workers: dict[int, int]) -> int | None:
+    """Return the number of a worker that ended; None when a signal woke us instead."""
     ended, _ = os.waitpid(-1, os.WNOHANG)
     if ended == 0:
         time.sleep(0.1)
-        return None
-    workers.discard(ended)
-    return ended
+    return workers.pop(ended, None)
 
 
-def _end(workers: set[int]) -> None:
+def _end(workers: dict[int, int]) -> None:
     deadline = time.monotonic() + STOP_SECONDS
     while workers:
         if _wait(workers) is None and time.monotonic() > deadline:
@@ -111,7 +113,7 @@ def _end(workers: set[int]) -> None:
             deadline += 5
 
 
-def _send(number: signal.Signals, workers: set[int]) -> None:
+def _send(number: signal.Signals, workers: Iterable[int]) -> None:
     for pid in list(workers):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)

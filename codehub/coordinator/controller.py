@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 import structlog
 
 from codehub.coordinator.actor import Actor, EffectFailed, NotNow, NotYet
+from codehub.coordinator.metrics import Metrics
 from codehub.coordinator.nature import Nature
 from codehub.coordinator.observer import Memory, Observer
 from codehub.coordinator.providers import Providers
@@ -56,6 +57,7 @@ class Controller:
         rules: Rules,
         rhythm: Rhythm,
         nature: Nature,
+        metrics: Metrics,
     ) -> None:
         self._records = records
         self._providers = providers
@@ -65,6 +67,7 @@ class Controller:
         self._rules = rules
         self._rhythm = rhythm
         self._nature = nature
+        self._metrics = metrics
         self._resting = Resting()
         self._active_until: dict[str, datetime] = {}
         self._looks: dict[str, int] = {}
@@ -133,6 +136,7 @@ class Controller:
             try:
                 saved, effect = await self._step(workspace, saved_at)
             except Outdated:
+                self._metrics.cas_losses.inc()
                 return 0.0
             stands = _stage(saved) == _stage(workspace)
             if saved.version != workspace.version:
@@ -158,6 +162,7 @@ class Controller:
             decision.effect is not None and not _is_fresh(saved_at, context.now)
         ):
             saved = await self._save(workspace, decision, context.now)
+            self._metrics.count_decision(workspace, decision, look, context.now)
         if decision.effect is not None:
             saved = await self._act(saved, decision.effect, look)
         if saved.operation is Operation.NONE and workspace.operation is not Operation.NONE:
@@ -217,7 +222,9 @@ class Controller:
                 "an effect failed and will be tried again", workspace_id=workspace.id, error=str(error)
             )
             return workspace
-        return await self._save(workspace, decision, now)
+        saved = await self._save(workspace, decision, now)
+        self._metrics.count_decision(workspace, decision, look, now)
+        return saved
 
     def _again(self, workspace: Workspace) -> float | None:
         """In how many seconds to look at this workspace again; None leaves it to the sweep."""

@@ -46,6 +46,8 @@ class GcRunner:
         self._providers = providers
         self._rules = rules
         self._epoch = epoch
+        self.alarms: list[str] | None = None
+        """Why the last cycle deleted nothing; empty if it raised no alarm, None before the first one."""
 
     async def tick(self, now: datetime) -> int:
         """One cycle; returns the bytes freed in the store. What cannot be listed is left alone."""
@@ -57,6 +59,7 @@ class GcRunner:
             log.warning("this GC cycle is skipped: something could not be listed", error=str(error))
             return 0
         found = await self._select(listing, now)
+        self.alarms = found.alarms
         if found.alarms:
             for alarm in found.alarms:
                 log.error("GC alarm", reason=alarm)

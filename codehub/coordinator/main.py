@@ -7,8 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from codehub import internal_http, readiness
 from codehub.coordinator.claims import claiming, make_place
 from codehub.coordinator.house import PostgresHouse
+from codehub.coordinator.metrics import Metrics
 from codehub.coordinator.providers import Providers
 from codehub.coordinator.queue import WORKERS
 from codehub.coordinator.server import serve
@@ -39,6 +41,13 @@ def give_threads() -> None:
 
 async def run(settings: Settings, stop: asyncio.Event) -> None:
     """Coordinate until `stop` is set."""
+    metrics = Metrics()
+    handlers = readiness.handlers(settings.database_url, settings.redis_url, metrics.exposition)
+    async with internal_http.listening(settings.internal_address("coordinator"), handlers):
+        await _coordinate(settings, stop, metrics)
+
+
+async def _coordinate(settings: Settings, stop: asyncio.Event, metrics: Metrics) -> None:
     give_threads()
     engine = create_engine(settings.database_url)
     try:
@@ -50,7 +59,7 @@ async def run(settings: Settings, stop: asyncio.Event) -> None:
     providers = replace(providers, claim=claiming(settings.database_url, providers.place))
     warming_up = asyncio.create_task(_warm_up(providers.runtime))
     try:
-        await serve(settings, providers, PostgresHouse(settings), stop=stop)
+        await serve(settings, providers, PostgresHouse(settings), stop=stop, metrics=metrics)
     finally:
         await warming_up
         await providers.runtime.close()

@@ -44,6 +44,12 @@ class WorkQueue:
         heapq.heappush(self._heap, (due, next(self._order), key))
         self._stirred.set()
 
+    def waiting(self) -> tuple[int, float]:
+        """Return how many keys wait although their time has come, and for how long the first has."""
+        now = asyncio.get_running_loop().time()
+        due = [at for at in self._due.values() if at <= now]
+        return len(due), now - min(due, default=now)
+
     def __len__(self) -> int:
         return len(self._due) + len(self._busy)
 

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from codehub.domain.decision import Decision
 from codehub.domain.gc import Holder, Stored
+from codehub.domain.health import CheckName, Verdict
 from codehub.domain.ttl import Expiry, TtlDefaults
 from codehub.domain.workspace import Workspace
 
@@ -69,6 +70,12 @@ class Records(Protocol):
 
     async def condemn(self, item: Stored, present: Collection[str], now: datetime) -> str | None:
         """Commit that an archive goes, so that nothing can choose it; or say why it has to stay."""
+
+    async def health_checks(self) -> Mapping[CheckName, Verdict]:
+        """Return the results that this leader or an earlier one has saved."""
+
+    async def save_health_checks(self, checks: Mapping[CheckName, Verdict]) -> None:
+        """Replace the results of these checks."""
 
 
 class Activity(Protocol):

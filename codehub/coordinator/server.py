@@ -11,6 +11,8 @@ from codehub.coordinator.actor import Actor, ActorRules
 from codehub.coordinator.controller import Controller, Rhythm
 from codehub.coordinator.endings import end_if_cancelled
 from codehub.coordinator.gc import GcRunner
+from codehub.coordinator.health import HealthRunner
+from codehub.coordinator.metrics import Metrics
 from codehub.coordinator.nature import REAL, Nature
 from codehub.coordinator.observer import Memory
 from codehub.coordinator.providers import Providers
@@ -38,13 +40,20 @@ DatabaseTrouble = (*ConnectionTrouble, SQLAlchemyError)
 
 
 async def serve(
-    settings: Settings, providers: Providers, house: House, *, stop: asyncio.Event, nature: Nature = REAL
+    settings: Settings,
+    providers: Providers,
+    house: House,
+    *,
+    stop: asyncio.Event,
+    nature: Nature = REAL,
+    metrics: Metrics | None = None,
 ) -> None:
     """Lead whenever nobody else does, until `stop` is set. Jobs and workspaces live on."""
+    counts = metrics or Metrics()
     stopping = asyncio.create_task(stop.wait())
     try:
         while not stop.is_set():
-            leading = asyncio.create_task(_campaign_and_lead(settings, providers, house, nature))
+            leading = asyncio.create_task(_campaign_and_lead(settings, providers, house, nature, counts))
             try:
                 await asyncio.wait({leading, stopping}, return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -61,12 +70,14 @@ def _raise_unexpected(leading: "asyncio.Task[None]") -> None:
         raise error
 
 
-async def _campaign_and_lead(settings: Settings, providers: Providers, house: House, nature: Nature) -> None:
+async def _campaign_and_lead(
+    settings: Settings, providers: Providers, house: House, nature: Nature, metrics: Metrics
+) -> None:
     term = await _win(house, settings.coordinator_leader_retry_interval)
     log.info("this coordinator leads", epoch=term.epoch)
     try:
         async with house.desk(term) as desk:
-            await Leader(settings, providers, desk, term, nature).lead()
+            await Leader(settings, providers, desk, term, nature, metrics).lead()
     except* StaleLeader:
         log.warning("this term is over", epoch=term.epoch)
     except* DatabaseTrouble as group:
@@ -92,13 +103,20 @@ class Leader:
     """One time in office: the components, each on its rhythm, none taking the others down."""
 
     def __init__(
-        self, settings: Settings, providers: Providers, desk: Desk, term: Term, nature: Nature
+        self,
+        settings: Settings,
+        providers: Providers,
+        desk: Desk,
+        term: Term,
+        nature: Nature,
+        metrics: Metrics,
     ) -> None:
         self._settings = settings
         self._claim = providers.claim
         self._sources = [desk.listen] if providers.hints is None else [desk.listen, providers.hints]
         self._term = term
         self._clock = nature.clock
+        self._metrics = metrics
         memory = self._memory = Memory()
         rules = ActorRules(settings.disk_reserve_bytes, settings.workspace_uid_base)
         self._controller = Controller(
@@ -109,15 +127,25 @@ class Leader:
             rules=rules_of(settings),
             rhythm=Rhythm(settings.coordinator_active_interval, settings.coordinator_active_duration),
             nature=nature,
+            metrics=metrics,
         )
         self._sweep_now = asyncio.Event()
         self._ttl = TtlRunner(
             desk.records, desk.activity, providers.archives, ttl_rules_of(settings), nature.clock
         )
         self._gc = GcRunner(desk.records, providers, gc_rules_of(settings), term.epoch)
+        self._health = HealthRunner(desk.records, providers, self._gc, settings.disk_reserve_bytes)
 
     async def lead(self) -> None:
         """Until leadership is lost; raises what ended it."""
+        self._metrics.begin_term(self._term.epoch, self._controller.queue)
+        try:
+            await self._lead()
+        finally:
+            self._health.close()
+            self._metrics.end_term()
+
+    async def _lead(self) -> None:
         settings = self._settings
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._keep_office())
@@ -129,7 +157,8 @@ class Leader:
             tasks.create_task(self._sweep())
             idle = settings.coordinator_idle_interval
             tasks.create_task(self._every(idle, self._controller.audit, "audit", first=0.0))
-            tasks.create_task(self._every(settings.coordinator_ttl_interval, self._ttl.tick, "TTL"))
+            tasks.create_task(self._every(settings.coordinator_ttl_interval, self._expire, "TTL"))
+            tasks.create_task(self._every(idle, self._check_health, "health", first=0.0))
             interval = settings.coordinator_gc_interval
             tasks.create_task(self._every(interval, self._collect, "GC", first=min(interval, GC_AFTER)))
 
@@ -186,7 +215,17 @@ class Leader:
             self._sweep_now.clear()
 
     async def _collect(self) -> None:
-        await self._gc.tick(self._clock())
+        before = self._gc.alarms
+        self._metrics.gc_freed_bytes.inc(await self._gc.tick(self._clock()))
+        if self._gc.alarms is not before:  # else the cycle was skipped
+            self._metrics.gc_alarms.inc(len(self._gc.alarms or ()))
+
+    async def _expire(self) -> None:
+        for expiry in await self._ttl.tick():
+            self._metrics.count_expiration(expiry.desired)
+
+    async def _check_health(self) -> None:
+        self._metrics.show_checks(await self._health.tick())
 
     async def _every(
         self, interval: float, tick: Callable[[], Awaitable[object]], name: str, first: float | None = None
@@ -207,6 +246,7 @@ class Leader:
             raise
         except Exception:
             end_if_cancelled()
+            self._metrics.count_tick_failure(name)
             log.exception("a tick failed and is skipped", component=name)
         # A tick that took a dying connection for a dead one, and went on with another, has not failed.
         end_if_cancelled()

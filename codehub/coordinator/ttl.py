@@ -42,14 +42,14 @@ class TtlRunner:
         self._rules = rules
         self._clock = clock
 
-    async def tick(self) -> None:
-        """One cycle. Activity that cannot be read is unknown, not idle: then nothing expires."""
+    async def tick(self) -> list[Expiry]:
+        """One cycle; returns what has expired. Activity that cannot be read is unknown: then nothing does."""
         try:
             uses_known_until = await self._uses_known_until()
             now = await self._carry_activity()
         except (RedisError, OSError) as error:
             log.warning("activity cannot be read: no TTL fires in this cycle", error=str(error))
-            return
+            return []
         defaults = self._rules.defaults
         due = [
             (workspace, expiry)
@@ -58,11 +58,14 @@ class TtlRunner:
             and (expiry := expired(workspace, defaults, now, uses_known_until)) is not None
         ]
         archives_wait = await self._archives_wait(due)
+        fired = []
         for workspace, expiry in due:
             if archives_wait and expiry.desired is DesiredState.ARCHIVED:
                 continue
             if await self._records.expire(workspace, expiry, now):
                 log.info(expiry.sentence, workspace_id=workspace.id)
+                fired.append(expiry)
+        return fired
 
     async def _archives_wait(self, due: list[tuple[Workspace, Expiry]]) -> bool:
         """With the store down nothing is sent into an archive operation that can only fail."""

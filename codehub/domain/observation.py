@@ -65,13 +65,18 @@ class JobState(StrEnum):
 
 @dataclass(frozen=True)
 class JobFact:
-    """`outdated`: it failed because the home is no longer the one that its operation has archived."""
+    """`outdated`: it failed because the home is no longer the one that its operation has archived.
+
+    `bytes` and `seconds`: how much of a home an ended job has archived or restored, and how long it took.
+    """
 
     state: JobState
     progress: Progress | None
     reason: ErrorReason | None
     message: str
     outdated: bool = False
+    bytes: int = 0
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,8 @@ class ClientConnection(asyncio.Protocol):
         self.deadline = self.gateway.now + self.gateway.timeouts.head
         if not self.gateway.admit(self):
             busy = reply.error(503, "TOO_MANY_REQUESTS", "Too many connections.", close=True, retry_after=5)
-            self._write_reply(busy, None)
+            self.gateway.metrics.refused()
+            self._write(busy, None)
 
     def data_received(self, data: bytes) -> None:
         if self._tunnel is not None:
@@ -210,7 +211,8 @@ class ClientConnection(asyncio.Protocol):
 
     def upstream_failed(self, head: RequestHead, relay: Relay) -> None:
         self._exchange = None
-        self._write_reply(self.gateway.router.unreachable(head, relay), head)
+        self.gateway.metrics.upstream_failed()
+        self._write(self.gateway.router.unreachable(head, relay), head)
         self._advance()
 
     def tunnel_begins(self, tunnel: Tunnel) -> None:
@@ -344,7 +346,8 @@ class ClientConnection(asyncio.Protocol):
 
     def _refuse(self, error: BadRequestError) -> None:
         words = f"The request is not valid: {error}."
-        self._write_reply(reply.error(error.status, "BAD_REQUEST", words, close=True), None)
+        self.gateway.metrics.refused()
+        self._write(reply.error(error.status, "BAD_REQUEST", words, close=True), None)
 
     def _fail(self, answer: Reply) -> None:
         """Give this answer instead of the upstream's, of which the client has seen nothing yet."""
@@ -355,6 +358,10 @@ class ClientConnection(asyncio.Protocol):
         self._write_reply(answer, self._request)
 
     def _write_reply(self, answer: Reply, head: RequestHead | None) -> None:
+        self.gateway.metrics.answered(answer)
+        self._write(answer, head)
+
+    def _write(self, answer: Reply, head: RequestHead | None) -> None:
         keep = head is not None and self.may_stay(head) and self.request_done and not answer.close
         head_only = head is not None and head.method == b"HEAD"
         self.transport.write(answer.wire(head_only=head_only, close=not keep))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from codehub import log
@@ -52,6 +53,7 @@ class Relay:
 
 class Exchange:
     __slots__ = (
+        "_began",
         "_body",
         "_buffer",
         "_client",
@@ -66,6 +68,7 @@ class Exchange:
 
     def __init__(self, client: ClientConnection, head: RequestHead, relay: Relay) -> None:
         self.relay = relay
+        self._began = perf_counter()
         self._client = client
         self._head = head
         self._upstream: UpstreamConnection | None = None
@@ -204,6 +207,7 @@ class Exchange:
         self._response = head
         self._body = body
         self._client.response_begun()
+        self._client.gateway.metrics.relayed(head.status, perf_counter() - self._began)
         if self.relay.port:
             # Not when it was asked: a page that waits for an app to listen is nobody's work.
             self._client.gateway.recorder.touch(self.relay.workspace_id)
@@ -247,6 +251,7 @@ class Exchange:
         connection, self._upstream = self._upstream, None
         assert connection is not None
         self._over = True
+        self._client.gateway.metrics.relayed(head.status, perf_counter() - self._began)
         self._client.transport.write(self._for_client(head, close=False))
         inspectors = self._client.gateway.recorder.inspectors(
             self.relay.activity, self.relay.workspace_id, freshly_loaded=self.relay.freshly_loaded

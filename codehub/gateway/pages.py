@@ -203,7 +203,8 @@ class Pages:
             data=json.dumps(spoken).replace("<", "\\u003c"),
         )
         headers = _headers(nonce, self._form_targets)
-        return Reply(status, body.encode(), (*headers, *((("Retry-After", "2"),) if retry else ())))
+        more = (("Retry-After", "2"),) if retry else ()
+        return Reply(status, body.encode(), (*headers, *more), page=page.subject)
 
     @cached_property
     def _form_targets(self) -> str:
@@ -219,6 +220,7 @@ class _Page:
     def __init__(self, head: RequestHead, subject: str, name: str = "", place: str = "") -> None:
         chosen = cookie_values(head.get(b"cookie"), b"lang")
         self.language = language_of(chosen[0] if chosen else b"", head.get(b"accept-language"))
+        self.subject = subject
         self.name = name
         self.again = place
         self.place = place or head.target.decode()

@@ -1,5 +1,7 @@
 """The directory's source: PostgreSQL, and the gate through which pages wake, stop and recover."""
 
+from collections.abc import Callable
+
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.clock import utc_now
@@ -12,9 +14,10 @@ from codehub.store.routes import Route, Situation, Visitor
 
 
 class PostgresSource:
-    def __init__(self, engine: AsyncEngine, limits: Limits) -> None:
+    def __init__(self, engine: AsyncEngine, limits: Limits, woke: Callable[[], None]) -> None:
         self._engine = engine
         self._limits = limits
+        self._woke = woke
 
     async def visitor(self, id_hash: bytes) -> Visitor | None:
         async with self._engine.connect() as conn:
@@ -34,6 +37,7 @@ class PostgresSource:
 
     async def wake(self, workspace_id: str, actor: str) -> None:
         await self._wish(workspace_id, DesiredState.RUNNING, actor)
+        self._woke()
 
     async def stop(self, workspace_id: str, actor: str) -> None:
         await self._wish(workspace_id, DesiredState.STANDBY, actor)

@@ -14,6 +14,8 @@ class Reply:
     body: bytes = b""
     headers: tuple[tuple[str, str], ...] = ()
     close: bool = False
+    page: str = ""
+    """The name of the page that it shows, if it is one."""
 
     def wire(self, *, head_only: bool, close: bool) -> bytes:
         reason = HTTPStatus(self.status).phrase

@@ -36,7 +36,9 @@ Decision = Relay | Reply | Coroutine[Any, Any, Relay | Reply]
 _ENTRANCE = re.compile(rb"/w/([0-9a-hjkmnp-tv-z]{26})(?=[/?]|$)")
 _PORT = re.compile(rb"/(abs)?proxy/([^/?]*)")
 _EVENTS: Final = b"/api/v1/events"
-_ANYWHERE: Final = frozenset((b"/healthz", b"/readyz", b"/metrics"))
+_HEALTH: Final = b"/healthz"
+_INTERNAL: Final = frozenset((b"/readyz", b"/metrics"))
+"""Served by the internal listener only. On the platform's host the API answers that there is nothing."""
 
 
 class Router:
@@ -136,8 +138,10 @@ class Router:
         return relay
 
     def _elsewhere(self, head: RequestHead, peer: str, host: str) -> Decision:
-        if head.path in _ANYWHERE:
+        if head.path == _HEALTH:
             return self._api(head, peer)
+        if head.path in _INTERNAL:
+            return reply.error(404, "NOT_FOUND", "There is nothing here.")
         if host in self._origins.aliases:
             if head.is_navigation:
                 return reply.redirect(self._origins.platform + head.target.decode())

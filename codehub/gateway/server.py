@@ -22,6 +22,7 @@ from codehub.gateway.directory import Directory, Source
 from codehub.gateway.entrance import Entrance, Tickets
 from codehub.gateway.handover import Handover
 from codehub.gateway.live import LiveConnections
+from codehub.gateway.metrics import GatewayMetrics, WorkerMetrics
 from codehub.gateway.pages import Pages
 from codehub.gateway.postgres import PostgresSource
 from codehub.gateway.routing import Router
@@ -53,9 +54,15 @@ class Gateway:
     """What the connections of one worker share."""
 
     def __init__(
-        self, config: GatewayConfig, source: Source, ticket_store: Tickets, cookie_key: bytes
+        self,
+        config: GatewayConfig,
+        source: Source,
+        ticket_store: Tickets,
+        cookie_key: bytes,
+        metrics: WorkerMetrics | None = None,
     ) -> None:
         origins = config.origins
+        self.metrics = metrics or GatewayMetrics(1).of_worker(0)
         self.config = config
         self.timeouts = config.timeouts
         self.pool = Pool(config.timeouts.connect)
@@ -113,10 +120,12 @@ class Gateway:
         return server
 
     def admit(self, connection: ClientConnection) -> bool:
+        self.metrics.connected()
         self._connections.add(connection)
         return len(self._connections) <= self.config.max_connections
 
     def forget(self, connection: ClientConnection) -> None:
+        self.metrics.disconnected()
         self._connections.discard(connection)
         if self.draining and not self._connections:
             self._empty.set()
@@ -188,14 +197,21 @@ def _accept_all(listener: socket.socket) -> list[socket.socket]:
     return queued
 
 
-async def serve(config: GatewayConfig, *, stop: asyncio.Event, ready: Callable[[], None]) -> None:
+async def serve(
+    config: GatewayConfig,
+    *,
+    stop: asyncio.Event,
+    ready: Callable[[], None],
+    metrics: WorkerMetrics | None = None,
+) -> None:
     """Run one worker until `stop`; `ready` is called once the port answers."""
+    counts = metrics or GatewayMetrics(1).of_worker(0)
     engine = create_engine(config.database_url)
     redis: Redis = Redis.from_url(config.redis_url, socket_timeout=5, socket_connect_timeout=5)
     try:
         cookie_key = await routes.read_cookie_key(config.database_url)
-        source = PostgresSource(engine, config.limits)
-        gateway = Gateway(config, source, RedisTickets(redis, config.timeouts.ticket), cookie_key)
+        source = PostgresSource(engine, config.limits, counts.woke)
+        gateway = Gateway(config, source, RedisTickets(redis, config.timeouts.ticket), cookie_key, counts)
         channel = PushChannel(config.database_url, gateway.watch)
         handover = Handover(gateway.recorder, redis, config.database_url)
         await handover.begin()

@@ -25,6 +25,7 @@ class Tunnel:
         self._inspectors = inspectors
         self._from_client = inspectors.from_client
         self._from_upstream = inspectors.from_upstream
+        client.gateway.metrics.websocket_opened()
 
     def client_data(self, data: bytes) -> None:
         if self._from_client is not None:
@@ -43,12 +44,16 @@ class Tunnel:
         self._client.transport.write(copy)
 
     def client_lost(self) -> None:
-        self._inspectors.close()
+        self._end()
         self._upstream.close(CLOSE_SECONDS)
 
     def upstream_lost(self, error: Exception | None) -> None:
-        self._inspectors.close()
+        self._end()
         self._client.tunnel_ended()
+
+    def _end(self) -> None:
+        self._inspectors.close()
+        self._client.gateway.metrics.websocket_closed()
 
     def client_writable(self, writable: bool) -> None:
         transport = self._upstream.transport

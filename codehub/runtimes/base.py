@@ -84,6 +84,9 @@ class Runtime(Protocol):
         """Every container there is, by workspace id. Missing here means missing in reality; one that cannot
         be looked at hides no other."""
 
+    async def ping(self) -> None:
+        """Raise `Unobservable` unless the runtime answers. Its cost does not grow with the containers."""
+
     async def logs(self, workspace_id: str, lines: int) -> str:
         """The container's recent output, the last `lines` lines of it."""
 

@@ -10,6 +10,7 @@ import sys
 import time
 import traceback
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from codehub.domain.states import ErrorReason
@@ -43,10 +44,11 @@ def main(arguments: list[str]) -> int:
     if has_result(directory):
         return EXIT_DONE
     keep_room(directory)
+    began = time.monotonic()
     result = _run(directory, lock)
     if result is None:
         return EXIT_FAILED
-    write_result(directory, result)
+    write_result(directory, replace(result, seconds=time.monotonic() - began))
     _say(result.message)
     return EXIT_DONE if result.ok else EXIT_FAILED
 

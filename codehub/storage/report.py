@@ -26,6 +26,7 @@ class Result:
     message: str
     archive: ArchiveFact | None = None
     outdated: bool = False
+    seconds: float = 0.0
 
 
 class Reporter:
@@ -96,4 +97,12 @@ def read_ended(directory: Path) -> JobFact:
     result = json.loads(content)
     reason = None if result["reason"] is None else ErrorReason(result["reason"])
     state = JobState.SUCCEEDED if result["ok"] else JobState.FAILED
-    return JobFact(state, progress, reason, result["message"], result.get("outdated", False))
+    return JobFact(
+        state,
+        progress,
+        reason,
+        result["message"],
+        outdated=result.get("outdated", False),
+        bytes=(result.get("archive") or {}).get("unpacked", 0),
+        seconds=result.get("seconds", 0.0),
+    )

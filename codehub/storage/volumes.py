@@ -39,6 +39,10 @@ class LocalVolumes:
     def is_there(self) -> bool:
         return self._root.is_dir()
 
+    async def check(self) -> None:
+        """Raise Unobservable unless the root is there and this installation's."""
+        await asyncio.to_thread(check_directory, self._root, self._installation_id)
+
     def initialise(self) -> None:
         """Mark an empty root as this installation's; a root with a marker is only checked."""
         claim_directory(self._root, self._installation_id)

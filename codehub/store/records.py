@@ -17,11 +17,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from codehub.domain.backends import Backends
 from codehub.domain.decision import CONTROLLER_COLUMNS, Decision
 from codehub.domain.gc import Holder, Stored, protection
+from codehub.domain.health import CheckName, Verdict
 from codehub.domain.observation import ArchiveFact
 from codehub.domain.states import Operation
 from codehub.domain.ttl import Expiry, TtlDefaults
 from codehub.domain.workspace import Workspace
-from codehub.store import gate, gateways, gc, timeline
+from codehub.store import gate, gateways, gc, health, timeline
 from codehub.store import ttl as deadlines
 from codehub.store.leader import StaleLeader, fence
 from codehub.store.rows import column_values, to_workspace, to_workspaces
@@ -252,6 +253,12 @@ class PostgresRecords:
             if reason is None:
                 await gc.mark_removed(conn, item.key, now)
         return reason
+
+    async def health_checks(self) -> Mapping[CheckName, Verdict]:
+        return (await health.read(self._pool)).checks
+
+    async def save_health_checks(self, checks: Mapping[CheckName, Verdict]) -> None:
+        await health.save(self._pool, self._epoch, checks)
 
 
 def _archive_row(fact: ArchiveFact) -> tuple[object, ...]:

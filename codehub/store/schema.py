@@ -29,18 +29,28 @@ async def found_in(conn: AsyncConnection) -> str | None:
     if await conn.scalar(text("SELECT to_regclass('alembic_version')")) is None:
         return None
     found: str | None = await conn.scalar(text("SELECT version_num FROM alembic_version"))
+    _require_known(found)
+    return found
+
+
+def _require_known(found: str | None) -> None:
     if found is not None and found not in known():
         raise SchemaError(
             f"the database was made by a newer CodeHub (schema {found}, this one knows up to {head()}): "
             "install that version or a later one"
         )
-    return found
 
 
 async def check(engine: AsyncEngine) -> None:
     """Raise SchemaError unless the database is at exactly this version."""
     async with engine.connect() as conn:
         found = await found_in(conn)
+    require(found)
+
+
+def require(found: str | None) -> None:
+    """Raise SchemaError unless this revision is exactly this version's."""
+    _require_known(found)
     if found is None:
         raise SchemaError("the database is empty: run `codehub migrate` first")
     if found != head():

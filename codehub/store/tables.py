@@ -209,6 +209,15 @@ gateways = Table(
     Column("heard_at", Time, nullable=False),
 )
 
+health_checks = Table(
+    "health_checks",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("ok", Boolean, nullable=False),
+    Column("message", Text, nullable=False),
+    Column("checked_at", Time, nullable=False),
+)
+
 gc_orphans = Table(
     "gc_orphans",
     metadata,

@@ -9,6 +9,7 @@ from codehub.domain.conditions import unobserved
 from codehub.domain.decision import CONTROLLER_COLUMNS, Decision
 from codehub.domain.errors import is_terminal
 from codehub.domain.gc import Holder, Stored, protection
+from codehub.domain.health import CheckName, Verdict
 from codehub.domain.judge import judge
 from codehub.domain.limits import Limits, Usage
 from codehub.domain.observation import ArchiveFact
@@ -72,6 +73,7 @@ class Database:
     silent_since: dict[str, datetime] = field(default_factory=dict)
     """By gateway."""
     activity_read_at: datetime | None = None
+    checks: dict[CheckName, Verdict] = field(default_factory=dict)
     blank: bool = False
     """The database of a new, empty installation was put in place of this one."""
 

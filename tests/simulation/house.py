@@ -13,6 +13,7 @@ from codehub.coordinator.records import Desk, Term
 from codehub.domain.conditions import holds
 from codehub.domain.decision import Decision
 from codehub.domain.gc import Holder, Stored
+from codehub.domain.health import CheckName, Verdict
 from codehub.domain.states import ConditionName, Phase
 from codehub.domain.ttl import Expiry, TtlDefaults
 from codehub.domain.workspace import Workspace
@@ -224,6 +225,12 @@ class SimRecords:
 
     async def condemn(self, item: Stored, present: Collection[str], now: datetime) -> str | None:
         return await self._write(lambda: self._db.condemn(item, present))
+
+    async def health_checks(self) -> dict[CheckName, Verdict]:
+        return await self._read(lambda: dict(self._db.checks))
+
+    async def save_health_checks(self, checks: Mapping[CheckName, Verdict]) -> None:
+        await self._write(lambda: self._db.checks.update(checks))
 
     async def _read(self, read: Callable[[], T]) -> T:
         return await self._process.look(read, lost_connection, "database")

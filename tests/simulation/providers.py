@@ -68,6 +68,9 @@ class SimRuntime:
         )
         return self._process.partly_hidden(facts)
 
+    async def ping(self) -> None:
+        await self._process.look(lambda: None, _unseen, "runtime")
+
     async def logs(self, workspace_id: str, lines: int) -> str:
         return ""
 
@@ -144,6 +147,9 @@ class SimVolumes:
 
     def path(self, key: str) -> Path:
         return Path(key)
+
+    async def check(self) -> None:
+        await self._process.look(lambda: None, Unobservable, "volumes")
 
     async def free_bytes(self) -> int:
         return 0 if self._reality.is_down("space") else PLENTY

@@ -96,6 +96,10 @@ class Engine:
             about: Mapping[str, Any] = await docker.system.info()
             return about
 
+    async def ping(self) -> None:
+        async with self._asking(LOOK_SECONDS) as docker:
+            await docker.version()
+
     async def containers(self, workspace_id: str | None = None) -> list[Found]:
         """Every container of this installation, or of one workspace, in one call."""
         async with self._asking(LOOK_SECONDS) as docker:

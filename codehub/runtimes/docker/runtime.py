@@ -208,6 +208,10 @@ class DockerRuntime:
         self._epitaphs = {name: words for name, words in self._epitaphs.items() if name in present}
         return {found.workspace_id: fact for found, fact in zip(containers, facts, strict=True)}
 
+    async def ping(self) -> None:
+        with _looks():
+            await self._engine.ping()
+
     async def logs(self, workspace_id: str, lines: int) -> str:
         with _looks():
             found = await self._find(workspace_id)

@@ -225,6 +225,10 @@ class ProcessRuntime:
         facts = await asyncio.gather(*(self._seen(name, look) for name, look in looks.items()))
         return dict(zip(looks, facts, strict=True))
 
+    async def ping(self) -> None:
+        if not await asyncio.to_thread(self._root.is_dir):
+            raise Unobservable(f"{self._root} is missing: is its disk mounted?")
+
     async def logs(self, workspace_id: str, lines: int) -> str:
         return await asyncio.to_thread(self._directory(workspace_id).tail, lines)
 

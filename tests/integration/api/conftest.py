@@ -15,7 +15,7 @@ from sqlalchemy import insert, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from ulid import ULID
 
-from codehub.api import health
+from codehub import readiness
 from codehub.api.app import create_app
 from codehub.bus import events as bus_events
 from codehub.domain.states import Role
@@ -33,7 +33,7 @@ PASSWORD = "a good password"
 @pytest.fixture(autouse=True)
 def patient_and_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     """Raise the bounds that a busy machine would reach, and lower the cost of passwords (a unit test's)."""
-    monkeypatch.setattr(health, "PATIENCE", PATIENCE)
+    monkeypatch.setattr(readiness, "PATIENCE", PATIENCE)
     monkeypatch.setattr(bus_events, "SUBSCRIBE_TIMEOUT", PATIENCE)
     cheap = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
     monkeypatch.setattr(passwords, "_hasher", cheap)

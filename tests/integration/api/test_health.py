@@ -1,19 +1,28 @@
 """Health, readiness, metrics, OpenAPI and the dashboard's files."""
 
+import asyncio
+import json
+import shutil
+import socket
 from pathlib import Path
 
 import httpx
 import pytest
-from sqlalchemy import func, text, update
+from sqlalchemy import func, insert, text, update
 
+from codehub import internal_http, readiness
 from codehub.api import dashboard
 from codehub.api.app import create_app
+from codehub.api.server import listen, make_server
 from codehub.domain.claims import Location
+from codehub.domain.health import LEADER_CHECKS, VITAL, CheckName, Readiness
 from codehub.domain.states import Role
 from codehub.settings import Settings
 from codehub.store import installation
-from codehub.store.tables import leadership
-from tests.integration.api.conftest import Api
+from codehub.store.tables import health_checks, leadership
+from tests.integration.api.conftest import BASE, Api
+from tests.services import Services, short_temp_dir
+from tests.waiting import PATIENCE, until
 
 
 async def _claim(api: Api) -> None:
@@ -28,21 +37,26 @@ async def _lead(api: Api, age: str) -> None:
         await conn.execute(update(leadership).values(holder="host:1", epoch=1, heartbeat_at=heartbeat))
 
 
+async def look(api: Api) -> Readiness:
+    return await readiness.look(api.settings.database_url, api.settings.redis_url)
+
+
 async def test_ready_names_what_is_wrong_and_what_to_do(api: Api) -> None:
-    client = await api.client()
-    assert (await client.get("/healthz")).json() == {"status": "ok"}
-    answer = await client.get("/readyz")
-    assert answer.status_code == 503 and answer.json()["ready"] is False
-    checks = answer.json()["checks"]
-    assert [name for name, check in checks.items() if not check["ok"]] == ["coordinator", "storage"]
-    assert "codehub serve coordinator" in checks["coordinator"]["message"]
-    assert "Not claimed yet: archives and volumes." in checks["storage"]["message"]
+    found = await look(api)
+    assert not found.ready and not found.checks[CheckName.COORDINATOR].ok
+    assert "codehub serve coordinator" in found.checks[CheckName.COORDINATOR].remedy
+    for name in (CheckName.DATABASE, CheckName.SCHEMA, CheckName.REDIS):
+        assert found.checks[name].ok and not found.checks[name].remedy
+    assert "volumes and archives" in found.checks[CheckName.STORAGE].message
     await _lead(api, "0 seconds")
-    assert (await client.get("/readyz")).status_code == 503
+    assert not (await look(api)).ready, "no workspace can start yet"
     await _claim(api)
-    assert (await client.get("/readyz")).json()["ready"] is True
+    found = await look(api)
+    assert found.ready and found.degraded == list(LEADER_CHECKS)
+    assert found.checks[CheckName.DISK].message == "Unknown: no coordinator has checked this yet."
     await _lead(api, "31 seconds")
-    assert (await client.get("/readyz")).status_code == 503
+    found = await look(api)
+    assert not found.ready and "no heartbeat for 31 s" in found.checks[CheckName.COORDINATOR].message
 
 
 @pytest.mark.parametrize(
@@ -51,8 +65,38 @@ async def test_ready_names_what_is_wrong_and_what_to_do(api: Api) -> None:
 async def test_a_database_of_another_version_is_not_ready(api: Api, version: str, advice: str) -> None:
     async with api.engine.begin() as conn:
         await conn.execute(text("UPDATE alembic_version SET version_num = :version"), {"version": version})
-    checks = (await (await api.client()).get("/readyz")).json()["checks"]
-    assert not checks["schema"]["ok"] and advice in checks["schema"]["message"]
+    found = await look(api)
+    assert not found.ready and advice in found.checks[CheckName.SCHEMA].message
+
+
+async def test_a_database_without_a_schema_is_not_ready(services: Services, redis_url: str) -> None:
+    url = await services.empty_database()
+    try:
+        found = await readiness.look(url, redis_url)
+    finally:
+        await services.drop_database(url)
+    assert found.checks[CheckName.DATABASE].ok and not found.ready
+    assert "the database is empty" in found.checks[CheckName.SCHEMA].message
+
+
+async def test_a_redis_that_is_gone_is_not_ready(api: Api, tmp_path: Path) -> None:
+    await _lead(api, "0 seconds")
+    found = await readiness.look(api.settings.database_url, f"unix://{tmp_path}/redis.sock")
+    wrong = [name for name in VITAL if not found.checks[name].ok]
+    assert not found.ready and wrong == [CheckName.REDIS]
+    assert "REDIS_URL" in found.checks[CheckName.REDIS].remedy
+
+
+async def test_a_server_that_accepts_and_says_nothing_is_given_up(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readiness, "PATIENCE", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        place = f"127.0.0.1:{silent.getsockname()[1]}"
+        found = await readiness.look(f"postgresql://x:y@{place}/codehub", f"redis://{place}/0")
+    assert not any(check.ok for check in found.checks.values())
+    assert "did not answer within" in found.checks[CheckName.DATABASE].message
+    assert "did not answer within" in found.checks[CheckName.REDIS].message
 
 
 async def test_everything_down_is_said_and_not_a_500(settings: Settings, tmp_path: Path) -> None:
@@ -62,24 +106,65 @@ async def test_everything_down_is_said_and_not_a_500(settings: Settings, tmp_pat
             "redis_url": f"unix://{tmp_path}/redis.sock",
         }
     )
+    found = await readiness.look(nowhere.database_url, nowhere.redis_url)
+    assert not found.ready and not any(check.ok for check in found.checks.values())
     app = create_app(nowhere)
     async with app.router.lifespan_context(app):
         transport = httpx.ASGITransport(app=app)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8080") as client:
-            assert (await client.get("/healthz")).status_code == 200
-            answer = await client.get("/readyz")
-            assert answer.status_code == 503
-            assert not any(check["ok"] for check in answer.json()["checks"].values())
+            assert (await client.get("/healthz")).json() == {"status": "ok"}
             body = {"username": "a", "password": "b"}
             refused = await client.post("/api/v1/login", json=body)
             assert refused.status_code == 503 and refused.json()["error"]["code"] == "UNAVAILABLE"
+
+
+async def test_readiness_and_metrics_are_not_on_the_api_itself(api: Api, dist: Path) -> None:
+    client = await api.client()
+    for path in ("/readyz", "/metrics", "/%72eadyz", "/%6detrics"):
+        answer = await client.get(path)
+        assert answer.status_code == 404 and answer.json()["error"]["code"] == "NOT_FOUND", path
+
+
+async def test_the_internal_listener_of_the_api(settings: Settings, api: Api) -> None:
+    """The whole server, as `codehub serve api` runs it."""
+    place = short_temp_dir()
+    settings = settings.model_copy(update={"data_dir": place})
+    server, listening = make_server(settings), listen(settings.api_socket)
+    serving = asyncio.create_task(server.serve(sockets=[listening]))
+    try:
+        await until(lambda: server.started, "the API to answer")
+        address = settings.internal_address("api")
+
+        async def ask(path: str) -> tuple[int, bytes]:
+            return await asyncio.to_thread(internal_http.get, address, path, PATIENCE)
+
+        assert await ask("/healthz") == (200, b'{"status": "ok"}\n')
+        status, body = await ask("/readyz")
+        assert status == 503 and json.loads(body)["ready"] is False
+        assert set(json.loads(body)["checks"]["coordinator"]) == {"ok", "message", "remedy"}
+        await _lead(api, "0 seconds")
+        status, body = await ask("/readyz")
+        assert status == 200 and json.loads(body)["degraded"] == list(LEADER_CHECKS)
+
+        transport = httpx.AsyncHTTPTransport(uds=str(settings.api_socket))
+        async with httpx.AsyncClient(transport=transport, base_url=BASE) as client:
+            await client.get("/api/v1/workspaces/01hzy0000000000000000000aa")
+        status, body = await ask("/metrics")
+        assert status == 200 and b'route="/api/v1/workspaces/{workspace_id}"' in body
+        assert b"01hzy" not in body
+        assert (await ask("/api/v1/session"))[0] == 404
+    finally:
+        server.should_exit = True
+        await serving
+        listening.close()
+        shutil.rmtree(place)
 
 
 async def test_metrics_count_by_route_and_name_nobody(api: Api) -> None:
     alice = await api.person_quickly("alice", Role.USER)
     made = await api.workspace(alice)
     await alice.get(f"/api/v1/workspaces/{made['id']}")
-    page = (await alice.get("/metrics")).text
+    page = api.app.state.metrics.exposition()[0].decode()
     assert 'route="/api/v1/workspaces/{workspace_id}"' in page
     assert made["id"] not in page and "alice" not in page
 
@@ -101,6 +186,18 @@ async def test_the_overview(api: Api) -> None:
     assert seen["phases"]["PENDING"] == 1 and seen["phases"]["ERROR"] == 1 and seen["phases"]["RUNNING"] == 0
     assert seen["running"] == 1 and seen["users"] == 2 and seen["leader"]["holder"] == "host:1"
     assert [item["id"] for item in seen["errors"]] == [broken["id"]]
+
+
+async def test_the_overview_shows_the_checks_of_readyz(api: Api) -> None:
+    root = await api.person_quickly("root", Role.ADMIN)
+    await _lead(api, "0 seconds")
+    async with api.engine.begin() as conn:
+        values = {"ok": False, "message": "12 MiB free", "checked_at": func.now()}
+        await conn.execute(insert(health_checks).values(name="disk", **values))
+    checks = (await root.get("/api/v1/admin/overview")).json()["checks"]
+    assert checks == readiness.as_json(await look(api))["checks"]
+    assert checks["coordinator"] == {"ok": True, "message": "host:1 leads.", "remedy": ""}
+    assert checks["disk"]["message"] == "12 MiB free" and "DISK_RESERVE_BYTES" in checks["disk"]["remedy"]
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.coordinator.house import PostgresHouse
 from codehub.coordinator.main import make_providers
+from codehub.coordinator.metrics import Metrics
 from codehub.coordinator.server import serve
 from codehub.domain.limits import Limits
 from codehub.domain.observation import JobState
@@ -74,13 +75,13 @@ class Bench:
         self.providers = make_providers(settings, INSTALLATION)
         self._stops: list[tuple[asyncio.Event, asyncio.Task[None]]] = []
 
-    async def start(self, settings: Settings | None = None) -> None:
-        stop = asyncio.Event()
+    async def start(self, settings: Settings | None = None) -> Metrics:
+        stop, metrics = asyncio.Event(), Metrics()
         chosen = settings or self.settings
-        task = asyncio.create_task(
-            serve(chosen, make_providers(chosen, INSTALLATION), PostgresHouse(chosen), stop=stop)
-        )
+        providers, house = make_providers(chosen, INSTALLATION), PostgresHouse(chosen)
+        task = asyncio.create_task(serve(chosen, providers, house, stop=stop, metrics=metrics))
         self._stops.append((stop, task))
+        return metrics
 
     async def stop(self) -> None:
         while self._stops:

@@ -11,6 +11,7 @@ from sqlalchemy import text, update
 
 from codehub.coordinator.actor import Actor, ActorRules
 from codehub.coordinator.controller import Controller, Rhythm
+from codehub.coordinator.metrics import Metrics
 from codehub.coordinator.nature import REAL
 from codehub.coordinator.observer import Memory
 from codehub.coordinator.queue import WorkQueue
@@ -43,6 +44,7 @@ def controller_of(bench: Bench, epoch: int, clock: Callable[[], datetime] = REAL
         rules=rules_of(settings),
         rhythm=Rhythm(1, 1),
         nature=replace(REAL, clock=clock),
+        metrics=Metrics(),
     )
 
 

@@ -1,5 +1,6 @@
 """`codehub up`, from the first start to the last stop."""
 
+import json
 import os
 import signal
 import socket
@@ -36,6 +37,18 @@ def test_a_first_start_tells_the_password_once_and_a_second_up_is_refused(
     code, words = ask(system, "doctor")
     assert code == 0, words
     assert "ok    database: answers" in words
+    for check in ("coordinator", "archives", "volumes", "runtime", "disk", "gc"):
+        assert f"ok    {check}: " in words
+
+    for part in ("api", "gateway", "coordinator"):
+        assert json.loads(system.internal(part, "/healthz")[1]) == {"status": "ok"}
+        status, body = system.internal(part, "/readyz")
+        assert status == 200 and json.loads(body)["degraded"] == [], body
+        assert f"codehub_{part}_" in system.internal(part, "/metrics")[1].decode()
+        assert system.internal(part, "/api/v1/session")[0] == 404
+    for path in ("/readyz", "/metrics"):
+        assert httpx.get(f"{system.base_url}{path}").status_code == 404
+        assert httpx.get(f"{system.base_url}{path}", headers={"Host": "10.0.0.1"}).status_code == 404
 
     code, words = ask(system, "users", "create", "bob", "--generate")
     assert code == 0, words
@@ -122,6 +135,6 @@ def _all_are_new(before: dict[str, int], now: dict[str, int]) -> bool:
 
 def _signs_in(system: System) -> bool:
     try:
-        return system.client().get("/readyz").status_code == 200
+        return system.internal("api", "/readyz")[0] == 200 and system.client() is not None
     except (AssertionError, OSError, httpx.TransportError):
         return False

@@ -12,7 +12,7 @@ from tests.services import descendants
 PROGRAM = """
 import signal, sys
 from codehub.cli.workers import run_workers
-def work():
+def work(number):
     signal.pause()
 run_workers(2, work)
 """
@@ -21,7 +21,7 @@ from codehub import log
 log.configure("gateway")
 from codehub.cli import workers
 workers.RESTART_PAUSE = 0.01
-workers.run_workers(2, lambda: 1 / 0)
+workers.run_workers(2, lambda number: 1 / 0)
 """
 
 
@@ -56,7 +56,7 @@ def fork_and_be_stopped():
         os.kill(os.getpid(), signal.SIGTERM)
     return pid
 os.fork = fork_and_be_stopped
-workers.run_workers(2, signal.pause)
+workers.run_workers(2, lambda number: signal.pause())
 """
 
 

@@ -1,0 +1,103 @@
+"""Health checks that only the leader can make, recorded for every other part to read."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+from codehub.coordinator.gc import GcRunner
+from codehub.coordinator.providers import Providers
+from codehub.coordinator.records import Records
+from codehub.domain.health import CheckName, Verdict
+from codehub.runtimes.base import Unobservable as RuntimeUnobservable
+from codehub.storage.errors import StorageProblem
+
+PATIENCE = 10.0
+"""Seconds for one check."""
+SAVE_EVERY = 60.0
+"""Seconds between two writes while nothing changes; readers take a result as known for three minutes."""
+
+Probe = Callable[[], Awaitable[str]]
+"""Returns what is well, or raises what is wrong."""
+
+
+class Failed(Exception):  # noqa: N818 - a fact, not a fault
+    """A check found something wrong."""
+
+
+class HealthRunner:
+    def __init__(self, records: Records, providers: Providers, gc: GcRunner, disk_reserve: int) -> None:
+        self._records = records
+        self._providers = providers
+        self._gc = gc
+        self._disk_reserve = disk_reserve
+        self._probes: Mapping[CheckName, Probe] = {
+            CheckName.ARCHIVES: self._archives,
+            CheckName.VOLUMES: self._volumes,
+            CheckName.RUNTIME: self._runtime,
+            CheckName.DISK: self._disk,
+        }
+        self._running: dict[CheckName, asyncio.Future[str]] = {}
+        self._saved: Mapping[CheckName, Verdict] | None = None
+        self._saved_at: float | None = None
+
+    async def tick(self) -> Mapping[CheckName, Verdict]:
+        """Make every check, and save the results if one has turned or the saved ones grow old."""
+        if self._saved is None:
+            self._saved = await self._records.health_checks()
+        verdicts = await asyncio.gather(*(self._check(name) for name in self._probes))
+        found = dict(zip(self._probes, verdicts, strict=True)) | {CheckName.GC: self._gc_verdict(self._saved)}
+        now = asyncio.get_running_loop().time()
+        if self._saved_at is None or _turned(self._saved, found) or now - self._saved_at >= SAVE_EVERY:
+            await self._records.save_health_checks(found)
+            self._saved, self._saved_at = found, now
+        return found
+
+    def close(self) -> None:
+        """Cancel checks that have not come back."""
+        for probe in self._running.values():
+            probe.cancel()
+
+    async def _check(self, name: CheckName) -> Verdict:
+        """Wait a limited time for one check. A check that hangs is not started a second time."""
+        probe = self._running.get(name)
+        if probe is None:
+            probe = self._running[name] = asyncio.ensure_future(self._probes[name]())
+        done, _ = await asyncio.wait({probe}, timeout=PATIENCE)
+        if not done:
+            return Verdict(False, f"No answer within {PATIENCE:.0f} s.")
+        del self._running[name]
+        try:
+            return Verdict(True, probe.result())
+        except (Failed, StorageProblem, RuntimeUnobservable, OSError) as error:
+            return Verdict(False, str(error))
+
+    async def _archives(self) -> str:
+        await self._providers.archives.check()
+        return "The archive store answers, and belongs to this installation."
+
+    async def _volumes(self) -> str:
+        await self._providers.volumes.check()
+        return "The disk of the homes is mounted, and belongs to this installation."
+
+    async def _runtime(self) -> str:
+        await self._providers.runtime.ping()
+        return f"The {self._providers.runtime.name} runtime answers."
+
+    async def _disk(self) -> str:
+        free = await self._providers.volumes.free_bytes()
+        numbers = f"{free >> 20} MiB free on the disk of the homes, {self._disk_reserve >> 20} MiB reserved"
+        if free < self._disk_reserve:
+            raise Failed(f"{numbers}: CodeHub refuses starts and restores.")
+        return f"{numbers}."
+
+    def _gc_verdict(self, saved: Mapping[CheckName, Verdict]) -> Verdict:
+        """An earlier leader's alarm stands until GC has run in this term."""
+        if self._gc.alarms is None:
+            return saved.get(CheckName.GC, Verdict(True, "GC has not run yet."))
+        if self._gc.alarms:
+            return Verdict(False, " ".join(self._gc.alarms))
+        return Verdict(True, "The last GC cycle raised no alarm.")
+
+
+def _turned(saved: Mapping[CheckName, Verdict], found: Mapping[CheckName, Verdict]) -> bool:
+    """Whether a check has turned good or bad; a new message alone is not worth a write."""
+    return any(name not in saved or saved[name].ok != verdict.ok for name, verdict in found.items())

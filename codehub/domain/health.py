@@ -1,0 +1,141 @@
+"""Health checks of an installation: their names, what each one failing calls for, and what they amount to."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class CheckName(StrEnum):
+    DATABASE = "database"
+    SCHEMA = "schema"
+    REDIS = "redis"
+    COORDINATOR = "coordinator"
+    STORAGE = "storage"
+    ARCHIVES = "archives"
+    VOLUMES = "volumes"
+    RUNTIME = "runtime"
+    DISK = "disk"
+    GC = "gc"
+
+
+VITAL = (
+    CheckName.DATABASE, CheckName.SCHEMA, CheckName.REDIS, CheckName.COORDINATOR, CheckName.STORAGE
+)  # fmt: skip
+"""The control plane. Every part checks these, and is not ready while one of them fails."""
+LEADER_CHECKS = (CheckName.ARCHIVES, CheckName.VOLUMES, CheckName.RUNTIME, CheckName.DISK, CheckName.GC)
+"""Only the leader of the coordinators can check these. A failing one degrades the installation."""
+
+REMEDIES: Mapping[CheckName, str] = {
+    CheckName.DATABASE: "Start PostgreSQL, or correct DATABASE_URL.",
+    CheckName.SCHEMA: "Run `codehub migrate`, or install the CodeHub version that this database belongs to.",
+    CheckName.REDIS: "Start Redis, or correct REDIS_URL.",
+    CheckName.COORDINATOR: "Start a coordinator (`codehub serve coordinator`), and read its log.",
+    CheckName.STORAGE: "Read the log of the leading coordinator: it names why they cannot be claimed.",
+    CheckName.ARCHIVES: (
+        "Mount the disk or start the object store that ARCHIVE_URL names. "
+        "Archives and restores wait until it answers."
+    ),
+    CheckName.VOLUMES: "Mount the disk of the homes. CodeHub touches no home until then.",
+    CheckName.RUNTIME: (
+        "Start the Docker engine, or mount the data directory. Workspaces stay as they are until then."
+    ),
+    CheckName.DISK: "Free disk space, archive workspaces, or lower DISK_RESERVE_BYTES.",
+    CheckName.GC: (
+        "Check that DATABASE_URL and ARCHIVE_URL belong to this installation. "
+        "GC deletes nothing while the alarm stands."
+    ),
+}
+
+HEARTBEAT_SECONDS = 30.0
+"""After which a leader without a heartbeat counts as gone."""
+STALE_SECONDS = 180.0
+"""After which a result of the leader's counts as unknown."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Outcome of one check."""
+
+    ok: bool
+    message: str
+
+
+@dataclass(frozen=True)
+class DatedVerdict(Verdict):
+    """Outcome of a check that the leader made `age` seconds ago."""
+
+    age: float
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """The leader that the database knows. `age` is in seconds; None if no coordinator ever led."""
+
+    holder: str
+    age: float | None
+
+
+@dataclass(frozen=True)
+class Check:
+    """Outcome of one check, with what to do about it; the remedy of a good one is empty."""
+
+    ok: bool
+    message: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class Readiness:
+    checks: Mapping[CheckName, Check]
+
+    @property
+    def ready(self) -> bool:
+        return all(self.checks[name].ok for name in VITAL)
+
+    @property
+    def degraded(self) -> list[CheckName]:
+        """Failing checks that do not make the control plane unavailable."""
+        return [name for name, check in self.checks.items() if name not in VITAL and not check.ok]
+
+
+def judge_heartbeat(heartbeat: Heartbeat | None) -> Verdict:
+    if heartbeat is None or heartbeat.age is None:
+        return Verdict(False, "No coordinator has ever led.")
+    if heartbeat.age > HEARTBEAT_SECONDS:
+        return Verdict(
+            False,
+            f"The leader {heartbeat.holder} has sent no heartbeat for {heartbeat.age:.0f} s: "
+            "no workspace starts or stops.",
+        )
+    return Verdict(True, f"{heartbeat.holder} leads.")
+
+
+def judge_claims(unclaimed: Collection[str]) -> Verdict:
+    """Without its volumes and its archive store, an installation starts no workspace."""
+    if unclaimed:
+        return Verdict(False, f"Not claimed yet: {' and '.join(unclaimed)}. No workspace starts until then.")
+    return Verdict(True, "The volumes and the archive store are claimed.")
+
+
+def judge_leader_check(found: DatedVerdict | None) -> Verdict:
+    """Return the leader's verdict; a missing or old one says nothing about the present."""
+    if found is None:
+        return Verdict(False, "Unknown: no coordinator has checked this yet.")
+    if found.age > STALE_SECONDS:
+        return Verdict(False, f"Unknown: last checked {found.age / 60:.0f} minutes ago ({found.message})")
+    return Verdict(found.ok, found.message)
+
+
+def unknown(reason: str) -> Verdict:
+    return Verdict(False, f"Unknown: {reason}")
+
+
+def with_remedies(verdicts: Mapping[CheckName, Verdict]) -> Readiness:
+    return Readiness(
+        {
+            name: Check(
+                verdicts[name].ok, verdicts[name].message, "" if verdicts[name].ok else REMEDIES[name]
+            )
+            for name in CheckName
+        }
+    )

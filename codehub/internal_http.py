@@ -1,0 +1,251 @@
+"""Internal HTTP listener of a part, for monitoring, apart from the public port.
+
+It reads GET and HEAD only, one request per connection, and bounds everything that a peer can make it hold.
+"""
+
+import asyncio
+import contextlib
+import errno
+import os
+import socket
+import stat
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import Final
+
+from codehub import log
+
+logger = log.get(__name__)
+
+MAX_HEAD: Final = 8 << 10
+MAX_READS: Final = 16
+MAX_CONNECTIONS: Final = 32
+HEAD_SECONDS: Final = 5.0
+WRITE_SECONDS: Final = 10.0
+BACKLOG: Final = 32
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    body: bytes
+    content_type: str
+
+
+Handler = Callable[[], Awaitable[Answer]]
+
+
+class ListenError(OSError):
+    """The address cannot be listened at."""
+
+
+class _RefusedError(Exception):
+    """A request that no handler gets."""
+
+    def __init__(self, status: HTTPStatus) -> None:
+        super().__init__(status.phrase)
+        self.status = status
+
+
+def listen(address: str) -> socket.socket:
+    """Listen at `unix:/path`, for this user only, or at `tcp:host:port`."""
+    scheme, _, place = address.partition(":")
+    try:
+        return _listen_unix(Path(place)) if scheme == "unix" else _listen_tcp(place)
+    except OSError as error:
+        raise ListenError(
+            f"cannot listen at {address} ({error.strerror}): correct INTERNAL_LISTEN"
+        ) from error
+
+
+def remove(listener: socket.socket) -> None:
+    """Close the listener, and remove its socket file."""
+    path = listener.getsockname() if listener.family == socket.AF_UNIX else None
+    listener.close()
+    if path:
+        Path(path).unlink(missing_ok=True)
+
+
+@contextlib.asynccontextmanager
+async def serving(listener: socket.socket, handlers: Mapping[str, Handler]) -> AsyncIterator[None]:
+    """Answer requests for these paths beside the body. The caller closes the listener."""
+    server = _Server(handlers)
+    start = asyncio.start_unix_server if listener.family == socket.AF_UNIX else asyncio.start_server
+    # A duplicate, since a server closes its socket; other processes may serve the same one.
+    listening = await start(server.connected, sock=listener.dup(), limit=MAX_HEAD, backlog=BACKLOG)
+    try:
+        yield
+    finally:
+        listening.close()
+        await server.end()
+
+
+def get(address: str, path: str, timeout: float = 10.0) -> tuple[int, bytes]:
+    """Ask the internal listener at the address; return the status and the body."""
+    with _connect(address, timeout) as connection:
+        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: internal\r\n\r\n".encode("ascii"))
+        response = b"".join(iter(lambda: connection.recv(65536), b""))
+    head, _, body = response.partition(b"\r\n\r\n")
+    try:
+        return int(head.split(b" ", 2)[1]), body
+    except (IndexError, ValueError) as error:
+        raise ConnectionError(f"no answer at {address}") from error
+
+
+def _connect(address: str, timeout: float) -> socket.socket:
+    scheme, _, place = address.partition(":")
+    if scheme == "tcp":
+        host, _, port = place.rpartition(":")
+        return socket.create_connection((host.strip("[]"), int(port)), timeout)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(timeout)
+        connection.connect(place)
+    except OSError:
+        connection.close()
+        raise
+    return connection
+
+
+@contextlib.asynccontextmanager
+async def listening(address: str, handlers: Mapping[str, Handler]) -> AsyncIterator[None]:
+    """Listen at the address and answer requests for these paths, beside the body."""
+    listener = listen(address)
+    try:
+        async with serving(listener, handlers):
+            yield
+    finally:
+        remove(listener)
+
+
+class _Server:
+    def __init__(self, handlers: Mapping[str, Handler]) -> None:
+        self._handlers = handlers
+        self._open: set[asyncio.Task[None]] = set()
+
+    def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._open) >= MAX_CONNECTIONS:
+            writer.transport.abort()
+            return
+        task = asyncio.create_task(self._serve(reader, writer))
+        self._open.add(task)
+        task.add_done_callback(self._open.discard)
+
+    async def end(self) -> None:
+        for task in self._open:
+            task.cancel()
+        await asyncio.gather(*self._open, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            with contextlib.suppress(ConnectionError, TimeoutError, asyncio.IncompleteReadError):
+                await self._exchange(reader, writer)
+        finally:
+            writer.transport.abort()
+
+    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        method = "GET"
+        try:
+            async with asyncio.timeout(HEAD_SECONDS):
+                method, path = _request_line(await reader.readuntil(b"\r\n\r\n"))
+            answer = await self._answer(path)
+        except asyncio.LimitOverrunError:
+            answer = _plain(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        except TimeoutError:
+            answer = _plain(HTTPStatus.REQUEST_TIMEOUT)
+        except _RefusedError as refused:
+            answer = _plain(refused.status)
+        writer.write(_wire(answer, head_only=method == "HEAD"))
+        async with asyncio.timeout(WRITE_SECONDS):
+            await writer.drain()
+            writer.write_eof()
+            for _ in range(
+                MAX_READS
+            ):  # unread bytes at the end would reset the connection, and lose the answer
+                if not await reader.read(MAX_HEAD):
+                    return
+
+    async def _answer(self, path: str) -> Answer:
+        handler = self._handlers.get(path)
+        if handler is None:
+            raise _RefusedError(HTTPStatus.NOT_FOUND)
+        try:
+            return await handler()
+        except Exception:
+            logger.exception("an internal request failed", path=path)
+            return _plain(HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
+def _request_line(head: bytes) -> tuple[str, str]:
+    try:
+        method, target, version = head.partition(b"\r\n")[0].decode("ascii").split(" ")
+    except ValueError as error:
+        raise _RefusedError(HTTPStatus.BAD_REQUEST) from error
+    if version not in ("HTTP/1.1", "HTTP/1.0") or not target.startswith("/"):
+        raise _RefusedError(HTTPStatus.BAD_REQUEST)
+    if method not in ("GET", "HEAD"):
+        raise _RefusedError(HTTPStatus.METHOD_NOT_ALLOWED)
+    return method, target.partition("?")[0]
+
+
+def _plain(status: HTTPStatus) -> Answer:
+    return Answer(status, f"{status.phrase}\n".encode(), "text/plain")
+
+
+def _wire(answer: Answer, *, head_only: bool) -> bytes:
+    status = HTTPStatus(answer.status)
+    head = (
+        f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {answer.content_type}\r\n"
+        f"Content-Length: {len(answer.body)}\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n"
+    ).encode("ascii")
+    return head if head_only else head + answer.body
+
+
+def _listen_unix(path: Path) -> socket.socket:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _remove_stale(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(str(path))
+        path.chmod(0o600)
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    listener.setblocking(False)
+    return listener
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove the socket that a killed process left; one that still answers belongs to another part."""
+    try:
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise OSError(errno.EEXIST, os.strerror(errno.EEXIST))
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+            return
+    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+
+
+def _listen_tcp(place: str) -> socket.socket:
+    host, _, port = place.rpartition(":")
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    listener.setblocking(False)
+    return listener

@@ -1,0 +1,114 @@
+"""What every part answers on its internal listener: is it alive, is CodeHub ready, what does it count."""
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Final
+
+from asyncpg import Connection, Record
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from codehub.domain.health import (
+    LEADER_CHECKS,
+    CheckName,
+    Readiness,
+    Verdict,
+    judge_claims,
+    judge_heartbeat,
+    judge_leader_check,
+    unknown,
+    with_remedies,
+)
+from codehub.internal_http import Answer, Handler
+from codehub.store import health, schema
+from codehub.store.engine import ConnectionTrouble
+
+PATIENCE: Final = 3.0
+"""Seconds for each service."""
+
+Exposition = Callable[[], tuple[bytes, str]]
+"""The metrics in Prometheus' text format, and its content type."""
+
+
+def handlers(database_url: str, redis_url: str, metrics: Exposition) -> Mapping[str, Handler]:
+    async def healthz() -> Answer:
+        return _json(200, {"status": "ok"})
+
+    async def readyz() -> Answer:
+        found = await look(database_url, redis_url)
+        return _json(200 if found.ready else 503, as_json(found))
+
+    async def exposition() -> Answer:
+        return Answer(200, *metrics())
+
+    return {"/healthz": healthz, "/readyz": readyz, "/metrics": exposition}
+
+
+def as_json(found: Readiness) -> dict[str, object]:
+    return {
+        "ready": found.ready,
+        "degraded": found.degraded,
+        "checks": {name: asdict(check) for name, check in found.checks.items()},
+    }
+
+
+async def look(database_url: str, redis_url: str) -> Readiness:
+    """Check the control plane, and read what its leader found."""
+    in_database, redis = await asyncio.gather(_look_in_database(database_url), _look_at_redis(redis_url))
+    return with_remedies({**in_database, CheckName.REDIS: redis})
+
+
+async def _look_in_database(url: str) -> dict[CheckName, Verdict]:
+    try:
+        async with asyncio.timeout(PATIENCE):
+            connection = await health.connect(url, PATIENCE)
+            try:
+                return await _read(connection)
+            finally:
+                connection.terminate()
+    except TimeoutError:
+        failure = f"PostgreSQL did not answer within {PATIENCE:.0f} s."
+    except ConnectionTrouble as error:
+        failure = f"PostgreSQL does not answer ({type(error).__name__})."
+    rest = unknown("PostgreSQL does not answer.")
+    return dict.fromkeys(CheckName, rest) | {CheckName.DATABASE: Verdict(False, failure)}
+
+
+async def _read(connection: "Connection[Record]") -> dict[CheckName, Verdict]:
+    answers = {CheckName.DATABASE: Verdict(True, "PostgreSQL answers.")}
+    revision = await health.read_revision(connection)
+    try:
+        schema.require(revision)
+    except schema.SchemaError as error:
+        rest = unknown("the schema is not the one of this version.")
+        return dict.fromkeys(CheckName, rest) | answers | {CheckName.SCHEMA: Verdict(False, f"{error}.")}
+    recorded = await health.read(connection)
+    return (
+        answers
+        | {
+            CheckName.SCHEMA: Verdict(True, f"The schema is at version {revision}."),
+            CheckName.COORDINATOR: judge_heartbeat(recorded.heartbeat),
+            CheckName.STORAGE: judge_claims(recorded.unclaimed),
+        }
+        | {name: judge_leader_check(recorded.checks.get(name)) for name in LEADER_CHECKS}
+    )
+
+
+async def _look_at_redis(url: str) -> Verdict:
+    client = Redis.from_url(url, socket_connect_timeout=PATIENCE, socket_timeout=PATIENCE)
+    try:
+        async with asyncio.timeout(PATIENCE):
+            await client.ping()
+    except TimeoutError:
+        return Verdict(False, f"Redis did not answer within {PATIENCE:.0f} s.")
+    except (RedisError, OSError) as error:
+        return Verdict(False, f"Redis does not answer ({type(error).__name__}).")
+    finally:
+        await client.aclose()
+    return Verdict(True, "Redis answers.")
+
+
+def _json(status: int, content: dict[str, object]) -> Answer:
+    return Answer(status, json.dumps(content).encode() + b"\n", "application/json")

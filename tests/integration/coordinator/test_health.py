@@ -1,0 +1,266 @@
+"""Health checks and metrics of a real leader: what fails is named with its remedy, and turns good again."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from ipaddress import IPv4Network
+
+import pytest
+from aiohttp import web
+from prometheus_client.parser import text_string_to_metric_families
+
+from codehub import readiness
+from codehub.coordinator import health
+from codehub.coordinator.gc import GcRunner
+from codehub.coordinator.health import HealthRunner
+from codehub.coordinator.metrics import Metrics
+from codehub.coordinator.providers import Providers
+from codehub.domain.gc import GcRules
+from codehub.domain.health import REMEDIES, CheckName, Readiness, Verdict
+from codehub.domain.states import DesiredState, Phase
+from codehub.runtimes.docker.runtime import DockerOptions, DockerRuntime
+from codehub.storage.archive_store import ArchiveStore
+from codehub.storage.installation import MARKER
+from codehub.store.leader import StaleLeader
+from tests.integration.coordinator.conftest import INSTALLATION, Bench
+from tests.waiting import PATIENCE, eventually
+
+WORKSPACE, ARCHIVE = "01hzy0000000000000000000aa", "01hzy0000000000000000000ab"
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readiness, "PATIENCE", PATIENCE)
+
+
+async def look(bench: Bench) -> Readiness:
+    return await readiness.look(bench.settings.database_url, bench.settings.redis_url)
+
+
+async def until_degraded(bench: Bench, *names: CheckName) -> Readiness:
+    def holds(found: Readiness) -> bool:
+        return found.ready and found.degraded == list(names)
+
+    found = await eventually(lambda: look(bench), f"{names or 'nothing'} to be degraded", holds)
+    for name in names:
+        assert found.checks[name].remedy == REMEDIES[name]
+    return found
+
+
+async def test_a_store_that_is_gone_degrades_and_turns_back(bench: Bench) -> None:
+    await bench.start()
+    await until_degraded(bench)
+    archives, away = bench.settings.data_dir / "archives", bench.settings.data_dir / "away"
+    archives.rename(away)
+    found = await until_degraded(bench, CheckName.ARCHIVES)
+    assert "archives" in found.checks[CheckName.ARCHIVES].message
+    away.rename(archives)
+    await until_degraded(bench)
+
+
+async def test_a_root_of_homes_without_its_marker_degrades_and_turns_back(bench: Bench) -> None:
+    await bench.start()
+    await until_degraded(bench)
+    marker = bench.settings.data_dir / "volumes" / MARKER
+    marker.rename(marker.with_name("away"))
+    found = await until_degraded(bench, CheckName.VOLUMES)
+    assert MARKER in found.checks[CheckName.VOLUMES].message
+    marker.with_name("away").rename(marker)
+    await until_degraded(bench)
+
+
+async def test_an_alarm_of_gc_stands_until_a_cycle_without_one(bench: Bench) -> None:
+    """An archive that no workspace of this database ever made: the database may be the wrong one."""
+    place = bench.settings.data_dir / "archives" / WORKSPACE / ARCHIVE
+    place.mkdir(parents=True)
+    (place / "home.tar.zst").write_bytes(b"an archive")
+    metrics = await bench.start(bench.with_settings(coordinator_gc_interval=0.2))
+    found = await until_degraded(bench, CheckName.GC)
+    assert "nothing is deleted" in found.checks[CheckName.GC].message
+    assert value(metrics, "codehub_gc_alarms_total") >= 1
+    await bench.stop()
+
+    written = await last_written(bench)
+    await bench.start()  # its first GC comes in a minute: until then the alarm stands
+    await eventually(lambda: last_written(bench), "the next leader to check", lambda at: at > written)
+    assert (await look(bench)).degraded == [CheckName.GC]
+    await bench.stop()
+    await bench.create(DesiredState.ARCHIVED)
+    await bench.start(bench.with_settings(coordinator_gc_interval=0.2))
+    await until_degraded(bench)
+
+
+async def last_written(bench: Bench) -> datetime:
+    written: datetime = await bench.pool.fetchval("SELECT max(checked_at) FROM health_checks")
+    return written
+
+
+def runner(bench: Bench, epoch: int, providers: Providers, reserve: int = 0) -> HealthRunner:
+    records = bench.records(epoch, timedelta(1))
+    gc = GcRunner(records, providers, GcRules(timedelta(1), timedelta(1)), epoch)
+    return HealthRunner(records, providers, gc, reserve)
+
+
+async def test_a_disk_below_its_reserve_degrades_and_turns_back(bench: Bench) -> None:
+    epoch = await bench.take_office()
+    await runner(bench, epoch, bench.providers, reserve=1 << 60).tick()
+    found = await look(bench)
+    assert found.degraded == [CheckName.DISK]
+    assert "refuses starts" in found.checks[CheckName.DISK].message
+    assert found.checks[CheckName.DISK].remedy == REMEDIES[CheckName.DISK]
+    await runner(bench, epoch, bench.providers).tick()
+    assert (await look(bench)).degraded == []
+
+
+async def test_an_engine_that_does_not_answer_degrades_and_turns_back(bench: Bench) -> None:
+    async def version(_request: web.Request) -> web.Response:
+        return web.json_response({"ApiVersion": "1.43", "Version": "24"})
+
+    socket = bench.settings.data_dir / "engine.sock"
+    options = DockerOptions(
+        f"unix://{socket}", bench.settings.data_dir, IPv4Network("10.222.0.0/16"), egress=None
+    )
+    runtime = DockerRuntime(INSTALLATION, options)
+    app = web.Application()
+    app.router.add_get("/{path:.*}", version)
+    server = web.AppRunner(app, shutdown_timeout=1)
+    try:
+        checks = runner(bench, await bench.take_office(), replace(bench.providers, runtime=runtime))
+        await checks.tick()
+        found = await look(bench)
+        assert found.degraded == [CheckName.RUNTIME]
+        assert f"{socket} does not answer" in found.checks[CheckName.RUNTIME].message
+        await server.setup()
+        await web.UnixSite(server, str(socket)).start()
+        await checks.tick()
+        assert (await look(bench)).degraded == []
+    finally:
+        await runtime.close()
+        await server.cleanup()
+
+
+class HangingStore(ArchiveStore):
+    """The store on a disk that hangs."""
+
+    calls = 0
+
+    def __init__(self, url: str, installation_id: str) -> None:
+        super().__init__(url, installation_id)
+        self.answers = asyncio.Event()
+
+    async def check(self) -> None:
+        self.calls += 1
+        await self.answers.wait()
+        await super().check()
+
+
+async def test_a_store_that_hangs_delays_no_other_check_and_is_not_asked_twice(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "PATIENCE", 0.3)
+    store = HangingStore(f"file://{bench.settings.data_dir}/archives", INSTALLATION)
+    checks = runner(bench, await bench.take_office(), replace(bench.providers, archives=store))
+    for _ in range(2):
+        found = await checks.tick()
+        assert [name for name, verdict in found.items() if not verdict.ok] == [CheckName.ARCHIVES]
+    assert store.calls == 1
+    assert "No answer within" in (await look(bench)).checks[CheckName.ARCHIVES].message
+    store.answers.set()
+    monkeypatch.setattr(health, "PATIENCE", PATIENCE)
+    await checks.tick()
+    assert (await look(bench)).degraded == []
+    checks.close()
+
+
+async def test_results_are_written_when_a_check_turns_and_only_by_the_leader(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    epoch = await bench.take_office()
+    checks = runner(bench, epoch, bench.providers)
+    await checks.tick()
+    written = await last_written(bench)
+    await checks.tick()
+    assert await last_written(bench) == written
+    monkeypatch.setattr(health, "SAVE_EVERY", 0.0)
+    await checks.tick()
+    assert await last_written(bench) > written
+    await bench.take_office()
+    with pytest.raises(StaleLeader):
+        await bench.records(epoch, timedelta(1)).save_health_checks({CheckName.DISK: Verdict(False, "late")})
+    assert (await look(bench)).checks[CheckName.DISK].ok
+
+
+async def test_results_that_are_too_old_count_as_unknown(bench: Bench) -> None:
+    await runner(bench, await bench.take_office(), bench.providers).tick()
+    await bench.pool.execute("UPDATE health_checks SET checked_at = checked_at - interval '4 minutes'")
+    found = await look(bench)
+    assert found.ready and len(found.degraded) == 5
+    assert found.checks[CheckName.DISK].message.startswith("Unknown: last checked 4 minutes ago")
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float:
+    """Return a sample as Prometheus reads it; 0 if there is none."""
+    samples = [
+        sample
+        for family in text_string_to_metric_families(metrics.exposition()[0].decode())
+        for sample in family.samples
+    ]
+    return sum(each.value for each in samples if each.name == name and labels.items() <= each.labels.items())
+
+
+def reached(metrics: Metrics, expected: float, name: str, **labels: str) -> Callable[[], Awaitable[bool]]:
+    async def seen() -> bool:
+        return value(metrics, name, **labels) == expected
+
+    return seen
+
+
+async def test_a_workspaces_life_is_counted(bench: Bench) -> None:
+    metrics = await bench.start()
+    workspace_id = await bench.create()
+    await bench.until_phase(workspace_id, Phase.RUNNING)
+    (await bench.home(workspace_id) / "file").write_bytes(os.urandom(100_000))
+    assert value(metrics, "codehub_coordinator_leader") == 1
+    assert value(metrics, "codehub_coordinator_epoch") >= 1
+    await bench.reach(workspace_id, DesiredState.ARCHIVED)
+    await bench.reach(workspace_id, DesiredState.STANDBY)
+    outcomes = {"PROVISIONING": 1, "STARTING": 1, "STOPPING": 1, "ARCHIVING": 1, "RESTORING": 1}
+    for operation, count in outcomes.items():
+        labels = {"operation": operation, "outcome": "finished"}
+        await eventually(
+            reached(metrics, count, "codehub_coordinator_operations_total", **labels), f"{operation} to count"
+        )
+        assert value(metrics, "codehub_coordinator_operation_seconds_count", **labels) == count
+    for kind in ("archive", "restore"):
+        assert value(metrics, "codehub_storage_jobs_total", kind=kind, outcome="succeeded") == 1
+        assert value(metrics, "codehub_storage_job_bytes_total", kind=kind) > 100_000
+        assert value(metrics, "codehub_storage_job_seconds_total", kind=kind) > 0
+    assert value(metrics, "codehub_storage_jobs_total", kind="delete", outcome="succeeded") == 1
+    assert value(metrics, "codehub_health_check", check="disk") == 1
+    page = metrics.exposition()[0].decode()
+    assert workspace_id not in page and "u1" not in page
+    await bench.stop()
+    assert value(metrics, "codehub_coordinator_leader") == 0
+
+
+async def test_a_ttl_that_fires_and_a_failed_tick_are_counted(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metrics = await bench.start(bench.with_settings(ttl_standby_seconds=1))
+    workspace_id = await bench.create()
+    await bench.until_phase(workspace_id, Phase.STANDBY)
+    await eventually(
+        reached(metrics, 1, "codehub_ttl_expirations_total", desired_state="STANDBY"), "the TTL to be counted"
+    )
+
+    async def broken(_self: HealthRunner) -> None:
+        raise ValueError("a defect")
+
+    monkeypatch.setattr(HealthRunner, "tick", broken)
+
+    async def counted() -> bool:
+        return value(metrics, "codehub_coordinator_failed_ticks_total", component="health") >= 1
+
+    await eventually(counted, "the failed tick to be counted")
