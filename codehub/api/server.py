@@ -27,15 +27,15 @@ class _Server(uvicorn.Server):
         self._app = app
         self._settings = settings
         self._internal = AsyncExitStack()
+        self._internal_listener = internal_http.listen(settings.internal_address("api"))
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         settings = self._settings
         handlers = readiness.handlers(
             settings.database_url, settings.redis_url, self._app.state.metrics.exposition
         )
-        await self._internal.enter_async_context(
-            internal_http.listening(settings.internal_address("api"), handlers)
-        )
+        self._internal.callback(internal_http.remove, self._internal_listener)
+        await self._internal.enter_async_context(internal_http.serving(self._internal_listener, handlers))
         await super().startup(sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -120,6 +120,24 @@ export interface Overview {
   users: number;
   leader: { holder: string; epoch: number; heartbeat_at: string | null } | null;
   errors: Workspace[];
+  checks: Partial<Record<CheckName, Check>>;
+}
+
+export type CheckName =
+  | "database"
+  | "schema"
+  | "redis"
+  | "coordinator"
+  | "archives"
+  | "volumes"
+  | "runtime"
+  | "disk"
+  | "gc";
+
+export interface Check {
+  ok: boolean;
+  message: string;
+  remedy: string;
 }
 
 export interface WorkspaceDraft {

@@ -18,6 +18,7 @@ from codehub.domain.states import DesiredState, Operation, Phase
 from codehub.domain.workspace import Workspace
 from codehub.gateway.config import GatewayConfig, Timeouts
 from codehub.gateway.cookies import Grant, sign
+from codehub.gateway.metrics import GatewayMetrics
 from codehub.gateway.server import Gateway
 from codehub.store.gate import RecoverFrom
 from codehub.store.routes import Route, Situation, Visitor
@@ -245,7 +246,8 @@ class World:
             activity={"code-server": "vscode"},
             **({"timeouts": PATIENT} | config),
         )
-        self.gateway = Gateway(self.config, self.facts, self.tickets, KEY)
+        self.metrics = GatewayMetrics(1)
+        self.gateway = Gateway(self.config, self.facts, self.tickets, KEY, self.metrics.of_worker(0))
         self.gateway.directory._answered_at = math.inf  # the push channel never falls silent
         self.host = self.config.origins.workspace_host(MINE) if apps else self.platform
         self.facts.visitors[hash_of(SESSION)] = Visitor(ALICE, "alice", time.time() + 3600)

@@ -186,6 +186,18 @@ async def test_an_unknown_host_is_told_where_codehub_lives(origin: World) -> Non
     assert status((await origin.ask(f"GET /api/v1/session HTTP/1.1\r\nHost: {alias}\r\n\r\n"))[0]) == 200
 
 
+@pytest.mark.parametrize("path", ["/readyz", "/metrics"])
+async def test_readiness_and_metrics_are_not_on_the_public_port(origin: World, path: str) -> None:
+    """The API answers 404 on the platform's host; a workspace may have paths of these names."""
+    for host in ("10.0.0.1", "evil.example", f"evil.example:{origin.gateway.port}"):
+        for more in ("", NAVIGATE):
+            head, _ = await origin.ask(f"GET {path} HTTP/1.1\r\nHost: {host}\r\n{more}\r\n")
+            assert status(head) == 404
+    assert not origin.api.heads
+    head, body = await origin.ask(origin.request(path))
+    assert (status(head), body) == (200, b"hello")
+
+
 async def test_a_navigation_wakes_and_loads(origin: World) -> None:
     origin.set_phase(MINE, Phase.STANDBY)
     head, body = await origin.ask(origin.request(more=NAVIGATE))

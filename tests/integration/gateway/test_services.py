@@ -21,6 +21,7 @@ from codehub.bus.tickets import Ticket
 from codehub.domain.limits import Limits
 from codehub.domain.states import DesiredState, Role
 from codehub.gateway.config import GatewayConfig
+from codehub.gateway.metrics import GatewayMetrics
 from codehub.gateway.server import serve
 from codehub.store import accounts, gate, gateways, installation, sessions
 from codehub.store.engine import asyncpg_dsn, create_engine
@@ -52,6 +53,7 @@ class Installation:
             activity_flush_interval=0.1,
         )
         self.stopping = asyncio.Event()
+        self.metrics = GatewayMetrics(1)
         self.serving: asyncio.Task[None] | None = None
         self.user_id = ""
         self.session = ""
@@ -146,7 +148,9 @@ async def served(database_url: str, redis_url: str) -> AsyncIterator[Installatio
         await made.populate()
         await made.ide.start()
         ready = asyncio.Event()
-        made.serving = asyncio.create_task(serve(made.config, stop=made.stopping, ready=ready.set))
+        made.serving = asyncio.create_task(
+            serve(made.config, stop=made.stopping, ready=ready.set, metrics=made.metrics.of_worker(0))
+        )
         await asyncio.wait_for(ready.wait(), PATIENCE)
         try:
             yield made
@@ -271,6 +275,7 @@ async def test_a_navigation_wakes_through_the_gate_within_the_limit(served: Inst
     async with served.engine.connect() as conn:
         found = (await conn.execute(workspaces.select().where(workspaces.c.id == served.workspace_id))).one()
     assert found.desired_state == "RUNNING"
+    assert b"\ncodehub_gateway_wakes_total 1.0\n" in served.metrics.exposition()[0]
     first, served.workspace_id = served.workspace_id, await served.create("two")
     await served.change(phase="STANDBY")
     head, body = await served.knock()

@@ -74,6 +74,10 @@ def test_what_is_no_number_is_refused_by_name(
         ("REDIS_URL", "http://user:s3cret@host"),
         ("REDIS_URL", "redis://user:s3cret@host:port"),
         ("ARCHIVE_URL", "ftp://host/directory"),
+        ("INTERNAL_LISTEN", "9100"),
+        ("INTERNAL_LISTEN", "tcp:9100"),
+        ("INTERNAL_LISTEN", "tcp:127.0.0.1:0"),
+        ("INTERNAL_LISTEN", "unix:relative.sock"),
     ],
 )
 def test_a_wrong_word_is_refused_by_name_without_repeating_a_password(
@@ -93,6 +97,8 @@ def test_a_wrong_word_is_refused_by_name_without_repeating_a_password(
         ("REDIS_URL", "rediss://:secret@host:6380/1"),
         ("ARCHIVE_URL", "file:///archives"),
         ("ARCHIVE_URL", "s3://bucket/prefix"),
+        ("INTERNAL_LISTEN", "tcp:[::1]:9100"),
+        ("INTERNAL_LISTEN", "unix:/run/codehub/api.sock"),
     ],
 )
 def test_every_form_of_address_is_taken(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:

@@ -1,5 +1,6 @@
 """What `up` refuses before it begins, and what it ends when it stops."""
 
+import os
 import shutil
 import socket
 import threading
@@ -13,7 +14,7 @@ from typer.testing import CliRunner
 from codehub.cli.errors import CommandError
 from codehub.cli.main import app
 from codehub.cli.runtimes import remember
-from codehub.cli.up import _ask_ready, check_port_free, end_jobs
+from codehub.cli.up import _ask_public_port, check_port_free, end_jobs
 from codehub.domain.observation import JobState
 from codehub.settings import load
 from codehub.storage.jobs import LocalJobs
@@ -147,6 +148,16 @@ def test_serve_needs_its_services() -> None:
     assert "DATABASE_URL and REDIS_URL must be set" in words
 
 
+def test_an_internal_address_for_all_parts_is_refused() -> None:
+    data_dir = Path(f"/tmp/ch-never-made-{os.getpid()}")
+    code, words = invoke(
+        "up", "--runtime", "process", "--data-dir", str(data_dir), INTERNAL_LISTEN="tcp:127.0.0.1:9100"
+    )
+    assert code == 1
+    assert "INTERNAL_LISTEN is for `codehub serve`" in words
+    assert not data_dir.exists()
+
+
 def test_our_own_port_is_not_asked_for_through_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     class Proxy(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -157,5 +168,5 @@ def test_our_own_port_is_not_asked_for_through_a_proxy(monkeypatch: pytest.Monke
         threading.Thread(target=proxy.serve_forever, daemon=True).start()
         monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.server_port}")
         monkeypatch.delenv("no_proxy", raising=False)
-        assert _ask_ready(load(port=free_port())) is not None
+        assert _ask_public_port(load(port=free_port())) is not None
         proxy.shutdown()

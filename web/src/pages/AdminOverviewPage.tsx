@@ -6,10 +6,21 @@ import { PhaseChip } from "../components/PhaseChip";
 import { Time } from "../components/Time";
 import { messages } from "../i18n";
 import { useLoader } from "../state/loader";
-import type { Overview, Workspace } from "../types";
+import type { Check, CheckName, Overview, Workspace } from "../types";
 import { PHASES } from "../workspace";
 
 const POLL_MILLISECONDS = 5_000;
+const CHECKS: readonly CheckName[] = [
+  "database",
+  "schema",
+  "redis",
+  "coordinator",
+  "archives",
+  "volumes",
+  "runtime",
+  "disk",
+  "gc",
+];
 
 export function AdminOverviewPage() {
   const text = messages.value.admin;
@@ -44,6 +55,7 @@ function Figures({ overview }: { overview: Overview }) {
           </dd>
         </div>
       </dl>
+      <HealthChecks checks={overview.checks} />
       <section class="panel">
         <h2>{text.phases}</h2>
         <ul class="phase-counts">
@@ -65,6 +77,37 @@ function Figures({ overview }: { overview: Overview }) {
         </ul>
       </section>
     </>
+  );
+}
+
+function HealthChecks({ checks }: { checks: Overview["checks"] }) {
+  const text = messages.value.admin;
+  return (
+    <section class="panel" data-testid="health">
+      <h2>{text.health}</h2>
+      <ul class="rows">
+        {CHECKS.map((name) => {
+          const check = checks[name];
+          return check && <CheckRow key={name} name={name} check={check} />;
+        })}
+      </ul>
+    </section>
+  );
+}
+
+function CheckRow({ name, check }: { name: CheckName; check: Check }) {
+  const text = messages.value.admin;
+  return (
+    <li class="row" data-testid={`check-${name}`}>
+      <div class="row-text">
+        <p class="row-title">
+          {text.checks[name]}
+          <span class={check.ok ? "muted" : "check-failing"}>{check.ok ? text.healthy : text.failing}</span>
+        </p>
+        <p class="hint">{check.message}</p>
+        {!check.ok && <p>{text.remedies[name]}</p>}
+      </div>
+    </li>
   );
 }
 

@@ -1,0 +1,97 @@
+"""What the gateway counts."""
+
+import asyncio
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from codehub.domain.states import Phase
+from codehub.gateway.metrics import GatewayMetrics
+from tests.integration.gateway.harness import MINE, NAVIGATE, Upstream, World, answering, status
+from tests.integration.gateway.test_tunnel import UPGRADE, echoing
+from tests.waiting import until
+
+
+def value(metrics: GatewayMetrics, name: str, **labels: str) -> float:
+    """Return a sample as Prometheus reads it."""
+    page = metrics.exposition()[0].decode()
+    (found,) = [
+        sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+        if sample.name == f"codehub_gateway_{name}" and sample.labels == labels
+    ]
+    return found
+
+
+def requests(made: World, outcome: str, kind: str = "") -> float:
+    return value(made.metrics, "requests_total", outcome=outcome, kind=kind)
+
+
+async def test_relayed_responses_count_by_class_with_their_latency(origin: World) -> None:
+    for number in (200, 200, 302, 404, 503, 999):
+        origin.ide.script = answering(b"HTTP/1.1 %d X\r\nContent-Length: 0\r\n\r\n" % number)
+        origin.gateway.pool.close()
+        assert status((await origin.ask(origin.request()))[0]) == number
+    counts = [requests(origin, "relayed", f"{number}xx") for number in range(1, 6)]
+    assert counts == [0, 2, 1, 1, 2]
+    assert value(origin.metrics, "relay_seconds_count") == 6
+    assert value(origin.metrics, "relay_seconds_bucket", le="+Inf") == 6
+    assert value(origin.metrics, "relay_seconds_sum") > 0
+    assert value(origin.metrics, "connections_total") == 6
+
+
+async def test_requests_that_repeat_on_one_connection_count_each(origin: World) -> None:
+    client = await origin.connect()
+    for _ in range(3):
+        client.send(origin.request())
+        await client.response()
+    assert requests(origin, "relayed", "2xx") == 3
+    assert value(origin.metrics, "connections_total") == value(origin.metrics, "open_connections") == 1
+    client.close()
+    await until(lambda: value(origin.metrics, "open_connections") == 0, "the connection to close")
+
+
+async def test_answers_of_its_own_count_by_kind(origin: World) -> None:
+    await origin.ask(origin.entrance(session=None))
+    assert requests(origin, "redirect") == 1
+    await origin.ask(origin.request(more="Sec-Fetch-Site: cross-site\r\n"))
+    assert requests(origin, "error", "4xx") == 1
+    await origin.ask("NONSENSE\r\n\r\n")
+    assert requests(origin, "refused") == 1
+    origin.set_phase(MINE, Phase.STANDBY)
+    await origin.ask(origin.entrance())
+    assert requests(origin, "page", "loading") == 1
+    await origin.ask(f"GET / HTTP/1.1\r\nHost: evil.example\r\n{NAVIGATE}\r\n")
+    assert requests(origin, "page", "elsewhere") == 1
+
+
+async def test_an_upstream_that_fails_counts_once(origin: World) -> None:
+    origin.ide.script = answering(b"garbage\r\n\r\n")
+    assert status((await origin.ask(origin.request()))[0]) == 502
+    assert requests(origin, "upstream_failed") == 1
+    assert requests(origin, "error", "5xx") == 0
+
+
+async def test_open_websockets_are_counted(origin: World) -> None:
+    async with echoing(origin):
+        client = await origin.connect()
+        client.send(origin.request(more=UPGRADE))
+        assert status(await client.head()) == 101
+        assert value(origin.metrics, "open_websockets") == requests(origin, "relayed", "1xx") == 1
+        client.close()
+        await until(lambda: value(origin.metrics, "open_websockets") == 0, "the WebSocket to end")
+
+
+async def test_a_websocket_that_its_upstream_ends_is_no_longer_open(origin: World) -> None:
+    origin.ide.script = hangs_up
+    client = await origin.connect()
+    client.send(origin.request(more=UPGRADE))
+    assert status(await client.head()) == 101
+    await client.rest()
+    assert value(origin.metrics, "open_websockets") == 0
+    assert requests(origin, "relayed", "1xx") == 1
+
+
+async def hangs_up(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await upstream.read_head(reader)
+    writer.write(b"HTTP/1.1 101 X\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")

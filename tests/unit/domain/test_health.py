@@ -1,0 +1,58 @@
+"""Health checks: what they amount to, and that every place that shows them agrees."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from codehub.domain.health import (
+    LEADER_CHECKS,
+    REMEDIES,
+    VITAL,
+    CheckName,
+    DatedVerdict,
+    Heartbeat,
+    Verdict,
+    judge_heartbeat,
+    judge_leader_check,
+    with_remedies,
+)
+
+ROOT = Path(__file__).parents[3]
+GOOD = dict.fromkeys(CheckName, Verdict(True, "Good."))
+
+
+def test_every_check_is_either_vital_or_the_leaders_and_has_a_remedy() -> None:
+    assert set(VITAL) | set(LEADER_CHECKS) == set(CheckName) == set(REMEDIES)
+    assert not set(VITAL) & set(LEADER_CHECKS)
+
+
+@pytest.mark.parametrize("name", CheckName)
+def test_only_a_vital_check_that_fails_takes_readiness_away(name: CheckName) -> None:
+    found = with_remedies(GOOD | {name: Verdict(False, "Bad.")})
+    assert found.ready is (name not in VITAL)
+    assert found.degraded == ([] if name in VITAL else [name])
+    assert {each: check.remedy for each, check in found.checks.items() if check.remedy} == {
+        name: REMEDIES[name]
+    }
+
+
+def test_a_result_stands_for_three_minutes() -> None:
+    found = DatedVerdict(True, "Good.", 180.0)
+    assert judge_leader_check(found) == Verdict(True, "Good.")
+    old = judge_leader_check(replace(found, age=600.0))
+    assert old == Verdict(False, "Unknown: last checked 10 minutes ago (Good.)")
+    assert not judge_leader_check(None).ok
+
+
+def test_a_leader_is_gone_after_half_a_minute_of_silence() -> None:
+    assert judge_heartbeat(Heartbeat("host:1", 30.0)).ok
+    assert not judge_heartbeat(Heartbeat("host:1", 30.1)).ok
+    assert not judge_heartbeat(Heartbeat("host:1", None)).ok
+    assert not judge_heartbeat(None).ok
+
+
+def test_the_dashboard_shows_the_same_checks_and_remedies() -> None:
+    english = (ROOT / "web/src/i18n/en.ts").read_text()
+    assert [name for name in CheckName if f'{name}: "' not in english] == []
+    assert [remedy for remedy in REMEDIES.values() if f'"{remedy}"' not in english] == []
