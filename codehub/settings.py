@@ -75,6 +75,7 @@ class Settings(BaseSettings):
     coordinator_active_duration: Seconds = 30
     coordinator_ttl_interval: Seconds = 60
     coordinator_gc_interval: Seconds = 14_400
+    coordinator_disk_interval: Seconds = 10
     coordinator_leader_retry_interval: Seconds = 5
 
     reconciler_max_retries: Annotated[int, Field(ge=1, le=100)] = 3
@@ -94,6 +95,9 @@ class Settings(BaseSettings):
     trash_retention_seconds: WholeSeconds = 604_800
     gc_orphan_grace_seconds: WholeSeconds = 7200
     disk_reserve_bytes: Annotated[int, Field(ge=0, le=1 << 60)] = 1 << 30
+    disk_grace_seconds: WholeSeconds = 120
+    home_quota_bytes: Annotated[int, Field(ge=0, le=1 << 60)] = 0
+    home_quota_files: Annotated[int, Field(ge=0, le=1 << 40)] = 0
     archives_at_once: Annotated[int, Field(ge=1, le=10_000)] = max(2, os.cpu_count() or 1)
 
     limits_max_running_per_user: Annotated[int, Field(ge=0, le=100_000)] = 2

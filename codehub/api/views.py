@@ -6,7 +6,9 @@ from typing import Literal
 from pydantic import BaseModel
 
 from codehub.api.services import Config
-from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase, Role
+from codehub.domain.conditions import holds
+from codehub.domain.disk import HomeRecord
+from codehub.domain.states import ConditionName, DesiredState, ErrorReason, Operation, Phase, Role
 from codehub.domain.ttl import archive_at, standby_at
 from codehub.domain.wishes import WayOut, ways_out
 from codehub.domain.workspace import Workspace
@@ -55,6 +57,24 @@ class ProgressView(BaseModel):
     files: int | None
 
 
+class LargeEntryView(BaseModel):
+    name: str
+    bytes: int
+
+
+class HomeView(BaseModel):
+    """The home as last measured. `quota_bytes` is null without a quota, `notice` without trouble."""
+
+    bytes: int
+    entries: int
+    complete: bool
+    quota_bytes: int | None
+    is_full: bool
+    largest: list[LargeEntryView]
+    measured_at: datetime | None
+    notice: str | None
+
+
 class WorkspaceView(BaseModel):
     id: str
     name: str
@@ -71,6 +91,7 @@ class WorkspaceView(BaseModel):
     error_message: str | None
     ways_out: list[WayOut]
     progress: ProgressView | None
+    home: HomeView | None
     has_archive: bool
     url: str
     created_at: datetime
@@ -93,7 +114,9 @@ class WorkspacePage(BaseModel):
     total: int
 
 
-def workspace_view(workspace: Workspace, owner_name: str, config: Config) -> WorkspaceView:
+def workspace_view(
+    workspace: Workspace, owner_name: str, config: Config, home: HomeRecord | None = None
+) -> WorkspaceView:
     return WorkspaceView(
         id=workspace.id,
         name=workspace.name,
@@ -110,6 +133,7 @@ def workspace_view(workspace: Workspace, owner_name: str, config: Config) -> Wor
         error_message=workspace.error_message,
         ways_out=list(ways_out(workspace)),
         progress=_progress(workspace),
+        home=_home(workspace, home),
         has_archive=workspace.archive_key is not None,
         url=f"{config.settings.base_url}/w/{workspace.id}/",
         created_at=workspace.created_at,
@@ -129,7 +153,7 @@ def workspace_view(workspace: Workspace, owner_name: str, config: Config) -> Wor
 
 
 def owned_view(owned: OwnedWorkspace, config: Config) -> WorkspaceView:
-    return workspace_view(owned.workspace, owned.owner_name, config)
+    return workspace_view(owned.workspace, owned.owner_name, config, owned.home)
 
 
 def _conditions(workspace: Workspace) -> dict[str, ConditionView]:
@@ -142,6 +166,23 @@ def _conditions(workspace: Workspace) -> dict[str, ConditionView]:
         )
         for name, condition in workspace.conditions.items()
     }
+
+
+def _home(workspace: Workspace, home: HomeRecord | None) -> HomeView | None:
+    """None while there is no home on the disk: what was measured before was another one."""
+    if home is None or not holds(workspace.conditions, ConditionName.VOLUME_READY):
+        return None
+    size = home.size
+    return HomeView(
+        bytes=size.bytes,
+        entries=size.entries,
+        complete=size.complete,
+        quota_bytes=size.quota_bytes or None,
+        is_full=size.is_full,
+        largest=[LargeEntryView(name=entry.name, bytes=entry.bytes) for entry in size.largest],
+        measured_at=home.measured_at,
+        notice=home.notice,
+    )
 
 
 def _progress(workspace: Workspace) -> ProgressView | None:

@@ -74,7 +74,7 @@ async def recover_workspace(
         workspace = await gate.recover(
             conn, workspace_id, actor=session.username, limits=config.limits, source=source, now=now
         )
-    return workspace_view(workspace, owned.owner_name, config)
+    return workspace_view(workspace, owned.owner_name, config, owned.home)
 
 
 @router.post("/cancel")
@@ -84,7 +84,7 @@ async def cancel_operation(
     async with services.engine.begin() as conn:
         owned = await reach_own(conn, session, workspace_id)
         workspace = await gate.cancel(conn, workspace_id, actor=session.username, now=now)
-    return workspace_view(workspace, owned.owner_name, services.config)
+    return workspace_view(workspace, owned.owner_name, services.config, owned.home)
 
 
 @router.post("/undelete")
@@ -99,7 +99,7 @@ async def undelete_workspace(
         workspace = await gate.undelete(
             conn, workspace_id, actor=session.username, limits=config.limits, now=now
         )
-    return workspace_view(workspace, owned.owner_name, config)
+    return workspace_view(workspace, owned.owner_name, config, owned.home)
 
 
 @router.post("/extend")
@@ -112,7 +112,7 @@ async def extend_workspace(
         workspace = await gate.extend(
             conn, workspace_id, by=by, defaults=defaults, actor=session.username, now=now
         )
-    return workspace_view(workspace, owned.owner_name, services.config)
+    return workspace_view(workspace, owned.owner_name, services.config, owned.home)
 
 
 @router.get("/timeline")

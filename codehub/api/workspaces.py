@@ -117,7 +117,7 @@ async def change_workspace(
         if owned.workspace.owner_id != session.user_id:
             _refuse_beyond_stopping(owned.workspace, body)
         changed = await _change(conn, owned, body, session, config, now)
-    return workspace_view(changed, owned.owner_name, config)
+    return workspace_view(changed, owned.owner_name, config, owned.home)
 
 
 async def _change(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from codehub.coordinator.observer import Memory
 from codehub.coordinator.providers import Providers
+from codehub.domain.disk import waiting_message
 from codehub.domain.effects import (
     ArchiveEmpty,
     ArchiveHome,
@@ -34,6 +35,7 @@ from codehub.storage.errors import (
     from_os,
 )
 from codehub.storage.jobspec import ArchiveJob, DeleteJob, EmptyArchiveJob, JobSpec, RestoreJob
+from codehub.storage.quota import NO_QUOTA, HomeQuota
 from codehub.store.leader import StaleLeader
 
 # Archiving makes room, so it may go on where the reserve is touched; a quarter is left to the database.
@@ -56,10 +58,15 @@ class NotYet(NotNow):
     """Others come first. Waiting for them is no standstill."""
 
 
+class NoRoomYet(NotYet):
+    """The disk is below its reserve. The owner is told what the operation waits for."""
+
+
 @dataclass(frozen=True)
 class ActorRules:
     disk_reserve: int
     uid_base: int
+    quota: HomeQuota = NO_QUOTA
 
 
 class Actor:
@@ -148,13 +155,16 @@ class Actor:
         await self._check_disk()
         async with self._providers.volumes.hold(workspace.home_store_key, self._epoch):
             await self._check_generation(workspace, effect.generation)
+            uid = self._uid(workspace)
+            if uid is not None:
+                await self._providers.volumes.set_quota(uid, self._rules.quota)
             await self._providers.runtime.start(
                 WorkloadSpec(
                     workspace_id=workspace.id,
                     image=image,
                     home=self._providers.volumes.path(workspace.home_store_key),
                     op_id=effect.attempt,
-                    uid=self._uid(workspace),
+                    uid=uid,
                     name=workspace.name,
                 )
             )
@@ -224,11 +234,7 @@ class Actor:
         return self._rules.uid_base + workspace.number if os.geteuid() == 0 else None
 
     async def _check_disk(self) -> None:
-        """A full home must not stop the database."""
+        """Raise NoRoomYet while the disk is below its reserve: a full disk would stop the database."""
         free = await self._providers.volumes.free_bytes()
         if free < self._rules.disk_reserve:
-            words = (
-                f"The disk of the homes has {free >> 20} MiB left, less than the reserve of "
-                f"{self._rules.disk_reserve >> 20} MiB. Make room, or archive workspaces."
-            )
-            raise EffectFailed(ErrorReason.ActionFailed, words)
+            raise NoRoomYet(waiting_message(free, self._rules.disk_reserve))

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from codehub.coordinator.actor import Actor, EffectFailed, NotNow, NotYet
+from codehub.coordinator.actor import Actor, EffectFailed, NoRoomYet, NotNow, NotYet
 from codehub.coordinator.metrics import Metrics
 from codehub.coordinator.nature import Nature
 from codehub.coordinator.observer import Memory, Observer
@@ -17,11 +17,21 @@ from codehub.coordinator.records import Records
 from codehub.coordinator.rest import Panorama, Resting, is_unfinished
 from codehub.domain.attempt import running_job_id
 from codehub.domain.backends import why_left_alone
-from codehub.domain.decision import Context, Decision, Event, Rules, changes, failed, settle
+from codehub.domain.decision import (
+    Context,
+    Decision,
+    Event,
+    Rules,
+    changes,
+    failed,
+    settle,
+    without_note,
+)
 from codehub.domain.effects import Effect, RestoreHome, deletion_job_id, job_id
 from codehub.domain.observation import Observation, Unknown
 from codehub.domain.plan import plan
 from codehub.domain.states import Operation
+from codehub.domain.steps import waits_for_room
 from codehub.domain.workspace import Workspace
 from codehub.storage.errors import StorageProblem
 from codehub.store.records import Outdated
@@ -196,13 +206,30 @@ class Controller:
             sha256 = await self._records.archive_checksum(effect.archive_key)
         try:
             await self._actor.perform(workspace, effect, sha256)
+        except NoRoomYet as reason:
+            return await self._let_wait_for_room(workspace, str(reason), look)
         except NotYet as reason:
             return await self._let_wait(workspace, str(reason))
         except NotNow as reason:
             log.debug("an effect waits", workspace_id=workspace.id, reason=str(reason))
         except EffectFailed as error:
             return await self._count(workspace, error, look)
+        if workspace.error_message is not None and workspace.error_reason is None:
+            now = self._nature.clock()
+            return await self._save(workspace, Decision("There is room again.", without_note(workspace)), now)
         return workspace
+
+    async def _let_wait_for_room(self, workspace: Workspace, message: str, look: Observation) -> Workspace:
+        """Show the owner what the operation waits for, and give the wish back after a while."""
+        now = self._nature.clock()
+        decision = waits_for_room(workspace, message, now)
+        if decision.event is None and workspace.error_message is not None:
+            return await self._let_wait(workspace, message)
+        decision = settle(decision, now)
+        lives = running_job_id(workspace, look) is not None
+        if _breaks_off(workspace, decision) and (lives or not await self._fence(workspace)):
+            return workspace
+        return await self._save(workspace, decision, now)
 
     async def _let_wait(self, workspace: Workspace, reason: str) -> Workspace:
         """An operation must not time out in a queue; its row is written now and then only."""

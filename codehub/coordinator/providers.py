@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Protocol
 
 from codehub.coordinator.records import Listen
+from codehub.domain.disk import HomeSize
 from codehub.domain.images import Image
 from codehub.domain.leftovers import Leftover
 from codehub.domain.observation import ArchiveFact, Generation, JobFact, Unknown, VolumeFact
 from codehub.runtimes.base import Runtime
 from codehub.storage.archives import StoredArchive
 from codehub.storage.jobspec import JobSpec, Place
+from codehub.storage.quota import HomeQuota, Usage
 
 
 class Volumes(Protocol):
@@ -32,6 +34,9 @@ class Volumes(Protocol):
     def path(self, home_store_key: str) -> Path: ...
     async def free_bytes(self) -> int: ...
     async def check(self) -> None: ...
+    async def measure(self, home_store_key: str) -> HomeSize: ...
+    async def usage(self, uid: int) -> Usage | None: ...
+    async def set_quota(self, uid: int, quota: HomeQuota) -> None: ...
 
 
 class Archives(Protocol):

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from codehub.domain.decision import Decision
+from codehub.domain.disk import HomeSize, LiveHome, Notice
 from codehub.domain.gc import Holder, Stored
 from codehub.domain.health import CheckName, Verdict
 from codehub.domain.ttl import Expiry, TtlDefaults
@@ -52,6 +53,21 @@ class Records(Protocol):
 
     async def expire(self, seen: Workspace, expiry: Expiry, now: datetime) -> bool:
         """A TTL's wish; False when something that it was decided on has changed since."""
+
+    async def homes(self) -> list[LiveHome]:
+        """Return every home on the disk, with its last measurement that was recorded."""
+
+    async def record_sizes(self, sizes: Mapping[str, HomeSize], now: datetime) -> None:
+        """Record measurements, by workspace id. No workspace's row changes."""
+
+    async def warn_of_disk(self, notice: Notice, now: datetime) -> None:
+        """Warn a workspace that it will be stopped for the disk."""
+
+    async def stop_for_disk(self, home: LiveHome, notice: Notice, now: datetime) -> bool:
+        """Stop a workspace for the disk; False when it no longer runs as it did."""
+
+    async def clear_notices(self, workspace_ids: Collection[str]) -> None:
+        """Remove what these workspaces were told about the disk."""
 
     async def purge(self, deleted_before: datetime, now: datetime) -> list[str]:
         """Commit that some whose grace period is over will not come back; returns none when none is left."""

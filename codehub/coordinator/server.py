@@ -9,6 +9,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from codehub.coordinator.actor import Actor, ActorRules
 from codehub.coordinator.controller import Controller, Rhythm
+from codehub.coordinator.disk import NEAR_INTERVAL, DiskRunner
 from codehub.coordinator.endings import end_if_cancelled
 from codehub.coordinator.gc import GcRunner
 from codehub.coordinator.health import HealthRunner
@@ -19,11 +20,13 @@ from codehub.coordinator.providers import Providers
 from codehub.coordinator.records import Desk, House, Listen, Term
 from codehub.coordinator.ttl import TtlRules, TtlRunner
 from codehub.domain.decision import Rules
+from codehub.domain.disk import DiskRules
 from codehub.domain.errors import RetryPolicy
 from codehub.domain.gc import GcRules
 from codehub.domain.states import Operation
 from codehub.domain.ttl import TtlDefaults
 from codehub.settings import Settings
+from codehub.storage.quota import HomeQuota
 from codehub.store.engine import ConnectionTrouble
 from codehub.store.leader import StaleLeader
 
@@ -118,7 +121,8 @@ class Leader:
         self._clock = nature.clock
         self._metrics = metrics
         memory = self._memory = Memory()
-        rules = ActorRules(settings.disk_reserve_bytes, settings.workspace_uid_base)
+        quota = HomeQuota(settings.home_quota_bytes, settings.home_quota_files)
+        rules = ActorRules(settings.disk_reserve_bytes, settings.workspace_uid_base, quota)
         self._controller = Controller(
             desk.records,
             providers,
@@ -132,6 +136,14 @@ class Leader:
         self._sweep_now = asyncio.Event()
         self._ttl = TtlRunner(
             desk.records, desk.activity, providers.archives, ttl_rules_of(settings), nature.clock
+        )
+        self._disk = DiskRunner(
+            desk.records,
+            providers.volumes,
+            disk_rules_of(settings),
+            uid_base=settings.workspace_uid_base,
+            quota_bytes=settings.home_quota_bytes,
+            clock=nature.clock,
         )
         self._gc = GcRunner(desk.records, providers, gc_rules_of(settings), term.epoch)
         self._health = HealthRunner(desk.records, providers, self._gc, settings.disk_reserve_bytes)
@@ -159,6 +171,7 @@ class Leader:
             tasks.create_task(self._every(idle, self._controller.audit, "audit", first=0.0))
             tasks.create_task(self._every(settings.coordinator_ttl_interval, self._expire, "TTL"))
             tasks.create_task(self._every(idle, self._check_health, "health", first=0.0))
+            tasks.create_task(self._watch_disk())
             interval = settings.coordinator_gc_interval
             tasks.create_task(self._every(interval, self._collect, "GC", first=min(interval, GC_AFTER)))
 
@@ -214,6 +227,12 @@ class Leader:
                 continue
             self._sweep_now.clear()
 
+    async def _watch_disk(self) -> None:
+        while True:
+            interval = self._settings.coordinator_disk_interval
+            await asyncio.sleep(min(interval, NEAR_INTERVAL) if self._disk.is_near else interval)
+            await self._guarded(self._disk.tick, "disk")
+
     async def _collect(self) -> None:
         before = self._gc.alarms
         self._metrics.gc_freed_bytes.inc(await self._gc.tick(self._clock()))
@@ -260,6 +279,10 @@ def ttl_rules_of(settings: Settings) -> TtlRules:
         silence=2 * timedelta(seconds=settings.activity_flush_interval),
         gateway_lost_after=timedelta(seconds=settings.gateway_lost_after_seconds),
     )
+
+
+def disk_rules_of(settings: Settings) -> DiskRules:
+    return DiskRules(settings.disk_reserve_bytes, timedelta(seconds=settings.disk_grace_seconds))
 
 
 def gc_rules_of(settings: Settings) -> GcRules:

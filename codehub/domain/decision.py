@@ -140,6 +140,11 @@ def forgiven(workspace: Workspace) -> Workspace:
     return replace(workspace, error_reason=None, error_count=0, error_message=None, next_retry_at=None)
 
 
+def without_note(workspace: Workspace) -> Workspace:
+    """The workspace without a message that belongs to no error: what its last operation waited for."""
+    return workspace if workspace.error_reason is not None else replace(workspace, error_message=None)
+
+
 def failed(workspace: Workspace, failure: Failure, context: Context) -> Decision:
     """One more failure: tried again later within the same claim, or the end of it in ERROR."""
     if is_terminal(workspace.error_reason):

@@ -5,7 +5,8 @@ from datetime import datetime
 
 from codehub.domain.attempt import end_after_job, running_job_id
 from codehub.domain.conditions import holds
-from codehub.domain.decision import Context, Decision, Event, ended, failed, forgiven
+from codehub.domain.decision import Context, Decision, Event, ended, failed, forgiven, without_note
+from codehub.domain.disk import START_WAITS
 from codehub.domain.effects import DeleteContainer
 from codehub.domain.errors import Failure, is_terminal, waits_for_retry
 from codehub.domain.judge import level_of
@@ -143,7 +144,7 @@ def _finished(workspace: Workspace, look: Observation, context: Context) -> Deci
 def _after_success(workspace: Workspace, operation: Operation, now: datetime) -> Workspace:
     """A start is forgiven only once it has lasted, a terminal error only by a recovery."""
     if operation is Operation.STARTING:
-        return replace(workspace, started_at=now, next_retry_at=None)
+        return replace(without_note(workspace), started_at=now, next_retry_at=None)
     return workspace if is_terminal(workspace.error_reason) else forgiven(workspace)
 
 
@@ -161,11 +162,29 @@ def _cancelled(workspace: Workspace, look: Observation) -> Decision:
 
     def end() -> Decision:
         level = level_of(workspace.conditions)
-        after = replace(forgiven(ended(workspace)), started_at=None)
-        words = f"{workspace.operation} was cancelled; the workspace rests at {level}."
-        return Decision(words, after, Event.CANCELLED, desired=DesiredState(level.value), consume=True)
+        return _at_level(workspace, f"{workspace.operation} was cancelled; the workspace rests at {level}.")
 
     return end_after_job(workspace, look, end, "it was cancelled")
+
+
+def _at_level(workspace: Workspace, sentence: str) -> Decision:
+    """End the operation without an error; the workspace is wanted where it stands."""
+    after = replace(forgiven(ended(workspace)), started_at=None)
+    desired = DesiredState(level_of(workspace.conditions).value)
+    return Decision(sentence, after, Event.CANCELLED, desired=desired, consume=True)
+
+
+def waits_for_room(workspace: Workspace, message: str, now: datetime) -> Decision:
+    """Let an operation wait for disk space with its clock standing, or give the wish back after a while.
+
+    A deleted workspace starts nothing, so the wish is always the owner's to give back.
+    """
+    assert workspace.op_started_at is not None
+    if now - workspace.op_started_at < START_WAITS:
+        shown = message if workspace.error_reason is None else workspace.error_message
+        return Decision(message, replace(workspace, progress_at=now, error_message=shown))
+    decision = _at_level(workspace, f"{workspace.operation} was given up. {message}")
+    return replace(decision, after=replace(decision.after, error_message=message))
 
 
 def _timed_out(workspace: Workspace, look: Observation, context: Context) -> Decision:

@@ -15,7 +15,7 @@ from codehub.gateway.directory import Directory
 from codehub.gateway.head import RequestHead
 from codehub.gateway.pages import Pages
 from codehub.gateway.reply import Reply
-from codehub.store.routes import Visitor
+from codehub.store.routes import Situation, Visitor
 
 
 class Tickets(Protocol):
@@ -90,10 +90,13 @@ class Entrance:
         if left_alone_message(workspace) is not None:
             return self._pages.left_alone(head, workspace)
         if workspace.operation is not Operation.NONE or workspace.request is not None:
-            return self._pages.loading(head, workspace)
+            return self._pages.loading(head, workspace, situation.home)
         if workspace.phase is Phase.ERROR:
             return self._pages.error(head, situation)
         if workspace.phase is Phase.STANDBY:
+            cause = _reason_to_ask_first(situation)
+            if cause is not None:
+                return self._pages.stopped(head, situation, cause)
             return await self._wake(visit, visitor)
         if workspace.phase is Phase.RUNNING or workspace.desired_state is DesiredState.RUNNING:
             return self._pages.loading(head, workspace)
@@ -119,7 +122,7 @@ class Entrance:
             return self._pages.missing(visit.head)
         if problem is not None:
             return self._pages.error(visit.head, situation)
-        return self._pages.loading(visit.head, situation.workspace)
+        return self._pages.loading(visit.head, situation.workspace, situation.home)
 
     def _cookie(self, session_hash: bytes, visitor: Visitor, workspace_id: str, host: str) -> str:
         grant = cookies.Grant(session_hash, int(visitor.expires_at))
@@ -127,6 +130,19 @@ class Entrance:
         secure = "; Secure" if self._origins.secure else ""
         name = self._origins.workspace_cookie.decode()
         return f"{name}={value}; Path=/; HttpOnly; SameSite=Lax{secure}"
+
+
+def _reason_to_ask_first(situation: Situation) -> str | None:
+    """Return why a visit alone does not wake a workspace: it was stopped for the disk, or given up for it.
+
+    Woken by each visit, it would fill the disk again, or be given up again, for as long as a tab is open.
+    """
+    workspace, home = situation.workspace, situation.home
+    if workspace.desired_state is DesiredState.RUNNING:
+        return None
+    if home is not None and home.stopped_at is not None and home.notice is not None:
+        return home.notice
+    return workspace.error_message if workspace.error_reason is None else None
 
 
 def _start_over(head: RequestHead, entrance: str) -> Reply:

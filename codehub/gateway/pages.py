@@ -12,6 +12,7 @@ from typing import Final
 from urllib.parse import urlencode
 
 from codehub.domain.backends import left_alone_message
+from codehub.domain.disk import HomeRecord, size_text
 from codehub.domain.problems import Problem
 from codehub.domain.states import DesiredState, Operation, Phase
 from codehub.domain.wishes import WayOut, ways_out
@@ -65,11 +66,13 @@ class Pages:
         self._style = (_FILES / "page.css").read_text(encoding="utf-8")
         self._script = (_FILES / "page.js").read_text(encoding="utf-8")
 
-    def loading(self, head: RequestHead, workspace: Workspace) -> Reply:
+    def loading(self, head: RequestHead, workspace: Workspace, home: HomeRecord | None = None) -> Reply:
         page = _Page(head, "loading", name=workspace.name)
         step = workspace.operation.value if workspace.operation is not Operation.NONE else "WAITING"
         step_line = f'<p class="soft" id="step" aria-live="polite">{page.say(step)}</p>'
-        details = f"{_progress(workspace)}{step_line}"
+        waits = f"<noscript>{_cause(workspace.error_message)}</noscript>" if workspace.error_message else ""
+        full = page.room(home) if home is not None and home.size.is_full else ""
+        details = f"{_progress(workspace)}{step_line}{waits}{full}"
         words = {
             name: page.say(name)
             for name in ("WAITING", *(item.value for item in Operation if item != "NONE"))
@@ -79,11 +82,21 @@ class Pages:
 
     def archived(self, head: RequestHead, workspace: Workspace) -> Reply:
         page = _Page(head, "archived", name=workspace.name)
-        return self._reply(502, page, actions=[_start(page.say("archived.button"), workspace)])
+        actions = [_start(page.say("archived.button"), workspace)]
+        return self._reply(502, page, details=_cause(workspace.error_message), actions=actions)
 
     def pending(self, head: RequestHead, workspace: Workspace) -> Reply:
         page = _Page(head, "pending", name=workspace.name)
-        return self._reply(502, page, actions=[_start(page.say("pending.button"), workspace)])
+        actions = [_start(page.say("pending.button"), workspace)]
+        return self._reply(502, page, details=_cause(workspace.error_message), actions=actions)
+
+    def stopped(self, head: RequestHead, situation: Situation, cause: str) -> Reply:
+        """Show why a workspace does not run, and start it only when its owner asks for that."""
+        workspace = situation.workspace
+        page = _Page(head, "stopped", name=workspace.name)
+        details = f"{_cause(cause)}{page.room(situation.home)}"
+        actions = [_start(page.say("stopped.button"), workspace)]
+        return self._reply(502, page, details=details, actions=actions)
 
     def left_alone(self, head: RequestHead, workspace: Workspace) -> Reply:
         """The page of a workspace of another runtime or storage, which no visit wakes."""
@@ -95,7 +108,9 @@ class Pages:
         workspace = situation.workspace
         page = _Page(head, "error", name=workspace.name)
         cause = workspace.error_message or page.say("error.unknown")
-        details = f'<p class="cause">{escape(cause)}</p>'
+        details = _cause(cause)
+        if situation.home is not None and situation.home.size.is_full:
+            details += page.room(situation.home)
         recover = f"{_api(workspace)}/recover"
         ways = ways_out(workspace)
         actions = [
@@ -234,6 +249,16 @@ class _Page:
     def say(self, key: str) -> str:
         return self._texts[key]
 
+    def room(self, home: HomeRecord | None) -> str:
+        """What takes the room in a home, as it was last measured."""
+        if home is None or home.measured_at is None:
+            return ""
+        size = home.size
+        key = "room.full" if size.is_full else "room.used"
+        words = self.say(key).format(used=size_text(size.bytes), quota=size_text(size.quota_bytes))
+        rows = [_note(entry.name, size_text(entry.bytes)) for entry in size.largest]
+        return f"<p>{escape(words)} {escape(self.say('room.largest') if rows else '')}</p>{_list(rows)}"
+
     def row(self, words: str, action: Action) -> str:
         return f"<li><span>{escape(words)}</span>{action.html(self.place)}</li>"
 
@@ -274,6 +299,10 @@ def _progress(workspace: Workspace) -> str:
     if moved is None or not moved.total:
         return "<progress></progress>"
     return f'<progress value="{moved.bytes}" max="{moved.total}"></progress>'
+
+
+def _cause(message: str | None) -> str:
+    return f'<p class="cause">{escape(message)}</p>' if message else ""
 
 
 def _note(name: str, words: str) -> str:

@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 import structlog
 
+from codehub.domain.disk import HomeSize
 from codehub.domain.leftovers import HOME, Leftover
 from codehub.domain.observation import Generation, Unknown, VolumeFact
 from codehub.storage.children import remove_tree
@@ -17,6 +18,8 @@ from codehub.storage.errors import GenerationMismatch, Unobservable, from_os
 from codehub.storage.installation import check_directory, claim_directory
 from codehub.storage.layout import WorkspaceDirectory
 from codehub.storage.lock import acquire, held
+from codehub.storage.measure import measure
+from codehub.storage.quota import NO_QUOTA, HomeQuota, QuotaState, Usage, quota_state, set_quota, usage_of
 from codehub.storage.new_home import make_new_home
 
 log = structlog.get_logger(__name__)
@@ -33,8 +36,20 @@ class LocalVolumes:
         return self._directory(key).home
 
     async def free_bytes(self) -> int:
-        usage = await asyncio.to_thread(shutil.disk_usage, self._root)
-        return usage.free
+        """Return what is left on the disk; raises Unobservable when it is not mounted."""
+        return await asyncio.to_thread(self._free_bytes)
+
+    async def measure(self, key: str) -> HomeSize:
+        """Return the size of a home and its largest entries."""
+        return await asyncio.to_thread(self._measure, self._directory(key).home)
+
+    async def usage(self, uid: int) -> Usage | None:
+        """Return what a workspace's user has on the disk, or None where user quotas do not count that."""
+        return await asyncio.to_thread(usage_of, self._root, uid)
+
+    async def set_quota(self, uid: int, quota: HomeQuota) -> None:
+        """Limit what a workspace's user can have on the disk, where the file system enforces it."""
+        await asyncio.to_thread(self._set_quota, uid, quota)
 
     def is_there(self) -> bool:
         return self._root.is_dir()
@@ -95,6 +110,29 @@ class LocalVolumes:
 
     def _directory(self, key: str) -> WorkspaceDirectory:
         return WorkspaceDirectory.of_key(self._root, key)
+
+    def _free_bytes(self) -> int:
+        check_directory(self._root, self._installation_id)
+        try:
+            return shutil.disk_usage(self._root).free
+        except OSError as error:
+            raise Unobservable(f"{self._root} cannot be read: {error.strerror}") from error
+
+    def _measure(self, home: Path) -> HomeSize:
+        try:
+            return measure(home)
+        except OSError as error:
+            raise Unobservable(f"{home} cannot be measured: {error.strerror}") from error
+
+    def _set_quota(self, uid: int, quota: HomeQuota) -> None:
+        if quota_state(self._root) is not QuotaState.ENFORCED:
+            if quota != NO_QUOTA:
+                log.warning("HOME_QUOTA_BYTES is set, but this file system enforces no user quotas")
+            return
+        try:
+            set_quota(self._root, uid, quota)
+        except OSError as error:
+            raise from_os(error, f"cannot set the quota of user {uid}") from error
 
     def _observe(self) -> dict[str, VolumeFact | Unknown]:
         seen: dict[str, VolumeFact | Unknown] = {}

@@ -134,6 +134,20 @@ async def expire(
     return await _write(conn, workspace, {"desired_state": desired.value}, now, "ttl", "expired", sentence)
 
 
+async def stop_for_disk(
+    conn: AsyncConnection, workspace_id: str, running_since: datetime, message: str, *, now: datetime
+) -> Workspace | None:
+    """Stop a workspace for the disk watchdog, or return None if it no longer runs undisturbed.
+
+    Unlike a TTL, the watchdog does not look at activity.
+    """
+    workspace = await lock(conn, workspace_id)
+    if not wishes.may_stop_for_disk(workspace) or workspace.phase_changed_at != running_since:
+        return None
+    changes = {"desired_state": DesiredState.STANDBY.value}
+    return await _write(conn, workspace, changes, now, "disk", "stopped", message)
+
+
 async def delete(conn: AsyncConnection, workspace_id: str, *, actor: str, now: datetime) -> Workspace:
     workspace = await lock(conn, workspace_id)
     wishes.check_delete(workspace)

@@ -16,13 +16,14 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.domain.backends import Backends
 from codehub.domain.decision import CONTROLLER_COLUMNS, Decision
+from codehub.domain.disk import HomeSize, LiveHome, Notice
 from codehub.domain.gc import Holder, Stored, protection
 from codehub.domain.health import CheckName, Verdict
 from codehub.domain.observation import ArchiveFact
 from codehub.domain.states import Operation
 from codehub.domain.ttl import Expiry, TtlDefaults
 from codehub.domain.workspace import Workspace
-from codehub.store import gate, gateways, gc, health, timeline
+from codehub.store import gate, gateways, gc, health, homes, timeline
 from codehub.store import ttl as deadlines
 from codehub.store.leader import StaleLeader, fence
 from codehub.store.rows import column_values, to_workspace, to_workspaces
@@ -209,6 +210,37 @@ class PostgresRecords:
             await fence(conn, self._epoch)
             done = await gate.expire(conn, seen, expiry.desired, expiry.sentence, now=now)
         return done is not None
+
+    async def homes(self) -> list[LiveHome]:
+        return [homes.to_live_home(row) for row in await self._pool.fetch(homes.LIVE)]
+
+    async def record_sizes(self, sizes: Mapping[str, HomeSize], now: datetime) -> None:
+        for some in _batches(sorted(sizes)):
+            async with self._engine.begin() as conn:
+                await fence(conn, self._epoch)
+                await homes.record_sizes(conn, {name: sizes[name] for name in some}, now)
+
+    async def warn_of_disk(self, notice: Notice, now: datetime) -> None:
+        async with self._engine.begin() as conn:
+            await fence(conn, self._epoch)
+            await homes.put_notice(conn, notice, warned_at=now)
+            await timeline.record(
+                conn, notice.workspace_id, now, actor="disk", event="warned", message=notice.message
+            )
+
+    async def stop_for_disk(self, home: LiveHome, notice: Notice, now: datetime) -> bool:
+        async with self._engine.begin() as conn:
+            await fence(conn, self._epoch)
+            since = home.phase_changed_at
+            done = await gate.stop_for_disk(conn, home.workspace_id, since, notice.message, now=now)
+            if done is not None:
+                await homes.put_notice(conn, notice, stopped_at=now)
+        return done is not None
+
+    async def clear_notices(self, workspace_ids: Collection[str]) -> None:
+        async with self._engine.begin() as conn:
+            await fence(conn, self._epoch)
+            await homes.clear_notices(conn, workspace_ids)
 
     async def purge(self, deleted_before: datetime, now: datetime) -> list[str]:
         purged = []

@@ -7,6 +7,7 @@ import asyncpg
 from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from codehub.domain.disk import HomeRecord
 from codehub.domain.states import Operation, Phase, Role
 from codehub.domain.workspace import Workspace
 from codehub.store import workspace_reads
@@ -46,6 +47,7 @@ class Situation:
 
     workspace: Workspace
     archives: list[Archive]
+    home: HomeRecord | None = None
 
 
 async def find_visitor(conn: AsyncConnection, id_hash: bytes, now: datetime) -> Visitor | None:
@@ -75,7 +77,7 @@ async def find_situation(conn: AsyncConnection, workspace_id: str) -> Situation 
     found = await workspace_reads.find(conn, workspace_id)
     if found is None or found.workspace.deleted_at is not None:
         return None
-    return Situation(found.workspace, await workspace_reads.archives_of(conn, found.workspace))
+    return Situation(found.workspace, await workspace_reads.archives_of(conn, found.workspace), found.home)
 
 
 async def counted_workspaces(conn: AsyncConnection, owner_id: str, *, besides: str) -> list[Workspace]:

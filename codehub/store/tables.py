@@ -202,6 +202,21 @@ archives = Table(
     Column("removed_at", Time),
 )
 
+home_sizes = Table(
+    "home_sizes",
+    metadata,
+    Column("workspace_id", Text, ForeignKey("workspaces.id"), primary_key=True),
+    Column("bytes", BigInteger, nullable=False, server_default=text("0")),
+    Column("entries", BigInteger, nullable=False, server_default=text("0")),
+    Column("complete", Boolean, nullable=False, server_default=text("true")),
+    Column("largest", Json),
+    Column("quota_bytes", BigInteger, nullable=False, server_default=text("0")),
+    Column("measured_at", Time),
+    Column("notice", Text),
+    Column("warned_at", Time),
+    Column("stopped_at", Time),
+)
+
 gateways = Table(
     "gateways",
     metadata,

@@ -7,12 +7,14 @@ from typing import Any
 from sqlalchemy import ColumnElement, RowMapping, Select, func, or_, select, text, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from codehub.domain.disk import HomeRecord
 from codehub.domain.states import Phase
 from codehub.domain.wishes import archive_op_id_of
 from codehub.domain.workspace import Workspace
+from codehub.store.homes import to_record
 from codehub.store.predicates import FAILED
 from codehub.store.rows import to_workspace
-from codehub.store.tables import archives, leadership, timeline, users, workspaces
+from codehub.store.tables import archives, home_sizes, leadership, timeline, users, workspaces
 
 TIMELINE_LENGTH = 200
 ERRORS_SHOWN = 50
@@ -22,6 +24,7 @@ ERRORS_SHOWN = 50
 class OwnedWorkspace:
     workspace: Workspace
     owner_name: str
+    home: HomeRecord | None = None
 
 
 @dataclass(frozen=True)
@@ -68,14 +71,18 @@ class Overview:
 
 
 def _owned() -> Select[Any]:
-    return select(workspaces, users.c.username.label("owner_name")).join(
-        users, users.c.id == workspaces.c.owner_id
+    sizes = [column.label(f"home_{column.name}") for column in home_sizes.c]
+    return (
+        select(workspaces, users.c.username.label("owner_name"), *sizes)
+        .join(users, users.c.id == workspaces.c.owner_id)
+        .outerjoin(home_sizes, home_sizes.c.workspace_id == workspaces.c.id)
     )
 
 
 def _to_owned(row: RowMapping) -> OwnedWorkspace:
     columns = {column.name: row[column.name] for column in workspaces.columns}
-    return OwnedWorkspace(to_workspace(columns), row["owner_name"])  # type: ignore[arg-type]
+    home = to_record({column.name: row[f"home_{column.name}"] for column in home_sizes.c})
+    return OwnedWorkspace(to_workspace(columns), row["owner_name"], home)  # type: ignore[arg-type]
 
 
 async def find(conn: AsyncConnection, workspace_id: str) -> OwnedWorkspace | None:

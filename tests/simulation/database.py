@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from codehub.domain import limits, wishes
 from codehub.domain.conditions import unobserved
 from codehub.domain.decision import CONTROLLER_COLUMNS, Decision
+from codehub.domain.disk import HomeRecord, HomeSize, LiveHome, Notice
 from codehub.domain.errors import is_terminal
 from codehub.domain.gc import Holder, Stored, protection
 from codehub.domain.health import CheckName, Verdict
@@ -74,6 +75,8 @@ class Database:
     """By gateway."""
     activity_read_at: datetime | None = None
     checks: dict[CheckName, Verdict] = field(default_factory=dict)
+    homes: dict[str, HomeRecord] = field(default_factory=dict)
+    before_disk_stop: Callable[[Workspace], None] = lambda row: None
     blank: bool = False
     """The database of a new, empty installation was put in place of this one."""
 
@@ -240,6 +243,24 @@ class Database:
             self.reality.fail(
                 row.id, f"is stopped under its user, who was there {looked - used:.0f} s before"
             )
+
+    def live_homes(self) -> list[LiveHome]:
+        rows = [] if self.blank else self.rows.values()
+        return [
+            LiveHome(row.id, row.number, row.home_store_key, row.phase, row.phase_changed_at,
+                     wishes.may_stop_for_disk(row), self.homes.get(row.id))
+            for row in rows if row.phase in (Phase.RUNNING, Phase.STANDBY)
+        ]  # fmt: skip
+
+    def note_home(self, workspace_id: str, **changes: object) -> None:
+        known = self.homes.get(workspace_id, HomeRecord(HomeSize(0, 0)))
+        self.homes[workspace_id] = replace(known, **changes)  # type: ignore[arg-type]
+
+    def stop_for_disk(self, row: Workspace, notice: Notice) -> None:
+        self.reality.tell(row.id, f"disk: {notice.message}")
+        self.before_disk_stop(row)
+        self.note_home(row.id, notice=notice.message, stopped_at=self.now())
+        self.put(replace(row, desired_state=DesiredState.STANDBY))
 
     def purgeable(self, deleted_before: datetime) -> list[Workspace]:
         return [

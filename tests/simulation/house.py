@@ -10,8 +10,10 @@ from typing import TypeVar
 from redis.exceptions import ConnectionError as RedisDown
 
 from codehub.coordinator.records import Desk, Term
+from codehub.domain import wishes
 from codehub.domain.conditions import holds
 from codehub.domain.decision import Decision
+from codehub.domain.disk import HomeSize, LiveHome, Notice
 from codehub.domain.gc import Holder, Stored
 from codehub.domain.health import CheckName, Verdict
 from codehub.domain.states import ConditionName, Phase
@@ -193,6 +195,40 @@ class SimRecords:
             return False
         self._db.expire(seen, expiry)
         return True
+
+    async def homes(self) -> list[LiveHome]:
+        return await self._read(self._db.live_homes)
+
+    async def record_sizes(self, sizes: Mapping[str, HomeSize], now: datetime) -> None:
+        def write() -> None:
+            for name, size in sizes.items():
+                self._db.note_home(name, size=size, measured_at=now)
+
+        await self._write(write)
+
+    async def warn_of_disk(self, notice: Notice, now: datetime) -> None:
+        def write() -> None:
+            self._db.reality.tell(notice.workspace_id, notice.message)
+            self._db.note_home(notice.workspace_id, notice=notice.message, warned_at=now)
+
+        await self._write(write)
+
+    async def stop_for_disk(self, home: LiveHome, notice: Notice, now: datetime) -> bool:
+        return await self._write(lambda: self._stop_for_disk(home, notice))
+
+    def _stop_for_disk(self, home: LiveHome, notice: Notice) -> bool:
+        row = self._db.rows[home.workspace_id]
+        if not wishes.may_stop_for_disk(row) or row.phase_changed_at != home.phase_changed_at:
+            return False
+        self._db.stop_for_disk(row, notice)
+        return True
+
+    async def clear_notices(self, workspace_ids: Collection[str]) -> None:
+        def write() -> None:
+            for name in workspace_ids:
+                self._db.note_home(name, notice=None, warned_at=None, stopped_at=None)
+
+        await self._write(write)
 
     async def purge(self, deleted_before: datetime, now: datetime) -> list[str]:
         return await self._write(lambda: [] if self._db.blank else self._purge(deleted_before))

@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from codehub.coordinator.providers import Providers
+from codehub.domain.disk import HomeSize
 from codehub.domain.images import BUILT_IN
 from codehub.domain.leftovers import HOME, Leftover
 from codehub.domain.observation import ArchiveFact, ContainerFact, Generation, JobFact, Unknown, VolumeFact
@@ -21,11 +22,10 @@ from codehub.storage.errors import (
     VolumeBusy,
 )
 from codehub.storage.jobspec import JobSpec, Place
+from codehub.storage.quota import HomeQuota, Usage
 from tests.simulation.jobs import Jobs
 from tests.simulation.process import Process
 from tests.simulation.reality import Container, Disk, Home
-
-PLENTY = 1 << 40
 
 
 def home_store_key(workspace_id: str) -> str:
@@ -152,7 +152,24 @@ class SimVolumes:
         await self._process.look(lambda: None, Unobservable, "volumes")
 
     async def free_bytes(self) -> int:
-        return 0 if self._reality.is_down("space") else PLENTY
+        if self._reality.is_down("space"):
+            return 0
+        return await self._process.look(self._reality.free_bytes, Unobservable, "volumes")
+
+    async def measure(self, key: str) -> HomeSize:
+        return await self._process.look(lambda: self._measure(workspace_of(key)), Unobservable, "volumes")
+
+    async def usage(self, uid: int) -> Usage | None:
+        return None
+
+    async def set_quota(self, uid: int, quota: HomeQuota) -> None:
+        return
+
+    def _measure(self, workspace_id: str) -> HomeSize:
+        home = self._reality.disk(workspace_id).home
+        if home is None:
+            raise Unobservable("There is no home.")
+        return HomeSize(home.size, 1)
 
     def _lock(self, disk: Disk, epoch: int) -> None:
         if disk.lock is not None:

@@ -12,6 +12,8 @@ from datetime import datetime, timedelta
 from codehub.domain.observation import ArchiveFact, Generation
 from tests.simulation.clock import VirtualLoop
 
+PLENTY = 1 << 40
+
 
 class Violation(Exception):  # noqa: N818 - a fact about a history
     """A contract was broken."""
@@ -25,6 +27,7 @@ class Home:
 
     content: bytes
     vandalised: bool = False
+    size: int = 0
 
 
 @dataclass
@@ -94,6 +97,13 @@ class Reality:
         self.violation: Violation | None = None
         self.before_deletion: Callable[[str, Home], None] = lambda workspace_id, home: None
         self.steps = 0
+        self.capacity = PLENTY
+
+    def free_bytes(self) -> int:
+        """What all homes, and what lies beside them, leave of the disk."""
+        homes = [disk.home for disk in self.disks.values() if disk.home is not None]
+        homes += [home for disk in self.disks.values() for home in disk.beside.values()]
+        return self.capacity - sum(home.size for home in homes)
 
     def tell(self, workspace_id: str, words: str) -> None:
         self.story.append(f"{self.loop.time():10.3f} {workspace_id[-3:]} {words}")

@@ -1,0 +1,228 @@
+"""The disk watchdog: measures homes, and warns and stops workspaces while the disk is below its reserve."""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import structlog
+
+from codehub.coordinator.providers import Volumes
+from codehub.coordinator.records import Records
+from codehub.domain.disk import (
+    DiskRules,
+    DiskState,
+    HomeSize,
+    LiveHome,
+    RunningHome,
+    is_calm,
+    relieve,
+    size_text,
+)
+from codehub.domain.states import Phase
+from codehub.storage.errors import StorageProblem
+
+log = structlog.get_logger(__name__)
+
+NEAR = 2
+"""Below this multiple of the reserve the watchdog looks each second, at every running home."""
+NEAR_INTERVAL = 1.0
+DISPLAY_EVERY = timedelta(seconds=60)
+"""Between two looks at what needs measuring while there is room enough."""
+RUNNING_FOR = timedelta(minutes=10)
+"""After which a running home is measured again while there is room enough."""
+FRESH = timedelta(seconds=5)
+"""A size that is not older is good enough near the reserve."""
+BUDGET = timedelta(seconds=5)
+"""In which a tick begins measurements; the rest is measured in the next one."""
+TREND = timedelta(seconds=15)
+"""Over which the rate is taken at which the disk fills up."""
+NOTICEABLE, NOTICEABLE_BYTES = 0.05, 64 << 20
+"""A size is recorded again when it has changed by more than either."""
+
+
+class DiskRunner:
+    """`uid_base`: under root a home belongs to the user of this number plus its workspace's own."""
+
+    def __init__(
+        self,
+        records: Records,
+        volumes: Volumes,
+        rules: DiskRules,
+        *,
+        uid_base: int,
+        quota_bytes: int,
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._records = records
+        self._volumes = volumes
+        self._rules = rules
+        self._uid_base = uid_base
+        self._quota_bytes = quota_bytes
+        self._clock = clock
+        self._free: deque[tuple[datetime, int]] = deque()
+        self._sizes: dict[str, tuple[datetime, HomeSize]] = {}
+        self._displayed_at: datetime | None = None
+        self._told_at: datetime | None = None
+        self._has_notices = True
+        """Notices have to go soon after their cause. A new leader does not know of any yet."""
+        self.is_near = False
+        """Whether the disk is so full that the next tick should come soon."""
+
+    async def tick(self) -> None:
+        """Measure what needs measuring, then warn and stop. Do nothing while the disk is unobservable."""
+        try:
+            free = await self._volumes.free_bytes()
+        except StorageProblem as error:
+            log.warning("the disk of the homes cannot be looked at", error=str(error))
+            return
+        now = self._clock()
+        self._note(now, free)
+        self.is_near = free < NEAR * self._rules.reserve
+        if not self.is_near and not self._has_notices and not self._is_display_due(now):
+            return
+        homes = await self._records.homes()
+        self._forget_all_but({home.workspace_id for home in homes})
+        await self._measure(homes)
+        await self._record(homes, now)
+        await self._clear(homes, free)
+        if free < self._rules.reserve:
+            await self._relieve(homes, free, now)
+
+    def _note(self, now: datetime, free: int) -> None:
+        self._free.append((now, free))
+        while now - self._free[0][0] > TREND:
+            self._free.popleft()
+
+    def _full_in(self) -> timedelta | None:
+        """Return in how long the disk is full at the present rate; None while it does not fill up."""
+        (since, before), (now, free) = self._free[0], self._free[-1]
+        if free >= before:
+            return None
+        return (now - since) * free / (before - free)
+
+    def _is_display_due(self, now: datetime) -> bool:
+        if self._displayed_at is not None and now - self._displayed_at < DISPLAY_EVERY:
+            return False
+        self._displayed_at = now
+        return True
+
+    def _forget_all_but(self, names: set[str]) -> None:
+        for name in self._sizes.keys() - names:
+            del self._sizes[name]
+
+    async def _measure(self, homes: Iterable[LiveHome]) -> None:
+        """Measure one home after the other, those first whose size is oldest."""
+        begun = self._clock()
+        never = datetime.min.replace(tzinfo=begun.tzinfo)
+        due = [home for home in homes if self._needs_measuring(home, begun)]
+        for home in sorted(due, key=lambda home: self._measured_at(home) or never):
+            if self._clock() - begun > BUDGET:
+                return
+            try:
+                size = await self._size_of(home)
+            except StorageProblem as error:
+                log.debug("a home cannot be measured", workspace_id=home.workspace_id, error=str(error))
+                continue
+            self._sizes[home.workspace_id] = (self._clock(), size)
+
+    def _measured_at(self, home: LiveHome) -> datetime | None:
+        known = self._sizes.get(home.workspace_id)
+        if known is not None:
+            return known[0]
+        return None if home.record is None else home.record.measured_at
+
+    def _needs_measuring(self, home: LiveHome, now: datetime) -> bool:
+        measured = self._measured_at(home)
+        if measured is None or measured < home.phase_changed_at:
+            return True
+        if home.phase is not Phase.RUNNING:
+            return False  # nothing writes to it
+        return now - measured > (FRESH if self.is_near else RUNNING_FOR)
+
+    async def _size_of(self, home: LiveHome) -> HomeSize:
+        """Near the reserve the user's quota tells the size at no cost, where it is counted."""
+        uid = self._uid_base + home.number if os.geteuid() == 0 else None
+        usage = None if uid is None else await self._volumes.usage(uid)
+        known = self._known_size(home)
+        if usage is None:
+            size = await self._volumes.measure(home.home_store_key)
+        elif known is not None and self.is_near:
+            size = replace(known, bytes=usage.bytes, entries=usage.files)
+        else:
+            walked = await self._volumes.measure(home.home_store_key)
+            size = replace(walked, bytes=usage.bytes, entries=usage.files, complete=True)
+        return replace(size, quota_bytes=0 if usage is None else self._quota_bytes)
+
+    def _known_size(self, home: LiveHome) -> HomeSize | None:
+        known = self._sizes.get(home.workspace_id)
+        if known is not None:
+            return known[1]
+        return None if home.record is None or home.record.measured_at is None else home.record.size
+
+    async def _record(self, homes: Iterable[LiveHome], now: datetime) -> None:
+        """Write down what has changed noticeably: an idle installation writes nothing."""
+        changed = {
+            home.workspace_id: self._sizes[home.workspace_id][1]
+            for home in homes
+            if home.workspace_id in self._sizes and _is_noticeable(home, *self._sizes[home.workspace_id])
+        }
+        if changed:
+            await self._records.record_sizes(changed, now)
+
+    async def _clear(self, homes: Iterable[LiveHome], free: int) -> None:
+        """Warnings end with the pressure; the reason of a stop stays until the workspace runs again."""
+        calm = is_calm(free, self._rules)
+        told = [home for home in homes if home.record is not None and home.record.notice is not None]
+        self._has_notices = bool(told)
+        over = [
+            home.workspace_id
+            for home in told
+            if home.has_run_again or (calm and home.record is not None and home.record.stopped_at is None)
+        ]
+        if over:
+            await self._records.clear_notices(over)
+
+    async def _relieve(self, homes: list[LiveHome], free: int, now: datetime) -> None:
+        sizes = {home.workspace_id: self._known_size(home) for home in homes}
+        running = [
+            RunningHome(home.workspace_id, size.bytes, None if home.has_run_again else home.warned_at)
+            for home in homes
+            if home.may_stop and (size := sizes[home.workspace_id]) is not None
+        ]
+        to_come = sum(size.bytes for home in homes if home.is_to_come and (size := sizes[home.workspace_id]))
+        disk = DiskState(free, to_come, self._full_in())
+        relief = relieve(disk, running, self._rules, now)
+        by_id = {home.workspace_id: home for home in homes}
+        for notice in relief.warn:
+            await self._records.warn_of_disk(notice, now)
+            log.warning(notice.message, workspace_id=notice.workspace_id)
+        for notice in relief.stop:
+            if await self._records.stop_for_disk(by_id[notice.workspace_id], notice, now):
+                log.warning(notice.message, workspace_id=notice.workspace_id)
+        if not relief.warn and not relief.stop:
+            self._tell(disk, now)
+
+    def _tell(self, disk: DiskState, now: datetime) -> None:
+        if self._told_at is not None and now - self._told_at < DISPLAY_EVERY:
+            return
+        self._told_at = now
+        log.warning(
+            "the disk of the homes is below its reserve: starts and restores wait",
+            free=size_text(disk.free),
+            reserve=size_text(self._rules.reserve),
+            to_come=size_text(disk.to_come),
+        )
+
+
+def _is_noticeable(home: LiveHome, measured_at: datetime, size: HomeSize) -> bool:
+    if home.record is None or home.record.measured_at is None:
+        return True
+    if home.record.measured_at >= measured_at:
+        return False
+    before = home.record.size
+    if before.quota_bytes != size.quota_bytes or before.is_full != size.is_full:
+        return True
+    change = abs(size.bytes - before.bytes)
+    return change > NOTICEABLE_BYTES or change > NOTICEABLE * before.bytes

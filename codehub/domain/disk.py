@@ -1,0 +1,213 @@
+"""Which running workspaces are warned, and then stopped, while the disk of the homes is below its reserve."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from codehub.domain.states import Phase
+
+URGENT = 4
+"""Below this fraction of the reserve, space that archiving would free comes too late."""
+SMALL = 8
+"""A home of less than this fraction of the reserve is never stopped."""
+CALM = 1.25
+"""Warnings end when this much of the reserve is free again, so that they do not come and go at its edge."""
+START_WAITS = timedelta(minutes=10)
+"""For which a start or restore waits for space. Meanwhile its own home is not archived."""
+FULL = 0.98
+"""A home above this fraction of its quota is full."""
+
+
+@dataclass(frozen=True)
+class DiskRules:
+    reserve: int
+    grace: timedelta = timedelta(minutes=2)
+
+
+@dataclass(frozen=True)
+class DiskState:
+    """`to_come`: bytes of homes that the watchdog stopped and that archiving will free."""
+
+    free: int
+    to_come: int = 0
+    full_in: timedelta | None = None
+
+
+@dataclass(frozen=True)
+class LargeEntry:
+    """A file or directory of a home, by its path below the home."""
+
+    name: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class HomeSize:
+    """`complete` is False when the home has more entries than a walk looks at: it is at least this large."""
+
+    bytes: int
+    entries: int
+    complete: bool = True
+    largest: tuple[LargeEntry, ...] = ()
+    quota_bytes: int = 0
+    """0 stands for no quota."""
+
+    @property
+    def is_full(self) -> bool:
+        return self.quota_bytes > 0 and self.bytes >= FULL * self.quota_bytes
+
+
+@dataclass(frozen=True)
+class HomeRecord:
+    """The last measurement of a home that was written down, and what the watchdog did about it."""
+
+    size: HomeSize
+    measured_at: datetime | None = None
+    notice: str | None = None
+    warned_at: datetime | None = None
+    stopped_at: datetime | None = None
+
+
+@dataclass(frozen=True)
+class LiveHome:
+    """A home on the disk, of a workspace that runs or stands by.
+
+    `may_stop`: the workspace runs, shall run, and no operation or request is under way.
+    """
+
+    workspace_id: str
+    number: int
+    home_store_key: str
+    phase: Phase
+    phase_changed_at: datetime
+    may_stop: bool
+    record: HomeRecord | None = None
+
+    @property
+    def warned_at(self) -> datetime | None:
+        return None if self.record is None else self.record.warned_at
+
+    @property
+    def has_run_again(self) -> bool:
+        """Whether the workspace was started since the watchdog stopped it."""
+        stopped = None if self.record is None else self.record.stopped_at
+        return stopped is not None and self.phase is Phase.RUNNING and self.phase_changed_at > stopped
+
+    @property
+    def is_to_come(self) -> bool:
+        """Whether the watchdog stopped it and archiving will free its space."""
+        stopped = self.record is not None and self.record.stopped_at is not None
+        return stopped and not self.has_run_again
+
+
+@dataclass(frozen=True)
+class RunningHome:
+    workspace_id: str
+    bytes: int
+    warned_at: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Notice:
+    """What a workspace is told, as the timeline and its page show it."""
+
+    workspace_id: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Relief:
+    warn: tuple[Notice, ...] = ()
+    stop: tuple[Notice, ...] = ()
+
+
+def relieve(disk: DiskState, homes: Sequence[RunningHome], rules: DiskRules, now: datetime) -> Relief:
+    """Return which of the running workspaces to warn and to stop now, the largest first."""
+    if disk.free >= rules.reserve:
+        return Relief()
+    share = share_of(disk, [home.bytes for home in homes], rules)
+    above = sorted((home for home in homes if home.bytes > share), key=_largest_first)
+    grace = grace_of(disk, rules)
+    due = [home for home in above if home.warned_at is not None and now - home.warned_at >= grace]
+    stopped = due if is_urgent(disk, rules) else due[:1]
+    warned = [home for home in above if home.warned_at is None]
+    return Relief(
+        tuple(Notice(home.workspace_id, _warning(disk, home, rules, grace)) for home in warned),
+        tuple(Notice(home.workspace_id, _stop_reason(disk, home, rules)) for home in stopped),
+    )
+
+
+def share_of(disk: DiskState, sizes: Sequence[int], rules: DiskRules) -> int:
+    """Return the size up to which a running home is left alone."""
+    missing = rules.reserve - disk.free
+    if not is_urgent(disk, rules):
+        missing -= disk.to_come
+    share = level_after(sizes, missing)
+    if is_urgent(disk, rules):
+        share = share * disk.free * URGENT // rules.reserve
+    return max(share, rules.reserve // SMALL)
+
+
+def level_after(sizes: Sequence[int], missing: int) -> int:
+    """Return the size to which the largest have to shrink to give back `missing` bytes together."""
+    ordered = sorted(sizes, reverse=True)
+    if not ordered or missing <= 0:
+        return ordered[0] if ordered else 0
+    for count, (size, next_size) in enumerate(zip(ordered, [*ordered[1:], 0], strict=True), 1):
+        step = count * (size - next_size)
+        if step >= missing:
+            return size - -(-missing // count)
+        missing -= step
+    return 0
+
+
+def is_urgent(disk: DiskState, rules: DiskRules) -> bool:
+    return disk.free * URGENT < rules.reserve
+
+
+def grace_of(disk: DiskState, rules: DiskRules) -> timedelta:
+    """Return how long after its warning a home is stopped: less when the disk would be full before."""
+    return rules.grace if disk.full_in is None else min(rules.grace, disk.full_in / 4)
+
+
+def is_calm(free: int, rules: DiskRules) -> bool:
+    """Whether warnings are over."""
+    return free >= CALM * rules.reserve
+
+
+def size_text(count: int) -> str:
+    """Return a number of bytes as people read it: `300 MiB`, `41 GiB`."""
+    mebibytes = count / (1 << 20)
+    if mebibytes < 1:
+        return f"{count} bytes"
+    return f"{mebibytes:.0f} MiB" if mebibytes < 1024 else f"{mebibytes / 1024:.1f} GiB"
+
+
+def waiting_message(free: int, reserve: int) -> str:
+    return (
+        f"Waiting for disk space: the disk of the homes has {size_text(free)} left, less than the reserve of "
+        f"{size_text(reserve)}. Archive or delete workspaces, or ask an admin to make room."
+    )
+
+
+def _largest_first(home: RunningHome) -> tuple[int, str]:
+    return -home.bytes, home.workspace_id
+
+
+def _left(disk: DiskState, rules: DiskRules) -> str:
+    return f"the disk has {size_text(disk.free)} left (reserve {size_text(rules.reserve)})"
+
+
+def _warning(disk: DiskState, home: RunningHome, rules: DiskRules, grace: timedelta) -> str:
+    seconds = max(1, round(grace.total_seconds()))
+    return (
+        f"Warning: {_left(disk, rules)} and this home has {size_text(home.bytes)}, more than its share. "
+        f"Remove files now: in about {seconds} s the largest workspaces are stopped."
+    )
+
+
+def _stop_reason(disk: DiskState, home: RunningHome, rules: DiskRules) -> str:
+    return (
+        f"Stopped: {_left(disk, rules)} and this home has {size_text(home.bytes)}, more than its share. "
+        "Nothing was removed. Remove files after the next start, or ask an admin to make room."
+    )

@@ -1,0 +1,190 @@
+"""The disk watchdog of a real leader, on a small disk with real homes."""
+
+import os
+import shutil
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from codehub.coordinator.disk import DiskRunner
+from codehub.domain import steps
+from codehub.domain.disk import DiskRules, HomeRecord, LiveHome, Notice
+from codehub.domain.states import DesiredState, Operation, Phase
+from codehub.domain.workspace import Workspace
+from codehub.storage.volumes import LocalVolumes
+from codehub.store.homes import to_record
+from codehub.store.tables import home_sizes
+from tests.integration.coordinator.conftest import Bench, new_bench
+from tests.integration.storage.conftest import small_disk
+from tests.integration.storage.test_one_disk import Disk
+from tests.services import short_temp_dir
+from tests.waiting import eventually
+
+MIB = 1 << 20
+RESERVE = 16 * MIB
+RULES = DiskRules(RESERVE, timedelta(0))
+
+
+@pytest.fixture
+async def disk() -> AsyncIterator[Disk]:
+    place = short_temp_dir(Path("/tmp"))
+    async with small_disk(place / "d", 64):
+        yield Disk(place / "d")
+    shutil.rmtree(place)
+
+
+@pytest.fixture
+async def bench(disk: Disk, database_url: str, redis_url: str) -> AsyncIterator[Bench]:
+    async with new_bench(database_url, redis_url, within=disk.path) as bench:
+        yield bench
+
+
+async def start(bench: Bench) -> None:
+    await bench.start(
+        bench.with_settings(disk_reserve_bytes=RESERVE, disk_grace_seconds=1, coordinator_disk_interval=0.2)
+    )
+
+
+async def running(bench: Bench, megabytes: int) -> str:
+    workspace_id = await bench.create()
+    await bench.until_phase(workspace_id, Phase.RUNNING)
+    (await bench.home(workspace_id) / "data").write_bytes(os.urandom(megabytes * MIB))
+    return workspace_id
+
+
+async def record(bench: Bench, workspace_id: str) -> HomeRecord | None:
+    async with bench.engine.connect() as conn:
+        query = select(home_sizes).where(home_sizes.c.workspace_id == workspace_id)
+        row = (await conn.execute(query)).mappings().one_or_none()
+        return None if row is None else to_record(row)
+
+
+def waits(workspace: Workspace) -> bool:
+    return "Waiting for disk space" in (workspace.error_message or "")
+
+
+async def test_the_largest_is_warned_then_stopped_and_its_start_waits_for_room(
+    disk: Disk, bench: Bench
+) -> None:
+    await start(bench)
+    hog, small = await running(bench, 20), await running(bench, 1)
+    disk.leave(10)
+    await bench.until_phase(hog, Phase.STANDBY)
+    story = await bench.story(hog)
+    warned = next(line for line in story if line.startswith("warned: Warning: the disk has"))
+    stopped = next(line for line in story if line.startswith("stopped: Stopped: the disk has"))
+    assert story.index(warned) < story.index(stopped)
+    assert "(reserve 16 MiB) and this home has 2" in stopped
+    assert (await bench.home(hog) / "data").stat().st_size == 20 * MIB
+    known = await record(bench, hog)
+    assert known is not None
+    assert f"stopped: {known.notice}" == stopped
+    assert [entry.name for entry in known.size.largest] == ["data"]
+
+    await bench.wish(hog, DesiredState.RUNNING)
+    waiting = await bench.until(hog, waits)
+    assert (waiting.operation, waiting.error_count, waiting.error_reason) == (Operation.STARTING, 0, None)
+    assert (await bench.get(small)).phase is Phase.RUNNING
+    assert not any("disk" in line for line in await bench.story(small))
+
+    disk.make_room()
+    ready = await bench.until_phase(hog, Phase.RUNNING)
+    assert ready.error_message is None
+
+    async def cleared() -> bool:
+        known = await record(bench, hog)
+        return known is not None and known.notice is None and known.stopped_at is None
+
+    await eventually(cleared, "the notice to go once the workspace runs again")
+
+
+async def test_a_restore_waits_for_room_and_goes_on(disk: Disk, bench: Bench) -> None:
+    await start(bench)
+    workspace_id = await bench.create(DesiredState.ARCHIVED)
+    await bench.until_phase(workspace_id, Phase.ARCHIVED)
+    disk.leave(10)
+    await bench.wish(workspace_id, DesiredState.RUNNING)
+    waiting = await bench.until(workspace_id, waits)
+    assert (waiting.operation, waiting.error_count) == (Operation.RESTORING, 0)
+    disk.make_room()
+    await bench.until_phase(workspace_id, Phase.RUNNING)
+
+
+async def test_a_start_that_waits_too_long_gives_its_wish_back_without_an_error(
+    disk: Disk, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it waits it cannot be archived, which is what would make room."""
+    monkeypatch.setattr(steps, "START_WAITS", timedelta(seconds=1))
+    await start(bench)
+    workspace_id = await bench.create(DesiredState.STANDBY)
+    await bench.until_phase(workspace_id, Phase.STANDBY)
+    disk.leave(10)
+    await bench.wish(workspace_id, DesiredState.RUNNING)
+    given_up = await bench.until(
+        workspace_id, lambda w: w.desired_state is DesiredState.STANDBY and w.operation is Operation.NONE
+    )
+    assert (given_up.phase, given_up.error_reason, given_up.error_count) == (Phase.STANDBY, None, 0)
+    assert waits(given_up)
+    assert any(
+        line.startswith("cancelled: STARTING was given up.") for line in await bench.story(workspace_id)
+    )
+    disk.make_room()
+    assert (await bench.reach(workspace_id, DesiredState.RUNNING)).error_message is None
+
+
+def runner(bench: Bench, epoch: int, volumes: LocalVolumes | None = None) -> DiskRunner:
+    return DiskRunner(
+        bench.records(epoch, timedelta(days=1)),
+        volumes or bench.providers.volumes,
+        RULES,
+        uid_base=bench.settings.workspace_uid_base,
+        quota_bytes=0,
+        clock=lambda: datetime.now(UTC),
+    )
+
+
+async def test_a_disk_that_is_not_mounted_stops_nobody(disk: Disk, bench: Bench) -> None:
+    await start(bench)
+    hog = await running(bench, 20)
+    epoch = await bench.take_office()
+    disk.leave(10)
+    elsewhere = LocalVolumes(bench.settings.data_dir / "volumes", "another-installation")
+    for _ in range(3):
+        await runner(bench, epoch, elsewhere).tick()
+    assert (await bench.get(hog)).desired_state is DesiredState.RUNNING
+    assert await record(bench, hog) is None or not (await record(bench, hog)).notice  # type: ignore[union-attr]
+
+
+async def test_only_an_undisturbed_workspace_is_stopped(disk: Disk, bench: Bench) -> None:
+    await start(bench)
+    workspace_id = await running(bench, 1)
+    epoch = await bench.take_office()
+    records = bench.records(epoch, timedelta(days=1))
+    home = next(item for item in await records.homes() if item.workspace_id == workspace_id)
+    notice, now = Notice(workspace_id, "Stopped: a test."), datetime.now(UTC)
+
+    earlier = LiveHome(**{**home.__dict__, "phase_changed_at": now})
+    assert not await records.stop_for_disk(earlier, notice, now)
+    await bench.wish(workspace_id, DesiredState.ARCHIVED)
+    assert not await records.stop_for_disk(home, notice, now)
+    assert (await bench.get(workspace_id)).desired_state is DesiredState.ARCHIVED
+    await bench.wish(workspace_id, DesiredState.RUNNING)
+    assert await records.stop_for_disk(home, notice, now)
+    assert (await bench.get(workspace_id)).desired_state is DesiredState.STANDBY
+
+
+async def test_measuring_writes_no_workspace_row_and_nothing_that_is_known(disk: Disk, bench: Bench) -> None:
+    await start(bench)
+    workspace_id = await running(bench, 2)
+    epoch = await bench.take_office()
+    before = await bench.get(workspace_id)
+    await runner(bench, epoch).tick()
+    known = await record(bench, workspace_id)
+    assert known is not None
+    assert 2 * MIB <= known.size.bytes < 3 * MIB
+    await runner(bench, epoch).tick()
+    assert await record(bench, workspace_id) == known
+    assert await bench.get(workspace_id) == before

@@ -1,0 +1,125 @@
+"""The rule of the disk watchdog: whom it warns and stops, and whom never."""
+
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codehub.domain.disk import (
+    DiskRules,
+    DiskState,
+    RunningHome,
+    grace_of,
+    is_calm,
+    level_after,
+    relieve,
+    share_of,
+    size_text,
+)
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+MIB, GIB = 1 << 20, 1 << 30
+RULES = DiskRules(reserve=GIB, grace=timedelta(minutes=2))
+LOW = DiskState(free=600 * MIB)
+
+
+def ids(notices: object) -> list[str]:
+    return [notice.workspace_id for notice in notices]  # type: ignore[attr-defined]
+
+
+def warned(name: str, size: int, ago: timedelta = timedelta(minutes=3)) -> RunningHome:
+    return RunningHome(name, size, NOW - ago)
+
+
+def test_with_the_reserve_free_nobody_is_warned() -> None:
+    relief = relieve(DiskState(free=GIB), [RunningHome("hog", 40 * GIB)], RULES, NOW)
+    assert (relief.warn, relief.stop) == ((), ())
+
+
+def test_the_largest_is_warned_first_and_stopped_after_the_grace() -> None:
+    homes = [RunningHome("small", GIB), RunningHome("hog", 40 * GIB)]
+    assert ids(relieve(LOW, homes, RULES, NOW).warn) == ["hog"]
+    early = relieve(LOW, [homes[0], warned("hog", 40 * GIB, timedelta(seconds=119))], RULES, NOW)
+    assert (early.warn, early.stop) == ((), ())
+    late = relieve(LOW, [homes[0], warned("hog", 40 * GIB)], RULES, NOW)
+    assert ids(late.stop) == ["hog"]
+
+
+def test_one_is_stopped_at_a_time_and_its_space_counts_as_to_come() -> None:
+    """Stopping frees nothing at once; the archive does later."""
+    homes = [warned("a", 2 * GIB), warned("b", 2 * GIB + 1), warned("c", 100 * MIB)]
+    assert ids(relieve(LOW, homes, RULES, NOW).stop) == ["b"]
+    after = DiskState(LOW.free, to_come=2 * GIB)
+    assert relieve(after, [homes[0], homes[2]], RULES, NOW).stop == ()
+
+
+def test_below_a_quarter_of_the_reserve_nothing_to_come_counts() -> None:
+    urgent = DiskState(free=200 * MIB, to_come=50 * GIB)
+    homes = [warned("a", 5 * GIB), warned("b", 5 * GIB), warned("c", 100 * MIB)]
+    assert ids(relieve(urgent, homes, RULES, NOW).stop) == ["a", "b"]
+
+
+def test_the_share_shrinks_with_the_last_quarter_so_that_a_small_writer_is_reached() -> None:
+    homes = [warned("writer", GIB), warned("other", 5 * GIB)]
+    assert ids(relieve(DiskState(free=250 * MIB), homes, RULES, NOW).stop) == ["other"]
+    assert ids(relieve(DiskState(free=25 * MIB), homes, RULES, NOW).stop) == ["other", "writer"]
+
+
+def test_a_lone_home_is_stopped_although_nobody_is_smaller() -> None:
+    assert ids(relieve(LOW, [warned("only", 3 * GIB)], RULES, NOW).stop) == ["only"]
+
+
+def test_a_home_that_holds_next_to_nothing_is_left_alone() -> None:
+    assert relieve(DiskState(free=0), [warned("tiny", 100 * MIB)], RULES, NOW).stop == ()
+
+
+def test_the_grace_ends_before_the_disk_is_full() -> None:
+    assert grace_of(LOW, RULES) == RULES.grace
+    assert grace_of(DiskState(LOW.free, full_in=timedelta(hours=1)), RULES) == RULES.grace
+    assert grace_of(DiskState(LOW.free, full_in=timedelta(seconds=8)), RULES) == timedelta(seconds=2)
+
+
+def test_warnings_end_above_the_reserve_only() -> None:
+    assert not is_calm(GIB, RULES)
+    assert is_calm(GIB + GIB // 4, RULES)
+
+
+def test_what_is_said_names_the_numbers_and_what_to_do() -> None:
+    stopped = relieve(LOW, [warned("hog", 41 * GIB)], RULES, NOW).stop[0].message
+    assert stopped == (
+        "Stopped: the disk has 600 MiB left (reserve 1.0 GiB) and this home has 41.0 GiB, more than its "
+        "share. Nothing was removed. Remove files after the next start, or ask an admin to make room."
+    )
+    assert "in about 120 s" in relieve(LOW, [RunningHome("hog", 41 * GIB)], RULES, NOW).warn[0].message
+    assert size_text(12) == "12 bytes"
+
+
+sizes = st.lists(st.integers(0, 100 * GIB), min_size=1, max_size=12)
+
+
+@given(sizes, st.integers(0, 4 * GIB))
+def test_homes_cut_to_the_level_give_back_what_is_missing(found: list[int], missing: int) -> None:
+    level = level_after(found, missing)
+    given_back = sum(max(size - level, 0) for size in found)
+    assert given_back >= min(missing, sum(found))
+    assert given_back - missing < len(found) or missing == 0
+
+
+@given(sizes, st.integers(0, 2 * GIB), st.integers(0, 60 * GIB))
+def test_nobody_at_or_below_the_share_is_touched(found: list[int], free: int, to_come: int) -> None:
+    disk = DiskState(free, to_come)
+    share = share_of(disk, found, RULES) if free < RULES.reserve else max(found)
+    for seen in (timedelta(0), timedelta(hours=1)):
+        homes = [warned(str(n), size, seen) for n, size in enumerate(found)]
+        for notice in relieve(disk, homes, RULES, NOW).stop:
+            assert found[int(notice.workspace_id)] > share
+
+
+@given(sizes, st.integers(0, GIB - 1))
+def test_below_the_reserve_the_largest_is_stopped_unless_it_is_small(found: list[int], free: int) -> None:
+    homes = [warned(str(n), size) for n, size in enumerate(found)]
+    stopped = relieve(DiskState(free), homes, RULES, NOW).stop
+    if max(found) > RULES.reserve // 8:
+        assert found[int(stopped[0].workspace_id)] == max(found)
+    else:
+        assert stopped == ()
