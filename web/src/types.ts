@@ -50,6 +50,20 @@ export interface Progress {
   files: number | null;
 }
 
+/** A home on the disk as it was last measured. */
+export interface Home {
+  bytes: number;
+  entries: number;
+  /** Whether all of it was measured; otherwise it is at least this large. */
+  complete: boolean;
+  quota_bytes: number | null;
+  is_full: boolean;
+  largest: Array<{ name: string; bytes: number }>;
+  measured_at: string | null;
+  /** Why the workspace was stopped for the disk, or will be. */
+  notice: string | null;
+}
+
 /** What can bring a workspace out of ERROR. */
 export type WayOut = "look_again" | "home" | "archive" | "empty";
 
@@ -71,6 +85,7 @@ export interface Workspace {
   /** Grows with every change, whatever the clocks say. */
   version: number;
   progress: Progress | null;
+  home: Home | null;
   has_archive: boolean;
   url: string;
   created_at: string;

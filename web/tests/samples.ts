@@ -18,6 +18,7 @@ export function workspace(changes: Partial<Workspace> = {}): Workspace {
     ways_out: [],
     version: 1,
     progress: null,
+    home: null,
     has_archive: false,
     url: "http://localhost:8080/w/01j00000000000000000000001/",
     created_at: "2026-01-01T00:00:00Z",

@@ -1,6 +1,7 @@
 import { messages } from "../i18n";
 import { now } from "../state/clock";
 import type { Workspace } from "../types";
+import { homeSize, LargestEntries } from "./HomeSize";
 import { Time } from "./Time";
 
 export function Facts({ workspace }: { workspace: Workspace }) {
@@ -32,6 +33,20 @@ export function Facts({ workspace }: { workspace: Workspace }) {
           <dd>
             <Time at={workspace.keep_until!} as="full" />
           </dd>
+        </>
+      )}
+      {workspace.home?.measured_at && (
+        <>
+          <dt>{text.home}</dt>
+          <dd data-testid="home-size">{homeSize(workspace.home)}</dd>
+          {workspace.home.largest.length > 0 && (
+            <>
+              <dt>{text.largest}</dt>
+              <dd>
+                <LargestEntries home={workspace.home} />
+              </dd>
+            </>
+          )}
         </>
       )}
       <dt>{text.hasArchive}</dt>

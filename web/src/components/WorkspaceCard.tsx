@@ -4,6 +4,7 @@ import type { Workspace } from "../types";
 import type { Viewer } from "../workspace";
 import { ActionButtons } from "./ActionButtons";
 import { ErrorNote } from "./ErrorNote";
+import { HomeNotice, homeSize } from "./HomeSize";
 import { PhaseChip } from "./PhaseChip";
 import { Phrase, WorkspaceStatus } from "./WorkspaceStatus";
 
@@ -39,6 +40,8 @@ export function WorkspaceCard({ workspace, viewer, onDone }: Props) {
       )}
       <div class="card-foot">
         <WorkspaceStatus workspace={workspace} />
+        {workspace.home?.measured_at && <p class="card-text muted">{text.home(homeSize(workspace.home))}</p>}
+        <HomeNotice home={workspace.home} />
         <ErrorNote error={task.error} onDismiss={task.clear} />
         <ActionButtons workspace={workspace} viewer={viewer} task={task} {...(onDone ? { onDone } : {})} />
       </div>

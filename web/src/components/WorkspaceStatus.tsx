@@ -14,6 +14,7 @@ export function WorkspaceStatus({ workspace }: { workspace: Workspace }) {
   if (workspace.deleted_at) return <Deleted workspace={workspace} />;
   if (workspace.phase === "ERROR") return <Failed workspace={workspace} />;
   if (isWaiting(workspace)) return <Waiting workspace={workspace} />;
+  if (workspace.error_message && !workspace.error_reason) return <Note message={workspace.error_message} />;
   const deadline = nextDeadline(workspace);
   if (deadline) return <Countdown deadline={deadline} />;
   return <LastUsed workspace={workspace} />;
@@ -30,6 +31,17 @@ function UnderWay({ workspace }: { workspace: Workspace }) {
         {seconds >= 1 && <span class="muted">{span(seconds)}</span>}
       </p>
       <ProgressBar progress={workspace.progress} />
+      {workspace.error_message && <p class="muted">{workspace.error_message}</p>}
+    </div>
+  );
+}
+
+/** What the last operation waited for in vain: no error, and gone with the next one. */
+function Note({ message }: { message: string }) {
+  return (
+    <div class="note">
+      <Icon name="alert" />
+      <p>{message}</p>
     </div>
   );
 }

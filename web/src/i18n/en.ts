@@ -84,6 +84,7 @@ export const en = {
     bytesOf: (done: string, total: string) => `${done} of ${total}`,
     files: (n: string) => `${n} files`,
     owner: (name: string) => `Owner: ${name}`,
+    home: (size: string) => `Home: ${size}`,
   },
   actions: {
     open: "Open",
@@ -167,6 +168,11 @@ export const en = {
     archiveYes: "There is one",
     archiveNo: "None yet",
     keptUntil: "Kept until",
+    home: "Home",
+    homeOf: (used: string, quota: string) => `${used} of ${quota}`,
+    atLeast: (size: string) => `at least ${size}`,
+    homeFull: "The home is full. Remove files to make room.",
+    largest: "Largest entries",
   },
   conditions: {
     "storage.volume_ready": "Home is there",

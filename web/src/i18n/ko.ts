@@ -80,6 +80,7 @@ export const ko: Messages = {
     bytesOf: (done, total) => `${total} 중 ${done}`,
     files: (n) => `파일 ${n}개`,
     owner: (name) => `소유자: ${name}`,
+    home: (size) => `홈: ${size}`,
   },
   actions: {
     open: "열기",
@@ -162,6 +163,11 @@ export const ko: Messages = {
     archiveYes: "있음",
     archiveNo: "아직 없음",
     keptUntil: "유지 기한",
+    home: "홈",
+    homeOf: (used, quota) => `${quota} 중 ${used}`,
+    atLeast: (size) => `${size} 이상`,
+    homeFull: "홈이 가득 찼습니다. 파일을 지워 공간을 확보하세요.",
+    largest: "가장 큰 항목",
   },
   conditions: {
     "storage.volume_ready": "홈이 있음",

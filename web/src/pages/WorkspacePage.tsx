@@ -2,6 +2,7 @@ import { ActionButtons } from "../components/ActionButtons";
 import { ConditionTable } from "../components/ConditionTable";
 import { ErrorNote } from "../components/ErrorNote";
 import { Facts } from "../components/Facts";
+import { HomeNotice } from "../components/HomeSize";
 import { Icon } from "../components/Icon";
 import { MemoEditor } from "../components/MemoEditor";
 import { PageTitle } from "../components/PageTitle";
@@ -81,6 +82,7 @@ function Head({ one, workspace }: { one: One; workspace: Workspace }) {
       {one.viewer === "admin" && <p class="muted">{messages.value.card.owner(workspace.owner.username)}</p>}
       {workspace.description && <p>{workspace.description}</p>}
       <WorkspaceStatus workspace={workspace} />
+      <HomeNotice home={workspace.home} />
       <ErrorNote error={task.error} onDismiss={task.clear} />
       <ActionButtons workspace={workspace} viewer={one.viewer} task={task} onDone={one.reload} />
     </section>

@@ -1,0 +1,35 @@
+import { bytes } from "../format";
+import { messages } from "../i18n";
+import type { Home } from "../types";
+import { Icon } from "./Icon";
+
+/** "1.2 GB of 10.0 GB", or without the quota where there is none. */
+export function homeSize(home: Home): string {
+  const text = messages.value.detail;
+  const used = home.complete ? bytes(home.bytes) : text.atLeast(bytes(home.bytes));
+  return home.quota_bytes === null ? used : text.homeOf(used, bytes(home.quota_bytes));
+}
+
+/** What the disk watchdog reports about a workspace, or that its home is full. */
+export function HomeNotice({ home }: { home: Home | null }) {
+  const message = home?.notice ?? (home?.is_full ? messages.value.detail.homeFull : null);
+  if (!message) return null;
+  return (
+    <div class="note note-error" data-testid="home-notice">
+      <Icon name="alert" />
+      <p>{message}</p>
+    </div>
+  );
+}
+
+export function LargestEntries({ home }: { home: Home }) {
+  return (
+    <ul class="largest">
+      {home.largest.map((entry) => (
+        <li key={entry.name}>
+          <code>{entry.name}</code> <span class="muted">{bytes(entry.bytes)}</span>
+        </li>
+      ))}
+    </ul>
+  );
+}
