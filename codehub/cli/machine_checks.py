@@ -12,12 +12,13 @@ from pathlib import Path
 from codehub.cli.findings import Finding, fail, ok, warn
 from codehub.cli.ide import CODE_SERVER_VERSION
 from codehub.settings import Settings
+from codehub.storage.quota import QuotaState, quota_state
 
 PYTHON = (3, 11)
 
 
 def check_machine(settings: Settings) -> list[Finding]:
-    return [_python(), _tar(), _ide(settings), _dashboard(), *_disk(settings)]
+    return [_python(), _tar(), _ide(settings), _dashboard(), *_disk(settings), _quota(settings)]
 
 
 def _python() -> Finding:
@@ -56,16 +57,42 @@ def _dashboard() -> Finding:
     return fail("dashboard", "is not built", "make install")
 
 
-def _disk(settings: Settings) -> list[Finding]:
-    place = settings.data_dir.absolute()
+def _existing(path: Path) -> Path:
+    place = path.absolute()
     while not place.exists():
         place = place.parent
+    return place
+
+
+def _quota(settings: Settings) -> Finding:
+    """A quota that is set and not enforced is a fault; without one the disk watchdog has to do."""
+    place = _existing(settings.data_dir / "volumes")
+    state, wanted = quota_state(place), settings.home_quota_bytes or settings.home_quota_files
+    if state is QuotaState.ENFORCED and os.geteuid() == 0:
+        words = "user quotas are enforced" if wanted else "user quotas work and HOME_QUOTA_BYTES is not set"
+        return ok("quota", f"{words} on the file system of {place}")
+    if state is QuotaState.ENFORCED:
+        reason = "CodeHub does not run as root, so homes have no users of their own"
+    elif state is QuotaState.COUNTED:
+        reason = f"the file system of {place} counts what users have, but enforces no limits"
+    else:
+        reason = f"the file system of {place} has no user quotas"
+    if not wanted:
+        return ok("quota", f"{reason}; homes share the disk, and the disk watchdog stops the largest")
+    advice = (
+        "run CodeHub as root; ext4: tune2fs -O quota DEVICE while unmounted, then mount it with usrquota; "
+        "XFS: mount it with uquota"
+    )
+    return fail("quota", f"HOME_QUOTA_BYTES has no effect: {reason}", advice)
+
+
+def _disk(settings: Settings) -> list[Finding]:
+    place = _existing(settings.data_dir)
     free, reserve = shutil.disk_usage(place).free, settings.disk_reserve_bytes
     words = f"{free >> 20:,} MiB free below {place}, {reserve >> 20:,} MiB of them in reserve"
     if free < reserve:
-        return [
-            fail("disk", f"{words}: starts and restores are refused", "free some space, or move the data")
-        ]
+        words = f"{words}: starts and restores wait, and the largest running workspaces are stopped"
+        return [fail("disk", words, "free some space, or move the data (docs/disk.md)")]
     if free < 3 * reserve:
         return [warn("disk", words, "soon there is no room for starts and restores")]
     return [ok("disk", words)]

@@ -15,8 +15,8 @@ from codehub.storage.jobspec import Place
 INSTALLATION_ID = "installation-id"
 PARTS = {
     "archives", "installation-id", "jobs", "logs", "lost+found", "postgres", "postgres.new",
-    "postgres.password", "redis", "run", "runtime", "volumes", ".postgres.password.new",
-    ".installation-id.new",
+    "postgres.password", "postgres.reserve", "redis", "run", "runtime", "volumes", ".postgres.password.new",
+    ".postgres.reserve.new", ".installation-id.new",
 }  # fmt: skip
 
 

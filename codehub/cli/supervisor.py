@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -63,8 +63,12 @@ class Supervisor:
 
     def keep(self) -> None:
         """From now on a part that dies is started again."""
-        self._keepers = [asyncio.create_task(self._keep(service)) for service in self._services]
+        self._keepers += [asyncio.create_task(self._keep(service)) for service in self._services]
         self._keepers.append(asyncio.create_task(self._keep_logs_small()))
+
+    def run_beside(self, work: Coroutine[None, None, None]) -> None:
+        """Run something of the supervisor's own until it stops."""
+        self._keepers.append(asyncio.create_task(work))
 
     async def stop(self) -> None:
         for keeper in self._keepers:

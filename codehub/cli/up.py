@@ -27,6 +27,7 @@ from codehub.embedded.account import EmbeddedError
 from codehub.embedded.paths import SOCKET_PATH_LIMIT
 from codehub.embedded.postgres import EmbeddedPostgres
 from codehub.embedded.redis import EmbeddedRedis
+from codehub.embedded.reserve import EmergencyReserve
 from codehub.settings import Settings
 from codehub.storage.errors import JobIsRunning
 from codehub.storage.jobs import LocalJobs
@@ -149,7 +150,10 @@ class _System:
         if not database_url:
             typer.echo("Starting PostgreSQL", err=True)
             postgres = EmbeddedPostgres(settings.data_dir, settings.tools_dir)
+            reserve = EmergencyReserve(settings.data_dir)
+            reserve.check()  # a PostgreSQL that the full disk has ended needs the space to start
             await self._supervisor.start(postgres)
+            self._supervisor.run_beside(reserve.keep())
             database_url = postgres.url
         if not redis_url:
             typer.echo("Starting Redis", err=True)

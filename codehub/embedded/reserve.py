@@ -1,0 +1,67 @@
+"""A file that keeps space for the embedded PostgreSQL on a disk that others may fill."""
+
+import asyncio
+import os
+import shutil
+from pathlib import Path
+from typing import Final
+
+from codehub import log
+
+NAME: Final = "postgres.reserve"
+SIZE: Final = 64 << 20
+NEARLY_FULL: Final = 16 << 20
+"""Below this much free space the file is removed."""
+ROOM: Final = 4 * SIZE
+"""Above this much free space it is made again."""
+CHECK_SECONDS: Final = 2.0
+
+
+class EmergencyReserve:
+    """Space that PostgreSQL gets back when the disk is nearly full."""
+
+    def __init__(self, data_dir: Path, *, size: int = SIZE, nearly_full: int = NEARLY_FULL) -> None:
+        self._path = data_dir / NAME
+        self._size = size
+        self._nearly_full = nearly_full
+        self._log = log.get("embedded")
+
+    async def keep(self) -> None:
+        """Check every few seconds, until cancelled."""
+        while True:
+            self.check()
+            await asyncio.sleep(CHECK_SECONDS)
+
+    def check(self) -> None:
+        """Release the reserve on a disk that is nearly full, or make it where there is room."""
+        try:
+            free = shutil.disk_usage(self._path.parent).free
+            if free < self._nearly_full:
+                self._release(free)
+            elif free > ROOM * self._size // SIZE and not self._path.exists():
+                self._make()
+        except OSError as error:
+            self._log.warning("the reserve of PostgreSQL cannot be kept", error=str(error))
+
+    def _release(self, free: int) -> None:
+        try:
+            self._path.unlink()
+        except FileNotFoundError:
+            return
+        self._log.error(
+            "the disk is nearly full: PostgreSQL gets its reserve back; make room",
+            free_bytes=free,
+            reserve_bytes=self._size,
+        )
+
+    def _make(self) -> None:
+        """Allocate beside and rename: a file of this name always holds the whole reserve."""
+        staged = self._path.with_name(f".{NAME}.new")
+        try:
+            with staged.open("wb") as file:
+                os.fchmod(file.fileno(), 0o600)
+                os.posix_fallocate(file.fileno(), 0, self._size)
+            staged.rename(self._path)
+        except OSError:
+            staged.unlink(missing_ok=True)
+            raise
