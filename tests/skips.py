@@ -15,6 +15,7 @@ OF_THIS_MACHINE = (
     "needs a file system that counts links to 65,000",
     "immutable files cannot be made here",
     "an ordinary user cannot run this Python",
+    "this kernel mounts no file system with user quotas",
 )
 """What no installation changes: who runs it, the kernel, the file system."""
 OPTIONAL = {"there is no S3 server": "s3-server", "JupyterLab is missing": "jupyterlab"}

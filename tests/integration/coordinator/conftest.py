@@ -52,17 +52,32 @@ class Server(socketserver.UnixStreamServer):
         return request, ("unix", 0)
 Server(sys.argv[1], Handler).serve_forever()
 """
+WRITER = """
+import threading, time
+def write():
+    while True:
+        with open("data", "ab") as file:
+            file.write(bytes(1 << 20))
+        time.sleep(0.05)
+threading.Thread(target=write).start()
+"""
 
 
 def images_toml() -> str:
-    """`tiny` runs; `broken` ends at once."""
-    source = IDE.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    """`tiny` runs; `writer` runs and fills its home; `broken` ends at once."""
+    source = _quoted(IDE)
     return (
         '[[image]]\nname = "tiny"\ndefault = true\nready_path = "/"\n'
         f'process = ["/usr/bin/python3", "-c", "{source}", "{{socket}}"]\n'
+        '[[image]]\nname = "writer"\nready_path = "/"\n'
+        f'process = ["/usr/bin/python3", "-c", "{_quoted(WRITER)}{source}", "{{socket}}"]\n'
         '[[image]]\nname = "broken"\nready_path = "/"\n'
         'process = ["/bin/sh", "-c", "echo no such luck; exit 3"]\n'
     )
+
+
+def _quoted(source: str) -> str:
+    return source.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 class Bench:

@@ -14,13 +14,16 @@ from codehub.domain import steps
 from codehub.domain.disk import DiskRules, HomeRecord, LiveHome, Notice
 from codehub.domain.states import DesiredState, Operation, Phase
 from codehub.domain.workspace import Workspace
+from codehub.embedded.paths import make_dir
+from codehub.embedded.postgres import EmbeddedPostgres
 from codehub.storage.volumes import LocalVolumes
+from codehub.store import migrate
 from codehub.store.homes import to_record
 from codehub.store.tables import home_sizes
 from tests.integration.coordinator.conftest import Bench, new_bench
 from tests.integration.storage.conftest import small_disk
 from tests.integration.storage.test_one_disk import Disk
-from tests.services import short_temp_dir
+from tests.services import TOOLS_DIR, short_temp_dir
 from tests.waiting import eventually
 
 MIB = 1 << 20
@@ -188,3 +191,39 @@ async def test_measuring_writes_no_workspace_row_and_nothing_that_is_known(disk:
     await runner(bench, epoch).tick()
     assert await record(bench, workspace_id) == known
     assert await bench.get(workspace_id) == before
+
+
+async def test_a_process_that_writes_without_end_is_stopped_and_postgresql_beside_it_goes_on(
+    redis_url: str,
+) -> None:
+    """Everything on one disk, as `codehub up` has it."""
+    place = short_temp_dir(Path("/tmp"))
+    async with small_disk(place / "d", 400):
+        disk = Disk(place / "d")
+        postgres = EmbeddedPostgres(disk.path / "pg", TOOLS_DIR, durable=False)
+        make_dir(disk.path / "pg", 0o711)
+        await postgres.start()
+        try:
+            await migrate.upgrade(postgres.url)
+            async with new_bench(postgres.url, redis_url, within=disk.path) as bench:
+                await bench.start(
+                    bench.with_settings(
+                        disk_reserve_bytes=128 * MIB, disk_grace_seconds=1, coordinator_disk_interval=0.2
+                    )
+                )
+                small = await bench.create()
+                await bench.until_phase(small, Phase.RUNNING)
+                writer = await bench.create(image="writer")
+                await bench.until(writer, lambda w: w.desired_state is DesiredState.STANDBY)
+                await bench.until_phase(writer, Phase.STANDBY)
+                assert any(
+                    line.startswith("stopped: Stopped: the disk") for line in await bench.story(writer)
+                )
+                assert disk.free_bytes() > 8 * MIB
+                assert (await bench.get(small)).phase is Phase.RUNNING
+                await bench.reach(small, DesiredState.STANDBY)
+                assert postgres.process is not None
+                assert postgres.process.poll() is None
+        finally:
+            postgres.stop()
+    shutil.rmtree(place)
