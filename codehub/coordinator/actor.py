@@ -30,6 +30,7 @@ from codehub.storage.errors import (
     JobIsRunning,
     StaleEpoch,
     StorageProblem,
+    Unobservable,
     VolumeBusy,
     WaitsItsTurn,
     from_os,
@@ -235,6 +236,10 @@ class Actor:
 
     async def _check_disk(self) -> None:
         """Raise NoRoomYet while the disk is below its reserve: a full disk would stop the database."""
-        free = await self._providers.volumes.free_bytes()
+        try:
+            free = await self._providers.volumes.free_bytes()
+        except Unobservable as error:
+            # A start that waits asks again and again: what fails once must not add up to an error.
+            raise NotNow(error.message) from error
         if free < self._rules.disk_reserve:
             raise NoRoomYet(waiting_message(free, self._rules.disk_reserve))

@@ -1,5 +1,6 @@
 """The disk watchdog: measures homes, and warns and stops workspaces while the disk is below its reserve."""
 
+import asyncio
 import os
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -35,7 +36,7 @@ RUNNING_FOR = timedelta(minutes=10)
 FRESH = timedelta(seconds=5)
 """A size that is not older is good enough near the reserve."""
 BUDGET = timedelta(seconds=5)
-"""In which a tick begins measurements; the rest is measured in the next one."""
+"""In which measurements begin, and for which a tick waits for them; the rest is measured later."""
 TREND = timedelta(seconds=15)
 """Over which the rate is taken at which the disk fills up."""
 NOTICEABLE, NOTICEABLE_BYTES = 0.05, 64 << 20
@@ -63,6 +64,7 @@ class DiskRunner:
         self._clock = clock
         self._free: deque[tuple[datetime, int]] = deque()
         self._sizes: dict[str, tuple[datetime, HomeSize]] = {}
+        self._measuring: asyncio.Task[None] | None = None
         self._displayed_at: datetime | None = None
         self._told_at: datetime | None = None
         self._has_notices = True
@@ -113,6 +115,18 @@ class DiskRunner:
             del self._sizes[name]
 
     async def _measure(self, homes: Iterable[LiveHome]) -> None:
+        """Wait a while for measurements. A home that takes long must not hold up the decisions."""
+        if self._measuring is None or self._measuring.done():
+            self._measuring = asyncio.create_task(self._measure_in_turn(homes))
+        try:
+            done, _ = await asyncio.wait({self._measuring}, timeout=BUDGET.total_seconds())
+        except asyncio.CancelledError:
+            self._measuring.cancel()
+            raise
+        for task in done:
+            task.result()
+
+    async def _measure_in_turn(self, homes: Iterable[LiveHome]) -> None:
         """Measure one home after the other, those first whose size is oldest."""
         begun = self._clock()
         never = datetime.min.replace(tzinfo=begun.tzinfo)

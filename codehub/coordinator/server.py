@@ -228,10 +228,11 @@ class Leader:
             self._sweep_now.clear()
 
     async def _watch_disk(self) -> None:
+        """A new leader looks at once: the disk may have filled up while nobody led."""
+        interval = self._settings.coordinator_disk_interval
         while True:
-            interval = self._settings.coordinator_disk_interval
-            await asyncio.sleep(min(interval, NEAR_INTERVAL) if self._disk.is_near else interval)
             await self._guarded(self._disk.tick, "disk")
+            await asyncio.sleep(min(interval, NEAR_INTERVAL) if self._disk.is_near else interval)
 
     async def _collect(self) -> None:
         before = self._gc.alarms

@@ -13,24 +13,26 @@ from datetime import datetime, timedelta
 import pytest
 import structlog
 
+from codehub.coordinator import disk as disk_runner
 from codehub.coordinator import ttl as ttl_runner
-from codehub.coordinator.actor import Actor
+from codehub.coordinator.actor import Actor, EffectFailed, NoRoomYet
 from codehub.coordinator.observer import Observer
 from codehub.coordinator.ttl import TtlRunner
-from codehub.domain import gc, leftovers, limits, next_effect, observe, plan, steps, ttl
+from codehub.domain import disk, gc, leftovers, limits, next_effect, observe, plan, steps, ttl
 from codehub.domain.attempt import by_job, current_deletion_job_id
 from codehub.domain.conditions import Condition, changed
 from codehub.domain.decision import Context, Decision
 from codehub.domain.effects import DeleteVolume, Effect
 from codehub.domain.observation import ArchiveFact, ContainerFact, JobState, Observation, Unknown, Unlooked
 from codehub.domain.problems import Problem
-from codehub.domain.states import ConditionName, DesiredState, Operation, Phase
+from codehub.domain.states import ConditionName, DesiredState, ErrorReason, Operation, Phase
 from codehub.domain.ttl import TtlDefaults
 from codehub.domain.workspace import Workspace
 from codehub.storage.errors import StorageProblem
 from codehub.storage.jobspec import RestoreJob
 from codehub.store import records
 from tests.simulation import history as histories
+from tests.simulation.filling_disk import FillingDisk
 from tests.simulation.history import History, run
 from tests.simulation.house import SimHouse, SimRecords
 from tests.simulation.jobs import Job, Jobs
@@ -392,3 +394,43 @@ def test_planted_archiving_under_a_hung_container(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(observe, "_container_exists", exists)
     monkeypatch.setattr(Actor, "_fence_out_containers", trust)
     find("no complete copy|is deleted before|shows", Hanging)
+
+
+def test_a_filling_disk_stops_the_largest_and_never_the_database() -> None:
+    for seed in SEEDS[:2]:
+        run(seed, FillingDisk)
+
+
+def test_planted_a_watchdog_that_does_not_act(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_runner, "relieve", lambda *_: disk.Relief())
+    find("the disk is full|nobody is stopped", FillingDisk)
+
+
+def test_planted_a_watchdog_that_stops_the_smallest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk, "_largest_first", lambda home: (home.bytes, home.workspace_id))
+    monkeypatch.setattr(disk, "share_of", lambda *_: 0)
+    find("an even share is|has next to nothing", FillingDisk)
+
+
+def test_planted_a_stop_without_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = disk.relieve
+
+    def rash(state: object, homes: list[disk.RunningHome], rules: object, now: datetime) -> disk.Relief:
+        long_ago = now - timedelta(days=1)
+        return original(state, [replace(home, warned_at=long_ago) for home in homes], rules, now)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(disk_runner, "relieve", rash)
+    find("without a warning", FillingDisk)
+
+
+def test_planted_a_full_disk_counted_as_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Actor._check_disk
+
+    async def strict(self: Actor) -> None:
+        try:
+            await original(self)
+        except NoRoomYet as reason:
+            raise EffectFailed(ErrorReason.ActionFailed, str(reason)) from reason
+
+    monkeypatch.setattr(Actor, "_check_disk", strict)
+    find("a full disk counts as an error", FillingDisk)

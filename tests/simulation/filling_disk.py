@@ -1,0 +1,140 @@
+"""A history in which homes fill the disk: the watchdog has to keep space for the database."""
+
+import asyncio
+import contextlib
+from datetime import timedelta
+
+from codehub.domain.problems import Problem
+from codehub.domain.states import DesiredState, Phase
+from codehub.domain.workspace import Workspace
+from tests.simulation.clock import VirtualLoop
+from tests.simulation.history import History
+from tests.simulation.reality import PLENTY
+
+CAPACITY, RESERVE = 60_000, 20_000
+GRACE = 20
+SOON = 90.0
+"""Seconds in which something is stopped below the reserve, whatever happens to coordinators meanwhile."""
+STALE = 15.0
+"""Seconds by which what the watchdog decided on may be older than reality."""
+
+
+class FillingDisk(History):
+    troubled = 400.0
+
+    def __init__(self, seed: int, loop: VirtualLoop) -> None:
+        super().__init__(seed, loop)
+        self.settings = self.settings.model_copy(
+            update={
+                "disk_reserve_bytes": RESERVE,
+                "disk_grace_seconds": GRACE,
+                "coordinator_disk_interval": 2,
+                "ttl_standby_seconds": 0,
+            }
+        )
+        self.reality.capacity = CAPACITY
+        self.database.before_disk_stop = self._check_stop
+        self._pressure = self.fork("pressure")
+        self._rates: dict[str, int] = {}
+        self._below_since: float | None = None
+        self._low_at = -SOON
+        self._stopped_at = 0.0
+        self.stops = 0
+
+    async def _troubles(self) -> None:
+        growing = asyncio.create_task(self._grow())
+        try:
+            await super()._troubles()
+        finally:
+            growing.cancel()
+
+    def _heal(self) -> None:
+        self.reality.capacity = PLENTY
+        super()._heal()
+
+    def _recover_in_peace(self, name: str) -> None:
+        """No TTL makes room within the limits here, so somebody stops something."""
+        for row in self._running()[:1]:
+            with contextlib.suppress(Problem):
+                self.gate.wish(row.id, DesiredState.STANDBY)
+        super()._recover_in_peace(name)
+
+    def _use(self) -> None:
+        name = self.chance.choice(list(self.database.rows))
+        try:
+            self.gate.wish(name, DesiredState.RUNNING)
+        except Problem as problem:
+            self.reality.tell(name, f"is refused: {problem.code}")
+
+    def _disturb(self) -> None:
+        if self.chance.random() < 0.1:
+            self._kill()
+        else:
+            self.chance.choice((self._kill_job, self._end_container))()
+
+    async def _grow(self) -> None:
+        """One in five writes much, the others next to nothing."""
+        while True:
+            await asyncio.sleep(1)
+            for name, container in list(self.reality.containers.items()):
+                if container.works(self.loop.time()) and not container.home.vandalised:
+                    hog = self._pressure.random() < 0.2
+                    container.home.size += self._rates.setdefault(name, 20 if hog else 1)
+            self._check_disk()
+
+    def _check_disk(self) -> None:
+        free, now = self.reality.free_bytes(), self.loop.time()
+        if free <= 0:
+            self.reality.fail("---", "the disk is full and the database stops")
+        for row in self.database.rows.values():
+            if row.error_reason is not None and "disk space" in (row.error_message or ""):
+                self.reality.fail(row.id, "a full disk counts as an error of the workspace")
+        if free < RESERVE:
+            self._low_at = now
+        covered = free + self._to_come() >= RESERVE and free * 4 >= RESERVE
+        if covered or not any(self._size(row) > RESERVE // 8 for row in self._running()):
+            self._below_since = None
+            return
+        since = self._below_since = self._below_since if self._below_since is not None else now
+        if now - max(since, self._stopped_at) > SOON:
+            self.reality.fail("---", "the disk stays below its reserve and nobody is stopped")
+
+    def _check_stop(self, row: Workspace) -> None:
+        """The oracle: an even share of the space is the least that a fair rule leaves to each."""
+        self.stops += 1
+        free, now = self.reality.free_bytes(), self.loop.time()
+        self._stopped_at = now
+        record = self.database.homes.get(row.id)
+        if record is None or record.warned_at is None:
+            self.reality.fail(row.id, "is stopped for the disk without a warning")
+        elif self.database.now() - record.warned_at < timedelta(seconds=0.5):
+            self.reality.fail(row.id, "is stopped for the disk at once after its warning")
+        if now - self._low_at > STALE:
+            self.reality.fail(row.id, "is stopped although the reserve is free")
+        running = self._running()
+        even = (free + sum(self._size(item) for item in running) - RESERVE) / len(running)
+        if free * 4 >= RESERVE and self._size(row) <= even:
+            self.reality.fail(
+                row.id, f"has {self._size(row)}, an even share is {even:.0f}, and it is stopped"
+            )
+        if self._size(row) < RESERVE // 8:
+            self.reality.fail(row.id, "has next to nothing and is stopped")
+
+    def _running(self) -> list[Workspace]:
+        return [
+            row
+            for row in self.database.rows.values()
+            if row.phase is Phase.RUNNING and row.desired_state is DesiredState.RUNNING
+        ]
+
+    def _to_come(self) -> int:
+        stopped = [name for name, record in self.database.homes.items() if record.stopped_at is not None]
+        return sum(
+            self._size(self.database.rows[name])
+            for name in stopped
+            if self.database.rows[name].desired_state is not DesiredState.RUNNING
+        )
+
+    def _size(self, row: Workspace) -> int:
+        home = self.reality.disk(row.id).home
+        return 0 if home is None else home.size
