@@ -19,8 +19,8 @@ from codehub.storage.installation import check_directory, claim_directory
 from codehub.storage.layout import WorkspaceDirectory
 from codehub.storage.lock import acquire, held
 from codehub.storage.measure import measure
-from codehub.storage.quota import NO_QUOTA, HomeQuota, QuotaState, Usage, quota_state, set_quota, usage_of
 from codehub.storage.new_home import make_new_home
+from codehub.storage.quota import NO_QUOTA, HomeQuota, QuotaState, Usage, quota_state, set_quota, usage_of
 
 log = structlog.get_logger(__name__)
 

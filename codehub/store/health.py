@@ -17,7 +17,10 @@ READ = """
         volumes_claimed_at IS NOT NULL AS volumes, archives_claimed_at IS NOT NULL AS archives
     FROM leadership LEFT JOIN health_checks ON true LEFT JOIN installation ON true
 """
-"""The leader and the claims, once for each check. Ages are the database's own: the clocks of machines need not agree."""
+"""The leader and the claims, once for each check.
+
+Ages are the database's own, so that the clocks of machines need not agree.
+"""
 
 SAVE = """
     WITH office AS (

@@ -143,6 +143,7 @@ export type CheckName =
   | "schema"
   | "redis"
   | "coordinator"
+  | "storage"
   | "archives"
   | "volumes"
   | "runtime"

@@ -221,6 +221,7 @@ export const en = {
       schema: "Schema",
       redis: "Redis",
       coordinator: "Coordinator",
+      storage: "Storage",
       archives: "Archive store",
       volumes: "Homes",
       runtime: "Runtime",
@@ -232,6 +233,7 @@ export const en = {
       schema: "Run `codehub migrate`, or install the CodeHub version that this database belongs to.",
       redis: "Start Redis, or correct REDIS_URL.",
       coordinator: "Start a coordinator (`codehub serve coordinator`), and read its log.",
+      storage: "Read the log of the leading coordinator: it names why they cannot be claimed.",
       archives:
         "Mount the disk or start the object store that ARCHIVE_URL names. Archives and restores wait until it answers.",
       volumes: "Mount the disk of the homes. CodeHub touches no home until then.",

@@ -216,6 +216,7 @@ export const ko: Messages = {
       schema: "스키마",
       redis: "Redis",
       coordinator: "코디네이터",
+      storage: "저장소 등록",
       archives: "아카이브 저장소",
       volumes: "홈 디렉터리",
       runtime: "런타임",
@@ -227,6 +228,7 @@ export const ko: Messages = {
       schema: "`codehub migrate`를 실행하거나 이 데이터베이스에 맞는 CodeHub 버전을 설치하세요.",
       redis: "Redis를 시작하거나 REDIS_URL을 바로잡으세요.",
       coordinator: "코디네이터를 시작하고(`codehub serve coordinator`) 로그를 확인하세요.",
+      storage: "리더 코디네이터의 로그에서 등록하지 못한 이유를 확인하세요.",
       archives:
         "ARCHIVE_URL이 가리키는 디스크를 마운트하거나 오브젝트 저장소를 시작하세요. 그때까지 아카이브와 복원은 기다립니다.",
       volumes: "홈 디렉터리가 있는 디스크를 마운트하세요. 그때까지 CodeHub는 홈 디렉터리를 건드리지 않습니다.",

@@ -15,6 +15,7 @@ const CHECKS: readonly CheckName[] = [
   "schema",
   "redis",
   "coordinator",
+  "storage",
   "archives",
   "volumes",
   "runtime",
