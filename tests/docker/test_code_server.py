@@ -36,6 +36,8 @@ def test_the_ide_serves_its_page_and_its_home_survives_an_archive(
     owner.reaches("RUNNING")
     page = owner.client.get(f"/w/{owner.id}/", params={"folder": "/home/coder"})
     assert page.status_code == 200 and "workbench" in page.text
+    for path, content in BUILT_IN[0].home_files.items():
+        assert (owner.home / path).read_text() == content
 
     assert engine.inside(owner.id, WORK).returncode == 0
     owner.goes_to("STANDBY")
@@ -48,7 +50,11 @@ def test_the_ide_serves_its_page_and_its_home_survives_an_archive(
     owner.goes_to("ARCHIVED")
     owner.goes_to("STANDBY")
     assert tree_hash(owner.home) == before
+    assert owner.client.patch(f"/api/v1/workspaces/{owner.id}", json={"name": "결제 API"}).status_code == 200
     owner.goes_to("RUNNING")
+    assert engine.inside(owner.id, "uname -n").stdout == b"api\n"
+    page = owner.client.get(f"/w/{owner.id}/", params={"folder": "/home/coder"})
+    assert "&quot;nameLong&quot;:&quot;결제 API&quot;" in page.text
     told = engine.inside(
         owner.id, 'cd "$HOME/project" && cat file && stat -c "%u %a" file && echo more >> file'
     )
