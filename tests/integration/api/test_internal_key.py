@@ -1,6 +1,7 @@
 """The API on a TCP port answers its gateways alone."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 
 import httpx
@@ -51,6 +52,20 @@ async def test_a_request_without_the_key_is_refused(address: str) -> None:
 async def test_a_request_with_the_key_is_answered(address: str) -> None:
     async with httpx.AsyncClient(base_url=address, headers={INTERNAL_KEY: KEY}, timeout=PATIENCE) as client:
         assert (await client.get("/api/v1/session")).status_code == 401
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+def test_an_address_in_use_is_named(host: str) -> None:
+    try:
+        listening = listen(f"tcp:{host}:0")
+    except OSError as error:
+        pytest.skip(f"this machine has no such address ({error})")
+    with listening:
+        address = f"tcp:{host}:{listening.getsockname()[1]}"
+        with pytest.raises(
+            OSError, match=rf"API_LISTEN {re.escape(address)} cannot be used \(Address already"
+        ):
+            listen(address)
 
 
 @pytest.mark.parametrize("name", ["API_LISTEN", "API_UPSTREAM"])

@@ -55,6 +55,13 @@ CASES = {
         COORDINATOR, {"TTL_STANDBY_SECONDS": "1"}, "TTL_STANDBY_SECONDS is 1", "raise it"
     ),
     "an unknown word": Case(GATEWAY, {"LOG_LEVEL": "loud"}, "LOG_LEVEL: must be 'debug'", "'info'"),
+    "an API on TCP without a key": Case(
+        API, {"API_LISTEN": "tcp:127.0.0.1:1"}, "API_LISTEN is tcp:127.0.0.1:1", "set INTERNAL_KEY"
+    ),
+    "a gateway of an API on TCP without a key": Case(
+        GATEWAY, {"API_UPSTREAM": "tcp:api:1"}, "API_UPSTREAM is tcp:api:1", "set INTERNAL_KEY"
+    ),
+    "a short key": Case(API, {"INTERNAL_KEY": "s3cret"}, "INTERNAL_KEY: must have", "at least 32 characters"),
     "no services": Case(COORDINATOR, {"DATABASE_URL": ""}, "DATABASE_URL must be set", "codehub up"),
     "not a database's URL": Case(API, {"DATABASE_URL": "here"}, "DATABASE_URL: must be", "postgresql://"),
     "an image with an unknown key": Case(
