@@ -2,7 +2,9 @@
 
 from datetime import UTC, datetime
 
+from codehub.domain.disk import HomeSize, LargeEntry, Notice
 from codehub.domain.states import Role
+from codehub.store import homes
 from tests.integration.api.conftest import Api
 
 UNKNOWN = "01arz3ndektsv4rrffq69g5fav"
@@ -141,3 +143,32 @@ async def test_admins_stop_and_delete_but_neither_start_nor_edit(api: Api) -> No
     assert (await root.patch(path, json={"desired_state": "STANDBY"})).status_code == 403
     assert (await root.delete(path)).status_code == 204
     assert (await root.post(f"{path}/undelete")).status_code == 200
+
+
+async def test_the_home_is_shown_while_there_is_one(api: Api) -> None:
+    alice = await api.person("alice")
+    made = await api.workspace(alice)
+    assert made["home"] is None
+    path, now = f"/api/v1/workspaces/{made['id']}", datetime.now(UTC)
+    size = HomeSize(100, 3, largest=(LargeEntry("data", 90),), quota_bytes=100)
+    async with api.engine.begin() as conn:
+        await homes.record_sizes(conn, {made["id"]: size}, now)
+        await homes.put_notice(conn, Notice(made["id"], "Warning: the disk."), warned_at=now)
+    assert (await alice.get(path)).json()["home"] is None, "it was of a home that is gone"
+    there = made["conditions"] | {
+        "storage.volume_ready": made["conditions"]["storage.volume_ready"] | {"status": "True"}
+    }
+    await api.set(made["id"], conditions=there)
+    shown = (await alice.get(path)).json()["home"]
+    assert shown.pop("measured_at") is not None
+    assert shown == {
+        "bytes": 100,
+        "entries": 3,
+        "complete": True,
+        "quota_bytes": 100,
+        "is_full": True,
+        "largest": [{"name": "data", "bytes": 90}],
+        "notice": "Warning: the disk.",
+    }
+    assert (await alice.patch(path, json={"memo": "x"})).json()["home"]["bytes"] == 100
+    assert (await alice.get("/api/v1/workspaces")).json()["items"][0]["home"]["bytes"] == 100

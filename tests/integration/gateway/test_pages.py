@@ -9,6 +9,7 @@ import pytest
 
 from codehub.domain.backends import OTHER_BACKEND
 from codehub.domain.conditions import Condition
+from codehub.domain.disk import HomeRecord, HomeSize, LargeEntry
 from codehub.domain.observation import Generation, Progress
 from codehub.domain.problems import InvalidState, RunningLimitExceeded
 from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
@@ -291,3 +292,44 @@ async def test_pages_without_a_decision_say_what_is_and_lead_home(path: World, l
 
 def test_both_languages_say_the_same_things() -> None:
     assert TEXTS["en"].keys() == TEXTS["ko"].keys()
+
+
+def home(**changes: object) -> HomeRecord:
+    size = HomeSize(41 << 30, 12, largest=(LargeEntry(".cache/<b>pip", 40 << 30),), quota_bytes=0)
+    record = HomeRecord(size, datetime(2026, 1, 1, tzinfo=UTC))
+    return replace(record, **changes)  # type: ignore[arg-type]
+
+
+async def test_a_workspace_that_was_stopped_for_the_disk_says_why_and_is_not_woken_by_a_visit(
+    origin: World,
+) -> None:
+    origin.set_phase(MINE, Phase.STANDBY)
+    known = home(notice="Stopped: the disk has 300 MiB left.", stopped_at=datetime(2026, 1, 1, tzinfo=UTC))
+    origin.facts.situations[MINE] = replace(origin.facts.situations[MINE], home=known)
+    for _ in range(2):
+        page = await visit(origin)
+        assert (page.code, page.refreshes) == (502, False)
+        assert "Stopped: the disk has 300 MiB left." in page.html
+        assert ".cache/&lt;b&gt;pip" in page.html and "40.0 GiB" in page.html
+        assert origin.facts.woken == []
+    assert (await press(origin, page.forms["Start"]))[0] == 303
+    assert origin.facts.woken == [(MINE, "alice")]
+
+
+async def test_a_start_that_was_given_up_for_the_disk_is_not_asked_for_again_by_a_visit(
+    origin: World,
+) -> None:
+    origin.set_phase(MINE, Phase.STANDBY, error_message="Waiting for disk space: 1 MiB left.")
+    page = await visit(origin)
+    assert page.code == 502 and "Waiting for disk space: 1 MiB left." in page.html
+    assert origin.facts.woken == []
+
+
+async def test_a_full_home_starts_with_a_page_that_says_what_takes_the_room(origin: World) -> None:
+    origin.set_phase(MINE, Phase.STANDBY, Operation.STARTING)
+    full = home(size=replace(home().size, quota_bytes=41 << 30))
+    origin.facts.situations[MINE] = replace(origin.facts.situations[MINE], home=full)
+    page = await visit(origin)
+    assert (page.code, page.refreshes) == (200, True)
+    assert "The home is full: 41.0 GiB of 41.0 GiB used." in page.html
+    assert ".cache/&lt;b&gt;pip" in page.html
