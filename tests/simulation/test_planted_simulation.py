@@ -375,7 +375,17 @@ class LateJobs(Jobs):
         await self._step(job)
         disk.home = None
         generation = observe.Generation(spec.op_id, spec.archive_key)
+        if f".staging-{spec.op_id}" not in disk.beside:
+            raise StorageProblem("Nothing is locked, so the collector took it for a leftover.")
         await self._swap_in(job, disk, f".staging-{spec.op_id}", generation)
+
+    async def _swap_in(self, job: Job, disk: Disk, staging: str, generation: observe.Generation) -> None:
+        staged = disk.beside[staging]
+        try:
+            await super()._swap_in(job, disk, staging, generation)
+        except KeyError:
+            disk.home = staged
+            self.reality.changed(job.spec.workspace_id)
 
 
 def test_planted_a_late_job_swapping_in_an_old_home(monkeypatch: pytest.MonkeyPatch) -> None:
