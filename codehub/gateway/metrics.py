@@ -72,7 +72,7 @@ class WorkerMetrics:
         self._row[WAKES] += 1
 
     def relayed(self, status: int, seconds: float) -> None:
-        """Count a response of an upstream, and the time to its first byte. On the hot path: 0.5 us."""
+        """Count a response of an upstream, and the time to its first byte. On the hot path: about 1 us."""
         row = self._row
         row[min(status, 599) // 100 - 1] += 1
         row[LATENCY + bisect_left(BUCKETS, seconds)] += 1
