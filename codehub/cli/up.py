@@ -228,10 +228,14 @@ class _System:
 
 
 def _why_not_ready(settings: Settings) -> str | None:
-    """Return None once every part is ready and the public port answers, else what is missing."""
+    """Return None once every part answers, CodeHub is ready and the public port answers, else what is missing.
+
+    All parts make the same checks. One makes them here, since a check leaves memory behind that the parts no longer share.
+    """
     try:
         for name in PARTS:
-            status, body = internal_http.get(settings.internal_address(name), "/readyz")
+            path = "/readyz" if name == "api" else "/healthz"
+            status, body = internal_http.get(settings.internal_address(name), path)
             if status != 200:
                 return body.decode(errors="replace")
     except OSError as error:

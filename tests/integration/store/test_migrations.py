@@ -17,6 +17,7 @@ from codehub.store.tables import (
     archives,
     gateways,
     gc_orphans,
+    health_checks,
     home_sizes,
     login_failures,
     metadata,
@@ -76,7 +77,7 @@ async def rows_of(url: str) -> dict[str, list[Mapping[str, Any]]]:
         found = {
             table.name: (await conn.execute(select(table))).mappings().all()
             for table in metadata.sorted_tables
-            if table not in (gateways, home_sizes)
+            if table not in (gateways, health_checks, home_sizes)
         }
     await engine.dispose()
     return {name: [_without_version(row) for row in rows] for name, rows in found.items()}
