@@ -21,7 +21,7 @@ from codehub.store import migrate
 from codehub.store.homes import to_record
 from codehub.store.tables import home_sizes
 from tests.integration.coordinator.conftest import Bench, new_bench
-from tests.integration.storage.conftest import small_disk
+from tests.integration.storage.conftest import quota_disk, small_disk
 from tests.integration.storage.test_one_disk import Disk
 from tests.services import TOOLS_DIR, short_temp_dir
 from tests.waiting import eventually
@@ -227,3 +227,28 @@ async def test_a_process_that_writes_without_end_is_stopped_and_postgresql_besid
         finally:
             postgres.stop()
     shutil.rmtree(place)
+
+
+async def test_a_workspace_ends_at_its_quota_and_its_full_home_starts_again(
+    database_url: str, redis_url: str
+) -> None:
+    quota = 80 * MIB
+    with quota_disk() as place:
+        async with new_bench(database_url, redis_url, within=place) as bench:
+            await bench.start(bench.with_settings(home_quota_bytes=quota, coordinator_disk_interval=0.2,
+                                                  disk_reserve_bytes=100 * MIB))  # fmt: skip
+            full, other = await bench.create(image="writer"), await bench.create()
+
+            async def is_full() -> bool:
+                known = await record(bench, full)
+                return known is not None and known.size.is_full
+
+            await eventually(is_full, "the home to be recorded as full")
+            known = await record(bench, full)
+            assert known is not None
+            assert (known.size.quota_bytes, known.notice) == (quota, None)
+            assert [entry.name for entry in known.size.largest] == ["data"]
+            await bench.until_phase(other, Phase.RUNNING)
+            (await bench.home(other) / "data").write_bytes(bytes(MIB))
+            await bench.reach(full, DesiredState.STANDBY)
+            assert (await bench.reach(full, DesiredState.RUNNING)).error_count == 0

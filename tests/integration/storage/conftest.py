@@ -1,8 +1,9 @@
 """One installation on a temporary disk, with jobs as real processes."""
 
+import shutil
 import subprocess
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from codehub.storage.jobspec import ArchiveJob, DeleteJob, EmptyArchiveJob, JobS
 from codehub.storage.stores import open_objects
 from codehub.storage.volumes import LocalVolumes
 from tests.s3 import S3Server, begin_upload
+from tests.services import short_temp_dir
 from tests.trees import make_tree
 from tests.waiting import eventually
 
@@ -134,6 +136,27 @@ async def site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
     yield site
     for job_id in await site.jobs.list():
         await site.jobs.cancel(job_id)
+
+
+@contextmanager
+def quota_disk() -> Iterator[Path]:
+    """An ext4 of 300 MiB with user quotas, or a skipped test where the kernel has none."""
+    directory = short_temp_dir()
+    image, place = directory / "image", directory / "disk"
+    place.mkdir()
+    with image.open("wb") as file:
+        file.truncate(300 << 20)
+    subprocess.run(["mkfs.ext4", "-q", "-F", "-O", "quota", image], check=True)
+    mounted = subprocess.run(
+        ["mount", "-o", "loop,usrquota", image, place], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode != 0:
+        shutil.rmtree(directory)
+        pytest.skip(f"this kernel mounts no file system with user quotas: {mounted.stderr.strip()}")
+    place.chmod(0o711)
+    yield place
+    subprocess.run(["umount", "--lazy", place], check=True)
+    shutil.rmtree(directory)
 
 
 @asynccontextmanager

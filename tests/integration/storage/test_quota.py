@@ -1,7 +1,6 @@
 """User quotas on a real ext4 of a fixed size, where this machine's kernel has them."""
 
 import errno
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from codehub.storage.quota import HEADROOM, HomeQuota, QuotaState, quota_state, set_quota, usage_of
-from tests.integration.storage.conftest import FIRST, KEY, site_at
-from tests.services import short_temp_dir
+from tests.integration.storage.conftest import FIRST, KEY, quota_disk, site_at
 from tests.trees import tree_hash
 
 MIB = 1 << 20
@@ -35,23 +33,8 @@ else:
 
 @pytest.fixture
 def disk() -> Iterator[Path]:
-    """An ext4 of 300 MiB with user quotas, or a skipped test where the kernel has none."""
-    directory = short_temp_dir()
-    image, place = directory / "image", directory / "disk"
-    place.mkdir()
-    with image.open("wb") as file:
-        file.truncate(300 * MIB)
-    subprocess.run(["mkfs.ext4", "-q", "-F", "-O", "quota", "-E", "root_owner=0:0", image], check=True)
-    mounted = subprocess.run(
-        ["mount", "-o", "loop,usrquota", image, place], capture_output=True, text=True, check=False
-    )
-    if mounted.returncode != 0:
-        shutil.rmtree(directory)
-        pytest.skip(f"this kernel mounts no file system with user quotas: {mounted.stderr.strip()}")
-    place.chmod(0o711)
-    yield place
-    subprocess.run(["umount", "--lazy", place], check=True)
-    shutil.rmtree(directory)
+    with quota_disk() as place:
+        yield place
 
 
 def home_of(disk: Path, uid: int) -> Path:
