@@ -228,9 +228,9 @@ class _System:
 
 
 def _why_not_ready(settings: Settings) -> str | None:
-    """Return None once every part answers, CodeHub is ready and the public port answers, else what is missing.
+    """Return None once every part and the public port answer and CodeHub is ready, else what is missing.
 
-    All parts make the same checks. One makes them here, since a check leaves memory behind that the parts no longer share.
+    Every part makes the same checks. Only the API is asked for them here: a check costs unshared memory.
     """
     try:
         for name in PARTS:
