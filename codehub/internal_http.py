@@ -6,10 +6,11 @@ It reads GET and HEAD only, one request per connection, and bounds everything th
 import asyncio
 import contextlib
 import errno
+import fcntl
 import os
 import socket
 import stat
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -49,15 +50,31 @@ class _RefusedError(Exception):
         self.status = status
 
 
-def listen(address: str) -> socket.socket:
-    """Listen at `unix:/path`, for this user only, or at `tcp:host:port`."""
-    scheme, _, place = address.partition(":")
+def listen(addresses: Sequence[str]) -> socket.socket:
+    """Listen at the first of these that no one else uses.
+
+    Each is `unix:/path`, for this user only, or `tcp:host:port`.
+    """
+    *spare, last = addresses
+    for address in spare:
+        try:
+            return _listen(address)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise _cannot_listen(address, error) from error
     try:
-        return _listen_unix(Path(place)) if scheme == "unix" else _listen_tcp(place)
+        return _listen(last)
     except OSError as error:
-        raise ListenError(
-            f"cannot listen at {address} ({error.strerror}): correct INTERNAL_LISTEN"
-        ) from error
+        raise _cannot_listen(last, error) from error
+
+
+def _listen(address: str) -> socket.socket:
+    scheme, _, place = address.partition(":")
+    return _listen_unix(Path(place)) if scheme == "unix" else _listen_tcp(place)
+
+
+def _cannot_listen(address: str, error: OSError) -> ListenError:
+    return ListenError(f"cannot listen at {address} ({error.strerror}): correct INTERNAL_LISTEN")
 
 
 def remove(listener: socket.socket) -> None:
@@ -110,9 +127,9 @@ def _connect(address: str, timeout: float) -> socket.socket:
 
 
 @contextlib.asynccontextmanager
-async def listening(address: str, handlers: Mapping[str, Handler]) -> AsyncIterator[None]:
-    """Listen at the address and answer requests for these paths, beside the body."""
-    listener = listen(address)
+async def listening(addresses: Sequence[str], handlers: Mapping[str, Handler]) -> AsyncIterator[None]:
+    """Listen at one of the addresses and answer requests for these paths, beside the body."""
+    listener = listen(addresses)
     try:
         async with serving(listener, handlers):
             yield
@@ -161,9 +178,7 @@ class _Server:
         async with asyncio.timeout(WRITE_SECONDS):
             await writer.drain()
             writer.write_eof()
-            for _ in range(
-                MAX_READS
-            ):  # unread bytes at the end would reset the connection, and lose the answer
+            for _ in range(MAX_READS):  # unread bytes would reset the connection, and lose the answer
                 if not await reader.read(MAX_HEAD):
                     return
 
@@ -205,17 +220,28 @@ def _wire(answer: Answer, *, head_only: bool) -> bytes:
 
 def _listen_unix(path: Path) -> socket.socket:
     path.parent.mkdir(parents=True, exist_ok=True)
-    _remove_stale(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        listener.bind(str(path))
-        path.chmod(0o600)
-        listener.listen(BACKLOG)
+        with _locked(path.parent):  # else a socket that is bound and does not listen yet would look stale
+            _remove_stale(path)
+            listener.bind(str(path))
+            path.chmod(0o600)
+            listener.listen(BACKLOG)
     except OSError:
         listener.close()
         raise
     listener.setblocking(False)
     return listener
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _remove_stale(path: Path) -> None:

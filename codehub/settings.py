@@ -21,6 +21,9 @@ SECRETS: Final = ("DATABASE_URL", "REDIS_URL", "ADMIN_PASSWORD", "INTERNAL_KEY")
 _ADDRESS = re.compile(r"unix:/.+|tcp:(?:\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(?P<port>\d{1,5})")
 _INTERNAL_KEY = re.compile(r"[!-~]{32,}")
 
+MOST_BESIDE: Final = 16
+"""Parts of one kind that find a default internal address on one data directory."""
+
 Seconds = Annotated[float, Field(gt=0, le=31_536_000, allow_inf_nan=False)]
 WholeSeconds = Annotated[int, Field(ge=0, le=31_536_000)]
 
@@ -310,9 +313,15 @@ class Settings(BaseSettings):
             )
         return self.internal_key
 
-    def internal_address(self, part: str) -> str:
-        """Return where a part serves health and metrics: `unix:/path` or `tcp:host:port`."""
-        return self.internal_listen or f"unix:{self.run_dir.absolute() / part}-internal.sock"
+    def internal_addresses(self, part: str) -> tuple[str, ...]:
+        """Return where a part may serve health and metrics: `unix:/path` or `tcp:host:port`.
+
+        By default several, in order, for parts of one kind on one data directory.
+        """
+        if self.internal_listen:
+            return (self.internal_listen,)
+        first = f"unix:{self.run_dir.absolute() / part}-internal"
+        return (f"{first}.sock", *(f"{first}-{number}.sock" for number in range(2, MOST_BESIDE + 1)))
 
     @cached_property
     def images_text(self) -> str | None:

@@ -27,7 +27,7 @@ class _Server(uvicorn.Server):
         self._app = app
         self._settings = settings
         self._internal = AsyncExitStack()
-        self._internal_listener = internal_http.listen(settings.internal_address("api"))
+        self._internal_listener = internal_http.listen(settings.internal_addresses("api"))
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         settings = self._settings

@@ -53,7 +53,7 @@ def gateway() -> None:
         from codehub.gateway.metrics import GatewayMetrics
 
         metrics = GatewayMetrics(settings.gateway_workers)
-        listener = internal_http.listen(settings.internal_address("gateway"))
+        listener = internal_http.listen(settings.internal_addresses("gateway"))
         try:
             run_workers(
                 settings.gateway_workers,

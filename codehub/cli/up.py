@@ -235,7 +235,7 @@ def _why_not_ready(settings: Settings) -> str | None:
     try:
         for name in PARTS:
             path = "/readyz" if name == "api" else "/healthz"
-            status, body = internal_http.get(settings.internal_address(name), path)
+            status, body = internal_http.get(settings.internal_addresses(name)[0], path)
             if status != 200:
                 return body.decode(errors="replace")
     except OSError as error:

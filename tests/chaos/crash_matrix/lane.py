@@ -45,7 +45,7 @@ RHYTHM = {
 }
 GC = {"coordinator_gc_interval": 0.2, "gc_orphan_grace_seconds": 0}
 TABLES = ("workspaces", "archives")
-CLEARED = ("timeline", "archives", "gc_orphans", "workspaces")
+CLEARED = ("timeline", "archives", "gc_orphans", "home_sizes", "workspaces")
 
 RESTS = "SELECT phase = $2 AND operation = $3 AND request IS NULL FROM workspaces WHERE id = $1"
 ENDED_IN_ERROR = (

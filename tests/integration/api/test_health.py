@@ -81,6 +81,7 @@ async def test_a_database_without_a_schema_is_not_ready(services: Services, redi
 
 async def test_a_redis_that_is_gone_is_not_ready(api: Api, tmp_path: Path) -> None:
     await _lead(api, "0 seconds")
+    await _claim(api)
     found = await readiness.look(api.settings.database_url, f"unix://{tmp_path}/redis.sock")
     wrong = [name for name in VITAL if not found.checks[name].ok]
     assert not found.ready and wrong == [CheckName.REDIS]
@@ -129,11 +130,11 @@ async def test_the_internal_listener_of_the_api(settings: Settings, api: Api) ->
     """The whole server, as `codehub serve api` runs it."""
     place = short_temp_dir()
     settings = settings.model_copy(update={"data_dir": place})
-    server, listening = make_server(settings), listen(settings.api_socket)
+    server, listening = make_server(settings), listen(settings.api_listen_address)
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     try:
         await until(lambda: server.started, "the API to answer")
-        address = settings.internal_address("api")
+        address = settings.internal_addresses("api")[0]
 
         async def ask(path: str) -> tuple[int, bytes]:
             return await asyncio.to_thread(internal_http.get, address, path, PATIENCE)
@@ -143,6 +144,7 @@ async def test_the_internal_listener_of_the_api(settings: Settings, api: Api) ->
         assert status == 503 and json.loads(body)["ready"] is False
         assert set(json.loads(body)["checks"]["coordinator"]) == {"ok", "message", "remedy"}
         await _lead(api, "0 seconds")
+        await _claim(api)
         status, body = await ask("/readyz")
         assert status == 200 and json.loads(body)["degraded"] == list(LEADER_CHECKS)
 
