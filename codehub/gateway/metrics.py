@@ -11,15 +11,14 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 from codehub.gateway.reply import Reply
+from codehub.gateway.texts import TEXTS
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
 BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-PAGES: Final = (
-    "archived", "down", "elsewhere", "error", "forbidden", "gone", "limit", "loading", "missing", "noport",
-    "pending", "ports", "refused", "silent",
-)  # fmt: skip
+PAGES: Final = tuple(sorted(key.removesuffix(".heading") for key in TEXTS["en"] if key.endswith(".heading")))
+"""Every page of the gateway's own has a heading."""
 
 _RELAYED: Final = tuple(("relayed", f"{number}xx") for number in range(1, 6))
 _OWN: Final = (
