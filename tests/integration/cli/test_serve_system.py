@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from codehub import internal_http
 from codehub.domain.internal import INTERNAL_KEY
 from tests.integration.cli.conftest import Program, outcome, program
 from tests.integration.coordinator.conftest import IDE
@@ -38,15 +39,17 @@ class Parts:
         self.platform = f"localhost:{self.ports[0]}"
         given = environment | {"PUBLIC_BASE_URL": f"http://{self.platform}", "INTERNAL_KEY": KEY}
         self.programs: list[Program] = []
+        self.internal: list[str] = []
+        self._stack, self._given = stack, given
         for api, port in zip(self.api_ports, self.ports, strict=True):
-            here = f"tcp:127.0.0.1:{api}"
-            self.programs += [
-                stack.enter_context(program("serve", "coordinator", **given)),
-                stack.enter_context(program("serve", "api", API_LISTEN=here, **given)),
-                stack.enter_context(
-                    program("serve", "gateway", API_UPSTREAM=f"tcp:localhost:{api}", PORT=str(port), **given)
-                ),
-            ]
+            self._start("coordinator")
+            self._start("api", API_LISTEN=f"tcp:127.0.0.1:{api}")
+            self._start("gateway", API_UPSTREAM=f"tcp:localhost:{api}", PORT=str(port))
+
+    def _start(self, part: str, **more: str) -> None:
+        self.internal.append(f"tcp:127.0.0.1:{free_port()}")
+        started = program("serve", part, INTERNAL_LISTEN=self.internal[-1], **self._given, **more)
+        self.programs.append(self._stack.enter_context(started))
 
     def client(self, number: int) -> httpx.Client:
         """A client of one gateway, as a load balancer in front of both would reach it."""
@@ -54,9 +57,11 @@ class Parts:
         return httpx.Client(base_url=address, headers={"Host": self.platform}, timeout=PATIENCE)
 
     def wait_until_ready(self) -> None:
+        for address in self.internal:
+            wait_for(lambda: _is_ready(address), f"the part at {address} to be ready")  # noqa: B023 - at once
         for number in range(2):
             with self.client(number) as client:
-                wait_for(lambda: _is_ready(client), "the parts to be ready")
+                assert client.get("/healthz").status_code == 200
 
     def leader(self) -> Program:
         return next(part for part in self.programs if "this coordinator leads" in part.words())
@@ -65,10 +70,10 @@ class Parts:
         return "\n".join(f"== {part.process.args}\n{part.words()[-3000:]}" for part in self.programs)
 
 
-def _is_ready(client: httpx.Client) -> bool:
+def _is_ready(address: str) -> bool:
     try:
-        return client.get("/readyz").status_code == 200
-    except httpx.TransportError:
+        return internal_http.get(address, "/readyz")[0] == 200
+    except OSError:
         return False
 
 
