@@ -86,7 +86,7 @@ class HealthRunner:
         free = await self._providers.volumes.free_bytes()
         numbers = f"{free >> 20} MiB free on the disk of the homes, {self._disk_reserve >> 20} MiB reserved"
         if free < self._disk_reserve:
-            raise Failed(f"{numbers}: CodeHub refuses starts and restores.")
+            raise Failed(f"{numbers}: starts and restores wait.")
         return f"{numbers}."
 
     def _gc_verdict(self, saved: Mapping[CheckName, Verdict]) -> Verdict:

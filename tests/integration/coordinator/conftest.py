@@ -17,6 +17,7 @@ from codehub.coordinator.house import PostgresHouse
 from codehub.coordinator.main import make_providers
 from codehub.coordinator.metrics import Metrics
 from codehub.coordinator.server import serve
+from codehub.domain.claims import Location
 from codehub.domain.limits import Limits
 from codehub.domain.observation import JobState
 from codehub.domain.states import DesiredState, Operation, Phase
@@ -25,7 +26,7 @@ from codehub.runtimes.base import RuntimeFailure
 from codehub.settings import Settings, load
 from codehub.storage.archive_store import ArchiveStore
 from codehub.storage.volumes import LocalVolumes
-from codehub.store import gate
+from codehub.store import gate, installation
 from codehub.store.engine import create_engine, open_pool
 from codehub.store.gate import Backends
 from codehub.store.leader import campaign
@@ -223,6 +224,9 @@ async def new_bench(database_url: str, redis_url: str, within: Path = Path("/tmp
     LocalVolumes(data_dir / "volumes", INSTALLATION).initialise()
     await ArchiveStore(f"file://{data_dir}/archives", INSTALLATION).initialise()
     engine = create_engine(database_url)
+    await installation.ensure(engine, INSTALLATION, UID_BASE)
+    for location in Location:
+        await installation.PostgresClaims(engine).record(location)
     async with engine.begin() as conn:
         await conn.execute(users.insert().values(id="u1", username="one", password_hash="x", role="user"))
     async with open_pool(database_url, 3) as pool:
