@@ -108,7 +108,7 @@ async def test_a_disk_below_its_reserve_degrades_and_turns_back(bench: Bench) ->
     await runner(bench, epoch, bench.providers, reserve=1 << 60).tick()
     found = await look(bench)
     assert found.degraded == [CheckName.DISK]
-    assert "refuses starts" in found.checks[CheckName.DISK].message
+    assert "starts and restores wait" in found.checks[CheckName.DISK].message
     assert found.checks[CheckName.DISK].remedy == REMEDIES[CheckName.DISK]
     await runner(bench, epoch, bench.providers).tick()
     assert (await look(bench)).degraded == []
