@@ -70,7 +70,7 @@ def listen(addresses: Sequence[str]) -> socket.socket:
 
 def _listen(address: str) -> socket.socket:
     scheme, _, place = address.partition(":")
-    return _listen_unix(Path(place)) if scheme == "unix" else _listen_tcp(place)
+    return _listen_unix(Path(place)) if scheme == "unix" else listen_tcp(place)
 
 
 def _cannot_listen(address: str, error: OSError) -> ListenError:
@@ -260,18 +260,13 @@ def _remove_stale(path: Path) -> None:
     raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
 
 
-def _listen_tcp(place: str) -> socket.socket:
+def listen_tcp(place: str, backlog: int = BACKLOG) -> socket.socket:
+    """Listen at `host:port`; `[::]:port` takes IPv4 as well."""
     host, _, port = place.rpartition(":")
-    family, kind, protocol, _, address = socket.getaddrinfo(
+    family, _, _, _, address = socket.getaddrinfo(
         host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(BACKLOG)
-    except OSError:
-        listener.close()
-        raise
+    is_ipv6 = family == socket.AF_INET6
+    listener = socket.create_server(address, family=family, backlog=backlog, dualstack_ipv6=is_ipv6)
     listener.setblocking(False)
     return listener

@@ -133,13 +133,6 @@ class Settings(BaseSettings):
             raise ValueError("must be a URL such as file:///directory or s3://bucket/prefix")
         return value
 
-    @field_validator("internal_listen")
-    @classmethod
-    def _an_internal_address(cls, value: str) -> str:
-        if value and not _is_internal_address(value):
-            raise ValueError("must be unix:/absolute/path or tcp:host:port")
-        return value
-
     @field_validator("docker_network_pool", mode="before")
     @classmethod
     def _a_roomy_network(cls, value: object) -> IPv4Network:
@@ -171,7 +164,7 @@ class Settings(BaseSettings):
             ) from error
         return value
 
-    @field_validator("api_listen", "api_upstream")
+    @field_validator("api_listen", "api_upstream", "internal_listen")
     @classmethod
     def _an_address(cls, value: str) -> str:
         found = _ADDRESS.fullmatch(value)
@@ -358,14 +351,6 @@ def _has_scheme(value: str, *schemes: str) -> bool:
         return parts.scheme in schemes and (parts.port is None or parts.port > 0)
     except ValueError:
         return False
-
-
-def _is_internal_address(value: str) -> bool:
-    scheme, _, place = value.partition(":")
-    host, _, port = place.rpartition(":")
-    if scheme == "tcp":
-        return bool(host) and port.isdecimal() and 0 < int(port) < 65536
-    return scheme == "unix" and place.startswith("/")
 
 
 def _is_loopback(host: str) -> bool:

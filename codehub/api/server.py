@@ -50,17 +50,9 @@ def listen(address: str) -> socket.socket:
     """Listen at `unix:/path` or `tcp:host:port`."""
     kind, _, where = address.partition(":")
     try:
-        return _listen_unix(Path(where)) if kind == "unix" else _listen_tcp(where)
+        return _listen_unix(Path(where)) if kind == "unix" else internal_http.listen_tcp(where, BACKLOG)
     except OSError as error:
         raise OSError(f"API_LISTEN {address} cannot be used ({error.strerror}): choose another") from error
-
-
-def _listen_tcp(where: str) -> socket.socket:
-    host, _, port = where.rpartition(":")
-    found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    family, _, _, _, bound = found[0]
-    is_ipv6 = family == socket.AF_INET6
-    return socket.create_server(bound, family=family, backlog=BACKLOG, dualstack_ipv6=is_ipv6)
 
 
 def _listen_unix(path: Path) -> socket.socket:
