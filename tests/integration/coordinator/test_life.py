@@ -1,5 +1,6 @@
 """The life of a workspace, driven by a real coordinator."""
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from codehub.coordinator.nature import REAL
 from codehub.coordinator.observer import Memory
 from codehub.coordinator.queue import WorkQueue
 from codehub.coordinator.server import rules_of
-from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
+from codehub.domain.states import ConditionName, DesiredState, ErrorReason, Operation, Phase
 from codehub.domain.workspace import RecoverSource, Workspace
 from codehub.runtimes.base import WorkloadSpec
 from codehub.runtimes.process.runtime import ProcessRuntime
@@ -334,7 +335,16 @@ async def test_an_unmounted_volumes_root_reads_as_unknown_not_gone(bench: Bench)
     root.rename(root.with_name("away"))
     await bench.start()
     await bench.wish(wished, DesiredState.RUNNING)
-    seen = await bench.until(wished, lambda w: w.conditions["storage.volume_ready"].reason == "Unobservable")
+
+    async def hinted() -> Workspace:
+        """Repeat the hint of the wish: it is lost if the leader does not listen yet."""
+        async with bench.engine.begin() as conn:
+            hint = json.dumps({"id": wished, "user_id": "u1"})
+            await conn.execute(text("SELECT pg_notify('ws_wake', :hint)"), {"hint": hint})
+        return await bench.get(wished)
+
+    reason = ConditionName.VOLUME_READY
+    seen = await eventually(hinted, "the reason", lambda w: w.conditions[reason].reason == "Unobservable")
     assert seen.phase is Phase.STANDBY
     root.with_name("away").rename(root)
     await bench.until_phase(wished, Phase.RUNNING)
