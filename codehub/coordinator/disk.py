@@ -156,7 +156,7 @@ class DiskRunner:
         return now - measured > (FRESH if self.is_near else RUNNING_FOR)
 
     async def _size_of(self, home: LiveHome) -> HomeSize:
-        """Near the reserve the user's quota tells the size at no cost, where it is counted."""
+        """Return the size. Near the reserve the user's quota gives it at no cost, where quotas are on."""
         uid = self._uid_base + home.number if os.geteuid() == 0 else None
         usage = None if uid is None else await self._volumes.usage(uid)
         known = self._known_size(home)

@@ -72,7 +72,7 @@ class HomeRecord:
 class LiveHome:
     """A home on the disk, of a workspace that runs or stands by.
 
-    `may_stop`: the workspace runs, shall run, and no operation or request is under way.
+    `may_stop`: the workspace runs, is wanted RUNNING, and no operation or request is under way.
     """
 
     workspace_id: str

@@ -56,7 +56,7 @@ def check_wish(workspace: Workspace, desired: DesiredState) -> bool:
 
 
 def may_stop_for_disk(workspace: Workspace) -> bool:
-    """Whether the disk watchdog may stop this workspace: it runs, shall run, and nothing is under way."""
+    """Whether the disk watchdog may stop it: it runs, is wanted RUNNING, and nothing is under way."""
     runs = workspace.phase is Phase.RUNNING and workspace.desired_state is DesiredState.RUNNING
     idle = workspace.operation is Operation.NONE and workspace.request is None
     return runs and idle and workspace.deleted_at is None
