@@ -38,7 +38,7 @@ async def recorded_checks(settings: Settings) -> list[Finding]:
         ok(name, found[name].message)
         if found[name].ok
         else fail(name, found[name].message, found[name].remedy)
-        for name in (CheckName.COORDINATOR, *LEADER_CHECKS)
+        for name in (CheckName.COORDINATOR, CheckName.STORAGE, *LEADER_CHECKS)
     ]
 
 

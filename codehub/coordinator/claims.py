@@ -61,7 +61,7 @@ async def claim_storage(claims: Claims, place: Place, *, create: bool) -> list[s
             continue
         await claim()
         await claims.record(location)
-        log.info("claimed for this installation", location=location.value, where=where)
+        log.debug("claimed for this installation", location=location.value, where=where)
     return left
 
 
