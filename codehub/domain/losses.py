@@ -7,7 +7,7 @@ from codehub.domain.states import ConditionName, ErrorReason
 from codehub.domain.workspace import Workspace
 
 _LOST_HOME = (
-    "The home directory was there and is gone, and nothing of CodeHub removed it. "
+    "The home directory was there and is gone, and CodeHub did not remove it. "
     "If its disk was not mounted, mount it and recover; else recover from an archive, or with an empty home."
 )
 

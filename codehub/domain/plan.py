@@ -13,6 +13,7 @@ from codehub.domain.observation import ContainerFact, Observation, Unknown, Volu
 from codehub.domain.observe import VANISHED, observed, volume_generation
 from codehub.domain.states import ConditionName, DesiredState, ErrorReason, Level, Operation
 from codehub.domain.steps import step
+from codehub.domain.timeline_text import BEGUN
 from codehub.domain.wishes import archive_key
 from codehub.domain.workspace import RecoverSource, Request, RequestKind, Workspace
 
@@ -108,7 +109,7 @@ def _requested(workspace: Workspace, request: Request, look: Observation) -> Dec
         words = f"The recovery sets aside the home of operation {foreign.op_id}, which is kept."
         return Decision(words, workspace, effect=SetHomeAside(foreign))
     after = forgiven(workspace)
-    words = "Recovered: judging anew from what is there."
+    words = "Checked again after recovery."
     if replaced and request.source is RecoverSource.ARCHIVE and request.archive_op_id is not None:
         after = _forget_home(after, archive_key(workspace.id, request.archive_op_id))
         words = f"Recovered: restoring the archive {after.archive_key}."
@@ -124,7 +125,7 @@ def _cancelled_late(workspace: Workspace) -> Decision:
     if workspace.deleted_at is not None or is_terminal(workspace.error_reason):
         return Decision(words, workspace, consume=True)
     rest = DesiredState(level_of(workspace.conditions).value)
-    return Decision(f"{words} It rests at {rest}.", workspace, desired=rest, consume=True)
+    return Decision(f"{words} The workspace stays at {rest}.", workspace, desired=rest, consume=True)
 
 
 def _forget_home(workspace: Workspace, key: str | None) -> Workspace:
@@ -199,5 +200,4 @@ def _claim(workspace: Workspace, operation: Operation, context: Context) -> Deci
         after = replace(after, archive_op_id=context.archive_op_id)
     if operation in (Operation.STOPPING, Operation.ARCHIVING):
         after = replace(after, started_at=None)
-    level = level_of(workspace.conditions)
-    return Decision(f"{operation}: from {level} towards {workspace.desired_state}.", after, Event.CLAIMED)
+    return Decision(BEGUN[operation], after, Event.CLAIMED)

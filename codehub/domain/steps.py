@@ -3,6 +3,7 @@
 from dataclasses import replace
 from datetime import datetime
 
+from codehub.domain import timeline_text
 from codehub.domain.attempt import end_after_job, running_job_id
 from codehub.domain.conditions import holds
 from codehub.domain.decision import Context, Decision, Event, ended, failed, forgiven, without_note
@@ -133,12 +134,13 @@ def _finished(workspace: Workspace, look: Observation, context: Context) -> Deci
         after = replace(after, home_ctx=volume_generation(look))
     if operation is Operation.ARCHIVING:
         after = replace(after, home_ctx=None)
-    level = level_of(after.conditions)
-    words = f"{operation} is done: {level}."
+    assert workspace.op_started_at is not None
+    message = timeline_text.finished(operation, context.now - workspace.op_started_at)
     if not _is_cancelled(workspace):
-        return Decision(words, after, Event.FINISHED)
+        return Decision(message, after, Event.FINISHED)
+    level = level_of(after.conditions)
     rest = DesiredState(level.value) if workspace.deleted_at is None else None
-    return Decision(f"{words} The cancel came too late.", after, Event.FINISHED, desired=rest, consume=True)
+    return Decision(f"{message} The cancel came too late.", after, Event.FINISHED, desired=rest, consume=True)
 
 
 def _after_success(workspace: Workspace, operation: Operation, now: datetime) -> Workspace:
@@ -162,7 +164,7 @@ def _cancelled(workspace: Workspace, look: Observation) -> Decision:
 
     def end() -> Decision:
         level = level_of(workspace.conditions)
-        return _at_level(workspace, f"{workspace.operation} was cancelled; the workspace rests at {level}.")
+        return _at_level(workspace, f"Cancelled. The workspace stays at {level}.")
 
     return end_after_job(workspace, look, end, "it was cancelled")
 

@@ -71,11 +71,11 @@ def expired(
         return None
     standby = standby_at(workspace, defaults)
     if standby is not None and uses_known_until is not None and standby <= uses_known_until:
-        return Expiry(DesiredState.STANDBY, f"Idle since {_words(_idle_since(workspace))}: standing by.")
+        return Expiry(DesiredState.STANDBY, f"Not used since {_words(_idle_since(workspace))}: pausing it.")
     archive = archive_at(workspace, defaults)
     if archive is not None and archive <= now:
         return Expiry(
-            DesiredState.ARCHIVED, f"Standing by since {_words(workspace.phase_changed_at)}: archiving."
+            DesiredState.ARCHIVED, f"Paused since {_words(workspace.phase_changed_at)}: archiving it."
         )
     return None
 

@@ -20,6 +20,7 @@ from codehub.domain.conditions import unobserved
 from codehub.domain.limits import Limits, Usage, admit
 from codehub.domain.problems import ValidationFailed, WorkspaceNotFound
 from codehub.domain.states import DesiredState, Operation, Phase
+from codehub.domain.timeline_text import CREATED, REQUESTED
 from codehub.domain.ttl import TtlDefaults, extended
 from codehub.domain.workspace import RecoverSource, Request, RequestKind, Workspace
 from codehub.store import timeline
@@ -94,9 +95,7 @@ async def create(
         )
         .returning(workspaces)
     )
-    await timeline.record(
-        conn, workspace_id, now, actor=actor, event="created", message=f"Created; to be {desired}."
-    )
+    await timeline.record(conn, workspace_id, now, actor=actor, event="created", message=CREATED[desired])
     return to_workspace(made.mappings().one())
 
 
@@ -119,7 +118,7 @@ async def wish(
     if desired is DesiredState.RUNNING:
         await _admit(conn, workspace.owner_id, workspace_id, limits)
         changes["last_access_at"] = now
-    return await _write(conn, workspace, changes, now, actor, "wish", f"Wished to be {desired}.")
+    return await _write(conn, workspace, changes, now, actor, "wish", REQUESTED[desired])
 
 
 async def expire(
@@ -152,7 +151,7 @@ async def delete(conn: AsyncConnection, workspace_id: str, *, actor: str, now: d
     workspace = await lock(conn, workspace_id)
     wishes.check_delete(workspace)
     changes = {"desired_state": DesiredState.DELETED.value, "deleted_at": now, "request": None}
-    return await _write(conn, workspace, changes, now, actor, "deleted", "Deleted; it can be undeleted.")
+    return await _write(conn, workspace, changes, now, actor, "deleted", "Moved to the trash.")
 
 
 async def undelete(
@@ -164,7 +163,7 @@ async def undelete(
     if desired is DesiredState.RUNNING:
         await _admit(conn, workspace.owner_id, workspace_id, limits)
     changes = {"desired_state": desired.value, "deleted_at": None, "last_access_at": now}
-    return await _write(conn, workspace, changes, now, actor, "undeleted", f"Undeleted; to be {desired}.")
+    return await _write(conn, workspace, changes, now, actor, "undeleted", "Restored from the trash.")
 
 
 async def recover(
@@ -187,14 +186,14 @@ async def recover(
         await _admit(conn, workspace.owner_id, workspace_id, limits)
     request = Request(RequestKind.RECOVER, actor, kind, archive_op_id)
     changes = {"request": request, "last_access_at": now}
-    return await _write(conn, workspace, changes, now, actor, "recover", "Recovery asked for.")
+    return await _write(conn, workspace, changes, now, actor, "recover", "Recovery requested.")
 
 
 async def cancel(conn: AsyncConnection, workspace_id: str, *, actor: str, now: datetime) -> Workspace:
     workspace = await lock(conn, workspace_id)
     wishes.check_cancel(workspace)
     request = Request(RequestKind.CANCEL, actor)
-    message = f"Cancelling {workspace.operation} asked for."
+    message = "Cancel requested."
     return await _write(conn, workspace, {"request": request}, now, actor, "cancel", message)
 
 

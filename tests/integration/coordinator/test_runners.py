@@ -80,7 +80,7 @@ async def test_an_idle_workspace_stands_by_then_archives_itself(bench: Bench) ->
     workspace_id = await bench.create()
     await bench.until_phase(workspace_id, Phase.ARCHIVED)
     story = await bench.story(workspace_id)
-    steps = ("finished: STARTING", "expired: Idle since", "finished: STOPPING", "expired: Standing by since")
+    steps = ("finished: Started", "expired: Not used since", "finished: Stopped", "expired: Paused since")
     assert [step for line in story for step in steps if line.startswith(step)] == list(steps), story
 
 

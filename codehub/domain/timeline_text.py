@@ -1,0 +1,50 @@
+"""Sentences of the timeline about wishes and operations."""
+
+from datetime import timedelta
+from typing import Final
+
+from codehub.domain.states import DesiredState, Operation
+
+REQUESTED: Final = {
+    DesiredState.RUNNING: "Start requested.",
+    DesiredState.STANDBY: "Stop requested.",
+    DesiredState.ARCHIVED: "Archive requested.",
+    DesiredState.DELETED: "Delete requested.",
+}
+CREATED: Final = {
+    DesiredState.RUNNING: "Created, to be started.",
+    DesiredState.STANDBY: "Created, with a home and no IDE yet.",
+    DesiredState.ARCHIVED: "Created, to be archived.",
+}
+BEGUN: Final = {
+    Operation.PROVISIONING: "Preparing the home.",
+    Operation.RESTORING: "Restoring the home from its archive.",
+    Operation.STARTING: "Starting the IDE.",
+    Operation.STOPPING: "Stopping the IDE.",
+    Operation.ARCHIVING: "Archiving the home.",
+    Operation.CREATE_EMPTY_ARCHIVE: "Making an empty archive.",
+    Operation.DELETING: "Deleting the workspace.",
+}
+_FINISHED: Final = {
+    Operation.PROVISIONING: "Prepared the home",
+    Operation.RESTORING: "Restored the home",
+    Operation.STARTING: "Started",
+    Operation.STOPPING: "Stopped",
+    Operation.ARCHIVING: "Archived the home",
+    Operation.CREATE_EMPTY_ARCHIVE: "Made an empty archive",
+    Operation.DELETING: "Deleted",
+}
+
+
+def finished(operation: Operation, took: timedelta) -> str:
+    """Return the sentence about an operation that has reached its goal."""
+    return f"{_FINISHED[operation]} in {_duration(took)}."
+
+
+def _duration(took: timedelta) -> str:
+    seconds = max(0.0, took.total_seconds())
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min"
