@@ -67,6 +67,17 @@ export interface Home {
 /** What can bring a workspace out of ERROR. */
 export type WayOut = "look_again" | "home" | "archive" | "empty";
 
+/** Why a workspace is, or may soon be, in ERROR. */
+export type ErrorReason =
+  | "Timeout"
+  | "DataLost"
+  | "ImagePullFailed"
+  | "ContainerWithoutVolume"
+  | "ArchiveCorrupted"
+  | "ActionFailed"
+  | "Unreachable"
+  | "RetryExceeded";
+
 export interface Workspace {
   id: string;
   name: string;
@@ -78,7 +89,7 @@ export interface Workspace {
   operation: Operation;
   desired_state: DesiredState;
   conditions: Record<string, Condition>;
-  error_reason: string | null;
+  error_reason: ErrorReason | null;
   error_count: number;
   error_message: string | null;
   ways_out: WayOut[];

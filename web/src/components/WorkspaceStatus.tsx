@@ -47,24 +47,33 @@ function Note({ message }: { message: string }) {
 }
 
 function Failed({ workspace }: { workspace: Workspace }) {
+  const text = messages.value.failures;
+  const reason = workspace.error_reason;
   return (
     <div class="note note-error">
       <Icon name="alert" />
-      <p>
-        <strong>{workspace.error_reason}</strong> {workspace.error_message}
-      </p>
+      <div>
+        <p>
+          <strong>{reason ? text.reasons[reason] : text.unknown}</strong>
+        </p>
+        {workspace.error_message && (
+          <details>
+            <summary>{text.details}</summary>
+            <p>{workspace.error_message}</p>
+          </details>
+        )}
+      </div>
     </div>
   );
 }
 
 function Waiting({ workspace }: { workspace: Workspace }) {
   const text = messages.value;
-  const goal = workspace.desired_state;
   return (
     <div class="status status-busy">
       <p>
         <span class="spinner" aria-hidden="true" />
-        {text.card.waiting(text.phases[goal])}
+        {text.card.waiting[workspace.desired_state]}
       </p>
       {workspace.error_count > 0 && (
         <p class="muted">

@@ -3,7 +3,7 @@ import { AdminTabs } from "../components/AdminTabs";
 import { ErrorNote } from "../components/ErrorNote";
 import { PageTitle } from "../components/PageTitle";
 import { PhaseChip } from "../components/PhaseChip";
-import { Time } from "../components/Time";
+import { Phrase } from "../components/WorkspaceStatus";
 import { messages } from "../i18n";
 import { useLoader } from "../state/loader";
 import type { Check, CheckName, Overview, Workspace } from "../types";
@@ -50,7 +50,7 @@ function Figures({ overview }: { overview: Overview }) {
           <dd>{overview.users}</dd>
         </div>
         <div class="panel">
-          <dt>{text.leader}</dt>
+          <dt>{text.coordinator}</dt>
           <dd class="small">
             <LeaderFact leader={overview.leader} />
           </dd>
@@ -83,15 +83,23 @@ function Figures({ overview }: { overview: Overview }) {
 
 function HealthChecks({ checks }: { checks: Overview["checks"] }) {
   const text = messages.value.admin;
+  const made = CHECKS.flatMap((name) => (checks[name] ? [{ name, check: checks[name] }] : []));
+  const good = made.filter(({ check }) => check.ok);
+  const rows = (shown: typeof made) => (
+    <ul class="rows">
+      {shown.map(({ name, check }) => (
+        <CheckRow key={name} name={name} check={check} />
+      ))}
+    </ul>
+  );
   return (
     <section class="panel" data-testid="health">
       <h2>{text.health}</h2>
-      <ul class="rows">
-        {CHECKS.map((name) => {
-          const check = checks[name];
-          return check && <CheckRow key={name} name={name} check={check} />;
-        })}
-      </ul>
+      {good.length === made.length ? <p>{text.allHealthy(made.length)}</p> : rows(made.filter(({ check }) => !check.ok))}
+      <details>
+        <summary>{text.showChecks}</summary>
+        {rows(good)}
+      </details>
     </section>
   );
 }
@@ -116,10 +124,10 @@ function LeaderFact({ leader }: { leader: Overview["leader"] }) {
   if (!leader) return <>{messages.value.admin.noLeader}</>;
   return (
     <>
-      {leader.holder}
+      <span title={leader.holder}>{messages.value.admin.leads}</span>
       {leader.heartbeat_at && (
         <span class="hint">
-          <Time at={leader.heartbeat_at} as="relative" />
+          <Phrase say={messages.value.admin.heartbeat} at={leader.heartbeat_at} as="relative" />
         </span>
       )}
     </>
@@ -135,7 +143,7 @@ function ErrorRow({ workspace }: { workspace: Workspace }) {
           <span class="muted">{workspace.owner.username}</span>
         </p>
         <p class="hint">
-          {workspace.error_reason} · {workspace.error_message}
+          {workspace.error_message ?? workspace.error_reason}
         </p>
       </div>
     </li>
