@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import json
 import os
+import shutil
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from tests.waiting import PATIENCE, wait_for
 
 ADMIN_PASSWORD = "a password for the story"
 SCREENSHOTS = Path(os.environ.get("CODEHUB_SCREENSHOTS", "test-results/screenshots"))
+LOGS = SCREENSHOTS.parent / "logs"
 MILLISECONDS = PATIENCE * 1000
 """The shared bound in Playwright's unit."""
 SYSTEM = {
@@ -64,11 +66,14 @@ def screenshots() -> Path:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Keep what the browser shows when a test fails."""
+    """Keep what the browser shows, and the logs, when a test fails."""
     report = yield
-    browser = getattr(item, "funcargs", {}).get("browser")
+    given = getattr(item, "funcargs", {})
+    browser, hub = given.get("browser"), given.get("hub")
     if report.failed and isinstance(browser, Browser):
         report.sections.append(("screenshots", "\n".join(_keep_pages(browser, item.name))))
+    if report.failed and isinstance(hub, Hub):
+        report.sections.append(("logs", str(_keep_logs(hub.system.data_dir, item.name))))
     return report
 
 
@@ -82,6 +87,17 @@ def _keep_pages(browser: Browser, name: str) -> Iterator[str]:
             yield f"{path}: {page.url}"
         except PlaywrightError as error:
             yield f"{page.url} cannot be shown: {error.message}"
+
+
+def _keep_logs(data_dir: Path, name: str) -> Path:
+    """Copy the logs of the system's parts, and those that VS Code writes into its homes."""
+    kept = LOGS / f"failed-{name}"
+    for log in (*data_dir.glob("logs/*"), *data_dir.glob("volumes/**/code-server/**/*.log")):
+        copy = kept / log.relative_to(data_dir)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # the IDE may rotate it meanwhile
+            shutil.copyfile(log, copy)
+    return kept
 
 
 def new_context(browser: Browser, **options: Any) -> BrowserContext:
