@@ -44,8 +44,10 @@ test: install-tests ## Before every push: check, and representatives of every la
 test-all: export PYTEST_TIMEOUT := 1200
 test-all: export CODEHUB_TEST_ALL := 1
 test-all: install-tests ## Everything: each layer in full, then the layers with real servers with random pauses
-	@scripts/run-in-parallel.sh "$(MAKE) --no-print-directory check test-web" "$(TESTS) tests"
-	@CODEHUB_TEST_ALL= CODEHUB_PAUSES=1 scripts/run-in-parallel.sh "$(TESTS) $(call layers,integration chaos docker)"
+	@failed=0; \
+	scripts/run-in-parallel.sh "$(MAKE) --no-print-directory check test-web" "$(TESTS) tests" || failed=1; \
+	CODEHUB_TEST_ALL= CODEHUB_PAUSES=1 scripts/run-in-parallel.sh "$(TESTS) $(call layers,integration chaos docker)" || failed=1; \
+	exit $$failed
 
 flaky: install-tests ## Repeat tests under load and report failures with their seeds: make flaky N=20 TEST=tests/...
 	@$(BIN)/python -m tests.flaky $(or $(N),20) $(TEST)

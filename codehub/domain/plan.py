@@ -170,9 +170,9 @@ def _died(workspace: Workspace, look: Observation, context: Context) -> Decision
         return None
     after = replace(workspace, started_at=None)
     lived = context.now - workspace.started_at
-    if look.first_look or lived >= STABLE_AFTER:
-        return Decision("The IDE is gone; starting it again.", after, Event.DIED)
     message = workspace.conditions[ConditionName.CONTAINER_EXISTS].message
+    if look.first_look or lived >= STABLE_AFTER:
+        return Decision(f"The IDE has ended; starting it again. {message}".rstrip(), after, Event.DIED)
     words = f"The IDE died {lived.total_seconds():.0f} s after its start. {message}".rstrip()
     return failed(after, Failure(ErrorReason.ActionFailed, words), context)
 

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import os
+import re
 import shutil
 import threading
 from collections.abc import Iterator
@@ -39,8 +40,19 @@ AS_IN_FIREFOX = "window.showDirectoryPicker = undefined"
 
 
 @pytest.fixture(scope="module")
-def hub(request: pytest.FixtureRequest, browser: Browser) -> Iterator[Hub]:
-    with a_hub(browser, IMAGES_FILE=str(IMAGES), **MODES[request.param]) as made:
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project's images, each with more memory.
+
+    VS Code keeps in memory what the browser has not taken of a download: several times 500 MB if it is slow.
+    """
+    path = tmp_path_factory.mktemp("images") / "images.toml"
+    path.write_text(re.sub(r"^port = ", 'memory = "8g"\nport = ', IMAGES.read_text(), flags=re.MULTILINE))
+    return path
+
+
+@pytest.fixture(scope="module")
+def hub(request: pytest.FixtureRequest, browser: Browser, images: Path) -> Iterator[Hub]:
+    with a_hub(browser, IMAGES_FILE=str(images), **MODES[request.param]) as made:
         made.context.add_init_script(AS_IN_FIREFOX)
         yield made
 

@@ -290,6 +290,14 @@ def test_a_death_is_counted_when_it_was_early_and_codehub_was_there(
     assert decision.after.started_at is None
 
 
+def test_the_timeline_names_why_an_ide_ended_after_hours() -> None:
+    item, shown = world("STANDBY", desired_state=DesiredState.RUNNING, started_at=NOW - timedelta(hours=3))
+    ended = container(running=False, ready=False, message="it ran out of memory (2 GiB), exit code -9")
+    decision = plan(item, replace(shown, container=ended), context())
+    assert decision.event is Event.DIED
+    assert "ran out of memory (2 GiB)" in decision.sentence
+
+
 @pytest.mark.parametrize("lived", [STABLE_AFTER - timedelta(seconds=1), STABLE_AFTER])
 def test_ten_minutes_of_readiness_forgive(lived: timedelta) -> None:
     item, shown = world(
