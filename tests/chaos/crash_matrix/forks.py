@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
+from codehub.embedded.process import die_with_parent
 from tests.chaos.crash_matrix import zygote
 from tests.waiting import PATIENCE, wait_for
 
@@ -54,7 +55,11 @@ class Zygote:
     @contextmanager
     def running(cls, path: Path) -> Iterator[Self]:
         environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
-        process = subprocess.Popen([sys.executable, "-m", zygote.__name__, path], env=environment)
+        process = subprocess.Popen(
+            [sys.executable, "-m", zygote.__name__, path],
+            env=environment,
+            preexec_fn=die_with_parent(signal.SIGKILL),
+        )
         try:
             wait_for(path.exists, "the zygote to listen")
             yield cls(path)
