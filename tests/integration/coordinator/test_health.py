@@ -16,10 +16,13 @@ from codehub.coordinator import health
 from codehub.coordinator.gc import GcRunner
 from codehub.coordinator.health import HealthRunner
 from codehub.coordinator.metrics import Metrics
+from codehub.coordinator.observer import Observer
 from codehub.coordinator.providers import Providers
 from codehub.domain.gc import GcRules
 from codehub.domain.health import REMEDIES, CheckName, Readiness, Verdict
+from codehub.domain.observation import Observation
 from codehub.domain.states import DesiredState, Phase
+from codehub.domain.workspace import Workspace
 from codehub.runtimes.docker.runtime import DockerOptions, DockerRuntime
 from codehub.storage.archive_store import ArchiveStore
 from codehub.storage.installation import MARKER
@@ -264,3 +267,26 @@ async def test_a_ttl_that_fires_and_a_failed_tick_are_counted(
         return value(metrics, "codehub_coordinator_failed_ticks_total", component="health") >= 1
 
     await eventually(counted, "the failed tick to be counted")
+
+
+async def test_a_decision_that_was_overtaken_is_counted(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner's wish is committed between the leader's reading of a row and its own write."""
+    metrics = await bench.start()
+    workspace_id = await bench.create(DesiredState.STANDBY)
+    await bench.until_phase(workspace_id, Phase.STANDBY)
+    look = Observer.look
+    overtaken = False
+
+    async def overtake(self: Observer, workspace: Workspace, now: datetime) -> Observation:
+        nonlocal overtaken
+        if workspace.desired_state is DesiredState.RUNNING and not overtaken:
+            overtaken = True
+            await bench.wish(workspace_id, DesiredState.STANDBY)
+        return await look(self, workspace, now)
+
+    monkeypatch.setattr(Observer, "look", overtake)
+    await bench.wish(workspace_id, DesiredState.RUNNING)
+    await eventually(reached(metrics, 1, "codehub_coordinator_cas_losses_total"), "the loss to be counted")
+    await bench.until_phase(workspace_id, Phase.STANDBY)

@@ -1,0 +1,45 @@
+"""What a coordinator reports about its queue."""
+
+import asyncio
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from codehub.coordinator.metrics import Metrics
+from codehub.coordinator.queue import WorkQueue
+from tests.waiting import until
+
+
+def value(metrics: Metrics, name: str) -> float:
+    families = text_string_to_metric_families(metrics.exposition()[0].decode())
+    return next(sample.value for family in families for sample in family.samples if sample.name == name)
+
+
+async def test_the_queue_shows_how_many_wait_and_how_long_the_first_has_waited() -> None:
+    release = asyncio.Event()
+    begun: list[str] = []
+
+    async def work(key: str) -> None:
+        begun.append(key)
+        await release.wait()
+
+    queue = WorkQueue(work, workers=1)
+    metrics = Metrics()
+    metrics.begin_term(1, queue)
+    for key in ("a", "b", "c"):
+        queue.add(key)
+    queue.add("later", delay=3600)
+    running = asyncio.create_task(queue.run())
+    await until(lambda: begun == ["a"], "the first to be worked on")
+    assert value(metrics, "codehub_coordinator_queue_depth") == 2
+    before = value(metrics, "codehub_coordinator_queue_oldest_seconds")
+    await until(
+        lambda: value(metrics, "codehub_coordinator_queue_oldest_seconds") > before > 0, "the wait to grow"
+    )
+    release.set()
+    await until(lambda: begun == ["a", "b", "c"], "the others to be worked on")
+    assert value(metrics, "codehub_coordinator_queue_depth") == 0
+    assert value(metrics, "codehub_coordinator_queue_oldest_seconds") == 0
+    metrics.end_term()
+    assert value(metrics, "codehub_coordinator_queue_depth") == 0
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
