@@ -17,14 +17,13 @@ from playwright.sync_api import Error as PlaywrightError
 
 from codehub.settings import default_tools_dir
 from tests.e2e import chromium, vscode
+from tests.e2e.vscode import MILLISECONDS
 from tests.services import TOOLS_DIR, System
-from tests.waiting import PATIENCE, wait_for
+from tests.waiting import wait_for
 
 ADMIN_PASSWORD = "a password for the story"
 SCREENSHOTS = Path(os.environ.get("CODEHUB_SCREENSHOTS", "test-results/screenshots"))
 LOGS = SCREENSHOTS.parent / "logs"
-MILLISECONDS = PATIENCE * 1000
-"""The shared bound in Playwright's unit."""
 SYSTEM = {
     "ADMIN_PASSWORD": ADMIN_PASSWORD,
     "COORDINATOR_IDLE_INTERVAL": "2",

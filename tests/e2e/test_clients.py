@@ -173,7 +173,7 @@ def test_big_files_go_down_and_up_by_vs_code(hub: Hub, workspace_id: str, ide: P
     choose(ide, ">Explorer: Focus on Files Explorer", "Explorer")
     rows = ide.locator(".explorer-folders-view .monaco-list-row")
     with gateway_stays_small(hub):
-        downloaded = download(ide, rows.filter(has_text=big.name))
+        downloaded = download(ide, rows.filter(has_text=big.name), BIG)
         assert digest(downloaded) == digest(big)
 
         upload(ide, rows.filter(has_text="inbox"), downloaded)

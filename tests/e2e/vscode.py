@@ -5,6 +5,12 @@ from pathlib import Path
 
 from playwright.sync_api import Locator, Page, expect
 
+from tests.waiting import PATIENCE
+
+MILLISECONDS = PATIENCE * 1000
+"""The shared bound in Playwright's unit."""
+BYTES_PER_WAIT = 64 << 20
+"""A loaded machine moves this much within the shared bound."""
 SETTINGS = {
     # The terminal's lines are elements of the page, so that a test can read the prompt.
     "terminal.integrated.gpuAcceleration": "off",
@@ -85,9 +91,9 @@ def choose_in_menu(row: Locator, entry: str) -> None:
     row.page.keyboard.press("Enter")
 
 
-def download(page: Page, row: Locator) -> Path:
-    """Download a file of the explorer; VS Code reads all of it before the download begins."""
-    with page.expect_download() as download:
+def download(page: Page, row: Locator, size: int) -> Path:
+    """Download a file of the explorer. VS Code reads all of it first: the wait grows with its size."""
+    with page.expect_download(timeout=MILLISECONDS * max(1, size // BYTES_PER_WAIT)) as download:
         choose_in_menu(row, "Download...")
     return Path(download.value.path())
 
