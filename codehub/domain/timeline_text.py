@@ -42,7 +42,9 @@ def finished(operation: Operation, took: timedelta) -> str:
 
 
 def _duration(took: timedelta) -> str:
-    seconds = max(0.0, took.total_seconds())
+    seconds = took.total_seconds()
+    if seconds < 0.1:
+        return "under 0.1 s"
     if seconds < 10:
         return f"{seconds:.1f} s"
     if seconds < 120:

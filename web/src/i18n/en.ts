@@ -193,7 +193,7 @@ export const en = {
     "storage.archive_ready": "Archive present",
     "infra.container_exists": "Runtime started",
     "infra.container_ready": "IDE answers",
-    "policy.healthy": "Healthy",
+    "policy.healthy": "Home and runtime match",
   },
   docs: {
     title: "API",

@@ -188,7 +188,7 @@ export const ko: Messages = {
     "storage.archive_ready": "보관본 있음",
     "infra.container_exists": "런타임 시작됨",
     "infra.container_ready": "IDE가 응답함",
-    "policy.healthy": "정상",
+    "policy.healthy": "홈과 런타임 일치",
   },
   docs: {
     title: "API",
