@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import gc
 import importlib
+import math
 import os
 import resource
 import signal
@@ -21,8 +22,9 @@ import uvloop
 from codehub import internal_http, log, readiness
 from codehub.cli import certificates, first_start, needs
 from codehub.cli.errors import CommandError, told
+from codehub.cli.heartbeats import Heartbeats
 from codehub.cli.options import load_settings
-from codehub.cli.workers import run_apart, run_workers
+from codehub.cli.workers import LOOK_SECONDS, run_apart, run_workers
 from codehub.domain.images import known_images
 from codehub.domain.limits import Limits
 from codehub.settings import Settings, SettingsError
@@ -53,12 +55,15 @@ def gateway() -> None:
         from codehub.gateway.metrics import GatewayMetrics
 
         metrics = GatewayMetrics(settings.gateway_workers)
+        heartbeats = Heartbeats(settings.gateway_workers, _looks(settings))
         listener = internal_http.listen(settings.internal_addresses("gateway"))
+
+        async def work(number: int) -> None:
+            async with heartbeats.beating(number):
+                await _serve_gateway(settings, number, metrics, listener)
+
         try:
-            run_workers(
-                settings.gateway_workers,
-                lambda number: uvloop.run(_serve_gateway(settings, number, metrics, listener)),
-            )
+            run_workers(settings.gateway_workers, lambda number: uvloop.run(work(number)), heartbeats)
         finally:
             internal_http.remove(listener)
 
@@ -139,6 +144,13 @@ async def _serve_coordinator(settings: Settings) -> None:
     for sentence in (*await needs.missing_images(settings), *await needs.workspaces_left_alone(settings)):
         log.get("coordinator").warning(sentence)
     await run(settings, _stop_event())
+
+
+def _looks(settings: Settings) -> float:
+    """Return for how many looks a worker may be silent: half of what its part may, which they share."""
+    if not settings.part_timeout_seconds:
+        return math.inf
+    return max(2, settings.part_timeout_seconds / 2 / LOOK_SECONDS)
 
 
 async def _serve_gateway(

@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from codehub.cli.errors import CommandError
 from codehub.cli.part_main import PARTS
 from codehub.cli.parts import Part, PartForkServer
 from codehub.cli.supervisor import Supervisor, end_leftovers
+from codehub.cli.watchdog import watch
 from codehub.embedded.account import EmbeddedError
 from codehub.embedded.paths import SOCKET_PATH_LIMIT
 from codehub.embedded.postgres import EmbeddedPostgres
@@ -133,15 +134,23 @@ class _System:
         runtimes.remember(settings.data_dir, settings.runtime)
         try:
             await self._supervisor.start(self._forkserver)
-            for name in PARTS:
-                part = Part(name, self._forkserver, environment, settings.data_dir / "logs")
+            parts = [Part(name, self._forkserver, environment, settings.data_dir / "logs") for name in PARTS]
+            for part in parts:
                 await self._supervisor.start(part)
             await self._ready()
+            self._watch(parts)
         except BaseException:
             typer.echo(self._first_password(password), nl=False)  # nobody would ever see it again
             raise
         typer.echo(f"CodeHub is ready at {settings.base_url}\n{self._first_password(password)}", nl=False)
         sys.stdout.flush()
+
+    def _watch(self, parts: Sequence[Part]) -> None:
+        settings = self._settings
+        if settings.part_timeout_seconds:
+            for part in parts:
+                socket = Path(settings.internal_addresses(part.name)[0].removeprefix("unix:"))
+                self._supervisor.run_beside(watch(part, socket, settings.part_timeout_seconds))
 
     async def _servers(self) -> tuple[str, str]:
         """The embedded servers, but for those that the environment names."""

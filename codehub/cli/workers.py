@@ -9,9 +9,12 @@ from collections.abc import Callable, Iterable
 import typer
 
 from codehub import log
+from codehub.cli.heartbeats import Heartbeats
 from codehub.embedded.process import die_with_parent
 
 RESTART_PAUSE = 0.5
+LOOK_SECONDS = 1.0
+"""Between two looks at the heartbeats."""
 STEADY_SECONDS = 10.0
 STOP_SECONDS = 25.0
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -21,8 +24,8 @@ class WorkersError(Exception):
     """The workers die as soon as they are started."""
 
 
-def run_workers(count: int, work: Callable[[int], None]) -> None:
-    """Runs `work` in `count` processes until SIGTERM; one that dies is started again, with its number.
+def run_workers(count: int, work: Callable[[int], None], heartbeats: Heartbeats | None = None) -> None:
+    """Run `work` in `count` processes until SIGTERM; start one that dies or hangs again, with its number.
 
     Forked before any loop or thread exists, so that the workers share the memory of what was imported.
     """
@@ -46,7 +49,11 @@ def run_workers(count: int, work: Callable[[int], None]) -> None:
         if not stopping:
             start(number)
     early_deaths, born = 0, time.monotonic()
+    looked = born
     while workers and not stopping:
+        if heartbeats is not None and time.monotonic() - looked >= LOOK_SECONDS:
+            looked = time.monotonic()
+            _kill_silent(heartbeats, workers)
         ended = _wait(workers)
         if ended is None or stopping:
             continue
@@ -54,6 +61,8 @@ def run_workers(count: int, work: Callable[[int], None]) -> None:
         if early_deaths > count:
             break
         log.get("workers").error("a worker died", number=ended)
+        if heartbeats is not None:
+            heartbeats.restart(ended)
         time.sleep(RESTART_PAUSE)
         if not stopping:
             start(ended)
@@ -62,6 +71,13 @@ def run_workers(count: int, work: Callable[[int], None]) -> None:
     _end(workers)
     if not stopping:
         raise WorkersError(f"{early_deaths} workers died one after the other")
+
+
+def _kill_silent(heartbeats: Heartbeats, workers: dict[int, int]) -> None:
+    """SIGKILL, because a worker that is stopped or hangs handles no other signal."""
+    for pid in heartbeats.find_silent(workers):
+        log.get("workers").error("a worker does not answer", number=workers[pid])
+        _send(signal.SIGKILL, [pid])
 
 
 def run_apart(work: Callable[[], None]) -> int:

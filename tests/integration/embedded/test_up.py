@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.services import System, free_port, processes_of
+from tests.services import System, descendants, free_port, processes_of
 from tests.waiting import PATIENCE, wait_for
 
 PARTS = ("redis", "postgres", "part-forkserver", "coordinator", "gateway", "api")
@@ -20,6 +20,9 @@ def ask(system: System, *arguments: str) -> tuple[int, str]:
     process = system.command(*arguments)
     output, _ = process.communicate(timeout=PATIENCE)
     return process.returncode, output
+
+
+HUNG = ("coordinator", "api")
 
 
 def test_a_first_start_tells_the_password_once_and_a_second_up_is_refused(
@@ -98,6 +101,22 @@ def test_a_part_that_is_killed_is_started_again(running: System) -> None:
         os.kill(before[name], signal.SIGKILL)
     wait_for(lambda: _all_are_new(before, running.pids()), "new parts")
     wait_for(lambda: _signs_in(running), "sign-in to work again")
+
+
+def test_a_part_that_hangs_is_started_again(make_system: Callable[..., System]) -> None:
+    """A stopped process is alive, and neither answers nor handles a signal."""
+    system = make_system(PART_TIMEOUT_SECONDS="12", GATEWAY_WORKERS="2").start()
+    before = system.pids()
+    worker = descendants(before["gateway"])[0]
+    for pid in (before["coordinator"], before["api"], worker):
+        os.kill(pid, signal.SIGSTOP)
+    wait_for(lambda: not Path(f"/proc/{worker}").exists(), "the hung worker to be ended")
+    wait_for(
+        lambda: all(system.pids().get(name, pid) != pid for name, pid in before.items() if name in HUNG),
+        "new parts",
+    )
+    wait_for(lambda: _signs_in(system), "sign-in to work again")
+    assert system.pids()["gateway"] == before["gateway"], "only its worker hung"
 
 
 def without_ide(make_system: Callable[..., System], registry: str, tools: Path) -> System:

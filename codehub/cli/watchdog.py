@@ -1,0 +1,53 @@
+"""Ends parts that no longer answer, so that their supervisor starts them again."""
+
+import asyncio
+import signal
+from pathlib import Path
+from typing import Final
+
+from codehub import log
+from codehub.cli.parts import Part
+
+ASKS: Final = 6
+"""How many requests in a row a part has to leave unanswered."""
+STARTS_LONGER: Final = 5
+"""How many times as long a new process may take."""
+
+logger = log.get("up")
+
+
+async def watch(part: Part, socket: Path, patience: float) -> None:
+    """Kill the part's process whenever it has not answered for `patience` seconds, until cancelled.
+
+    The part has answered before. A process that replaces it may take longer until its first answer.
+    """
+    within = patience / ASKS / 2
+    watched, left = part.process, ASKS
+    while True:
+        await asyncio.sleep(within)
+        process = part.process
+        if process is None or process.poll() is not None:
+            continue
+        if process is not watched:
+            watched, left = process, ASKS * STARTS_LONGER
+        if await _answers(socket, within):
+            left = ASKS
+            continue
+        left -= 1
+        if left == 0:
+            logger.error("a part does not answer", part=part.name, seconds=patience)
+            # A process that is stopped or hangs handles no other signal.
+            process.send_signal(signal.SIGKILL)
+
+
+async def _answers(socket: Path, within: float) -> bool:
+    try:
+        async with asyncio.timeout(within):
+            reader, writer = await asyncio.open_unix_connection(socket)
+            try:
+                writer.write(b"GET /healthz HTTP/1.1\r\nHost: internal\r\n\r\n")
+                return (await reader.readline()).startswith(b"HTTP/1.1 200 ")
+            finally:
+                writer.transport.abort()
+    except (OSError, TimeoutError):
+        return False
