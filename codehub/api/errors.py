@@ -14,6 +14,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 
 from codehub.domain.problems import Problem
+from codehub.store.engine import ConnectionTrouble
 
 log = structlog.get_logger(__name__)
 
@@ -72,7 +73,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Problem, _on_problem)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
-    for lost in (OperationalError, InterfaceError, PoolTimeout, RedisConnectionError, OSError, DBAPIError):
+    for lost in (PoolTimeout, RedisConnectionError, DBAPIError, *ConnectionTrouble):
         app.add_exception_handler(lost, _on_lost_connection)
     app.add_exception_handler(Exception, _on_surprise)
 

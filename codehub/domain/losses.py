@@ -8,7 +8,8 @@ from codehub.domain.workspace import Workspace
 
 _LOST_HOME = (
     "The home directory was there and is gone, and CodeHub did not remove it. "
-    "If its disk was not mounted, mount it and recover; else recover from an archive, or with an empty home."
+    "If its disk was not mounted, mount it: once CodeHub sees the home, you can recover with it. "
+    "Otherwise recover from an archive, or with an empty home."
 )
 
 

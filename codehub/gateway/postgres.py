@@ -36,8 +36,8 @@ class PostgresSource:
             return await routes.counted_workspaces(conn, owner_id, besides=besides)
 
     async def wake(self, workspace_id: str, actor: str) -> None:
-        await self._wish(workspace_id, DesiredState.RUNNING, actor)
-        self._woke()
+        if await self._wish(workspace_id, DesiredState.RUNNING, actor):
+            self._woke()
 
     async def stop(self, workspace_id: str, actor: str) -> None:
         await self._wish(workspace_id, DesiredState.STANDBY, actor)
@@ -48,6 +48,9 @@ class PostgresSource:
                 conn, workspace_id, actor=actor, limits=self._limits, source=source, now=utc_now()
             )
 
-    async def _wish(self, workspace_id: str, desired: DesiredState, actor: str) -> None:
+    async def _wish(self, workspace_id: str, desired: DesiredState, actor: str) -> bool:
+        """Return whether it was not wished for already."""
+        now = utc_now()
         async with self._engine.begin() as conn:
-            await gate.wish(conn, workspace_id, desired, actor=actor, limits=self._limits, now=utc_now())
+            wished = await gate.wish(conn, workspace_id, desired, actor=actor, limits=self._limits, now=now)
+        return wished.updated_at == now

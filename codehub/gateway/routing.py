@@ -6,7 +6,6 @@ from collections.abc import Coroutine
 from typing import Any, Final
 from urllib.parse import quote, unquote_to_bytes
 
-from asyncpg import InterfaceError, PostgresError
 from redis.exceptions import RedisError
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -27,6 +26,7 @@ from codehub.gateway.passage import OWN, Passage, may_repeat
 from codehub.gateway.ports import PortAnswers
 from codehub.gateway.reply import RETRY_AFTER, Reply
 from codehub.gateway.rewrite import Forwarding, request_for_api, request_for_workspace
+from codehub.store.engine import ConnectionTrouble
 from codehub.store.routes import Route, Visitor
 
 logger = log.get(__name__)
@@ -77,7 +77,7 @@ class Router:
         """The errand's outcome; a database or Redis that is away is a 503 that says so."""
         try:
             return await errand
-        except (SQLAlchemyError, PostgresError, InterfaceError, RedisError, OSError, TimeoutError) as error:
+        except (SQLAlchemyError, *ConnectionTrouble, RedisError) as error:
             logger.warning("a request could not be decided", path=head.path.decode(), error=repr(error))
             if head.is_navigation:
                 return self._pages.unavailable(head)

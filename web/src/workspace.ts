@@ -48,6 +48,7 @@ export function placesFor(actions: readonly Action[]): (Action | undefined)[] {
 function ownerActions(workspace: Workspace): Action[] {
   if (workspace.deleted_at !== null) return workspace.operation === "NONE" ? ["undelete"] : [];
   if (workspace.operation !== "NONE") return duringOperation(workspace);
+  if (workspace.phase === "ERROR") return workspace.ways_out.length > 0 ? ["recover", "delete"] : ["delete"];
   const actions = atRest(workspace.phase);
   const waitsForStart = workspace.phase === "STANDBY" && workspace.desired_state === "RUNNING";
   if (waitsForStart) actions.splice(actions.indexOf("start"), 1, "stop");
@@ -72,12 +73,14 @@ function atRest(phase: Phase): Action[] {
     case "PENDING":
       return ["open", "start", "delete"];
     case "ERROR":
-      return ["recover", "delete"];
     case "DELETING":
     case "DELETED":
       return [];
   }
 }
+
+/** Whether its owner has to choose how to recover it, rather than only to try again. */
+export const asksHowToRecover = ({ ways_out }: Workspace) => ways_out.some((way) => way !== "look_again");
 
 /** Whether opening it has to ask for its start first: a visit alone does not bring back an archive. */
 export function startsWhenOpened(workspace: Workspace): boolean {

@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 
-import type { Operation, Phase } from "../src/types";
-import { actionsFor, isWaiting, nextDeadline, placesFor, select } from "../src/workspace";
+import type { Operation, Phase, WayOut } from "../src/types";
+import { actionsFor, asksHowToRecover, isWaiting, nextDeadline, placesFor, select } from "../src/workspace";
 import { workspace } from "./samples";
 
 describe("what the owner can do", () => {
@@ -10,7 +10,7 @@ describe("what the owner can do", () => {
     ["STANDBY", ["open", "start", "extend", "archive", "delete"]],
     ["ARCHIVED", ["open", "start", "restore", "delete"]],
     ["PENDING", ["open", "start", "delete"]],
-    ["ERROR", ["recover", "delete"]],
+    ["ERROR", ["delete"]],
     ["DELETING", []],
   ];
   it.each(table)("in %s", (phase, actions) => {
@@ -50,6 +50,22 @@ describe("what the owner can do", () => {
   });
 });
 
+describe("recovery", () => {
+  const failed = (...ways_out: WayOut[]) => workspace({ phase: "ERROR", desired_state: "RUNNING", ways_out });
+  it("is offered as long as the server knows a way out", () => {
+    for (const viewer of ["owner", "admin"] as const) {
+      expect(actionsFor(failed("look_again"), viewer)).toEqual(["recover", "delete"]);
+      expect(actionsFor(failed(), viewer)).toEqual(["delete"]);
+    }
+  });
+  it("asks for a choice unless there is only a new look", () => {
+    expect(asksHowToRecover(failed("look_again"))).toBe(false);
+    expect(asksHowToRecover(failed("home"))).toBe(true);
+    expect(asksHowToRecover(failed("archive", "empty"))).toBe(true);
+    expect(asksHowToRecover(failed("look_again", "archive", "empty"))).toBe(true);
+  });
+});
+
 describe("the places of the buttons", () => {
   const phases: Phase[] = ["PENDING", "ARCHIVED", "STANDBY", "RUNNING", "ERROR"];
   const places = phases.map((phase) => placesFor(actionsFor(workspace({ phase, desired_state: phase as never }), "owner")));
@@ -72,7 +88,7 @@ describe("what an admin can do with another's workspace", () => {
     ["RUNNING", ["stop", "delete"]],
     ["STANDBY", ["delete"]],
     ["ARCHIVED", ["delete"]],
-    ["ERROR", ["recover", "delete"]],
+    ["ERROR", ["delete"]],
   ])("in %s: neither open nor start", (phase, actions) => {
     expect(actionsFor(workspace({ phase, desired_state: "STANDBY" }), "admin")).toEqual(actions);
   });

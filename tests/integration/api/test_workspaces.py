@@ -123,11 +123,15 @@ async def test_recover_needs_an_error_and_a_lost_home_needs_a_choice(api: Api) -
     path = f"/api/v1/workspaces/{made['id']}/recover"
     assert (await alice.post(path)).json()["error"]["code"] == "INVALID_STATE"
     await api.set(made["id"], phase="ERROR", error_reason="DataLost", error_count=1, error_message="gone")
+    shown = (await alice.get(f"/api/v1/workspaces/{made['id']}")).json()
+    assert shown["ways_out"] == ["archive", "empty"]
     assert (await alice.post(path, json={})).status_code == 422
     assert (await alice.post(path, json={"from": "archive"})).status_code == 422
     assert (await alice.post(path, json={"from": "archive", "archive_op_id": UNKNOWN})).status_code == 422
     assert (await alice.post(path, json={"archive_op_id": UNKNOWN})).status_code == 422
-    assert (await alice.post(path, json={"from": "empty"})).status_code == 200
+    recovered = await alice.post(path, json={"from": "empty"})
+    assert recovered.status_code == 200
+    assert recovered.json()["ways_out"] == [], "while the choice is carried out"
 
 
 async def test_admins_stop_and_delete_but_neither_start_nor_edit(api: Api) -> None:

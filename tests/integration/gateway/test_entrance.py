@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from asyncpg import InternalClientError
 
 from codehub.domain.problems import InvalidState, OperationInProgress, RunningLimitExceeded
 from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
@@ -296,9 +297,12 @@ async def test_a_wake_that_comes_too_early_or_too_late(origin: World) -> None:
     assert status((await origin.ask(origin.entrance()))[0]) == 502
 
 
-async def test_a_database_that_is_away_is_a_503(origin: World) -> None:
+@pytest.mark.parametrize(
+    "error", [OSError("connection refused"), InternalClientError("got result for unknown protocol state 3")]
+)
+async def test_a_database_that_is_away_is_a_503(origin: World, error: Exception) -> None:
     async def away(_key: object) -> None:
-        raise OSError("connection refused")
+        raise error
 
     origin.gateway.directory._routes._ask = away
     head, body = await origin.ask(origin.entrance())

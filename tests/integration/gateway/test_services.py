@@ -275,7 +275,10 @@ async def test_a_navigation_wakes_through_the_gate_within_the_limit(served: Inst
     async with served.engine.connect() as conn:
         found = (await conn.execute(workspaces.select().where(workspaces.c.id == served.workspace_id))).one()
     assert found.desired_state == "RUNNING"
-    assert b"\ncodehub_gateway_wakes_total 1.0\n" in served.metrics.exposition()[0]
+    assert status((await served.knock())[0]) == 200
+    assert b"\ncodehub_gateway_wakes_total 1.0\n" in served.metrics.exposition()[0], (
+        "a second tab wakes nothing"
+    )
     first, served.workspace_id = served.workspace_id, await served.create("two")
     await served.change(phase="STANDBY")
     head, body = await served.knock()

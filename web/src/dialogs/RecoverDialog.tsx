@@ -13,6 +13,7 @@ import { DialogButtons } from "./DialogButtons";
 import { Modal } from "./Modal";
 
 const EMPTY = "empty";
+const HOME = "home";
 const LOOK_AGAIN = "look_again";
 
 interface Props {
@@ -26,7 +27,9 @@ export function RecoverDialog({ workspace, onDone }: Props) {
   const task = useTask();
   const archives = useLoader(workspace.id, () => api.archives(workspace.id));
   const [choice, setChoice] = useState("");
-  const looksAgain = workspace.ways_out.includes(LOOK_AGAIN);
+  const ways = workspace.ways_out;
+  const looksAgain = ways.includes(LOOK_AGAIN);
+  const offered = ways.includes("archive") ? (archives.data?.items ?? []) : [];
 
   const submit = async (event: Event) => {
     event.preventDefault();
@@ -39,7 +42,7 @@ export function RecoverDialog({ workspace, onDone }: Props) {
   return (
     <Modal title={text.title(workspace.name)}>
       <form onSubmit={submit}>
-        <p>{looksAgain ? text.chooseText : text.text}</p>
+        <p>{looksAgain || ways.includes(HOME) ? text.chooseText : text.text}</p>
         <fieldset>
           <legend>{text.archives}</legend>
           {looksAgain && (
@@ -51,7 +54,10 @@ export function RecoverDialog({ workspace, onDone }: Props) {
               onChoose={setChoice}
             />
           )}
-          {archives.data?.items.map((archive) => (
+          {ways.includes(HOME) && (
+            <Choice value={HOME} label={text.home} hint={text.homeHint} choice={choice} onChoose={setChoice} />
+          )}
+          {offered.map((archive) => (
             <Choice
               key={archive.archive_op_id}
               value={archive.archive_op_id}
@@ -61,8 +67,10 @@ export function RecoverDialog({ workspace, onDone }: Props) {
               onChoose={setChoice}
             />
           ))}
-          {archives.data?.items.length === 0 && <p class="muted">{text.none}</p>}
-          <Choice value={EMPTY} label={text.empty} hint={text.emptyHint} choice={choice} onChoose={setChoice} />
+          {ways.includes("archive") && archives.data?.items.length === 0 && <p class="muted">{text.none}</p>}
+          {ways.includes(EMPTY) && (
+            <Choice value={EMPTY} label={text.empty} hint={text.emptyHint} choice={choice} onChoose={setChoice} />
+          )}
         </fieldset>
         <ErrorNote error={archives.error} />
         <ErrorNote error={task.error} />
@@ -73,7 +81,7 @@ export function RecoverDialog({ workspace, onDone }: Props) {
 }
 
 function sourceOf(choice: string): RecoverSource {
-  if (choice === LOOK_AGAIN) return {};
+  if (choice === LOOK_AGAIN || choice === HOME) return {};
   return choice === EMPTY ? { from: "empty" } : { from: "archive", archive_op_id: choice };
 }
 

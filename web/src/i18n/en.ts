@@ -128,9 +128,11 @@ export const en = {
     title: (name: string) => `Recover “${name}”`,
     text: "Its home is gone. Choose what to restore; whatever is left behind is kept for the grace period.",
     chooseText:
-      "It cannot go on by itself. Choose how to go on; whatever is left behind is kept for the grace period.",
+      "It cannot go on without your choice. Choose how to go on; whatever is left behind is kept for the grace period.",
     lookAgain: "Try again",
     lookAgainHint: "Once the cause is removed. Nothing is replaced.",
+    home: "The home that is there",
+    homeHint: "It was missing and has come back. Nothing is replaced.",
     archives: "Choose what to restore",
     archive: (date: string) => `Archive of ${date}`,
     current: "latest",

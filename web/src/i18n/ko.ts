@@ -123,9 +123,11 @@ export const ko: Messages = {
   recover: {
     title: (name) => `“${name}” 복구`,
     text: "홈이 사라졌습니다. 복구할 시점을 선택하세요. 남은 데이터는 유예 기간 동안 보존됩니다.",
-    chooseText: "저절로 복구되지 않습니다. 복구 방법을 선택하세요. 남은 데이터는 유예 기간 동안 보존됩니다.",
+    chooseText: "자동으로 복구되지 않습니다. 복구 방법을 선택하세요. 남은 데이터는 유예 기간 동안 보존됩니다.",
     lookAgain: "다시 시도",
     lookAgainHint: "원인을 해결한 뒤에 고르세요. 아무것도 바뀌지 않습니다.",
+    home: "지금 있는 홈",
+    homeHint: "사라졌던 홈이 다시 나타났습니다. 아무것도 바뀌지 않습니다.",
     archives: "복구 방법",
     archive: (date) => `${date} 보관본`,
     current: "최신",

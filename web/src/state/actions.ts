@@ -1,6 +1,6 @@
 import { api } from "../api";
 import type { Workspace } from "../types";
-import { WISH_OF, type Action } from "../workspace";
+import { asksHowToRecover, WISH_OF, type Action } from "../workspace";
 import { showDialog } from "./dialogs";
 import { applyWorkspace } from "./live";
 
@@ -10,7 +10,7 @@ const ONE_HOUR_SECONDS = 3600;
 export async function perform(action: Action, workspace: Workspace, onDone: () => void): Promise<void> {
   if (action === "open") return startAndOpen(workspace);
   if (action === "delete") return showDialog({ kind: "delete", workspace, onDone });
-  if (action === "recover" && workspace.ways_out.includes("empty")) {
+  if (action === "recover" && asksHowToRecover(workspace)) {
     return showDialog({ kind: "recover", workspace, onDone });
   }
   applyWorkspace(await call(action, workspace.id));
