@@ -20,6 +20,12 @@ PARTS = {
 }  # fmt: skip
 
 
+def is_new(data_dir: Path) -> bool:
+    """Return whether the data directory is missing or empty."""
+    path = data_dir.expanduser()
+    return not path.exists() or (path.is_dir() and not any(path.iterdir()))
+
+
 def prepare(data_dir: Path) -> Path:
     """The data directory with its private parts; refuses a directory that holds something else."""
     path = data_dir.expanduser().absolute()

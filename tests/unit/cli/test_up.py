@@ -110,15 +110,19 @@ def test_a_path_too_long_for_sockets_is_refused_before_anything_is_made(tmp_path
     assert not data_dir.exists()
 
 
-def test_a_first_start_on_a_port_in_use_leaves_nothing_behind() -> None:
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_first_start_on_a_port_in_use_leaves_nothing_behind(exists: bool) -> None:
     parent = short_temp_dir()
+    data_dir = parent / "new"
+    if exists:
+        data_dir.mkdir()
     try:
         with socket.create_server(("127.0.0.1", 0)) as other:
             port = str(other.getsockname()[1])
-            code, words = invoke("up", "--runtime", "process", "--port", port, "--data-dir", f"{parent}/new")
+            code, words = invoke("up", "--runtime", "process", "--port", port, "--data-dir", str(data_dir))
         assert code == 1
         assert f"port {port} on 127.0.0.1 cannot be used" in words
-        assert list(parent.iterdir()) == []
+        assert list(parent.rglob("*")) == ([data_dir] if exists else [])
     finally:
         shutil.rmtree(parent)
 
