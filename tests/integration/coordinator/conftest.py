@@ -29,7 +29,7 @@ from codehub.storage.volumes import LocalVolumes
 from codehub.store import gate, installation
 from codehub.store.engine import create_engine, open_pool
 from codehub.store.gate import Backends
-from codehub.store.leader import campaign
+from codehub.store.leader import LOCK_TIMEOUT, campaign
 from codehub.store.records import PostgresRecords
 from codehub.store.rows import to_workspace
 from codehub.store.tables import leadership, timeline, users, workspaces
@@ -229,7 +229,7 @@ async def new_bench(database_url: str, redis_url: str, within: Path = Path("/tmp
         await installation.PostgresClaims(engine).record(location)
     async with engine.begin() as conn:
         await conn.execute(users.insert().values(id="u1", username="one", password_hash="x", role="user"))
-    async with open_pool(database_url, 3) as pool:
+    async with open_pool(database_url, 3, LOCK_TIMEOUT) as pool:
         bench = Bench(settings, engine, pool)
         yield bench
         await bench.stop()

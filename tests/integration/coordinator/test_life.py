@@ -9,10 +9,10 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import text, update
+from sqlalchemy import select, text, update
 
 from codehub.coordinator.actor import Actor, ActorRules
-from codehub.coordinator.controller import Controller, Rhythm
+from codehub.coordinator.controller import LOCKED_AGAIN, Controller, Rhythm
 from codehub.coordinator.metrics import Metrics
 from codehub.coordinator.nature import REAL
 from codehub.coordinator.observer import Memory
@@ -388,6 +388,19 @@ async def test_a_leader_that_wakes_up_late_stops_no_container(bench: Bench) -> N
     with pytest.raises(StaleLeader):
         await controller_of(bench, epoch).reconcile(workspace_id)
     assert (await bench.providers.runtime.status(workspace_id)).running
+
+
+async def test_a_row_that_is_locked_for_long_is_no_failure_of_its_workspace(bench: Bench) -> None:
+    """The deletion of an account locks all rows of its user, for as long as it takes."""
+    workspace_id = await bench.create(DesiredState.STANDBY)
+    before, controller = await bench.get(workspace_id), controller_of(bench, await bench.take_office())
+    async with bench.engine.begin() as conn:
+        await conn.execute(select(workspaces.c.id).with_for_update())
+        assert await controller.reconcile(workspace_id) == LOCKED_AGAIN
+    assert await bench.get(workspace_id) == before
+    await controller.reconcile(workspace_id)
+    after = await bench.get(workspace_id)
+    assert (after.phase, after.error_count) == (Phase.STANDBY, 0)
 
 
 async def test_a_database_from_a_backup_catches_up_with_the_homes(bench: Bench) -> None:
