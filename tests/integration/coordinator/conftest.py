@@ -118,7 +118,9 @@ class Bench:
     def with_settings(self, **changes: object) -> Settings:
         return self.settings.model_copy(update=changes)
 
-    async def create(self, desired: DesiredState = DesiredState.RUNNING, image: str = "tiny") -> str:
+    async def create(
+        self, desired: DesiredState = DesiredState.RUNNING, image: str = "tiny", limits: Limits = LIMITS
+    ) -> str:
         async with self.engine.begin() as conn:
             made = await gate.create(
                 conn,
@@ -130,7 +132,7 @@ class Bench:
                 archive_ttl=None,
                 desired=desired,
                 actor="u1",
-                limits=LIMITS,
+                limits=limits,
                 backends=Backends("process", "local-dir"),
                 now=datetime.now(UTC),
             )

@@ -18,6 +18,8 @@ from codehub.coordinator.nature import REAL
 from codehub.coordinator.observer import Memory
 from codehub.coordinator.queue import WorkQueue
 from codehub.coordinator.server import rules_of
+from codehub.domain.conditions import holds
+from codehub.domain.limits import Limits
 from codehub.domain.states import ConditionName, DesiredState, ErrorReason, Operation, Phase
 from codehub.domain.workspace import RecoverSource, Workspace
 from codehub.runtimes.base import WorkloadSpec
@@ -240,13 +242,18 @@ async def test_routes_of_containers_that_are_gone_go_before_any_other_is_started
     assert routes[0] == [None, None]
 
 
-async def test_an_ide_that_keeps_dying_ends_in_error_with_its_last_words(bench: Bench) -> None:
+async def test_an_ide_that_keeps_dying_ends_in_error_with_its_last_words_and_without_its_container(bench: Bench) -> None:
     await bench.start()
     workspace_id = await bench.create(image="broken")
     ended = await bench.until_phase(workspace_id, Phase.ERROR)
     assert ended.error_reason is ErrorReason.RetryExceeded
     assert ended.error_count == 3
-    assert "no such luck" in (ended.error_message or "")
+    gone = await bench.until(workspace_id, lambda w: not holds(w.conditions, ConditionName.CONTAINER_EXISTS))
+    assert workspace_id not in await bench.providers.runtime.observe()
+    assert "no such luck" in (gone.error_message or "")
+    assert "no such luck" in (await bench.story(workspace_id))[-1]
+    await bench.stop()
+    await bench.create(limits=Limits(1, 1))  # raises while the dead container counts
 
 
 async def test_an_unknown_image_says_which_are_offered(bench: Bench) -> None:
