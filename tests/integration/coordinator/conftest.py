@@ -1,6 +1,7 @@
 """A coordinator on real PostgreSQL, Redis, files and processes, with a tiny IDE."""
 
 import asyncio
+import json
 import os
 import shutil
 from collections.abc import AsyncIterator, Callable
@@ -10,7 +11,8 @@ from pathlib import Path
 
 import asyncpg
 import pytest
-from sqlalchemy import select
+from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.coordinator.house import PostgresHouse
@@ -142,6 +144,12 @@ class Bench:
         async with self.engine.begin() as conn:
             await gate.wish(conn, workspace_id, desired, actor="u1", limits=LIMITS, now=datetime.now(UTC))
 
+    async def hint(self, workspace_id: str) -> None:
+        """Send the hint that a wish sends."""
+        async with self.engine.begin() as conn:
+            payload = json.dumps({"id": workspace_id, "user_id": "u1"})
+            await conn.execute(text("SELECT pg_notify('ws_wake', :payload)"), {"payload": payload})
+
     async def get(self, workspace_id: str) -> Workspace:
         async with self.engine.connect() as conn:
             row = await conn.execute(select(workspaces).where(workspaces.c.id == workspace_id))
@@ -194,6 +202,16 @@ class Bench:
 
     async def delete_container(self, workspace_id: str) -> None:
         await self.providers.runtime.delete(workspace_id)
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float:
+    """Return a sample as Prometheus reads it; 0 if there is none."""
+    samples = [
+        sample
+        for family in text_string_to_metric_families(metrics.exposition()[0].decode())
+        for sample in family.samples
+    ]
+    return sum(each.value for each in samples if each.name == name and labels.items() <= each.labels.items())
 
 
 @pytest.fixture
