@@ -34,7 +34,7 @@ from codehub.domain.states import Operation
 from codehub.domain.steps import waits_for_room
 from codehub.domain.workspace import Workspace
 from codehub.storage.errors import StorageProblem
-from codehub.store.records import Outdated
+from codehub.store.records import Outdated, RowLocked
 
 log = structlog.get_logger(__name__)
 
@@ -44,6 +44,8 @@ LOOKS_GROW = 1.1
 """So that a pause is at most about a tenth of the time that has passed."""
 STEPS_AT_ONCE = 8
 """A workspace that goes on step by step without waiting lets others have their turn after so many."""
+LOCKED_AGAIN = 1.0
+"""Seconds until a workspace is looked at again whose row another transaction keeps locked."""
 ROWS_AT_ONCE = 500
 FRESH = timedelta(seconds=1)
 """A save has compared the epoch: an effect that follows it within this time need not ask again."""
@@ -148,6 +150,11 @@ class Controller:
             except Outdated:
                 self._metrics.cas_losses.inc()
                 return 0.0
+            except RowLocked:
+                log.info(
+                    "a workspace waits: another transaction has locked its row", workspace_id=workspace_id
+                )
+                return LOCKED_AGAIN
             stands = _stage(saved) == _stage(workspace)
             if saved.version != workspace.version:
                 saved_at = self._nature.clock()

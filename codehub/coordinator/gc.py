@@ -14,6 +14,7 @@ from codehub.runtimes.base import RuntimeFailure
 from codehub.runtimes.base import Unobservable as RuntimeUnobservable
 from codehub.storage.errors import StorageProblem
 from codehub.storage.jobspec import ClearJob, DeleteJob
+from codehub.store.records import RowLocked
 
 log = structlog.get_logger(__name__)
 
@@ -100,7 +101,7 @@ class GcRunner:
         for item in found.remove:
             try:
                 freed += await self._remove_one(item, found.present, now)
-            except StorageProblem as error:
+            except (StorageProblem, RowLocked) as error:
                 log.warning("an orphaned archive could not be removed", key=item.key, error=str(error))
         if freed:
             log.info("GC freed space", bytes=freed, archives=len(found.remove))

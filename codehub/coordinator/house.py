@@ -51,7 +51,7 @@ class PostgresHouse:
             ).run()
 
         try:
-            async with open_pool(settings.database_url, CONNECTIONS) as pool:
+            async with open_pool(settings.database_url, CONNECTIONS, leader.LOCK_TIMEOUT) as pool:
                 records = PostgresRecords(pool, engine, term.epoch, retention, settings.backends)
                 yield Desk(records, ActivityLog(redis), listen)
         finally:

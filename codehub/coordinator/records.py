@@ -15,7 +15,10 @@ from codehub.domain.workspace import Workspace
 
 
 class Records(Protocol):
-    """Every write is fenced by the leader's epoch, and raises StaleLeader once another one leads."""
+    """Every write is fenced by the leader's epoch, and raises StaleLeader once another one leads.
+
+    A write raises RowLocked if another transaction keeps a row locked for too long.
+    """
 
     async def versions(self) -> Mapping[str, int]:
         """The version of every row that may still need something, by workspace id."""
@@ -52,7 +55,7 @@ class Records(Protocol):
         """At least every workspace whose deadline has passed."""
 
     async def expire(self, seen: Workspace, expiry: Expiry, now: datetime) -> bool:
-        """A TTL's wish; False when something that it was decided on has changed since."""
+        """A TTL's wish; False when something that it was decided on has changed since, or is about to."""
 
     async def homes(self) -> list[LiveHome]:
         """Return every home on the disk, with its last measurement that was recorded."""

@@ -12,7 +12,7 @@ from typing import Final
 
 HEADROOM: Final = 64 << 20
 HEADROOM_FILES: Final = 1000
-"""What a home that is at its quota gets for a start, so that its IDE runs and its owner can make room."""
+"""What a home at its quota gets on top, so that its IDE starts and its owner can make room."""
 
 _SYS_QUOTACTL_FD: Final = 443  # since Linux 5.14, and the same on every architecture
 _USER: Final = 0
@@ -47,8 +47,12 @@ class Usage:
     files: int
 
 
-class _Quota(ctypes.Structure):
-    """`struct if_dqblk`: limits in blocks of 1 KiB, usage in bytes."""
+class DiskQuota(ctypes.Structure):
+    """`struct if_dqblk`: limits in blocks of 1 KiB, usage in bytes.
+
+    A soft limit that equals the hard one has no effect. CodeHub sets it to mark a limit that has been raised
+    above a quota that was lowered.
+    """
 
     _fields_ = (
         ("block_limit", ctypes.c_uint64),
@@ -99,28 +103,53 @@ def usage_of(path: Path, uid: int) -> Usage | None:
 def set_quota(path: Path, uid: int, quota: HomeQuota) -> HomeQuota:
     """Limit what a user can have on the file system of this path. Return the limit that is in force.
 
-    A user who is near the limit already gets some headroom above what there is.
+    A user who is near the quota already gets some headroom.
     """
     with _opened(path) as fd:
-        found = _get(fd, uid) or _Quota()
-        limit = HomeQuota(
-            _with_headroom(quota.bytes, found.bytes, HEADROOM),
-            _with_headroom(quota.files, found.files, HEADROOM_FILES),
-        )
-        blocks = -(-limit.bytes // _BLOCK)
-        if (found.block_limit, found.file_limit) != (blocks, limit.files):
-            wanted = _Quota(block_limit=blocks, file_limit=limit.files)
+        found = _get(fd, uid) or DiskQuota()
+        wanted = next_limits(found, quota)
+        if _limits_of(found) != _limits_of(wanted):
             wanted.valid = _LIMITS_OF_BLOCKS | _LIMITS_OF_FILES
             _call(fd, _SET_QUOTA, uid, wanted)
-    return limit
+    return HomeQuota(wanted.block_limit * _BLOCK, wanted.file_limit)
 
 
-def _with_headroom(quota: int, used: int, headroom: int) -> int:
-    return max(quota, used + headroom) if quota else 0
+def next_limits(found: DiskQuota, quota: HomeQuota) -> DiskQuota:
+    """Return the limits for the next start, from what a user has and the limits in force."""
+    block_limits = found.block_limit, found.block_soft_limit
+    hard, soft = _next_limit(_blocks(quota.bytes), _blocks(found.bytes), block_limits, _blocks(HEADROOM))
+    wanted = DiskQuota(block_limit=hard, block_soft_limit=soft)
+    file_limits = found.file_limit, found.file_soft_limit
+    hard, soft = _next_limit(quota.files, found.files, file_limits, HEADROOM_FILES)
+    wanted.file_limit, wanted.file_soft_limit = hard, soft
+    return wanted
 
 
-def _get(fd: int, uid: int) -> _Quota | None:
-    found = _Quota()
+def _next_limit(quota: int, used: int, in_force: tuple[int, int], headroom: int) -> tuple[int, int]:
+    """Return a hard and a soft limit that restarts cannot increase: at most the quota and one headroom.
+
+    A user who has more than that, because the quota was lowered, gets headroom once.
+    """
+    if not quota:
+        return 0, 0
+    if used <= quota + headroom:
+        return max(quota, min(used, quota) + headroom), 0
+    raised, (hard, soft) = used + headroom, in_force
+    if hard == soft and hard >= used:
+        raised = min(hard, raised)
+    return raised, raised
+
+
+def _blocks(number: int) -> int:
+    return -(-number // _BLOCK)
+
+
+def _limits_of(found: DiskQuota) -> tuple[int, int, int, int]:
+    return found.block_limit, found.block_soft_limit, found.file_limit, found.file_soft_limit
+
+
+def _get(fd: int, uid: int) -> DiskQuota | None:
+    found = DiskQuota()
     try:
         _call(fd, _GET_QUOTA, uid, found)
     except OSError as error:

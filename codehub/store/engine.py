@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 import asyncpg
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
@@ -35,20 +36,34 @@ def create_unpooled_engine(url: str) -> AsyncEngine:
     return create_async_engine(engine_url(url), poolclass=NullPool)
 
 
+def is_lock_timeout(error: DBAPIError) -> bool:
+    """Whether a statement has given up waiting for a lock."""
+    return getattr(error.orig, "sqlstate", None) == asyncpg.LockNotAvailableError.sqlstate
+
+
 def asyncpg_dsn(url: str) -> str:
     """The URL as asyncpg itself wants it, for LISTEN and the leader's session."""
     return make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
 
 
 @asynccontextmanager
-async def open_pool(url: str, size: int) -> AsyncIterator[asyncpg.Pool]:
-    """asyncpg's own connections, for single statements; nothing of one use is left for the next."""
+async def open_pool(url: str, size: int, lock_timeout: float) -> AsyncIterator[asyncpg.Pool]:
+    """asyncpg's own connections, for single statements; nothing of one use is left for the next.
+
+    A statement that waits for a lock longer than `lock_timeout` seconds raises LockNotAvailableError.
+    """
+
+    async def prepare(connection: asyncpg.Connection) -> None:
+        await _read_json(connection)
+        # Not as a startup parameter: connection poolers refuse those that they do not know.
+        await connection.execute(f"SET lock_timeout = {round(lock_timeout * 1000)}")
+
     pool = await asyncpg.create_pool(
         asyncpg_dsn(url),
         min_size=1,
         max_size=size,
         max_inactive_connection_lifetime=IDLE_SECONDS,
-        init=_read_json,
+        init=prepare,
         reset=_leave_as_it_is,
     )
     try:

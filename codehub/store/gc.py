@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from datetime import datetime
 
-from sqlalchemy import ARRAY, ColumnElement, Text, and_, delete, exists, func, literal, select, update
+from sqlalchemy import ColumnElement, and_, delete, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -53,11 +53,8 @@ async def first_seen(conn: AsyncConnection) -> dict[str, datetime]:
     return {row.key: row.first_seen_at for row in rows}
 
 
-async def forget_all_but(conn: AsyncConnection, keys: Collection[str]) -> None:
-    # As one array: of single parameters a statement takes 32,767.
-    kept = func.unnest(literal(list(keys), ARRAY(Text))).column_valued("kept")
-    forgotten = ~exists(select(kept).where(kept == gc_orphans.c.key))
-    await conn.execute(delete(gc_orphans).where(forgotten))
+async def forget(conn: AsyncConnection, keys: Collection[str]) -> None:
+    await conn.execute(delete(gc_orphans).where(gc_orphans.c.key.in_(keys)))
 
 
 async def remember(conn: AsyncConnection, seen: Mapping[str, datetime]) -> None:

@@ -13,6 +13,9 @@ from codehub.store.locks import AdvisoryLock
 
 ANSWER_WITHIN = 5.0
 """Seconds in which the leader's own session must answer a heartbeat."""
+LOCK_TIMEOUT = ANSWER_WITHIN / 5
+"""Seconds that a write of the leader waits for a lock. Meanwhile it may hold the leadership row, for which
+the heartbeat waits."""
 HUNG_AFTER = timedelta(seconds=20)
 """A leader without a heartbeat for this long is hung; a standby ends its database session."""
 ELECTED_WITHIN = 15.0
@@ -102,7 +105,11 @@ async def _evict_if_hung(connection: "asyncpg.Connection[asyncpg.Record]") -> No
 
 
 async def fence(conn: AsyncConnection, epoch: int) -> None:
-    """Hold off any newer leader until this transaction ends, or raise StaleLeader if there is one."""
+    """Hold off any newer leader until this transaction ends, or raise StaleLeader if there is one.
+
+    From here on, the transaction waits for a lock no longer than LOCK_TIMEOUT.
+    """
+    await conn.execute(text(f"SET LOCAL lock_timeout = {round(LOCK_TIMEOUT * 1000)}"))
     current = await conn.scalar(text("SELECT epoch FROM leadership FOR SHARE"))
     if current != epoch:
         raise StaleLeader

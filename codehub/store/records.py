@@ -4,7 +4,8 @@ What the controller asks for each workspace is plain SQL on asyncpg's own connec
 building the same statements anew would cost more than carrying them out.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TypeAlias
@@ -12,7 +13,8 @@ from typing import TypeAlias
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 from sqlalchemy import update
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from codehub.domain.backends import Backends
 from codehub.domain.decision import CONTROLLER_COLUMNS, Decision
@@ -25,6 +27,7 @@ from codehub.domain.ttl import Expiry, TtlDefaults
 from codehub.domain.workspace import Workspace
 from codehub.store import gate, gateways, gc, health, homes, timeline
 from codehub.store import ttl as deadlines
+from codehub.store.engine import is_lock_timeout
 from codehub.store.leader import StaleLeader, fence
 from codehub.store.rows import column_values, to_workspace, to_workspaces
 from codehub.store.tables import workspaces
@@ -58,8 +61,11 @@ CONFIRM = "SELECT epoch, version FROM leadership LEFT JOIN workspaces ON id = $1
 """Before an effect: who leads, and which version the row has."""
 
 SAVE = f"""
-    WITH office AS (
-        SELECT FROM leadership WHERE epoch = $1 FOR SHARE
+    WITH held AS (
+        SELECT FROM workspaces WHERE id = $2 AND version = $3 FOR NO KEY UPDATE
+    ),
+    office AS (
+        SELECT FROM leadership, held WHERE epoch = $1 FOR SHARE OF leadership
     ),
     saved AS (
         UPDATE workspaces
@@ -73,7 +79,10 @@ SAVE = f"""
     )
     SELECT version FROM saved
 """  # noqa: S608 - the controller's own columns
-"""A decision: the fence, the compare-and-swap, the timeline. No row: outdated, or a stale leader's."""
+"""A decision: the fence, the compare-and-swap, the timeline. No row: outdated, or a stale leader's.
+
+The workspace's row is locked first: a save that waits for it must not hold the leadership row.
+"""
 
 RECORD_ARCHIVE = """
     INSERT INTO archives
@@ -90,6 +99,13 @@ class Outdated(Exception):  # noqa: N818 - a fact, not a fault
     """The row has changed since the decision was made: look again."""
 
 
+class RowLocked(Exception):  # noqa: N818 - a fact, not a fault
+    """Another transaction keeps a row locked for longer than the leader may wait."""
+
+    def __init__(self) -> None:
+        super().__init__("another transaction keeps a row locked; trying again later")
+
+
 class PostgresRecords:
     def __init__(
         self, pool: asyncpg.Pool, engine: AsyncEngine, epoch: int, retention: timedelta, backends: Backends
@@ -99,6 +115,18 @@ class PostgresRecords:
         self._epoch = epoch
         self._retention = retention
         self._backends = backends
+
+    @asynccontextmanager
+    async def _fenced(self) -> AsyncIterator[AsyncConnection]:
+        """Begin a transaction of this term. Raises StaleLeader or RowLocked, and then writes nothing."""
+        try:
+            async with self._engine.begin() as conn:
+                await fence(conn, self._epoch)
+                yield conn
+        except DBAPIError as error:
+            if is_lock_timeout(error):
+                raise RowLocked from error
+            raise
 
     async def versions(self) -> dict[str, int]:
         row = await self._pool.fetchrow(VERSIONS)
@@ -115,8 +143,7 @@ class PostgresRecords:
     async def unroute(self, workspace_ids: Collection[str]) -> None:
         c = workspaces.c
         for some in _batches(sorted(workspace_ids)):
-            async with self._engine.begin() as conn:
-                await fence(conn, self._epoch)
+            async with self._fenced() as conn:
                 stale = c.id.in_(some) & c.upstream.is_not(None)
                 await conn.execute(update(workspaces).where(stale).values(upstream=None))
 
@@ -132,6 +159,12 @@ class PostgresRecords:
         return found
 
     async def save(self, before: Workspace, decision: Decision, now: datetime) -> Workspace:
+        try:
+            return await self._commit(before, decision, now)
+        except asyncpg.LockNotAvailableError as error:
+            raise RowLocked from error
+
+    async def _commit(self, before: Workspace, decision: Decision, now: datetime) -> Workspace:
         async with self._pool.acquire() as connection:
             if not decision.writes(before):
                 await self._confirm(connection, before)
@@ -182,8 +215,7 @@ class PostgresRecords:
 
     async def touch(self, seen: Mapping[str, datetime]) -> None:
         for some in _batches(sorted(seen)):
-            async with self._engine.begin() as conn:
-                await fence(conn, self._epoch)
+            async with self._fenced() as conn:
                 await gate.touch(conn, {workspace_id: seen[workspace_id] for workspace_id in some})
 
     async def gateway_silences(self) -> dict[str, timedelta]:
@@ -194,11 +226,9 @@ class PostgresRecords:
         """The clocks come first, so that a leader who takes over in between restarts them as well."""
         restarted = ROWS_AT_ONCE
         while restarted == ROWS_AT_ONCE:
-            async with self._engine.begin() as conn:
-                await fence(conn, self._epoch)
+            async with self._fenced() as conn:
                 restarted = await gate.restart_clocks(conn, now, ROWS_AT_ONCE)
-        async with self._engine.begin() as conn:
-            await fence(conn, self._epoch)
+        async with self._fenced() as conn:
             await gateways.forget(conn, gateway_ids)
 
     async def expirable(self, defaults: TtlDefaults, now: datetime) -> list[Workspace]:
@@ -206,9 +236,11 @@ class PostgresRecords:
             return await deadlines.candidates(conn, defaults, now)
 
     async def expire(self, seen: Workspace, expiry: Expiry, now: datetime) -> bool:
-        async with self._engine.begin() as conn:
-            await fence(conn, self._epoch)
-            done = await gate.expire(conn, seen, expiry.desired, expiry.sentence, now=now)
+        try:
+            async with self._fenced() as conn:
+                done = await gate.expire(conn, seen, expiry.desired, expiry.sentence, now=now)
+        except RowLocked:
+            return False
         return done is not None
 
     async def homes(self) -> list[LiveHome]:
@@ -216,21 +248,18 @@ class PostgresRecords:
 
     async def record_sizes(self, sizes: Mapping[str, HomeSize], now: datetime) -> None:
         for some in _batches(sorted(sizes)):
-            async with self._engine.begin() as conn:
-                await fence(conn, self._epoch)
+            async with self._fenced() as conn:
                 await homes.record_sizes(conn, {name: sizes[name] for name in some}, now)
 
     async def warn_of_disk(self, notice: Notice, now: datetime) -> None:
-        async with self._engine.begin() as conn:
-            await fence(conn, self._epoch)
+        async with self._fenced() as conn:
             await homes.put_notice(conn, notice, warned_at=now)
             await timeline.record(
                 conn, notice.workspace_id, now, actor="disk", event="warned", message=notice.message
             )
 
     async def stop_for_disk(self, home: LiveHome, notice: Notice, now: datetime) -> bool:
-        async with self._engine.begin() as conn:
-            await fence(conn, self._epoch)
+        async with self._fenced() as conn:
             since = home.phase_changed_at
             done = await gate.stop_for_disk(conn, home.workspace_id, since, notice.message, now=now)
             if done is not None:
@@ -238,16 +267,15 @@ class PostgresRecords:
         return done is not None
 
     async def clear_notices(self, workspace_ids: Collection[str]) -> None:
-        async with self._engine.begin() as conn:
-            await fence(conn, self._epoch)
-            await homes.clear_notices(conn, workspace_ids)
+        for some in _batches(sorted(workspace_ids)):
+            async with self._fenced() as conn:
+                await homes.clear_notices(conn, some)
 
     async def purge(self, deleted_before: datetime, now: datetime) -> list[str]:
         purged = []
         async with self._engine.connect() as conn:
             due = await gc.purge_candidates(conn, deleted_before, self._backends)
-        async with self._engine.begin() as conn:
-            await fence(conn, self._epoch)
+        async with self._fenced() as conn:
             for workspace_id in due[:PURGED_AT_ONCE]:
                 if await gate.purge(conn, workspace_id, deleted_before, now=now):
                     words = "The grace period is over: purged."
@@ -268,18 +296,16 @@ class PostgresRecords:
             return await gc.first_seen(conn)
 
     async def remember(self, seen: Mapping[str, datetime]) -> None:
-        async with self._engine.begin() as conn:
-            await fence(conn, self._epoch)
-            await gc.forget_all_but(conn, seen)
+        for some in _batches(sorted((await self.first_seen()).keys() - seen.keys())):
+            async with self._fenced() as conn:
+                await gc.forget(conn, some)
         for some in _batches(sorted(seen)):
-            async with self._engine.begin() as conn:
-                await fence(conn, self._epoch)
+            async with self._fenced() as conn:
                 await gc.remember(conn, {key: seen[key] for key in some})
 
     async def condemn(self, item: Stored, present: Collection[str], now: datetime) -> str | None:
         """Asked once more with the workspace's row locked."""
-        async with self._engine.begin() as conn:
-            await fence(conn, self._epoch)
+        async with self._fenced() as conn:
             holder = (await gc.holders(conn, now, self._backends, item.workspace_id)).get(item.workspace_id)
             reason = protection(item, holder, present)
             if reason is None:

@@ -1,6 +1,7 @@
 """A coordinator on real PostgreSQL, Redis, files and processes, with a tiny IDE."""
 
 import asyncio
+import json
 import os
 import shutil
 from collections.abc import AsyncIterator, Callable
@@ -10,7 +11,8 @@ from pathlib import Path
 
 import asyncpg
 import pytest
-from sqlalchemy import select
+from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.coordinator.house import PostgresHouse
@@ -29,7 +31,7 @@ from codehub.storage.volumes import LocalVolumes
 from codehub.store import gate, installation
 from codehub.store.engine import create_engine, open_pool
 from codehub.store.gate import Backends
-from codehub.store.leader import campaign
+from codehub.store.leader import LOCK_TIMEOUT, campaign
 from codehub.store.records import PostgresRecords
 from codehub.store.rows import to_workspace
 from codehub.store.tables import leadership, timeline, users, workspaces
@@ -118,7 +120,9 @@ class Bench:
     def with_settings(self, **changes: object) -> Settings:
         return self.settings.model_copy(update=changes)
 
-    async def create(self, desired: DesiredState = DesiredState.RUNNING, image: str = "tiny") -> str:
+    async def create(
+        self, desired: DesiredState = DesiredState.RUNNING, image: str = "tiny", limits: Limits = LIMITS
+    ) -> str:
         async with self.engine.begin() as conn:
             made = await gate.create(
                 conn,
@@ -130,7 +134,7 @@ class Bench:
                 archive_ttl=None,
                 desired=desired,
                 actor="u1",
-                limits=LIMITS,
+                limits=limits,
                 backends=Backends("process", "local-dir"),
                 now=datetime.now(UTC),
             )
@@ -139,6 +143,12 @@ class Bench:
     async def wish(self, workspace_id: str, desired: DesiredState) -> None:
         async with self.engine.begin() as conn:
             await gate.wish(conn, workspace_id, desired, actor="u1", limits=LIMITS, now=datetime.now(UTC))
+
+    async def hint(self, workspace_id: str) -> None:
+        """Send the hint that a wish sends."""
+        async with self.engine.begin() as conn:
+            payload = json.dumps({"id": workspace_id, "user_id": "u1"})
+            await conn.execute(text("SELECT pg_notify('ws_wake', :payload)"), {"payload": payload})
 
     async def get(self, workspace_id: str) -> Workspace:
         async with self.engine.connect() as conn:
@@ -194,6 +204,16 @@ class Bench:
         await self.providers.runtime.delete(workspace_id)
 
 
+def value(metrics: Metrics, name: str, **labels: str) -> float:
+    """Return a sample as Prometheus reads it; 0 if there is none."""
+    samples = [
+        sample
+        for family in text_string_to_metric_families(metrics.exposition()[0].decode())
+        for sample in family.samples
+    ]
+    return sum(each.value for each in samples if each.name == name and labels.items() <= each.labels.items())
+
+
 @pytest.fixture
 async def bench(database_url: str, redis_url: str) -> AsyncIterator[Bench]:
     async with new_bench(database_url, redis_url) as bench:
@@ -229,7 +249,7 @@ async def new_bench(database_url: str, redis_url: str, within: Path = Path("/tmp
         await installation.PostgresClaims(engine).record(location)
     async with engine.begin() as conn:
         await conn.execute(users.insert().values(id="u1", username="one", password_hash="x", role="user"))
-    async with open_pool(database_url, 3) as pool:
+    async with open_pool(database_url, 3, LOCK_TIMEOUT) as pool:
         bench = Bench(settings, engine, pool)
         yield bench
         await bench.stop()

@@ -9,7 +9,6 @@ from ipaddress import IPv4Network
 
 import pytest
 from aiohttp import web
-from prometheus_client.parser import text_string_to_metric_families
 
 from codehub import readiness
 from codehub.coordinator import health
@@ -27,7 +26,7 @@ from codehub.runtimes.docker.runtime import DockerOptions, DockerRuntime
 from codehub.storage.archive_store import ArchiveStore
 from codehub.storage.installation import MARKER
 from codehub.store.leader import StaleLeader
-from tests.integration.coordinator.conftest import INSTALLATION, Bench
+from tests.integration.coordinator.conftest import INSTALLATION, Bench, value
 from tests.waiting import PATIENCE, eventually
 
 WORKSPACE, ARCHIVE = "01hzy0000000000000000000aa", "01hzy0000000000000000000ab"
@@ -203,16 +202,6 @@ async def test_results_that_are_too_old_count_as_unknown(bench: Bench) -> None:
     assert found.checks[CheckName.DISK].message.startswith("Unknown: last checked 4 minutes ago")
 
 
-def value(metrics: Metrics, name: str, **labels: str) -> float:
-    """Return a sample as Prometheus reads it; 0 if there is none."""
-    samples = [
-        sample
-        for family in text_string_to_metric_families(metrics.exposition()[0].decode())
-        for sample in family.samples
-    ]
-    return sum(each.value for each in samples if each.name == name and labels.items() <= each.labels.items())
-
-
 def reached(metrics: Metrics, expected: float, name: str, **labels: str) -> Callable[[], Awaitable[bool]]:
     async def seen() -> bool:
         return value(metrics, name, **labels) == expected
@@ -267,6 +256,24 @@ async def test_a_ttl_that_fires_and_a_failed_tick_are_counted(
         return value(metrics, "codehub_coordinator_failed_ticks_total", component="health") >= 1
 
     await eventually(counted, "the failed tick to be counted")
+
+
+async def test_the_bytes_that_gc_frees_are_counted(bench: Bench) -> None:
+    await bench.start()
+    workspace_id = await bench.create()
+    await bench.until_phase(workspace_id, Phase.RUNNING)
+    (await bench.home(workspace_id) / "file").write_bytes(os.urandom(100_000))
+    await bench.reach(workspace_id, DesiredState.ARCHIVED)
+    (replaced,) = await bench.providers.archives.list()
+    await bench.reach(workspace_id, DesiredState.STANDBY)
+    await bench.reach(workspace_id, DesiredState.ARCHIVED)
+    await bench.stop()
+    metrics = await bench.start(bench.with_settings(coordinator_gc_interval=0.5, gc_orphan_grace_seconds=0))
+    await eventually(
+        reached(metrics, replaced.bytes, "codehub_gc_freed_bytes_total"), "the freed bytes to be counted"
+    )
+    assert replaced.bytes > 100_000
+    assert len(await bench.providers.archives.list()) == 1
 
 
 async def test_a_decision_that_was_overtaken_is_counted(

@@ -1,6 +1,5 @@
 """The life of a workspace, driven by a real coordinator."""
 
-import json
 import os
 import re
 import shutil
@@ -9,18 +8,21 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import text, update
+from sqlalchemy import select, text, update
 
 from codehub.coordinator.actor import Actor, ActorRules
-from codehub.coordinator.controller import Controller, Rhythm
+from codehub.coordinator.controller import LOCKED_AGAIN, Controller, Rhythm
 from codehub.coordinator.metrics import Metrics
 from codehub.coordinator.nature import REAL
 from codehub.coordinator.observer import Memory
 from codehub.coordinator.queue import WorkQueue
 from codehub.coordinator.server import rules_of
+from codehub.domain.conditions import holds
+from codehub.domain.limits import Limits
+from codehub.domain.observation import ContainerFact, Unknown
 from codehub.domain.states import ConditionName, DesiredState, ErrorReason, Operation, Phase
 from codehub.domain.workspace import RecoverSource, Workspace
-from codehub.runtimes.base import WorkloadSpec
+from codehub.runtimes.base import Unobservable, WorkloadSpec
 from codehub.runtimes.process.runtime import ProcessRuntime
 from codehub.storage.errors import WaitsItsTurn
 from codehub.storage.jobs import LocalJobs
@@ -30,9 +32,9 @@ from codehub.store import gate
 from codehub.store.gate import RecoverFrom
 from codehub.store.leader import StaleLeader
 from codehub.store.tables import workspaces
-from tests.integration.coordinator.conftest import LIMITS, UID_BASE, Bench
+from tests.integration.coordinator.conftest import LIMITS, UID_BASE, Bench, value
 from tests.trees import make_tree, tree_hash
-from tests.waiting import eventually, wait_for
+from tests.waiting import eventually, until, wait_for
 
 
 def controller_of(bench: Bench, epoch: int, clock: Callable[[], datetime] = REAL.clock) -> Controller:
@@ -218,7 +220,10 @@ async def test_a_container_that_vanishes_is_started_again(bench: Bench) -> None:
 async def test_routes_of_containers_that_are_gone_go_before_any_other_is_started(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On Docker the next container may get the address of an earlier one, which is another's."""
+    """On Docker the next container may get the address of an earlier one, which is another's.
+
+    While the containers cannot be observed, no route can be removed: nothing is started.
+    """
     await bench.start()
     both = [await bench.create(), await bench.create()]
     for workspace_id in both:
@@ -232,21 +237,47 @@ async def test_routes_of_containers_that_are_gone_go_before_any_other_is_started
         routes.append([(await bench.get(workspace_id)).upstream for workspace_id in both])
         await start(runtime, spec)
 
+    observe, failed_looks, is_down = ProcessRuntime.observe, 0, True
+
+    async def fail_to_observe(runtime: ProcessRuntime) -> dict[str, ContainerFact | Unknown]:
+        nonlocal failed_looks
+        if is_down:
+            failed_looks += 1
+            raise Unobservable("the engine does not answer")
+        return await observe(runtime)
+
+    monkeypatch.setattr(ProcessRuntime, "observe", fail_to_observe)
     monkeypatch.setattr(ProcessRuntime, "start", start_watched)
     monkeypatch.setattr(WorkQueue.__init__, "__defaults__", (1,))  # the second has to wait
-    await bench.start()
+    metrics = await bench.start()
+
+    async def hinted() -> bool:
+        await bench.hint(both[0])
+        return bool(routes) or value(metrics, "codehub_coordinator_queue_depth") > 0
+
+    await eventually(hinted, "a hint to arrive")
+    hinted_at = failed_looks
+    await until(lambda: routes or failed_looks > hinted_at + 1, "a worker that does not wait to go on")
+    is_down = False
     for workspace_id in both:
         await bench.until(workspace_id, lambda w: len(routes) >= 2 and w.upstream is not None)
     assert routes[0] == [None, None]
 
 
-async def test_an_ide_that_keeps_dying_ends_in_error_with_its_last_words(bench: Bench) -> None:
+async def test_an_ide_that_keeps_dying_ends_in_error_with_its_last_words_and_without_its_container(
+    bench: Bench,
+) -> None:
     await bench.start()
     workspace_id = await bench.create(image="broken")
     ended = await bench.until_phase(workspace_id, Phase.ERROR)
     assert ended.error_reason is ErrorReason.RetryExceeded
     assert ended.error_count == 3
-    assert "no such luck" in (ended.error_message or "")
+    gone = await bench.until(workspace_id, lambda w: not holds(w.conditions, ConditionName.CONTAINER_EXISTS))
+    assert workspace_id not in await bench.providers.runtime.observe()
+    assert "no such luck" in (gone.error_message or "")
+    assert "no such luck" in (await bench.story(workspace_id))[-1]
+    await bench.stop()
+    await bench.create(limits=Limits(1, 1))  # raises while the dead container counts
 
 
 async def test_an_unknown_image_says_which_are_offered(bench: Bench) -> None:
@@ -339,9 +370,7 @@ async def test_an_unmounted_volumes_root_reads_as_unknown_not_gone(bench: Bench)
 
     async def hinted() -> Workspace:
         """Repeat the hint of the wish: it is lost if the leader does not listen yet."""
-        async with bench.engine.begin() as conn:
-            hint = json.dumps({"id": wished, "user_id": "u1"})
-            await conn.execute(text("SELECT pg_notify('ws_wake', :hint)"), {"hint": hint})
+        await bench.hint(wished)
         return await bench.get(wished)
 
     reason = ConditionName.VOLUME_READY
@@ -350,6 +379,28 @@ async def test_an_unmounted_volumes_root_reads_as_unknown_not_gone(bench: Bench)
     root.with_name("away").rename(root)
     await bench.until_phase(wished, Phase.RUNNING)
     assert await bench.get(resting) == before
+
+
+@pytest.mark.parametrize("lost", ["volumes", "runtime"])
+async def test_an_outage_writes_and_queues_nothing(bench: Bench, lost: str) -> None:
+    """Whether it is the volumes or the runtime that cannot be observed."""
+    await bench.start()
+    both = await bench.create(), await bench.create(DesiredState.STANDBY)
+    before = [
+        await bench.until_phase(both[0], Phase.RUNNING),
+        await bench.until_phase(both[1], Phase.STANDBY),
+    ]
+    controller = controller_of(bench, await bench.take_office())
+    root = bench.settings.data_dir / lost
+    root.rename(root.with_name("away"))
+    try:
+        await controller.sweep()
+    finally:
+        root.with_name("away").rename(root)
+    assert len(controller.queue) == 0
+    await controller.sweep()
+    assert len(controller.queue) == 0
+    assert [await bench.get(workspace_id) for workspace_id in both] == before
 
 
 async def test_an_archive_that_is_back_is_found_again_beside_a_living_home(bench: Bench) -> None:
@@ -388,6 +439,19 @@ async def test_a_leader_that_wakes_up_late_stops_no_container(bench: Bench) -> N
     with pytest.raises(StaleLeader):
         await controller_of(bench, epoch).reconcile(workspace_id)
     assert (await bench.providers.runtime.status(workspace_id)).running
+
+
+async def test_a_row_that_is_locked_for_long_is_no_failure_of_its_workspace(bench: Bench) -> None:
+    """The deletion of an account locks all rows of its user, for as long as it takes."""
+    workspace_id = await bench.create(DesiredState.STANDBY)
+    before, controller = await bench.get(workspace_id), controller_of(bench, await bench.take_office())
+    async with bench.engine.begin() as conn:
+        await conn.execute(select(workspaces.c.id).with_for_update())
+        assert await controller.reconcile(workspace_id) == LOCKED_AGAIN
+    assert await bench.get(workspace_id) == before
+    await controller.reconcile(workspace_id)
+    after = await bench.get(workspace_id)
+    assert (after.phase, after.error_count) == (Phase.STANDBY, 0)
 
 
 async def test_a_database_from_a_backup_catches_up_with_the_homes(bench: Bench) -> None:

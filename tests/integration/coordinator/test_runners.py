@@ -240,6 +240,24 @@ async def test_a_slow_store_does_not_cost_the_leader_its_office(bench: Bench) ->
     await term.resign()
 
 
+async def test_an_archive_whose_workspace_is_locked_does_not_stop_the_rest(bench: Bench) -> None:
+    await bench.start()
+    locked, other = [await bench.create(DesiredState.ARCHIVED) for _ in range(2)]
+    for workspace_id in (locked, other):
+        await bench.until_phase(workspace_id, Phase.ARCHIVED)
+    runner = gc_runner(bench, await bench.take_office())
+    async with bench.engine.begin() as conn:
+        await conn.execute(update(workspaces).values(archive_key=None, archive_op_id=None))
+    now = datetime.now(UTC)
+    await runner.tick(now)
+    async with bench.engine.begin() as conn:
+        await conn.execute(select(workspaces.c.id).where(workspaces.c.id == locked).with_for_update())
+        assert await runner.tick(now + 3 * HOUR) > 0
+        assert {item.workspace_id for item in await bench.providers.archives.list()} == {locked}
+    assert await runner.tick(now + 3 * HOUR) > 0
+    assert await bench.providers.archives.list() == []
+
+
 async def test_the_trash_is_purged_after_its_retention_and_not_before(bench: Bench) -> None:
     await bench.start()
     workspace_id = await bench.create()

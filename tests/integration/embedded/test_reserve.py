@@ -1,15 +1,24 @@
 """The space that `up` keeps for the embedded PostgreSQL, on a disk that fills up."""
 
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import asyncpg
 import pytest
 
+from codehub.embedded.paths import make_dir
+from codehub.embedded.postgres import EmbeddedPostgres
 from codehub.embedded.reserve import NAME, EmergencyReserve
+from codehub.store.engine import ConnectionTrouble
 from tests.integration.storage.conftest import small_disk
 from tests.integration.storage.test_one_disk import Disk
+from tests.services import TOOLS_DIR, short_temp_dir
+from tests.waiting import eventually
 
 MIB = 1 << 20
+GROWS_A_TABLE = "INSERT INTO written VALUES (repeat('x', 1000000))"
+GROWS_THE_LOG = "SELECT pg_logical_emit_message(false, 'test', repeat('x', 1000000))"
 
 
 @pytest.fixture
@@ -42,3 +51,48 @@ def test_a_disk_without_room_for_the_reserve_goes_without(disk: Disk) -> None:
     disk.leave(20)
     EmergencyReserve(disk.path, size=8 * MIB, nearly_full=2 * MIB).check()
     assert not (disk.path / NAME).exists()
+
+
+@pytest.mark.parametrize("statement", [GROWS_A_TABLE, GROWS_THE_LOG], ids=["table", "log"])
+async def test_postgresql_writes_again_after_another_writer_has_filled_the_disk(statement: str) -> None:
+    """A table that cannot grow fails a statement; a write-ahead log that cannot grow ends the server."""
+    place = short_temp_dir()
+    async with small_disk(place / "d", 360):
+        disk, data_dir = Disk(place / "d"), place / "d" / "pg"
+        make_dir(data_dir, 0o711)
+        postgres, reserve = EmbeddedPostgres(data_dir, TOOLS_DIR), EmergencyReserve(data_dir)
+        try:
+            await postgres.start()
+            await execute(postgres, "CREATE TABLE written (data text STORAGE EXTERNAL)")
+            reserve.check()
+            assert (data_dir / NAME).exists()
+            disk.leave(0)
+            with pytest.raises(ConnectionTrouble):
+                for _ in range(100):
+                    await execute(postgres, statement)
+            reserve.check()
+            await eventually(lambda: writes(postgres), "PostgreSQL to take a write")
+            assert (disk.path / "ballast").exists()
+        finally:
+            postgres.stop()
+    shutil.rmtree(place)
+
+
+async def execute(postgres: EmbeddedPostgres, statement: str) -> None:
+    connection = await asyncpg.connect(postgres.url)
+    try:
+        await connection.execute(statement)
+    finally:
+        connection.terminate()
+
+
+async def writes(postgres: EmbeddedPostgres) -> bool:
+    """Write, on a server that is started again if it has ended, as the supervisor does it."""
+    assert postgres.process is not None
+    if postgres.process.poll() is not None:
+        await postgres.start()
+    try:
+        await execute(postgres, GROWS_A_TABLE)
+    except ConnectionTrouble:
+        return False
+    return True

@@ -71,7 +71,13 @@ def test_a_full_home_gets_headroom_for_its_next_start_and_no_quota_frees_it(disk
     write(home, ONE, 1000)
     raised = set_quota(disk, ONE, QUOTA)
     assert QUOTA.bytes + HEADROOM - 5 * MIB <= raised.bytes <= QUOTA.bytes + HEADROOM
-    assert write(home, ONE, 30) == (30, 0)
+    assert write(home, ONE, 1000)[1] == errno.EDQUOT
+    assert set_quota(disk, ONE, QUOTA).bytes == QUOTA.bytes + HEADROOM, "restarts give no more"
+    lowered = HomeQuota(10 * MIB, QUOTA.files)
+    raised = set_quota(disk, ONE, lowered)
+    assert raised.bytes > QUOTA.bytes + HEADROOM
+    assert write(home, ONE, 1000)[1] == errno.EDQUOT
+    assert set_quota(disk, ONE, lowered) == raised
     (home / "data").unlink()
     assert set_quota(disk, ONE, QUOTA) == QUOTA
     set_quota(disk, ONE, HomeQuota())

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.domain.decision import Decision, Event
 from codehub.store.engine import asyncpg_dsn, create_engine, open_pool
-from codehub.store.leader import StaleLeader, campaign, fence
+from codehub.store.leader import LOCK_TIMEOUT, StaleLeader, campaign, fence
 from codehub.store.records import PostgresRecords
 from tests.integration.store.conftest import BACKENDS, create
 from tests.waiting import eventually
@@ -68,7 +68,7 @@ async def test_a_late_leader_writes_nothing(database_url: str, engine: AsyncEngi
     second = await campaign(database_url, "second")
     assert second is not None
     decision = Decision("late", workspace, Event.FAILED)
-    async with open_pool(database_url, 1) as pool:
+    async with open_pool(database_url, 1, LOCK_TIMEOUT) as pool:
         records = PostgresRecords(pool, engine, first.epoch, timedelta(1), BACKENDS)
         with pytest.raises(StaleLeader):
             await records.save(workspace, decision, datetime.now(UTC))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import text, update
+from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.coordinator.records import Records
@@ -16,11 +16,10 @@ from codehub.domain.observation import ArchiveFact
 from codehub.domain.states import DesiredState, Operation, Phase
 from codehub.domain.ttl import Expiry, TtlDefaults
 from codehub.domain.workspace import Workspace
-from codehub.store import gate, records
+from codehub.store import gate
 from codehub.store.engine import open_pool
-from codehub.store.leader import StaleLeader, campaign
+from codehub.store.leader import LOCK_TIMEOUT, StaleLeader, campaign
 from codehub.store.records import Outdated, PostgresRecords
-from codehub.store.tables import workspaces
 from tests.integration.store.conftest import BACKENDS, LIMITS, create
 from tests.simulation.clock import VirtualLoop
 from tests.simulation.database import Database, Gate
@@ -71,7 +70,7 @@ async def postgres(engine: AsyncEngine, database_url: str) -> AsyncIterator[Plac
         async with engine.begin() as conn:
             return await gate.delete(conn, workspace_id, actor="one", now=datetime.now(UTC))
 
-    async with open_pool(database_url, 2) as pool:
+    async with open_pool(database_url, 2, LOCK_TIMEOUT) as pool:
         both = [PostgresRecords(pool, engine, item.epoch, RETENTION, BACKENDS) for item in (term, earlier)]
         yield Place(*both, made, wish, delete)
     await term.resign()
@@ -227,33 +226,6 @@ async def test_the_purge_takes_what_is_deleted_long_enough_and_at_rest(place: Pl
     assert await place.records.purge(deleted_at, datetime.now(UTC)) == [workspace.id]
     assert workspace.id not in await place.records.versions()
     assert (await place.records.holders(datetime.now(UTC)))[workspace.id].purged_at is not None
-
-
-async def test_a_large_purge_is_many_small_transactions(
-    engine: AsyncEngine, database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One large transaction would block the leader's heartbeat until the leader resigns."""
-    monkeypatch.setattr(records, "PURGED_AT_ONCE", 10)
-    async with engine.begin() as conn:
-        ids = [(await create(conn)).id for _ in range(25)]
-        gone = {
-            "desired_state": "DELETED",
-            "phase": "DELETED",
-            "deleted_at": datetime(2026, 1, 1, tzinfo=UTC),
-        }
-        await conn.execute(update(workspaces).values(**gone))
-    term = await campaign(database_url, "test")
-    assert term is not None
-    now, purged = datetime.now(UTC), []
-    async with open_pool(database_url, 1) as pool:
-        postgres = PostgresRecords(pool, engine, term.epoch, timedelta(days=7), BACKENDS)
-        while some := await postgres.purge(now, now):
-            purged += some
-    assert sorted(purged) == sorted(ids)
-    async with engine.connect() as conn:
-        sizes = await conn.execute(text("SELECT count(*) FROM workspaces GROUP BY xmin::text"))
-        assert sorted(sizes.scalars()) == [5, 10, 10]
-    await term.resign()
 
 
 async def test_orphans_keep_the_time_of_their_first_sight(place: Place) -> None:
