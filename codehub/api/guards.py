@@ -7,6 +7,7 @@ from fastapi import Depends, Path, Request
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from codehub.api.services import Now, Shared
+from codehub.domain.audit import Actor, Target, TargetKind
 from codehub.domain.problems import Forbidden, NotFound, Unauthorized, WorkspaceNotFound
 from codehub.store import workspace_reads
 from codehub.store.sessions import Session, find_session, hash_of
@@ -58,6 +59,18 @@ def client_address(request: Request) -> str:
     """What the gateway says: only it reaches this socket, and its entry is the last one."""
     forwarded = request.headers.get("x-forwarded-for", "")
     return forwarded.rsplit(",", 1)[-1].strip()
+
+
+def _actor(request: Request, session: Caller) -> Actor:
+    return Actor.person(session.user_id, session.username, session.role, client_address(request))
+
+
+CallerActor = Annotated[Actor, Depends(_actor)]
+"""The caller, as the audit log names them."""
+
+
+def audit_target(owned: OwnedWorkspace) -> Target:
+    return Target(TargetKind.WORKSPACE, owned.workspace.id, owned.workspace.name)
 
 
 async def reach_own(conn: AsyncConnection, session: Session, workspace_id: str) -> OwnedWorkspace:

@@ -18,12 +18,14 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from codehub.bus import tickets
 from codehub.bus.activity import ActivityLog
 from codehub.bus.tickets import Ticket
+from codehub.domain.audit import CLI
 from codehub.domain.limits import Limits
 from codehub.domain.states import DesiredState, Role
 from codehub.gateway.config import GatewayConfig
 from codehub.gateway.metrics import GatewayMetrics
 from codehub.gateway.server import serve
 from codehub.store import accounts, gate, gateways, installation, sessions
+from codehub.store.accounts import AccountChanges
 from codehub.store.engine import asyncpg_dsn, create_engine
 from codehub.store.tables import workspaces
 from tests.integration.gateway.harness import HELLO, NAVIGATE, Client, Upstream, header, status
@@ -62,7 +64,7 @@ class Installation:
     async def populate(self) -> None:
         await installation.ensure(self.engine, "01installation000000000000", 2_000_000)
         account = await accounts.create_account(
-            self.engine, "alice", "password!", Role.USER, now=datetime.now(UTC)
+            self.engine, "alice", "password!", Role.USER, actor=CLI, now=datetime.now(UTC)
         )
         self.user_id = account.id
         async with self.engine.begin() as conn:
@@ -186,17 +188,23 @@ async def test_logout_is_pushed_to_open_connections(served: Installation) -> Non
     assert status((await served.ask(served.host, "/", cookie, ""))[0]) == 401
 
 
+async def _change(served: Installation, changes: AccountChanges, spare: bytes | None = None) -> None:
+    now = datetime.now(UTC)
+    await accounts.change_account(served.engine, served.user_id, changes, spare=spare, actor=CLI, now=now)
+
+
 async def _new_password(served: Installation) -> None:
-    await accounts.change_account(served.engine, served.user_id, password="another password")
+    await _change(served, AccountChanges(password="another password"))
 
 
 async def _new_role(served: Installation) -> None:
-    await accounts.change_account(served.engine, served.user_id, role=Role.ADMIN)
+    await _change(served, AccountChanges(role=Role.ADMIN))
 
 
 async def _deletion(served: Installation) -> None:
-    await accounts.create_account(served.engine, "root", "password!", Role.ADMIN, now=datetime.now(UTC))
-    await accounts.delete_account(served.engine, served.user_id, actor="root", now=datetime.now(UTC))
+    now = datetime.now(UTC)
+    await accounts.create_account(served.engine, "root", "password!", Role.ADMIN, actor=CLI, now=now)
+    await accounts.delete_account(served.engine, served.user_id, actor=CLI, now=now)
 
 
 async def _stop(served: Installation) -> None:
@@ -249,9 +257,7 @@ async def test_a_spared_session_keeps_what_is_open(served: Installation) -> None
     for client, cookie in zip((staying, leaving), cookies, strict=True):
         client.send(f"GET / HTTP/1.1\r\nHost: {served.host}\r\nCookie: {cookie}\r\n\r\n")
         await client.head()
-    await accounts.change_account(
-        served.engine, served.user_id, password="another password", spare=sessions.hash_of(spared)
-    )
+    await _change(served, AccountChanges(password="another password"), sessions.hash_of(spared))
     await leaving.rest()
     assert status((await served.knock())[0]) == 302  # to sign in: the pushes have been heard
     go_on.set()
