@@ -5,7 +5,7 @@ from ipaddress import IPv4Address, IPv6Address
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
-from pydantic import AwareDatetime, BaseModel
+from pydantic import AwareDatetime, BaseModel, Field
 from sqlalchemy import Row
 
 from codehub.api.guards import Admin
@@ -19,12 +19,12 @@ from codehub.store import audit
 router = APIRouter(prefix="/admin", tags=["admin"])
 
 Before = Annotated[
-    int, Query(ge=1, le=(1 << 63) - 1, description="The id of the last entry of the page before.")
+    Annotated[int, Field(ge=1, lt=1 << 63)] | None, Query(description="The `next` of the page before.")
 ]
-Since = Annotated[AwareDatetime, Query(alias="from", description="The first time, with its UTC offset.")]
-Until = Annotated[AwareDatetime, Query(alias="to", description="The time before which entries end.")]
-Actor = Annotated[Words, Query(description="The id or the name of who did it.")]
-Target = Annotated[Words, Query(description="The id or the name of what it was done to.")]
+Since = Annotated[AwareDatetime | None, Query(alias="from", description="The earliest time.")]
+Until = Annotated[AwareDatetime | None, Query(alias="to", description="The time that entries are before.")]
+Actor = Annotated[Words | None, Query(description="The id or the name of the actor.")]
+Target = Annotated[Words | None, Query(description="The id or the name of the target.")]
 
 
 class AuditActor(BaseModel):
@@ -64,12 +64,12 @@ async def read_audit_log(
     _admin: Admin,
     services: Shared,
     limit: Limit = 50,
-    before: Before | None = None,
-    actor: Actor | None = None,
+    before: Before = None,
+    actor: Actor = None,
     action: Action | None = None,
-    target: Target | None = None,
-    since: Since | None = None,
-    until: Until | None = None,
+    target: Target = None,
+    since: Since = None,
+    until: Until = None,
 ) -> AuditPage:
     """Pages stay in place while entries arrive: a new one is newer than every page that was read."""
     if since is not None and until is not None and since >= until:
