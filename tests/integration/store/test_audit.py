@@ -200,7 +200,7 @@ async def test_a_leaders_clock_that_is_ahead_removes_nothing_of_the_last_day(
 
 
 async def test_a_late_leader_neither_removes_nor_records(
-    engine: AsyncEngine, database_url: str, leader: PostgresRecords, term: Term
+    engine: AsyncEngine, leader: PostgresRecords
 ) -> None:
     await put(engine, NOW - 400 * DAY)
     async with engine.begin() as conn:
