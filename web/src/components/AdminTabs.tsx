@@ -16,6 +16,9 @@ export function AdminTabs() {
       <NavLink href="/admin/workspaces" current={page === "admin-workspaces"} testId="admin-workspaces">
         {text.workspaces}
       </NavLink>
+      <NavLink href="/admin/audit" current={page === "admin-audit"} testId="admin-audit">
+        {messages.value.audit.title}
+      </NavLink>
     </nav>
   );
 }
