@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from pydantic import AwareDatetime, BaseModel, Field
 from sqlalchemy import Row
 
-from codehub.api.guards import Admin
+from codehub.api.guards import ULID_FORM, Admin
 from codehub.api.services import Shared
 from codehub.api.words import Words
 from codehub.api.workspaces import Limit
@@ -23,8 +23,10 @@ Before = Annotated[
 ]
 Since = Annotated[AwareDatetime | None, Query(alias="from", description="The earliest time.")]
 Until = Annotated[AwareDatetime | None, Query(alias="to", description="The time that entries are before.")]
-Actor = Annotated[Words | None, Query(description="The id or the name of the actor.")]
-Target = Annotated[Words | None, Query(description="The id or the name of the target.")]
+Actor = Annotated[Words | None, Query(description="The name of the actor, or the id of a user.")]
+Target = Annotated[
+    Words | None, Query(description="The name of the target, or the id of a user or workspace.")
+]
 
 
 class AuditActor(BaseModel):
@@ -74,11 +76,22 @@ async def read_audit_log(
     """Pages stay in place while entries arrive: a new one is newer than every page that was read."""
     if since is not None and until is not None and since >= until:
         raise ValidationFailed("from: must be earlier than `to`.")
-    filters = audit.Filters(before, actor, action, target, since, until)
+    actor_id, actor_name = _id_or_name(actor)
+    target_id, target_name = _id_or_name(target)
+    filters = audit.Filters(
+        before, actor_id, actor_name, action, target_id, target_name, since=since, until=until
+    )
     async with services.engine.connect() as conn:
         rows = await audit.read(conn, filters, limit + 1)
     items = [_entry(row) for row in rows[:limit]]
     return AuditPage(items=items, next=items[-1].id if len(rows) > limit else None)
+
+
+def _id_or_name(given: str | None) -> tuple[str | None, str | None]:
+    """What has the form of an id is one: a search by two columns at once would not use their indexes."""
+    if given is not None and ULID_FORM.fullmatch(given):
+        return given, None
+    return None, given
 
 
 def _entry(row: Row[Any]) -> AuditEntry:

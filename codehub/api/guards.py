@@ -13,7 +13,7 @@ from codehub.store import workspace_reads
 from codehub.store.sessions import Session, find_session, hash_of
 from codehub.store.workspace_reads import OwnedWorkspace
 
-_ULID: Final = re.compile(r"[0-7][0-9a-hjkmnp-tv-z]{25}")
+ULID_FORM: Final = re.compile(r"[0-7][0-9a-hjkmnp-tv-z]{25}")
 
 
 async def _current_session(request: Request, services: Shared, now: Now) -> Session:
@@ -40,13 +40,13 @@ Admin = Annotated[Session, Depends(_admin)]
 
 
 def _workspace_id(workspace_id: Annotated[str, Path()]) -> str:
-    if not _ULID.fullmatch(workspace_id):
+    if not ULID_FORM.fullmatch(workspace_id):
         raise WorkspaceNotFound
     return workspace_id
 
 
 def _user_id(user_id: Annotated[str, Path()]) -> str:
-    if not _ULID.fullmatch(user_id):
+    if not ULID_FORM.fullmatch(user_id):
         raise NotFound("There is no such user.")
     return user_id
 

@@ -4,11 +4,11 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
 import structlog
-from sqlalchemy import ColumnElement, Row, delete, func, insert, literal, or_, select, text
+from sqlalchemy import ColumnElement, Row, delete, func, insert, literal, select, text
 from sqlalchemy.dialects.postgresql import INET
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -28,8 +28,6 @@ from codehub.domain.audit import (
 )
 from codehub.store.locks import AdvisoryLock, hold_lock
 from codehub.store.tables import audit_log, counted_failures
-
-LAST_DAY: Final = timedelta(days=1)
 
 # Not filtered by LOG_LEVEL, as `structlog.get_logger` would be.
 _logger = structlog.wrap_logger(
@@ -130,27 +128,24 @@ async def _last_about(conn: AsyncConnection, target: Target) -> Row[Any, Any] | 
 
 @dataclass(frozen=True)
 class Filters:
-    """Which entries to read; `actor` and `target` are an id or a name."""
+    """Which entries to read; None is any."""
 
     before: int | None = None
-    actor: str | None = None
+    actor_id: str | None = None
+    actor_name: str | None = None
     action: Action | None = None
-    target: str | None = None
+    target_id: str | None = None
+    target_name: str | None = None
     since: datetime | None = None
     until: datetime | None = None
 
     @property
     def conditions(self) -> list[ColumnElement[bool]]:
         c = audit_log.c
-        found: list[ColumnElement[bool]] = []
+        equal = ("actor_id", "actor_name", "action", "target_id", "target_name")
+        found = [c[name] == value for name in equal if (value := getattr(self, name)) is not None]
         if self.before is not None:
             found.append(c.id < self.before)
-        if self.actor is not None:
-            found.append(or_(c.actor_name == self.actor, c.actor_id == self.actor))
-        if self.action is not None:
-            found.append(c.action == self.action.value)
-        if self.target is not None:
-            found.append(or_(c.target_name == self.target, c.target_id == self.target))
         if self.since is not None:
             found.append(c.at >= self.since)
         if self.until is not None:
@@ -177,15 +172,17 @@ async def record_counted_failures(act: AuditedTransaction) -> None:
         )
 
 
-async def remove_older(conn: AsyncConnection, epoch: int, before: datetime, most: int) -> int:
-    """Remove the oldest entries from before a time, as the leader of this epoch; return how many.
+REMOVE_OLDER: Final = """
+    DELETE FROM audit_log WHERE id = ANY(ARRAY(
+        SELECT id FROM audit_log WHERE at < least(:before, now() - interval '1 day') ORDER BY at LIMIT :most
+    ))
+"""
+"""The trigger keeps the last day by the clock of the database, which may differ from the leader's."""
 
-    The trigger keeps the last day by the clock of the database, which may differ from the leader's.
-    """
+
+async def remove_older(conn: AsyncConnection, epoch: int, before: datetime, most: int) -> int:
+    """Remove the oldest entries from before a time, as the leader of this epoch; return how many."""
     await conn.execute(
         text("SELECT set_config('codehub.audit_retention', :epoch, true)"), {"epoch": str(epoch)}
     )
-    c = audit_log.c
-    limit = func.least(before, func.now() - LAST_DAY)
-    oldest = select(c.id).where(c.at < limit).order_by(c.at).limit(most)
-    return (await conn.execute(delete(audit_log).where(c.id.in_(oldest)))).rowcount
+    return (await conn.execute(text(REMOVE_OLDER), {"before": before, "most": most})).rowcount
