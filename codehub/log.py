@@ -2,6 +2,8 @@
 
 import logging
 import sys
+from collections.abc import Sequence
+from typing import TextIO
 
 # structlog loads Rich where it is installed, for tracebacks that CodeHub does not show: 5 MB and 60 ms in
 # every process. An entry of None makes the import fail, which structlog expects.
@@ -12,52 +14,67 @@ if _hides_rich:
     del sys.modules["rich"]
 
 
+AUDIT = "codehub.store.audit"
+"""The logger of the audit log's lines."""
+
 _component = ""
 _configured: tuple[object, ...] = ()
 
 
-def configure(component: str, level: str = "info", *, terminal: bool | None = None) -> None:
+def configure(
+    component: str, level: str = "info", *, terminal: bool | None = None, audit: TextIO | None = None
+) -> None:
     """Send every log line of this process to standard error, marked with its component.
 
-    A process that inherited the same configuration only takes its own name: what is not done again
-    leaves the memory shared.
+    Lines of the audit log go to `audit`, if it is given, and are written whatever the level is. A process
+    that inherited the same configuration only takes its own name: what is not done again leaves the memory
+    shared.
     """
     global _component, _configured
     _component = component
+    audit = audit or sys.stderr
     terminal = sys.stderr.isatty() if terminal is None else terminal
-    if _configured == (level, terminal, sys.stderr):
+    audit_terminal = terminal and audit.isatty()
+    if _configured == (level, terminal, sys.stderr, audit):
         return
-    _configured = (level, terminal, sys.stderr)
+    _configured = (level, terminal, sys.stderr, audit)
     shared: list[structlog.types.Processor] = [
         structlog.contextvars.merge_contextvars,
         lambda _logger, _method, event: {"component": _component, **event},
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    if terminal:
-        renderer: structlog.types.Processor = structlog.dev.ConsoleRenderer(
-            exception_formatter=structlog.dev.plain_traceback
-        )
-    else:
+    if not terminal:
         shared.append(structlog.processors.format_exc_info)
-        renderer = structlog.processors.JSONRenderer(default=str, ensure_ascii=False)
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
         cache_logger_on_first_use=True,
     )
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared,
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
-        )
-    )
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(level.upper())
+    _write_to(logging.getLogger(), sys.stderr, level.upper(), _formatter(shared, terminal))
+    _write_to(logging.getLogger(AUDIT), audit, "INFO", _formatter(shared, audit_terminal))
+    logging.getLogger(AUDIT).propagate = False
     logging.getLogger("alembic").setLevel(logging.WARNING)
+
+
+def _formatter(shared: Sequence[structlog.types.Processor], terminal: bool) -> logging.Formatter:
+    renderer: structlog.types.Processor = (
+        structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+        if terminal
+        else structlog.processors.JSONRenderer(default=str, ensure_ascii=False)
+    )
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=shared,
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+    )
+
+
+def _write_to(logger: logging.Logger, stream: TextIO, level: str, formatter: logging.Formatter) -> None:
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(formatter)
+    logger.handlers[:] = [handler]
+    logger.setLevel(level)
 
 
 def get(name: str) -> structlog.stdlib.BoundLogger:

@@ -14,6 +14,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from codehub.domain.backends import Backends
+from codehub.domain.weaknesses import Weakness
 
 SECRETS: Final = ("DATABASE_URL", "REDIS_URL", "ADMIN_PASSWORD", "INTERNAL_KEY")
 """What is not repeated to whoever reads the terminal or the logs."""
@@ -104,6 +105,7 @@ class Settings(BaseSettings):
     home_quota_files: Annotated[int, Field(ge=0, le=1 << 40)] = 0
     archives_at_once: Annotated[int, Field(ge=1, le=10_000)] = max(2, os.cpu_count() or 1)
 
+    audit_retention_days: Annotated[int, Field(ge=0, le=36_500)] = 365
     limits_max_running_per_user: Annotated[int, Field(ge=0, le=100_000)] = 2
     limits_max_running_global: Annotated[int, Field(ge=0, le=1_000_000)] = 100
 
@@ -260,6 +262,18 @@ class Settings(BaseSettings):
             return self.apps_domain
         port = urlsplit(self.base_url).port
         return "localhost" if port is None else f"localhost:{port}"
+
+    @property
+    def weaknesses(self) -> tuple[Weakness, ...]:
+        """Return what these settings give up of the default security."""
+        found = {
+            Weakness.PATH_MODE: not self.apps_host,
+            Weakness.PLAIN_HTTP: not _is_loopback(self.host) and self.base_url.startswith("http://"),
+            Weakness.INSECURE_PROCESS_RUNTIME: self.runtime == "process" and self.insecure_process_runtime,
+            Weakness.DOCKER_FIREWALL_OFF: self.runtime == "docker" and not self.docker_firewall,
+            Weakness.PRIVATE_EGRESS: bool(self.allowed_egress),
+        }
+        return tuple(weakness for weakness, is_present in found.items() if is_present)
 
     @cached_property
     def proxies(self) -> tuple[IPv4Network | IPv6Network, ...]:

@@ -9,6 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from ulid import ULID
 
 from codehub.clock import utc_now
+from codehub.domain.audit import CLI
 from codehub.domain.states import DesiredState, Phase
 from codehub.store import accounts, installation
 from codehub.store.engine import create_engine
@@ -43,7 +44,7 @@ async def _settle(database_url: str, upstreams: Mapping[str, str]) -> str:
     engine = create_engine(database_url)
     try:
         await installation.ensure(engine, str(ULID()).lower(), 2_000_000)
-        owner = await accounts.create_account(engine, "bench", "bench-password", now=utc_now())
+        owner = await accounts.create_account(engine, "bench", "bench-password", actor=CLI, now=utc_now())
         async with engine.begin() as conn:
             for workspace_id, upstream in upstreams.items():
                 await _insert_running(conn, owner.id, workspace_id, upstream)

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from codehub.api import (
     admin,
+    audit,
     errors,
     events,
     health,
@@ -82,7 +83,7 @@ def create_app(settings: Settings) -> FastAPI:
 
 def _api() -> APIRouter:
     api = APIRouter(prefix=PREFIX, responses=_ERRORS)
-    for resource in (session, workspaces, workspace_actions, events, images, users, admin):
+    for resource in (session, workspaces, workspace_actions, events, images, users, admin, audit):
         api.include_router(resource.router)
     return api
 

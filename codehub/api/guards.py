@@ -7,12 +7,13 @@ from fastapi import Depends, Path, Request
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from codehub.api.services import Now, Shared
+from codehub.domain.audit import Actor, Target, TargetKind
 from codehub.domain.problems import Forbidden, NotFound, Unauthorized, WorkspaceNotFound
 from codehub.store import workspace_reads
 from codehub.store.sessions import Session, find_session, hash_of
 from codehub.store.workspace_reads import OwnedWorkspace
 
-_ULID: Final = re.compile(r"[0-7][0-9a-hjkmnp-tv-z]{25}")
+ULID_FORM: Final = re.compile(r"[0-7][0-9a-hjkmnp-tv-z]{25}")
 
 
 async def _current_session(request: Request, services: Shared, now: Now) -> Session:
@@ -39,13 +40,13 @@ Admin = Annotated[Session, Depends(_admin)]
 
 
 def _workspace_id(workspace_id: Annotated[str, Path()]) -> str:
-    if not _ULID.fullmatch(workspace_id):
+    if not ULID_FORM.fullmatch(workspace_id):
         raise WorkspaceNotFound
     return workspace_id
 
 
 def _user_id(user_id: Annotated[str, Path()]) -> str:
-    if not _ULID.fullmatch(user_id):
+    if not ULID_FORM.fullmatch(user_id):
         raise NotFound("There is no such user.")
     return user_id
 
@@ -58,6 +59,18 @@ def client_address(request: Request) -> str:
     """What the gateway says: only it reaches this socket, and its entry is the last one."""
     forwarded = request.headers.get("x-forwarded-for", "")
     return forwarded.rsplit(",", 1)[-1].strip()
+
+
+def _actor(request: Request, session: Caller) -> Actor:
+    return Actor.person(session.user_id, session.username, session.role, client_address(request))
+
+
+CallerActor = Annotated[Actor, Depends(_actor)]
+"""The caller, as the audit log names them."""
+
+
+def audit_target(owned: OwnedWorkspace) -> Target:
+    return Target(TargetKind.WORKSPACE, owned.workspace.id, owned.workspace.name)
 
 
 async def reach_own(conn: AsyncConnection, session: Session, workspace_id: str) -> OwnedWorkspace:

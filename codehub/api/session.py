@@ -5,7 +5,7 @@ from typing import Literal
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 
-from codehub.api.guards import Caller, client_address
+from codehub.api.guards import Caller, CallerActor, client_address
 from codehub.api.services import Config, Now, Shared
 from codehub.api.views import UserView
 from codehub.api.words import Body, Secret, Words
@@ -95,9 +95,7 @@ async def get_session(session: Caller, services: Shared) -> SessionView:
 
 @router.post("/session/password", status_code=204)
 async def change_password(
-    body: PasswordChange, request: Request, session: Caller, services: Shared, now: Now
+    body: PasswordChange, session: Caller, actor: CallerActor, services: Shared, now: Now
 ) -> Response:
-    await accounts.change_own_password(
-        services.engine, session, body.current, body.new, client_address(request), now=now
-    )
+    await accounts.change_own_password(services.engine, session, body.current, body.new, actor=actor, now=now)
     return Response(status_code=204)

@@ -5,7 +5,7 @@ from typing import Literal
 from fastapi import APIRouter, Response
 from pydantic import BaseModel
 
-from codehub.api.guards import Admin, UserId
+from codehub.api.guards import Admin, CallerActor, UserId
 from codehub.api.services import Now, Shared
 from codehub.api.views import AccountView
 from codehub.api.words import Body, Secret, Words
@@ -25,8 +25,11 @@ class NewUser(Body):
 
 
 class UserChanges(Body):
+    """A field that is left out stays as it is. With `password`, `your_password` is the caller's own."""
+
     password: Secret = ""
     role: RoleName = "user"
+    your_password: Secret = ""
 
 
 class UserPage(BaseModel):
@@ -42,27 +45,35 @@ async def list_users(_admin: Admin, services: Shared, limit: Limit = 200, offset
 
 
 @router.post("", status_code=201)
-async def create_user(body: NewUser, _admin: Admin, services: Shared, now: Now) -> AccountView:
+async def create_user(
+    body: NewUser, _admin: Admin, actor: CallerActor, services: Shared, now: Now
+) -> AccountView:
     account = await accounts.create_account(
-        services.engine, body.username, body.password, Role(body.role), now=now
+        services.engine, body.username, body.password, Role(body.role), actor=actor, now=now
     )
     return AccountView.of_account(account)
 
 
 @router.patch("/{user_id}")
-async def change_user(user_id: UserId, body: UserChanges, admin: Admin, services: Shared) -> AccountView:
+async def change_user(
+    user_id: UserId, body: UserChanges, admin: Admin, actor: CallerActor, services: Shared, now: Now
+) -> AccountView:
+    """Setting a password takes the caller's own as well. A wrong one counts like a failed sign-in."""
     given = body.model_fields_set
-    account = await accounts.change_account(
-        services.engine,
-        user_id,
+    changes = accounts.AccountChanges(
         password=body.password if "password" in given else None,
         role=Role(body.role) if "role" in given else None,
-        spare=admin.id_hash,
+    )
+    own_password = body.your_password if "your_password" in given else None
+    account = await accounts.change_account_as_admin(
+        services.engine, admin, own_password, user_id, changes, actor=actor, now=now
     )
     return AccountView.of_account(account)
 
 
 @router.delete("/{user_id}", status_code=204)
-async def delete_user(user_id: UserId, admin: Admin, services: Shared, now: Now) -> Response:
-    await accounts.delete_account(services.engine, user_id, actor=admin.username, now=now)
+async def delete_user(
+    user_id: UserId, _admin: Admin, actor: CallerActor, services: Shared, now: Now
+) -> Response:
+    await accounts.delete_account(services.engine, user_id, actor=actor, now=now)
     return Response(status_code=204)

@@ -6,13 +6,22 @@ from typing import Annotated, Literal
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
-from codehub.api.guards import Caller, WorkspaceId, reach, reach_even_deleted, reach_own
+from codehub.api.guards import (
+    Caller,
+    CallerActor,
+    WorkspaceId,
+    audit_target,
+    reach,
+    reach_even_deleted,
+    reach_own,
+)
 from codehub.api.services import Now, Shared
 from codehub.api.views import WorkspaceView, workspace_view
 from codehub.api.words import Body
+from codehub.domain.audit import Action
 from codehub.domain.problems import InvalidState, ValidationFailed
 from codehub.domain.workspace import RecoverSource
-from codehub.store import accounts, gate, workspace_reads
+from codehub.store import accounts, audit, gate, workspace_reads
 
 router = APIRouter(prefix="/workspaces/{workspace_id}", tags=["workspaces"])
 
@@ -65,14 +74,25 @@ class Archives(BaseModel):
 
 @router.post("/recover")
 async def recover_workspace(
-    workspace_id: WorkspaceId, session: Caller, services: Shared, now: Now, body: Recovery | None = None
+    workspace_id: WorkspaceId,
+    session: Caller,
+    actor: CallerActor,
+    services: Shared,
+    now: Now,
+    body: Recovery | None = None,
 ) -> WorkspaceView:
     source = (body or Recovery()).recover_from
     config = services.config
-    async with services.engine.begin() as conn:
-        owned = await reach(conn, session, workspace_id)
+    async with audit.transaction(services.engine, actor, now) as act:
+        owned = await reach(act.conn, session, workspace_id)
         workspace = await gate.recover(
-            conn, workspace_id, actor=session.username, limits=config.limits, source=source, now=now
+            act.conn, workspace_id, actor=session.username, limits=config.limits, source=source, now=now
+        )
+        await act.record(
+            Action.WORKSPACE_RECOVERED,
+            audit_target(owned),
+            owner=owned.owner_name,
+            **gate.audit_details(source),
         )
     return workspace_view(workspace, owned.owner_name, config, owned.home)
 
@@ -89,16 +109,22 @@ async def cancel_operation(
 
 @router.post("/undelete")
 async def undelete_workspace(
-    workspace_id: WorkspaceId, session: Caller, services: Shared, now: Now, body: Nothing | None = None
+    workspace_id: WorkspaceId,
+    session: Caller,
+    actor: CallerActor,
+    services: Shared,
+    now: Now,
+    body: Nothing | None = None,
 ) -> WorkspaceView:
     config = services.config
-    async with services.engine.begin() as conn:
-        owned = await reach_even_deleted(conn, session, workspace_id)
-        if not await accounts.hold(conn, owned.workspace.owner_id):
+    async with audit.transaction(services.engine, actor, now) as act:
+        owned = await reach_even_deleted(act.conn, session, workspace_id)
+        if not await accounts.hold(act.conn, owned.workspace.owner_id):
             raise InvalidState("The owner of this workspace was deleted: it has nobody to come back to.")
         workspace = await gate.undelete(
-            conn, workspace_id, actor=session.username, limits=config.limits, now=now
+            act.conn, workspace_id, actor=session.username, limits=config.limits, now=now
         )
+        await act.record(Action.WORKSPACE_UNDELETED, audit_target(owned), owner=owned.owner_name)
     return workspace_view(workspace, owned.owner_name, config, owned.home)
 
 

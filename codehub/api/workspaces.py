@@ -7,14 +7,16 @@ from fastapi import APIRouter, Query, Response
 from pydantic import Field
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from codehub.api.guards import Caller, WorkspaceId, reach
+from codehub.api.guards import Caller, CallerActor, WorkspaceId, audit_target, reach
 from codehub.api.services import Config, Now, Shared
 from codehub.api.views import WorkspacePage, WorkspaceView, owned_view, workspace_view
 from codehub.api.words import Body, Description, Memo, Name, Words
+from codehub.domain.audit import Action
 from codehub.domain.problems import Forbidden, Unauthorized, ValidationFailed
 from codehub.domain.states import DesiredState, Phase
 from codehub.domain.workspace import Workspace
-from codehub.store import accounts, gate, workspace_reads
+from codehub.store import accounts, audit, gate, workspace_reads
+from codehub.store.audit import AuditedTransaction
 from codehub.store.sessions import Session
 from codehub.store.workspace_reads import OwnedWorkspace, Selection
 
@@ -108,15 +110,22 @@ async def get_workspace(workspace_id: WorkspaceId, session: Caller, services: Sh
 
 @router.patch("/{workspace_id}")
 async def change_workspace(
-    workspace_id: WorkspaceId, body: WorkspaceChanges, session: Caller, services: Shared, now: Now
+    workspace_id: WorkspaceId,
+    body: WorkspaceChanges,
+    session: Caller,
+    actor: CallerActor,
+    services: Shared,
+    now: Now,
 ) -> WorkspaceView:
     config = services.config
     _check_standby_ttl(body.standby_ttl_seconds, config)
-    async with services.engine.begin() as conn:
-        owned = await reach(conn, session, workspace_id)
-        if owned.workspace.owner_id != session.user_id:
+    async with audit.transaction(services.engine, actor, now) as act:
+        owned = await reach(act.conn, session, workspace_id)
+        if owned.workspace.owner_id == session.user_id:
+            changed = await _change(act.conn, owned, body, session, config, now)
+        else:
             _refuse_beyond_stopping(owned.workspace, body)
-        changed = await _change(conn, owned, body, session, config, now)
+            changed = await _stop_as_admin(act, owned, body, config)
     return workspace_view(changed, owned.owner_name, config, owned.home)
 
 
@@ -139,6 +148,23 @@ async def _change(
     return workspace
 
 
+async def _stop_as_admin(
+    act: AuditedTransaction, owned: OwnedWorkspace, body: WorkspaceChanges, config: Config
+) -> Workspace:
+    before = await gate.lock(act.conn, owned.workspace.id)
+    if body.wish is None:
+        return before
+    workspace = await gate.wish(
+        act.conn, before.id, body.wish, actor=act.actor.name, limits=config.limits, now=act.now
+    )
+    if workspace.desired_state is not before.desired_state:
+        wish = workspace.desired_state.value
+        await act.record(
+            Action.WORKSPACE_STOPPED, audit_target(owned), owner=owned.owner_name, desired_state=wish
+        )
+    return workspace
+
+
 def _refuse_beyond_stopping(workspace: Workspace, body: WorkspaceChanges) -> None:
     """An admin may stop another's workspace and nothing more: not edit it, not start or restore it."""
     if body.edits:
@@ -151,11 +177,12 @@ def _refuse_beyond_stopping(workspace: Workspace, body: WorkspaceChanges) -> Non
 
 @router.delete("/{workspace_id}", status_code=204)
 async def delete_workspace(
-    workspace_id: WorkspaceId, session: Caller, services: Shared, now: Now
+    workspace_id: WorkspaceId, session: Caller, actor: CallerActor, services: Shared, now: Now
 ) -> Response:
-    async with services.engine.begin() as conn:
-        await reach(conn, session, workspace_id)
-        await gate.delete(conn, workspace_id, actor=session.username, now=now)
+    async with audit.transaction(services.engine, actor, now) as act:
+        owned = await reach(act.conn, session, workspace_id)
+        await gate.delete(act.conn, workspace_id, actor=session.username, now=now)
+        await act.record(Action.WORKSPACE_DELETED, audit_target(owned), owner=owned.owner_name)
     return Response(status_code=204)
 
 

@@ -18,6 +18,7 @@ from codehub.cli.errors import explanation
 from codehub.cli.options import load_settings
 from codehub.clock import utc_now
 from codehub.coordinator.claims import make_place
+from codehub.domain.audit import Actor, ActorKind
 from codehub.runtimes.base import RuntimeFailure, Unobservable
 from codehub.settings import Settings
 from codehub.store import accounts, backends, installation, schema
@@ -30,9 +31,10 @@ RUNTIMES_ARE_TRUE_SINCE = "0009"
 def main() -> None:
     """Prepare the database that the environment names; print the outcome as JSON for `codehub up`."""
     settings = load_settings()
-    log.configure("up", settings.log_level)
     try:
-        answer = {"password": asyncio.run(_prepare(settings))}
+        with (settings.data_dir / "logs" / "up.log").open("a") as audit:  # the terminal is for sentences
+            log.configure("up", settings.log_level, audit=audit)
+            answer = {"password": asyncio.run(_prepare(settings))}
     except Exception as error:
         sentence = explanation(error)
         if sentence is None:
@@ -55,8 +57,9 @@ async def _prepare(settings: Settings) -> str | None:
             typer.echo(sentence, err=True)
         where = make_place(settings, found.id)
         await place.settle(settings.data_dir, where, installation.PostgresClaims(engine))
+        actor = Actor(ActorKind.SYSTEM, "up")
         return await accounts.ensure_admin(
-            engine, settings.admin_username, settings.admin_password, now=utc_now()
+            engine, settings.admin_username, settings.admin_password, actor=actor, now=utc_now()
         )
     finally:
         await engine.dispose()

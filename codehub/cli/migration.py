@@ -9,6 +9,7 @@ from codehub.cli import database, needs, place
 from codehub.cli.errors import CommandError
 from codehub.clock import utc_now
 from codehub.coordinator.claims import claim_storage, make_place
+from codehub.domain.audit import CLI
 from codehub.settings import Settings
 from codehub.store import accounts, installation, migrate, schema
 
@@ -42,5 +43,7 @@ async def _first_admin(engine: AsyncEngine, settings: Settings) -> None:
     if settings.admin_password is None:
         typer.echo(needs.NO_ADMIN)
         return
-    await accounts.ensure_admin(engine, settings.admin_username, settings.admin_password, now=utc_now())
+    await accounts.ensure_admin(
+        engine, settings.admin_username, settings.admin_password, actor=CLI, now=utc_now()
+    )
     typer.echo(f"created the admin {settings.admin_username.lower()}")

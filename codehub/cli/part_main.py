@@ -12,6 +12,7 @@ import os
 import resource
 import signal
 import socket
+import sys
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ from codehub.cli import certificates, first_start, needs
 from codehub.cli.errors import CommandError, told
 from codehub.cli.heartbeats import Heartbeats
 from codehub.cli.options import load_settings
+from codehub.cli.start_records import record_start
 from codehub.cli.workers import LOOK_SECONDS, run_apart, run_workers
 from codehub.domain.images import known_images
 from codehub.domain.limits import Limits
@@ -37,7 +39,7 @@ def api() -> None:
     with told():
         settings = _settings("api")
         settings.internal_key_for("API_LISTEN", settings.api_listen_address)
-        _require(settings, admin=True)
+        _require(settings, "api")
         allow_many_connections()
         from codehub.api.server import run
 
@@ -49,7 +51,7 @@ def gateway() -> None:
         settings = _settings("gateway")
         settings.internal_key_for("API_UPSTREAM", settings.api_upstream_address)
         certificates.require_certificate(settings)
-        _require(settings)
+        _require(settings, "gateway")
         allow_many_connections()
         importlib.import_module("codehub.gateway.server")  # once, before the workers fork
         from codehub.gateway.metrics import GatewayMetrics
@@ -71,7 +73,7 @@ def gateway() -> None:
 def coordinator() -> None:
     with told():
         settings = _settings("coordinator")
-        _require(settings)
+        _require(settings, "coordinator")
         uvloop.run(_serve_coordinator(settings))
 
 
@@ -99,7 +101,7 @@ def prepare() -> None:
     """
     with contextlib.suppress(SettingsError):
         settings = _read_settings(frozenset(os.environ.items()))
-        log.configure("", settings.log_level, terminal=False)
+        log.configure("", settings.log_level, terminal=False, audit=sys.stdout)
 
 
 @lru_cache(maxsize=1)
@@ -108,16 +110,17 @@ def _read_settings(environment: frozenset[tuple[str, str]]) -> Settings:
     return load_settings()
 
 
-def _require(settings: Settings, *, admin: bool = False) -> None:
+def _require(settings: Settings, part: str) -> None:
     """Check what the part needs, in a process of its own: a check touches memory that the part never uses.
 
-    With `admin`, log how to make the first admin if there is none: without one, no one can sign in.
+    The API also logs how to make the first admin if there is none: without one, no one can sign in.
     """
 
     def check() -> None:
         with told():
             asyncio.run(needs.require(settings))
-            if admin and asyncio.run(needs.admin_is_missing(settings)):
+            asyncio.run(record_start(settings, part))
+            if part == "api" and asyncio.run(needs.admin_is_missing(settings)):
                 log.get("api").warning(needs.NO_ADMIN)
 
     if code := run_apart(check):
@@ -134,7 +137,7 @@ def _settings(component: str) -> Settings:
     settings = _read_settings(frozenset(os.environ.items()))
     if missing := [name for name in ("DATABASE_URL", "REDIS_URL") if not getattr(settings, name.lower())]:
         raise CommandError(f"{' and '.join(missing)} must be set (`codehub up` brings its own)")
-    log.configure(component, settings.log_level)
+    log.configure(component, settings.log_level, audit=sys.stdout)
     return settings
 
 

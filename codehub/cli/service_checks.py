@@ -4,6 +4,7 @@ from codehub import readiness
 from codehub.cli import lock, needs, place
 from codehub.cli.findings import Finding, fail, ok, warn
 from codehub.domain.health import LEADER_CHECKS, CheckName
+from codehub.domain.weaknesses import Weakness
 from codehub.embedded import postgres, redis
 from codehub.settings import Settings
 from codehub.storage.archive_store import ArchiveStore
@@ -55,7 +56,7 @@ def _urls(settings: Settings) -> tuple[str | None, str | None]:
 def check_exposure(settings: Settings) -> list[Finding]:
     """What the chosen settings mean for the people who use it."""
     findings = []
-    if not settings.apps_host:
+    if Weakness.PATH_MODE in settings.weaknesses:
         findings.append(
             warn(
                 "origins", "APPS_DOMAIN is empty: code in a workspace can act as its user on the platform",
@@ -64,7 +65,7 @@ def check_exposure(settings: Settings) -> list[Finding]:
         )  # fmt: skip
     else:
         findings.append(ok("origins", f"each workspace has its own below {settings.apps_host}"))
-    if settings.host not in ("127.0.0.1", "::1", "localhost") and settings.base_url.startswith("http://"):
+    if Weakness.PLAIN_HTTP in settings.weaknesses:
         findings.append(
             warn(
                 "https", f"listens on {settings.host} without https: passwords travel in the clear",

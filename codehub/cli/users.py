@@ -11,6 +11,7 @@ import typer
 from codehub.cli.errors import told
 from codehub.cli.options import DataDir, load_settings
 from codehub.clock import utc_now
+from codehub.domain.audit import CLI
 from codehub.domain.states import Role
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def create(
     async def work(engine: "AsyncEngine") -> None:
         from codehub.store import accounts
 
-        await accounts.create_account(engine, name, password, role, now=utc_now())
+        await accounts.create_account(engine, name, password, role, actor=CLI, now=utc_now())
 
     with told():
         password = _password(generate)
@@ -95,7 +96,8 @@ def passwd(name: Name, generate: Generate = False, data_dir: DataDir = None) -> 
 
         async with engine.connect() as conn:
             account = await accounts.find_account(conn, name)
-        await accounts.change_account(engine, account.id, password=password)
+        changes = accounts.AccountChanges(password=password)
+        await accounts.change_account(engine, account.id, changes, actor=CLI, now=utc_now())
 
     with told():
         password = _password(generate)
@@ -116,7 +118,7 @@ def delete(
 
         async with engine.connect() as conn:
             account = await accounts.find_account(conn, name)
-        await accounts.delete_account(engine, account.id, actor="operator", now=utc_now())
+        await accounts.delete_account(engine, account.id, actor=CLI, now=utc_now())
 
     with told():
         if not yes:
@@ -126,9 +128,12 @@ def delete(
 
 
 def _with_engine(data_dir: Path | None, work: "Callable[[AsyncEngine], Coroutine[Any, Any, T]]") -> T:
+    from codehub import log
     from codehub.cli.database import with_engine
 
-    return with_engine(load_settings(data_dir=data_dir), work)
+    settings = load_settings(data_dir=data_dir)
+    log.configure("cli", settings.log_level)
+    return with_engine(settings, work)
 
 
 def _password(generate: bool) -> str:

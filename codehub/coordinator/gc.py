@@ -53,6 +53,7 @@ class GcRunner:
     async def tick(self, now: datetime) -> int:
         """One cycle; returns the bytes freed in the store. What cannot be listed is left alone."""
         await self._purge(now)
+        await self._trim_audit_log(now)
         await self._forget_dead_jobs()
         try:
             listing = await self._list()
@@ -125,6 +126,15 @@ class GcRunner:
         while purged := await self._records.purge(now - self._rules.retention, now):
             for workspace_id in purged:
                 log.info("the grace period is over: purged", workspace_id=workspace_id)
+
+    async def _trim_audit_log(self, now: datetime) -> None:
+        if self._rules.audit_retention is None:
+            return
+        removed = 0
+        while some := await self._records.trim_audit_log(now - self._rules.audit_retention):
+            removed += some
+        if removed:
+            log.info("entries of the audit log were removed after their retention", entries=removed)
 
     async def _clear(self, due: tuple[Leftover, ...], containers: set[str]) -> None:
         """One job a workspace and cycle, since jobs of one workspace wait for each other."""

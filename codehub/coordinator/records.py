@@ -90,6 +90,12 @@ class Records(Protocol):
     async def condemn(self, item: Stored, present: Collection[str], now: datetime) -> str | None:
         """Commit that an archive goes, so that nothing can choose it; or say why it has to stay."""
 
+    async def trim_audit_log(self, before: datetime) -> int:
+        """Remove some audit entries from before a time; return how many, 0 when none is left."""
+
+    async def record_counted_failures(self, now: datetime) -> None:
+        """Record how many failed passwords of the hours that are over got no entry of their own."""
+
     async def health_checks(self) -> Mapping[CheckName, Verdict]:
         """Return the results that this leader or an earlier one has saved."""
 

@@ -36,6 +36,8 @@ HEARTBEAT_EVERY = 2.0
 SWEEP_AGAIN = 2.0
 """Seconds after a pass that failed: it may have been the one that makes up for lost hints."""
 LISTEN_AGAIN = 2.0
+FAILURES_EVERY = 60.0
+"""Seconds between two looks for failed passwords that were only counted."""
 GC_AFTER = 60.0
 """Seconds of a term before its first GC: terms that are shorter than GC's interval must collect as well."""
 
@@ -115,6 +117,7 @@ class Leader:
         metrics: Metrics,
     ) -> None:
         self._settings = settings
+        self._records = desk.records
         self._claim = providers.claim
         self._sources = [desk.listen] if providers.hints is None else [desk.listen, providers.hints]
         self._term = term
@@ -170,6 +173,7 @@ class Leader:
             idle = settings.coordinator_idle_interval
             tasks.create_task(self._every(idle, self._controller.audit, "audit", first=0.0))
             tasks.create_task(self._every(settings.coordinator_ttl_interval, self._expire, "TTL"))
+            tasks.create_task(self._every(FAILURES_EVERY, self._record_counted_failures, "audit log"))
             tasks.create_task(self._every(idle, self._check_health, "health", first=0.0))
             tasks.create_task(self._watch_disk())
             interval = settings.coordinator_gc_interval
@@ -244,6 +248,9 @@ class Leader:
         for expiry in await self._ttl.tick():
             self._metrics.count_expiration(expiry.desired)
 
+    async def _record_counted_failures(self) -> None:
+        await self._records.record_counted_failures(self._clock())
+
     async def _check_health(self) -> None:
         self._metrics.show_checks(await self._health.tick())
 
@@ -290,6 +297,7 @@ def gc_rules_of(settings: Settings) -> GcRules:
     return GcRules(
         timedelta(seconds=settings.gc_orphan_grace_seconds),
         timedelta(seconds=settings.trash_retention_seconds),
+        timedelta(days=settings.audit_retention_days) if settings.audit_retention_days else None,
     )
 
 

@@ -41,6 +41,8 @@ class Holder:
 class GcRules:
     orphan_grace: timedelta
     retention: timedelta
+    audit_retention: timedelta | None = None
+    """How long the audit log keeps an entry; None keeps all of them."""
 
 
 @dataclass(frozen=True)

@@ -151,6 +151,8 @@ def _commit_or(workspace: Workspace, look: Observation, effect: Effect, context:
         key = archive_key(workspace.id, look.archive.archive_op_id)
         after = replace(workspace, archive_key=key)
         words = f"The archive is complete and verified ({look.archive.bytes} bytes): {key}."
+        if look.job is not None and look.job.left_out:
+            words = f"{words} It {look.job.left_out}."
         return Decision(words, after, Event.ARCHIVED, archive=look.archive)
     unseen = isinstance(look.archive, Unknown | Unlooked)
     if unseen and look.job is not None and look.job.state is JobState.SUCCEEDED:

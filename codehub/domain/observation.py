@@ -68,6 +68,7 @@ class JobFact:
     """`outdated`: it failed because the home is no longer the one that its operation has archived.
 
     `bytes` and `seconds`: how much of a home an ended job has archived or restored, and how long it took.
+    `left_out`: what the archive does not hold, as a phrase.
     """
 
     state: JobState
@@ -77,6 +78,7 @@ class JobFact:
     outdated: bool = False
     bytes: int = 0
     seconds: float = 0.0
+    left_out: str = ""
 
 
 @dataclass(frozen=True)

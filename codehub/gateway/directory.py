@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import Final, Generic, Protocol, TypeVar
 
+from codehub.domain.audit import Actor
 from codehub.domain.workspace import Workspace
 from codehub.store.gate import RecoverFrom
 from codehub.store.routes import Route, Situation, Visitor
@@ -47,7 +48,7 @@ class Source(Protocol):
     async def stop(self, workspace_id: str, actor: str) -> None:
         """Wish for STANDBY, in the same way."""
 
-    async def recover(self, workspace_id: str, actor: str, source: RecoverFrom | None) -> None:
+    async def recover(self, workspace_id: str, owner: Actor, source: RecoverFrom | None) -> None:
         """Ask for the recovery from an error, in the same way."""
 
 

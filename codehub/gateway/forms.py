@@ -5,6 +5,7 @@ from collections.abc import Coroutine
 from typing import Any, Final
 from urllib.parse import parse_qs, quote
 
+from codehub.domain.audit import Actor
 from codehub.domain.problems import NotFound, Problem, RunningLimitExceeded, WorkspaceNotFound
 from codehub.domain.states import Phase
 from codehub.domain.workspace import RecoverSource
@@ -27,8 +28,8 @@ class Forms:
         self._directory = directory
         self._pages = pages
 
-    def handle(self, visit: Visit) -> Reply | Coroutine[Any, Any, Reply]:
-        """A form that its owner sent from a page of the platform; all that it says is in its address."""
+    def handle(self, visit: Visit, address: str) -> Reply | Coroutine[Any, Any, Reply]:
+        """Answer a form that the owner sent, from `address`; all that it says is in its URL."""
         head = visit.head
         path, _, query = visit.target.decode().partition("?")
         if path != PLACE or head.method not in (b"GET", b"POST"):
@@ -39,15 +40,15 @@ class Forms:
             return self._go(page)
         if is_foreign(head, self._origins, self._origins.platform):
             return reply.error(403, "FORBIDDEN", "Another site's page may not ask this.")
-        return self._submit(visit, asked, page)
+        return self._submit(visit, address, asked, page)
 
-    async def _submit(self, visit: Visit, asked: dict[str, str], page: str) -> Reply:
+    async def _submit(self, visit: Visit, address: str, asked: dict[str, str], page: str) -> Reply:
         head = visit.head
         visitor = await self._visitor(visit)
         if visitor is None:
             return self._go(f"/login?next={quote(page, safe='/')}")
         try:
-            await self._fulfil(visit.workspace_id, visitor, asked)
+            await self._fulfil(visit.workspace_id, visitor, address, asked)
         except RunningLimitExceeded as problem:
             counted = await self._directory.source.counted(visitor.user_id, besides=visit.workspace_id)
             return self._pages.over_the_limit(head, problem.message, counted, page)
@@ -64,7 +65,7 @@ class Forms:
         visitor = await self._directory.load_visitor(cookies.session_hash(values[-1]))
         return None if visitor is None or visitor.expires_at <= time.time() else visitor
 
-    async def _fulfil(self, workspace_id: str, visitor: Visitor, asked: dict[str, str]) -> None:
+    async def _fulfil(self, workspace_id: str, visitor: Visitor, address: str, asked: dict[str, str]) -> None:
         source, wish = self._directory.source, asked.get("wish", "")
         about = asked.get("workspace", workspace_id)
         await self._check_owner(about, visitor)
@@ -73,7 +74,8 @@ class Forms:
         elif wish == "stop":
             await source.stop(about, visitor.username)
         elif wish == "recover":
-            await source.recover(about, visitor.username, _recover_from(asked))
+            owner = Actor.person(visitor.user_id, visitor.username, visitor.role, address)
+            await source.recover(about, owner, _recover_from(asked))
         else:
             raise NotFound
 

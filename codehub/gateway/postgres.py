@@ -5,10 +5,11 @@ from collections.abc import Callable
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.clock import utc_now
+from codehub.domain.audit import Action, Actor, Target, TargetKind
 from codehub.domain.limits import Limits
 from codehub.domain.states import DesiredState
 from codehub.domain.workspace import Workspace
-from codehub.store import gate, routes
+from codehub.store import audit, gate, routes
 from codehub.store.gate import RecoverFrom
 from codehub.store.routes import Route, Situation, Visitor
 
@@ -42,11 +43,14 @@ class PostgresSource:
     async def stop(self, workspace_id: str, actor: str) -> None:
         await self._wish(workspace_id, DesiredState.STANDBY, actor)
 
-    async def recover(self, workspace_id: str, actor: str, source: RecoverFrom | None) -> None:
-        async with self._engine.begin() as conn:
-            await gate.recover(
-                conn, workspace_id, actor=actor, limits=self._limits, source=source, now=utc_now()
+    async def recover(self, workspace_id: str, owner: Actor, source: RecoverFrom | None) -> None:
+        async with audit.transaction(self._engine, owner, utc_now()) as act:
+            found = await gate.recover(
+                act.conn, workspace_id, actor=owner.name, limits=self._limits, source=source, now=act.now
             )
+            target = Target(TargetKind.WORKSPACE, found.id, found.name)
+            details = gate.audit_details(source)
+            await act.record(Action.WORKSPACE_RECOVERED, target, owner=owner.name, **details)
 
     async def _wish(self, workspace_id: str, desired: DesiredState, actor: str) -> bool:
         """Return whether it was not wished for already."""

@@ -104,7 +104,7 @@ class Router:
                 return reply.redirect(location, status=308)
             place = Visit(head, peer, match[1].decode(), rest, b"", base=match[0])
             if rest.startswith(OWN):
-                return self._forms.handle(place)
+                return self._forms.handle(place, self._client_address(head, peer).decode("latin-1"))
             if (forwarded := _PORT.match(rest)) and (self._origins.path_mode or not forwarded[1]):
                 return self._at_port(place, forwarded)
             return self._at_entrance(place)
@@ -294,10 +294,13 @@ class Router:
         return _with_passage(relay, visit, visitor, route, always_counts=False)
 
     def _forwarding(self, head: RequestHead, peer: str) -> Forwarding:
+        return Forwarding(self._client_address(head, peer), head.host, self._origins.scheme)
+
+    def _client_address(self, head: RequestHead, peer: str) -> bytes:
         client = peer.encode()
         if peer in self._config.trusted_proxies and b"x-forwarded-for" in head.fields:
             client = head.get(b"x-forwarded-for").rpartition(b",")[2].strip() or client
-        return Forwarding(client, head.host, self._origins.scheme)
+        return client
 
 
 def _is_connectable(route: Route, head: RequestHead) -> bool:

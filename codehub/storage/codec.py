@@ -20,10 +20,11 @@ from codehub.storage.children import BYTES, PIPE, failure, spawn
 from codehub.storage.durable import sync_filesystem
 from codehub.storage.errors import CorruptedArchive, Unpackable, says_no_space
 from codehub.storage.frame import decompressed
+from codehub.storage.left_out import LeftOut, Special
 from codehub.storage.readahead import read_ahead
 from codehub.storage.tarcheck import TarCheck
 from codehub.storage.tarheader import BLOCK, Entry
-from codehub.storage.tarmaking import NAMED, TarMaking
+from codehub.storage.tarmaking import TarMaking
 from codehub.storage.tarstream import Piece
 from codehub.storage.writebehind import WriteBehind
 
@@ -97,9 +98,7 @@ class Packing:
         self._hash = hashlib.sha256()
         self._fingerprint = xxhash.xxh3_128()
         self.bytes = 0
-        self.left_out_count = 0
-        self.left_out: list[str] = []
-        """Some of their names."""
+        self.left_out = LeftOut()
 
     @property
     def sha256(self) -> str:
@@ -159,9 +158,9 @@ class Packing:
         if code != 0 or others:
             words = _words(others) or f"tar ended with {code}"
             raise Unpackable(f"the home cannot be archived completely: {words}")
-        self.left_out_count = len(ignored) + self._check.left_out_count
-        names = [match[1] for match in ignored[:NAMED]] + self._check.left_out
-        self.left_out = sorted(name.decode("utf-8", "backslashreplace") for name in names)[:NAMED]
+        self.left_out = self._check.left_out
+        if ignored:
+            self.left_out.add(Special.SOCKET, (match[1] for match in ignored), len(ignored))
 
     def _check_holes(self) -> None:
         """A file that tar took for one great hole must be one."""

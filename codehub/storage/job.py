@@ -115,7 +115,7 @@ def _say(words: str) -> None:
 
 def _attempt(spec: JobSpec, bench: Bench) -> Result:
     done = perform(spec, bench)
-    return Result(True, None, done.message, done.archive)
+    return Result(True, None, done.message, done.archive, left_out=bench.reporter.left_out)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ class Result:
     archive: ArchiveFact | None = None
     outdated: bool = False
     seconds: float = 0.0
+    left_out: str = ""
 
 
 class Reporter:
@@ -36,6 +37,8 @@ class Reporter:
         self._path = directory / _PROGRESS
         self._next = 0.0
         self.total: int | None = None
+        self.left_out = ""
+        """What the archive does not hold. It outlasts the attempt: the next may find the archive complete."""
 
     def progress(self, done: int, files: int) -> None:
         now = time.monotonic()
@@ -105,4 +108,5 @@ def read_ended(directory: Path) -> JobFact:
         outdated=result.get("outdated", False),
         bytes=(result.get("archive") or {}).get("unpacked", 0),
         seconds=result.get("seconds", 0.0),
+        left_out=result.get("left_out", ""),
     )

@@ -19,7 +19,8 @@ _MAX_PAX = 4 << 20
 _MAX_MAP = 64 << 20
 
 REGULAR, HARD_LINK, SYMLINK, DIRECTORY, PAX = b"0", b"1", b"2", b"5", b"x"
-SPECIAL = frozenset({b"3", b"4", b"6"})
+PIPE = b"6"
+SPECIAL = frozenset({b"3", b"4", PIPE})
 
 # mode, uid, gid; size; mtime; checksum; type; link target; magic and version.
 _FIELDS = re.compile(

@@ -3,13 +3,23 @@
 from struct import Struct
 
 from codehub.storage.boundedmap import BoundedMap, digest
-from codehub.storage.tarheader import BLOCK, DIRECTORY, HARD_LINK, REGULAR, SPECIAL, SYMLINK, Entry, NotOurs
+from codehub.storage.left_out import LeftOut, Special
+from codehub.storage.tarheader import (
+    BLOCK,
+    DIRECTORY,
+    HARD_LINK,
+    PIPE,
+    REGULAR,
+    SPECIAL,
+    SYMLINK,
+    Entry,
+    NotOurs,
+)
 from codehub.storage.tarstream import FIRST, NOWHERE, TarStream
 
 _RECORD = 20 * BLOCK
 # What tar puts before a path, to set its attributes, has to fit as well.
 _MAX_PATH = 4000
-NAMED = 5
 
 # Of a header: size, type, magic and version, and whether its path is split.
 _PLAIN = Struct("124x11s21xc100x8s80x8s159x")
@@ -37,9 +47,7 @@ class TarMaking(TarStream):
     def __init__(self) -> None:
         super().__init__()
         self._left_out = BoundedMap()
-        self.left_out_count = 0
-        self.left_out: list[bytes] = []
-        """The first of their paths."""
+        self.left_out = LeftOut()
         self.holes: list[bytes] = []
         """Paths, for whoever checks and forgets them."""
 
@@ -77,19 +85,21 @@ class TarMaking(TarStream):
             raise NotOurs(
                 f"a path of {len(entry.path)} bytes is too long to be restored: {entry.path[:80]!r}..."
             )
-        if entry.kind in SPECIAL or (entry.kind == HARD_LINK and self._is_left_out(entry.target)):
-            self._leave_out(entry.path)
+        special = self._special(entry)
+        if special is not None:
+            self._left_out.add(digest(entry.path), special)
+            self.left_out.add(special, [entry.path])
             return NOWHERE
         if entry.is_hole:
             self.holes.append(entry.path)
         self.entries += 1
         return FIRST
 
-    def _is_left_out(self, path: bytes) -> bool:
-        return self.left_out_count > 0 and self._left_out.get(digest(path)) is not None
-
-    def _leave_out(self, path: bytes) -> None:
-        self._left_out.add(digest(path), 0)
-        self.left_out_count += 1
-        if len(self.left_out) < NAMED:
-            self.left_out.append(path)
+    def _special(self, entry: Entry) -> Special | None:
+        """Return what an entry is, or is a hard link to, if no archive holds such things."""
+        if entry.kind in SPECIAL:
+            return Special.PIPE if entry.kind == PIPE else Special.DEVICE
+        if entry.kind != HARD_LINK or not self.left_out.count:
+            return None
+        linked = self._left_out.get(digest(entry.target))
+        return None if linked is None else Special(linked)

@@ -2,7 +2,7 @@
 
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -139,11 +139,14 @@ def _store(
     fact = ArchiveFact(
         workspace_id, archive_op_id, key, packing.sha256, packing.bytes, packing.unpacked, packing.entries
     )
+    bench.reporter.left_out = packing.left_out.sentence()
     archives.flush(key)
     if not confirmed:
         _read_back(archives, fact, packing.fingerprint, bench.reporter)
     archives.commit(fact)
-    return Done(_stored_words(fact, packing.left_out_count, packing.left_out), fact)
+    left_out = bench.reporter.left_out
+    stored = f"archived {fact.entries} entries in {fact.bytes} bytes"
+    return Done(f"{stored}; {left_out}" if left_out else stored, fact)
 
 
 def _read_back(archives: Archives, fact: ArchiveFact, fingerprint: bytes, reporter: Reporter) -> None:
@@ -156,14 +159,6 @@ def _read_back(archives: Archives, fact: ArchiveFact, fingerprint: bytes, report
             reporter.progress(moved, fact.entries)
     if digest.digest() != fingerprint:
         raise StoreTrouble(f"the archive {fact.key} reads back differently from what was written")
-
-
-def _stored_words(fact: ArchiveFact, left_out: int, names: Sequence[str]) -> str:
-    words = f"archived {fact.entries} entries in {fact.bytes} bytes"
-    if left_out:
-        some = ", ".join(names) + (", ..." if left_out > len(names) else "")
-        words += f"; left out {left_out} sockets, pipes or devices: {some}"
-    return words
 
 
 def _restore(spec: RestoreJob, directory: WorkspaceDirectory, bench: Bench) -> Done:

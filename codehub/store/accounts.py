@@ -1,6 +1,5 @@
 """People who may sign in, and the rules of signing in."""
 
-import asyncio
 import re
 import secrets
 from collections.abc import AsyncIterator
@@ -14,16 +13,25 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from ulid import ULID
 
-from codehub.domain.problems import InvalidState, NotFound, TooManyRequests, Unauthorized, ValidationFailed
+from codehub.domain.audit import Action, Actor, Target, TargetKind
+from codehub.domain.problems import (
+    Forbidden,
+    InvalidState,
+    NotFound,
+    Problem,
+    Unauthorized,
+    ValidationFailed,
+)
 from codehub.domain.states import Role
-from codehub.store import gate, lockout, sessions
+from codehub.store import audit, gate, sessions
+from codehub.store.audit import AuditedTransaction
+from codehub.store.credentials import Attempt, Verified, living, verified
 from codehub.store.locks import AdvisoryLock, hold_lock
-from codehub.store.passwords import hash_password, verify_password
+from codehub.store.passwords import hash_password
 from codehub.store.tables import users, workspaces
 
 MIN_PASSWORD: Final = 8
 MAX_PASSWORD: Final = 1024
-MAX_ATTEMPTS_AT_ONCE: Final = 16
 _USERNAME = re.compile(r"[a-z0-9._-]{1,64}")
 
 
@@ -33,6 +41,10 @@ class Account:
     username: str
     role: Role
     created_at: datetime
+
+    @property
+    def target(self) -> Target:
+        return Target(TargetKind.USER, self.id, self.username)
 
 
 @dataclass(frozen=True)
@@ -58,50 +70,42 @@ def check_password(password: str) -> str:
 async def sign_in(
     engine: AsyncEngine, username: str, password: str, address: str, *, now: datetime
 ) -> SignedIn:
-    """A new session, or Unauthorized with the same words and the same work whatever was wrong."""
+    """Open a session, or raise Unauthorized with the same message and the same work whatever was wrong."""
     name = username.lower()
     if not _USERNAME.fullmatch(name):
-        name = ""  # nobody's: it takes the same way as any other unknown name
-    key = lockout.lockout_key(name, address)
-    async with _one_attempt_at_a_time(key):
-        async with engine.begin() as conn:
-            await lockout.refuse_if_locked(conn, key, now)
-            row = (await conn.execute(_living.where(users.c.username == name))).first()
-        if not await verify_password(password, row.password_hash if row else None) or row is None:
-            async with engine.begin() as conn:
-                await lockout.record_failure(conn, key, now)
-            raise Unauthorized("The username or the password is not right.")
-        async with engine.begin() as conn:
-            await lockout.forget_failures(conn, key)
-            await _hold_as_verified(conn, row)
-            session_id = await sessions.open_session(conn, row.id, now)
-    return SignedIn(_account(row), session_id)
-
-
-_attempts: dict[str, list[asyncio.Future[None]]] = {}
+        name = ""  # takes the same way as any other unknown name
+    attempt = Attempt(
+        name,
+        password,
+        Actor.anonymous(address),
+        Action.SESSION_FAILED,
+        Unauthorized("The username or the password is not right."),
+        now,
+    )
+    async with verified(engine, users.c.username == name, attempt) as found:
+        account = _account(found.user)
+        actor = Actor.person(account.id, account.username, account.role, address)
+        async with audit.transaction(engine, actor, now) as act:
+            await found.hold(act.conn)
+            session_id = await sessions.open_session(act.conn, account.id, now)
+            await act.record(Action.SESSION_OPENED)
+    return SignedIn(account, session_id)
 
 
 @asynccontextmanager
-async def _one_attempt_at_a_time(key: str) -> AsyncIterator[None]:
-    """Parallel guesses queue up, so that the fifth failure locks before a sixth is looked at."""
-    line = _attempts.setdefault(key, [])
-    if len(line) >= MAX_ATTEMPTS_AT_ONCE:
-        raise TooManyRequests("Too many sign-ins at once. Try again shortly.", retry_after=2)
-    turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    line.append(turn)
-    try:
-        if line[0] is not turn:
-            await turn
-        yield
-    finally:
-        line.remove(turn)
-        if not line:
-            _attempts.pop(key, None)
-        elif not line[0].done():
-            line[0].set_result(None)
-
-
-_living = select(users).where(users.c.deleted_at.is_(None))
+async def _confirmed(
+    engine: AsyncEngine,
+    session: sessions.Session,
+    password: str,
+    refusal: Problem,
+    actor: Actor,
+    now: datetime,
+) -> AsyncIterator[Verified]:
+    """Verify the password of someone who is signed in. A wrong one is counted like a failed sign-in."""
+    failure = Action.SESSION_CONFIRMATION_FAILED
+    attempt = Attempt(session.username, password, actor, failure, refusal, now)
+    async with verified(engine, users.c.id == session.user_id, attempt) as found:
+        yield found
 
 
 def _account(row: Row[Any]) -> Account:
@@ -110,42 +114,41 @@ def _account(row: Row[Any]) -> Account:
 
 async def hold(conn: AsyncConnection, user_id: str) -> bool:
     """Keep the user from being deleted until this transaction ends; False when it already is."""
-    query = _living.where(users.c.id == user_id).with_for_update(read=True, key_share=True)
+    query = living.where(users.c.id == user_id).with_for_update(read=True, key_share=True)
     return (await conn.execute(query)).first() is not None
-
-
-async def _hold_as_verified(conn: AsyncConnection, row: Row[Any]) -> None:
-    """Hold the user whose password was verified, unless it was deleted or changed in the meantime."""
-    query = _living.where(users.c.id == row.id, users.c.password_hash == row.password_hash)
-    if (await conn.execute(query.with_for_update())).first() is None:
-        raise Unauthorized
 
 
 async def list_accounts(conn: AsyncConnection, limit: int, offset: int) -> tuple[list[Account], int]:
     total = await conn.scalar(select(func.count()).select_from(users).where(users.c.deleted_at.is_(None)))
-    rows = await conn.execute(_living.order_by(users.c.username).limit(limit).offset(offset))
+    rows = await conn.execute(living.order_by(users.c.username).limit(limit).offset(offset))
     return [_account(row) for row in rows], total or 0
 
 
 async def find_account(conn: AsyncConnection, username: str) -> Account:
-    row = (await conn.execute(_living.where(users.c.username == username.lower()))).first()
+    row = (await conn.execute(living.where(users.c.username == username.lower()))).first()
     if row is None:
         raise NotFound(f"There is no user {username!r}.")
     return _account(row)
 
 
 async def create_account(
-    engine: AsyncEngine, username: str, password: str, role: Role = Role.USER, *, now: datetime
+    engine: AsyncEngine,
+    username: str,
+    password: str,
+    role: Role = Role.USER,
+    *,
+    actor: Actor,
+    now: datetime,
 ) -> Account:
     name, password_hash = check_username(username), await hash_password(check_password(password))
-    async with engine.begin() as conn:
-        return await _insert(conn, name, password_hash, role, now)
+    async with audit.transaction(engine, actor, now) as act:
+        return await _insert(act, name, password_hash, role)
 
 
-async def _insert(conn: AsyncConnection, name: str, password_hash: str, role: Role, now: datetime) -> Account:
-    account = Account(str(ULID()).lower(), name, role, now)
+async def _insert(act: AuditedTransaction, name: str, password_hash: str, role: Role) -> Account:
+    account = Account(str(ULID()).lower(), name, role, act.now)
     try:
-        await conn.execute(
+        await act.conn.execute(
             insert(users).values(
                 id=account.id,
                 username=name,
@@ -156,66 +159,104 @@ async def _insert(conn: AsyncConnection, name: str, password_hash: str, role: Ro
         )
     except IntegrityError as error:
         raise InvalidState(f"The username {name!r} is taken.") from error
+    await act.record(Action.USER_CREATED, account.target, role=role.value)
     return account
 
 
 async def change_own_password(
-    engine: AsyncEngine, session: sessions.Session, current: str, new: str, address: str, *, now: datetime
+    engine: AsyncEngine, session: sessions.Session, current: str, new: str, *, actor: Actor, now: datetime
 ) -> None:
-    """Ends the user's other sessions. Guessing the current password is counted like a sign-in."""
+    """Set a new password and end the user's other sessions."""
     check_password(new)
-    key = lockout.lockout_key(session.username, address)
-    async with _one_attempt_at_a_time(key):
-        async with engine.begin() as conn:
-            await lockout.refuse_if_locked(conn, key, now)
-            row = (await conn.execute(_living.where(users.c.id == session.user_id))).first()
-        if row is None or not await verify_password(current, row.password_hash):
-            async with engine.begin() as conn:
-                await lockout.record_failure(conn, key, now)
-            raise ValidationFailed("The current password is not right.")
+    refusal = ValidationFailed("The current password is not right.")
+    async with _confirmed(engine, session, current, refusal, actor, now) as found:
         password_hash = await hash_password(new)
-        async with engine.begin() as conn:
-            await lockout.forget_failures(conn, key)
-            await _hold_as_verified(conn, row)
-            await _set(conn, session.user_id, password_hash=password_hash)
-            await sessions.end_sessions(conn, session.user_id, spare=session.id_hash)
+        async with audit.transaction(engine, actor, now) as act:
+            await found.hold(act.conn)
+            await _set(act.conn, session.user_id, password_hash=password_hash)
+            await sessions.end_sessions(act.conn, session.user_id, spare=session.id_hash)
+            await act.record(Action.USER_PASSWORD_CHANGED, _account(found.user).target)
+
+
+@dataclass(frozen=True)
+class AccountChanges:
+    """What an admin may change; None leaves it as it is."""
+
+    password: str | None = None
+    role: Role | None = None
+
+
+async def change_account_as_admin(
+    engine: AsyncEngine,
+    admin: sessions.Session,
+    own_password: str | None,
+    user_id: str,
+    changes: AccountChanges,
+    *,
+    actor: Actor,
+    now: datetime,
+) -> Account:
+    """Change an account. Whoever sets a password confirms that with their own.
+
+    Otherwise a stolen or unattended session of an admin would be enough to become any user.
+    """
+    if changes.password is None:
+        return await change_account(engine, user_id, changes, actor=actor, now=now)
+    check_password(changes.password)
+    if own_password is None:
+        raise ValidationFailed("your_password: setting a user's password needs your own password as well.")
+    refusal = Forbidden("Your own password is not right, so nothing was changed. Enter it again.")
+    async with _confirmed(engine, admin, own_password, refusal, actor, now) as found:
+        return await change_account(
+            engine, user_id, changes, spare=admin.id_hash, confirmed=found, actor=actor, now=now
+        )
 
 
 async def change_account(
     engine: AsyncEngine,
     user_id: str,
+    changes: AccountChanges,
     *,
-    password: str | None = None,
-    role: Role | None = None,
     spare: bytes | None = None,
+    confirmed: Verified | None = None,
+    actor: Actor,
+    now: datetime,
 ) -> Account:
-    """What an admin may change. A new password ends the user's sessions, but for `spare`."""
+    """Change an account. A new password ends the user's sessions, but for `spare`."""
+    password, role = changes.password, changes.role
     password_hash = None if password is None else await hash_password(check_password(password))
-    async with engine.begin() as conn:
-        await _lock_admins(conn)
-        account = await _locked(conn, user_id)
+    async with audit.transaction(engine, actor, now) as act:
+        await _lock_admins(act.conn)
+        if confirmed is not None:
+            await confirmed.hold(act.conn)
+        account = await _locked(act.conn, user_id)
         if role is not None and role is not account.role:
-            await _refuse_last_admin(conn, account)
-            await _set(conn, user_id, role=role.value)
+            await _refuse_last_admin(act.conn, account)
+            await _set(act.conn, user_id, role=role.value)
+            before, after = account.role.value, role.value
+            await act.record(Action.USER_ROLE_CHANGED, account.target, before=before, after=after)
         if password_hash is not None:
-            await _set(conn, user_id, password_hash=password_hash)
-            await sessions.end_sessions(conn, user_id, spare=spare)
-        return await _locked(conn, user_id)
+            await _set(act.conn, user_id, password_hash=password_hash)
+            await sessions.end_sessions(act.conn, user_id, spare=spare)
+            await act.record(Action.USER_PASSWORD_SET, account.target)
+        return await _locked(act.conn, user_id)
 
 
-async def delete_account(engine: AsyncEngine, user_id: str, *, actor: str, now: datetime) -> None:
-    """The user and all its workspaces, in one transaction, or nothing while one of them is busy."""
-    async with engine.begin() as conn:
-        await _lock_admins(conn)
-        account = await _locked(conn, user_id)
-        await _refuse_last_admin(conn, account)
+async def delete_account(engine: AsyncEngine, user_id: str, *, actor: Actor, now: datetime) -> None:
+    """Delete the user and all its workspaces in one transaction, or nothing while one of them is busy."""
+    async with audit.transaction(engine, actor, now) as act:
+        await _lock_admins(act.conn)
+        account = await _locked(act.conn, user_id)
+        await _refuse_last_admin(act.conn, account)
         owned = select(workspaces.c.id).where(
             workspaces.c.owner_id == user_id, workspaces.c.deleted_at.is_(None)
         )
-        for workspace_id in (await conn.scalars(owned.order_by(workspaces.c.id))).all():
-            await gate.delete(conn, workspace_id, actor=actor, now=now)
-        await _set(conn, user_id, deleted_at=now)
-        await sessions.end_sessions(conn, user_id)
+        workspace_ids = (await act.conn.scalars(owned.order_by(workspaces.c.id))).all()
+        for workspace_id in workspace_ids:
+            await gate.delete(act.conn, workspace_id, actor=actor.name, now=now)
+        await _set(act.conn, user_id, deleted_at=now)
+        await sessions.end_sessions(act.conn, user_id)
+        await act.record(Action.USER_DELETED, account.target, workspaces=len(workspace_ids))
 
 
 async def has_admin(engine: AsyncEngine) -> bool:
@@ -224,9 +265,9 @@ async def has_admin(engine: AsyncEngine) -> bool:
 
 
 async def ensure_admin(
-    engine: AsyncEngine, username: str, password: str | None, *, now: datetime
+    engine: AsyncEngine, username: str, password: str | None, *, actor: Actor, now: datetime
 ) -> str | None:
-    """Make the first admin when there is none; the generated password, if one was generated.
+    """Make the first admin when there is none; return the generated password, if one was generated.
 
     With an admin already there nothing changes, whatever the arguments say.
     """
@@ -236,11 +277,11 @@ async def ensure_admin(
     generated = secrets.token_urlsafe(15) if password is None else None
     name = check_username(username)
     password_hash = await hash_password(check_password(password or generated or ""))
-    async with engine.begin() as conn:
-        await _lock_admins(conn)
-        if await _count_admins(conn):
+    async with audit.transaction(engine, actor, now) as act:
+        await _lock_admins(act.conn)
+        if await _count_admins(act.conn):
             return None
-        await _insert(conn, name, password_hash, Role.ADMIN, now)
+        await _insert(act, name, password_hash, Role.ADMIN)
     return generated
 
 
@@ -249,7 +290,7 @@ async def _lock_admins(conn: AsyncConnection) -> None:
 
 
 async def _locked(conn: AsyncConnection, user_id: str) -> Account:
-    row = (await conn.execute(_living.where(users.c.id == user_id).with_for_update())).first()
+    row = (await conn.execute(living.where(users.c.id == user_id).with_for_update())).first()
     if row is None:
         raise NotFound("There is no such user.")
     return _account(row)

@@ -36,6 +36,13 @@ class RecoverFrom:
     archive_op_id: str | None = None
 
 
+def audit_details(source: RecoverFrom | None) -> dict[str, str | None]:
+    """Return what the audit log keeps of a choice."""
+    if source is None:
+        return {}
+    return {"source": source.source.value, "archive_op_id": source.archive_op_id}
+
+
 def new_id() -> str:
     return str(ULID()).lower()
 

@@ -1,6 +1,6 @@
 """Failed sign-ins, counted per account and address, so that nobody can lock out another from elsewhere."""
 
-import ipaddress
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -8,6 +8,7 @@ from sqlalchemy import Row, delete, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from codehub.domain.audit import network_of
 from codehub.domain.problems import TooManyRequests
 from codehub.store.tables import login_failures
 
@@ -17,8 +18,16 @@ LONGEST_LOCK: Final = timedelta(minutes=30)
 FORGOTTEN_AFTER: Final = timedelta(days=1)
 
 
+@dataclass(frozen=True)
+class Failures:
+    """Failures of one account from one network, and the lock that followed the last one."""
+
+    count: int
+    lock: timedelta
+
+
 def lock_after(failures: int) -> timedelta:
-    """How long the door stays shut after this many failures: from the fifth on, doubling each time."""
+    """Return how long a lock lasts after this many failures: from the fifth on, doubling each time."""
     if failures <= FREE_FAILURES:
         return timedelta(0)
     doublings = min(failures - FREE_FAILURES - 1, 10)
@@ -26,16 +35,8 @@ def lock_after(failures: int) -> timedelta:
 
 
 def lockout_key(username: str, address: str) -> str:
-    """One account seen from one network: an IPv6 client has a whole /64 of addresses to itself."""
-    try:
-        parsed = ipaddress.ip_address(address)
-    except ValueError:
-        return f"{username}@unknown"
-    if isinstance(parsed, ipaddress.IPv6Address):
-        if parsed.ipv4_mapped:
-            return f"{username}@{parsed.ipv4_mapped}"
-        return f"{username}@{ipaddress.ip_network((parsed, 64), strict=False)}"
-    return f"{username}@{parsed}"
+    """Return the key of one account seen from one network."""
+    return f"{username}@{network_of(address) or 'unknown'}"
 
 
 async def refuse_if_locked(conn: AsyncConnection, key: str, now: datetime) -> None:
@@ -45,7 +46,7 @@ async def refuse_if_locked(conn: AsyncConnection, key: str, now: datetime) -> No
         raise TooManyRequests(f"Too many failed sign-ins. Try again in {wait} seconds.", retry_after=wait)
 
 
-async def record_failure(conn: AsyncConnection, key: str, now: datetime) -> None:
+async def record_failure(conn: AsyncConnection, key: str, now: datetime) -> Failures:
     row = await _row(conn, key, for_update=True)
     recent = row is not None and row.last_failed_at > now - FORGOTTEN_AFTER
     failures = row.failures + 1 if row is not None and recent else 1
@@ -57,6 +58,7 @@ async def record_failure(conn: AsyncConnection, key: str, now: datetime) -> None
         .on_conflict_do_update(index_elements=[login_failures.c.key], set_=values)
     )
     await conn.execute(delete(login_failures).where(login_failures.c.last_failed_at < now - FORGOTTEN_AFTER))
+    return Failures(failures, lock)
 
 
 async def forget_failures(conn: AsyncConnection, key: str) -> None:

@@ -18,6 +18,10 @@ class AdvisoryLock(IntEnum):
     """The last admin is found and kept under it."""
     LEADER = _OURS + 4
     """Held by the leading coordinator's session for its time in office."""
+    FAILED_PASSWORDS = _OURS + 5
+    """Failed passwords are counted and recorded under it; taken after any row lock."""
+    STARTS = _OURS + 6
+    """What parts record when they start is compared with the last entry under it."""
 
 
 async def hold_lock(conn: AsyncConnection, lock: AdvisoryLock) -> None:

@@ -16,6 +16,7 @@ from sqlalchemy import update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from codehub.domain.audit import Actor, ActorKind
 from codehub.domain.backends import Backends
 from codehub.domain.decision import CONTROLLER_COLUMNS, Decision
 from codehub.domain.disk import HomeSize, LiveHome, Notice
@@ -25,7 +26,7 @@ from codehub.domain.observation import ArchiveFact
 from codehub.domain.states import Operation
 from codehub.domain.ttl import Expiry, TtlDefaults
 from codehub.domain.workspace import Workspace
-from codehub.store import gate, gateways, gc, health, homes, timeline
+from codehub.store import audit, gate, gateways, gc, health, homes, timeline
 from codehub.store import ttl as deadlines
 from codehub.store.engine import is_lock_timeout
 from codehub.store.leader import StaleLeader, fence
@@ -33,6 +34,8 @@ from codehub.store.rows import column_values, to_workspace, to_workspaces
 from codehub.store.tables import workspaces
 
 ACTOR = "controller"
+COORDINATOR = Actor(ActorKind.SYSTEM, "coordinator")
+"""The leader, as the audit log names it."""
 ROWS_AT_ONCE = 1000
 """In one transaction. Each holds the leadership row, which the leader's own heartbeat waits for: none may
 last longer than a fraction of the time that the heartbeat has."""
@@ -311,6 +314,16 @@ class PostgresRecords:
             if reason is None:
                 await gc.mark_removed(conn, item.key, now)
         return reason
+
+    async def trim_audit_log(self, before: datetime) -> int:
+        async with self._engine.begin() as conn:
+            await fence(conn, self._epoch)
+            return await audit.remove_older(conn, self._epoch, before, ROWS_AT_ONCE)
+
+    async def record_counted_failures(self, now: datetime) -> None:
+        async with audit.transaction(self._engine, COORDINATOR, now) as act:
+            await fence(act.conn, self._epoch)
+            await audit.record_counted_failures(act)
 
     async def health_checks(self) -> Mapping[CheckName, Verdict]:
         return (await health.read(self._pool)).checks

@@ -17,8 +17,9 @@ from sqlalchemy import (
     func,
     text,
 )
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.dialects.postgresql import INET, JSONB
 
+from codehub.domain.audit import ActorKind, Outcome
 from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase, Role
 from codehub.store.predicates import ARCHIVE_TTL, COUNTED, FAILED, STANDBY_TTL, TRASH, Ttl
 
@@ -37,7 +38,7 @@ Json = JSONB(none_as_null=True)
 
 
 def _one_of(
-    column: str, words: type[DesiredState | ErrorReason | Operation | Phase | Role]
+    column: str, words: type[ActorKind | DesiredState | ErrorReason | Operation | Outcome | Phase | Role]
 ) -> CheckConstraint:
     values = ", ".join(f"'{word.value}'" for word in words)
     return CheckConstraint(f"{column} IN ({values})", name=f"{column}_known")
@@ -251,4 +252,40 @@ timeline = Table(
     Column("message", Text, nullable=False),
     Column("operation", Text),
     Index("ix_timeline_workspace", "workspace_id", "id"),
+)
+
+audit_log = Table(
+    "audit_log",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("at", Time, nullable=False, index=True),
+    Column("actor_id", Text),
+    Column("actor_name", Text, nullable=False),
+    Column("actor_kind", Text, nullable=False),
+    Column("address", INET),
+    Column("action", Text, nullable=False),
+    Column("target_kind", Text),
+    Column("target_id", Text),
+    Column("target_name", Text),
+    Column("outcome", Text, nullable=False),
+    Column("details", Json, nullable=False),
+    _one_of("actor_kind", ActorKind),
+    _one_of("outcome", Outcome),
+    CheckConstraint(
+        "octet_length(details::text) <= 8192 AND char_length(actor_name) <= 200 "
+        "AND coalesce(char_length(target_name), 0) <= 200",
+        name="bounded",
+    ),
+    Index("ix_audit_log_action", "action", "id"),
+    Index("ix_audit_log_actor_name", "actor_name", "id"),
+    Index("ix_audit_log_actor_id", "actor_id", "id"),
+    Index("ix_audit_log_target_name", "target_name", "id"),
+    Index("ix_audit_log_target_id", "target_id", "id"),
+)
+
+counted_failures = Table(
+    "counted_failures",
+    metadata,
+    Column("window_at", Time, primary_key=True),
+    Column("failures", BigInteger, nullable=False),
 )

@@ -98,6 +98,40 @@ def test_the_story(hub: Hub, browser: Browser, screenshots: Path) -> None:
     visitor.shoot("8-korean")
 
 
+def test_an_admin_sets_a_password_with_their_own_and_finds_it_in_the_audit_log(
+    hub: Hub, screenshots: Path
+) -> None:
+    visitor = {"username": "forgetful", "password": PASSWORD, "role": "user"}
+    assert hub.client.post("/api/v1/users", json=visitor).status_code == 201
+    page = hub.context.new_page()
+    page.goto(f"{hub.system.base_url}/admin/users")
+    page.locator('[data-username="forgetful"]').get_by_role("button", name="Set password").click()
+    page.get_by_test_id("set-password").fill("a new password")
+    for entered, refused in ((PASSWORD, True), (ADMIN_PASSWORD, False)):
+        page.get_by_test_id("your-password").fill(entered)
+        page.get_by_test_id("your-password").press("Enter")
+        expect(page.get_by_role("alert")).to_have_count(int(refused))
+    expect(page.get_by_role("dialog")).to_have_count(0)
+
+    page.get_by_test_id("admin-audit").click()
+    rows = page.get_by_test_id("audit-row")
+    expect(rows.first).to_contain_text("Set a new password for forgetful")
+    expect(rows.nth(1)).to_contain_text("Entered a wrong password to confirm a change")
+    expect(rows.first).to_contain_text(hub.system.admin_username)
+    page.screenshot(path=screenshots / "9-audit-log.png")
+    page.get_by_test_id("audit-action").select_option("user.created")
+    expect(rows.first).to_contain_text("Created the user")
+    expect(rows.filter(has_text="password")).to_have_count(0)
+
+    page.set_viewport_size({"width": 360, "height": 740})
+    page.reload()
+    expect(page.get_by_test_id("admin-audit")).to_be_in_viewport()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    page.emulate_media(color_scheme="dark")
+    page.screenshot(path=screenshots / "9-audit-log-phone.png")
+    page.close()
+
+
 def test_the_page_about_the_api_comes_from_here_alone(hub: Hub) -> None:
     page = hub.context.new_page()
     asked: list[str] = []

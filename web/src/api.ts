@@ -2,6 +2,8 @@ import { noteServerTime } from "./state/clock";
 import type { ApiDocument } from "./openapi";
 import type {
   Archive,
+  AuditPage,
+  AuditQuery,
   Image,
   ListedUser,
   Overview,
@@ -87,7 +89,7 @@ export interface ListQuery {
   trash?: boolean;
 }
 
-function withQuery(path: string, query: ListQuery): string {
+function withQuery(path: string, query: object): string {
   const parameters = new URLSearchParams();
   for (const [key, value] of Object.entries(query)) {
     if (value !== undefined && value !== "" && value !== false) parameters.set(key, String(value));
@@ -130,12 +132,14 @@ export const api = {
     request<Page<ListedUser>>("GET", withQuery("/users", query), undefined, signal),
   createUser: (username: string, password: string, role: Role) =>
     request<ListedUser>("POST", "/users", { username, password, role }),
-  patchUser: (id: string, patch: { password?: string; role?: Role }) =>
+  patchUser: (id: string, patch: { role: Role } | { password: string; your_password: string }) =>
     request<ListedUser>("PATCH", userPath(id), patch),
   deleteUser: (id: string) => request<void>("DELETE", userPath(id)),
 
   adminWorkspaces: (query: ListQuery, signal?: AbortSignal) =>
     request<Page<Workspace>>("GET", withQuery("/admin/workspaces", query), undefined, signal),
+  audit: (query: AuditQuery & { limit: number; before?: number }, signal?: AbortSignal) =>
+    request<AuditPage>("GET", withQuery("/admin/audit", query), undefined, signal),
   openApi: (signal?: AbortSignal) => request<ApiDocument>("GET", "/openapi.json", undefined, signal),
   overview: (signal?: AbortSignal) => request<Overview>("GET", "/admin/overview", undefined, signal),
 };

@@ -4,6 +4,7 @@ import { ErrorNote } from "./components/ErrorNote";
 import { Shell } from "./components/Shell";
 import { messages } from "./i18n";
 import { AccountPage } from "./pages/AccountPage";
+import { AdminAuditPage } from "./pages/AdminAuditPage";
 import { AdminOverviewPage } from "./pages/AdminOverviewPage";
 import { AdminUsersPage } from "./pages/AdminUsersPage";
 import { AdminWorkspacesPage } from "./pages/AdminWorkspacesPage";
@@ -55,6 +56,8 @@ function Page({ route }: { route: Route }) {
       return <AdminUsersPage />;
     case "admin-workspaces":
       return <AdminWorkspacesPage />;
+    case "admin-audit":
+      return <AdminAuditPage />;
     case "login":
     case "not-found":
       return <NotFoundPage />;

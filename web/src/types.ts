@@ -167,6 +167,30 @@ export interface Check {
   remedy: string;
 }
 
+export interface AuditEntry {
+  id: number;
+  at: string;
+  actor: { kind: "user" | "admin" | "anonymous" | "cli" | "system"; id: string | null; name: string };
+  address: string | null;
+  /** One of AUDIT_ACTIONS, or a newer one. */
+  action: string;
+  target: { kind: string; id: string | null; name: string } | null;
+  outcome: "success" | "failure";
+  details: Record<string, string | number | string[]>;
+}
+
+export interface AuditPage {
+  items: AuditEntry[];
+  /** The `before` of the next page; null on the last one. */
+  next: number | null;
+}
+
+/** Empty: all of them. */
+export interface AuditQuery {
+  action: string;
+  actor: string;
+}
+
 export interface WorkspaceDraft {
   name: string;
   description: string;

@@ -18,6 +18,7 @@ from ulid import ULID
 from codehub import readiness
 from codehub.api.app import create_app
 from codehub.bus import events as bus_events
+from codehub.domain.audit import CLI
 from codehub.domain.states import Role
 from codehub.settings import Settings
 from codehub.store import accounts, passwords, sessions
@@ -61,7 +62,7 @@ class Api:
         """A client signed in as this user, who is made when missing."""
         if username not in self.ids:
             account = await accounts.create_account(
-                self.engine, username, PASSWORD, role, now=datetime.now(UTC)
+                self.engine, username, PASSWORD, role, actor=CLI, now=datetime.now(UTC)
             )
             self.ids[username] = account.id
         client = await self.client()

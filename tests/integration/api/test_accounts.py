@@ -7,6 +7,7 @@ import httpx
 import pytest
 from sqlalchemy import func, select, update
 
+from codehub.domain.audit import CLI
 from codehub.domain.problems import TooManyRequests, Unauthorized
 from codehub.domain.states import Role
 from codehub.store import accounts
@@ -127,12 +128,13 @@ async def test_a_new_password_ends_the_other_sessions(api: Api) -> None:
 
 async def test_the_first_admin_is_made_once(api: Api) -> None:
     made = await asyncio.gather(
-        *(accounts.ensure_admin(api.engine, "admin", None, now=datetime.now(UTC)) for _ in range(5))
+        *(accounts.ensure_admin(api.engine, "admin", None, actor=CLI, now=NOW) for _ in range(5))
     )
     passwords = [password for password in made if password is not None]
     assert len(passwords) == 1
     await accounts.sign_in(api.engine, "admin", passwords[0], "", now=datetime.now(UTC))
-    assert await accounts.ensure_admin(api.engine, "admin", "another password", now=datetime.now(UTC)) is None
+    again = await accounts.ensure_admin(api.engine, "admin", "another password", actor=CLI, now=NOW)
+    assert again is None
     await accounts.sign_in(api.engine, "admin", passwords[0], "", now=datetime.now(UTC))
     with pytest.raises(Unauthorized):
         await accounts.sign_in(api.engine, "admin", "another password", "", now=datetime.now(UTC))
@@ -141,7 +143,7 @@ async def test_the_first_admin_is_made_once(api: Api) -> None:
 
 
 async def test_a_given_admin_password_is_not_returned(api: Api) -> None:
-    assert await accounts.ensure_admin(api.engine, "chief", "the given one", now=datetime.now(UTC)) is None
+    assert await accounts.ensure_admin(api.engine, "chief", "the given one", actor=CLI, now=NOW) is None
     assert (
         await accounts.sign_in(api.engine, "chief", "the given one", "", now=datetime.now(UTC))
     ).account.role is Role.ADMIN
@@ -160,7 +162,8 @@ async def test_users_are_made_changed_and_deleted(api: Api) -> None:
     path = f"/api/v1/users/{made.json()['id']}"
     assert (await root.patch(path, json={"role": "admin"})).json()["role"] == "admin"
     assert (await carol.get("/api/v1/users")).status_code == 200
-    assert (await root.patch(path, json={"password": "a brand new one"})).status_code == 200
+    new_password = {"password": "a brand new one", "your_password": PASSWORD}
+    assert (await root.patch(path, json=new_password)).status_code == 200
     assert (await carol.get("/api/v1/session")).status_code == 401
     assert (await root.delete(path)).status_code == 204
     assert (await root.delete(path)).status_code == 404

@@ -54,9 +54,15 @@ MATRIX: dict[str, tuple[Row, ...]] = {
     f"GET {V1}/images": (Row((401, 200, 200, 200)),),
     f"GET {U}": (Row((401, 403, 403, 200)),),
     f"POST {U}": (Row((401, 403, 403, 201), {"username": "fresh", "password": PASSWORD}),),
-    f"PATCH {U}/{{user_id}}": (Row((401, 403, 403, 200), {"role": "admin"}),),
+    f"PATCH {U}/{{user_id}}": (
+        Row((401, 403, 403, 200), {"role": "admin"}),
+        Row((401, 403, 403, 200), {"password": "a brand new one", "your_password": PASSWORD}),
+        Row((401, 403, 403, 403), {"password": "a brand new one", "your_password": "a wrong password"}),
+        Row((401, 403, 403, 422), {"password": "a brand new one"}),
+    ),
     f"DELETE {U}/{{user_id}}": (Row((401, 403, 403, 204)),),
     f"GET {V1}/admin/workspaces": (Row((401, 403, 403, 200)),),
+    f"GET {V1}/admin/audit": (Row((401, 403, 403, 200)),),
     f"GET {V1}/admin/overview": (Row((401, 403, 403, 200)),),
     "GET /healthz": (Row((200, 200, 200, 200)),),
 }

@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import socket
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -102,6 +103,24 @@ async def test_a_new_workspace_can_be_archived_at_once_and_then_run(bench: Bench
     await bench.until_phase(workspace_id, Phase.ARCHIVED)
     await bench.reach(workspace_id, DesiredState.RUNNING)
     assert list((await bench.home(workspace_id)).iterdir()) == []
+
+
+async def test_the_timeline_says_what_an_archive_left_out(bench: Bench) -> None:
+    await bench.start()
+    workspace_id = await bench.create(DesiredState.STANDBY)
+    await bench.until_phase(workspace_id, Phase.STANDBY)
+    home = await bench.home(workspace_id)
+    os.mkfifo(home / "one line\nor two")
+    os.mkfifo(home / "pipe")
+    directory = os.open(home, os.O_RDONLY)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"/proc/self/fd/{directory}/socket")  # a whole path may be too long
+    os.close(directory)
+    await bench.reach(workspace_id, DesiredState.ARCHIVED)
+    [archived] = [line for line in await bench.story(workspace_id) if line.startswith("archived: ")]
+    assert archived.endswith(
+        "It left out 1 socket and 2 pipes: they cannot be archived (./one line\\nor two, ./pipe, ./socket)."
+    )
 
 
 async def test_delete_goes_through_the_archive_and_undelete_brings_the_home_back(bench: Bench) -> None:

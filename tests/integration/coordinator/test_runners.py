@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
-from sqlalchemy import select, update
+from sqlalchemy import func, insert, select, update
 
 from codehub.bus.activity import ActivityLog
 from codehub.coordinator import house
 from codehub.coordinator.gc import GcRunner
 from codehub.coordinator.providers import Providers
+from codehub.coordinator.server import gc_rules_of
 from codehub.coordinator.ttl import TtlRules, TtlRunner
 from codehub.domain.gc import GcRules
 from codehub.domain.observation import JobState
@@ -28,7 +29,7 @@ from codehub.storage.lock import try_lock
 from codehub.store import gate, gateways
 from codehub.store.leader import StaleLeader, campaign
 from codehub.store.records import PostgresRecords
-from codehub.store.tables import archives, workspaces
+from codehub.store.tables import archives, audit_log, workspaces
 from tests.halfway import sleepy_tar
 from tests.integration.coordinator.conftest import Bench
 from tests.services import processes_of
@@ -216,6 +217,25 @@ async def test_gc_removes_a_replaced_archive_only_after_its_grace(bench: Bench) 
             select(archives.c.removed_at).where(archives.c.archive_key == first.archive_key)
         )
     assert removed is not None
+
+
+async def test_gc_removes_audit_entries_after_their_retention_and_not_before(bench: Bench) -> None:
+    epoch = await bench.take_office()
+    now, day = datetime.now(UTC), 24 * HOUR
+    row = {"actor_name": "x", "actor_kind": "cli", "action": "user.deleted", "outcome": "success"}
+    ages = (3 * day, 29 * day, 31 * day, 400 * day)
+    async with bench.engine.begin() as conn:
+        await conn.execute(insert(audit_log), [row | {"details": {}, "at": now - age} for age in ages])
+
+    async def left() -> int:
+        async with bench.engine.connect() as conn:
+            return await conn.scalar(select(func.count()).select_from(audit_log)) or 0
+
+    await GcRunner(records_of(bench, epoch), bench.providers, RULES, epoch).tick(now)
+    assert await left() == 4, "no retention is set: everything stays"
+    rules = gc_rules_of(bench.with_settings(audit_retention_days=30))
+    await GcRunner(records_of(bench, epoch), bench.providers, rules, epoch).tick(now)
+    assert await left() == 2
 
 
 async def test_a_slow_store_does_not_cost_the_leader_its_office(bench: Bench) -> None:

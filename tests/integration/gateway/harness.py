@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from codehub.bus.tickets import Ticket
+from codehub.domain.audit import Actor
 from codehub.domain.conditions import unobserved
 from codehub.domain.limits import Limits
 from codehub.domain.states import DesiredState, Operation, Phase
@@ -79,7 +80,7 @@ class Facts:
         self.counts: list[Workspace] = []
         self.woken: list[tuple[str, str]] = []
         self.stopped: list[tuple[str, str]] = []
-        self.recovered: list[tuple[str, str, RecoverFrom | None]] = []
+        self.recovered: list[tuple[str, Actor, RecoverFrom | None]] = []
         self.wake_problem: Exception | None = None
         self.asked = 0
 
@@ -105,8 +106,8 @@ class Facts:
     async def stop(self, workspace_id: str, actor: str) -> None:
         self.stopped.append((workspace_id, actor))
 
-    async def recover(self, workspace_id: str, actor: str, source: RecoverFrom | None) -> None:
-        self.recovered.append((workspace_id, actor, source))
+    async def recover(self, workspace_id: str, owner: Actor, source: RecoverFrom | None) -> None:
+        self.recovered.append((workspace_id, owner, source))
 
 
 class MemoryTickets:

@@ -15,6 +15,7 @@ from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.clock import utc_now
+from codehub.domain.audit import CLI
 from codehub.domain.limits import Limits
 from codehub.domain.states import DesiredState
 from codehub.store import accounts, gate, installation, sessions
@@ -106,7 +107,7 @@ async def served(services: Services, tmp_path_factory: pytest.TempPathFactory) -
 async def front_door(served: Served, request: pytest.FixtureRequest) -> FrontDoor:
     """A user of each test's own."""
     name = request.node.name[5:25].replace("_", "-")
-    account = await accounts.create_account(served.engine, name, "password!", now=utc_now())
+    account = await accounts.create_account(served.engine, name, "password!", actor=CLI, now=utc_now())
     async with served.engine.begin() as conn:
         session = await sessions.open_session(conn, account.id, utc_now())
     return FrontDoor(served.engine, account.id, session, served.port)

@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from codehub.domain.audit import Actor, ActorKind
 from codehub.domain.backends import OTHER_BACKEND
 from codehub.domain.conditions import Condition
 from codehub.domain.disk import HomeRecord, HomeSize, LargeEntry
@@ -146,7 +147,8 @@ async def test_an_error_is_recovered_by_a_form(origin: World) -> None:
     page = await visit(origin)
     assert page.code == 502 and "The disk was full." in page.html
     assert (await press(origin, page.forms["Recover"]))[0] == 303
-    assert origin.facts.recovered == [(MINE, "alice", None)]
+    alice = Actor(ActorKind.USER, "alice", ALICE, "127.0.0.1")
+    assert origin.facts.recovered == [(MINE, alice, None)]
 
 
 async def test_a_lost_home_comes_back_as_its_owner_chooses(origin: World) -> None:

@@ -12,20 +12,24 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 from redis.asyncio import Redis
-from sqlalchemy import update
+from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.bus import tickets
 from codehub.bus.activity import ActivityLog
 from codehub.bus.tickets import Ticket
+from codehub.domain.audit import CLI, Action, Actor
 from codehub.domain.limits import Limits
+from codehub.domain.problems import Problem
 from codehub.domain.states import DesiredState, Role
 from codehub.gateway.config import GatewayConfig
 from codehub.gateway.metrics import GatewayMetrics
+from codehub.gateway.postgres import PostgresSource
 from codehub.gateway.server import serve
 from codehub.store import accounts, gate, gateways, installation, sessions
+from codehub.store.accounts import AccountChanges
 from codehub.store.engine import asyncpg_dsn, create_engine
-from codehub.store.tables import workspaces
+from codehub.store.tables import audit_log, workspaces
 from tests.integration.gateway.harness import HELLO, NAVIGATE, Client, Upstream, header, status
 from tests.services import free_port
 from tests.waiting import PATIENCE, eventually, until
@@ -62,7 +66,7 @@ class Installation:
     async def populate(self) -> None:
         await installation.ensure(self.engine, "01installation000000000000", 2_000_000)
         account = await accounts.create_account(
-            self.engine, "alice", "password!", Role.USER, now=datetime.now(UTC)
+            self.engine, "alice", "password!", Role.USER, actor=CLI, now=datetime.now(UTC)
         )
         self.user_id = account.id
         async with self.engine.begin() as conn:
@@ -186,17 +190,38 @@ async def test_logout_is_pushed_to_open_connections(served: Installation) -> Non
     assert status((await served.ask(served.host, "/", cookie, ""))[0]) == 401
 
 
+async def _change(served: Installation, changes: AccountChanges, spare: bytes | None = None) -> None:
+    now = datetime.now(UTC)
+    await accounts.change_account(served.engine, served.user_id, changes, spare=spare, actor=CLI, now=now)
+
+
 async def _new_password(served: Installation) -> None:
-    await accounts.change_account(served.engine, served.user_id, password="another password")
+    await _change(served, AccountChanges(password="another password"))
 
 
 async def _new_role(served: Installation) -> None:
-    await accounts.change_account(served.engine, served.user_id, role=Role.ADMIN)
+    await _change(served, AccountChanges(role=Role.ADMIN))
 
 
 async def _deletion(served: Installation) -> None:
-    await accounts.create_account(served.engine, "root", "password!", Role.ADMIN, now=datetime.now(UTC))
-    await accounts.delete_account(served.engine, served.user_id, actor="root", now=datetime.now(UTC))
+    now = datetime.now(UTC)
+    await accounts.create_account(served.engine, "root", "password!", Role.ADMIN, actor=CLI, now=now)
+    await accounts.delete_account(served.engine, served.user_id, actor=CLI, now=now)
+
+
+async def test_a_recovery_by_a_form_is_in_the_audit_log(served: Installation) -> None:
+    """A page without script does not go through the API."""
+    await served.change(phase="ERROR", error_reason="Timeout", error_message="too slow")
+    source = PostgresSource(served.engine, Limits(2, 2), woke=lambda: None)
+    alice = Actor.person(served.user_id, "alice", Role.USER, "192.0.2.7")
+    await source.recover(served.workspace_id, alice, None)
+    with pytest.raises(Problem):
+        await source.recover(served.workspace_id, alice, None)
+    async with served.engine.connect() as conn:
+        c = audit_log.c
+        found = await conn.execute(select(audit_log).where(c.action == Action.WORKSPACE_RECOVERED.value))
+        [row] = found.all()
+    assert (row.actor_name, row.target_id, str(row.address)) == ("alice", served.workspace_id, "192.0.2.7")
 
 
 async def _stop(served: Installation) -> None:
@@ -249,9 +274,7 @@ async def test_a_spared_session_keeps_what_is_open(served: Installation) -> None
     for client, cookie in zip((staying, leaving), cookies, strict=True):
         client.send(f"GET / HTTP/1.1\r\nHost: {served.host}\r\nCookie: {cookie}\r\n\r\n")
         await client.head()
-    await accounts.change_account(
-        served.engine, served.user_id, password="another password", spare=sessions.hash_of(spared)
-    )
+    await _change(served, AccountChanges(password="another password"), sessions.hash_of(spared))
     await leaving.rest()
     assert status((await served.knock())[0]) == 302  # to sign in: the pushes have been heard
     go_on.set()

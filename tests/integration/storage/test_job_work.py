@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from codehub.domain.observation import Generation, JobState, VolumeFact
+from codehub.domain.observation import ArchiveFact, Generation, JobState, VolumeFact
 from codehub.domain.states import ErrorReason
+from codehub.storage import job
+from codehub.storage.archives import Archives
 from codehub.storage.errors import StoreTrouble
 from codehub.storage.jobspec import ClearJob
 from codehub.storage.local_objects import LocalObjects
@@ -114,7 +116,28 @@ async def test_what_is_left_out_is_told(site: Site) -> None:
     await site.make_home()
     os.mkfifo(site.home / "pipe")
     fact = await site.done("archive", site.archive_job())
-    assert "left out 1 sockets, pipes or devices: ./pipe" in fact.message
+    told = "left out 1 pipe: it cannot be archived (./pipe)"
+    assert fact.left_out == told and told in fact.message
+
+
+async def test_what_is_left_out_is_told_by_the_attempt_that_finds_the_archive_complete(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit reached the store, and its answer was lost."""
+    await site.make_home()
+    os.mkfifo(site.home / "pipe")
+    commit, answers = Archives.commit, ["lost"]
+
+    def commit_without_answer(self: Archives, fact: ArchiveFact) -> None:
+        commit(self, fact)
+        if answers:
+            raise StoreTrouble(answers.pop())
+
+    monkeypatch.setattr(Archives, "commit", commit_without_answer)
+    monkeypatch.setattr(job, "_PAUSES", (0.0,))
+    result = job._attempts(site.archive_job(), Bench(Reporter(site.root), site.root))
+    assert (result.message, answers) == ("the archive was already complete", [])
+    assert result.left_out == "left out 1 pipe: it cannot be archived (./pipe)"
 
 
 @on_both_stores

@@ -67,6 +67,13 @@ _OTHERS = """
         FROM generate_series(1, 20000) n;
     INSERT INTO login_failures (key, failures, last_failed_at)
         SELECT 'somebody@' || n, 1, timestamptz '{newest}' FROM generate_series(1, 20000) n;
+    INSERT INTO audit_log (at, actor_id, actor_name, actor_kind, address, action, target_kind, target_id,
+                           target_name, outcome, details)
+        SELECT timestamptz '{newest}' - (20000 - n) * interval '10 minutes', 'owner-' || n % {owners},
+            'owner-' || n % {owners}, 'user', '192.0.2.1',
+            CASE n % 10 WHEN 3 THEN 'session.failed' ELSE 'action.' || n % 200 END,
+            'user', 'target-' || n % 1000, 'target-' || n % 1000, 'success', '{{}}'
+        FROM generate_series(1, 20000) n;
 """
 
 

@@ -5,13 +5,16 @@
 
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import text
 
+from codehub.domain.audit import Action, Actor
 from codehub.domain.states import Phase
 from codehub.domain.ttl import TtlDefaults
-from codehub.store import accounts, gate, gc, lockout, records, routes, sessions, ttl, workspace_reads
+from codehub.store import accounts, audit, gate, gc, lockout, records, routes, sessions, ttl, workspace_reads
+from codehub.store.audit import AuditedTransaction, Filters
 from codehub.store.workspace_reads import Selection
 from tests.integration.store.conftest import BACKENDS
 from tests.integration.store.many_rows import NEWEST, OWN_TTL, ROWS, Call, Explainer, Plan, fill
@@ -38,6 +41,10 @@ def page(
     owner_id: str | None = OWNER, phase: Phase | None = None, words: str = "", *, trash: bool = False
 ) -> Call:
     return lambda conn: workspace_reads.list_page(conn, Selection(owner_id, phase, words, trash), 50, 0)
+
+
+def log_page(**filters: Any) -> Call:
+    return lambda conn: audit.read(conn, Filters(**filters), 50)
 
 
 # What is called -> the indexes of workspaces (or of another table) that have to serve it.
@@ -91,9 +98,29 @@ CALLS: dict[str, tuple[Call, set[str]]] = {
         {"pk_login_failures", "ix_login_failures_last_failed_at"},
     ),
     "the users": (lambda conn: accounts.list_accounts(conn, 50, 0), {"uq_users_username"}),
+    "the audit log": (log_page(), {"pk_audit_log"}),
+    "the audit log of an action": (log_page(action=Action.USER_CREATED), {"ix_audit_log_action"}),
+    "the audit log of a user": (log_page(actor_id=OWNER), {"ix_audit_log_actor_id"}),
+    "the audit log of a name": (log_page(actor_name=OWNER), {"ix_audit_log_actor_name"}),
+    "the audit log about an id": (log_page(target_id="target-5"), {"ix_audit_log_target_id"}),
+    "the audit log about a name": (log_page(target_name="target-5"), {"ix_audit_log_target_name"}),
+    "the audit log of an hour": (
+        log_page(since=NEWEST - timedelta(hours=1), until=NEWEST),
+        {"ix_audit_log_at"},
+    ),
+    "the failed passwords of an hour": (
+        lambda conn: AuditedTransaction(conn, Actor.anonymous("192.0.2.1"), NEWEST).record_failed_password(
+            Action.SESSION_FAILED, None
+        ),
+        {"ix_audit_log_at"},
+    ),
+    "the end of the audit log": (
+        lambda conn: audit.remove_older(conn, 0, NEWEST - timedelta(days=3650), 1000),
+        {"ix_audit_log_at"},
+    ),
     "a timeline": (lambda conn: workspace_reads.timeline_of(conn, WORKSPACE), {"ix_timeline_workspace"}),
 }
-BIG_TABLES = {"workspaces", "timeline", "archives", "sessions", "login_failures"}
+BIG_TABLES = {"audit_log", "workspaces", "timeline", "archives", "sessions", "login_failures"}
 
 
 @pytest.mark.parametrize(("call", "indexes"), CALLS.values(), ids=CALLS.keys())

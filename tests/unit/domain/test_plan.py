@@ -153,6 +153,15 @@ def test_the_archive_is_committed_before_its_volume_is_touched() -> None:
     assert plan(decision.after, shown, context()).effect == DeleteVolume(deletion_job_id(OP, 0), HOME)
 
 
+def test_the_timeline_says_what_the_archive_left_out() -> None:
+    done = replace(job(J.SUCCEEDED), left_out="left out 1 pipe: it cannot be archived (./p)")
+    decision = plan(
+        workspace(operation=O.ARCHIVING, **LIVE), look(None, volume(), archive(), job=done), context()
+    )
+    assert decision.event is Event.ARCHIVED
+    assert decision.sentence.endswith(". It left out 1 pipe: it cannot be archived (./p).")
+
+
 def test_an_archive_that_was_complete_when_the_home_was_lost_is_put_on_record() -> None:
     gone = {"conditions": conditions(volume=True) | {VOLUME: condition(True, VANISHED)}, "home_ctx": HOME}
     item = workspace(operation=O.ARCHIVING, archive_key=OLD_KEY, **gone)

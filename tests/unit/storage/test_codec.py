@@ -50,7 +50,7 @@ def test_a_home_comes_back_with_every_property(home: Path, tmp_path: Path) -> No
     data, fact, packing = pack(home)
     restore(data, fact, tmp_path / "restored")
     assert snapshot(tmp_path / "restored") == snapshot(home)
-    assert packing.left_out == []
+    assert packing.left_out.sentence() == ""
 
 
 @pytest.mark.parametrize("cores", [1, 2, 4])
@@ -149,14 +149,17 @@ def test_sockets_and_pipes_are_left_out_and_named(home: Path, tmp_path: Path) ->
     listener.close()
     os.close(directory)
     restore(data, fact, tmp_path / "restored")
-    assert packing.left_out == ["./pipe", "./pipe too", "./소\\ncket\\\\303"]
+    assert packing.left_out.names == ["./pipe", "./pipe too", "./소\\ncket\\\\303"]
+    assert packing.left_out.sentence() == (
+        "left out 1 socket and 2 pipes: they cannot be archived (./pipe, ./pipe too, ./소\\ncket\\\\303)"
+    )
     assert tree_hash(tmp_path / "restored") == before
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make devices")
 def test_devices_are_left_out_and_named(home: Path) -> None:
     os.mknod(home / "null", 0o020600, os.makedev(1, 3))
-    assert pack(home)[2].left_out == ["./null"]
+    assert pack(home)[2].left_out.sentence() == "left out 1 device: it cannot be archived (./null)"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root can read everything")
@@ -273,7 +276,8 @@ def test_very_many_names_of_what_is_left_out_take_little_memory(tmp_path: Path) 
         assert tracemalloc.get_traced_memory()[1] < 14 << 20
     finally:
         tracemalloc.stop()
-    assert (fact.entries, packing.left_out_count, len(packing.left_out)) == (16, 4001, 5)
+    assert (fact.entries, packing.left_out.count, len(packing.left_out.names)) == (16, 4001, 5)
+    assert len(packing.left_out.sentence()) < 600
 
 
 def test_a_home_of_sockets_without_end_is_refused(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from codehub.storage.codec import tar_create
 from codehub.storage.errors import CorruptedArchive
+from codehub.storage.left_out import Special
 from codehub.storage.tarcheck import TarCheck
 from codehub.storage.tarheader import BLOCK
 from codehub.storage.tarmaking import TarMaking
@@ -60,8 +61,8 @@ def test_a_quick_look_sees_what_a_close_look_sees(said: bytes, step: int) -> Non
     quick, close = TarMaking(), NeverSkimming()
     assert fed(quick, said, step) == fed(close, said, step)
     assert (quick.entries, quick.bytes, quick.holes) == (close.entries, close.bytes, close.holes)
-    assert list(quick.left_out) == list(close.left_out)
-    assert len(quick.left_out) == 2
+    assert quick.left_out == close.left_out
+    assert quick.left_out.count == 2
     assert quick.holes == [b"./hole"]
 
 
@@ -80,7 +81,8 @@ def test_pipes_devices_and_links_to_them_are_left_out() -> None:
     assert out == stream(HOME, entry("./a", content=b"x" * 600), entry("./z"), end=b"")
     assert making.ending() == bytes(10_240 - len(out))
     assert making.bytes == 10_240
-    assert list(making.left_out) == [b"./pipe", b"./device", b"./link"]
+    assert making.left_out.names == ["./pipe", "./device", "./link"]
+    assert making.left_out.kinds == {Special.PIPE: 2, Special.DEVICE: 1}
     assert making.entries == 3
 
 

@@ -1,3 +1,5 @@
+import { useEffect, useRef } from "preact/hooks";
+
 import { messages } from "../i18n";
 import { route } from "../state/router";
 import { NavLink } from "./NavLink";
@@ -5,8 +7,13 @@ import { NavLink } from "./NavLink";
 export function AdminTabs() {
   const text = messages.value.admin;
   const page = route.value.page;
+  const tabs = useRef<HTMLElement>(null);
+  // On a phone the tabs do not fit, and the current one may be out of sight.
+  useEffect(() => {
+    tabs.current?.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  }, [page]);
   return (
-    <nav class="tabs" aria-label={text.label}>
+    <nav ref={tabs} class="tabs" aria-label={text.label}>
       <NavLink href="/admin" current={page === "admin-overview"} testId="admin-overview">
         {text.overview}
       </NavLink>
@@ -15,6 +22,9 @@ export function AdminTabs() {
       </NavLink>
       <NavLink href="/admin/workspaces" current={page === "admin-workspaces"} testId="admin-workspaces">
         {text.workspaces}
+      </NavLink>
+      <NavLink href="/admin/audit" current={page === "admin-audit"} testId="admin-audit">
+        {messages.value.audit.title}
       </NavLink>
     </nav>
   );

@@ -1,4 +1,5 @@
 import type { Operation, Phase } from "../types";
+import { auditEn } from "./audit.en";
 
 const phases: Record<Phase, string> = {
   PENDING: "New",
@@ -269,6 +270,8 @@ export const en = {
     createUser: "Add user",
     setPassword: "Set password",
     setPasswordTitle: (name: string) => `New password for ${name}`,
+    yourPassword: "Your own password",
+    confirmSetPassword: "The user is signed out everywhere. Confirm with the password that you sign in with.",
     deleteUser: "Delete user",
     deleteUserTitle: (name: string) => `Delete the user ${name}?`,
     deleteUserText: "Their workspaces move to the trash and they are signed out at once.",
@@ -279,6 +282,7 @@ export const en = {
     next: "Next",
     none: "No workspace.",
   },
+  audit: auditEn,
   help: {
     title: "Keyboard shortcuts",
     create: "New workspace",

@@ -1,3 +1,4 @@
+import { auditKo } from "./audit.ko";
 import type { Messages } from "./en";
 
 export const ko: Messages = {
@@ -264,6 +265,8 @@ export const ko: Messages = {
     createUser: "추가",
     setPassword: "비밀번호 설정",
     setPasswordTitle: (name) => `${name} 사용자의 새 비밀번호`,
+    yourPassword: "내 비밀번호",
+    confirmSetPassword: "이 사용자는 모든 곳에서 로그아웃됩니다. 로그인할 때 쓰는 내 비밀번호로 확인하세요.",
     deleteUser: "사용자 삭제",
     deleteUserTitle: (name) => `${name} 사용자를 삭제할까요?`,
     deleteUserText: "이 사용자의 워크스페이스는 휴지통으로 옮겨지고, 사용자는 바로 로그아웃됩니다.",
@@ -274,6 +277,7 @@ export const ko: Messages = {
     next: "다음",
     none: "워크스페이스가 없습니다.",
   },
+  audit: auditKo,
   help: {
     title: "키보드 단축키",
     create: "새 워크스페이스",

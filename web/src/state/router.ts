@@ -12,6 +12,7 @@ export type Route =
   | { page: "admin-overview" }
   | { page: "admin-users" }
   | { page: "admin-workspaces" }
+  | { page: "admin-audit" }
   | { page: "not-found" };
 
 const FIXED: Record<string, Route> = {
@@ -23,6 +24,7 @@ const FIXED: Record<string, Route> = {
   "/admin": { page: "admin-overview" },
   "/admin/users": { page: "admin-users" },
   "/admin/workspaces": { page: "admin-workspaces" },
+  "/admin/audit": { page: "admin-audit" },
 };
 
 export function routeOf(pathname: string): Route {

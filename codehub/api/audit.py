@@ -1,0 +1,110 @@
+"""`/admin/audit`: who did what, newest first. For admins."""
+
+from datetime import datetime
+from ipaddress import IPv4Address, IPv6Address
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from pydantic import AwareDatetime, BaseModel, Field
+from sqlalchemy import Row
+
+from codehub.api.guards import ULID_FORM, Admin
+from codehub.api.services import Shared
+from codehub.api.words import Words
+from codehub.api.workspaces import Limit
+from codehub.domain.audit import Action, ActorKind, Outcome
+from codehub.domain.problems import ValidationFailed
+from codehub.store import audit
+
+router = APIRouter(prefix="/admin", tags=["admin"])
+
+Before = Annotated[
+    Annotated[int, Field(ge=1, lt=1 << 63)] | None, Query(description="The `next` of the page before.")
+]
+Since = Annotated[AwareDatetime | None, Query(alias="from", description="The earliest time.")]
+Until = Annotated[AwareDatetime | None, Query(alias="to", description="The time that entries are before.")]
+Actor = Annotated[Words | None, Query(description="The name of the actor, or the id of a user.")]
+Target = Annotated[
+    Words | None, Query(description="The name of the target, or the id of a user or workspace.")
+]
+
+
+class AuditActor(BaseModel):
+    kind: ActorKind
+    id: str | None
+    name: str
+
+
+class AuditTarget(BaseModel):
+    kind: str
+    id: str | None
+    name: str
+
+
+class AuditEntry(BaseModel):
+    """One act. `action` is one of the names that the filter takes; a newer version may have added others."""
+
+    id: int
+    at: datetime
+    actor: AuditActor
+    address: IPv4Address | IPv6Address | None
+    action: str
+    target: AuditTarget | None
+    outcome: Outcome
+    details: dict[str, str | int | list[str]]
+
+
+class AuditPage(BaseModel):
+    """`next` is the `before` of the next page, or null on the last one."""
+
+    items: list[AuditEntry]
+    next: int | None
+
+
+@router.get("/audit")
+async def read_audit_log(
+    _admin: Admin,
+    services: Shared,
+    limit: Limit = 50,
+    before: Before = None,
+    actor: Actor = None,
+    action: Action | None = None,
+    target: Target = None,
+    since: Since = None,
+    until: Until = None,
+) -> AuditPage:
+    """Pages stay in place while entries arrive: a new one is newer than every page that was read."""
+    if since is not None and until is not None and since >= until:
+        raise ValidationFailed("from: must be earlier than `to`.")
+    actor_id, actor_name = _id_or_name(actor)
+    target_id, target_name = _id_or_name(target)
+    filters = audit.Filters(
+        before, actor_id, actor_name, action, target_id, target_name, since=since, until=until
+    )
+    async with services.engine.connect() as conn:
+        rows = await audit.read(conn, filters, limit + 1)
+    items = [_entry(row) for row in rows[:limit]]
+    return AuditPage(items=items, next=items[-1].id if len(rows) > limit else None)
+
+
+def _id_or_name(given: str | None) -> tuple[str | None, str | None]:
+    """What has the form of an id is one: a search by two columns at once would not use their indexes."""
+    if given is not None and ULID_FORM.fullmatch(given):
+        return given, None
+    return None, given
+
+
+def _entry(row: Row[Any]) -> AuditEntry:
+    target = None
+    if row.target_kind is not None:
+        target = AuditTarget(kind=row.target_kind, id=row.target_id, name=row.target_name)
+    return AuditEntry(
+        id=row.id,
+        at=row.at,
+        actor=AuditActor(kind=row.actor_kind, id=row.actor_id, name=row.actor_name),
+        address=row.address,
+        action=row.action,
+        target=target,
+        outcome=row.outcome,
+        details=row.details,
+    )

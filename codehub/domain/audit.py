@@ -1,0 +1,189 @@
+"""Audit entries: who did what to whom, from where, and how it ended. Never a secret."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from typing import Final
+
+from codehub.domain.states import Role
+
+MOST_CHARACTERS: Final = 200
+"""Of a name or a detail; longer ones are cut."""
+MOST_ITEMS: Final = 10
+"""Of a detail that is a list."""
+FAILURE_WINDOW: Final = timedelta(hours=1)
+FAILURES_OF_ONE_NETWORK: Final = 20
+FAILURES_OF_ALL: Final = 200
+"""Failed passwords that get entries of their own within one window; the rest are counted."""
+
+Detail = str | int | tuple[str, ...]
+
+
+class Action(StrEnum):
+    """What happened. The names are part of the API and never change."""
+
+    SESSION_OPENED = "session.opened"
+    SESSION_FAILED = "session.failed"
+    SESSION_LOCKED = "session.locked"
+    SESSION_CONFIRMATION_FAILED = "session.confirmation_failed"
+    SESSION_FAILURES_COUNTED = "session.failures_counted"
+    USER_CREATED = "user.created"
+    USER_DELETED = "user.deleted"
+    USER_ROLE_CHANGED = "user.role_changed"
+    USER_PASSWORD_CHANGED = "user.password_changed"  # noqa: S105 - a name
+    USER_PASSWORD_SET = "user.password_set"  # noqa: S105 - a name
+    WORKSPACE_STOPPED = "workspace.stopped"
+    WORKSPACE_RECOVERED = "workspace.recovered"
+    WORKSPACE_DELETED = "workspace.deleted"
+    WORKSPACE_UNDELETED = "workspace.undeleted"
+    LIMITS_CHANGED = "limits.changed"
+    SECURITY_WEAKENED = "security.weakened"
+    SECURITY_RESTORED = "security.restored"
+
+
+class ActorKind(StrEnum):
+    """ANONYMOUS: no one was signed in. CLI: a command on the host. SYSTEM: a part of CodeHub."""
+
+    USER = "user"
+    ADMIN = "admin"
+    ANONYMOUS = "anonymous"
+    CLI = "cli"
+    SYSTEM = "system"
+
+
+class TargetKind(StrEnum):
+    USER = "user"
+    WORKSPACE = "workspace"
+    SETTINGS = "settings"
+
+
+class Outcome(StrEnum):
+    SUCCESS = "success"
+    FAILURE = "failure"
+
+
+FAILED_PASSWORDS: Final = (
+    Action.SESSION_FAILED,
+    Action.SESSION_LOCKED,
+    Action.SESSION_CONFIRMATION_FAILED,
+)
+"""Actions that anyone can cause at will, and whose entries are therefore bounded."""
+
+_FAILURES: Final = frozenset((*FAILED_PASSWORDS, Action.SESSION_FAILURES_COUNTED))
+_DETAILS: Final[Mapping[Action, frozenset[str]]] = {
+    Action.SESSION_LOCKED: frozenset(("failures", "seconds")),
+    Action.SESSION_FAILURES_COUNTED: frozenset(("failures", "since", "until")),
+    Action.USER_CREATED: frozenset(("role",)),
+    Action.USER_DELETED: frozenset(("workspaces",)),
+    Action.USER_ROLE_CHANGED: frozenset(("before", "after")),
+    Action.WORKSPACE_STOPPED: frozenset(("owner", "desired_state")),
+    Action.WORKSPACE_RECOVERED: frozenset(("owner", "source", "archive_op_id")),
+    Action.WORKSPACE_DELETED: frozenset(("owner",)),
+    Action.WORKSPACE_UNDELETED: frozenset(("owner",)),
+    Action.LIMITS_CHANGED: frozenset(("max_running_per_user", "max_running_global")),
+    Action.SECURITY_WEAKENED: frozenset(("settings",)),
+}
+"""The details that each action may carry. Whatever is not listed here cannot be recorded."""
+
+
+@dataclass(frozen=True)
+class Actor:
+    kind: ActorKind
+    name: str = ""
+    id: str | None = None
+    address: str = ""
+
+    @classmethod
+    def person(cls, user_id: str, username: str, role: Role, address: str) -> "Actor":
+        kind = ActorKind.ADMIN if role is Role.ADMIN else ActorKind.USER
+        return cls(kind, username, user_id, address)
+
+    @classmethod
+    def anonymous(cls, address: str) -> "Actor":
+        return cls(ActorKind.ANONYMOUS, address=address)
+
+
+CLI: Final = Actor(ActorKind.CLI, "cli")
+
+
+@dataclass(frozen=True)
+class Target:
+    kind: TargetKind
+    id: str | None
+    name: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One act, checked and cut to size."""
+
+    at: datetime
+    actor: Actor
+    action: Action
+    target: Target | None = None
+    details: Mapping[str, Detail] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        unknown = set(self.details) - _DETAILS.get(self.action, frozenset())
+        if unknown:
+            raise ValueError(f"{self.action} does not record {', '.join(sorted(unknown))}")
+
+    @property
+    def outcome(self) -> Outcome:
+        return Outcome.FAILURE if self.action in _FAILURES else Outcome.SUCCESS
+
+    @property
+    def address(self) -> str | None:
+        found = parse_address(self.actor.address)
+        return None if found is None else str(found)
+
+    def values(self) -> dict[str, object]:
+        """Return the entry as the columns of its row."""
+        target = self.target
+        return {
+            "at": self.at,
+            "actor_id": self.actor.id,
+            "actor_name": cut(self.actor.name),
+            "actor_kind": self.actor.kind.value,
+            "address": self.address,
+            "action": self.action.value,
+            "target_kind": None if target is None else target.kind.value,
+            "target_id": None if target is None else target.id,
+            "target_name": None if target is None else cut(target.name),
+            "outcome": self.outcome.value,
+            "details": {name: _bounded(value) for name, value in self.details.items()},
+        }
+
+
+def cut(text: str) -> str:
+    return text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 1]}…"
+
+
+def _bounded(value: Detail) -> str | int | list[str]:
+    if isinstance(value, tuple):
+        return [cut(item) for item in value[:MOST_ITEMS]]
+    return cut(value) if isinstance(value, str) else value
+
+
+def parse_address(address: str) -> IPv4Address | IPv6Address | None:
+    """Return the address, an IPv4 one that is wrapped in IPv6 unwrapped, or None if it is not one."""
+    try:
+        parsed = ip_address(address.partition("%")[0])
+    except ValueError:
+        return None
+    return (parsed.ipv4_mapped or parsed) if isinstance(parsed, IPv6Address) else parsed
+
+
+def network_of(address: str) -> str | None:
+    """Return what one client has to itself: an IPv4 address, or a whole /64 of IPv6."""
+    parsed = parse_address(address)
+    if parsed is None:
+        return None
+    return str(ip_network((parsed, 64), strict=False) if parsed.version == 6 else parsed)
+
+
+def window_start(now: datetime) -> datetime:
+    """Return the beginning of the window that failed passwords are counted in."""
+    return now.replace(minute=0, second=0, microsecond=0)

@@ -1,0 +1,56 @@
+"""Sockets, pipes and devices: no archive holds them, and the timeline names some of them."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Final
+
+NAMED: Final = 5
+_MOST_CHARACTERS: Final = 80
+
+
+class Special(IntEnum):
+    SOCKET = 1
+    PIPE = 2
+    DEVICE = 3
+
+
+@dataclass
+class LeftOut:
+    """How many of each kind, and the first of their names."""
+
+    kinds: Counter[Special] = field(default_factory=Counter)
+    names: list[str] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        return self.kinds.total()
+
+    def add(self, kind: Special, paths: Iterable[bytes], count: int = 1) -> None:
+        """Count what has this kind; `paths` are the first of their paths."""
+        self.kinds[kind] += count
+        for path in paths:
+            if len(self.names) == NAMED:
+                return
+            self.names.append(_readable(path))
+
+    def sentence(self) -> str:
+        """Return what an owner reads; empty if nothing was left out."""
+        if not self.count:
+            return ""
+        parts = [
+            f"{self.kinds[kind]} {kind.name.lower()}{'s' if self.kinds[kind] > 1 else ''}"
+            for kind in Special
+            if self.kinds[kind]
+        ]
+        kinds = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
+        names = ", ".join(sorted(self.names)) + (", ..." if self.count > len(self.names) else "")
+        return f"left out {kinds}: {'it' if self.count == 1 else 'they'} cannot be archived ({names})"
+
+
+def _readable(path: bytes) -> str:
+    """Return a path as one short line: a name may hold line ends, or characters that reverse the text."""
+    text = path.decode("utf-8", "backslashreplace")
+    shown = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+    return shown if len(shown) <= _MOST_CHARACTERS else f"{shown[: _MOST_CHARACTERS - 3]}..."

@@ -1,0 +1,451 @@
+"""Every act leaves exactly one entry, with who, from where and to whom; and no entry holds a secret."""
+
+import io
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Self
+
+import httpx
+import pytest
+from sqlalchemy import func, select, text
+
+from codehub import log
+from codehub.domain.audit import CLI, Action
+from codehub.domain.states import Role
+from codehub.store import audit
+from codehub.store.tables import audit_log, users, workspaces
+from tests.integration.api.conftest import PASSWORD, Api
+
+LOGIN = "/api/v1/login"
+LOG = "/api/v1/admin/audit"
+NEW = "another good password"
+WRONG = "a wrong password"
+NOW = datetime.now(UTC)
+
+
+@dataclass
+class Stage:
+    """An admin, alice with a workspace of hers, and every secret that a test uses.
+
+    Several may share an API: names and addresses end in a number of their own.
+    """
+
+    api: Api
+    number: int
+    root: httpx.AsyncClient
+    alice: httpx.AsyncClient
+    workspace: str
+    secrets: set[str] = field(default_factory=lambda: {PASSWORD, NEW, WRONG})
+
+    @classmethod
+    async def set(cls, api: Api, number: int = 0) -> Self:
+        root = await api.person_quickly(f"root{number}", Role.ADMIN)
+        alice = await api.person_quickly(f"alice{number}", Role.USER)
+        workspace = (await api.workspace(alice, name="notes"))["id"]
+        made = cls(api, number, root, alice, workspace)
+        root.headers["X-Forwarded-For"], alice.headers["X-Forwarded-For"] = made.here, made.there
+        made.secrets |= {root.cookies["session"], alice.cookies["session"]}
+        return made
+
+    @property
+    def here(self) -> str:
+        """The admin's address."""
+        return f"192.0.2.{self.number}"
+
+    @property
+    def there(self) -> str:
+        """Alice's address."""
+        return f"2001:db8:{self.number}::2"
+
+    @property
+    def path(self) -> str:
+        return f"/api/v1/workspaces/{self.workspace}"
+
+    @property
+    def user(self) -> str:
+        return f"/api/v1/users/{self.api.ids[f'alice{self.number}']}"
+
+    async def sign_in(self, name: str, password: str, address: str | None = None) -> httpx.Response:
+        client = await self.api.client(**{"X-Forwarded-For": address or self.there})
+        body = {"username": f"{name}{self.number}", "password": password}
+        answer = await client.post(LOGIN, json=body)
+        self.secrets |= {password, *answer.cookies.values()}
+        return answer
+
+    async def break_workspace(self) -> None:
+        await self.api.set(self.workspace, phase="ERROR", error_reason="Timeout", error_count=1)
+
+    async def entries(self) -> list[Any]:
+        async with self.api.engine.connect() as conn:
+            return list((await conn.execute(select(audit_log).order_by(audit_log.c.id))).all())
+
+    def told(self, row: Any) -> str:
+        """Who did what from where to whom, without the stage's number."""
+        actor = f"{row.actor_kind} {row.actor_name}".strip()
+        address = {self.here: "here", self.there: "there"}.get(str(row.address), str(row.address))
+        words = f"{actor} from {address}: {row.action} {row.target_kind or ''} {row.target_name or ''}"
+        return words.replace(f"root{self.number}", "root").replace(f"alice{self.number}", "alice").rstrip()
+
+
+@pytest.fixture
+async def stage(api: Api) -> Stage:
+    return await Stage.set(api)
+
+
+Act = Callable[[Stage], Awaitable[object]]
+
+
+async def nothing(_stage: Stage) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is done, after `first`; the entry that it leaves, or None, in the words of `told`."""
+
+    act: Act
+    entry: str | None
+    details: dict[str, object] = field(default_factory=dict)
+    first: Act = nothing
+
+
+async def fail_four_times(stage: Stage) -> None:
+    for _ in range(4):
+        await stage.sign_in("alice", WRONG)
+
+
+async def fail_five_times(stage: Stage) -> None:
+    await fail_four_times(stage)
+    await stage.sign_in("alice", WRONG)
+
+
+async def delete_by_alice(stage: Stage) -> None:
+    assert (await stage.alice.delete(stage.path)).status_code == 204
+
+
+async def run(stage: Stage) -> None:
+    await stage.api.set(stage.workspace, phase="RUNNING", desired_state="RUNNING")
+
+
+def set_password(own: dict[str, str]) -> Act:
+    return lambda stage: stage.root.patch(stage.user, json={"password": NEW} | own)
+
+
+def patch_user(**changes: str) -> Act:
+    return lambda stage: stage.root.patch(stage.user, json=changes)
+
+
+def stop(who: str) -> Act:
+    return lambda stage: getattr(stage, who).patch(stage.path, json={"desired_state": "STANDBY"})
+
+
+def ask(who: str, what: str, body: dict[str, str] | None = None) -> Act:
+    return lambda stage: getattr(stage, who).post(f"{stage.path}/{what}", json=body or {})
+
+
+def change_own(current: str) -> Act:
+    body = {"current": current, "new": NEW}
+    return lambda stage: stage.alice.post("/api/v1/session/password", json=body)
+
+
+ALICE, ROOT = "user alice from there", "admin root from here"
+OF_ALICE = {"owner": "alice"}
+CASES = {
+    "a user signs in": Case(lambda s: s.sign_in("alice", PASSWORD), f"{ALICE}: session.opened"),
+    "an admin signs in": Case(lambda s: s.sign_in("root", PASSWORD, s.here), f"{ROOT}: session.opened"),
+    "a wrong password": Case(
+        lambda s: s.sign_in("ALICE", WRONG), "anonymous from there: session.failed user alice"
+    ),
+    "an IPv4 address in IPv6": Case(
+        lambda s: s.sign_in("alice", WRONG, f"::ffff:{s.here}"),
+        "anonymous from here: session.failed user alice",
+    ),
+    "an address that is none": Case(
+        lambda s: s.sign_in("alice", WRONG, "<script>"), "anonymous from None: session.failed user alice"
+    ),
+    "a name that no user has": Case(
+        lambda s: s.sign_in("hunter", WRONG), "anonymous from there: session.failed"
+    ),
+    "the fifth failure": Case(
+        lambda s: s.sign_in("alice", WRONG), "anonymous from there: session.locked user alice",
+        {"failures": 5, "seconds": 30}, fail_four_times,
+    ),
+    "a sign-in while locked": Case(lambda s: s.sign_in("alice", PASSWORD), None, first=fail_five_times),
+    "a user changes their password": Case(
+        change_own(PASSWORD), f"{ALICE}: user.password_changed user alice"
+    ),
+    "a user enters another current password": Case(
+        change_own(WRONG), f"{ALICE}: session.confirmation_failed user alice"
+    ),
+    "an admin sets a password": Case(
+        set_password({"your_password": PASSWORD}), f"{ROOT}: user.password_set user alice"
+    ),
+    "an admin sets a password with a wrong one": Case(
+        set_password({"your_password": WRONG}), f"{ROOT}: session.confirmation_failed user root"
+    ),
+    "an admin sets a password without their own": Case(set_password({}), None),
+    "an admin creates a user": Case(
+        lambda s: s.root.post("/api/v1/users", json={"username": "Bob", "password": NEW, "role": "admin"}),
+        f"{ROOT}: user.created user bob", {"role": "admin"},
+    ),
+    "an admin creates a user who exists": Case(
+        lambda s: s.root.post("/api/v1/users", json={"username": "bob", "password": NEW}), None
+    ),
+    "an admin changes a role": Case(
+        patch_user(role="admin"), f"{ROOT}: user.role_changed user alice",
+        {"before": "user", "after": "admin"},
+    ),
+    "an admin sets the same role": Case(patch_user(role="user"), None),
+    "an admin deletes a user": Case(
+        lambda s: s.root.delete(s.user), f"{ROOT}: user.deleted user alice", {"workspaces": 1}
+    ),
+    "an owner stops": Case(stop("alice"), None, first=run),
+    "an admin stops": Case(
+        stop("root"), f"{ROOT}: workspace.stopped workspace notes",
+        OF_ALICE | {"desired_state": "STANDBY"}, run,
+    ),
+    "an admin stops what stands by": Case(
+        stop("root"), None, first=lambda s: s.api.set(s.workspace, phase="STANDBY")
+    ),
+    "an owner recovers": Case(
+        ask("alice", "recover"), f"{ALICE}: workspace.recovered workspace notes", OF_ALICE,
+        Stage.break_workspace,
+    ),
+    "an admin recovers": Case(
+        ask("root", "recover"), f"{ROOT}: workspace.recovered workspace notes", OF_ALICE,
+        Stage.break_workspace,
+    ),
+    "a recovery that has no cause": Case(ask("alice", "recover"), None),
+    "an owner recovers with an empty home": Case(
+        ask("alice", "recover", {"from": "empty"}), f"{ALICE}: workspace.recovered workspace notes",
+        OF_ALICE | {"source": "empty"},
+        lambda s: s.api.set(s.workspace, phase="ERROR", error_reason="DataLost"),
+    ),
+    "an owner deletes": Case(
+        lambda s: s.alice.delete(s.path), f"{ALICE}: workspace.deleted workspace notes", OF_ALICE
+    ),
+    "an admin deletes": Case(
+        lambda s: s.root.delete(s.path), f"{ROOT}: workspace.deleted workspace notes", OF_ALICE
+    ),
+    "an owner undeletes": Case(
+        ask("alice", "undelete"), f"{ALICE}: workspace.undeleted workspace notes", OF_ALICE, delete_by_alice
+    ),
+    "an admin undeletes": Case(
+        ask("root", "undelete"), f"{ROOT}: workspace.undeleted workspace notes", OF_ALICE, delete_by_alice
+    ),
+    "a user may not delete a user": Case(lambda s: s.alice.delete(s.user), None),
+}  # fmt: skip
+
+
+async def test_every_act_leaves_exactly_one_entry(api: Api) -> None:
+    wrong = []
+    for number, (name, case) in enumerate(CASES.items(), 1):
+        stage = await Stage.set(api, number)
+        await case.first(stage)
+        before = len(await stage.entries())
+        await case.act(stage)
+        added = (await stage.entries())[before:]
+        expected = [] if case.entry is None else [(case.entry, case.details)]
+        found = [(stage.told(row), _without_number(row.details, number)) for row in added]
+        if found != expected:
+            wrong.append(f"{name}: {found}, not {expected}")
+        failed = case.entry is not None and any(word in case.entry for word in ("failed", "locked"))
+        assert {row.outcome for row in added} <= {"failure" if failed else "success"}
+    assert not wrong, "\n".join(wrong)
+
+
+def _without_number(details: dict[str, Any], number: int) -> dict[str, Any]:
+    return {
+        name: value.removesuffix(str(number)) if name == "owner" else value for name, value in details.items()
+    }
+
+
+async def test_the_ids_of_actor_and_target_are_recorded(stage: Stage) -> None:
+    await stage.root.delete(stage.path)
+    last = (await stage.entries())[-1]
+    assert (last.actor_id, last.target_id) == (stage.api.ids["root0"], stage.workspace)
+
+
+@pytest.fixture
+def printed() -> Iterator[io.StringIO]:
+    """What a part prints of its audit log, at a log level that drops everything else."""
+    output, root = io.StringIO(), logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    log.configure("api", "error", terminal=False, audit=output)
+    yield output
+    root.handlers[:], root.level = handlers, level
+    logging.getLogger(log.AUDIT).handlers.clear()
+
+
+async def test_no_entry_and_no_printed_line_holds_a_secret(
+    stage: Stage, printed: io.StringIO, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Someone even types a password where the name belongs."""
+    await stage.sign_in("my-secret-password", WRONG)
+    for number, case in enumerate(CASES.values(), 1):
+        other = await Stage.set(stage.api, number)
+        await case.first(other)
+        await case.act(other)
+        stage.secrets |= other.secrets
+    async with stage.api.engine.connect() as conn:
+        rows = "\n".join(await conn.scalars(text("SELECT audit_log::text FROM audit_log")))
+        hashes = list(await conn.scalars(select(users.c.password_hash)))
+    everything = rows + printed.getvalue() + "".join(capfd.readouterr())
+    assert "user.password_set" in rows and "user.password_set" in printed.getvalue()
+    held = [secret for secret in {*stage.secrets, *hashes, "my-secret-password"} if secret in everything]
+    assert not held
+
+
+async def test_every_committed_entry_is_one_json_line_whatever_the_log_level(
+    stage: Stage, printed: io.StringIO
+) -> None:
+    before = len(await stage.entries())
+    await stage.sign_in("alice", WRONG)
+    await stage.root.patch(stage.user, json={"role": "admin"})
+    assert (await stage.root.post(f"{stage.path}/recover", json={})).status_code == 409
+    lines = [json.loads(line) for line in printed.getvalue().splitlines()]
+    rows = (await stage.entries())[before:]
+    assert [(line["id"], line["action"]) for line in lines] == [(row.id, row.action) for row in rows]
+    changed = lines[-1]
+    assert changed["event"] == "audit" and changed["component"] == "api" and changed["address"] == stage.here
+    assert changed["details"] == {"before": "user", "after": "admin"} and changed["actor_name"] == "root0"
+
+
+async def test_an_act_that_is_rolled_back_leaves_no_entry_and_no_line(
+    stage: Stage, printed: io.StringIO
+) -> None:
+    before = len(await stage.entries())
+    with pytest.raises(RuntimeError):
+        async with audit.transaction(stage.api.engine, CLI, NOW) as act:
+            await act.record(Action.USER_PASSWORD_SET)
+            raise RuntimeError
+    await stage.api.set(stage.workspace, operation="STARTING", op_id="x", op_started_at=NOW)
+    assert (await stage.root.delete(stage.user)).status_code == 409
+    assert len(await stage.entries()) == before and printed.getvalue() == ""
+
+
+async def test_an_act_whose_entry_cannot_be_written_does_not_happen(stage: Stage) -> None:
+    async with stage.api.engine.begin() as conn:
+        await conn.execute(text("ALTER TABLE audit_log ADD CONSTRAINT full_disk CHECK (false) NOT VALID"))
+    assert (await stage.root.delete(stage.path)).status_code == 500
+    assert (await stage.root.patch(stage.user, json={"role": "admin"})).status_code == 500
+    answer = await stage.sign_in("alice", PASSWORD)
+    assert answer.status_code == 500 and not answer.cookies
+    async with stage.api.engine.connect() as conn:
+        query = select(func.count()).select_from(workspaces).where(workspaces.c.deleted_at.is_not(None))
+        assert await conn.scalar(query) == 0
+        assert await conn.scalar(select(users.c.role).where(users.c.username == "alice0")) == "user"
+
+
+async def test_setting_a_password_needs_the_admins_own(stage: Stage) -> None:
+    missing = await stage.root.patch(stage.user, json={"password": NEW})
+    assert missing.status_code == 422 and "your_password" in missing.json()["error"]["message"]
+    wrong = await stage.root.patch(stage.user, json={"password": NEW, "your_password": WRONG})
+    assert wrong.status_code == 403 and "Your own password" in wrong.json()["error"]["message"]
+    own = f"/api/v1/users/{stage.api.ids['root0']}"
+    assert (await stage.root.patch(own, json={"password": NEW, "your_password": WRONG})).status_code == 403
+    for name in ("alice", "root"):
+        assert (await stage.sign_in(name, PASSWORD)).status_code == 200
+    right = await stage.root.patch(stage.user, json={"password": NEW, "your_password": PASSWORD})
+    assert right.status_code == 200
+    assert (await stage.sign_in("alice", NEW)).status_code == 200
+
+
+async def test_a_guessed_password_of_an_admin_is_locked_like_a_sign_in(stage: Stage) -> None:
+    guess = {"password": NEW, "your_password": WRONG}
+    statuses = [(await stage.root.patch(stage.user, json=guess)).status_code for _ in range(6)]
+    assert statuses == [403] * 5 + [429]
+    right = await stage.root.patch(stage.user, json={"password": NEW, "your_password": PASSWORD})
+    assert right.status_code == 429 and 0 < int(right.headers["retry-after"]) <= 30
+    assert (await stage.sign_in("root", PASSWORD, "192.0.2.99")).status_code == 200
+
+
+async def pages(root: httpx.AsyncClient, **query: object) -> AsyncIterator[list[dict[str, Any]]]:
+    before = None
+    while True:
+        asked = query | ({} if before is None else {"before": before})
+        answer = await root.get(LOG, params=asked)  # type: ignore[arg-type]
+        assert answer.status_code == 200, answer.text
+        yield answer.json()["items"]
+        before = answer.json()["next"]
+        if before is None:
+            return
+
+
+async def test_pages_stay_in_place_while_entries_arrive(stage: Stage) -> None:
+    for number in range(7):
+        await stage.root.post("/api/v1/users", json={"username": f"u{number}", "password": NEW})
+    expected = [row.id for row in reversed(await stage.entries())]
+    read: list[int] = []
+    async for page in pages(stage.root, limit=3):
+        assert len(page) <= 3
+        read += [item["id"] for item in page]
+        await stage.sign_in("alice", PASSWORD)
+    assert read == expected
+
+
+async def test_the_filters(stage: Stage) -> None:
+    await stage.sign_in("alice", PASSWORD)
+    await stage.root.delete(stage.path)
+    await stage.sign_in("alice", WRONG)
+
+    async def actions(**query: object) -> list[str]:
+        return [item["action"] async for page in pages(stage.root, limit=200, **query) for item in page]
+
+    everything = await actions()
+    assert everything == ["session.failed", "workspace.deleted", "session.opened"]
+    assert await actions(action="workspace.deleted") == ["workspace.deleted"]
+    assert await actions(actor="root0", target="notes") == ["workspace.deleted"]
+    assert await actions(target=stage.workspace) == ["workspace.deleted"]
+    assert await actions(actor=stage.api.ids["alice0"]) == ["session.opened"]
+    assert await actions(actor="nobody") == []
+    middle = (await stage.entries())[-1].at.isoformat()
+    assert await actions(**{"from": middle}) == everything[:1]
+    assert await actions(to=middle) == everything[1:]
+
+
+async def test_an_entry_reads_as_described(stage: Stage) -> None:
+    await stage.root.delete(stage.path)
+    [[entry]] = [page async for page in pages(stage.root, action="workspace.deleted")]
+    assert entry.pop("id") > 0 and entry.pop("at").endswith("Z")
+    assert entry == {
+        "actor": {"kind": "admin", "id": stage.api.ids["root0"], "name": "root0"},
+        "address": stage.here,
+        "action": "workspace.deleted",
+        "target": {"kind": "workspace", "id": stage.workspace, "name": "notes"},
+        "outcome": "success",
+        "details": {"owner": "alice0"},
+    }
+
+
+INVALID = (
+    "action=user.exploded", "limit=0", "limit=201", "limit=x", "before=0", "before=x",
+    "before=99999999999999999999", "from=yesterday", "from=2026-01-01T00:00:00", "to=1e999",
+    f"actor={'a' * 201}", "target=%00", "from=2026-01-02T00:00:00Z&to=2026-01-01T00:00:00Z",
+)  # fmt: skip
+
+
+async def test_a_filter_that_is_not_valid_is_refused(stage: Stage) -> None:
+    for query in INVALID:
+        answer = await stage.root.get(f"{LOG}?{query}")
+        assert answer.status_code == 422, query
+        assert answer.json()["error"]["code"] == "VALIDATION_ERROR"
+
+
+async def test_only_admins_read_it(stage: Stage) -> None:
+    assert (await stage.alice.get(LOG)).status_code == 403
+    assert (await (await stage.api.client()).get(LOG)).status_code == 401
+
+
+async def test_an_action_of_a_newer_version_can_be_read(stage: Stage) -> None:
+    async with stage.api.engine.begin() as conn:
+        values = {"actor_name": "x", "actor_kind": "system", "outcome": "success", "details": {}}
+        await conn.execute(
+            audit_log.insert().values(at=func.now(), action="rocket.launched", target_kind="moon",
+                                      target_name="m", **values)
+        )  # fmt: skip
+    answer = await stage.root.get(f"{LOG}?limit=1")
+    assert answer.json()["items"][0]["action"] == "rocket.launched"

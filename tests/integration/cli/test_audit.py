@@ -1,0 +1,100 @@
+"""What commands on the host, and parts that start, leave in the audit log and on their outputs."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from codehub.cli.start_records import record_start
+from codehub.clock import utc_now
+from codehub.domain.audit import CLI
+from codehub.settings import Settings
+from codehub.store import accounts
+from codehub.store.engine import create_engine
+from codehub.store.tables import audit_log
+from tests.integration.cli.conftest import outcome, program
+
+Rows = list[tuple[str, str, str | None, dict[str, Any]]]
+
+
+@pytest.fixture
+async def engine(database_url: str) -> AsyncIterator[AsyncEngine]:
+    engine = create_engine(database_url)
+    yield engine
+    await engine.dispose()
+
+
+async def recorded(engine: AsyncEngine) -> Rows:
+    """Actor, action, target and details of each entry."""
+    c = audit_log.c
+    async with engine.connect() as conn:
+        found = await conn.execute(
+            select(c.actor_kind, c.actor_name, c.action, c.target_name, c.details).order_by(c.id)
+        )
+    return [(f"{kind} {name}", action, target, details) for kind, name, action, target, details in found]
+
+
+async def test_commands_on_the_host_need_no_password_of_an_admin_and_are_recorded(
+    engine: AsyncEngine, database_url: str
+) -> None:
+    await accounts.create_account(engine, "alice", "a good password", actor=CLI, now=utc_now())
+    database = {"DATABASE_URL": database_url}
+    done = outcome(["users", "passwd", "alice", "--generate"], database)
+    assert done.code == 0, done.stderr
+    password = done.stdout.split("password:")[1].strip()
+    await accounts.sign_in(engine, "alice", password, "", now=utc_now())
+    line = json.loads(done.stderr)
+    assert (line["event"], line["component"], line["action"]) == ("audit", "cli", "user.password_set")
+    assert password not in done.stderr
+    assert outcome(["users", "create-admin", "chief", "--generate"], database).code == 0
+    assert outcome(["users", "delete", "alice", "--yes"], database).code == 0
+    assert [row for row in await recorded(engine) if row[1] != "session.opened"] == [
+        ("cli cli", "user.created", "alice", {"role": "user"}),
+        ("cli cli", "user.password_set", "alice", {}),
+        ("cli cli", "user.created", "chief", {"role": "admin"}),
+        ("cli cli", "user.deleted", "alice", {"workspaces": 0}),
+    ]
+
+
+async def test_a_part_that_starts_records_what_weakens_security_and_when_that_ends(
+    engine: AsyncEngine, database_url: str, tmp_path: Path
+) -> None:
+    async def start(part: str, **given: object) -> None:
+        settings = Settings(database_url=database_url, data_dir=tmp_path, **given)  # type: ignore[arg-type]
+        await record_start(settings, part)
+
+    await start("gateway")
+    assert await recorded(engine) == []
+    for _ in range(2):
+        await start("gateway", apps_domain="", host="0.0.0.0")
+        await start("coordinator", insecure_process_runtime=True, workspace_allow_egress="10.1.0.0/16")
+    await start("coordinator", runtime="docker", docker_firewall=False)
+    await start("gateway")
+    weak = "security.weakened"
+    assert await recorded(engine) == [
+        ("system gateway", weak, "gateway", {"settings": ["path_mode", "plain_http"]}),
+        (
+            "system coordinator", weak, "coordinator",
+            {"settings": ["insecure_process_runtime", "private_egress"]},
+        ),
+        ("system coordinator", weak, "coordinator", {"settings": ["docker_firewall_off"]}),
+        ("system gateway", "security.restored", "gateway", {}),
+    ]  # fmt: skip
+
+
+async def test_a_part_prints_its_entries_as_json_on_standard_output(
+    engine: AsyncEngine, database_url: str, redis_url: str
+) -> None:
+    """Whatever the log level is."""
+    environment = {"DATABASE_URL": database_url, "REDIS_URL": redis_url, "LOG_LEVEL": "error"}
+    with program("serve", "api", LIMITS_MAX_RUNNING_PER_USER="7", **environment) as api:
+        assert api.process.stdout is not None
+        line = json.loads(api.process.stdout.readline())
+    limits = {"max_running_per_user": 7, "max_running_global": 100}
+    assert (line["event"], line["action"], line["details"]) == ("audit", "limits.changed", limits)
+    assert (line["component"], line["actor_kind"], line["actor_name"]) == ("api", "system", "api")
+    assert await recorded(engine) == [("system api", "limits.changed", "limits", limits)]

@@ -1,0 +1,108 @@
+/** Entries of the audit log as sentences: the server sends codes and parameters, the words are chosen here. */
+import { exactTime, span } from "./format";
+import { messages } from "./i18n";
+import type { AuditEntry, Role } from "./types";
+
+export const AUDIT_ACTIONS = [
+  "session.opened",
+  "session.failed",
+  "session.locked",
+  "session.confirmation_failed",
+  "session.failures_counted",
+  "user.created",
+  "user.deleted",
+  "user.role_changed",
+  "user.password_changed",
+  "user.password_set",
+  "workspace.stopped",
+  "workspace.recovered",
+  "workspace.deleted",
+  "workspace.undeleted",
+  "limits.changed",
+  "security.weakened",
+  "security.restored",
+] as const;
+
+export type AuditAction = (typeof AUDIT_ACTIONS)[number];
+
+export type Weakness =
+  | "path_mode"
+  | "plain_http"
+  | "insecure_process_runtime"
+  | "docker_firewall_off"
+  | "private_egress";
+
+/** What sentences are made of; empty where an entry has no such detail. */
+export interface AuditFacts {
+  target: string;
+  /** The owner of the workspace, unless it is the actor. */
+  otherOwner: string;
+  role: string;
+  before: string;
+  after: string;
+  source: string;
+  failures: string;
+  lockedFor: string;
+  since: string;
+  until: string;
+  workspaces: string;
+  perUser: string;
+  inAll: string;
+  weaknesses: string;
+}
+
+export const isKnown = (action: string): action is AuditAction =>
+  (AUDIT_ACTIONS as readonly string[]).includes(action);
+
+export function auditSentence(entry: AuditEntry): string {
+  const { action, target } = entry;
+  // A newer server may know more actions than this page.
+  if (!isKnown(action)) return target ? `${action}: ${target.name}` : action;
+  return messages.value.audit.sentences[action](factsOf(entry));
+}
+
+export function auditActor({ actor }: AuditEntry): string {
+  const names = messages.value.audit.actors;
+  switch (actor.kind) {
+    case "anonymous":
+      return names.anonymous;
+    case "cli":
+      return names.cli;
+    case "system":
+      return `${names.system} (${actor.name})`;
+    default:
+      return actor.name;
+  }
+}
+
+function factsOf({ actor, target, details }: AuditEntry): AuditFacts {
+  const detail = (name: string) => String(details[name] ?? "");
+  const time = (name: string) => (details[name] ? exactTime(detail(name)) : "");
+  const owner = detail("owner");
+  return {
+    target: target?.name ?? "",
+    otherOwner: owner === actor.name ? "" : owner,
+    role: roleName(detail("role")),
+    before: roleName(detail("before")),
+    after: roleName(detail("after")),
+    source: detail("source"),
+    failures: detail("failures"),
+    lockedFor: span(Number(details["seconds"] ?? 0)),
+    since: time("since"),
+    until: time("until"),
+    workspaces: detail("workspaces"),
+    perUser: detail("max_running_per_user"),
+    inAll: detail("max_running_global"),
+    weaknesses: weaknessNames(details["settings"]),
+  };
+}
+
+function roleName(role: string): string {
+  const roles: Record<string, string> = messages.value.roles satisfies Record<Role, string>;
+  return roles[role] ?? role;
+}
+
+function weaknessNames(codes: unknown): string {
+  const names: Record<string, string> = messages.value.audit.weaknesses;
+  return Array.isArray(codes) ? codes.map((code: string) => names[code] ?? code).join(", ") : "";
+}

@@ -1,0 +1,75 @@
+import type { AuditAction, AuditFacts, Weakness } from "../audit";
+
+const labels: Record<AuditAction, string> = {
+  "session.opened": "Signed in",
+  "session.failed": "Failed sign-in",
+  "session.locked": "Locked sign-in",
+  "session.confirmation_failed": "Wrong password to confirm",
+  "session.failures_counted": "Further failed sign-ins",
+  "user.created": "User created",
+  "user.deleted": "User deleted",
+  "user.role_changed": "Role changed",
+  "user.password_changed": "Own password changed",
+  "user.password_set": "Password set",
+  "workspace.stopped": "Workspace stopped by an admin",
+  "workspace.recovered": "Workspace recovered",
+  "workspace.deleted": "Workspace deleted",
+  "workspace.undeleted": "Workspace undeleted",
+  "limits.changed": "Limits changed",
+  "security.weakened": "Security weakened",
+  "security.restored": "Security restored",
+};
+
+const sources: Record<string, string> = { archive: " from an archive", empty: " with an empty home" };
+const workspace = (facts: AuditFacts) =>
+  `the workspace ${facts.target}${facts.otherOwner ? ` of ${facts.otherOwner}` : ""}`;
+
+const sentences: Record<AuditAction, (facts: AuditFacts) => string> = {
+  "session.opened": () => "Signed in",
+  "session.failed": ({ target }) =>
+    target ? `Failed to sign in as ${target}` : "Failed to sign in with a name that no user has",
+  "session.locked": ({ target, failures, lockedFor }) =>
+    `Entered a wrong password ${failures} times${target ? ` for ${target}` : ""}; locked for ${lockedFor}`,
+  "session.confirmation_failed": () => "Entered a wrong password to confirm a change",
+  "session.failures_counted": ({ failures, since, until }) =>
+    `Wrong passwords without an entry of their own: ${failures}, between ${since} and ${until}`,
+  "user.created": ({ target, role }) => `Created the user ${target} (${role})`,
+  "user.deleted": ({ target, workspaces }) => `Deleted the user ${target} (workspaces: ${workspaces})`,
+  "user.role_changed": ({ target, before, after }) => `Changed the role of ${target} from ${before} to ${after}`,
+  "user.password_changed": () => "Changed their own password",
+  "user.password_set": ({ target }) => `Set a new password for ${target}`,
+  "workspace.stopped": (facts) => `Stopped ${workspace(facts)}`,
+  "workspace.recovered": (facts) => `Recovered ${workspace(facts)}${sources[facts.source] ?? ""}`,
+  "workspace.deleted": (facts) => `Deleted ${workspace(facts)}`,
+  "workspace.undeleted": (facts) => `Undeleted ${workspace(facts)}`,
+  "limits.changed": ({ perUser, inAll }) => `Started with new limits: ${perUser} running per user, ${inAll} in all`,
+  "security.weakened": ({ weaknesses }) => `Started with weaker security: ${weaknesses}`,
+  "security.restored": () => "Started without settings that weaken security",
+};
+
+const weaknesses: Record<Weakness, string> = {
+  path_mode: "path mode (APPS_DOMAIN is empty)",
+  plain_http: "no https",
+  insecure_process_runtime: "workspaces without isolation (INSECURE_PROCESS_RUNTIME)",
+  docker_firewall_off: "no firewall (DOCKER_FIREWALL)",
+  private_egress: "private networks open to workspaces (WORKSPACE_ALLOW_EGRESS)",
+};
+
+export const auditEn = {
+  title: "Audit log",
+  action: "Action",
+  allActions: "All actions",
+  actor: "Who",
+  actorPlaceholder: "User name",
+  time: "Time",
+  what: "What happened",
+  address: "Address",
+  none: "No entry matches.",
+  more: "Load more",
+  loading: "Loading…",
+  shown: (n: number) => `${n} shown`,
+  actors: { anonymous: "Not signed in", cli: "Command line", system: "CodeHub" },
+  labels,
+  sentences,
+  weaknesses,
+};

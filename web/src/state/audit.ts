@@ -1,0 +1,47 @@
+import { useState } from "preact/hooks";
+
+import { api, type ApiError } from "../api";
+import type { AuditEntry, AuditPage, AuditQuery } from "../types";
+import { useLoader } from "./loader";
+import { useTask } from "./task";
+
+export const AUDIT_PAGE_SIZE = 50;
+
+interface Further {
+  /** The first page that these entries follow. */
+  first: AuditPage;
+  items: AuditEntry[];
+  next: number | null;
+}
+
+export interface AuditLog {
+  /** null until the first answer. */
+  items: AuditEntry[] | null;
+  error: ApiError | null;
+  hasMore: boolean;
+  loadingMore: boolean;
+  loadMore(): void;
+}
+
+/** The newest entries, and older ones as they are asked for. Another query starts again at the newest. */
+export function useAuditLog(query: AuditQuery): AuditLog {
+  const whole = { ...query, limit: AUDIT_PAGE_SIZE };
+  const { data: first, error } = useLoader(JSON.stringify(query), (signal) => api.audit(whole, signal));
+  const [kept, setKept] = useState<Further | null>(null);
+  const task = useTask();
+  // Entries that were loaded for another query do not follow this page.
+  const further = kept !== null && kept.first === first ? kept : null;
+  const next = further ? further.next : (first?.next ?? null);
+  return {
+    items: first && [...first.items, ...(further?.items ?? [])],
+    error: error ?? task.error,
+    hasMore: next !== null,
+    loadingMore: task.busy,
+    loadMore: () =>
+      void task.run(async () => {
+        if (first === null || next === null) return;
+        const page = await api.audit({ ...whole, before: next });
+        setKept({ first, items: [...(further?.items ?? []), ...page.items], next: page.next });
+      }),
+  };
+}
