@@ -14,6 +14,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from codehub.domain.backends import Backends
+from codehub.domain.limits import MAX_WORKSPACES_PER_USER
 
 SECRETS: Final = ("DATABASE_URL", "REDIS_URL", "ADMIN_PASSWORD", "INTERNAL_KEY")
 """What is not repeated to whoever reads the terminal or the logs."""
@@ -104,6 +105,7 @@ class Settings(BaseSettings):
     archives_at_once: Annotated[int, Field(ge=1, le=10_000)] = max(2, os.cpu_count() or 1)
 
     limits_max_running_per_user: Annotated[int, Field(ge=0, le=100_000)] = 2
+    limits_max_workspaces_per_user: Annotated[int, Field(ge=0, le=100_000)] = MAX_WORKSPACES_PER_USER
     limits_max_running_global: Annotated[int, Field(ge=0, le=1_000_000)] = 100
 
     redis_channel_sse_prefix: str = "codehub:sse:"

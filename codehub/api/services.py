@@ -26,7 +26,11 @@ class Config:
 
     @cached_property
     def limits(self) -> Limits:
-        return Limits(self.settings.limits_max_running_per_user, self.settings.limits_max_running_global)
+        return Limits(
+            self.settings.limits_max_running_per_user,
+            self.settings.limits_max_running_global,
+            self.settings.limits_max_workspaces_per_user,
+        )
 
     @cached_property
     def ttl(self) -> TtlDefaults:

@@ -2,8 +2,16 @@
 
 import asyncio
 
+import pytest
+
 from codehub.domain.states import Role
+from codehub.settings import Settings
 from tests.integration.api.conftest import Api
+
+
+@pytest.fixture
+def settings(settings: Settings) -> Settings:
+    return settings.model_copy(update={"limits_max_workspaces_per_user": 12})
 
 
 async def test_fifty_parallel_starts_never_exceed_the_limit(api: Api) -> None:
@@ -51,3 +59,39 @@ async def test_creating_while_the_user_is_deleted_leaves_nothing_behind(api: Api
         await asyncio.gather(*creates, root.delete(f"/api/v1/users/{api.ids[name]}"))
     living = (await root.get("/api/v1/admin/workspaces")).json()
     assert living == {"items": [], "total": 0}
+
+
+async def test_parallel_creates_never_exceed_the_number_of_workspaces(api: Api) -> None:
+    alice = await api.person_quickly("alice", Role.USER)
+    body = {"name": "one more", "desired_state": "STANDBY"}
+    answers = await asyncio.gather(*(alice.post("/api/v1/workspaces", json=body) for _ in range(20)))
+    assert sorted(answer.status_code for answer in answers) == [201] * 12 + [429] * 8
+    refused = next(answer for answer in answers if answer.status_code == 429)
+    assert refused.json()["error"]["code"] == "WORKSPACE_LIMIT_EXCEEDED"
+    assert "12 of 12 workspaces" in refused.json()["error"]["message"]
+    assert (await alice.get("/api/v1/workspaces")).json()["total"] == 12
+    bob = await api.person_quickly("bob", Role.USER)
+    assert (await bob.post("/api/v1/workspaces", json=body)).status_code == 201
+
+
+async def test_deleting_makes_room_until_the_trash_holds_as_many(api: Api) -> None:
+    alice = await api.person_quickly("alice", Role.USER)
+    body = {"name": "one more", "desired_state": "STANDBY"}
+    for _ in range(24):
+        made = await api.workspace(alice)
+        assert (await alice.delete(f"/api/v1/workspaces/{made['id']}")).status_code == 204
+    refused = await alice.post("/api/v1/workspaces", json=body)
+    assert refused.status_code == 429 and "24 in the trash" in refused.json()["error"]["message"]
+    assert (await alice.post(f"/api/v1/workspaces/{made['id']}/undelete")).status_code == 200
+
+
+async def test_a_workspace_returns_from_the_trash_only_within_the_limit(api: Api) -> None:
+    alice = await api.person_quickly("alice", Role.USER)
+    deleted = await api.workspace(alice)
+    path = f"/api/v1/workspaces/{deleted['id']}"
+    await alice.delete(path)
+    others = [await api.workspace(alice, name=f"w{number}") for number in range(12)]
+    refused = await alice.post(f"{path}/undelete")
+    assert refused.status_code == 429 and refused.json()["error"]["code"] == "WORKSPACE_LIMIT_EXCEEDED"
+    await alice.delete(f"/api/v1/workspaces/{others[0]['id']}")
+    assert (await alice.post(f"{path}/undelete")).status_code == 200
