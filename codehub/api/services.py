@@ -1,5 +1,6 @@
 """What the handlers of one process share."""
 
+import asyncio
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -9,7 +10,9 @@ from fastapi import Depends, Request
 from redis.asyncio import Redis
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from codehub.api.open_streams import OpenStreams
 from codehub.api.session_ends import SessionEnds
+from codehub.api.turns import Turns
 from codehub.bus.events import Subscriptions
 from codehub.clock import utc_now
 from codehub.domain.images import Image, offered_images
@@ -63,6 +66,12 @@ class Services:
     redis: Redis
     subscriptions: Subscriptions
     session_ends: SessionEnds
+    streams: OpenStreams
+    stream_reads: asyncio.Semaphore
+    """Bounds the connections, and the pieces of snapshots in memory, that all event streams use together."""
+    session_lookups: Turns
+    calls: Turns
+    searches: Turns
 
 
 def _services(request: Request) -> Services:

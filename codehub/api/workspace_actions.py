@@ -8,8 +8,9 @@ from pydantic import BaseModel, Field
 
 from codehub.api.guards import Caller, WorkspaceId, reach, reach_even_deleted, reach_own
 from codehub.api.services import Now, Shared
-from codehub.api.views import WorkspaceView, workspace_view
+from codehub.api.views import WorkspaceView
 from codehub.api.words import Body
+from codehub.api.workspaces import view_changed
 from codehub.domain.problems import InvalidState, ValidationFailed
 from codehub.domain.workspace import RecoverSource
 from codehub.store import accounts, gate, workspace_reads
@@ -70,11 +71,11 @@ async def recover_workspace(
     source = (body or Recovery()).recover_from
     config = services.config
     async with services.engine.begin() as conn:
-        owned = await reach(conn, session, workspace_id)
-        workspace = await gate.recover(
+        await reach(conn, session, workspace_id)
+        await gate.recover(
             conn, workspace_id, actor=session.username, limits=config.limits, source=source, now=now
         )
-    return workspace_view(workspace, owned.owner_name, config, owned.home)
+        return await view_changed(conn, workspace_id, config)
 
 
 @router.post("/cancel")
@@ -82,9 +83,9 @@ async def cancel_operation(
     workspace_id: WorkspaceId, session: Caller, services: Shared, now: Now, body: Nothing | None = None
 ) -> WorkspaceView:
     async with services.engine.begin() as conn:
-        owned = await reach_own(conn, session, workspace_id)
-        workspace = await gate.cancel(conn, workspace_id, actor=session.username, now=now)
-    return workspace_view(workspace, owned.owner_name, services.config, owned.home)
+        await reach_own(conn, session, workspace_id)
+        await gate.cancel(conn, workspace_id, actor=session.username, now=now)
+        return await view_changed(conn, workspace_id, services.config)
 
 
 @router.post("/undelete")
@@ -96,10 +97,8 @@ async def undelete_workspace(
         owned = await reach_even_deleted(conn, session, workspace_id)
         if not await accounts.hold(conn, owned.workspace.owner_id):
             raise InvalidState("The owner of this workspace was deleted: it has nobody to come back to.")
-        workspace = await gate.undelete(
-            conn, workspace_id, actor=session.username, limits=config.limits, now=now
-        )
-    return workspace_view(workspace, owned.owner_name, config, owned.home)
+        await gate.undelete(conn, workspace_id, actor=session.username, limits=config.limits, now=now)
+        return await view_changed(conn, workspace_id, config)
 
 
 @router.post("/extend")
@@ -108,11 +107,9 @@ async def extend_workspace(
 ) -> WorkspaceView:
     by, defaults = timedelta(seconds=body.seconds), services.config.ttl
     async with services.engine.begin() as conn:
-        owned = await reach_own(conn, session, workspace_id)
-        workspace = await gate.extend(
-            conn, workspace_id, by=by, defaults=defaults, actor=session.username, now=now
-        )
-    return workspace_view(workspace, owned.owner_name, services.config, owned.home)
+        await reach_own(conn, session, workspace_id)
+        await gate.extend(conn, workspace_id, by=by, defaults=defaults, actor=session.username, now=now)
+        return await view_changed(conn, workspace_id, services.config)
 
 
 @router.get("/timeline")

@@ -12,7 +12,6 @@ from codehub.domain.problems import RunningLimitExceeded, WorkspaceLimitExceeded
 from codehub.domain.states import ConditionName, DesiredState
 from codehub.domain.workspace import Workspace
 
-
 MAX_WORKSPACES_PER_USER: Final = 200
 
 

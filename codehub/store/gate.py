@@ -26,7 +26,7 @@ from codehub.domain.workspace import RecoverSource, Request, RequestKind, Worksp
 from codehub.store import timeline
 from codehub.store.locks import AdvisoryLock, hold_lock
 from codehub.store.predicates import COUNTED, TRASH
-from codehub.store.rows import column_values, conditions_json, to_workspace
+from codehub.store.rows import COLUMNS, column_values, conditions_json, to_workspace
 from codehub.store.tables import archives, workspaces
 
 
@@ -43,7 +43,7 @@ def new_id() -> str:
 async def lock(conn: AsyncConnection, workspace_id: str) -> Workspace:
     """The workspace, its row locked for this transaction."""
     row = (
-        (await conn.execute(select(workspaces).where(workspaces.c.id == workspace_id).with_for_update()))
+        (await conn.execute(select(*COLUMNS).where(workspaces.c.id == workspace_id).with_for_update()))
         .mappings()
         .one_or_none()
     )
@@ -95,7 +95,7 @@ async def create(
             created_at=now,
             updated_at=now,
         )
-        .returning(workspaces)
+        .returning(*COLUMNS)
     )
     await timeline.record(conn, workspace_id, now, actor=actor, event="created", message=CREATED[desired])
     return to_workspace(made.mappings().one())
@@ -286,7 +286,7 @@ async def _write(
                 update(workspaces)
                 .where(workspaces.c.id == workspace.id)
                 .values(**column_values(changes), updated_at=now)
-                .returning(workspaces)
+                .returning(*COLUMNS)
             )
         )
         .mappings()

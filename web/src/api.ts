@@ -2,6 +2,7 @@ import { noteServerTime } from "./state/clock";
 import type { ApiDocument } from "./openapi";
 import type {
   Archive,
+  DetailedWorkspace,
   Image,
   ListedUser,
   Overview,
@@ -113,14 +114,14 @@ export const api = {
   workspaces: (query: ListQuery, signal?: AbortSignal) =>
     request<Page<Workspace>>("GET", withQuery("/workspaces", query), undefined, signal),
   workspace: (id: string, signal?: AbortSignal) =>
-    request<Workspace>("GET", workspacePath(id), undefined, signal),
-  createWorkspace: (draft: WorkspaceDraft) => request<Workspace>("POST", "/workspaces", draft),
-  patchWorkspace: (id: string, patch: WorkspacePatch) => request<Workspace>("PATCH", workspacePath(id), patch),
+    request<DetailedWorkspace>("GET", workspacePath(id), undefined, signal),
+  createWorkspace: (draft: WorkspaceDraft) => request<DetailedWorkspace>("POST", "/workspaces", draft),
+  patchWorkspace: (id: string, patch: WorkspacePatch) => request<DetailedWorkspace>("PATCH", workspacePath(id), patch),
   deleteWorkspace: (id: string) => request<void>("DELETE", workspacePath(id)),
-  recover: (id: string, source: RecoverSource) => request<Workspace>("POST", workspacePath(id, "/recover"), source),
-  cancel: (id: string) => request<Workspace>("POST", workspacePath(id, "/cancel"), {}),
-  undelete: (id: string) => request<Workspace>("POST", workspacePath(id, "/undelete"), {}),
-  extend: (id: string, seconds: number) => request<Workspace>("POST", workspacePath(id, "/extend"), { seconds }),
+  recover: (id: string, source: RecoverSource) => request<DetailedWorkspace>("POST", workspacePath(id, "/recover"), source),
+  cancel: (id: string) => request<DetailedWorkspace>("POST", workspacePath(id, "/cancel"), {}),
+  undelete: (id: string) => request<DetailedWorkspace>("POST", workspacePath(id, "/undelete"), {}),
+  extend: (id: string, seconds: number) => request<DetailedWorkspace>("POST", workspacePath(id, "/extend"), { seconds }),
   timeline: (id: string, signal?: AbortSignal) =>
     request<{ items: TimelineEntry[] }>("GET", workspacePath(id, "/timeline"), undefined, signal),
   archives: (id: string) => request<{ items: Archive[] }>("GET", workspacePath(id, "/archives")),

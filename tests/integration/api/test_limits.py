@@ -3,9 +3,12 @@
 import asyncio
 
 import pytest
+from sqlalchemy import func, select
 
 from codehub.domain.states import Role
 from codehub.settings import Settings
+from codehub.store import sessions, tables
+from codehub.store.locks import AdvisoryLock, hold_lock
 from tests.integration.api.conftest import Api
 
 
@@ -95,3 +98,35 @@ async def test_a_workspace_returns_from_the_trash_only_within_the_limit(api: Api
     assert refused.status_code == 429 and refused.json()["error"]["code"] == "WORKSPACE_LIMIT_EXCEEDED"
     await alice.delete(f"/api/v1/workspaces/{others[0]['id']}")
     assert (await alice.post(f"{path}/undelete")).status_code == 200
+
+
+async def test_the_calls_of_one_user_wait_their_turn_and_leave_room_for_others(api: Api) -> None:
+    alice, bob = [await api.person_quickly(name, Role.USER) for name in ("alice", "bob")]
+    body = {"name": "one", "desired_state": "STANDBY"}
+    async with api.engine.begin() as conn:
+        await hold_lock(conn, AdvisoryLock.LIMITS)  # every create waits for this
+        calls = [asyncio.create_task(alice.post("/api/v1/workspaces", json=body)) for _ in range(70)]
+        rejected, _waiting = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+        assert (await bob.get("/api/v1/session")).status_code == 200
+        for call in rejected:
+            assert call.result().status_code == 429 and int(call.result().headers["retry-after"]) > 0
+            assert call.result().json()["error"]["code"] == "TOO_MANY_REQUESTS"
+    answers = [call.result() for call in calls if await call]
+    codes = [answer.json().get("error", {}).get("code", "made") for answer in answers]
+    assert codes.count("TOO_MANY_REQUESTS") == 70 - 64
+    assert codes.count("made") == 12
+
+
+async def test_beyond_the_bound_the_oldest_session_is_signed_out(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "MAX_PER_USER", 3)
+    bob = await api.person("bob")
+    oldest, *newer = [await api.person("alice") for _ in range(4)]
+    assert (await oldest.get("/api/v1/session")).status_code == 401
+    for client in (*newer, bob):
+        assert (await client.get("/api/v1/session")).status_code == 200
+    await asyncio.gather(*(api.person("alice") for _ in range(5)))
+    async with api.engine.connect() as conn:
+        counted = select(func.count()).select_from(tables.sessions)
+        assert await conn.scalar(counted.where(tables.sessions.c.user_id == api.ids["alice"])) == 3
