@@ -32,8 +32,10 @@ from codehub.api.metrics import Metrics, MetricsMiddleware
 from codehub.api.open_streams import OpenStreams
 from codehub.api.services import Config, Services
 from codehub.api.session_ends import SessionEnds
+from codehub.api.sign_in_lane import SignInLane
 from codehub.api.turns import Turns
 from codehub.bus.events import Subscriptions
+from codehub.bus.known_addresses import KnownAddresses
 from codehub.domain.problems import NotFound
 from codehub.settings import Settings
 from codehub.store.engine import STATEMENT_SECONDS, create_engine
@@ -120,6 +122,7 @@ def _lifespan(config: Config) -> Callable[[FastAPI], AbstractAsyncContextManager
         redis = Redis.from_url(settings.redis_url, socket_connect_timeout=3, socket_timeout=5)
         subscriptions = Subscriptions(redis, settings.redis_channel_sse_prefix)
         session_ends = SessionEnds(settings.database_url, engine)
+        known_addresses = KnownAddresses(redis)
         app.state.services = Services(
             config,
             engine,
@@ -131,8 +134,11 @@ def _lifespan(config: Config) -> Callable[[FastAPI], AbstractAsyncContextManager
             session_lookups=_turns(app, CALLS_AT_ONCE, "calls"),
             calls=_turns(app, CALLS_AT_ONCE, "calls"),
             searches=_turns(app, SEARCHES_AT_ONCE, "searches"),
+            sign_ins=SignInLane(known_addresses, lambda limit: app.state.metrics.limited.labels(limit).inc()),
         )
-        listeners = [asyncio.create_task(subscriptions.run()), asyncio.create_task(session_ends.run())]
+        listeners = [
+            asyncio.create_task(work.run()) for work in (subscriptions, session_ends, known_addresses)
+        ]
         for task in listeners:
             task.add_done_callback(_report_death)
         try:
@@ -156,4 +162,4 @@ def _turns(app: FastAPI, at_once: int, limit: str) -> Turns:
 def _report_death(task: "asyncio.Task[None]") -> None:
     """A listener runs as long as the process; should one die of a surprise, it does not die unnoticed."""
     if not task.cancelled() and (error := task.exception()) is not None:
-        log.critical("a listener died; event streams only follow by their heartbeat now", exc_info=error)
+        log.critical("a background task of the API died; restart the API", exc_info=error)

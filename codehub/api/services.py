@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.api.open_streams import OpenStreams
 from codehub.api.session_ends import SessionEnds
+from codehub.api.sign_in_lane import SignInLane
 from codehub.api.turns import Turns
 from codehub.bus.events import Subscriptions
 from codehub.clock import utc_now
@@ -72,6 +73,7 @@ class Services:
     session_lookups: Turns
     calls: Turns
     searches: Turns
+    sign_ins: SignInLane
 
 
 def _services(request: Request) -> Services:

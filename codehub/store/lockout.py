@@ -25,17 +25,20 @@ def lock_after(failures: int) -> timedelta:
     return min(FIRST_LOCK * (1 << doublings), LONGEST_LOCK)
 
 
-def lockout_key(username: str, address: str) -> str:
-    """One account seen from one network: an IPv6 client has a whole /64 of addresses to itself."""
+def network_of(address: str) -> str:
+    """Return what counts as one client: an IPv4 address, or the /64 that an IPv6 client has to itself."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:
-        return f"{username}@unknown"
-    if isinstance(parsed, ipaddress.IPv6Address):
-        if parsed.ipv4_mapped:
-            return f"{username}@{parsed.ipv4_mapped}"
-        return f"{username}@{ipaddress.ip_network((parsed, 64), strict=False)}"
-    return f"{username}@{parsed}"
+        return "unknown"
+    if isinstance(parsed, ipaddress.IPv6Address) and not parsed.ipv4_mapped:
+        return str(ipaddress.ip_network((int(parsed), 64), strict=False))
+    return str(getattr(parsed, "ipv4_mapped", None) or parsed)
+
+
+def lockout_key(username: str, address: str) -> str:
+    """One account seen from one network."""
+    return f"{username}@{network_of(address)}"
 
 
 async def refuse_if_locked(conn: AsyncConnection, key: str, now: datetime) -> None:
