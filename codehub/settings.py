@@ -14,6 +14,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from codehub.domain.backends import Backends
+from codehub.domain.limits import MAX_WORKSPACES_PER_USER
 from codehub.domain.weaknesses import Weakness
 
 SECRETS: Final = ("DATABASE_URL", "REDIS_URL", "ADMIN_PASSWORD", "INTERNAL_KEY")
@@ -107,6 +108,7 @@ class Settings(BaseSettings):
 
     audit_retention_days: Annotated[int, Field(ge=0, le=36_500)] = 365
     limits_max_running_per_user: Annotated[int, Field(ge=0, le=100_000)] = 2
+    limits_max_workspaces_per_user: Annotated[int, Field(ge=0, le=100_000)] = MAX_WORKSPACES_PER_USER
     limits_max_running_global: Annotated[int, Field(ge=0, le=1_000_000)] = 100
 
     redis_channel_sse_prefix: str = "codehub:sse:"

@@ -26,7 +26,7 @@ from codehub.store.gate import Backends
 from codehub.store.tables import users, workspaces
 from tests.services import TOOLS_DIR, Services
 
-LIMITS = Limits(10**6, 10**6)
+LIMITS = Limits(10**6, 10**6, 10**6)
 AT_REST = "phase = desired_state AND operation = 'NONE'"
 Sent = tuple[str, tuple[Any, ...]]
 """A statement and its values."""

@@ -9,8 +9,8 @@ from pydantic import BaseModel
 from codehub import readiness
 from codehub.api.guards import Admin
 from codehub.api.services import Shared
-from codehub.api.views import WorkspacePage, WorkspaceView, owned_view
-from codehub.api.words import Words
+from codehub.api.views import WorkspacePage, WorkspaceSummary, summary
+from codehub.api.words import SearchText
 from codehub.api.workspaces import Limit, Offset, page_of
 from codehub.domain.health import CheckName
 from codehub.domain.states import Phase
@@ -43,21 +43,21 @@ class OverviewView(BaseModel):
     limits: LimitsView
     users: int
     leader: LeaderView | None
-    errors: list[WorkspaceView]
+    errors: list[WorkspaceSummary]
     checks: dict[CheckName, CheckView]
 
 
 @router.get("/workspaces")
 async def list_all_workspaces(
-    _admin: Admin,
+    admin: Admin,
     services: Shared,
     limit: Limit = 50,
     offset: Offset = 0,
     phase: Phase | None = None,
-    q: Annotated[Words, Query()] = "",
+    q: Annotated[SearchText, Query()] = "",
     trash: bool = False,
 ) -> WorkspacePage:
-    return await page_of(services, Selection(None, phase, q, trash), limit, offset)
+    return await page_of(services, admin, Selection(None, phase, tuple(q.split()), trash), limit, offset)
 
 
 @router.get("/overview")
@@ -76,7 +76,7 @@ async def get_overview(admin: Admin, services: Shared) -> OverviewView:
         ),
         users=seen.users,
         leader=_leader_view(seen.leader),
-        errors=[owned_view(owned, config) for owned in seen.errors],
+        errors=[summary(owned, config) for owned in seen.errors],
         checks={
             name: CheckView(ok=check.ok, message=check.message, remedy=check.remedy)
             for name, check in health.checks.items()

@@ -30,12 +30,16 @@ from codehub.api.dashboard import Dashboard
 from codehub.api.headers import SecurityHeadersMiddleware
 from codehub.api.internal import InternalKeyMiddleware
 from codehub.api.metrics import Metrics, MetricsMiddleware
+from codehub.api.open_streams import OpenStreams
 from codehub.api.services import Config, Services
 from codehub.api.session_ends import SessionEnds
+from codehub.api.sign_in_lane import SignInLane
+from codehub.api.turns import Turns
 from codehub.bus.events import Subscriptions
+from codehub.bus.known_addresses import KnownAddresses
 from codehub.domain.problems import NotFound
 from codehub.settings import Settings
-from codehub.store.engine import create_engine
+from codehub.store.engine import STATEMENT_SECONDS, create_engine
 
 log = structlog.get_logger(__name__)
 
@@ -43,6 +47,11 @@ PREFIX: Final = "/api/v1"
 INTERNAL: Final = ("/readyz", "/metrics")
 """Served by the internal listener only: the dashboard's page must not answer a probe in their place."""
 POOL_SIZE: Final = 20
+STREAM_READS: Final = 4
+CALLS_AT_ONCE: Final = 8
+"""Of one user. Fewer than the pool's connections, so that others always find one."""
+SEARCHES_AT_ONCE: Final = 1
+MAX_WAITING: Final = 56
 
 _ERROR_STATUSES: Final = (401, 403, 404, 409, 413, 422, 429, 503)
 _ERRORS: Final[dict[int | str, dict[str, Any]]] = {
@@ -108,12 +117,29 @@ def _lifespan(config: Config) -> Callable[[FastAPI], AbstractAsyncContextManager
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         settings = config.settings
-        engine = create_engine(settings.database_url, pool_size=POOL_SIZE)
+        engine = create_engine(
+            settings.database_url, pool_size=POOL_SIZE, statement_seconds=STATEMENT_SECONDS
+        )
         redis = Redis.from_url(settings.redis_url, socket_connect_timeout=3, socket_timeout=5)
         subscriptions = Subscriptions(redis, settings.redis_channel_sse_prefix)
         session_ends = SessionEnds(settings.database_url, engine)
-        app.state.services = Services(config, engine, redis, subscriptions, session_ends)
-        listeners = [asyncio.create_task(subscriptions.run()), asyncio.create_task(session_ends.run())]
+        known_addresses = KnownAddresses(redis)
+        app.state.services = Services(
+            config,
+            engine,
+            redis,
+            subscriptions,
+            session_ends,
+            OpenStreams(),
+            asyncio.Semaphore(STREAM_READS),
+            session_lookups=_turns(app, CALLS_AT_ONCE, "calls"),
+            calls=_turns(app, CALLS_AT_ONCE, "calls"),
+            searches=_turns(app, SEARCHES_AT_ONCE, "searches"),
+            sign_ins=SignInLane(known_addresses, lambda limit: app.state.metrics.limited.labels(limit).inc()),
+        )
+        listeners = [
+            asyncio.create_task(work.run()) for work in (subscriptions, session_ends, known_addresses)
+        ]
         for task in listeners:
             task.add_done_callback(_report_death)
         try:
@@ -129,7 +155,12 @@ def _lifespan(config: Config) -> Callable[[FastAPI], AbstractAsyncContextManager
     return lifespan
 
 
+def _turns(app: FastAPI, at_once: int, limit: str) -> Turns:
+    message = f"You have too many {limit} under way at once. Wait until some of them have ended."
+    return Turns(at_once, MAX_WAITING, message, app.state.metrics.limited.labels(limit).inc)
+
+
 def _report_death(task: "asyncio.Task[None]") -> None:
     """A listener runs as long as the process; should one die of a surprise, it does not die unnoticed."""
     if not task.cancelled() and (error := task.exception()) is not None:
-        log.critical("a listener died; event streams only follow by their heartbeat now", exc_info=error)
+        log.critical("a background task of the API died; restart the API", exc_info=error)

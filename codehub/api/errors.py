@@ -14,7 +14,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 
 from codehub.domain.problems import Problem
-from codehub.store.engine import ConnectionTrouble
+from codehub.store.engine import ConnectionTrouble, is_timeout
 
 log = structlog.get_logger(__name__)
 
@@ -58,6 +58,16 @@ def unavailable() -> JSONResponse:
     )
 
 
+def took_too_long() -> JSONResponse:
+    return envelope(
+        503,
+        "UNAVAILABLE",
+        "The database needed too long for this call, so the call was stopped and changed nothing. Try again "
+        "shortly; search for fewer or other words if it was a search.",
+        {"Retry-After": "5"},
+    )
+
+
 def describe(errors: Sequence[Any]) -> str:
     """The first few complaints in one line, each with the field that it is about, and no input echoed."""
     lines = []
@@ -96,6 +106,9 @@ async def _on_http_exception(_request: Request, error: Exception) -> JSONRespons
 
 
 async def _on_lost_connection(request: Request, error: Exception) -> JSONResponse:
+    if isinstance(error, DBAPIError) and is_timeout(error):
+        log.warning("a call was stopped: its statement took too long", path=request.url.path)
+        return took_too_long()
     if isinstance(error, DBAPIError) and not _means_lost(error):
         return await _on_surprise(request, error)
     log.warning("a call failed: a dependency does not answer", path=request.url.path, error=str(error))

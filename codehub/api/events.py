@@ -2,42 +2,29 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import ExitStack
 from typing import Final
 
 import structlog
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel
 from starlette.types import Receive, Scope, Send
-from ulid import ULID
 
+from codehub.api.errors import problem_response
+from codehub.api.event_source import HEADERS, REPLACED, EventSource
 from codehub.api.guards import Caller
 from codehub.api.metrics import Metrics
+from codehub.api.protocol import transport_of
 from codehub.api.services import Services, Shared
-from codehub.api.views import WorkspaceView, owned_view
-from codehub.bus.events import Changes, Feed
-from codehub.clock import utc_now
-from codehub.store import workspace_reads
-from codehub.store.sessions import Session, find_session
-from codehub.store.workspace_reads import Selection
+from codehub.bus.events import Feed
+from codehub.domain.problems import TooManyRequests
+from codehub.store.sessions import Session
 
 log = structlog.get_logger(__name__)
 router = APIRouter(tags=["events"])
 
-HEARTBEAT: Final = 30.0
 FAREWELL: Final = 1.0
-
-
-class Snapshot(BaseModel):
-    items: list[WorkspaceView]
-
-
-class Gone(BaseModel):
-    id: str
-
-
-class Heartbeat(BaseModel):
-    pass
+SLOW_READER: Final = 20.0
+"""Seconds in which a client takes one event. Otherwise it is cut off, and gets a snapshot when it returns."""
 
 
 @router.get(
@@ -46,8 +33,10 @@ class Heartbeat(BaseModel):
     responses={
         200: {
             "content": {"text/event-stream": {"schema": {"type": "string"}}},
-            "description": "`snapshot` {items} first; then `workspace_updated` (a workspace), "
-            "`workspace_deleted` {id} and `heartbeat` {}, each with an id.",
+            "description": "First the snapshot: `snapshot` {items, more}, as often as needed, the last one "
+            "with `more` false. Then `workspace_updated` (a workspace as in lists, without its memo), "
+            "`workspace_deleted` {id} and `heartbeat` {}, each with an id. A later snapshot replaces "
+            "everything before it. A client that does not read is cut off.",
         }
     },
 )
@@ -56,9 +45,10 @@ async def get_events(request: Request, session: Caller, services: Shared) -> Res
 
 
 class EventStream(Response):
-    """Runs until the client goes, the session ends or the process stops, whichever is first.
+    """Runs until the client goes or stops reading, the session ends or the process stops.
 
     The writing may hang on a client that does not read; the end of the session does not wait for it.
+    At most one event is buffered for a client, so that many that do not read cost little memory.
     """
 
     def __init__(self, session: Session, services: Services, metrics: Metrics) -> None:
@@ -66,21 +56,47 @@ class EventStream(Response):
         self._session = session
         self._services = services
         self._metrics = metrics
-        self._sent: dict[str, WorkspaceView] = {}
+        self._replaced = asyncio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-        with self._metrics.streams.track_inprogress():
+        with ExitStack() as registered:
+            try:
+                registered.enter_context(self._services.streams.register(self._session, self._replaced.set))
+            except TooManyRequests as problem:
+                self._metrics.limited.labels("streams").inc()
+                await problem_response(problem)(scope, receive, send)
+                return
             async with self._services.subscriptions.feed(self._session.user_id) as feed:
-                with self._services.session_ends.watch(self._session.id_hash, feed.end):
-                    await self._until_something_ends(feed, receive, send)
-        with suppress(TimeoutError):
+                await self._run(feed, scope, receive, send)
+        if self._replaced.is_set():
+            self._metrics.limited.labels("replaced_stream").inc()
+
+    async def _run(self, feed: Feed, scope: Scope, receive: Receive, send: Send) -> None:
+        transport = transport_of(scope)
+        if transport is not None:
+            transport.set_write_buffer_limits(high=0)  # `send` waits until the event before has gone out
+        await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+        with (
+            self._metrics.streams.track_inprogress(),
+            self._services.session_ends.watch(self._session.id_hash, feed.end),
+        ):
+            await self._until_something_ends(feed, receive, send)
+        try:
             async with asyncio.timeout(FAREWELL):
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
+                await send(_body(REPLACED if self._replaced.is_set() else b"", more=True))
+                await send(_body(b"", more=False))
+        except TimeoutError:
+            if transport is not None:
+                transport.abort()
 
     async def _until_something_ends(self, feed: Feed, receive: Receive, send: Send) -> None:
-        writing = asyncio.create_task(self._write(feed, send))
-        ends = {writing, asyncio.create_task(feed.wait_ended()), asyncio.create_task(_disconnected(receive))}
+        writing: asyncio.Task[object] = asyncio.create_task(self._write(feed, send))
+        ends: set[asyncio.Task[object]] = {
+            writing,
+            asyncio.create_task(feed.wait_ended()),
+            asyncio.create_task(self._replaced.wait()),
+            asyncio.create_task(_disconnected(receive)),
+        }
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -92,83 +108,18 @@ class EventStream(Response):
                 log.warning("an event stream broke off", user_id=self._session.user_id, error=repr(outcome))
 
     async def _write(self, feed: Feed, send: Send) -> None:
-        async for event in self._events(feed):
-            await send({"type": "http.response.body", "body": event, "more_body": True})
-
-    async def _events(self, feed: Feed) -> AsyncIterator[bytes]:
-        loop = asyncio.get_running_loop()
-        beat = loop.time() + HEARTBEAT
-        while True:
-            changes = await feed.changes(max(0.0, beat - loop.time()))
-            if loop.time() >= beat:
-                beat = loop.time() + HEARTBEAT
-                if not await self._session_holds():
-                    return
-                yield encode("heartbeat", Heartbeat())
-                for event in await self._unannounced():
-                    yield event
-            if changes.everything:
-                if not await self._session_holds():
-                    return
-                yield encode("snapshot", await self._snapshot())
-            for event in await self._updates(changes):
-                yield event
-
-    async def _session_holds(self) -> bool:
-        """Looked up with each snapshot and heartbeat: the word of its end is a hint that may be lost."""
-        async with self._services.engine.connect() as conn:
-            return await find_session(conn, self._session.id_hash, utc_now()) is not None
-
-    async def _snapshot(self) -> Snapshot:
-        items = await self._read_all()
-        self._sent = {item.id: item for item in items}
-        return Snapshot(items=items)
-
-    async def _read_all(self) -> list[WorkspaceView]:
-        async with self._services.engine.connect() as conn:
-            found = await workspace_reads.list_all(conn, Selection(self._session.user_id))
-        return [owned_view(owned, self._services.config) for owned in found]
-
-    async def _unannounced(self) -> list[bytes]:
-        """What changed without a hint that came through; with the heartbeat, nothing stays stale for long."""
-        now = {item.id: item for item in await self._read_all()}
-        gone = [workspace_id for workspace_id in self._sent if workspace_id not in now]
-        changed = [item for workspace_id, item in now.items() if self._sent.get(workspace_id) != item]
-        return [self._tell_gone(workspace_id) for workspace_id in gone] + [
-            self._tell(item) for item in changed
-        ]
-
-    async def _updates(self, changes: Changes) -> list[bytes]:
-        """What the hinted workspaces are now, read afresh: a hint says where to look, not what is there."""
-        if not changes.workspace_ids:
-            return []
-        async with self._services.engine.connect() as conn:
-            found = await workspace_reads.find_living(conn, self._session.user_id, changes.workspace_ids)
-        living = {owned.workspace.id: owned_view(owned, self._services.config) for owned in found}
-        return [
-            self._tell(living[workspace_id]) if workspace_id in living else self._tell_gone(workspace_id)
-            for workspace_id in changes.workspace_ids
-        ]
-
-    def _tell(self, item: WorkspaceView) -> bytes:
-        self._sent[item.id] = item
-        return encode("workspace_updated", item)
-
-    def _tell_gone(self, workspace_id: str) -> bytes:
-        self._sent.pop(workspace_id, None)
-        return encode("workspace_deleted", Gone(id=workspace_id))
+        source: AsyncIterator[bytes] = EventSource(self._session, self._services).events(feed)
+        async for event in source:
+            try:
+                async with asyncio.timeout(SLOW_READER):
+                    await send(_body(event, more=True))
+            except TimeoutError:
+                self._metrics.limited.labels("slow_reader").inc()
+                return
 
 
-_HEADERS: Final = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-store"),
-    (b"x-accel-buffering", b"no"),
-]
-
-
-def encode(name: str, data: BaseModel) -> bytes:
-    """JSON has no raw line ends, so one data line is enough."""
-    return f"id: {str(ULID()).lower()}\nevent: {name}\ndata: {data.model_dump_json()}\n\n".encode()
+def _body(content: bytes, *, more: bool) -> dict[str, object]:
+    return {"type": "http.response.body", "body": content, "more_body": more}
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -1,6 +1,7 @@
 """Who is calling, and what they may do to a workspace."""
 
 import re
+from collections.abc import AsyncIterator
 from typing import Annotated, Final
 
 from fastapi import Depends, Path, Request
@@ -11,23 +12,26 @@ from codehub.domain.audit import Actor, Target, TargetKind
 from codehub.domain.problems import Forbidden, NotFound, Unauthorized, WorkspaceNotFound
 from codehub.store import workspace_reads
 from codehub.store.sessions import Session, find_session, hash_of
-from codehub.store.workspace_reads import OwnedWorkspace
+from codehub.store.workspace_reads import DetailedWorkspace
 
 ULID_FORM: Final = re.compile(r"[0-7][0-9a-hjkmnp-tv-z]{25}")
 
 
-async def _current_session(request: Request, services: Shared, now: Now) -> Session:
+async def _current_session(request: Request, services: Shared, now: Now) -> AsyncIterator[Session]:
+    """The caller's session. The call takes one of its user's turns until it has its answer."""
     session_id = request.cookies.get(services.config.cookie_name)
     if not session_id:
         raise Unauthorized
-    async with services.engine.connect() as conn:
-        session = await find_session(conn, hash_of(session_id), now)
+    id_hash = hash_of(session_id)
+    async with services.session_lookups.turn(id_hash), services.engine.connect() as conn:
+        session = await find_session(conn, id_hash, now)
     if session is None:
         raise Unauthorized("Your session is over. Sign in again.")
-    return session
+    async with services.calls.turn(session.user_id):
+        yield session
 
 
-Caller = Annotated[Session, Depends(_current_session)]
+Caller = Annotated[Session, Depends(_current_session, scope="function")]
 
 
 async def _admin(session: Caller) -> Session:
@@ -69,11 +73,11 @@ CallerActor = Annotated[Actor, Depends(_actor)]
 """The caller, as the audit log names them."""
 
 
-def audit_target(owned: OwnedWorkspace) -> Target:
+def audit_target(owned: DetailedWorkspace) -> Target:
     return Target(TargetKind.WORKSPACE, owned.workspace.id, owned.workspace.name)
 
 
-async def reach_own(conn: AsyncConnection, session: Session, workspace_id: str) -> OwnedWorkspace:
+async def reach_own(conn: AsyncConnection, session: Session, workspace_id: str) -> DetailedWorkspace:
     """The caller's own living workspace. What exists and is another's is 403, as at the gateway."""
     owned = await _living(conn, workspace_id)
     if owned.workspace.owner_id != session.user_id:
@@ -81,14 +85,14 @@ async def reach_own(conn: AsyncConnection, session: Session, workspace_id: str) 
     return owned
 
 
-async def reach(conn: AsyncConnection, session: Session, workspace_id: str) -> OwnedWorkspace:
+async def reach(conn: AsyncConnection, session: Session, workspace_id: str) -> DetailedWorkspace:
     """A living workspace that is the caller's own, or any for an admin."""
     owned = await _living(conn, workspace_id)
     _refuse_others(owned, session)
     return owned
 
 
-async def reach_even_deleted(conn: AsyncConnection, session: Session, workspace_id: str) -> OwnedWorkspace:
+async def reach_even_deleted(conn: AsyncConnection, session: Session, workspace_id: str) -> DetailedWorkspace:
     """As `reach`, but the trash counts as well."""
     owned = await workspace_reads.find(conn, workspace_id)
     if owned is None:
@@ -97,13 +101,13 @@ async def reach_even_deleted(conn: AsyncConnection, session: Session, workspace_
     return owned
 
 
-async def _living(conn: AsyncConnection, workspace_id: str) -> OwnedWorkspace:
+async def _living(conn: AsyncConnection, workspace_id: str) -> DetailedWorkspace:
     owned = await workspace_reads.find(conn, workspace_id)
     if owned is None or owned.workspace.deleted_at is not None:
         raise WorkspaceNotFound
     return owned
 
 
-def _refuse_others(owned: OwnedWorkspace, session: Session) -> None:
+def _refuse_others(owned: DetailedWorkspace, session: Session) -> None:
     if owned.workspace.owner_id != session.user_id and not session.is_admin:
         raise Forbidden("This workspace belongs to someone else.")

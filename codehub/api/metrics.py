@@ -33,6 +33,12 @@ class Metrics:
             "codehub_api_request_seconds", "Time to the first byte.", ["route"], registry=self.registry
         )
         self.streams = Gauge("codehub_api_event_streams", "Open event streams.", registry=self.registry)
+        self.limited = Counter(
+            "codehub_api_limited",
+            "Calls and streams that a limit rejected or ended.",
+            ["limit"],
+            registry=self.registry,
+        )
 
     def exposition(self) -> tuple[bytes, str]:
         return generate_latest(self.registry), CONTENT_TYPE_LATEST

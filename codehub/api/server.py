@@ -10,6 +10,7 @@ from fastapi import FastAPI
 
 from codehub import internal_http, readiness
 from codehub.api.app import create_app
+from codehub.api.protocol import ApiProtocol
 from codehub.settings import Settings
 
 GOODBYE_SECONDS: Final = 5
@@ -75,7 +76,7 @@ def make_server(settings: Settings) -> uvicorn.Server:
     config = uvicorn.Config(
         app,
         loop="uvloop",
-        http="httptools",
+        http=ApiProtocol,
         ws="none",
         lifespan="on",
         proxy_headers=False,

@@ -1,5 +1,6 @@
 """What the handlers of one process share."""
 
+import asyncio
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -9,7 +10,10 @@ from fastapi import Depends, Request
 from redis.asyncio import Redis
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from codehub.api.open_streams import OpenStreams
 from codehub.api.session_ends import SessionEnds
+from codehub.api.sign_in_lane import SignInLane
+from codehub.api.turns import Turns
 from codehub.bus.events import Subscriptions
 from codehub.clock import utc_now
 from codehub.domain.images import Image, offered_images
@@ -26,7 +30,11 @@ class Config:
 
     @cached_property
     def limits(self) -> Limits:
-        return Limits(self.settings.limits_max_running_per_user, self.settings.limits_max_running_global)
+        return Limits(
+            self.settings.limits_max_running_per_user,
+            self.settings.limits_max_running_global,
+            self.settings.limits_max_workspaces_per_user,
+        )
 
     @cached_property
     def ttl(self) -> TtlDefaults:
@@ -59,6 +67,13 @@ class Services:
     redis: Redis
     subscriptions: Subscriptions
     session_ends: SessionEnds
+    streams: OpenStreams
+    stream_reads: asyncio.Semaphore
+    """Bounds the connections, and the pieces of snapshots in memory, that all event streams use together."""
+    session_lookups: Turns
+    calls: Turns
+    searches: Turns
+    sign_ins: SignInLane
 
 
 def _services(request: Request) -> Services:

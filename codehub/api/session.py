@@ -50,9 +50,9 @@ class SessionView(BaseModel):
 async def login(
     body: Credentials, request: Request, response: Response, services: Shared, now: Now
 ) -> SignedIn:
-    signed_in = await accounts.sign_in(
-        services.engine, body.username, body.password, client_address(request), now=now
-    )
+    address = client_address(request)
+    async with services.sign_ins.turn(address):
+        signed_in = await accounts.sign_in(services.engine, body.username, body.password, address, now=now)
     set_session_cookie(response, signed_in.session_id, services.config)
     return SignedIn(user=UserView.of_account(signed_in.account))
 
@@ -97,5 +97,8 @@ async def get_session(session: Caller, services: Shared) -> SessionView:
 async def change_password(
     body: PasswordChange, session: Caller, actor: CallerActor, services: Shared, now: Now
 ) -> Response:
-    await accounts.change_own_password(services.engine, session, body.current, body.new, actor=actor, now=now)
+    async with services.sign_ins.turn(actor.address):
+        await accounts.change_own_password(
+            services.engine, session, body.current, body.new, actor=actor, now=now
+        )
     return Response(status_code=204)

@@ -7,14 +7,13 @@ from pydantic import BaseModel
 
 from codehub.api.services import Config
 from codehub.domain.conditions import holds
-from codehub.domain.disk import HomeRecord
 from codehub.domain.states import ConditionName, DesiredState, ErrorReason, Operation, Phase, Role
 from codehub.domain.ttl import archive_at, standby_at
 from codehub.domain.wishes import WayOut, ways_out
 from codehub.domain.workspace import Workspace
 from codehub.store.accounts import Account
 from codehub.store.sessions import Session
-from codehub.store.workspace_reads import OwnedWorkspace
+from codehub.store.workspace_reads import DetailedWorkspace, OwnedWorkspace
 
 
 class UserView(BaseModel):
@@ -70,16 +69,20 @@ class HomeView(BaseModel):
     complete: bool
     quota_bytes: int | None
     is_full: bool
-    largest: list[LargeEntryView]
     measured_at: datetime | None
     notice: str | None
 
 
-class WorkspaceView(BaseModel):
+class DetailedHomeView(HomeView):
+    largest: list[LargeEntryView]
+
+
+class WorkspaceSummary(BaseModel):
+    """A workspace as lists and events carry it: many of them, so without what is long."""
+
     id: str
     name: str
     description: str
-    memo: str
     image_ref: str
     owner: OwnerView
     phase: Phase
@@ -109,21 +112,26 @@ class WorkspaceView(BaseModel):
     version: int
 
 
+class WorkspaceView(WorkspaceSummary):
+    """A workspace with its memo and the largest entries of its home."""
+
+    memo: str
+    home: DetailedHomeView | None
+
+
 class WorkspacePage(BaseModel):
-    items: list[WorkspaceView]
+    items: list[WorkspaceSummary]
     total: int
 
 
-def workspace_view(
-    workspace: Workspace, owner_name: str, config: Config, home: HomeRecord | None = None
-) -> WorkspaceView:
-    return WorkspaceView(
+def summary(owned: OwnedWorkspace, config: Config) -> WorkspaceSummary:
+    workspace = owned.workspace
+    return WorkspaceSummary(
         id=workspace.id,
         name=workspace.name,
         description=workspace.description,
-        memo=workspace.memo,
         image_ref=workspace.image_ref,
-        owner=OwnerView(id=workspace.owner_id, username=owner_name),
+        owner=OwnerView(id=workspace.owner_id, username=owned.owner_name),
         phase=workspace.phase,
         operation=workspace.operation,
         desired_state=workspace.desired_state,
@@ -133,7 +141,7 @@ def workspace_view(
         error_message=workspace.error_message,
         ways_out=list(ways_out(workspace)),
         progress=_progress(workspace),
-        home=_home(workspace, home),
+        home=_home(owned),
         has_archive=workspace.archive_key is not None,
         url=f"{config.settings.base_url}/w/{workspace.id}/",
         created_at=workspace.created_at,
@@ -152,8 +160,13 @@ def workspace_view(
     )
 
 
-def owned_view(owned: OwnedWorkspace, config: Config) -> WorkspaceView:
-    return workspace_view(owned.workspace, owned.owner_name, config, owned.home)
+def detailed_view(detailed: DetailedWorkspace, config: Config) -> WorkspaceView:
+    seen = dict(summary(detailed, config))
+    home: HomeView | None = seen.pop("home")
+    largest = detailed.home.size.largest if detailed.home else ()
+    entries = [LargeEntryView(name=entry.name, bytes=entry.bytes) for entry in largest]
+    detailed_home = None if home is None else DetailedHomeView(**dict(home), largest=entries)
+    return WorkspaceView(**seen, home=detailed_home, memo=detailed.memo)
 
 
 def _conditions(workspace: Workspace) -> dict[str, ConditionView]:
@@ -168,9 +181,10 @@ def _conditions(workspace: Workspace) -> dict[str, ConditionView]:
     }
 
 
-def _home(workspace: Workspace, home: HomeRecord | None) -> HomeView | None:
+def _home(owned: OwnedWorkspace) -> HomeView | None:
     """None while there is no home on the disk: what was measured before was another one."""
-    if home is None or not holds(workspace.conditions, ConditionName.VOLUME_READY):
+    home = owned.home
+    if home is None or not holds(owned.workspace.conditions, ConditionName.VOLUME_READY):
         return None
     size = home.size
     return HomeView(
@@ -179,7 +193,6 @@ def _home(workspace: Workspace, home: HomeRecord | None) -> HomeView | None:
         complete=size.complete,
         quota_bytes=size.quota_bytes or None,
         is_full=size.is_full,
-        largest=[LargeEntryView(name=entry.name, bytes=entry.bytes) for entry in size.largest],
         measured_at=home.measured_at,
         notice=home.notice,
     )

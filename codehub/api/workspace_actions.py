@@ -16,9 +16,10 @@ from codehub.api.guards import (
     reach_own,
 )
 from codehub.api.services import Now, Shared
-from codehub.api.views import WorkspaceView, workspace_view
+from codehub.api.views import WorkspaceView
 from codehub.api.words import Body
 from codehub.domain.audit import Action
+from codehub.api.workspaces import view_changed
 from codehub.domain.problems import InvalidState, ValidationFailed
 from codehub.domain.workspace import RecoverSource
 from codehub.store import accounts, audit, gate, workspace_reads
@@ -85,7 +86,7 @@ async def recover_workspace(
     config = services.config
     async with audit.transaction(services.engine, actor, now) as act:
         owned = await reach(act.conn, session, workspace_id)
-        workspace = await gate.recover(
+        await gate.recover(
             act.conn, workspace_id, actor=session.username, limits=config.limits, source=source, now=now
         )
         await act.record(
@@ -94,7 +95,7 @@ async def recover_workspace(
             owner=owned.owner_name,
             **gate.audit_details(source),
         )
-    return workspace_view(workspace, owned.owner_name, config, owned.home)
+        return await view_changed(act.conn, workspace_id, config)
 
 
 @router.post("/cancel")
@@ -102,9 +103,9 @@ async def cancel_operation(
     workspace_id: WorkspaceId, session: Caller, services: Shared, now: Now, body: Nothing | None = None
 ) -> WorkspaceView:
     async with services.engine.begin() as conn:
-        owned = await reach_own(conn, session, workspace_id)
-        workspace = await gate.cancel(conn, workspace_id, actor=session.username, now=now)
-    return workspace_view(workspace, owned.owner_name, services.config, owned.home)
+        await reach_own(conn, session, workspace_id)
+        await gate.cancel(conn, workspace_id, actor=session.username, now=now)
+        return await view_changed(conn, workspace_id, services.config)
 
 
 @router.post("/undelete")
@@ -121,11 +122,9 @@ async def undelete_workspace(
         owned = await reach_even_deleted(act.conn, session, workspace_id)
         if not await accounts.hold(act.conn, owned.workspace.owner_id):
             raise InvalidState("The owner of this workspace was deleted: it has nobody to come back to.")
-        workspace = await gate.undelete(
-            act.conn, workspace_id, actor=session.username, limits=config.limits, now=now
-        )
+        await gate.undelete(act.conn, workspace_id, actor=session.username, limits=config.limits, now=now)
         await act.record(Action.WORKSPACE_UNDELETED, audit_target(owned), owner=owned.owner_name)
-    return workspace_view(workspace, owned.owner_name, config, owned.home)
+        return await view_changed(act.conn, workspace_id, config)
 
 
 @router.post("/extend")
@@ -134,11 +133,9 @@ async def extend_workspace(
 ) -> WorkspaceView:
     by, defaults = timedelta(seconds=body.seconds), services.config.ttl
     async with services.engine.begin() as conn:
-        owned = await reach_own(conn, session, workspace_id)
-        workspace = await gate.extend(
-            conn, workspace_id, by=by, defaults=defaults, actor=session.username, now=now
-        )
-    return workspace_view(workspace, owned.owner_name, services.config, owned.home)
+        await reach_own(conn, session, workspace_id)
+        await gate.extend(conn, workspace_id, by=by, defaults=defaults, actor=session.username, now=now)
+        return await view_changed(conn, workspace_id, services.config)
 
 
 @router.get("/timeline")

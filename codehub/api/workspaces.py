@@ -1,7 +1,8 @@
 """`/workspaces`: make, read, change, delete."""
 
+from contextlib import AsyncExitStack
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Query, Response
 from pydantic import Field
@@ -9,19 +10,21 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from codehub.api.guards import Caller, CallerActor, WorkspaceId, audit_target, reach
 from codehub.api.services import Config, Now, Shared
-from codehub.api.views import WorkspacePage, WorkspaceView, owned_view, workspace_view
-from codehub.api.words import Body, Description, Memo, Name, Words
+from codehub.api.views import WorkspacePage, WorkspaceView, detailed_view, summary
+from codehub.api.words import Body, Description, Memo, Name, SearchText
 from codehub.domain.audit import Action
-from codehub.domain.problems import Forbidden, Unauthorized, ValidationFailed
+from codehub.domain.problems import Forbidden, Unauthorized, ValidationFailed, WorkspaceNotFound
 from codehub.domain.states import DesiredState, Phase
 from codehub.domain.workspace import Workspace
 from codehub.store import accounts, audit, gate, workspace_reads
 from codehub.store.audit import AuditedTransaction
+from codehub.store.engine import limit_statements
 from codehub.store.sessions import Session
-from codehub.store.workspace_reads import OwnedWorkspace, Selection
+from codehub.store.workspace_reads import DetailedWorkspace, Selection
 
 router = APIRouter(prefix="/workspaces", tags=["workspaces"])
 
+SEARCH_SECONDS: Final = 2.0
 Limit = Annotated[int, Query(ge=1, le=200)]
 Offset = Annotated[int, Query(ge=0, le=1_000_000)]
 Wish = Literal["RUNNING", "STANDBY", "ARCHIVED"]
@@ -78,7 +81,7 @@ async def create_workspace(body: NewWorkspace, session: Caller, services: Shared
             backends=config.settings.backends,
             now=now,
         )
-    return workspace_view(workspace, session.username, config)
+        return await view_changed(conn, workspace.id, config)
 
 
 @router.get("")
@@ -88,24 +91,32 @@ async def list_workspaces(
     limit: Limit = 50,
     offset: Offset = 0,
     phase: Phase | None = None,
-    q: Annotated[Words, Query()] = "",
+    q: Annotated[SearchText, Query()] = "",
     trash: bool = False,
 ) -> WorkspacePage:
-    selection = Selection(session.user_id, phase, q, trash)
-    return await page_of(services, selection, limit, offset)
+    selection = Selection(session.user_id, phase, tuple(q.split()), trash)
+    return await page_of(services, session, selection, limit, offset)
 
 
-async def page_of(services: Shared, selection: Selection, limit: int, offset: int) -> WorkspacePage:
-    async with services.engine.connect() as conn:
+async def page_of(
+    services: Shared, session: Session, selection: Selection, limit: int, offset: int
+) -> WorkspacePage:
+    """A search may read every memo, so it has little time, and each user has one at a time."""
+    async with AsyncExitStack() as stack:
+        if selection.words:
+            await stack.enter_async_context(services.searches.turn(session.user_id))
+        conn = await stack.enter_async_context(services.engine.connect())
+        if selection.words:
+            await limit_statements(conn, SEARCH_SECONDS)
         items, total = await workspace_reads.list_page(conn, selection, limit, offset)
-    return WorkspacePage(items=[owned_view(item, services.config) for item in items], total=total)
+    return WorkspacePage(items=[summary(item, services.config) for item in items], total=total)
 
 
 @router.get("/{workspace_id}")
 async def get_workspace(workspace_id: WorkspaceId, session: Caller, services: Shared) -> WorkspaceView:
     async with services.engine.connect() as conn:
-        owned = await reach(conn, session, workspace_id)
-    return owned_view(owned, services.config)
+        detailed = await reach(conn, session, workspace_id)
+    return detailed_view(detailed, services.config)
 
 
 @router.patch("/{workspace_id}")
@@ -122,38 +133,42 @@ async def change_workspace(
     async with audit.transaction(services.engine, actor, now) as act:
         owned = await reach(act.conn, session, workspace_id)
         if owned.workspace.owner_id == session.user_id:
-            changed = await _change(act.conn, owned, body, session, config, now)
+            await _change(act.conn, workspace_id, body, session, config, now)
         else:
             _refuse_beyond_stopping(owned.workspace, body)
-            changed = await _stop_as_admin(act, owned, body, config)
-    return workspace_view(changed, owned.owner_name, config, owned.home)
+            await _stop_as_admin(act, owned, body, config)
+        return await view_changed(act.conn, workspace_id, config)
 
 
 async def _change(
     conn: AsyncConnection,
-    owned: OwnedWorkspace,
+    workspace_id: str,
     body: WorkspaceChanges,
     session: Session,
     config: Config,
     now: datetime,
-) -> Workspace:
+) -> None:
     """The wish comes first: the gate takes the lock of the limits before that of the row."""
-    workspace = owned.workspace
     if body.wish is not None:
-        workspace = await gate.wish(
-            conn, workspace.id, body.wish, actor=session.username, limits=config.limits, now=now
-        )
+        await gate.wish(conn, workspace_id, body.wish, actor=session.username, limits=config.limits, now=now)
     if body.edits:
-        workspace = await gate.edit(conn, workspace.id, body.edits, now=now)
-    return workspace
+        await gate.edit(conn, workspace_id, body.edits, now=now)
+
+
+async def view_changed(conn: AsyncConnection, workspace_id: str, config: Config) -> WorkspaceView:
+    """Return the workspace as this transaction, which has locked its row, leaves it."""
+    detailed = await workspace_reads.find(conn, workspace_id)
+    if detailed is None:
+        raise WorkspaceNotFound
+    return detailed_view(detailed, config)
 
 
 async def _stop_as_admin(
-    act: AuditedTransaction, owned: OwnedWorkspace, body: WorkspaceChanges, config: Config
-) -> Workspace:
-    before = await gate.lock(act.conn, owned.workspace.id)
+    act: AuditedTransaction, owned: DetailedWorkspace, body: WorkspaceChanges, config: Config
+) -> None:
     if body.wish is None:
-        return before
+        return
+    before = await gate.lock(act.conn, owned.workspace.id)
     workspace = await gate.wish(
         act.conn, before.id, body.wish, actor=act.actor.name, limits=config.limits, now=act.now
     )
@@ -162,7 +177,6 @@ async def _stop_as_admin(
         await act.record(
             Action.WORKSPACE_STOPPED, audit_target(owned), owner=owned.owner_name, desired_state=wish
         )
-    return workspace
 
 
 def _refuse_beyond_stopping(workspace: Workspace, body: WorkspaceChanges) -> None:

@@ -1,18 +1,25 @@
-"""How many workspaces may run at once. Exact: counted and decided under one lock."""
+"""How many workspaces a user may have, and how many may run at once.
+
+Both limits are exact: workspaces are counted and admitted under one lock.
+"""
 
 from dataclasses import dataclass
+from typing import Final
 
 from codehub.domain.conditions import holds
 from codehub.domain.errors import is_terminal
-from codehub.domain.problems import RunningLimitExceeded
+from codehub.domain.problems import RunningLimitExceeded, WorkspaceLimitExceeded
 from codehub.domain.states import ConditionName, DesiredState
 from codehub.domain.workspace import Workspace
+
+MAX_WORKSPACES_PER_USER: Final = 200
 
 
 @dataclass(frozen=True)
 class Limits:
     per_user: int
     everyone: int
+    workspaces_per_user: int = MAX_WORKSPACES_PER_USER
 
 
 @dataclass(frozen=True)
@@ -21,6 +28,38 @@ class Usage:
 
     user: int
     everyone: int
+
+
+@dataclass(frozen=True)
+class Owned:
+    """Workspaces of one user: living ones, and deleted ones that can still be undeleted."""
+
+    living: int
+    trash: int
+
+
+def admit_another(owned: Owned, limits: Limits) -> None:
+    """Raise WorkspaceLimitExceeded unless the user may have one more living workspace.
+
+    The trash has no limit while there is room for twice as many in all. Without this second bound,
+    creating and deleting in turn would fill the database; with the trash counted in full, deleting
+    would make no room.
+    """
+    most = limits.workspaces_per_user
+    if owned.living >= most:
+        raise WorkspaceLimitExceeded(
+            f"You have {owned.living} of {most} workspaces. Delete one that you no longer need first."
+        )
+    if owned.living + owned.trash >= 2 * most:
+        raise WorkspaceLimitExceeded(
+            f"You have {owned.living} workspaces and {owned.trash} in the trash; the limit for both together "
+            f"is {2 * most}. Undelete one instead, or wait until the oldest have left the trash."
+        )
+
+
+def admit_undeleted(owned: Owned, limits: Limits) -> None:
+    """Raise WorkspaceLimitExceeded unless a workspace may return from the trash."""
+    admit_another(Owned(owned.living, 0), limits)
 
 
 def counts(workspace: Workspace) -> bool:

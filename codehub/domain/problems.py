@@ -61,6 +61,12 @@ class RunningLimitExceeded(Problem):
     code, status = "RUNNING_LIMIT_EXCEEDED", 429
 
 
+class WorkspaceLimitExceeded(Problem):
+    """You have too many workspaces. Delete one first."""
+
+    code, status = "WORKSPACE_LIMIT_EXCEEDED", 429
+
+
 class TooManyRequests(Problem):
     """Too many attempts. Try again later."""
 

@@ -31,12 +31,13 @@ class Request:
 
 @dataclass(frozen=True)
 class Workspace:
+    """What the control plane decides on. A memo is long and decides nothing, so only the API reads it."""
+
     id: str
     number: int
     owner_id: str
     name: str
     description: str
-    memo: str
     image_ref: str
     instance_backend: str
     storage_backend: str

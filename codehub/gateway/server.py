@@ -30,7 +30,7 @@ from codehub.gateway.tls import TlsServer
 from codehub.gateway.upstream import Pool
 from codehub.gateway.watch import Watch
 from codehub.store import routes
-from codehub.store.engine import create_engine
+from codehub.store.engine import STATEMENT_SECONDS, create_engine
 
 logger = log.get(__name__)
 
@@ -206,7 +206,7 @@ async def serve(
 ) -> None:
     """Run one worker until `stop`; `ready` is called once the port answers."""
     counts = metrics or GatewayMetrics(1).of_worker(0)
-    engine = create_engine(config.database_url)
+    engine = create_engine(config.database_url, statement_seconds=STATEMENT_SECONDS)
     redis: Redis = Redis.from_url(config.redis_url, socket_timeout=5, socket_connect_timeout=5)
     try:
         cookie_key = await routes.read_cookie_key(config.database_url)

@@ -5,13 +5,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import asyncpg
+from sqlalchemy import text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
 IDLE_SECONDS = 30.0
 """After which a pool closes a connection that nobody uses: each one costs the server some megabytes."""
+STATEMENT_SECONDS = 15.0
+"""Time of one statement of a request, a wait for a lock included."""
 ConnectionTrouble = (
     OSError,
     TimeoutError,
@@ -27,8 +30,25 @@ def engine_url(url: str) -> str:
     return make_url(url).set(drivername="postgresql+asyncpg").render_as_string(hide_password=False)
 
 
-def create_engine(url: str, *, pool_size: int = 5) -> AsyncEngine:
-    return create_async_engine(engine_url(url), pool_size=pool_size, max_overflow=5, pool_pre_ping=True)
+def create_engine(url: str, *, pool_size: int = 5, statement_seconds: float | None = None) -> AsyncEngine:
+    """A pool of connections whose statements end after the given time, a wait for a lock included."""
+    arguments = {}
+    if statement_seconds is not None:
+        arguments["server_settings"] = {"statement_timeout": str(round(statement_seconds * 1000))}
+    return create_async_engine(
+        engine_url(url), pool_size=pool_size, max_overflow=5, pool_pre_ping=True, connect_args=arguments
+    )
+
+
+async def limit_statements(conn: AsyncConnection, seconds: float) -> None:
+    """Give the statements of this transaction less time than others have."""
+    value = str(round(seconds * 1000))
+    await conn.execute(text("SELECT set_config('statement_timeout', :value, true)"), {"value": value})
+
+
+def is_timeout(error: DBAPIError) -> bool:
+    """Whether PostgreSQL cancelled a statement that took too long."""
+    return getattr(error.orig, "sqlstate", None) == asyncpg.QueryCanceledError.sqlstate
 
 
 def create_unpooled_engine(url: str) -> AsyncEngine:

@@ -17,7 +17,7 @@ from ulid import ULID
 from codehub.domain import wishes
 from codehub.domain.backends import Backends
 from codehub.domain.conditions import unobserved
-from codehub.domain.limits import Limits, Usage, admit
+from codehub.domain.limits import Limits, Owned, Usage, admit, admit_another, admit_undeleted
 from codehub.domain.problems import ValidationFailed, WorkspaceNotFound
 from codehub.domain.states import DesiredState, Operation, Phase
 from codehub.domain.timeline_text import CREATED, REQUESTED
@@ -25,8 +25,8 @@ from codehub.domain.ttl import TtlDefaults, extended
 from codehub.domain.workspace import RecoverSource, Request, RequestKind, Workspace
 from codehub.store import timeline
 from codehub.store.locks import AdvisoryLock, hold_lock
-from codehub.store.predicates import COUNTED
-from codehub.store.rows import column_values, conditions_json, to_workspace
+from codehub.store.predicates import COUNTED, TRASH
+from codehub.store.rows import COLUMNS, column_values, conditions_json, to_workspace
 from codehub.store.tables import archives, workspaces
 
 
@@ -50,7 +50,7 @@ def new_id() -> str:
 async def lock(conn: AsyncConnection, workspace_id: str) -> Workspace:
     """The workspace, its row locked for this transaction."""
     row = (
-        (await conn.execute(select(workspaces).where(workspaces.c.id == workspace_id).with_for_update()))
+        (await conn.execute(select(*COLUMNS).where(workspaces.c.id == workspace_id).with_for_update()))
         .mappings()
         .one_or_none()
     )
@@ -77,6 +77,8 @@ async def create(
     if desired not in wishes.ASKABLE:
         raise ValidationFailed("desired_state must be RUNNING, STANDBY or ARCHIVED.")
     workspace_id = new_id()
+    await _lock_limits(conn)
+    admit_another(await _count_owned(conn, owner_id), limits)
     if desired is DesiredState.RUNNING:
         await _admit(conn, owner_id, workspace_id, limits)
     made = await conn.execute(
@@ -100,7 +102,7 @@ async def create(
             created_at=now,
             updated_at=now,
         )
-        .returning(workspaces)
+        .returning(*COLUMNS)
     )
     await timeline.record(conn, workspace_id, now, actor=actor, event="created", message=CREATED[desired])
     return to_workspace(made.mappings().one())
@@ -167,6 +169,7 @@ async def undelete(
     await _lock_limits(conn)
     workspace = await lock(conn, workspace_id)
     desired = wishes.check_undelete(workspace)
+    admit_undeleted(await _count_owned(conn, workspace.owner_id), limits)
     if desired is DesiredState.RUNNING:
         await _admit(conn, workspace.owner_id, workspace_id, limits)
     changes = {"desired_state": desired.value, "deleted_at": None, "last_access_at": now}
@@ -290,7 +293,7 @@ async def _write(
                 update(workspaces)
                 .where(workspaces.c.id == workspace.id)
                 .values(**column_values(changes), updated_at=now)
-                .returning(workspaces)
+                .returning(*COLUMNS)
             )
         )
         .mappings()
@@ -316,6 +319,14 @@ async def _check_archive(conn: AsyncConnection, workspace_id: str, archive_op_id
 async def _lock_limits(conn: AsyncConnection) -> None:
     """Taken before any row lock, so that two admissions cannot wait for each other."""
     await hold_lock(conn, AdvisoryLock.LIMITS)
+
+
+async def _count_owned(conn: AsyncConnection, owner_id: str) -> Owned:
+    c = workspaces.c
+    owned = select(func.count()).where(c.owner_id == owner_id)
+    living = owned.where(c.deleted_at.is_(None)).scalar_subquery()
+    trash = owned.where(text(TRASH)).scalar_subquery()
+    return Owned(*(await conn.execute(select(living, trash))).one())
 
 
 async def _admit(conn: AsyncConnection, owner_id: str, workspace_id: str, limits: Limits) -> None:

@@ -30,7 +30,7 @@ from codehub.store import audit, gate, gateways, gc, health, homes, timeline
 from codehub.store import ttl as deadlines
 from codehub.store.engine import is_lock_timeout
 from codehub.store.leader import StaleLeader, fence
-from codehub.store.rows import column_values, to_workspace, to_workspaces
+from codehub.store.rows import COLUMNS, column_values, to_workspace, to_workspaces
 from codehub.store.tables import workspaces
 
 ACTOR = "controller"
@@ -43,7 +43,7 @@ PURGED_AT_ONCE = 100
 """Each with statements of its own."""
 Connection: TypeAlias = "PoolConnectionProxy[asyncpg.Record]"
 
-_ALL_COLUMNS = ", ".join(workspaces.columns.keys())
+_ALL_COLUMNS = ", ".join(column.name for column in COLUMNS)
 
 VERSIONS = "SELECT array_agg(id), array_agg(version) FROM workspaces WHERE purged_at IS NULL"
 """The idle pass. A covering index answers it; two arrays take a fraction of what as many rows would."""

@@ -13,7 +13,7 @@ from codehub.domain.workspace import Workspace
 from codehub.store import workspace_reads
 from codehub.store.engine import asyncpg_dsn
 from codehub.store.predicates import COUNTED
-from codehub.store.rows import to_workspaces
+from codehub.store.rows import COLUMNS, to_workspaces
 from codehub.store.sessions import find_session
 from codehub.store.tables import workspaces
 from codehub.store.workspace_reads import Archive
@@ -82,7 +82,7 @@ async def find_situation(conn: AsyncConnection, workspace_id: str) -> Situation 
 
 async def counted_workspaces(conn: AsyncConnection, owner_id: str, *, besides: str) -> list[Workspace]:
     """The owner's workspaces that count against the limits: one has to make room for another."""
-    counted = select(workspaces).where(
+    counted = select(*COLUMNS).where(
         workspaces.c.owner_id == owner_id, text(COUNTED), workspaces.c.id != besides
     )
     return to_workspaces((await conn.execute(counted.order_by(workspaces.c.number))).mappings())

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import asyncpg
 import structlog
@@ -13,8 +13,12 @@ from codehub.domain.conditions import Condition, Conditions
 from codehub.domain.observation import Generation, Progress
 from codehub.domain.states import ConditionName, DesiredState, ErrorReason, Operation, Phase
 from codehub.domain.workspace import RecoverSource, Request, RequestKind, Workspace
+from codehub.store.tables import workspaces
 
 log = structlog.get_logger(__name__)
+
+COLUMNS: Final = tuple(column for column in workspaces.columns if column.name != "memo")
+"""The columns that a Workspace is made from."""
 
 Row: TypeAlias = "RowMapping | asyncpg.Record"
 """As SQLAlchemy gives it, or asyncpg."""
@@ -43,7 +47,7 @@ def to_workspaces(rows: Iterable[Row]) -> list[Workspace]:
 
 
 def _workspace(row: Row) -> Workspace:
-    values = dict(row)
+    values: dict[str, Any] = {column.name: row[column.name] for column in COLUMNS}
     values["desired_state"] = DesiredState(row["desired_state"])
     values["phase"] = Phase(row["phase"])
     values["operation"] = Operation(row["operation"])

@@ -14,6 +14,7 @@ from codehub.domain.states import Role
 from codehub.store.tables import sessions, users
 
 LIFETIME: Final = timedelta(hours=24)
+MAX_PER_USER: Final = 50
 
 
 @dataclass(frozen=True)
@@ -34,9 +35,18 @@ def hash_of(session_id: str) -> bytes:
 
 
 async def open_session(conn: AsyncConnection, user_id: str, now: datetime) -> str:
-    """The new session's id, for the cookie; expired sessions are cleared away in passing."""
+    """Return the new session's id, for the cookie.
+
+    Expired sessions are cleared away in passing, and the user's oldest beyond MAX_PER_USER end. The
+    caller holds the user's row, so that parallel sign-ins keep to the bound.
+    """
     session_id = base64.urlsafe_b64encode(secrets.token_bytes(32)).rstrip(b"=").decode()
     await conn.execute(delete(sessions).where(sessions.c.expires_at <= now))
+    newest = select(sessions.c.id_hash).where(sessions.c.user_id == user_id)
+    newest = newest.order_by(sessions.c.created_at.desc(), sessions.c.id_hash).limit(MAX_PER_USER - 1)
+    await conn.execute(
+        delete(sessions).where(sessions.c.user_id == user_id, sessions.c.id_hash.not_in(newest))
+    )
     await conn.execute(
         insert(sessions).values(
             id_hash=hash_of(session_id), user_id=user_id, created_at=now, expires_at=now + LIFETIME

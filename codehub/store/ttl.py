@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from codehub.domain.ttl import TtlDefaults
 from codehub.domain.workspace import Workspace
 from codehub.store.predicates import ARCHIVE_TTL, STANDBY_TTL, Ttl
-from codehub.store.rows import to_workspaces
+from codehub.store.rows import COLUMNS, to_workspaces
 from codehub.store.tables import workspaces
 
 
@@ -25,8 +25,8 @@ def _due(ttl: Ttl, default: int, now: datetime) -> list[Select[Any]]:
     own_deadline = text(f"{ttl.own_deadline} <= :utc").bindparams(
         bindparam("utc", now.astimezone(UTC).replace(tzinfo=None), DateTime(), unique=True)
     )
-    own = select(workspaces).where(text(ttl.has_own), own_deadline, not_kept)
+    own = select(*COLUMNS).where(text(ttl.has_own), own_deadline, not_kept)
     if default == 0:
         return [own]
     since = c[ttl.since] <= now - timedelta(seconds=default)
-    return [own, select(workspaces).where(text(ttl.has_default), since, not_kept)]
+    return [own, select(*COLUMNS).where(text(ttl.has_default), since, not_kept)]

@@ -1,10 +1,12 @@
 """What people read about workspaces. Nothing here writes."""
 
+import re
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, RowMapping, Select, func, or_, select, text, union_all
+from sqlalchemy import ColumnElement, RowMapping, Select, all_, func, null, select, text, tuple_, union_all
+from sqlalchemy.dialects.postgresql import array
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from codehub.domain.disk import HomeRecord
@@ -13,7 +15,7 @@ from codehub.domain.wishes import archive_op_id_of
 from codehub.domain.workspace import Workspace
 from codehub.store.homes import to_record
 from codehub.store.predicates import FAILED
-from codehub.store.rows import to_workspace
+from codehub.store.rows import COLUMNS, to_workspace
 from codehub.store.tables import archives, home_sizes, leadership, timeline, users, workspaces
 
 TIMELINE_LENGTH = 200
@@ -22,18 +24,30 @@ ERRORS_SHOWN = 50
 
 @dataclass(frozen=True)
 class OwnedWorkspace:
+    """A workspace as lists show it: its home without the largest entries."""
+
     workspace: Workspace
     owner_name: str
-    home: HomeRecord | None = None
+    home: HomeRecord | None
+
+
+@dataclass(frozen=True)
+class DetailedWorkspace(OwnedWorkspace):
+    """A workspace with all that belongs to it."""
+
+    memo: str
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Which workspaces a list shows: of one owner or of all (None), living or in the trash."""
+    """Which workspaces a list shows: of one owner or of all (None), living or in the trash.
+
+    Each of the words is in the name, the description or, for one owner, the memo.
+    """
 
     owner_id: str | None
     phase: Phase | None = None
-    words: str = ""
+    words: tuple[str, ...] = ()
     trash: bool = False
 
 
@@ -70,26 +84,34 @@ class Overview:
     errors: list[OwnedWorkspace]
 
 
-def _owned() -> Select[Any]:
-    sizes = [column.label(f"home_{column.name}") for column in home_sizes.c]
+def _owned(*, detailed: bool = False) -> Select[Any]:
+    """Lists leave out what is long: memos, and the largest entries of homes."""
+    largest = home_sizes.c.largest if detailed else null()
+    sizes = [
+        (largest if column.name == "largest" else column).label(f"home_{column.name}")
+        for column in home_sizes.c
+    ]
+    memo = [workspaces.c.memo] if detailed else []
     return (
-        select(workspaces, users.c.username.label("owner_name"), *sizes)
+        select(*COLUMNS, users.c.username.label("owner_name"), *sizes, *memo)
         .join(users, users.c.id == workspaces.c.owner_id)
         .outerjoin(home_sizes, home_sizes.c.workspace_id == workspaces.c.id)
     )
 
 
 def _to_owned(row: RowMapping) -> OwnedWorkspace:
-    columns = {column.name: row[column.name] for column in workspaces.columns}
     home = to_record({column.name: row[f"home_{column.name}"] for column in home_sizes.c})
-    return OwnedWorkspace(to_workspace(columns), row["owner_name"], home)  # type: ignore[arg-type]
+    return OwnedWorkspace(to_workspace(row), row["owner_name"], home)
 
 
-async def find(conn: AsyncConnection, workspace_id: str) -> OwnedWorkspace | None:
+async def find(conn: AsyncConnection, workspace_id: str) -> DetailedWorkspace | None:
     """The workspace, deleted or not, until it is purged."""
-    query = _owned().where(workspaces.c.id == workspace_id, workspaces.c.purged_at.is_(None))
+    query = _owned(detailed=True).where(workspaces.c.id == workspace_id, workspaces.c.purged_at.is_(None))
     row = (await conn.execute(query)).mappings().one_or_none()
-    return None if row is None else _to_owned(row)
+    if row is None:
+        return None
+    owned = _to_owned(row)
+    return DetailedWorkspace(owned.workspace, owned.owner_name, owned.home, row["memo"])
 
 
 async def find_living(
@@ -104,8 +126,19 @@ async def find_living(
     return [_to_owned(row) for row in (await conn.execute(query)).mappings()]
 
 
-async def list_all(conn: AsyncConnection, selection: Selection) -> list[OwnedWorkspace]:
-    query = _owned().where(*_conditions(selection)).order_by(*_newest_first(selection))
+async def list_living(
+    conn: AsyncConnection, owner_id: str, limit: int, after: Workspace | None = None
+) -> list[OwnedWorkspace]:
+    """The user's living workspaces, newest first, from the one that follows `after`.
+
+    What a workspace is ordered by never changes, so pages that are read at different times neither
+    repeat nor skip one.
+    """
+    c = workspaces.c
+    query = _owned().where(c.owner_id == owner_id, c.deleted_at.is_(None))
+    if after is not None:
+        query = query.where(tuple_(c.created_at, c.number) < tuple_(after.created_at, after.number))
+    query = query.order_by(c.created_at.desc(), c.number.desc()).limit(limit)
     return [_to_owned(row) for row in (await conn.execute(query)).mappings()]
 
 
@@ -114,9 +147,12 @@ async def list_page(
 ) -> tuple[list[OwnedWorkspace], int]:
     """One page, and the true count of all pages."""
     conditions = _conditions(selection)
-    total = await conn.scalar(select(func.count()).select_from(workspaces).where(*conditions))
     query = _owned().where(*conditions).order_by(*_newest_first(selection)).limit(limit).offset(offset)
-    return [_to_owned(row) for row in (await conn.execute(query)).mappings()], total or 0
+    items = [_to_owned(row) for row in (await conn.execute(query)).mappings()]
+    if len(items) < limit and (items or not offset):
+        return items, offset + len(items)
+    total = await conn.scalar(select(func.count()).select_from(workspaces).where(*conditions))
+    return items, total or 0
 
 
 def _conditions(selection: Selection) -> list[ColumnElement[bool]]:
@@ -129,13 +165,25 @@ def _conditions(selection: Selection) -> list[ColumnElement[bool]]:
     if selection.phase is not None:
         found.append(c.phase == selection.phase.value)
     if selection.words:
-        found.append(
-            or_(
-                c.name.icontains(selection.words, autoescape=True),
-                c.description.icontains(selection.words, autoescape=True),
-            )
-        )
+        found.append(_contains(selection))
     return found
+
+
+def _contains(selection: Selection) -> ColumnElement[bool]:
+    """One comparison with all patterns, so that PostgreSQL converts each text to lower case only once.
+
+    Memos are searched for their owner only: those of everyone are too many.
+    """
+    c = workspaces.c
+    texts = c.name + "\n" + c.description
+    if selection.owner_id is not None:
+        texts = texts + "\n" + c.memo
+    patterns = [func.lower(f"%{_LIKE_SPECIAL.sub(_ESCAPED, word)}%") for word in selection.words]
+    return func.lower(texts).like(all_(array(patterns)))
+
+
+_LIKE_SPECIAL = re.compile(r"[\\%_]")
+_ESCAPED = r"\\\g<0>"
 
 
 def _newest_first(selection: Selection) -> tuple[ColumnElement[Any], ...]:

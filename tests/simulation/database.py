@@ -89,7 +89,7 @@ class Database:
     def create(self, workspace_id: str, number: int, desired: DesiredState) -> None:
         now = self.now()
         self.rows[workspace_id] = Workspace(
-            id=workspace_id, number=number, owner_id="u", name=workspace_id, description="", memo="",
+            id=workspace_id, number=number, owner_id="u", name=workspace_id, description="",
             image_ref="code-server", instance_backend="process", storage_backend="local-dir",
             home_store_key=home_store_key(workspace_id), standby_ttl_seconds=None, archive_ttl_seconds=None,
             desired_state=desired, deleted_at=None, purged_at=None, keep_until=None, last_access_at=now,

@@ -58,10 +58,13 @@ export interface Home {
   complete: boolean;
   quota_bytes: number | null;
   is_full: boolean;
-  largest: Array<{ name: string; bytes: number }>;
   measured_at: string | null;
   /** Why the workspace was stopped for the disk, or will be. */
   notice: string | null;
+}
+
+export interface DetailedHome extends Home {
+  largest: Array<{ name: string; bytes: number }>;
 }
 
 /** What can bring a workspace out of ERROR. */
@@ -78,11 +81,11 @@ export type ErrorReason =
   | "Unreachable"
   | "RetryExceeded";
 
+/** A workspace as lists and events carry it. */
 export interface Workspace {
   id: string;
   name: string;
   description: string;
-  memo: string;
   image_ref: string;
   owner: { id: string; username: string };
   phase: Phase;
@@ -111,6 +114,12 @@ export interface Workspace {
   deleted_at: string | null;
   purge_at: string | null;
   op_started_at: string | null;
+}
+
+/** One workspace by itself: with what is too long for lists. */
+export interface DetailedWorkspace extends Workspace {
+  memo: string;
+  home: DetailedHome | null;
 }
 
 export interface Page<T> {
@@ -201,7 +210,7 @@ export interface WorkspaceDraft {
 }
 
 export type WorkspacePatch = Partial<
-  Pick<Workspace, "name" | "description" | "memo" | "standby_ttl_seconds" | "archive_ttl_seconds">
+  Pick<DetailedWorkspace, "name" | "description" | "memo" | "standby_ttl_seconds" | "archive_ttl_seconds">
 > & { desired_state?: Wish };
 
 export type RecoverSource = { from: "archive"; archive_op_id: string } | { from: "empty" } | Record<string, never>;

@@ -146,12 +146,19 @@ export interface Selection {
   sort: SortKey;
 }
 
-export function select(workspaces: Iterable<Workspace>, { query, phase, sort }: Selection): Workspace[] {
-  const words = query.toLowerCase().split(/\s+/).filter(Boolean);
+export const wordsOf = (query: string): string[] => query.toLowerCase().split(/\s+/).filter(Boolean);
+
+/** `found` are the workspaces that the server found for the query: only it can search memos. */
+export function select(
+  workspaces: Iterable<Workspace>,
+  { query, phase, sort }: Selection,
+  found: ReadonlySet<string>,
+): Workspace[] {
+  const words = wordsOf(query);
   const matches = (workspace: Workspace) => {
     if (phase && workspace.phase !== phase) return false;
-    const text = `${workspace.name}\n${workspace.description}\n${workspace.memo}`.toLowerCase();
-    return words.every((word) => text.includes(word));
+    const text = `${workspace.name}\n${workspace.description}`.toLowerCase();
+    return found.has(workspace.id) || words.every((word) => text.includes(word));
   };
   return [...workspaces].filter(matches).sort(COMPARE[sort]);
 }

@@ -24,7 +24,7 @@ class FakeEventSource extends EventTarget {
 
 const stream = () => FakeEventSource.opened.at(-1)!;
 const shown = () => [...live.workspaces.value.values()];
-const snapshot = (...items: Workspace[]) => stream().say("snapshot", { items });
+const snapshot = (...items: Workspace[]) => stream().say("snapshot", { items, more: false });
 
 function answerSession(status: number) {
   const body = JSON.stringify(status === 200 ? session : { error: { code: "X", message: "" } });
@@ -59,6 +59,21 @@ describe("the live list", () => {
     snapshot(workspace({ id: "a" }));
     snapshot(workspace({ id: "b" }));
     expect(shown().map((item) => item.id)).toEqual(["b"]);
+  });
+
+  it("shows a snapshot that comes in pieces once it is complete", () => {
+    snapshot(workspace({ id: "old" }));
+    stream().say("snapshot", { items: [workspace({ id: "a" })], more: true });
+    expect(shown().map((item) => item.id)).toEqual(["old"]);
+    snapshot(workspace({ id: "b" }));
+    expect(shown().map((item) => item.id)).toEqual(["a", "b"]);
+  });
+
+  it("drops the pieces of a snapshot that was cut off", () => {
+    stream().say("snapshot", { items: [workspace({ id: "stale" })], more: true });
+    stream().onerror?.();
+    snapshot(workspace({ id: "fresh" }));
+    expect(shown().map((item) => item.id)).toEqual(["fresh"]);
   });
 
   it("drops an answer that is older than what an event already told", () => {

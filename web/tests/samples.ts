@@ -1,11 +1,10 @@
-import type { Workspace } from "../src/types";
+import type { DetailedWorkspace, Workspace } from "../src/types";
 
 export function workspace(changes: Partial<Workspace> = {}): Workspace {
   return {
     id: "01j00000000000000000000001",
     name: "api-server",
     description: "",
-    memo: "",
     image_ref: "code-server",
     owner: { id: "01j0000000000000000000000a", username: "mina" },
     phase: "RUNNING",
@@ -36,6 +35,13 @@ export function workspace(changes: Partial<Workspace> = {}): Workspace {
     ...changes,
   };
 }
+
+export const detailed = (changes: Partial<DetailedWorkspace> = {}): DetailedWorkspace => ({
+  ...workspace(),
+  memo: "",
+  home: null,
+  ...changes,
+});
 
 export const session = {
   user: { id: "01j0000000000000000000000a", username: "mina", role: "user" as const },

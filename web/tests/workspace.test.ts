@@ -110,14 +110,20 @@ describe("deadlines", () => {
 describe("the list", () => {
   const list = [
     workspace({ id: "a", name: "item 10", phase: "ARCHIVED", desired_state: "ARCHIVED", last_access_at: "2026-01-03T00:00:00Z" }),
-    workspace({ id: "b", name: "item 9", phase: "RUNNING", memo: "Payment service" }),
+    workspace({ id: "b", name: "item 9", phase: "RUNNING" }),
     workspace({ id: "c", name: "other", phase: "ERROR", description: "payments" }),
   ];
-  const ids = (selection: Parameters<typeof select>[1]) => select(list, selection).map((item) => item.id);
+  const ids = (selection: Parameters<typeof select>[1], found: string[] = []) =>
+    select(list, selection, new Set(found)).map((item) => item.id);
 
-  it("finds every word in name, description or memo", () => {
-    expect(ids({ query: "PAYMENT", phase: "", sort: "name" })).toEqual(["b", "c"]);
-    expect(ids({ query: "item payment", phase: "", sort: "name" })).toEqual(["b"]);
+  it("finds every word in name or description", () => {
+    expect(ids({ query: "PAYMENT", phase: "", sort: "name" })).toEqual(["c"]);
+    expect(ids({ query: "other payment", phase: "", sort: "name" })).toEqual(["c"]);
+    expect(ids({ query: "item payment", phase: "", sort: "name" })).toEqual([]);
+  });
+  it("shows what the server found in memos, within the phase", () => {
+    expect(ids({ query: "payment", phase: "", sort: "name" }, ["b"])).toEqual(["b", "c"]);
+    expect(ids({ query: "payment", phase: "ERROR", sort: "name" }, ["b"])).toEqual(["c"]);
   });
   it("filters by phase", () => {
     expect(ids({ query: "", phase: "ARCHIVED", sort: "name" })).toEqual(["a"]);

@@ -2,8 +2,19 @@
 
 import asyncio
 
+import pytest
+from sqlalchemy import func, select
+
 from codehub.domain.states import Role
+from codehub.settings import Settings
+from codehub.store import sessions, tables
+from codehub.store.locks import AdvisoryLock, hold_lock
 from tests.integration.api.conftest import Api
+
+
+@pytest.fixture
+def settings(settings: Settings) -> Settings:
+    return settings.model_copy(update={"limits_max_workspaces_per_user": 12})
 
 
 async def test_fifty_parallel_starts_never_exceed_the_limit(api: Api) -> None:
@@ -51,3 +62,71 @@ async def test_creating_while_the_user_is_deleted_leaves_nothing_behind(api: Api
         await asyncio.gather(*creates, root.delete(f"/api/v1/users/{api.ids[name]}"))
     living = (await root.get("/api/v1/admin/workspaces")).json()
     assert living == {"items": [], "total": 0}
+
+
+async def test_parallel_creates_never_exceed_the_number_of_workspaces(api: Api) -> None:
+    alice = await api.person_quickly("alice", Role.USER)
+    body = {"name": "one more", "desired_state": "STANDBY"}
+    answers = await asyncio.gather(*(alice.post("/api/v1/workspaces", json=body) for _ in range(20)))
+    assert sorted(answer.status_code for answer in answers) == [201] * 12 + [429] * 8
+    refused = next(answer for answer in answers if answer.status_code == 429)
+    assert refused.json()["error"]["code"] == "WORKSPACE_LIMIT_EXCEEDED"
+    assert "12 of 12 workspaces" in refused.json()["error"]["message"]
+    assert (await alice.get("/api/v1/workspaces")).json()["total"] == 12
+    bob = await api.person_quickly("bob", Role.USER)
+    assert (await bob.post("/api/v1/workspaces", json=body)).status_code == 201
+
+
+async def test_deleting_makes_room_until_the_trash_holds_as_many(api: Api) -> None:
+    alice = await api.person_quickly("alice", Role.USER)
+    body = {"name": "one more", "desired_state": "STANDBY"}
+    for _ in range(24):
+        made = await api.workspace(alice)
+        assert (await alice.delete(f"/api/v1/workspaces/{made['id']}")).status_code == 204
+    refused = await alice.post("/api/v1/workspaces", json=body)
+    assert refused.status_code == 429 and "24 in the trash" in refused.json()["error"]["message"]
+    assert (await alice.post(f"/api/v1/workspaces/{made['id']}/undelete")).status_code == 200
+
+
+async def test_a_workspace_returns_from_the_trash_only_within_the_limit(api: Api) -> None:
+    alice = await api.person_quickly("alice", Role.USER)
+    deleted = await api.workspace(alice)
+    path = f"/api/v1/workspaces/{deleted['id']}"
+    await alice.delete(path)
+    others = [await api.workspace(alice, name=f"w{number}") for number in range(12)]
+    refused = await alice.post(f"{path}/undelete")
+    assert refused.status_code == 429 and refused.json()["error"]["code"] == "WORKSPACE_LIMIT_EXCEEDED"
+    await alice.delete(f"/api/v1/workspaces/{others[0]['id']}")
+    assert (await alice.post(f"{path}/undelete")).status_code == 200
+
+
+async def test_the_calls_of_one_user_wait_their_turn_and_leave_room_for_others(api: Api) -> None:
+    alice, bob = [await api.person_quickly(name, Role.USER) for name in ("alice", "bob")]
+    body = {"name": "one", "desired_state": "STANDBY"}
+    async with api.engine.begin() as conn:
+        await hold_lock(conn, AdvisoryLock.LIMITS)  # every create waits for this
+        calls = [asyncio.create_task(alice.post("/api/v1/workspaces", json=body)) for _ in range(70)]
+        rejected, _waiting = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+        assert (await bob.get("/api/v1/session")).status_code == 200
+        for call in rejected:
+            assert call.result().status_code == 429 and int(call.result().headers["retry-after"]) > 0
+            assert call.result().json()["error"]["code"] == "TOO_MANY_REQUESTS"
+    answers = [call.result() for call in calls if await call]
+    codes = [answer.json().get("error", {}).get("code", "made") for answer in answers]
+    assert codes.count("TOO_MANY_REQUESTS") == 70 - 64
+    assert codes.count("made") == 12
+
+
+async def test_beyond_the_bound_the_oldest_session_is_signed_out(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "MAX_PER_USER", 3)
+    bob = await api.person("bob")
+    oldest, *newer = [await api.person("alice") for _ in range(4)]
+    assert (await oldest.get("/api/v1/session")).status_code == 401
+    for client in (*newer, bob):
+        assert (await client.get("/api/v1/session")).status_code == 200
+    await asyncio.gather(*(api.person("alice") for _ in range(5)))
+    async with api.engine.connect() as conn:
+        counted = select(func.count()).select_from(tables.sessions)
+        assert await conn.scalar(counted.where(tables.sessions.c.user_id == api.ids["alice"])) == 3

@@ -51,7 +51,6 @@ def a_workspace(workspace_id: str, phase: Phase, **changes: Any) -> Workspace:
         "owner_id": ALICE,
         "name": "<b>mine</b>",
         "description": "",
-        "memo": "",
         "image_ref": "code-server",
         "instance_backend": "process",
         "storage_backend": "local-dir",

@@ -51,7 +51,7 @@ def log_page(**filters: Any) -> Call:
 CALLS: dict[str, tuple[Call, set[str]]] = {
     "an owner's list": (page(), {"ix_workspaces_owner"}),
     "an owner's list of one phase": (page(phase=Phase.RUNNING), {"ix_workspaces_owner"}),
-    "an owner's search": (page(words="my"), {"ix_workspaces_owner"}),
+    "an owner's search": (page(words=("my",)), {"ix_workspaces_owner"}),
     "an owner's trash": (page(trash=True), {"ix_workspaces_trash"}),
     "an owner's trash of one phase": (page(phase=Phase.DELETED, trash=True), {"ix_workspaces_trash"}),
     "everybody's list": (page(None), {"ix_workspaces_newest"}),

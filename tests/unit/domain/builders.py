@@ -78,7 +78,6 @@ _ORDINARY: dict[str, Any] = {
     "owner_id": "01us00000000000000000000us",
     "name": "home",
     "description": "",
-    "memo": "",
     "image_ref": "code-server",
     "instance_backend": "process",
     "storage_backend": "local-dir",

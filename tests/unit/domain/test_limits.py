@@ -1,11 +1,12 @@
 """The limit gate, over every usage around both limits."""
 
+from collections.abc import Callable
 from itertools import product
 
 import pytest
 
-from codehub.domain.limits import Limits, Usage, admit
-from codehub.domain.problems import RunningLimitExceeded
+from codehub.domain.limits import Limits, Owned, Usage, admit, admit_another, admit_undeleted
+from codehub.domain.problems import RunningLimitExceeded, WorkspaceLimitExceeded
 
 
 def test_one_more_is_admitted_exactly_while_both_limits_have_room() -> None:
@@ -19,3 +20,19 @@ def test_one_more_is_admitted_exactly_while_both_limits_have_room() -> None:
         assert (problem.value.code, problem.value.status) == ("RUNNING_LIMIT_EXCEEDED", 429)
         own = user >= per_user
         assert problem.value.message.startswith("You already run" if own else "All ")
+
+
+def test_another_workspace_is_admitted_while_there_is_room_for_it_and_its_trash() -> None:
+    limits = Limits(1, 1, 3)
+    for living, trash in product(range(5), range(8)):
+        owned = Owned(living, trash)
+        assert _admits(admit_another, owned, limits) == (living < 3 and living + trash < 6)
+        assert _admits(admit_undeleted, owned, limits) == (living < 3)
+
+
+def _admits(decide: Callable[[Owned, Limits], None], owned: Owned, limits: Limits) -> bool:
+    try:
+        decide(owned, limits)
+    except WorkspaceLimitExceeded:
+        return False
+    return True

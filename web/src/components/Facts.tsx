@@ -1,11 +1,13 @@
 import { messages } from "../i18n";
 import { now } from "../state/clock";
+import { knownDetail } from "../state/detail";
 import type { Workspace } from "../types";
 import { homeSize, LargestEntries } from "./HomeSize";
 import { Time } from "./Time";
 
 export function Facts({ workspace }: { workspace: Workspace }) {
   const text = messages.value.detail;
+  const largest = knownDetail(workspace.id)?.home?.largest ?? [];
   const kept = workspace.keep_until !== null && Date.parse(workspace.keep_until) > now.value;
   return (
     <dl class="facts">
@@ -39,11 +41,11 @@ export function Facts({ workspace }: { workspace: Workspace }) {
         <>
           <dt>{text.home}</dt>
           <dd data-testid="home-size">{homeSize(workspace.home)}</dd>
-          {workspace.home.largest.length > 0 && (
+          {largest.length > 0 && (
             <>
               <dt>{text.largest}</dt>
               <dd>
-                <LargestEntries home={workspace.home} />
+                <LargestEntries entries={largest} />
               </dd>
             </>
           )}

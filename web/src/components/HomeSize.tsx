@@ -1,6 +1,6 @@
 import { bytes } from "../format";
 import { messages } from "../i18n";
-import type { Home } from "../types";
+import type { DetailedHome, Home } from "../types";
 import { Icon } from "./Icon";
 
 /** "1.2 GB of 10.0 GB", or without the quota where there is none. */
@@ -22,10 +22,10 @@ export function HomeNotice({ home }: { home: Home | null }) {
   );
 }
 
-export function LargestEntries({ home }: { home: Home }) {
+export function LargestEntries({ entries }: { entries: DetailedHome["largest"] }) {
   return (
     <ul class="largest">
-      {home.largest.map((entry) => (
+      {entries.map((entry) => (
         <li key={entry.name}>
           <code>{entry.name}</code> <span class="muted">{bytes(entry.bytes)}</span>
         </li>

@@ -51,6 +51,7 @@ export function SearchField({ value, onChange }: { value: string; onChange: (que
           {...ids}
           type="search"
           data-search
+          maxLength={100}
           data-testid="list-search"
           placeholder={text.searchPlaceholder}
           value={value}

@@ -1,27 +1,38 @@
 import { useId } from "preact/hooks";
 
-import { api } from "../api";
 import { messages } from "../i18n";
+import { useDetail } from "../state/detail";
 import { draftField } from "../state/drafts";
-import { applyWorkspace } from "../state/live";
+import { saveMemo } from "../state/memo";
 import { useTask } from "../state/task";
-import type { Workspace } from "../types";
+import type { DetailedWorkspace, Workspace } from "../types";
 import { DraftButtons } from "./DraftButtons";
 import { ErrorNote } from "./ErrorNote";
 
-export function MemoEditor({ workspace }: { workspace: Workspace }) {
+/** Nothing can be typed before the memo is loaded: a draft that begins on an unknown text could overwrite it. */
+export function MemoPanel({ workspace }: { workspace: Workspace }) {
+  const { detail, error } = useDetail(workspace.id, workspace.version);
+  if (detail) return <MemoEditor shown={detail} />;
+  return (
+    <section class="panel">
+      <h2>{messages.value.detail.memo}</h2>
+      {error ? <ErrorNote error={error} /> : <p class="muted">{messages.value.list.loading}</p>}
+    </section>
+  );
+}
+
+function MemoEditor({ shown }: { shown: DetailedWorkspace }) {
   const text = messages.value.detail;
   const task = useTask();
   const id = useId();
-  const draft = draftField(`${workspace.id}/memo`, workspace.memo);
+  const draft = draftField(`${shown.id}/memo`, shown.memo);
 
   const save = async (event: Event) => {
     event.preventDefault();
     if (!draft.dirty) return;
     const memo = draft.value;
     await task.run(async () => {
-      applyWorkspace(await api.patchWorkspace(workspace.id, { memo }));
-      draft.saved(memo);
+      if (await saveMemo(shown, memo)) draft.saved(memo);
     });
   };
   return (

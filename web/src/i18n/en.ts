@@ -303,6 +303,7 @@ export const en = {
       INVALID_STATE: "Not possible in this state.",
       VALIDATION_ERROR: "Please check what you entered.",
       RUNNING_LIMIT_EXCEEDED: "Too many workspaces are running.",
+      WORKSPACE_LIMIT_EXCEEDED: "You have reached the number of workspaces that one person may have.",
       TOO_MANY_REQUESTS: "Too many attempts.",
       UPSTREAM_UNAVAILABLE: "The workspace does not answer.",
     },

@@ -298,6 +298,7 @@ export const ko: Messages = {
       INVALID_STATE: "지금 상태에서는 할 수 없습니다.",
       VALIDATION_ERROR: "입력한 내용을 확인하세요.",
       RUNNING_LIMIT_EXCEEDED: "실행 중인 워크스페이스가 너무 많습니다.",
+      WORKSPACE_LIMIT_EXCEEDED: "한 사람이 만들 수 있는 워크스페이스 수에 도달했습니다.",
       TOO_MANY_REQUESTS: "시도가 너무 많습니다.",
       UPSTREAM_UNAVAILABLE: "워크스페이스가 응답하지 않습니다.",
     },

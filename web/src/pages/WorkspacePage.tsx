@@ -4,7 +4,7 @@ import { ErrorNote } from "../components/ErrorNote";
 import { Facts } from "../components/Facts";
 import { HomeNotice } from "../components/HomeSize";
 import { Icon } from "../components/Icon";
-import { MemoEditor } from "../components/MemoEditor";
+import { MemoPanel } from "../components/MemoEditor";
 import { PageTitle } from "../components/PageTitle";
 import { PhaseChip } from "../components/PhaseChip";
 import { SettingsForm } from "../components/SettingsForm";
@@ -44,7 +44,7 @@ function Detail({ one, workspace }: { one: One; workspace: Workspace }) {
       <Head one={one} workspace={workspace} />
       <div class="detail">
         <div class="detail-main">
-          {isOwner && <MemoEditor workspace={workspace} />}
+          {isOwner && <MemoPanel workspace={workspace} />}
           <section class="panel">
             <h2>{text.detail.timeline}</h2>
             <Timeline id={workspace.id} />

@@ -1,5 +1,6 @@
 import { effect, signal } from "@preact/signals";
 
+import { ErrorNote } from "../components/ErrorNote";
 import { Icon } from "../components/Icon";
 import { ListTools } from "../components/ListTools";
 import { PageTitle } from "../components/PageTitle";
@@ -7,10 +8,13 @@ import { WorkspaceCard } from "../components/WorkspaceCard";
 import { messages } from "../i18n";
 import { showDialog } from "../state/dialogs";
 import { loaded, runningCount, workspaces } from "../state/live";
+import { useSearch } from "../state/search";
 import { session } from "../state/session";
 import { select, type Selection } from "../workspace";
 
 const EVERYTHING: Selection = { query: "", phase: "", sort: "activity" };
+
+const NOTHING_FOUND: ReadonlySet<string> = new Set();
 
 const KEPT_AS = "codehub.list";
 
@@ -30,7 +34,9 @@ function readSelection(): Selection {
 export function WorkspacesPage() {
   const text = messages.value.list;
   const all = [...workspaces.value.values()];
-  const shown = select(all, selection.value);
+  const search = useSearch(selection.value.query);
+  const isCurrent = search.data?.query === selection.value.query;
+  const shown = select(all, selection.value, isCurrent ? search.data!.ids : NOTHING_FOUND);
   return (
     <>
       <PageTitle title={text.title}>
@@ -52,9 +58,10 @@ export function WorkspacesPage() {
           </p>
         </ListTools>
       )}
+      <ErrorNote error={search.error} />
       {!loaded.value && all.length === 0 && <p class="muted">{text.loading}</p>}
       {loaded.value && all.length === 0 && <Empty />}
-      {all.length > 0 && shown.length === 0 && <NoMatch />}
+      {all.length > 0 && shown.length === 0 && isCurrent && <NoMatch />}
       <ul class="cards">
         {shown.map((workspace) => (
           <WorkspaceCard key={workspace.id} workspace={workspace} viewer="owner" />

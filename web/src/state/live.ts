@@ -5,6 +5,7 @@ import { api, ApiError, eventsUrl } from "../api";
 import { messages } from "../i18n";
 import type { Workspace } from "../types";
 import { isRunning } from "../workspace";
+import { forgetDetail } from "./detail";
 import { session } from "./session";
 
 export type Connection = "connecting" | "live" | "lost";
@@ -103,8 +104,12 @@ function open(): void {
   source = stream;
   watchSilence();
   expectLoss(SLOW_MILLISECONDS);
-  listen<{ items: Workspace[] }>(stream, "snapshot", ({ items }) => {
-    workspaces.value = new Map(items.map((item) => [item.id, item]));
+  let pieces: Workspace[] = [];
+  listen<{ items: Workspace[]; more: boolean }>(stream, "snapshot", ({ items, more }) => {
+    pieces = [...pieces, ...items];
+    if (more) return;
+    workspaces.value = new Map(pieces.map((item) => [item.id, item]));
+    pieces = [];
     loaded.value = true;
     lastEvent.value = { id: "*" };
   });
@@ -119,6 +124,7 @@ function open(): void {
   listen<object>(stream, "heartbeat", () => {});
   stream.onerror = () => {
     if (stream !== source) return;
+    pieces = []; // the browser reconnects with this same object, and a new snapshot follows
     expectLoss(GRACE_MILLISECONDS);
     // While CONNECTING the browser tries again by itself; CLOSED means that it got an answer it will not retry.
     if (stream.readyState === EventSource.CLOSED) void retryAfterRefusal();
@@ -192,5 +198,6 @@ export function stopLive(): void {
   window.removeEventListener("online", onOnline);
   workspaces.value = new Map();
   loaded.value = false;
+  forgetDetail();
   announcement.value = "";
 }

@@ -1,6 +1,7 @@
 import { api, type ApiError } from "../api";
 import type { Workspace } from "../types";
 import type { Viewer } from "../workspace";
+import { keepDetail } from "./detail";
 import { loaded, workspaces } from "./live";
 import { useLoader } from "./loader";
 
@@ -19,7 +20,7 @@ export function useWorkspace(id: string): One {
   const foreign = loaded.value && !own;
   const fetched = useLoader<Workspace | null>(
     `${id} ${foreign}`,
-    (signal) => (foreign ? api.workspace(id, signal) : Promise.resolve(null)),
+    (signal) => (foreign ? loadForeign(id, signal) : Promise.resolve(null)),
     foreign ? POLL_MILLISECONDS : null,
   );
   if (own) return { workspace: own, viewer: "owner", error: null, reload: fetched.reload };
@@ -30,4 +31,10 @@ export function useWorkspace(id: string): One {
     error: fetched.error,
     reload: fetched.reload,
   };
+}
+
+async function loadForeign(id: string, signal: AbortSignal): Promise<Workspace> {
+  const detail = await api.workspace(id, signal);
+  keepDetail(detail);
+  return detail;
 }

@@ -1,0 +1,64 @@
+"""Networks that people have signed in from, so that a flood from elsewhere does not hold them up."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final
+
+import structlog
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from codehub.clock import utc_now
+
+log = structlog.get_logger(__name__)
+
+KEY: Final = "codehub:known-addresses"
+MAX_KNOWN: Final = 10_000
+KEPT_SECONDS: Final = 30 * 86_400
+REFRESH_SECONDS: Final = 60.0
+SAVE_SECONDS: Final = 1.0
+
+
+class KnownAddresses:
+    """In-memory copy of a Redis sorted set, so that asking for an address costs no call during a flood.
+
+    Each process adds to the set and reads it once a minute. Without Redis, a process still knows what it
+    has seen itself.
+    """
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+        self._known: dict[str, float] = {}
+
+    def __contains__(self, network: str) -> bool:
+        return network in self._known
+
+    async def remember(self, network: str) -> None:
+        """Record a sign-in. A failure of Redis must not fail the sign-in."""
+        seen = {network: utc_now().timestamp()}
+        self._merge(seen)
+        try:
+            async with asyncio.timeout(SAVE_SECONDS), self._redis.pipeline(transaction=False) as pipeline:
+                pipeline.zadd(KEY, seen)
+                pipeline.zremrangebyrank(KEY, 0, -MAX_KNOWN - 1)
+                await pipeline.execute()
+        except (RedisError, OSError, TimeoutError) as error:
+            log.warning("a known address was not saved", error=str(error))
+
+    async def refresh(self) -> None:
+        found: Any = await self._redis.zrange(KEY, 0, -1, withscores=True)
+        self._merge({network.decode(): seen_at for network, seen_at in found})
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self.refresh()
+            except (RedisError, OSError) as error:
+                log.warning("known addresses cannot be read", error=str(error))
+            await asyncio.sleep(REFRESH_SECONDS)
+
+    def _merge(self, seen: Mapping[str, float]) -> None:
+        oldest = utc_now().timestamp() - KEPT_SECONDS
+        merged = {network: at for network, at in {**self._known, **seen}.items() if at > oldest}
+        newest = sorted(merged, key=merged.__getitem__, reverse=True)[:MAX_KNOWN]
+        self._known = {network: merged[network] for network in newest}

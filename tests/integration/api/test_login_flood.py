@@ -1,0 +1,147 @@
+"""A flood of sign-ins does not hold up people who have signed in before."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from codehub.api import sign_in_lane
+from codehub.api.app import create_app
+from codehub.domain.states import Role
+from codehub.store import passwords
+from tests.integration.api.conftest import PASSWORD, Api
+from tests.waiting import eventually, until
+
+LOGIN = "/api/v1/login"
+HOME = "192.0.2.1"
+
+
+class HeldUp:
+    """Argon2 computations for unknown names that do not end before the test lets them."""
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.go_on = threading.Event()
+
+
+@pytest.fixture
+def held_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldUp]:
+    held = HeldUp()
+    fits = passwords._fits
+
+    def hold(password: str, password_hash: str) -> bool:
+        if password_hash == passwords.NOBODYS_HASH:
+            held.running += 1
+            assert held.go_on.wait(300)
+        return fits(password, password_hash)
+
+    monkeypatch.setattr(passwords, "_fits", hold)
+    yield held
+    held.go_on.set()
+
+
+async def sign_in(api: Api, address: str, name: str, password: str = PASSWORD) -> httpx.Response:
+    client = await api.client(**{"X-Forwarded-For": address})
+    return await client.post(LOGIN, json={"username": name, "password": password})
+
+
+def flood(api: Api, count: int) -> list["asyncio.Task[httpx.Response]"]:
+    """Sign-ins with unknown names, each from an address of its own."""
+    return [
+        asyncio.create_task(sign_in(api, f"198.51.{number // 250}.{number % 250}", f"nobody-{number}"))
+        for number in range(count)
+    ]
+
+
+async def test_during_a_flood_a_known_address_signs_in_before_all_that_wait(
+    api: Api, held_up: HeldUp
+) -> None:
+    await api.person_quickly("alice", Role.USER)
+    assert (await sign_in(api, HOME, "alice")).status_code == 200
+    attempts = flood(api, 100)
+    lane = sign_in_lane.NEW_AT_ONCE + sign_in_lane.NEW_WAITING
+    await until(lambda: sum(task.done() for task in attempts) == 100 - lane, "the lane to be full")
+    await until(lambda: held_up.running == sign_in_lane.NEW_AT_ONCE, "its places to be taken")
+    assert (await sign_in(api, HOME, "alice")).status_code == 200
+    assert held_up.running == sign_in_lane.NEW_AT_ONCE, "nobody of the flood had a turn in between"
+    rejected = [task.result() for task in attempts if task.done()]
+    assert {answer.status_code for answer in rejected} == {429}
+    assert all(int(answer.headers["retry-after"]) > 0 for answer in rejected)
+    held_up.go_on.set()
+    assert [(await task).status_code for task in attempts].count(401) == lane
+
+
+async def test_a_new_address_is_answered_at_once_during_a_flood_and_signs_in_after_it(
+    api: Api, held_up: HeldUp
+) -> None:
+    await api.person_quickly("alice", Role.USER)
+    attempts = flood(api, 100)
+    await until(lambda: sum(task.done() for task in attempts) > 80, "the lane to be full")
+    refused = await sign_in(api, "192.0.2.7", "alice")
+    assert refused.status_code == 429 and refused.json()["error"]["code"] == "TOO_MANY_REQUESTS"
+    held_up.go_on.set()
+    await asyncio.gather(*attempts)
+    assert (await sign_in(api, "192.0.2.7", "alice")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "addresses", [["192.0.2.9"], ["2001:db8::1", "2001:db8::ffff:2", "2001:db8:0:0:7::"]]
+)
+async def test_a_network_has_an_allowance_of_failures(api: Api, addresses: list[str]) -> None:
+    await api.person_quickly("alice", Role.USER)
+    answers = [
+        await sign_in(api, addresses[number % len(addresses)], f"nobody-{number}")
+        for number in range(sign_in_lane.FAILURES + 5)
+    ]
+    statuses = [answer.status_code for answer in answers]
+    assert statuses == [401] * sign_in_lane.FAILURES + [429] * 5
+    assert int(answers[-1].headers["retry-after"]) > 0
+    assert (await sign_in(api, "2001:db8:0:1::1", "nobody")).status_code == 401
+    assert (await sign_in(api, "192.0.2.10", "alice")).status_code == 200
+
+
+async def test_sign_ins_that_succeed_use_up_nothing(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sign_in_lane, "REFILL_PER_SECOND", 1e-6)
+    await api.person_quickly("alice", Role.USER)
+    for _ in range(sign_in_lane.FAILURES + 5):
+        assert (await sign_in(api, HOME, "alice")).status_code == 200
+
+
+async def test_another_process_knows_the_address_too(api: Api, held_up: HeldUp) -> None:
+    await api.person_quickly("alice", Role.USER)
+    assert (await sign_in(api, HOME, "alice")).status_code == 200
+    app = create_app(api.settings)
+    async with app.router.lifespan_context(app):
+        other = Api(app, api.engine, api.settings, api.stack)
+        known = app.state.services.sign_ins._known
+
+        async def is_known() -> bool:
+            return HOME in known
+
+        await eventually(is_known, "the other process to read the known addresses")
+        attempts = flood(other, 100)
+        await until(lambda: sum(task.done() for task in attempts) > 80, "the lane to be full")
+        assert (await sign_in(other, HOME, "alice")).status_code == 200
+        held_up.go_on.set()
+        await asyncio.gather(*attempts)
+
+
+async def test_without_redis_signing_in_works_and_its_address_is_known(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await api.person_quickly("alice", Role.USER)
+    services = api.app.state.services
+    await services.redis.aclose()
+    known = services.sign_ins._known
+    monkeypatch.setattr(known, "_redis", type(services.redis).from_url("unix:///nowhere/redis.sock"))
+    assert (await sign_in(api, HOME, "alice")).status_code == 200
+    assert HOME in known
+
+
+async def test_a_known_network_signs_in_many_at_once(api: Api) -> None:
+    await api.person_quickly("alice", Role.USER)
+    assert (await sign_in(api, HOME, "alice")).status_code == 200
+    answers = await asyncio.gather(*(sign_in(api, HOME, "alice") for _ in range(16)))
+    assert {answer.status_code for answer in answers} == {200}
