@@ -13,8 +13,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
 
 from codehub.bus.known_addresses import KnownAddresses
-from codehub.domain.problems import TooManyRequests
 from codehub.domain.audit import network_of
+from codehub.domain.problems import TooManyRequests
 
 NEW_AT_ONCE: Final = 2
 NEW_WAITING: Final = 16

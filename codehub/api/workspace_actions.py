@@ -18,8 +18,8 @@ from codehub.api.guards import (
 from codehub.api.services import Now, Shared
 from codehub.api.views import WorkspaceView
 from codehub.api.words import Body
-from codehub.domain.audit import Action
 from codehub.api.workspaces import view_changed
+from codehub.domain.audit import Action
 from codehub.domain.problems import InvalidState, ValidationFailed
 from codehub.domain.workspace import RecoverSource
 from codehub.store import accounts, audit, gate, workspace_reads
