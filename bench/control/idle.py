@@ -22,7 +22,7 @@ from codehub.domain.observation import ArchiveFact, ContainerFact, VolumeFact
 from codehub.domain.states import DesiredState, Phase
 from codehub.domain.workspace import Workspace
 from codehub.store.engine import asyncpg_dsn, open_pool
-from codehub.store.leader import campaign
+from codehub.store.leader import LOCK_TIMEOUT, campaign
 from codehub.store.records import PostgresRecords
 from codehub.store.rows import to_workspace
 from codehub.store.tables import workspaces
@@ -82,7 +82,7 @@ async def _leading(stage: Stage) -> AsyncIterator[Controller]:
     assert term is not None
     memory = Memory()
     actor = Actor(stage.providers, memory, ActorRules(0, 0), term.epoch)
-    async with open_pool(stage.url, CONNECTIONS) as pool:
+    async with open_pool(stage.url, CONNECTIONS, LOCK_TIMEOUT) as pool:
         made = PostgresRecords(pool, stage.engine, term.epoch, timedelta(days=7), stage.settings.backends)
         yield Controller(
             made, stage.providers, actor, memory,

@@ -16,7 +16,7 @@ from codehub.coordinator.queue import WORKERS
 from codehub.domain.states import DesiredState
 from codehub.store import records
 from codehub.store.engine import open_pool
-from codehub.store.leader import campaign
+from codehub.store.leader import LOCK_TIMEOUT, campaign
 from tests.services import Services
 
 OWN = (records.VERSIONS, records.LOAD, records.CONFIRM, records.SAVE)
@@ -73,7 +73,7 @@ async def _replay(url: str, sent: list[Sent]) -> float:
                 await pool.fetch(sql, *values)
 
     began = time.perf_counter()
-    async with open_pool(url, CONNECTIONS) as pool:
+    async with open_pool(url, CONNECTIONS, LOCK_TIMEOUT) as pool:
         await asyncio.gather(*(play(pool, statements) for statements in of.values()))
         return time.perf_counter() - began
 

@@ -15,10 +15,11 @@ from codehub.settings import Settings
 from codehub.storage.quota import QuotaState, quota_state
 
 PYTHON = (3, 11)
+QUOTAS = ("HOME_QUOTA_BYTES", "HOME_QUOTA_FILES")
 
 
 def check_machine(settings: Settings) -> list[Finding]:
-    return [_python(), _tar(), _ide(settings), _dashboard(), *_disk(settings), _quota(settings)]
+    return [_python(), _tar(), _ide(settings), _dashboard(), *_disk(settings), check_quota(settings)]
 
 
 def _python() -> Finding:
@@ -64,10 +65,10 @@ def _existing(path: Path) -> Path:
     return place
 
 
-def _quota(settings: Settings) -> Finding:
+def check_quota(settings: Settings) -> Finding:
     """A quota that is set and not enforced is a fault; without one the disk watchdog has to do."""
     place = _existing(settings.data_dir / "volumes")
-    state, wanted = quota_state(place), settings.home_quota_bytes or settings.home_quota_files
+    state, wanted = quota_state(place), [name for name in QUOTAS if getattr(settings, name.lower())]
     if state is QuotaState.ENFORCED and os.geteuid() == 0:
         words = "user quotas are enforced" if wanted else "user quotas work and HOME_QUOTA_BYTES is not set"
         return ok("quota", f"{words} on the file system of {place}")
@@ -83,7 +84,7 @@ def _quota(settings: Settings) -> Finding:
         "run CodeHub as root; ext4: tune2fs -O quota DEVICE while unmounted, then mount it with usrquota; "
         "XFS: mount it with uquota"
     )
-    return fail("quota", f"HOME_QUOTA_BYTES has no effect: {reason}", advice)
+    return fail("quota", f"{' and '.join(wanted)} cannot take effect: {reason}", advice)
 
 
 def _disk(settings: Settings) -> list[Finding]:

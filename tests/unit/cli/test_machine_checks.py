@@ -1,0 +1,79 @@
+"""What `codehub doctor` reports about the quotas of homes."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from codehub.cli import machine_checks
+from codehub.cli.findings import Finding, Level
+from codehub.settings import load
+from codehub.storage.quota import QuotaState
+
+OFF, COUNTED, ENFORCED = QuotaState.OFF, QuotaState.COUNTED, QuotaState.ENFORCED
+
+
+QuotaLine = Callable[..., Finding]
+
+
+@pytest.fixture
+def quota_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> QuotaLine:
+    """The line about quotas, on a machine of the test's choice."""
+
+    def line(state: QuotaState, uid: int = 0, **settings: int) -> Finding:
+        monkeypatch.setattr(machine_checks, "quota_state", lambda _path: state)
+        monkeypatch.setattr(os, "geteuid", lambda: uid)
+        return machine_checks.check_quota(load(CODEHUB_DATA_DIR=tmp_path, **settings))
+
+    return line
+
+
+@pytest.mark.parametrize("setting", ["home_quota_bytes", "home_quota_files"])
+@pytest.mark.parametrize(
+    ("state", "uid", "reason"),
+    [
+        (OFF, 0, "has no user quotas"),
+        (COUNTED, 0, "enforces no limits"),
+        (ENFORCED, 1000, "does not run as root"),
+    ],
+)
+def test_a_quota_that_has_no_effect_is_a_failure_with_its_remedy(
+    quota_line: QuotaLine, setting: str, state: QuotaState, uid: int, reason: str
+) -> None:
+    finding = quota_line(state, uid, **{setting: 1 << 30})
+    assert finding.level is Level.FAIL
+    assert setting.upper() in finding.words
+    assert reason in finding.words
+    assert "usrquota" in finding.advice
+
+
+@pytest.mark.parametrize("state", [OFF, COUNTED])
+def test_without_a_quota_the_watchdog_is_named(quota_line: QuotaLine, state: QuotaState) -> None:
+    finding = quota_line(state)
+    assert finding.level is Level.OK
+    assert "watchdog" in finding.words
+
+
+def test_an_enforced_quota_is_well(quota_line: QuotaLine) -> None:
+    finding = quota_line(ENFORCED, home_quota_bytes=1 << 30)
+    assert finding.level is Level.OK
+    assert "are enforced" in finding.words
+
+
+def test_quotas_that_could_be_used_are_named(quota_line: QuotaLine) -> None:
+    finding = quota_line(ENFORCED)
+    assert finding.level is Level.OK
+    assert "HOME_QUOTA_BYTES is not set" in finding.words
+
+
+def test_the_file_system_of_the_homes_is_asked(quota_line: QuotaLine, tmp_path: Path) -> None:
+    """Before the first start it is that of the nearest directory above."""
+    assert str(tmp_path) in quota_line(OFF).words
+    (tmp_path / "volumes").mkdir()
+    assert str(tmp_path / "volumes") in quota_line(OFF).words
+
+
+def test_doctor_has_the_line(tmp_path: Path) -> None:
+    findings = machine_checks.check_machine(load(CODEHUB_DATA_DIR=tmp_path))
+    assert [finding.subject for finding in findings].count("quota") == 1
