@@ -151,6 +151,7 @@ async def _change(
 async def _stop_as_admin(
     act: AuditedTransaction, owned: OwnedWorkspace, body: WorkspaceChanges, config: Config
 ) -> Workspace:
+    """Stop another user's workspace. The row may be locked first, since no limit applies to a stop."""
     before = await gate.lock(act.conn, owned.workspace.id)
     if body.wish is None:
         return before
