@@ -166,6 +166,7 @@ async def view_changed(conn: AsyncConnection, workspace_id: str, config: Config)
 async def _stop_as_admin(
     act: AuditedTransaction, owned: DetailedWorkspace, body: WorkspaceChanges, config: Config
 ) -> None:
+    """Stop another user's workspace. The row may be locked first, since no limit applies to a stop."""
     if body.wish is None:
         return
     before = await gate.lock(act.conn, owned.workspace.id)

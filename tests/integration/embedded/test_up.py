@@ -32,6 +32,10 @@ def test_a_first_start_tells_the_password_once_and_a_second_up_is_refused(
     assert f"CodeHub is ready at {system.base_url}" in system.output
     assert system.client().get("/api/v1/session").json()["user"]["username"] == "admin"
 
+    assert '"event": "audit"' not in system.output
+    for log, action in (("up", "user.created"), ("api", "session.opened")):
+        assert f'"action": "{action}"' in (system.data_dir / "logs" / f"{log}.log").read_text()
+
     code, words = ask(system, "up")
     assert code == 1
     assert f"already running on {system.data_dir}" in words
