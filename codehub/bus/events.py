@@ -166,7 +166,7 @@ class Subscriptions:
     async def _listen(self, pubsub: PubSub) -> None:
         asked = False
         while True:
-            _honour_cancellation()
+            raise_if_cancelled()
             message = await pubsub.get_message(timeout=SILENCE)
             if message is not None:
                 asked = False
@@ -234,7 +234,7 @@ class Subscriptions:
             log.debug("unsubscribing failed; the subscription ended with its connection", error=str(error))
 
 
-def _honour_cancellation() -> None:
+def raise_if_cancelled() -> None:
     """redis-py swallows a cancellation that meets it while it connects; the task still knows of it."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():

@@ -8,6 +8,7 @@ import structlog
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from codehub.bus.events import raise_if_cancelled
 from codehub.clock import utc_now
 
 log = structlog.get_logger(__name__)
@@ -54,6 +55,7 @@ class KnownAddresses:
             try:
                 await self.refresh()
             except (RedisError, OSError) as error:
+                raise_if_cancelled()
                 log.warning("known addresses cannot be read", error=str(error))
             await asyncio.sleep(REFRESH_SECONDS)
 
