@@ -265,7 +265,7 @@ RESTART_CLOCKS = """
     WHERE last_access_at < clock_timestamp()
         AND id IN (SELECT id FROM workspaces WHERE phase = 'RUNNING' ORDER BY id FOR UPDATE)
 """
-"""The same for all of them at once, in a transaction that does not hold the leadership row."""
+"""`restart_clocks` at once, for a gateway: its transaction does not hold the leadership row."""
 
 
 async def restart_clocks(conn: AsyncConnection, now: datetime, most: int) -> int:
