@@ -1,4 +1,8 @@
-"""The activity ZSET: when each workspace was last used, on its way to last_access_at."""
+"""The activity ZSET: when each workspace was last used, on its way to last_access_at.
+
+Each gateway worker has a member with the number of its last flush in the same set. A Redis that loses a flush
+loses its number too, so the coordinator notices (ADR 0018).
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,7 +10,10 @@ from typing import Final
 
 from redis.asyncio import Redis
 
+from codehub.domain.gateways import ActivitySnapshot
+
 KEY: Final = "codehub:activity"
+GATEWAY: Final = "gateway:"
 
 # A member whose score has grown since it was read is newer activity, and stays.
 _REMOVE: Final = """
@@ -25,20 +32,32 @@ return removed
 class ActivityLog:
     redis: Redis
 
-    async def flush(self, seen: Mapping[str, float]) -> None:
-        """Record when workspaces were used (seconds since the epoch); a score only ever grows."""
-        if seen:
-            await self.redis.zadd(KEY, dict(seen), gt=True)
+    async def flush(self, uses: Mapping[str, float], gateway_id: str, number: int) -> None:
+        """Record when workspaces were used (seconds since the epoch), and that this flush did it.
 
-    async def read(self) -> dict[str, float]:
+        A score only ever grows.
+        """
+        await self.redis.zadd(KEY, {**uses, GATEWAY + gateway_id: number}, gt=True)
+
+    async def read(self) -> ActivitySnapshot:
         members: list[tuple[bytes | str, float]] = await self.redis.zrange(KEY, 0, -1, withscores=True)  # type: ignore[assignment]
-        return {_text(member): score for member, score in members}
+        scores = {_text(member): score for member, score in members}
+        return ActivitySnapshot(
+            {member: score for member, score in scores.items() if not member.startswith(GATEWAY)},
+            {
+                member.removeprefix(GATEWAY): int(score)
+                for member, score in scores.items()
+                if member.startswith(GATEWAY)
+            },
+        )
 
-    async def remove(self, carried: Mapping[str, float]) -> int:
-        """Forget what was carried over, unless it has grown since. How many were forgotten."""
-        if not carried:
+    async def remove(self, carried: ActivitySnapshot) -> int:
+        """Remove these members, unless they have grown since. Return how many were removed."""
+        numbers = {GATEWAY + gateway_id: float(number) for gateway_id, number in carried.flushes.items()}
+        scores = {**carried.uses, **numbers}
+        if not scores:
             return 0
-        arguments = [part for member, score in carried.items() for part in (member, repr(score))]
+        arguments = [part for member, score in scores.items() for part in (member, repr(score))]
         return int(await self.redis.eval(_REMOVE, 1, KEY, *arguments))
 
 

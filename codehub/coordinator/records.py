@@ -3,11 +3,12 @@
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence, Set
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Protocol
 
 from codehub.domain.decision import Decision
 from codehub.domain.disk import HomeSize, LiveHome, Notice
+from codehub.domain.gateways import ActivitySnapshot, GatewayReport
 from codehub.domain.gc import Holder, Stored
 from codehub.domain.health import CheckName, Verdict
 from codehub.domain.ttl import Expiry, TtlDefaults
@@ -45,11 +46,14 @@ class Records(Protocol):
     async def touch(self, seen: Mapping[str, datetime]) -> None:
         """Carry activity over into last_access_at, only ever forward."""
 
-    async def gateway_silences(self) -> Mapping[str, timedelta]:
-        """How long ago each gateway handed over its activity."""
+    async def gateways(self) -> Mapping[str, GatewayReport]:
+        """Return the last report of each gateway worker."""
 
-    async def forget_gateways(self, gateway_ids: Collection[str], now: datetime) -> None:
-        """Wait for these no longer; what they saw is lost, so every RUNNING workspace's clock restarts."""
+    async def settle_gateways(self, carried: Mapping[str, int], gone: Collection[str]) -> None:
+        """Record which flushes were carried into last_access_at, and forget the workers that are gone."""
+
+    async def restart_clocks(self, now: datetime) -> None:
+        """Count the idle time of every RUNNING workspace from now."""
 
     async def expirable(self, defaults: TtlDefaults, now: datetime) -> list[Workspace]:
         """At least every workspace whose deadline has passed."""
@@ -106,8 +110,8 @@ class Records(Protocol):
 class Activity(Protocol):
     """When workspaces were last used, on its way into the database."""
 
-    async def read(self) -> dict[str, float]: ...
-    async def remove(self, carried: Mapping[str, float]) -> int: ...
+    async def read(self) -> ActivitySnapshot: ...
+    async def remove(self, carried: ActivitySnapshot) -> int: ...
 
 
 class Term(Protocol):

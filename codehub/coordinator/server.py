@@ -22,6 +22,7 @@ from codehub.coordinator.ttl import TtlRules, TtlRunner
 from codehub.domain.decision import Rules
 from codehub.domain.disk import DiskRules
 from codehub.domain.errors import RetryPolicy
+from codehub.domain.gateways import GatewayRules
 from codehub.domain.gc import GcRules
 from codehub.domain.states import Operation
 from codehub.domain.ttl import TtlDefaults
@@ -284,8 +285,10 @@ def ttl_rules_of(settings: Settings) -> TtlRules:
     return TtlRules(
         TtlDefaults(settings.ttl_standby_seconds, settings.ttl_archive_seconds),
         settings.backends,
-        silence=2 * timedelta(seconds=settings.activity_flush_interval),
-        gateway_lost_after=timedelta(seconds=settings.gateway_lost_after_seconds),
+        GatewayRules(
+            silence=2 * timedelta(seconds=settings.activity_flush_interval),
+            lost_after=timedelta(seconds=settings.gateway_lost_after_seconds),
+        ),
     )
 
 

@@ -1,8 +1,8 @@
 """The TTL runner: activity into last_access_at, then the wishes of deadlines that have passed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import structlog
 from redis.exceptions import RedisError
@@ -10,8 +10,16 @@ from redis.exceptions import RedisError
 from codehub.coordinator.providers import Archives
 from codehub.coordinator.records import Activity, Records
 from codehub.domain.backends import Backends, why_left_alone
+from codehub.domain.gateways import (
+    ActivitySnapshot,
+    Assessment,
+    GatewayReport,
+    GatewayRules,
+    assess,
+    waiting_for,
+)
 from codehub.domain.states import DesiredState
-from codehub.domain.ttl import Expiry, TtlDefaults, expired, known_until
+from codehub.domain.ttl import Expiry, TtlDefaults, expired
 from codehub.domain.workspace import Workspace
 from codehub.storage.errors import StorageProblem
 
@@ -22,9 +30,7 @@ log = structlog.get_logger(__name__)
 class TtlRules:
     defaults: TtlDefaults
     backends: Backends
-    silence: timedelta
-    """For which a gateway may be unheard before nothing stands by any more."""
-    gateway_lost_after: timedelta
+    gateways: GatewayRules
 
 
 class TtlRunner:
@@ -45,8 +51,7 @@ class TtlRunner:
     async def tick(self) -> list[Expiry]:
         """One cycle; returns what has expired. Activity that cannot be read is unknown: then nothing does."""
         try:
-            uses_known_until = await self._uses_known_until()
-            now = await self._carry_activity()
+            now, uses_known_until = await self._carry_activity()
         except (RedisError, OSError) as error:
             log.warning("activity cannot be read: no TTL fires in this cycle", error=str(error))
             return []
@@ -78,38 +83,50 @@ class TtlRunner:
             return True
         return False
 
-    async def _uses_known_until(self) -> datetime | None:
-        """Asked before the activity is read: all that was seen until then must be among it."""
-        now = self._clock()
-        silences = await self._records.gateway_silences()
-        lost = [name for name, silence in silences.items() if silence > self._rules.gateway_lost_after]
-        if lost:
-            log.warning("gateways are lost: the clocks of all running workspaces restart", gateways=lost)
-            await self._records.forget_gateways(lost, now)
-        heard = {name: silence for name, silence in silences.items() if name not in lost}
-        until = known_until(heard.values(), now, self._rules.silence)
-        if until is None:
-            log.warning(
-                "gateways do not hand over what they see: no workspace stands by until they do",
-                silent={name: silence.total_seconds() for name, silence in heard.items()},
-            )
-        return until
+    async def _carry_activity(self) -> tuple[datetime, datetime | None]:
+        """Return when the activity was read, and until when every use was among it.
 
-    async def _carry_activity(self) -> datetime:
-        """Removed from Redis only after the commit, and only what was committed. Returns when it was read.
-
-        The time is taken after the reading: no activity can be later, unless a clock is ahead.
+        The reports are read before the activity, so that every flush they name must be there. The time is
+        taken after the activity: no use can be later, unless a clock is ahead.
         """
+        asked_at = self._clock()
+        reports = await self._records.gateways()
         seen = await self._activity.read()
         now = self._clock()
-        if seen:
+        found = assess(reports, seen.flushes, asked_at, self._rules.gateways)
+        if seen.uses:
             latest = now.timestamp()
             await self._records.touch(
                 {
                     workspace_id: datetime.fromtimestamp(min(at, latest), UTC)
-                    for workspace_id, at in seen.items()
+                    for workspace_id, at in seen.uses.items()
                     if at > 0
                 }
             )
-            await self._activity.remove(seen)
-        return now
+        await self._settle(reports, seen, found, now)
+        return now, found.uses_known_until
+
+    async def _settle(
+        self, reports: Mapping[str, GatewayReport], seen: ActivitySnapshot, found: Assessment, now: datetime
+    ) -> None:
+        """The clocks restart before a worker is forgotten: a leader that takes over in between repeats it.
+
+        Redis is last: it gives up only what is committed.
+        """
+        if found.lost:
+            log.warning(
+                "gateways are lost: the clocks of all running workspaces restart", gateways=sorted(found.lost)
+            )
+            await self._records.restart_clocks(now)
+        if found.unknown_because:
+            log.warning(
+                f"no workspace stands by for now: {found.unknown_because}",
+                silent=waiting_for(reports, found.gone),
+            )
+        carried = {name: number for name, number in seen.flushes.items() if name in reports}
+        if reports:
+            await self._records.settle_gateways(carried, found.gone)
+        stale = {
+            name: number for name, number in seen.flushes.items() if name not in reports or name in found.gone
+        }
+        await self._activity.remove(ActivitySnapshot(seen.uses, stale))

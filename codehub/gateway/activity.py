@@ -5,16 +5,9 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from redis.asyncio import Redis
-from redis.exceptions import RedisError
-
-from codehub import log
-from codehub.bus.activity import ActivityLog
 from codehub.domain.images import Activity
 from codehub.gateway.frames import FrameReader
 from codehub.gateway.head import RequestHead
-
-logger = log.get(__name__)
 
 CAPTURE: Final = 256 * 1024
 HEADER: Final = 13
@@ -87,21 +80,6 @@ class Recorder:
                 self.touch(inspector.workspace_id)
         seen, self._seen = self._seen, {}
         return seen
-
-    def give_back(self, seen: dict[str, float]) -> None:
-        for workspace_id, at in seen.items():
-            self._seen[workspace_id] = max(at, self._seen.get(workspace_id, 0.0))
-
-    async def flush(self, redis: Redis) -> bool:
-        """Hand over what was seen; what Redis does not take is kept for the next time. Whether it took it."""
-        seen = self.collect()
-        try:
-            await ActivityLog(redis).flush(seen)
-        except (RedisError, OSError) as error:
-            logger.warning("activity could not be flushed", error=str(error), workspaces=len(seen))
-            self.give_back(seen)
-            return False
-        return True
 
 
 class VsCodeInspector:

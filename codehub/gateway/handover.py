@@ -1,55 +1,91 @@
-"""Hands over what a worker has seen of the workspaces' use, and says until when it has."""
+"""Hands over what a worker has seen of the workspaces' use, and reports until when it has."""
 
 import asyncio
 import time
+from collections.abc import Mapping
 from datetime import timedelta
+from typing import NamedTuple, Protocol
 
-from redis.asyncio import Redis
+from redis.exceptions import RedisError
 from ulid import ULID
 
 from codehub import log
 from codehub.gateway.activity import Recorder
-from codehub.store import gateways
 from codehub.store.engine import ConnectionTrouble
 
 logger = log.get(__name__)
 
 
-class Handover:
-    """The coordinator stops nobody as idle while a worker has not been heard of (specification, section 6).
+class Flushing(Protocol):
+    async def flush(self, uses: Mapping[str, float], gateway_id: str, number: int) -> None: ...
 
-    A worker is known from before its port answers until it has handed over everything at its end. One that
-    is killed is missed, and waited for.
+
+class Reporting(Protocol):
+    async def begin(self, gateway_id: str) -> None: ...
+    async def report(self, gateway_id: str, flushes: int, ago: timedelta, *, ended: bool) -> int: ...
+
+
+class Use(NamedTuple):
+    at: float
+    flush: int
+    """The first flush that has it. So has every later one, until the coordinator has carried one of them."""
+
+
+class Handover:
+    """The worker's side of ADR 0018.
+
+    Each flush has every use that is not known to be in the database, because Redis may lose what it took.
+    A worker is registered from before its port answers until it has flushed everything at its end. The
+    coordinator waits for a worker that was killed.
     """
 
-    def __init__(self, recorder: Recorder, redis: Redis, database_url: str) -> None:
+    def __init__(
+        self, recorder: Recorder, activity: Flushing, roster: Reporting, gateway_id: str = ""
+    ) -> None:
         self._recorder = recorder
-        self._redis = redis
-        self._url = database_url
-        self._id = str(ULID()).lower()
+        self._activity = activity
+        self._roster = roster
+        self._id = gateway_id or str(ULID()).lower()
+        self._flushes = 0
+        self._uncarried: dict[str, Use] = {}
 
     async def begin(self) -> None:
-        await gateways.hear(self._url, self._id, timedelta(0))
+        await self._roster.begin(self._id)
 
     async def run(self, interval: float) -> None:
         while True:
             await asyncio.sleep(interval)
-            try:
-                await self._hand_over()
-            except ConnectionTrouble as error:
-                logger.warning("the database does not take the heartbeat", error=str(error))
+            await self._hand_over()
 
     async def end(self) -> None:
-        """Hand over the rest, and be waited for no longer. What cannot be handed over leaves us missed."""
-        try:
-            if await self._hand_over():
-                await gateways.leave(self._url, self._id)
-        except ConnectionTrouble as error:
-            logger.warning("the database does not take the goodbye", error=str(error))
+        """Hand over the rest, and deregister. If that fails, the coordinator counts the worker as silent."""
+        await self._hand_over(ended=True)
 
-    async def _hand_over(self) -> bool:
+    async def _hand_over(self, *, ended: bool = False) -> None:
         began = time.monotonic()
-        if not await self._recorder.flush(self._redis):
-            return False
-        await gateways.hear(self._url, self._id, timedelta(seconds=time.monotonic() - began))
-        return True
+        uses = self._collect()
+        try:
+            await self._activity.flush(uses, self._id, self._flushes)
+        except (RedisError, OSError) as error:
+            logger.warning("activity could not be flushed", error=str(error), workspaces=len(uses))
+            return
+        try:
+            ago = timedelta(seconds=time.monotonic() - began)
+            carried = await self._roster.report(self._id, self._flushes, ago, ended=ended)
+        except ConnectionTrouble as error:
+            logger.warning("the database did not take the report", error=str(error))
+            return
+        self._forget(carried)
+
+    def _collect(self) -> dict[str, float]:
+        """Return everything that the next flush has to have."""
+        self._flushes += 1
+        for workspace_id, at in self._recorder.collect().items():
+            before = self._uncarried.get(workspace_id)
+            self._uncarried[workspace_id] = Use(at if before is None else max(at, before.at), self._flushes)
+        return {workspace_id: use.at for workspace_id, use in self._uncarried.items()}
+
+    def _forget(self, carried: int) -> None:
+        self._uncarried = {
+            workspace_id: use for workspace_id, use in self._uncarried.items() if use.flush > carried
+        }

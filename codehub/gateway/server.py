@@ -12,6 +12,7 @@ from redis.asyncio import Redis
 
 from codehub import log
 from codehub.bus import tickets
+from codehub.bus.activity import ActivityLog
 from codehub.bus.tickets import Ticket
 from codehub.gateway.activity import Recorder
 from codehub.gateway.certificate import RenewedCertificate
@@ -31,6 +32,7 @@ from codehub.gateway.upstream import Pool
 from codehub.gateway.watch import Watch
 from codehub.store import routes
 from codehub.store.engine import STATEMENT_SECONDS, create_engine
+from codehub.store.gateways import Roster
 
 logger = log.get(__name__)
 
@@ -83,11 +85,11 @@ class Gateway:
         self._errands: set[asyncio.Task[Any]] = set()
 
     @asynccontextmanager
-    async def listening(self) -> AsyncIterator[None]:
+    async def listening(self, bound: socket.socket | None = None) -> AsyncIterator[None]:
         """Serve the public port; on leaving, drain and close."""
         loop = asyncio.get_running_loop()
         self.now = loop.time()
-        listener = _listener(self.config.host, self.config.port)
+        listener = bound or bind(self.config.host, self.config.port)
         self.port = listener.getsockname()[1]
         server = await self._open(listener)
         ticking = self.start(self._tick())
@@ -166,8 +168,8 @@ class Gateway:
             connection.abort()
 
 
-def _listener(host: str, port: int) -> socket.socket:
-    """A listening socket that other workers may open as well."""
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket for the public port, which other workers may bind as well."""
     family, kind, protocol, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
@@ -213,13 +215,17 @@ async def serve(
         source = PostgresSource(engine, config.limits, counts.woke)
         gateway = Gateway(config, source, RedisTickets(redis, config.timeouts.ticket), cookie_key, counts)
         channel = PushChannel(config.database_url, gateway.watch)
-        handover = Handover(gateway.recorder, redis, config.database_url)
-        await handover.begin()
-        handing_over = handover.run(config.activity_flush_interval)
-        async with _beside(channel.run(), handing_over), gateway.listening():
-            ready()
-            await stop.wait()
-        await handover.end()
+        handover = Handover(gateway.recorder, ActivityLog(redis), Roster(config.database_url))
+        # A worker that cannot have the port must not be registered: the coordinator would wait for it.
+        with bind(config.host, config.port) as listener:
+            await handover.begin()
+            handing_over = handover.run(config.activity_flush_interval)
+            try:
+                async with _beside(channel.run(), handing_over), gateway.listening(listener):
+                    ready()
+                    await stop.wait()
+            finally:
+                await handover.end()
     finally:
         await redis.aclose()
         await engine.dispose()

@@ -270,6 +270,14 @@ async def touch(conn: AsyncConnection, seen: Mapping[str, datetime]) -> None:
     await conn.execute(text(TOUCH), {"ids": list(seen), "times": list(seen.values())})
 
 
+RESTART_CLOCKS = """
+    UPDATE workspaces SET last_access_at = clock_timestamp()
+    WHERE last_access_at < clock_timestamp()
+        AND id IN (SELECT id FROM workspaces WHERE phase = 'RUNNING' ORDER BY id FOR UPDATE)
+"""
+"""`restart_clocks` at once, for a gateway: its transaction does not hold the leadership row."""
+
+
 async def restart_clocks(conn: AsyncConnection, now: datetime, most: int) -> int:
     """Count the idle time of RUNNING workspaces from now: their last use may be unknown. How many."""
     c = workspaces.c

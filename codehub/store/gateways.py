@@ -1,53 +1,88 @@
-"""Until when each gateway worker has handed over what it saw of the workspaces' use.
+"""The reports of gateway workers: until when the activity that each of them saw is in Redis (ADR 0018).
 
 Times are the database's own, so that the clocks of several machines need not agree.
 """
 
-from collections.abc import Collection
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
 import asyncpg
-from sqlalchemy import delete, func, select
+from sqlalchemy import delete, func, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from codehub.domain.gateways import GatewayReport
 from codehub.store.engine import asyncpg_dsn
+from codehub.store.gate import RESTART_CLOCKS
 from codehub.store.tables import gateways
 
 ANSWER_WITHIN: Final = 5.0
-HEAR: Final = """
-    INSERT INTO gateways (id, heard_at) VALUES ($1, clock_timestamp() - $2::interval)
-    ON CONFLICT (id) DO UPDATE SET heard_at = excluded.heard_at
+BEGIN: Final = "INSERT INTO gateways (id, heard_at) VALUES ($1, clock_timestamp())"
+IS_ALONE: Final = "SELECT NOT EXISTS (SELECT FROM gateways WHERE id <> $1 AND NOT ended)"
+REPORT: Final = """
+    INSERT INTO gateways (id, heard_at, flushes, ended) VALUES ($1, clock_timestamp() - $2::interval, $3, $4)
+    ON CONFLICT (id) DO UPDATE
+    SET heard_at = excluded.heard_at, flushes = excluded.flushes, ended = excluded.ended
+    RETURNING carried
 """
-LEAVE: Final = "DELETE FROM gateways WHERE id = $1"
+"""Inserts the row again for a worker that counted as lost and reports after all."""
+CARRY: Final = """
+    UPDATE gateways SET carried = greatest(gateways.carried, seen.flushes)
+    FROM unnest(CAST(:ids AS text[]), CAST(:flushes AS bigint[])) AS seen (id, flushes)
+    WHERE gateways.id = seen.id
+"""
 
 
-async def hear(url: str, gateway_id: str, ago: timedelta) -> None:
-    """Note that everything which this gateway saw until `ago` has been handed over."""
-    await _execute(url, HEAR, gateway_id, ago)
+@dataclass(frozen=True)
+class Roster:
+    """The table of gateway workers, as one of them writes it."""
+
+    url: str
+
+    async def begin(self, gateway_id: str) -> None:
+        """Register a worker that will serve.
+
+        Nobody could use a workspace while no worker ran: the first one restarts the clocks.
+        """
+        async with self._connection() as connection, connection.transaction():
+            await connection.execute(BEGIN, gateway_id)
+            if await connection.fetchval(IS_ALONE, gateway_id):
+                await connection.execute(RESTART_CLOCKS)
+
+    async def report(self, gateway_id: str, flushes: int, ago: timedelta, *, ended: bool) -> int:
+        """Record that this flush has everything that the worker saw until `ago`.
+
+        Return the newest of its flushes that the coordinator has carried into the database.
+        """
+        async with self._connection() as connection:
+            carried: int = await connection.fetchval(REPORT, gateway_id, ago, flushes, ended)
+        return carried
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[asyncpg.Connection]:
+        """Connect for one report: an idle worker needs no pool."""
+        connection = await asyncpg.connect(
+            asyncpg_dsn(self.url), timeout=ANSWER_WITHIN, command_timeout=ANSWER_WITHIN
+        )
+        try:
+            yield connection
+        finally:
+            connection.terminate()
 
 
-async def leave(url: str, gateway_id: str) -> None:
-    """Note that this gateway has handed over everything, and has ended."""
-    await _execute(url, LEAVE, gateway_id)
-
-
-async def _execute(url: str, statement: str, *values: object) -> None:
-    """Over a connection that is closed again: a worker that nobody visits needs no pool."""
-    connection = await asyncpg.connect(asyncpg_dsn(url), timeout=ANSWER_WITHIN, command_timeout=ANSWER_WITHIN)
-    try:
-        await connection.execute(statement, *values)
-    finally:
-        connection.terminate()
-
-
-async def forget(conn: AsyncConnection, gateway_ids: Collection[str]) -> None:
-    """No longer wait for these: nothing was heard of them for too long."""
-    await conn.execute(delete(gateways).where(gateways.c.id.in_(gateway_ids)))
-
-
-async def silences(conn: AsyncConnection) -> dict[str, timedelta]:
-    """How long ago each gateway was heard."""
+async def reports(conn: AsyncConnection) -> dict[str, GatewayReport]:
+    """Return the last report of each worker."""
     c = gateways.c
-    rows = await conn.execute(select(c.id, func.clock_timestamp() - c.heard_at))
-    return {gateway_id: max(silence, timedelta(0)) for gateway_id, silence in rows}
+    rows = await conn.execute(select(c.id, func.clock_timestamp() - c.heard_at, c.flushes, c.ended))
+    return {
+        gateway_id: GatewayReport(max(silence, timedelta(0)), flushes, ended)
+        for gateway_id, silence, flushes, ended in rows
+    }
+
+
+async def settle(conn: AsyncConnection, carried: Mapping[str, int], gone: Collection[str]) -> None:
+    """Record which flushes were carried into the database, and forget the workers that are gone."""
+    await conn.execute(text(CARRY), {"ids": list(carried), "flushes": list(carried.values())})
+    await conn.execute(delete(gateways).where(gateways.c.id.in_(gone)))

@@ -20,6 +20,7 @@ from codehub.domain.audit import Actor, ActorKind
 from codehub.domain.backends import Backends
 from codehub.domain.decision import CONTROLLER_COLUMNS, Decision
 from codehub.domain.disk import HomeSize, LiveHome, Notice
+from codehub.domain.gateways import GatewayReport
 from codehub.domain.gc import Holder, Stored, protection
 from codehub.domain.health import CheckName, Verdict
 from codehub.domain.observation import ArchiveFact
@@ -221,18 +222,19 @@ class PostgresRecords:
             async with self._fenced() as conn:
                 await gate.touch(conn, {workspace_id: seen[workspace_id] for workspace_id in some})
 
-    async def gateway_silences(self) -> dict[str, timedelta]:
+    async def gateways(self) -> dict[str, GatewayReport]:
         async with self._engine.connect() as conn:
-            return await gateways.silences(conn)
+            return await gateways.reports(conn)
 
-    async def forget_gateways(self, gateway_ids: Collection[str], now: datetime) -> None:
-        """The clocks come first, so that a leader who takes over in between restarts them as well."""
+    async def settle_gateways(self, carried: Mapping[str, int], gone: Collection[str]) -> None:
+        async with self._fenced() as conn:
+            await gateways.settle(conn, carried, gone)
+
+    async def restart_clocks(self, now: datetime) -> None:
         restarted = ROWS_AT_ONCE
         while restarted == ROWS_AT_ONCE:
             async with self._fenced() as conn:
                 restarted = await gate.restart_clocks(conn, now, ROWS_AT_ONCE)
-        async with self._fenced() as conn:
-            await gateways.forget(conn, gateway_ids)
 
     async def expirable(self, defaults: TtlDefaults, now: datetime) -> list[Workspace]:
         async with self._engine.connect() as conn:

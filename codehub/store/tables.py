@@ -223,6 +223,9 @@ gateways = Table(
     metadata,
     Column("id", Text, primary_key=True),
     Column("heard_at", Time, nullable=False),
+    Column("flushes", BigInteger, nullable=False, server_default=text("0")),
+    Column("carried", BigInteger, nullable=False, server_default=text("0")),
+    Column("ended", Boolean, nullable=False, server_default=text("false")),
 )
 
 health_checks = Table(

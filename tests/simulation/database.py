@@ -60,6 +60,18 @@ class Leadership:
 
 
 @dataclass
+class GatewayRow:
+    heard_at: datetime
+    flushes: int = 0
+    carried: int = 0
+    ended: bool = False
+
+
+def lost_connection() -> Exception:
+    return OSError("The connection to the database is lost.")
+
+
+@dataclass
 class Database:
     reality: Reality
     rows: dict[str, Workspace] = field(default_factory=dict)
@@ -71,8 +83,7 @@ class Database:
     claimed: set[str] = field(default_factory=set)
     used_archive_op_ids: set[str] = field(default_factory=set)
     wished: dict[str, int] = field(default_factory=dict)
-    silent_since: dict[str, datetime] = field(default_factory=dict)
-    """By gateway."""
+    gateways: dict[str, GatewayRow] = field(default_factory=dict)
     activity_read_at: datetime | None = None
     checks: dict[CheckName, Verdict] = field(default_factory=dict)
     homes: dict[str, HomeRecord] = field(default_factory=dict)
@@ -101,9 +112,6 @@ class Database:
         )  # fmt: skip
         self.reality.truths[workspace_id] = Truth()
         self.notify(workspace_id)
-
-    def hear(self, gateway: str) -> None:
-        self.silent_since[gateway] = self.now()
 
     def notify(self, workspace_id: str) -> None:
         for listener in self.listeners:
@@ -239,10 +247,19 @@ class Database:
         if looked - row.phase_changed_at.timestamp() < STANDBY_TTL:
             self.reality.fail(row.id, "is stopped as soon as it runs")
         used = self.reality.used_at.get(row.id, 0.0)
+        self._check_reachable(row, max(used, row.phase_changed_at.timestamp()), looked)
         if looked - STANDBY_TTL < used < looked - SEEN_AFTER:
             self.reality.fail(
                 row.id, f"is stopped under its user, who was there {looked - used:.0f} s before"
             )
+
+    def _check_reachable(self, row: Workspace, idle_since: float, looked: float) -> None:
+        """Nobody is stopped for not using what no gateway was there to serve."""
+        away, back = self.reality.unreachable_since, self.reality.reachable_since
+        if away is None or idle_since + STANDBY_TTL <= away:
+            return
+        if looked - (away if back is None else back) < STANDBY_TTL:
+            self.reality.fail(row.id, "is stopped before its user could come back")
 
     def live_homes(self) -> list[LiveHome]:
         rows = [] if self.blank else self.rows.values()
@@ -367,6 +384,11 @@ class Gate:
         row = self._db.rows.get(workspace_id)
         if row is not None and row.last_access_at < at:
             self._db.put(replace(row, last_access_at=at))
+
+    def restart_clocks(self, now: datetime) -> None:
+        for row in list(self._db.rows.values()):
+            if row.phase is Phase.RUNNING:
+                self.touch(row.id, now)
 
     def _put(self, row: Workspace, words: str, **changes: object) -> None:
         self._db.reality.tell(row.id, words)

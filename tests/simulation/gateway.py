@@ -1,52 +1,108 @@
-"""A simulated gateway worker: what it sees of the workspaces' use, and hands over now and then."""
+"""A simulated gateway worker: `codehub.gateway.handover` against the simulated Redis and database."""
 
 import asyncio
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from datetime import timedelta
 
-from tests.simulation.database import Database
+from redis.exceptions import ConnectionError as RedisDown
+
+from codehub.gateway.activity import Recorder
+from codehub.gateway.handover import Handover
+from tests.simulation.database import Database, Gate, GatewayRow, lost_connection
+from tests.simulation.process import Process
 from tests.simulation.redis import Redis
 
 
-@dataclass
-class Gateway:
-    """`codehub.gateway.handover` and its recorder."""
+class SimRecorder(Recorder):
+    """Uses at the times of the virtual clock."""
 
-    name: str
-    database: Database
-    redis: Redis
-    interval: float
-    seen: dict[str, float] = field(default_factory=dict)
-    alive: bool = True
-
-    def __post_init__(self) -> None:
-        self.database.hear(self.name)
+    def __init__(self, database: Database) -> None:
+        super().__init__()
+        self._database = database
 
     def touch(self, workspace_id: str) -> None:
-        now = self.database.now().timestamp()
-        self.seen[workspace_id] = self.database.reality.used_at[workspace_id] = now
+        now = self._database.now().timestamp()
+        self._seen[workspace_id] = self._database.reality.used_at[workspace_id] = now
 
-    async def run(self) -> None:
-        while self.alive:
-            await asyncio.sleep(self.interval)
-            self.hand_over()
 
-    def hand_over(self) -> bool:
-        """A Redis that answers may still refuse what is written, and a database the heartbeat."""
-        down = self.database.reality.is_down
-        if not self.alive or down("redis") or down("flush"):
-            return False
-        for workspace_id, at in self.seen.items():
-            self.redis.flush(workspace_id, at)
-        self.seen.clear()
-        if not down("database"):
-            self.database.hear(self.name)
-        return True
+class SimFlushing:
+    def __init__(self, process: Process, redis: Redis) -> None:
+        self._process = process
+        self._redis = redis
+
+    async def flush(self, uses: Mapping[str, float], gateway_id: str, number: int) -> None:
+        """A Redis that answers may still refuse what is written."""
+        if self._process.reality.is_down("flush"):
+            raise RedisDown
+        await self._process.act(lambda: self._redis.flush(dict(uses), gateway_id, number), RedisDown, "redis")
+
+
+class SimRoster:
+    """Semantics of `codehub.store.gateways.Roster`."""
+
+    def __init__(self, process: Process, database: Database) -> None:
+        self._process = process
+        self._db = database
+
+    async def begin(self, gateway_id: str) -> None:
+        await self._process.act(lambda: self.register(gateway_id), lost_connection, "database")
+
+    def register(self, gateway_id: str) -> None:
+        if all(row.ended for name, row in self._db.gateways.items() if name != gateway_id):
+            Gate(self._db).restart_clocks(self._db.now())
+        self._db.gateways[gateway_id] = GatewayRow(self._db.now())
+        self._db.reality.open_gateway(gateway_id)
+
+    async def report(self, gateway_id: str, flushes: int, ago: timedelta, *, ended: bool) -> int:
+        began = self._db.now() - ago
+        return await self._process.act(
+            lambda: self._report(gateway_id, GatewayRow(began, flushes, ended=ended)),
+            lost_connection,
+            "database",
+        )
+
+    def _report(self, gateway_id: str, row: GatewayRow) -> int:
+        known = self._db.gateways.get(gateway_id)
+        row.carried = 0 if known is None else known.carried
+        self._db.gateways[gateway_id] = row
+        return row.carried
+
+
+class Gateway:
+    """Serves from when its registration has succeeded until it is told to stop or killed."""
+
+    roster = SimRoster
+
+    def __init__(self, process: Process, database: Database, redis: Redis, interval: float) -> None:
+        self.name = process.name
+        self.is_open = False
+        self.recorder = SimRecorder(database)
+        self._process = process
+        self._database = database
+        self._interval = interval
+        roster = self.roster(process, database)
+        self._handover = Handover(self.recorder, SimFlushing(process, redis), roster, self.name)
+        self._task = asyncio.create_task(self._run(), name=self.name)
+
+    async def _run(self) -> None:
+        while not self.is_open:
+            try:
+                await self._handover.begin()
+                self.is_open = True
+            except OSError:
+                await asyncio.sleep(1)
+        await self._handover.run(self._interval)
 
     def end(self) -> None:
         """Told to stop."""
-        if self.hand_over():
-            self.database.silent_since.pop(self.name, None)
-        self.alive = False
+        self._close()
+        self._task.cancel()
+        self._task = asyncio.create_task(self._handover.end(), name=f"{self.name} ends")
 
     def kill(self) -> None:
-        self.alive = False
+        self._close()
+        self._process.kill()
+
+    def _close(self) -> None:
+        self.is_open = False
+        self._database.reality.close_gateway(self.name)

@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from codehub.coordinator.nature import Nature
 from codehub.coordinator.server import serve
+from codehub.domain.gateways import ActivitySnapshot
 from codehub.domain.problems import Problem, ValidationFailed
 from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
 from codehub.domain.workspace import RecoverSource, Workspace
@@ -29,6 +30,8 @@ PURGED_WITHIN = timedelta(seconds=900)
 """After the retention of a deleted workspace: several cycles of GC."""
 LOST_AFTER = 150
 """Seconds after which a gateway that is not heard is not waited for."""
+SAVE_EVERY = 20
+"""Seconds between two snapshots of Redis."""
 TROUBLED = 80.0
 """Virtual seconds with faults."""
 PATIENCE = 7200.0
@@ -90,9 +93,10 @@ class Member:
 
 
 class History:
-    """`house` and the functions of the product are what a planted bug replaces."""
+    """`house`, `gateway` and the functions of the product are what a planted bug replaces."""
 
     house = SimHouse
+    gateway = Gateway
     troubled = TROUBLED
 
     def __init__(self, seed: int, loop: VirtualLoop) -> None:
@@ -129,11 +133,13 @@ class History:
             self._start_coordinator()
         for _ in range(GATEWAYS):
             self._start_gateway()
+        saving = asyncio.create_task(self._save_redis())
         try:
             await self._troubles()
             self._heal()
             await self._peace()
         finally:
+            saving.cancel()
             for member in self.members:
                 member.process.kill()
                 member.task.cancel()
@@ -149,9 +155,16 @@ class History:
 
     def _start_gateway(self) -> None:
         name = f"gateway-{len(self.gateways) + 1}"
-        gateway = Gateway(name, self.database, self.redis, FLUSH_EVERY)
-        self.gateways.append(gateway)
-        asyncio.create_task(gateway.run(), name=name)  # noqa: RUF006 - cancelled with all others at the end
+        process = Process(name, self.reality, self.fork(name), self.faults)
+        self.gateways.append(self.gateway(process, self.database, self.redis, FLUSH_EVERY))
+
+    def open_gateways(self) -> list[Gateway]:
+        return [gateway for gateway in self.gateways if gateway.is_open]
+
+    async def _save_redis(self) -> None:
+        while True:
+            await asyncio.sleep(SAVE_EVERY)
+            self.redis.save()
 
     def take_fault(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
         """Nothing but being killed may end a task that nobody waits for."""
@@ -202,8 +215,9 @@ class History:
 
     def _type(self, name: str) -> None:
         self._wrote += 1
-        if self.reality.write(name, f"{self._wrote:06}".encode()):
-            self.chance.choice([gateway for gateway in self.gateways if gateway.alive]).touch(name)
+        gateways = self.open_gateways()
+        if gateways and self.reality.write(name, f"{self._wrote:06}".encode()):
+            self.chance.choice(gateways).recorder.touch(name)
 
     def _recover(self, name: str) -> None:
         """As its owner would: with a choice where one is asked for, or where nothing else has helped."""
@@ -231,8 +245,8 @@ class History:
         disturbances: tuple[Callable[[], None], ...] = (
             self._kill, self._kill, self._pause, self._pause, self._cut_database, self._break_part,
             self._break_part, self._kill_job, self._kill_job, self._end_container, self._hang_container,
-            self._vandalise_home, self._vandalise_archive, self._leave_half_a_home, self._flush_redis,
-            self._replace_gateway,
+            self._vandalise_home, self._vandalise_archive, self._leave_half_a_home, self._lose_redis,
+            self._replace_gateway, self._close_all_gateways,
         )  # fmt: skip
         self.chance.choice(disturbances)()
 
@@ -321,20 +335,31 @@ class History:
         if name is not None and disk.home is None:
             disk.home, disk.marker = Home(b"half"), None
 
-    def _flush_redis(self) -> None:
-        """What was handed over and not carried yet is lost: with it, who used what."""
-        self.redis.flushall()
-        self.reality.used_at.clear()
+    def _lose_redis(self) -> None:
+        """Redis dies, and comes back empty or with an older snapshot."""
+        self.reality.tell("---", "Redis loses data")
+        self.redis.lose(self.redis.saved if self.chance.random() < 0.5 else ActivitySnapshot({}, {}))
 
     def _replace_gateway(self) -> None:
-        gateway = self.chance.choice([gateway for gateway in self.gateways if gateway.alive])
+        gateways = self.open_gateways()
+        if gateways:
+            self._close_gateway(self.chance.choice(gateways))
+        self._start_gateway()
+
+    def _close_gateway(self, gateway: Gateway) -> None:
         if self.chance.random() < 0.5:
             self.reality.tell("---", f"{gateway.name} is told to stop")
             gateway.end()
         else:
             self.reality.tell("---", f"{gateway.name} is killed")
             gateway.kill()
-        self._start_gateway()
+
+    def _close_all_gateways(self) -> None:
+        """Nobody can reach a workspace for a while."""
+        for gateway in self.open_gateways():
+            self._close_gateway(gateway)
+        for _ in range(GATEWAYS):
+            self.loop.call_later(self.chance.uniform(1, 250), self._start_gateway)
 
     def _some(self, names: list[str]) -> str | None:
         return self.chance.choice(names) if names else None

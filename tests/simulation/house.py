@@ -14,15 +14,16 @@ from codehub.domain import wishes
 from codehub.domain.conditions import holds
 from codehub.domain.decision import Decision
 from codehub.domain.disk import HomeSize, LiveHome, Notice
+from codehub.domain.gateways import ActivitySnapshot, GatewayReport
 from codehub.domain.gc import Holder, Stored
 from codehub.domain.health import CheckName, Verdict
-from codehub.domain.states import ConditionName, Phase
+from codehub.domain.states import ConditionName
 from codehub.domain.ttl import Expiry, TtlDefaults
 from codehub.domain.workspace import Workspace
 from codehub.store import records
 from codehub.store.leader import ANSWER_WITHIN, HUNG_AFTER
 from codehub.store.records import Outdated
-from tests.simulation.database import Database, Gate
+from tests.simulation.database import Database, Gate, lost_connection
 from tests.simulation.process import Process
 from tests.simulation.redis import Redis
 
@@ -31,32 +32,31 @@ PURGE_SECONDS = 0.02
 """For one row, on a busy database."""
 
 
-def lost_connection() -> Exception:
-    return OSError("The connection to the database is lost.")
-
-
 class SimActivity:
     def __init__(self, process: Process, redis: Redis, database: Database) -> None:
         self._process = process
         self._redis = redis
         self._db = database
 
-    async def read(self) -> dict[str, float]:
+    async def read(self) -> ActivitySnapshot:
         return await self._process.look(self._read, RedisDown, "redis")
 
-    def _read(self) -> dict[str, float]:
+    def _read(self) -> ActivitySnapshot:
         self._db.activity_read_at = self._db.now()
-        return dict(self._redis.scores)
+        return self._redis.read()
 
-    async def remove(self, carried: Mapping[str, float]) -> int:
+    async def remove(self, carried: ActivitySnapshot) -> int:
         return await self._process.act(lambda: self._remove(carried), RedisDown, "redis")
 
-    def _remove(self, carried: Mapping[str, float]) -> int:
-        for workspace_id, at in carried.items():
-            if self._redis.scores.get(workspace_id, at + 1) <= at:
-                del self._redis.scores[workspace_id]
+    def _remove(self, carried: ActivitySnapshot) -> int:
+        for workspace_id, at in carried.uses.items():
+            if self._redis.uses.get(workspace_id, at + 1) <= at:
+                del self._redis.uses[workspace_id]
                 self._check(workspace_id)
-        return len(carried)
+        for gateway, number in carried.flushes.items():
+            if self._redis.flushes.get(gateway, number + 1) <= number:
+                del self._redis.flushes[gateway]
+        return len(carried.uses)
 
     def _check(self, workspace_id: str) -> None:
         flushed = self._redis.flushed.get(workspace_id)
@@ -167,20 +167,27 @@ class SimRecords:
 
         await self._write(write)
 
-    async def gateway_silences(self) -> dict[str, timedelta]:
+    async def gateways(self) -> dict[str, GatewayReport]:
         return await self._read(
-            lambda: {name: self._db.now() - since for name, since in self._db.silent_since.items()}
+            lambda: {
+                name: GatewayReport(self._db.now() - row.heard_at, row.flushes, row.ended)
+                for name, row in self._db.gateways.items()
+            }
         )
 
-    async def forget_gateways(self, gateway_ids: Collection[str], now: datetime) -> None:
+    async def settle_gateways(self, carried: Mapping[str, int], gone: Collection[str]) -> None:
         def write() -> None:
-            for name in gateway_ids:
-                self._db.silent_since.pop(name, None)
-            for row in list(self._db.rows.values()):
-                if row.phase is Phase.RUNNING:
-                    self._gate.touch(row.id, now)
+            for name, number in carried.items():
+                if name in self._db.gateways:
+                    row = self._db.gateways[name]
+                    row.carried = max(row.carried, number)
+            for name in gone:
+                self._db.gateways.pop(name, None)
 
         await self._write(write)
+
+    async def restart_clocks(self, now: datetime) -> None:
+        await self._write(lambda: self._gate.restart_clocks(now))
 
     async def expirable(self, defaults: TtlDefaults, now: datetime) -> list[Workspace]:
         return await self._read(lambda: self._db.due(defaults, now))

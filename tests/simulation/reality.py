@@ -93,6 +93,10 @@ class Reality:
         self.down: dict[str, float] = {}
         self.used_at: dict[str, float] = {}
         """When somebody last did something in a workspace, known to CodeHub or not."""
+        self.open_gateways: set[str] = set()
+        self.reachable_since: float | None = None
+        self.unreachable_since: float | None = None
+        """When the last gateway went that was there alone; None while there always was one."""
         self.story: list[str] = []
         self.violation: Violation | None = None
         self.before_deletion: Callable[[str, Home], None] = lambda workspace_id, home: None
@@ -117,6 +121,16 @@ class Reality:
 
     def is_down(self, what: str) -> bool:
         return self.down.get(what, 0.0) > self.loop.time()
+
+    def open_gateway(self, name: str) -> None:
+        if not self.open_gateways:
+            self.reachable_since = self.loop.moment().timestamp()
+        self.open_gateways.add(name)
+
+    def close_gateway(self, name: str) -> None:
+        self.open_gateways.discard(name)
+        if not self.open_gateways and self.reachable_since is not None:
+            self.reachable_since, self.unreachable_since = None, self.loop.moment().timestamp()
 
     def disk(self, workspace_id: str) -> Disk:
         if workspace_id not in self.disks:

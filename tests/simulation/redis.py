@@ -2,18 +2,31 @@
 
 from dataclasses import dataclass, field
 
+from codehub.domain.gateways import ActivitySnapshot
+
 
 @dataclass
 class Redis:
-    """The activity ZSET. `flushed` is what the gateway has handed over, and must not be forgotten."""
+    """The activity ZSET. `flushed` has the uses that it took and still has to hold."""
 
-    scores: dict[str, float] = field(default_factory=dict)
+    uses: dict[str, float] = field(default_factory=dict)
+    flushes: dict[str, int] = field(default_factory=dict)
     flushed: dict[str, float] = field(default_factory=dict)
+    saved: ActivitySnapshot = field(default_factory=lambda: ActivitySnapshot({}, {}))
 
-    def flush(self, workspace_id: str, at: float) -> None:
-        self.scores[workspace_id] = max(at, self.scores.get(workspace_id, 0.0))
-        self.flushed[workspace_id] = self.scores[workspace_id]
+    def read(self) -> ActivitySnapshot:
+        return ActivitySnapshot(dict(self.uses), dict(self.flushes))
 
-    def flushall(self) -> None:
-        self.scores.clear()
-        self.flushed.clear()
+    def flush(self, uses: dict[str, float], gateway: str, number: int) -> None:
+        for workspace_id, at in uses.items():
+            self.uses[workspace_id] = max(at, self.uses.get(workspace_id, 0.0))
+            self.flushed[workspace_id] = self.uses[workspace_id]
+        self.flushes[gateway] = max(number, self.flushes.get(gateway, 0))
+
+    def save(self) -> None:
+        self.saved = self.read()
+
+    def lose(self, kept: ActivitySnapshot) -> None:
+        """Start again from what is left on the disk."""
+        self.uses, self.flushes = dict(kept.uses), dict(kept.flushes)
+        self.flushed = dict(kept.uses)

@@ -6,7 +6,7 @@ Two of them take many histories, in `make test-all` only; in `make test` the mod
 import asyncio
 import contextlib
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -18,21 +18,24 @@ from codehub.coordinator import ttl as ttl_runner
 from codehub.coordinator.actor import Actor, EffectFailed, NoRoomYet
 from codehub.coordinator.observer import Observer
 from codehub.coordinator.ttl import TtlRunner
-from codehub.domain import disk, gc, leftovers, limits, next_effect, observe, plan, steps, ttl
+from codehub.domain import disk, gateways, gc, leftovers, limits, next_effect, observe, plan, steps, ttl
 from codehub.domain.attempt import by_job, current_deletion_job_id
 from codehub.domain.conditions import Condition, changed
 from codehub.domain.decision import Context, Decision
 from codehub.domain.effects import DeleteVolume, Effect
+from codehub.domain.gateways import Assessment, GatewayReport
 from codehub.domain.observation import ArchiveFact, ContainerFact, JobState, Observation, Unknown, Unlooked
 from codehub.domain.problems import Problem
 from codehub.domain.states import ConditionName, DesiredState, ErrorReason, Operation, Phase
 from codehub.domain.ttl import TtlDefaults
 from codehub.domain.workspace import Workspace
+from codehub.gateway.handover import Handover
 from codehub.storage.errors import StorageProblem
 from codehub.storage.jobspec import RestoreJob
 from codehub.store import records
 from tests.simulation import history as histories
 from tests.simulation.filling_disk import FillingDisk
+from tests.simulation.gateway import Gateway, SimRoster
 from tests.simulation.history import History, run
 from tests.simulation.house import SimHouse, SimRecords
 from tests.simulation.jobs import Job, Jobs
@@ -218,7 +221,7 @@ def test_planted_a_write_without_the_epoch() -> None:
 def test_planted_activity_removed_from_redis_before_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     original = TtlRunner._carry_activity
 
-    async def hasty(self: TtlRunner) -> datetime:
+    async def hasty(self: TtlRunner) -> tuple[datetime, datetime | None]:
         await self._activity.remove(await self._activity.read())
         return await original(self)
 
@@ -226,14 +229,19 @@ def test_planted_activity_removed_from_redis_before_the_commit(monkeypatch: pyte
     find("activity is forgotten before it was committed")
 
 
-class FailingFlushes(History):
-    """Redis answers and takes nothing, again and again, and gateways come and go."""
+class LostFlushes(History):
+    """Redis refuses writes and loses data, again and again, and gateways come and go."""
 
     troubled = 300.0
 
     def _disturb(self) -> None:
-        if self.chance.random() < 0.3:
+        luck = self.chance.random()
+        if luck < 0.25:
             self._replace_gateway()
+        elif luck < 0.5:
+            self._lose_redis()
+        elif luck < 0.55:
+            self._close_all_gateways()
         else:
             self.reality.down["flush"] = self.loop.time() + self.chance.expovariate(1 / 20)
 
@@ -245,24 +253,87 @@ class FailingFlushes(History):
             super()._use()
 
 
-def test_failing_flushes_stop_nobody() -> None:
+class LosingRedis(LostFlushes):
+    """Redis takes every flush and loses it; the gateways stay."""
+
+    def _disturb(self) -> None:
+        self._lose_redis()
+
+
+class AbsentGateways(LostFlushes):
+    """All gateways are away for a while, again and again."""
+
+    def _disturb(self) -> None:
+        if self.open_gateways() and self.chance.random() < 0.1:
+            self._close_all_gateways()
+
+
+class PoliteGateways(AbsentGateways):
+    """And all of them say goodbye."""
+
+    def _close_gateway(self, gateway: Gateway) -> None:
+        gateway.end()
+
+
+@pytest.mark.parametrize("history", [LostFlushes, LosingRedis, AbsentGateways, PoliteGateways])
+def test_lost_flushes_and_absent_gateways_stop_nobody(history: type[History]) -> None:
     for seed in SEEDS[:3]:
-        run(seed, FailingFlushes)
+        run(seed, history)
 
 
-def test_planted_the_word_of_gateways_that_are_not_heard(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ttl_runner, "known_until", lambda _silences, now, _longest: now)
-    find("is stopped under its user", FailingFlushes)
+def test_planted_reports_that_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateways, "known_until", lambda _silences, now, _longest: now)
+    find("is stopped under its user|before its user could come back", LostFlushes)
 
 
 def test_planted_lost_gateways_that_take_their_activity_along(monkeypatch: pytest.MonkeyPatch) -> None:
     class Forgetful(SimRecords):
-        async def forget_gateways(self, gateway_ids: Collection[str], now: datetime) -> None:
-            for name in gateway_ids:
-                self._db.silent_since.pop(name, None)
+        async def restart_clocks(self, now: datetime) -> None:
+            return
 
     monkeypatch.setattr(histories, "LOST_AFTER", 20)
-    find("is stopped under its user", planted(Forgetful, FailingFlushes))
+    find("is stopped under its user|before its user could come back", planted(Forgetful, LostFlushes))
+
+
+def test_planted_a_flush_that_is_not_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Handover._forget
+    monkeypatch.setattr(Handover, "_forget", lambda self, _carried: original(self, self._flushes))
+    find("is stopped under its user", LosingRedis)
+
+
+def test_planted_a_redis_that_loses_a_flush_unnoticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = gateways.assess
+
+    def trusting(reports: Mapping[str, GatewayReport], _flushes: object, *rest: object) -> Assessment:
+        return original(reports, {name: report.flushes for name, report in reports.items()}, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ttl_runner, "assess", trusting)
+    find("is stopped under its user", LosingRedis)
+
+
+def test_planted_a_first_gateway_that_restarts_no_clock() -> None:
+    class Careless(SimRoster):
+        def register(self, gateway_id: str) -> None:
+            before = dict(self._db.rows)
+            super().register(gateway_id)
+            self._db.rows = before
+
+    class CarelessGateway(Gateway):
+        roster = Careless
+
+    find("before its user could come back", type("Planted", (PoliteGateways,), {"gateway": CarelessGateway}))
+
+
+def test_planted_a_last_goodbye_that_is_forgotten_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = gateways.assess
+
+    def hasty(reports: Mapping[str, GatewayReport], *rest: object) -> Assessment:
+        staying = {name: report for name, report in reports.items() if not report.ended}
+        found = original(staying, *rest)  # type: ignore[arg-type]
+        return replace(found, gone=found.gone | (reports.keys() - staying.keys()))
+
+    monkeypatch.setattr(ttl_runner, "assess", hasty)
+    find("before its user could come back", PoliteGateways)
 
 
 def test_planted_a_clock_of_use_that_starts_at_the_wish(monkeypatch: pytest.MonkeyPatch) -> None:

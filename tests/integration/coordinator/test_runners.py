@@ -13,12 +13,13 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 from sqlalchemy import func, insert, select, update
 
-from codehub.bus.activity import ActivityLog
+from codehub.bus.activity import KEY, ActivityLog
 from codehub.coordinator import house
 from codehub.coordinator.gc import GcRunner
 from codehub.coordinator.providers import Providers
 from codehub.coordinator.server import gc_rules_of
 from codehub.coordinator.ttl import TtlRules, TtlRunner
+from codehub.domain.gateways import GatewayRules
 from codehub.domain.gc import GcRules
 from codehub.domain.observation import JobState
 from codehub.domain.states import DesiredState, Operation, Phase
@@ -48,7 +49,7 @@ def records_of(bench: Bench, epoch: int) -> PostgresRecords:
 async def expire(bench: Bench, redis: Redis, epoch: int, now: datetime) -> None:
     """One TTL cycle at this time."""
     records = records_of(bench, epoch)
-    rules = TtlRules(TtlDefaults(600, 600), bench.settings.backends, silence=MINUTE, gateway_lost_after=HOUR)
+    rules = TtlRules(TtlDefaults(600, 600), bench.settings.backends, GatewayRules(MINUTE, HOUR))
     await TtlRunner(records, ActivityLog(redis), bench.providers.archives, rules, lambda: now).tick()
 
 
@@ -67,9 +68,26 @@ async def running_without_a_leader(bench: Bench) -> tuple[str, int]:
     return workspace_id, await bench.take_office()
 
 
-async def hear(bench: Bench, ago: timedelta) -> None:
-    """A gateway has handed over what it had seen until then."""
-    await gateways.hear(bench.settings.database_url, "gateway-1", ago)
+async def report(
+    bench: Bench,
+    ago: timedelta = timedelta(0),
+    *,
+    name: str = "gateway-1",
+    flushes: int = 0,
+    ended: bool = False,
+) -> int:
+    """Report as a gateway that has handed over what it had seen until then."""
+    roster = gateways.Roster(bench.settings.database_url)
+    return await roster.report(name, flushes, ago, ended=ended)
+
+
+async def is_wished(bench: Bench, workspace_id: str, desired: DesiredState) -> bool:
+    return (await bench.get(workspace_id)).desired_state is desired
+
+
+async def known_gateways(bench: Bench) -> set[str]:
+    async with bench.engine.connect() as conn:
+        return set(await gateways.reports(conn))
 
 
 def gc_runner(bench: Bench, epoch: int, providers: Providers | None = None) -> GcRunner:
@@ -89,10 +107,10 @@ async def test_activity_and_keep_until_hold_a_ttl_off(bench: Bench, redis: Redis
     workspace_id, epoch = await running_without_a_leader(bench)
     later = datetime.now(UTC) + HOUR
 
-    await ActivityLog(redis).flush({workspace_id: later.timestamp() - 10})
+    await ActivityLog(redis).flush({workspace_id: later.timestamp() - 10}, "gateway-1", 1)
     await expire(bench, redis, epoch, later)
     assert (await bench.get(workspace_id)).desired_state is DesiredState.RUNNING
-    assert await ActivityLog(redis).read() == {}
+    assert (await ActivityLog(redis).read()).uses == {}
 
     async with bench.engine.begin() as conn:
         kept = {"by": 3 * HOUR, "defaults": TtlDefaults(0, 0)}
@@ -115,13 +133,13 @@ async def test_a_redis_that_was_away_for_long_makes_nobody_idle(bench: Bench, re
     workspace_id, epoch = await running_without_a_leader(bench)
     later = datetime.now(UTC) + HOUR
 
-    await hear(bench, 20 * MINUTE)
+    await report(bench, 20 * MINUTE)
     for minute in range(3):
         await expire(bench, redis, epoch, later + minute * MINUTE)
         assert (await bench.get(workspace_id)).desired_state is DesiredState.RUNNING
 
-    await ActivityLog(redis).flush({workspace_id: later.timestamp()})
-    await hear(bench, timedelta(0))
+    await ActivityLog(redis).flush({workspace_id: later.timestamp()}, "gateway-1", 1)
+    await report(bench, flushes=1)
     await expire(bench, redis, epoch, later + 3 * MINUTE)
     assert (await bench.get(workspace_id)).desired_state is DesiredState.RUNNING, "it was in use"
     await expire(bench, redis, epoch, later + 11 * MINUTE)
@@ -134,16 +152,76 @@ async def test_a_gateway_that_is_lost_is_not_waited_for_and_every_clock_restarts
     workspace_id, epoch = await running_without_a_leader(bench)
     later = datetime.now(UTC) + HOUR
 
-    await hear(bench, 2 * HOUR)
+    await report(bench, 2 * HOUR)
     await expire(bench, redis, epoch, later)
     found = await bench.get(workspace_id)
     assert (found.desired_state, found.last_access_at) == (DesiredState.RUNNING, later)
-    async with bench.engine.connect() as conn:
-        assert await gateways.silences(conn) == {}
+    assert await known_gateways(bench) == set()
     await expire(bench, redis, epoch, later + 9 * MINUTE)
     assert (await bench.get(workspace_id)).desired_state is DesiredState.RUNNING
     await expire(bench, redis, epoch, later + 10 * MINUTE)
     assert (await bench.get(workspace_id)).desired_state is DesiredState.STANDBY
+
+
+async def test_a_flush_that_redis_has_lost_makes_nobody_idle(bench: Bench, redis: Redis) -> None:
+    """It took the use and the report followed; then it came back empty."""
+    workspace_id, epoch = await running_without_a_leader(bench)
+    later = datetime.now(UTC) + HOUR
+    activity = ActivityLog(redis)
+
+    await activity.flush({workspace_id: later.timestamp()}, "gateway-1", 1)
+    await report(bench, flushes=1)
+    await redis.delete(KEY)
+    await expire(bench, redis, epoch, later)
+    assert await is_wished(bench, workspace_id, DesiredState.RUNNING)
+
+    await activity.flush({workspace_id: later.timestamp()}, "gateway-1", 2)
+    assert await report(bench, flushes=2) == 0, "no flush is carried yet, so the gateway keeps the use"
+    await expire(bench, redis, epoch, later + MINUTE)
+    assert await is_wished(bench, workspace_id, DesiredState.RUNNING)
+    assert await report(bench, flushes=2) == 2
+    await expire(bench, redis, epoch, later + 11 * MINUTE)
+    assert await is_wished(bench, workspace_id, DesiredState.STANDBY)
+
+
+async def test_a_gateway_that_ended_beside_another_restarts_no_clock(bench: Bench, redis: Redis) -> None:
+    workspace_id, epoch = await running_without_a_leader(bench)
+    await ActivityLog(redis).flush({}, "gateway-1", 7)
+    await report(bench, 2 * HOUR, flushes=7, ended=True)
+    await report(bench, name="gateway-2")
+    await expire(bench, redis, epoch, datetime.now(UTC) + HOUR)
+    assert await is_wished(bench, workspace_id, DesiredState.STANDBY)
+    assert await known_gateways(bench) == {"gateway-2"}
+    assert (await ActivityLog(redis).read()).flushes == {}
+
+
+async def test_a_last_flush_that_redis_has_lost_restarts_every_clock(bench: Bench, redis: Redis) -> None:
+    workspace_id, epoch = await running_without_a_leader(bench)
+    later = datetime.now(UTC) + HOUR
+    await report(bench, flushes=7, ended=True)
+    await report(bench, name="gateway-2")
+    await expire(bench, redis, epoch, later)
+    found = await bench.get(workspace_id)
+    assert (found.desired_state, found.last_access_at) == (DesiredState.RUNNING, later)
+    assert await known_gateways(bench) == {"gateway-2"}
+
+
+async def test_nobody_stands_by_while_no_gateway_runs_until_the_last_one_is_lost(
+    bench: Bench, redis: Redis
+) -> None:
+    workspace_id, epoch = await running_without_a_leader(bench)
+    later = datetime.now(UTC) + HOUR
+    await ActivityLog(redis).flush({}, "gateway-1", 7)
+    await report(bench, flushes=7, ended=True)
+    await expire(bench, redis, epoch, later)
+    assert await is_wished(bench, workspace_id, DesiredState.RUNNING)
+
+    await report(bench, 2 * HOUR, flushes=7, ended=True)
+    await expire(bench, redis, epoch, later)
+    await expire(bench, redis, epoch, later + 9 * MINUTE)
+    assert await is_wished(bench, workspace_id, DesiredState.RUNNING)
+    await expire(bench, redis, epoch, later + 10 * MINUTE)
+    assert await is_wished(bench, workspace_id, DesiredState.STANDBY)
 
 
 async def test_a_start_that_took_longer_than_the_ttl_is_used_before_it_is_idle(

@@ -1,11 +1,13 @@
 """The gateway with a real PostgreSQL and Redis: pushes, tickets, activity, the gate."""
 
 import asyncio
+import socket
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -16,9 +18,10 @@ from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.bus import tickets
-from codehub.bus.activity import ActivityLog
+from codehub.bus.activity import KEY, ActivityLog
 from codehub.bus.tickets import Ticket
 from codehub.domain.audit import CLI, Action, Actor
+from codehub.domain.gateways import ActivitySnapshot
 from codehub.domain.limits import Limits
 from codehub.domain.problems import Problem
 from codehub.domain.states import DesiredState, Role
@@ -108,7 +111,8 @@ class Installation:
     async def silences(self) -> list[float]:
         """For how many seconds each worker has not been heard."""
         async with self.engine.connect() as conn:
-            return [silence.total_seconds() for silence in (await gateways.silences(conn)).values()]
+            reports = (await gateways.reports(conn)).values()
+        return [report.silence.total_seconds() for report in reports if not report.ended]
 
     async def connect(self) -> Client:
         return Client(*await asyncio.open_connection("127.0.0.1", self.config.port))
@@ -339,9 +343,9 @@ async def test_activity_reaches_redis(served: Installation, redis_url: str) -> N
     await served.ask(served.host, "/asset.js", cookie, "")
     redis: Redis = Redis.from_url(redis_url)
     seen = await eventually(
-        ActivityLog(redis).read, "the request", lambda seen: seen.get(served.workspace_id, 0) >= before
+        ActivityLog(redis).read, "the request", lambda seen: seen.uses.get(served.workspace_id, 0) >= before
     )
-    assert seen[served.workspace_id] <= time.time()
+    assert seen.uses[served.workspace_id] <= time.time()
     await redis.aclose()
 
 
@@ -369,7 +373,8 @@ async def test_a_redis_that_takes_nothing_leaves_the_worker_unheard(
         await eventually(served.silences, "the worker to be missed", lambda found: found[0] > 1)
     redis: Redis = Redis.from_url(redis_url)
     await eventually(served.silences, "the worker to be heard again", lambda found: found[0] < 1)
-    assert (await ActivityLog(redis).read())[served.workspace_id] >= before, "what was seen is kept meanwhile"
+    seen = await ActivityLog(redis).read()
+    assert seen.uses[served.workspace_id] >= before, "what was seen is kept meanwhile"
     await redis.aclose()
 
 
@@ -383,7 +388,7 @@ async def test_a_worker_is_waited_for_until_it_has_handed_over_everything(
     await served.ask(served.host, "/asset.js", cookie, "")
     await served.stop()
     redis: Redis = Redis.from_url(redis_url)
-    assert (await ActivityLog(redis).read())[served.workspace_id] >= before
+    assert (await ActivityLog(redis).read()).uses[served.workspace_id] >= before
     assert await served.silences() == []
     await redis.aclose()
 
@@ -399,17 +404,86 @@ async def test_a_worker_that_cannot_hand_over_its_last_is_missed(
     assert len(await served.silences()) == 1
 
 
+async def test_a_redis_that_lost_activity_gets_it_again_until_it_is_carried(
+    served: Installation, redis_url: str
+) -> None:
+    await served.run()
+    cookie = await served.come_in()
+    before = time.time()
+    await served.ask(served.host, "/asset.js", cookie, "")
+    redis: Redis = Redis.from_url(redis_url)
+
+    async def flushed(what: str, enough: Callable[[ActivitySnapshot], bool]) -> ActivitySnapshot:
+        return await eventually(ActivityLog(redis).read, what, enough)
+
+    for _ in range(2):
+        seen = await flushed("the request", lambda seen: seen.uses.get(served.workspace_id, 0) >= before)
+        await redis.delete(KEY)
+    seen = await flushed("the request", lambda seen: seen.uses.get(served.workspace_id, 0) >= before)
+
+    async with served.engine.begin() as conn:
+        await gateways.settle(conn, seen.flushes, ())
+    [(gateway_id, number)] = seen.flushes.items()
+    await flushed("the next report", lambda seen: seen.flushes[gateway_id] > number + 1)
+    await redis.delete(KEY)
+    seen = await flushed("another flush", lambda seen: gateway_id in seen.flushes)
+    assert not seen.uses, "what is in the database is not sent again"
+    await redis.aclose()
+
+
+async def test_the_first_gateway_restarts_the_clocks_and_a_second_one_does_not(served: Installation) -> None:
+    long_ago = datetime(2026, 1, 1, tzinfo=UTC)
+    roster = gateways.Roster(served.config.database_url)
+    await served.run()
+
+    async def last_access_after(gateway_id: str) -> datetime:
+        await served.change(last_access_at=long_ago)
+        await roster.begin(gateway_id)
+        async with served.engine.connect() as conn:
+            found = await conn.execute(workspaces.select().where(workspaces.c.id == served.workspace_id))
+        return found.one().last_access_at
+
+    assert await last_access_after("second") == long_ago
+    await roster.report("second", 1, timedelta(0), ended=True)
+    assert await last_access_after("third") == long_ago
+    await roster.report("third", 1, timedelta(0), ended=True)
+    await served.stop()
+    assert await last_access_after("first-again") > long_ago
+
+
+async def test_a_gateway_whose_port_is_taken_is_not_waited_for(served: Installation) -> None:
+    await served.stop()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        config = replace(served.config, port=taken.getsockname()[1])
+        with pytest.raises(OSError, match="in use"):
+            await serve(config, stop=asyncio.Event(), ready=lambda: None)
+    assert await served.silences() == []
+
+
+async def test_a_worker_that_fails_hands_over_and_is_not_waited_for(served: Installation) -> None:
+    await served.stop()
+
+    def fail() -> None:
+        raise RuntimeError("not today")
+
+    with pytest.raises(ExceptionGroup):
+        await serve(served.config, stop=asyncio.Event(), ready=fail)
+    assert await served.silences() == []
+
+
 async def test_activity_grows_and_newer_activity_survives_a_removal(redis_url: str) -> None:
     redis: Redis = Redis.from_url(redis_url)
-    await ActivityLog(redis).flush({"a": 100.25, "b": 100.0})
-    await ActivityLog(redis).flush({"a": 50.0, "b": 1763256000.123456})
-    assert await ActivityLog(redis).read() == {"a": 100.25, "b": 1763256000.123456}
-    read = await ActivityLog(redis).read()
-    await ActivityLog(redis).flush({"b": 1763256000.2})
-    assert await ActivityLog(redis).remove(read) == 1
-    assert await ActivityLog(redis).read() == {"b": 1763256000.2}
-    assert await ActivityLog(redis).remove({"b": 1763256000.2, "gone": 1.0}) == 1
-    assert await ActivityLog(redis).read() == {}
+    activity = ActivityLog(redis)
+    await activity.flush({"a": 100.25, "b": 100.0}, "g", 1)
+    await activity.flush({"a": 50.0, "b": 1763256000.123456}, "g", 2)
+    read = await activity.read()
+    assert read == ActivitySnapshot({"a": 100.25, "b": 1763256000.123456}, {"g": 2})
+    await activity.flush({"b": 1763256000.2}, "g", 3)
+    assert await activity.remove(read) == 1
+    assert await activity.read() == ActivitySnapshot({"b": 1763256000.2}, {"g": 3})
+    assert await activity.remove(ActivitySnapshot({"b": 1763256000.2, "gone": 1.0}, {"g": 3})) == 2
+    assert await activity.read() == ActivitySnapshot({}, {})
+    assert await activity.remove(ActivitySnapshot({}, {})) == 0
     await redis.aclose()
 
 

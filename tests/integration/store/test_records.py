@@ -16,13 +16,16 @@ from codehub.domain.observation import ArchiveFact
 from codehub.domain.states import DesiredState, Operation, Phase
 from codehub.domain.ttl import Expiry, TtlDefaults
 from codehub.domain.workspace import Workspace
+from codehub.gateway.handover import Reporting
 from codehub.store import gate
 from codehub.store.engine import open_pool
+from codehub.store.gateways import Roster
 from codehub.store.leader import LOCK_TIMEOUT, StaleLeader, campaign
 from codehub.store.records import Outdated, PostgresRecords
 from tests.integration.store.conftest import BACKENDS, LIMITS, create
 from tests.simulation.clock import VirtualLoop
 from tests.simulation.database import Database, Gate
+from tests.simulation.gateway import SimRoster
 from tests.simulation.house import SimRecords
 from tests.simulation.process import Faults, Process
 from tests.simulation.reality import Reality
@@ -39,6 +42,7 @@ class Place:
     create: Callable[[], Awaitable[Workspace]]
     wish: Callable[[str, DesiredState], Awaitable[object]]
     delete: Callable[[str], Awaitable[object]]
+    roster: Reporting
 
     async def get(self, workspace_id: str) -> Workspace:
         found = await self.records.find(workspace_id)
@@ -72,7 +76,7 @@ async def postgres(engine: AsyncEngine, database_url: str) -> AsyncIterator[Plac
 
     async with open_pool(database_url, 2, LOCK_TIMEOUT) as pool:
         both = [PostgresRecords(pool, engine, item.epoch, RETENTION, BACKENDS) for item in (term, earlier)]
-        yield Place(*both, made, wish, delete)
+        yield Place(*both, made, wish, delete, Roster(database_url))
     await term.resign()
 
 
@@ -97,7 +101,7 @@ async def simulated() -> AsyncIterator[Place]:
         return door.delete(workspace_id)
 
     records = [SimRecords(process, database, epoch, RETENTION) for epoch in (2, 1)]
-    yield Place(*records, made, wish, delete)
+    yield Place(*records, made, wish, delete, SimRoster(process, database))
     loop.close()
 
 
@@ -152,6 +156,8 @@ async def test_an_earlier_leader_writes_nothing(place: Place) -> None:
         late.save(workspace, Decision("an effect", workspace), now),
         late.touch({workspace.id: now}),
         late.unroute([workspace.id]),
+        late.settle_gateways({"gateway": 1}, ["gateway"]),
+        late.restart_clocks(now),
         late.expire(workspace, expiry, now),
         late.purge(now, now),
         late.remember({"key": now}),
@@ -213,6 +219,25 @@ async def test_activity_only_goes_forward(place: Place) -> None:
     await place.records.touch({workspace.id: later, "nobody": later})
     await place.records.touch({workspace.id: later - timedelta(minutes=1)})
     assert (await place.get(workspace.id)).last_access_at == later
+
+
+async def test_a_gateway_learns_which_of_its_flushes_is_carried(place: Place) -> None:
+    async def report(flushes: int, *, ended: bool = False) -> int:
+        return await place.roster.report("one", flushes, timedelta(0), ended=ended)
+
+    await place.roster.begin("one")
+    assert (await place.records.gateways())["one"].flushes == 0
+    assert await report(1) == 0
+    await place.records.settle_gateways({"one": 1, "unknown": 5}, ())
+    assert await report(2) == 1
+    await place.records.settle_gateways({"one": 0}, ())
+    assert await report(3, ended=True) == 1, "what is in the database stays there"
+    found = await place.records.gateways()
+    assert found.keys() == {"one"} and (found["one"].flushes, found["one"].ended) == (3, True)
+    await place.records.settle_gateways({}, ["one"])
+    assert await place.records.gateways() == {}
+    assert await report(4) == 0, "a worker that counted as lost comes back"
+    assert (await place.records.gateways())["one"].flushes == 4
 
 
 async def test_the_purge_takes_what_is_deleted_long_enough_and_at_rest(place: Place) -> None:

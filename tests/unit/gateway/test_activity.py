@@ -222,15 +222,6 @@ def test_another_ide_counts_by_its_data_frames_alone() -> None:
     assert recorder.collect()
 
 
-def test_what_could_not_be_flushed_is_kept_and_never_goes_back() -> None:
-    recorder = Recorder()
-    recorder.touch(WORKSPACE)
-    seen = recorder.collect()
-    recorder.touch(WORKSPACE)
-    recorder.give_back({WORKSPACE: 1.0, "other": 2.0})
-    assert recorder.collect()[WORKSPACE] >= seen[WORKSPACE]
-
-
 def test_a_window_that_has_just_loaded_is_present_until_it_says_otherwise() -> None:
     hello = message(b'{"type":"connectionType","desiredConnectionType":2}', kind=2)
     for fresh in (True, False):

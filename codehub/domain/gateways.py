@@ -1,0 +1,73 @@
+"""Whether the activity in Redis is all that the gateway workers have seen (ADR 0018)."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from codehub.domain.ttl import known_until
+
+
+@dataclass(frozen=True)
+class ActivitySnapshot:
+    """Redis at one moment: when workspaces were last used, and the last flush of each gateway worker."""
+
+    uses: Mapping[str, float]
+    flushes: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class GatewayReport:
+    """What a gateway worker last wrote into the database."""
+
+    silence: timedelta
+    """How long ago it handed over all that it had seen."""
+    flushes: int = 0
+    """The number of that flush."""
+    ended: bool = False
+
+
+@dataclass(frozen=True)
+class GatewayRules:
+    silence: timedelta
+    """For which a worker may not report before nothing stands by any more."""
+    lost_after: timedelta
+
+
+@dataclass(frozen=True)
+class Assessment:
+    uses_known_until: datetime | None
+    unknown_because: str = ""
+    lost: frozenset[str] = frozenset()
+    """Workers whose last activity will never arrive, or after which nobody came: the clocks restart."""
+    gone: frozenset[str] = frozenset()
+    """Workers that are not waited for: the lost ones, and those that ended in order."""
+
+
+def assess(
+    reports: Mapping[str, GatewayReport], flushes: Mapping[str, int], now: datetime, rules: GatewayRules
+) -> Assessment:
+    """Compare the reports with the flushes that Redis was found to have afterwards.
+
+    Redis keeps a flush and its number together. A smaller number than the reported one means that Redis has
+    lost data. A worker that runs sends it again; for one that has ended, it is lost.
+    """
+    silent = {name for name, report in reports.items() if report.silence > rules.lost_after}
+    ended = {name for name, report in reports.items() if report.ended}
+    missing = {name for name, report in reports.items() if flushes.get(name, 0) < report.flushes}
+    running = reports.keys() - ended - silent
+    complete = ended - missing
+    lost = (silent | ended) - complete if running else silent | (ended & missing)
+    gone = lost | complete if running else lost
+    until, reason = known_until([reports[name].silence for name in running], now, rules.silence), ""
+    if until is None:
+        reason = "gateways do not report"
+    if running & missing:
+        until, reason = None, "Redis has lost activity, which the gateways will send again"
+    if not running and complete - lost:
+        until, reason = None, "no gateway runs"
+    return Assessment(until, reason, frozenset(lost), frozenset(gone))
+
+
+def waiting_for(reports: Mapping[str, GatewayReport], gone: Collection[str]) -> dict[str, float]:
+    """Return the silence in seconds of each worker that is still waited for."""
+    return {name: report.silence.total_seconds() for name, report in reports.items() if name not in gone}
