@@ -10,6 +10,7 @@ from codehub.domain.images import Activity
 from codehub.domain.limits import Limits
 from codehub.domain.ports import parse_port
 from codehub.gateway.certificate import CertificateFiles
+from codehub.gateway.cookies import HOST_PREFIX, SESSION_COOKIE, WORKSPACE_COOKIE
 from codehub.gateway.proxies import TrustedProxies
 
 WORKSPACE_ID = re.compile(r"[0-9a-hjkmnp-tv-z]{26}")
@@ -80,9 +81,9 @@ class Origins:
         self.apps_host = self._with_port(apps_domain.lower(), parts.port)
         self._suffix = f".{self.apps_host}"
         self.aliases = self._loopback_aliases(parts.hostname or "", parts.port)
-        prefix = "__Host-" if self.secure else ""
-        self.session_cookie = f"{prefix}session".encode()
-        self.workspace_cookie = f"{prefix}codehub-workspace".encode()
+        prefix = HOST_PREFIX if self.secure else ""
+        self.session_cookie = f"{prefix}{SESSION_COOKIE}".encode()
+        self.workspace_cookie = f"{prefix}{WORKSPACE_COOKIE}".encode()
 
     def normal(self, host: str) -> str:
         """A host without the port that its scheme implies."""

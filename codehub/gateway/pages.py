@@ -166,6 +166,14 @@ class Pages:
     def unreachable(self, head: RequestHead, *, for_workspace: bool) -> Reply:
         return self._reply(502, _Page(head, "gone" if for_workspace else "down"), again=True)
 
+    def other_browser(self, head: RequestHead, entrance: str) -> Reply:
+        """Refuse a link that was handed out to another browser, and offer the entrance instead."""
+        page = _Page(head, "ticket", place=entrance)
+        page.message = page.message.format(host=head.host)
+        label = page.say("ticket.button")
+        details = f'<p><a class="button" href="{escape(entrance)}">{escape(label)}</a></p>'
+        return self._reply(403, page, details=details)
+
     def no_port(self, head: RequestHead) -> Reply:
         return self._reply(404, _Page(head, "noport"))
 

@@ -17,7 +17,7 @@ from codehub.gateway import cookies, reply
 from codehub.gateway.activity import FORWARDED, Recorder
 from codehub.gateway.config import GatewayConfig
 from codehub.gateway.directory import Directory, Unknown
-from codehub.gateway.entrance import Entrance, Visit
+from codehub.gateway.entrance import ENTER, Entrance, Visit, may_enter
 from codehub.gateway.exchange import Relay
 from codehub.gateway.foreign import is_foreign
 from codehub.gateway.forms import Forms
@@ -104,6 +104,8 @@ class Router:
                 return reply.redirect(location, status=308)
             place = Visit(head, peer, match[1].decode(), rest, b"", base=match[0])
             if rest.startswith(OWN):
+                if rest.partition(b"?")[0] == ENTER.encode() and not self._origins.path_mode:
+                    return self._at_entry(place)
                 return self._forms.handle(place)
             if (forwarded := _PORT.match(rest)) and (self._origins.path_mode or not forwarded[1]):
                 return self._at_port(place, forwarded)
@@ -152,13 +154,19 @@ class Router:
         words = f"This is not {self._origins.platform}, nor the address of a workspace."
         return reply.error(421, "MISDIRECTED", words)
 
+    def _at_entry(self, visit: Visit) -> Decision:
+        """Continue a visit that comes back from the workspace's origin with a nonce."""
+        if self._entrance.read_entry(visit):
+            return self._at_entrance(visit)
+        return self._start_over(visit)
+
     def _at_entrance(self, visit: Visit) -> Decision:
         head = visit.head
         if self._origins.path_mode and is_foreign(head, self._origins, self._origins.platform):
             return _foreign()
         values = cookies.cookie_values(head.get(b"cookie"), self._origins.session_cookie)
         if not values:  # of several, the last one counts, as for the API
-            return self._sign_in(head)
+            return self._sign_in(visit)
         visit.session_hash = cookies.session_hash(values[-1])
         visitor = self._directory.visitor(visit.session_hash)
         route = self._directory.route(visit.workspace_id)
@@ -179,21 +187,26 @@ class Router:
     def _enter(self, visit: Visit, visitor: Visitor | None, route: Route | None) -> Decision:
         head = visit.head
         if visitor is None or visitor.expires_at <= time.time():
-            return self._sign_in(head)
+            return self._sign_in(visit)
         if refusal := self._refusal(head, visitor, route):
             return refusal
         assert route is not None
         if _is_connectable(route, head):
             if self._origins.path_mode:
                 return self._relay(visit, visitor, route)
-            if head.is_navigation or (head.method in (b"GET", b"HEAD") and not head.sends_fetch_metadata):
-                return self._entrance.hand_over(visit)
+            if may_enter(head):
+                return self._entrance.admit(visit)
             return reply.error(403, "FORBIDDEN", "A workspace is opened by navigating to it.")
         if head.is_navigation:
+            if visit.nonce_hash:  # a page stays open for longer than a nonce lives
+                return self._start_over(visit)
             return self._entrance.page(visit, visitor)
         return _not_running()
 
-    def _sign_in(self, head: RequestHead) -> Reply:
+    def _sign_in(self, visit: Visit) -> Reply:
+        head = visit.head
+        if visit.nonce_hash:
+            return self._start_over(visit)
         if head.is_navigation:
             target = quote(head.target.decode(), safe="/")
             return reply.redirect(f"{self._origins.platform}/login?next={target}")
@@ -208,10 +221,12 @@ class Router:
         if is_foreign(head, self._origins, own, workspace_id):
             return _foreign()
         if head.target.startswith(OWN):
-            return self._entrance.arrive(head, workspace_id, port)
+            return self._entrance.at_workspace(head, workspace_id, port)
         grant = self._grant(head, workspace_id, host)
         if grant is None:
-            return self._to_entrance(head, workspace_id, port)
+            if head.is_navigation:
+                return self._entrance.begin(head, workspace_id, port, head.target.decode())
+            return _not_opened()
         visit = Visit(head, peer, workspace_id, head.target, grant.session_hash, grant.expires_at, port)
         visitor = self._directory.visitor(grant.session_hash)
         route = self._directory.route(workspace_id)
@@ -229,14 +244,14 @@ class Router:
     def _connect(self, visit: Visit, visitor: Visitor | None, route: Route | None) -> Decision:
         head = visit.head
         if visitor is None or visitor.expires_at <= time.time():
-            return self._to_entrance(head, visit.workspace_id, visit.port)
+            return self._to_entrance(visit)
         if refusal := self._refusal(head, visitor, route):
             return refusal
         assert route is not None
         if _is_connectable(route, head):
             return self._relay(visit, visitor, route)
         if head.is_navigation:
-            return self._to_entrance(head, visit.workspace_id, visit.port)
+            return self._to_entrance(visit)
         return _not_running()
 
     def _grant(self, head: RequestHead, workspace_id: str, host: str) -> cookies.Grant | None:
@@ -246,12 +261,15 @@ class Router:
                 return grant
         return None
 
-    def _to_entrance(self, head: RequestHead, workspace_id: str, port: int) -> Reply:
-        if head.is_navigation:
-            return reply.redirect(f"{self._origins.entrance(workspace_id, port)}{head.target.decode()}")
-        return reply.error(401, "UNAUTHORIZED", "Open this workspace from CodeHub first.")
+    def _to_entrance(self, visit: Visit) -> Reply:
+        return self._start_over(visit) if visit.head.is_navigation else _not_opened()
 
     # Both
+
+    def _start_over(self, visit: Visit) -> Reply:
+        """Send the visit to the plain address of the entrance."""
+        entrance = self._origins.entrance(visit.workspace_id, visit.port)
+        return reply.redirect(f"{entrance}{visit.target.decode()}")
 
     def _refusal(self, head: RequestHead, visitor: Visitor, route: Route | None) -> Reply | None:
         if route is None or route.phase in (Phase.DELETING, Phase.DELETED):
@@ -327,6 +345,10 @@ def _with_passage(
 
 def _foreign() -> Reply:
     return reply.error(403, "FORBIDDEN", "Another site's page may not ask this.")
+
+
+def _not_opened() -> Reply:
+    return reply.error(401, "UNAUTHORIZED", "Open this workspace from CodeHub first.")
 
 
 def _not_running() -> Reply:

@@ -44,6 +44,10 @@ TEXTS: Final[dict[Language, dict[str, str]]] = {
         "missing.message": "It was deleted, or the address is not right.",
         "forbidden.heading": "This workspace belongs to someone else",
         "forbidden.message": "Only its owner can open it.",
+        "ticket.heading": "This link does not open here",
+        "ticket.message": "It was handed out to another browser and opens a workspace only there. This also "
+        "happens if your browser blocks cookies for {host}: allow them. The button opens the workspace here.",
+        "ticket.button": "Open the workspace",
         "gone.heading": "The workspace does not answer",
         "gone.message": "It runs, but nothing answered. It may be restarting.",
         "silent.heading": "Nothing listens on port {port} yet",
@@ -108,6 +112,11 @@ TEXTS: Final[dict[Language, dict[str, str]]] = {
         "missing.message": "삭제되었거나 주소가 올바르지 않습니다.",
         "forbidden.heading": "다른 사람의 워크스페이스입니다",
         "forbidden.message": "소유자만 열 수 있습니다.",
+        "ticket.heading": "이 링크는 여기에서 열 수 없습니다",
+        "ticket.message": "다른 브라우저에서 만들어진 링크는 그 브라우저에서만 워크스페이스를 엽니다. "
+        "브라우저가 {host}의 쿠키를 차단할 때에도 이 페이지가 나오니, 차단했다면 허용하세요. "
+        "아래 버튼을 누르면 여기에서 워크스페이스를 엽니다.",
+        "ticket.button": "워크스페이스 열기",
         "gone.heading": "워크스페이스가 응답하지 않습니다",
         "gone.message": "실행 중이지만 응답이 없습니다. 다시 시작하는 중일 수 있습니다.",
         "silent.heading": "아직 포트 {port}에서 응답하는 앱이 없습니다",

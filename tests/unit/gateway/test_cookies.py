@@ -46,6 +46,7 @@ def test_noise_is_no_cookie(value: bytes) -> None:
         (b"session=s", b""),
         (b"a=1; session=s; b=2", b"a=1; b=2"),
         (b"a=1;session=s;__Host-session=t;codehub-workspace=u;__Host-codehub-workspace=v", b"a=1"),
+        (b"codehub-entry-0123abcd=n; a=1; __Host-codehub-entry-0123abcd=n", b"a=1"),
         (b" session =s; SESSION=t; __HOST-Session=u", b""),
         (b'a="x; session=s; y"', b'a="x; y"'),
         (b"sessions=1; mysession=2; a=session=3", b"sessions=1; mysession=2; a=session=3"),

@@ -21,6 +21,7 @@ TARGETS = (
     b"/w/{mine}/a?b=c", b"/w/{mine}", b"/w/{theirs}/", b"/w/{mine}/proxy/3000/", b"/w/{mine}/absproxy/80/a",
     b"/api/v1/events", b"/",
     b"/healthz", b"/.codehub/enter?ticket=ticket0&to=%2Fa", b"/a?reconnection=false",
+    b"/.codehub/begin?to=%2Fa", b"/w/{mine}/.codehub/enter?nonce=" + b"0" * 64 + b"&port=3000&to=%2Fa",
 )  # fmt: skip
 HOSTS = (b"{platform}", b"{host}", b"3000--{host}", b"127.0.0.1:1", b"other.example")
 GOOD = tuple(
