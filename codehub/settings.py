@@ -14,6 +14,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from codehub.domain.backends import Backends
+from codehub.domain.hosts import is_loopback
 
 SECRETS: Final = ("DATABASE_URL", "REDIS_URL", "ADMIN_PASSWORD", "INTERNAL_KEY")
 """What is not repeated to whoever reads the terminal or the logs."""
@@ -227,7 +228,7 @@ class Settings(BaseSettings):
                 f"PUBLIC_BASE_URL is {self.base_url}, but with TLS_CERT_FILE the port speaks https: "
                 "correct it, or leave it out"
             )
-        if not _is_loopback(self.public_host) and self.apps_domain is None:
+        if not is_loopback(self.public_host) and self.apps_domain is None:
             raise ValueError(
                 f"PUBLIC_BASE_URL is {self.base_url}, which is not loopback: set APPS_DOMAIN to a wildcard "
                 "domain for the workspaces' own origins, or to empty for the path mode (trusted users only)"
@@ -351,10 +352,6 @@ def _has_scheme(value: str, *schemes: str) -> bool:
         return parts.scheme in schemes and (parts.port is None or parts.port > 0)
     except ValueError:
         return False
-
-
-def _is_loopback(host: str) -> bool:
-    return host in ("localhost", "127.0.0.1", "::1") or host.endswith(".localhost")
 
 
 def load(**overrides: object) -> Settings:

@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Coroutine
+from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import quote, unquote_to_bytes
 
@@ -15,7 +16,9 @@ from codehub.domain.ports import parse_port, port_address
 from codehub.domain.states import Operation, Phase
 from codehub.gateway import cookies, reply
 from codehub.gateway.activity import FORWARDED, Recorder
+from codehub.gateway.answer_policy import HSTS, policy_for_api, policy_for_workspace
 from codehub.gateway.config import GatewayConfig
+from codehub.gateway.cookie_guard import CookieGuard
 from codehub.gateway.directory import Directory, Unknown
 from codehub.gateway.entrance import ENTER, Entrance, Visit, may_enter
 from codehub.gateway.exchange import Relay
@@ -59,11 +62,19 @@ class Router:
         self._pages = pages
         self._forms = Forms(config.origins, directory, pages)
         self._ports = PortAnswers(pages)
+        self._cookies = CookieGuard(config.origins, pages)
+        self._api_policy = policy_for_api(config.origins)
         self._key = cookie_key
         self._internal_key = None if config.internal_key is None else config.internal_key.encode()
 
     def route(self, head: RequestHead, peer: str) -> Decision:
+        decision = self._route(head, peer)
+        return self._stay_on_https(head, decision) if isinstance(decision, Reply) else decision
+
+    def _route(self, head: RequestHead, peer: str) -> Decision:
         host = self._origins.normal(head.host)
+        if refusal := self._cookies.refuse(head, host):
+            return refusal
         workspace_id = self._origins.workspace_of(host)
         if workspace_id is not None:
             return self._workspace_origin(head, peer, workspace_id, host)
@@ -75,6 +86,10 @@ class Router:
 
     async def settle(self, errand: Coroutine[Any, Any, Relay | Reply], head: RequestHead) -> Relay | Reply:
         """The errand's outcome; a database or Redis that is away is a 503 that says so."""
+        decision = await self._settle(errand, head)
+        return self._stay_on_https(head, decision) if isinstance(decision, Reply) else decision
+
+    async def _settle(self, errand: Coroutine[Any, Any, Relay | Reply], head: RequestHead) -> Relay | Reply:
         try:
             return await errand
         except (SQLAlchemyError, PostgresError, InterfaceError, RedisError, OSError, TimeoutError) as error:
@@ -83,12 +98,26 @@ class Router:
                 return self._pages.unavailable(head)
             return reply.error(503, "UNAVAILABLE", "CodeHub cannot answer just now.", retry_after=RETRY_AFTER)
 
+    def refuse_too_large(self, data: bytes) -> Reply | None:
+        return self._cookies.refuse_too_large(data)
+
     def unreachable(self, head: RequestHead, relay: Relay) -> Reply:
         if relay.port:
-            return self._ports.unreachable(head, relay.port, relay.upstream)
-        if head.is_navigation:
-            return self._pages.unreachable(head, for_workspace=bool(relay.workspace_id))
-        return reply.error(502, "UPSTREAM_UNAVAILABLE", "The upstream does not answer.")
+            answer = self._ports.unreachable(head, relay.port, relay.upstream)
+        elif head.is_navigation:
+            answer = self._pages.unreachable(head, for_workspace=bool(relay.workspace_id))
+        else:
+            answer = reply.error(502, "UPSTREAM_UNAVAILABLE", "The upstream does not answer.")
+        return self._stay_on_https(head, answer)
+
+    def _stay_on_https(self, head: RequestHead, answer: Reply) -> Reply:
+        """Add HSTS to an answer of the gateway itself. Those of upstreams get it by their policy."""
+        origins, host = self._origins, self._origins.normal(head.host)
+        if host == origins.platform_host:
+            stays = origins.platform_stays_on_https
+        else:
+            stays = origins.workspaces_stay_on_https and origins.is_app_host(host)
+        return replace(answer, headers=(*answer.headers, HSTS)) if stays else answer
 
     def unavailable(self) -> Reply:
         words = "The workspace is not running, or you are no longer signed in."
@@ -126,12 +155,12 @@ class Router:
 
     def _api(self, head: RequestHead, peer: str) -> Decision:
         wire = request_for_api(head, self._forwarding(head, peer), self._internal_key)
-        relay = Relay(self._config.api_upstream, wire)
+        relay = Relay(self._config.api_upstream, wire, policy=self._api_policy)
         if unquote_to_bytes(head.path) != _EVENTS:  # as the API reads it
             return relay
         relay.is_stream = True
         sessions = cookies.cookie_values(head.get(b"cookie"), self._origins.session_cookie)
-        return self._stream_of(sessions[-1], relay) if sessions else relay
+        return self._stream_of(sessions[0], relay) if sessions else relay
 
     async def _stream_of(self, session: bytes, relay: Relay) -> Relay:
         relay.session_hash = cookies.session_hash(session)
@@ -165,9 +194,9 @@ class Router:
         if self._origins.path_mode and is_foreign(head, self._origins, self._origins.platform):
             return _foreign()
         values = cookies.cookie_values(head.get(b"cookie"), self._origins.session_cookie)
-        if not values:  # of several, the last one counts, as for the API
+        if not values:
             return self._sign_in(visit)
-        visit.session_hash = cookies.session_hash(values[-1])
+        visit.session_hash = cookies.session_hash(values[0])
         visitor = self._directory.visitor(visit.session_hash)
         route = self._directory.route(visit.workspace_id)
         if isinstance(visitor, Unknown) or isinstance(route, Unknown):
@@ -297,6 +326,7 @@ class Router:
         fresh = b"reconnection=false" in visit.target
         relay = Relay(route.upstream, wire, route.workspace_id, visit.session_hash, visitor.role, kind, fresh)
         relay.own_origin = not self._origins.path_mode
+        relay.policy = policy_for_workspace(head, self._origins, route.workspace_id, visit.port)
         return _with_passage(relay, visit, visitor, route, always_counts=always_counts)
 
     def _relay_to_port(self, visit: Visit, visitor: Visitor, route: Route, ide: str) -> Relay | Reply:
@@ -309,6 +339,7 @@ class Router:
         wire = request_for_workspace(head, visit.target, forwarding, strip_extensions=False)
         relay = Relay(upstream, wire, route.workspace_id, visit.session_hash, visitor.role, port=visit.port)
         relay.own_origin = not self._origins.path_mode
+        relay.policy = policy_for_workspace(head, self._origins, route.workspace_id, visit.port)
         return _with_passage(relay, visit, visitor, route, always_counts=False)
 
     def _forwarding(self, head: RequestHead, peer: str) -> Forwarding:

@@ -51,13 +51,6 @@ async def test_only_the_owner_comes_in(origin: World) -> None:
         assert status((await origin.ask(request))[0]) == 404
 
 
-async def test_of_several_session_cookies_the_one_that_the_api_takes_counts(origin: World) -> None:
-    head, _ = await origin.ask(origin.entrance("/", f"planted; session={SESSION}"))
-    assert "/.codehub/begin?" in (header(head, "location") or "")
-    head, _ = await origin.ask(origin.entrance("/", f"{SESSION}; session=planted"))
-    assert "/login?next=" in (header(head, "location") or "")
-
-
 async def test_the_way_in_by_ticket(origin: World) -> None:
     browser = Browser(origin)
     link = await browser.find_ticket(f"{origin.config.origins.entrance(MINE)}/folder?x=1%2F2&y")
