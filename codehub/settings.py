@@ -69,6 +69,7 @@ class Settings(BaseSettings):
     internal_key: str | None = None
     public_base_url: str = ""
     apps_domain: str | None = None
+    allow_insecure_http: bool = False
     gateway_workers: Annotated[int, Field(ge=1, le=256)] = Field(default_factory=lambda: os.cpu_count() or 1)
     gateway_max_connections: Annotated[int, Field(ge=16, le=1_000_000)] = 10_000
     internal_listen: str = ""
@@ -233,7 +234,25 @@ class Settings(BaseSettings):
                 f"PUBLIC_BASE_URL is {self.base_url}, which is not loopback: set APPS_DOMAIN to a wildcard "
                 "domain for the workspaces' own origins, or to empty for the path mode (trusted users only)"
             )
+        if self.insecure_http and not self.allow_insecure_http:
+            raise ValueError(
+                f"{self.insecure_http_message}. Serve https (TLS_CERT_FILE, or a proxy that ends TLS), or "
+                "accept this with ALLOW_INSECURE_HTTP=1"
+            )
         return self
+
+    @property
+    def insecure_http(self) -> bool:
+        """Whether people reach CodeHub by plain http on a name that is not loopback."""
+        return self.base_url.startswith("http://") and not is_loopback(self.public_host)
+
+    @property
+    def insecure_http_message(self) -> str:
+        return (
+            f"PUBLIC_BASE_URL is {self.base_url}, without https: anyone on the network can read passwords "
+            "and take over sessions, and a page in one workspace can set cookies for CodeHub and for other "
+            "workspaces"
+        )
 
     @property
     def minimum_standby_ttl(self) -> int:

@@ -212,6 +212,8 @@ export const en = {
     userCount: "Users",
     leader: "Leader",
     noLeader: "There is no leader: nothing is being reconciled.",
+    insecureHttp:
+      "CodeHub is served without https. Anyone on the network can read passwords and take over sessions, and a page in one workspace can set cookies for CodeHub and for other workspaces. Set TLS_CERT_FILE and TLS_KEY_FILE, or put a TLS proxy in front.",
     phases: "Workspaces by phase",
     health: "Health",
     healthy: "Good",
