@@ -174,6 +174,9 @@ class Pages:
     def too_many_cookies(self, head: RequestHead) -> Reply:
         return self._reply(431, _Page(head, "cookies"), again=True)
 
+    def token_in_address(self, head: RequestHead) -> Reply:
+        return self._reply(400, _Page(head, "token"))
+
     def other_browser(self, head: RequestHead, entrance: str) -> Reply:
         """Refuse a link that was handed out to another browser, and offer the entrance instead."""
         page = _Page(head, "ticket", place=entrance)

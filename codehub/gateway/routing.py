@@ -27,6 +27,7 @@ from codehub.gateway.forms import Forms
 from codehub.gateway.head import RequestHead
 from codehub.gateway.pages import Pages
 from codehub.gateway.passage import OWN, Passage, may_repeat
+from codehub.gateway.platform_tokens import target_holds_token
 from codehub.gateway.ports import PortAnswers
 from codehub.gateway.reply import RETRY_AFTER, Reply
 from codehub.gateway.rewrite import Forwarding, request_for_api, request_for_workspace
@@ -127,6 +128,8 @@ class Router:
 
     def _platform(self, head: RequestHead, peer: str) -> Decision:
         if head.target.startswith(b"/w/") and (match := _ENTRANCE.match(head.target)):
+            if target_holds_token(head.target):
+                return self._token_in_address(head)
             rest = head.target[match.end() :]
             if not rest.startswith(b"/"):
                 location = f"{self._origins.platform}{(match[0] + b'/' + rest).decode()}"
@@ -246,6 +249,8 @@ class Router:
     def _workspace_origin(
         self, head: RequestHead, peer: str, workspace_id: str, host: str, port: int = 0
     ) -> Decision:
+        if target_holds_token(head.target):
+            return self._token_in_address(head)
         own = self._origins.workspace_origin(workspace_id, port)
         if is_foreign(head, self._origins, own, workspace_id):
             return _foreign()
@@ -299,6 +304,13 @@ class Router:
         """Send the visit to the plain address of the entrance."""
         entrance = self._origins.entrance(visit.workspace_id, visit.port)
         return reply.redirect(f"{entrance}{visit.target.decode()}")
+
+    def _token_in_address(self, head: RequestHead) -> Reply:
+        """Refuse an address that would show a token to the workspace, its logs and its pages."""
+        if head.is_navigation:
+            return self._pages.token_in_address(head)
+        message = "The address holds a CodeHub token. Send it to the API only, in the Authorization field."
+        return reply.error(400, "BAD_REQUEST", message)
 
     def _refusal(self, head: RequestHead, visitor: Visitor, route: Route | None) -> Reply | None:
         if route is None or route.phase in (Phase.DELETING, Phase.DELETED):

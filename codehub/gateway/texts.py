@@ -52,6 +52,9 @@ TEXTS: Final[dict[Language, dict[str, str]]] = {
         "cookies.heading": "Your browser sent too many cookies",
         "cookies.message": "A page at another address may have set them. CodeHub cleared this site's "
         "cookies. Try again, several times if there are very many. If that fails, delete them by hand.",
+        "token.heading": "This address holds a CodeHub token",
+        "token.message": "CodeHub did not pass it on, because the workspace would see the token. Remove the "
+        "token from the address. If others have seen the address, revoke the token.",
         "ticket.heading": "This link does not open here",
         "ticket.message": "It was handed out to another browser and opens a workspace only there. This also "
         "happens if your browser blocks cookies for {host}: allow them. The button opens the workspace here.",
@@ -129,6 +132,9 @@ TEXTS: Final[dict[Language, dict[str, str]]] = {
         "cookies.message": "다른 주소의 페이지가 설정했을 수 있어 CodeHub가 이 사이트의 쿠키를 지웠습니다. "
         "다시 시도하세요. 쿠키가 아주 많으면 여러 번 시도해야 할 수 있습니다. 그래도 열리지 않으면 "
         "브라우저에서 쿠키를 삭제하세요.",
+        "token.heading": "주소에 CodeHub 토큰이 들어 있습니다",
+        "token.message": "워크스페이스가 토큰을 볼 수 있으므로 CodeHub가 요청을 전달하지 않았습니다. 주소에서 "
+        "토큰을 지우세요. 다른 사람이 이 주소를 보았다면 토큰을 폐기하세요.",
         "ticket.heading": "이 링크는 여기에서 열 수 없습니다",
         "ticket.message": "다른 브라우저에서 만들어진 링크는 그 브라우저에서만 워크스페이스를 엽니다. "
         "브라우저가 {host}의 쿠키를 차단할 때에도 이 페이지가 나오니, 차단했다면 허용하세요. "

@@ -217,13 +217,13 @@ async def test_in_the_path_mode_an_app_sees_its_own_path_or_the_whole(path: Worl
         assert status(head) == 308
         slashed = target.replace("?", "/?") if "?" in target else f"{target}/"
         assert header(head, "location") == f"http://{path.platform}/w/{MINE}{slashed}"
-    more = "Authorization: Bearer chp_secret\r\nX-Forwarded-Prefix: /evil\r\n"
+    more = "Authorization: Bearer chub_secret\r\nX-Forwarded-Prefix: /evil\r\n"
     for target, seen in ((f"{below}/x?y", "/x?y"), (f"{above}/x?y", f"/w/{MINE}{above}/x?y")):
         head, body = await path.ask(path.entrance(target, more=more))
         assert (status(head), body) == (200, b"hello")
         wire = path_app.heads.pop().decode()
         assert wire.startswith(f"GET {seen} HTTP/1.1\r\n")
-        assert "chp_" not in wire and SESSION not in wire and "/evil" not in wire
+        assert "chub_" not in wire and SESSION not in wire and "/evil" not in wire
         prefix = f"x-forwarded-prefix: /w/{MINE}{below}\r\n"
         assert (prefix in wire) is (seen == "/x?y")
         assert wire.count("x-forwarded-prefix") == wire.count(prefix)

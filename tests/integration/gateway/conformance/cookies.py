@@ -1,7 +1,10 @@
 """Cookies and tokens: the platform's never reach a workspace, and a workspace cannot plant one."""
 
+from base64 import b64encode
+
 from tests.integration.gateway.conformance.case import OK, VIA, Case, Mode, get, saw_get
 
+TOKEN = b"chub_" + b"0123456789" * 4
 START = b"GET {base}/x HTTP/1.1\r\nHost: {host}\r\n"
 SEEN = b"GET /x HTTP/1.1\r\nhost: {host}\r\n"
 
@@ -58,13 +61,21 @@ CASES = (
     Case("too many in several lines", START + b"Cookie: %b\r\n" % (b"1" * 5000) * 3 + b"\r\n", gets=431),
     Case("no cookie at all", b"GET {base}/x HTTP/1.1\r\nHost: {host}\r\n\r\n", gets=401),
     Case("a cookie of nobody", START + b"Cookie: session=x; codehub-workspace=y\r\n\r\n", gets=401),
-    token("a token", b"Bearer chp_abc"),
-    token("a token under another scheme", b"token chp_abc"),
-    token("a token without a scheme", b"chp_abc"),
-    token("a token after a tab", b"Bearer\tchp_abc"),
-    token("a token in a parameter", b'Token token="chp_abc"'),
+    token("a token", b"Bearer chub_abc"),
+    token("a token under another scheme", b"token chub_abc"),
+    token("a token without a scheme", b"chub_abc"),
+    token("a token after a tab", b"Bearer\tchub_abc"),
+    token("a token in a parameter", b'Token token="chub_abc"'),
     token("credentials of others", b"Bearer ghp_abc", passes=True),
     token("a name and a password", b"Basic dXNlcjpwdw==", passes=True),
+    Case("a token as an API key", get(b"X-Api-Key: " + TOKEN), saw_get()),
+    Case("a token as a password", get(b"Authorization: Basic " + b64encode(b"me:" + TOKEN)), saw_get()),
+    Case("a token as a user name", get(b"Authorization: Basic " + b64encode(TOKEN + b":")), saw_get()),
+    sent("a token in a cookie", b"a=1; t=" + TOKEN + b"; {who}", left=b"a=1"),
+    Case("a token in the query", get(target=b"{base}/x?t=" + TOKEN), gets=400),
+    Case("a token in the path", get(target=b"{base}/" + TOKEN), gets=400),
+    Case("a token with encoded characters", get(target=b"{base}/x?t=%63" + TOKEN[1:]), gets=400),
+    Case("a file that is named like a token", get(target=b"{base}/chub_x"), saw_get(target=b"/chub_x")),
     planted("several cookies of a workspace", b"a=1; Path=/", b"b=2", b"a=3; HttpOnly", passes=True),
     planted("a session", b"session=evil"),
     planted("a session with attributes", b"session=evil; Path=/; HttpOnly; Max-Age=9"),
