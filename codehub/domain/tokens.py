@@ -2,6 +2,6 @@
 
 from typing import Final
 
-TOKEN_PREFIX: Final = "chub_"
+TOKEN_PREFIX: Final = "chub_"  # noqa: S105 - the same for all
 TOKEN_LENGTH: Final = 40
 """Characters after the prefix: letters, digits, `_` and `-`."""

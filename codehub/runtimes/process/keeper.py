@@ -152,7 +152,8 @@ class Keeper:
     def _command(self) -> tuple[list[str], list[int]]:
         """Return the command line, and the descriptors that it names.
 
-        Inside, anyone can read bwrap's command line, so bwrap reads options with host paths from a descriptor.
+        The workspace can read bwrap's command line, so bwrap reads its options, which name host paths, from a
+        descriptor.
         """
         program, *rest = self._request.argv
         if not self._request.options:

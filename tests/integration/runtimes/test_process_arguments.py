@@ -14,7 +14,9 @@ async def test_no_host_path_is_on_a_command_line_inside(bench: Bench) -> None:
     assert "bwrap" in shown, "it can be read"
     for secret in (str(bench.data_dir), bench.data_dir.name, str(spec.home.parent), "--bind", "--tmpfs"):
         assert secret not in shown
-    assert bench.data_dir.name not in await bench.inside("w1", "cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ")
+    assert bench.data_dir.name not in await bench.inside(
+        "w1", "cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ"
+    )
 
 
 async def test_no_descriptor_of_the_sandbox_is_open_inside(bench: Bench) -> None:
