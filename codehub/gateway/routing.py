@@ -158,7 +158,9 @@ class Router:
 
     def _api(self, head: RequestHead, peer: str) -> Decision:
         wire = request_for_api(head, self._forwarding(head, peer), self._internal_key)
-        relay = Relay(self._config.api_upstream, wire, policy=self._api_policy)
+        relay = Relay(self._config.api_upstream, wire)
+        if self._origins.normal(head.host) == self._origins.platform_host:
+            relay.policy = self._api_policy
         if unquote_to_bytes(head.path) != _EVENTS:  # as the API reads it
             return relay
         relay.is_stream = True

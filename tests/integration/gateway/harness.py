@@ -38,6 +38,10 @@ NAVIGATE = (
     "Sec-Fetch-Site: none\r\nSec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: document\r\nAccept: text/html\r\n"
 )
 
+OWN_POLICY = (
+    b"Content-Security-Policy: frame-ancestors 'self'\r\nCross-Origin-Resource-Policy: same-origin\r\n"
+)
+"""What the gateway adds to an answer of an IDE that its own page, or no page, asked for."""
 _POLICY = re.compile(
     rb"Content-Security-Policy: frame-ancestors [^\r]*\r\nCross-Origin-Resource-Policy: [^\r]*\r\n"
     rb"(?:Vary: (?:Origin, Referer|Sec-Fetch-Site)\r\n)?"

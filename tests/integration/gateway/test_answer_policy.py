@@ -151,6 +151,8 @@ async def test_with_https_browsers_are_told_to_stay_with_it() -> None:
         for request in (workspace, page, api, login):
             head, _ = await made.ask(request)
             assert headers(head, "strict-transport-security") == ["max-age=31536000"], request
+        head, _ = await made.ask("GET /healthz HTTP/1.1\r\nHost: other.example\r\n\r\n")
+        assert (status(head), headers(head, "strict-transport-security")) == (200, [])
         made.set_phase(MINE, Phase.ARCHIVED)
         entrance = made.entrance().replace("session=", "__Host-session=")
         head, _ = await made.ask(entrance)
