@@ -14,6 +14,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from codehub.domain.backends import Backends
+from codehub.domain.hosts import is_loopback
 from codehub.domain.limits import MAX_WORKSPACES_PER_USER
 from codehub.domain.weaknesses import Weakness
 
@@ -70,6 +71,7 @@ class Settings(BaseSettings):
     internal_key: str | None = None
     public_base_url: str = ""
     apps_domain: str | None = None
+    allow_insecure_http: bool = False
     gateway_workers: Annotated[int, Field(ge=1, le=256)] = Field(default_factory=lambda: os.cpu_count() or 1)
     gateway_max_connections: Annotated[int, Field(ge=16, le=1_000_000)] = 10_000
     internal_listen: str = ""
@@ -232,12 +234,30 @@ class Settings(BaseSettings):
                 f"PUBLIC_BASE_URL is {self.base_url}, but with TLS_CERT_FILE the port speaks https: "
                 "correct it, or leave it out"
             )
-        if not _is_loopback(self.public_host) and self.apps_domain is None:
+        if not is_loopback(self.public_host) and self.apps_domain is None:
             raise ValueError(
                 f"PUBLIC_BASE_URL is {self.base_url}, which is not loopback: set APPS_DOMAIN to a wildcard "
                 "domain for the workspaces' own origins, or to empty for the path mode (trusted users only)"
             )
+        if self.insecure_http and not self.allow_insecure_http:
+            raise ValueError(
+                f"{self.insecure_http_message}. Serve https (TLS_CERT_FILE, or a proxy that ends TLS), or "
+                "accept this with ALLOW_INSECURE_HTTP=1"
+            )
         return self
+
+    @property
+    def insecure_http(self) -> bool:
+        """Whether people reach CodeHub by plain http on a name that is not loopback."""
+        return self.base_url.startswith("http://") and not is_loopback(self.public_host)
+
+    @property
+    def insecure_http_message(self) -> str:
+        return (
+            f"PUBLIC_BASE_URL is {self.base_url}, without https: anyone on the network can read passwords "
+            "and take over sessions, and a page in one workspace can set cookies for CodeHub and for other "
+            "workspaces"
+        )
 
     @property
     def minimum_standby_ttl(self) -> int:
@@ -270,7 +290,8 @@ class Settings(BaseSettings):
         """Return what these settings give up of the default security."""
         found = {
             Weakness.PATH_MODE: not self.apps_host,
-            Weakness.PLAIN_HTTP: not _is_loopback(self.host) and self.base_url.startswith("http://"),
+            Weakness.PLAIN_HTTP: self.base_url.startswith("http://")
+            and not (is_loopback(self.host) and is_loopback(self.public_host)),
             Weakness.INSECURE_PROCESS_RUNTIME: self.runtime == "process" and self.insecure_process_runtime,
             Weakness.DOCKER_FIREWALL_OFF: self.runtime == "docker" and not self.docker_firewall,
             Weakness.PRIVATE_EGRESS: bool(self.allowed_egress),
@@ -368,10 +389,6 @@ def _has_scheme(value: str, *schemes: str) -> bool:
         return parts.scheme in schemes and (parts.port is None or parts.port > 0)
     except ValueError:
         return False
-
-
-def _is_loopback(host: str) -> bool:
-    return host in ("localhost", "127.0.0.1", "::1") or host.endswith(".localhost")
 
 
 def load(**overrides: object) -> Settings:

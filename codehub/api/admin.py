@@ -45,6 +45,7 @@ class OverviewView(BaseModel):
     leader: LeaderView | None
     errors: list[WorkspaceSummary]
     checks: dict[CheckName, CheckView]
+    insecure_http: bool
 
 
 @router.get("/workspaces")
@@ -81,6 +82,7 @@ async def get_overview(admin: Admin, services: Shared) -> OverviewView:
             name: CheckView(ok=check.ok, message=check.message, remedy=check.remedy)
             for name, check in health.checks.items()
         },
+        insecure_http=config.settings.insecure_http,
     )
 
 

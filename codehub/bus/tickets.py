@@ -7,16 +7,18 @@ from typing import Final
 
 from redis.asyncio import Redis
 
-_PREFIX: Final = "codehub:ticket:"
+_PREFIX: Final = "codehub:ticket:2:"
+"""With the version of its content: a gateway of another version does not find the ticket, and starts over."""
 
 
 @dataclass(frozen=True)
 class Ticket:
-    """Good once, for this session at this workspace's host."""
+    """Good once, for this session at this workspace's host, in the browser that has the nonce."""
 
     session_hash: str
     workspace_id: str
     host: str
+    nonce_hash: str
 
 
 async def issue(redis: Redis, ticket: Ticket, seconds: int) -> str:

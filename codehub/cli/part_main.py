@@ -138,6 +138,8 @@ def _settings(component: str) -> Settings:
     if missing := [name for name in ("DATABASE_URL", "REDIS_URL") if not getattr(settings, name.lower())]:
         raise CommandError(f"{' and '.join(missing)} must be set (`codehub up` brings its own)")
     log.configure(component, settings.log_level, audit=sys.stdout)
+    if settings.insecure_http and component != "coordinator":
+        log.get(component).warning(settings.insecure_http_message)
     return settings
 
 

@@ -1,9 +1,12 @@
 """Do the services answer, and is what they hold this installation's?"""
 
+from urllib.parse import urlsplit
+
 from codehub import readiness
 from codehub.cli import lock, needs, place
 from codehub.cli.findings import Finding, fail, ok, warn
 from codehub.domain.health import LEADER_CHECKS, CheckName
+from codehub.domain.hosts import shared_domain
 from codehub.domain.weaknesses import Weakness
 from codehub.embedded import postgres, redis
 from codehub.settings import Settings
@@ -65,13 +68,22 @@ def check_exposure(settings: Settings) -> list[Finding]:
         )  # fmt: skip
     else:
         findings.append(ok("origins", f"each workspace has its own below {settings.apps_host}"))
-    if Weakness.PLAIN_HTTP in settings.weaknesses:
+    apps = urlsplit(f"//{settings.apps_host}").hostname or ""
+    if domain := shared_domain(settings.public_host, apps):
         findings.append(
             warn(
-                "https", f"listens on {settings.host} without https: passwords travel in the clear",
-                "set TLS_CERT_FILE and TLS_KEY_FILE, or put a TLS proxy in front (PUBLIC_BASE_URL)",
+                "domains",
+                f"CodeHub and the workspaces are both below {domain}: a page in a workspace can set so many "
+                f"cookies for {domain} that browsers cannot open CodeHub until they are cleared",
+                "set APPS_DOMAIN to a registered domain that serves nothing else",
             )
-        )  # fmt: skip
+        )
+    advice = "set TLS_CERT_FILE and TLS_KEY_FILE, or put a TLS proxy in front (PUBLIC_BASE_URL)"
+    if settings.insecure_http:
+        findings.append(warn("https", settings.insecure_http_message, advice))
+    elif Weakness.PLAIN_HTTP in settings.weaknesses:
+        words = f"listens on {settings.host} without https: passwords travel in the clear"
+        findings.append(warn("https", words, advice))
     return findings
 
 

@@ -69,6 +69,8 @@ async def _prepare(settings: Settings, *, auto: bool) -> _Prepared | None:
     _check_socket_path(settings.data_dir.expanduser().absolute())
     settings = settings.model_copy(update={"runtime": await runtimes.choose(settings, auto=auto)})
     await _check_given(settings)
+    if settings.insecure_http:
+        typer.secho(f"Warning: {settings.insecure_http_message}.", fg=typer.colors.YELLOW, err=True)
     if place.is_new(settings.data_dir):
         # Now already, so that a first start that fails leaves nothing behind.
         check_port_free(settings.host, settings.port)

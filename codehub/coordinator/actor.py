@@ -91,7 +91,8 @@ class Actor:
 
     @contextmanager
     def _told(self, workspace: Workspace) -> Iterator[None]:
-        """What the providers raise, as what it means to the controller."""
+        """What the providers raise, as what it means to the controller, and in words for the owner."""
+        for_users = self._providers.messages.for_users
         try:
             yield
         except StaleEpoch as error:
@@ -105,14 +106,14 @@ class Actor:
         except WaitsItsTurn as error:
             raise NotYet(error.message) from error
         except StorageProblem as error:
-            raise EffectFailed(error.reason, error.message) from error
+            raise EffectFailed(error.reason, for_users(error.message)) from error
         except RuntimeFailure as error:
-            raise EffectFailed(error.reason, error.message) from error
+            raise EffectFailed(error.reason, for_users(error.message)) from error
         except RuntimeUnobservable as error:
-            raise EffectFailed(ErrorReason.Unreachable, error.message) from error
+            raise EffectFailed(ErrorReason.Unreachable, for_users(error.message)) from error
         except OSError as error:
             problem = from_os(error, f"what workspace {workspace.id} needed could not be done")
-            raise EffectFailed(problem.reason, problem.message) from error
+            raise EffectFailed(problem.reason, for_users(problem.message)) from error
 
     async def _perform(self, workspace: Workspace, effect: Effect, sha256: str | None) -> None:
         match effect:

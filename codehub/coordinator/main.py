@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 from codehub import internal_http, readiness
 from codehub.coordinator.claims import claiming, make_place
 from codehub.coordinator.house import PostgresHouse
+from codehub.coordinator.messages import UserMessages
 from codehub.coordinator.metrics import Metrics
 from codehub.coordinator.providers import Providers
 from codehub.coordinator.queue import WORKERS
 from codehub.coordinator.server import serve
+from codehub.domain.host_paths import HostPaths
 from codehub.domain.images import offered_images
 from codehub.domain.port_links import PortLinks
 from codehub.runtimes.base import Runtime
@@ -22,6 +24,7 @@ from codehub.runtimes.process.runtime import ProcessRuntime
 from codehub.settings import Settings
 from codehub.storage.archive_store import ArchiveStore
 from codehub.storage.jobs import LocalJobs
+from codehub.storage.jobspec import Place
 from codehub.storage.volumes import LocalVolumes
 from codehub.store import installation, schema
 from codehub.store.engine import create_engine
@@ -83,8 +86,22 @@ def make_providers(settings: Settings, installation_id: str) -> Providers:
         jobs=LocalJobs(data_dir / "jobs", settings.archives_at_once),
         images=offered_images(settings.images_text, settings.runtime),
         place=place,
+        messages=UserMessages(host_paths(settings, place)),
         hints=runtime.hints,
     )
+
+
+def host_paths(settings: Settings, place: Place) -> HostPaths:
+    """Return the places of this machine that messages of the runtime and the storage may name."""
+    data_dir = settings.data_dir.absolute()
+    names = {str(path): "CodeHub's data directory" for path in (data_dir, data_dir.resolve())}
+    names[str(settings.tools_dir.absolute())] = "CodeHub's tools directory"
+    names["/sys/fs/cgroup"] = "the control groups"
+    for url, name in ((place.archive_url, "on this machine"), (settings.docker_host, "its socket")):
+        scheme, _, path = url.partition("://")
+        if scheme in ("file", "unix"):
+            names[path] = name
+    return HostPaths(names)
 
 
 def make_runtime(settings: Settings, installation_id: str) -> ProcessRuntime | DockerRuntime:

@@ -60,15 +60,16 @@ class Observer:
         Jobs come first: one that ends meanwhile is then seen running beside its result, never done without.
         """
         job, deletion, ours = await self._jobs(workspace)
+        shown = self._providers.messages.in_fact
         return self._with_memory(
             workspace,
             Observation(
                 at=at,
-                container=await self._container(workspace.id),
-                volume=await self._volume(workspace.home_store_key),
-                archive=await self._archive(workspace),
-                job=job,
-                deletion=deletion,
+                container=shown(await self._container(workspace.id)),
+                volume=shown(await self._volume(workspace.home_store_key)),
+                archive=shown(await self._archive(workspace)),
+                job=shown(job),
+                deletion=shown(deletion),
                 job_is_ours=ours,
             ),
         )
@@ -79,10 +80,9 @@ class Observer:
 
     def single_out(self, workspace: Workspace, seen: Panorama, at: datetime) -> Observation:
         """What a look at all shows of one workspace."""
-        return self._with_memory(
-            workspace,
-            Observation(at=at, container=seen.container(workspace.id), volume=seen.volume(workspace.id)),
-        )
+        shown = self._providers.messages.in_fact
+        container, volume = shown(seen.container(workspace.id)), shown(seen.volume(workspace.id))
+        return self._with_memory(workspace, Observation(at=at, container=container, volume=volume))
 
     def _with_memory(self, workspace: Workspace, look: Observation) -> Observation:
         container = None if isinstance(look.container, Unknown) else look.container

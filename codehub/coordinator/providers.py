@@ -2,10 +2,11 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from codehub.coordinator.messages import UserMessages
 from codehub.coordinator.records import Listen
 from codehub.domain.disk import HomeSize
 from codehub.domain.images import Image
@@ -62,6 +63,7 @@ class Providers:
     jobs: Jobs
     images: Mapping[str, Image]
     place: Place
+    messages: UserMessages = field(default_factory=UserMessages)
     hints: Listen | None = None
     """Where the runtime tells of containers by itself."""
     claim: Callable[[], Awaitable[bool]] | None = None

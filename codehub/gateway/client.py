@@ -277,7 +277,8 @@ class ClientConnection(asyncio.Protocol):
 
     def _unfinished_head(self, *, too_large: bool) -> None:
         if too_large:
-            self._refuse(BadRequestError("the request head is too large"))
+            answer = self.gateway.router.refuse_too_large(self._buffer)
+            self._refuse(BadRequestError("the request head is too large"), answer)
         elif looks_broken(self._buffer):
             self._refuse(BadRequestError("a bare LF or NUL in the head"))
         elif self._request is not None:
@@ -344,10 +345,10 @@ class ClientConnection(asyncio.Protocol):
     def _answered(self) -> bool:
         return isinstance(self._exchange, Exchange) and self._exchange.answered
 
-    def _refuse(self, error: BadRequestError) -> None:
+    def _refuse(self, error: BadRequestError, answer: Reply | None = None) -> None:
         words = f"The request is not valid: {error}."
         self.gateway.metrics.refused()
-        self._write(reply.error(error.status, "BAD_REQUEST", words, close=True), None)
+        self._write(answer or reply.error(error.status, "BAD_REQUEST", words, close=True), None)
 
     def _fail(self, answer: Reply) -> None:
         """Give this answer instead of the upstream's, of which the client has seen nothing yet."""

@@ -6,10 +6,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from urllib.parse import urlsplit
 
+from codehub.domain.hosts import is_loopback
 from codehub.domain.images import Activity
 from codehub.domain.limits import Limits
 from codehub.domain.ports import parse_port
 from codehub.gateway.certificate import CertificateFiles
+from codehub.gateway.cookies import HOST_PREFIX, SESSION_COOKIE, WORKSPACE_COOKIE
 from codehub.gateway.proxies import TrustedProxies
 
 WORKSPACE_ID = re.compile(r"[0-9a-hjkmnp-tv-z]{26}")
@@ -80,9 +82,13 @@ class Origins:
         self.apps_host = self._with_port(apps_domain.lower(), parts.port)
         self._suffix = f".{self.apps_host}"
         self.aliases = self._loopback_aliases(parts.hostname or "", parts.port)
-        prefix = "__Host-" if self.secure else ""
-        self.session_cookie = f"{prefix}session".encode()
-        self.workspace_cookie = f"{prefix}codehub-workspace".encode()
+        public = self.secure and not is_loopback(parts.hostname or "")
+        # HSTS holds for every port of a host, and the host of another port than 443 may serve others as well.
+        self.platform_stays_on_https = public and ":" not in self.platform_host
+        self.workspaces_stay_on_https = self.platform_stays_on_https if self.path_mode else public
+        prefix = HOST_PREFIX if self.secure else ""
+        self.session_cookie = f"{prefix}{SESSION_COOKIE}".encode()
+        self.workspace_cookie = f"{prefix}{WORKSPACE_COOKIE}".encode()
 
     def normal(self, host: str) -> str:
         """A host without the port that its scheme implies."""
@@ -95,9 +101,13 @@ class Origins:
         workspace_id = host[:_ID_LENGTH]
         return workspace_id if WORKSPACE_ID.fullmatch(workspace_id) else None
 
+    def is_app_host(self, host: str) -> bool:
+        """Whether this host is below the apps domain."""
+        return not self.path_mode and host.endswith(self._suffix)
+
     def port_of(self, host: str) -> tuple[str, int | None] | None:
         """The workspace and the port whose own origin this host is; without a port when that is none."""
-        if self.path_mode or not host.endswith(self._suffix):
+        if not self.is_app_host(host):
             return None
         label = _PORT_LABEL.fullmatch(host.removesuffix(self._suffix))
         return None if label is None else (label[2], parse_port(label[1]))

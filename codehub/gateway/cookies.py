@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-PLATFORM_COOKIES: Final = frozenset(
-    (b"session", b"__host-session", b"codehub-workspace", b"__host-codehub-workspace")
-)
-"""Lower-case: browsers treat the `__Host-` prefix without regard to case."""
+HOST_PREFIX: Final = "__Host-"
+SESSION_COOKIE: Final = "session"
+WORKSPACE_COOKIE: Final = "codehub-workspace"
+ENTRY_COOKIE: Final = "codehub-entry-"
+"""The beginning of the names of entry nonces."""
+_PLATFORM_COOKIES: Final = frozenset((SESSION_COOKIE.encode(), WORKSPACE_COOKIE.encode()))
 
 _WHITESPACE: Final = b" \t\n\r\x0b\x0c\x1c\x1d\x1e\x1f\x85\xa0"
 """All that some server strips off a name: those that decode Latin-1 first know more of it than ASCII has."""
@@ -40,12 +42,18 @@ def cookie_values(header: bytes, name: bytes) -> list[bytes]:
     return [value for key, value in cookie_pairs(header) if key == name] if name in header else []
 
 
+def is_platform_cookie(name: bytes) -> bool:
+    """Whether CodeHub gives a meaning to this name. Browsers ignore the case of the `__Host-` prefix."""
+    bare = name.lower().removeprefix(HOST_PREFIX.lower().encode())
+    return bare in _PLATFORM_COOKIES or bare.startswith(ENTRY_COOKIE.encode())
+
+
 def without_platform_cookies(header: bytes) -> bytes:
     """The Cookie field as a workspace may see it."""
     return b"; ".join(
         part.strip()
         for part in header.split(b";")
-        if part.strip() and part.partition(b"=")[0].strip(_WHITESPACE).lower() not in PLATFORM_COOKIES
+        if part.strip() and not is_platform_cookie(part.partition(b"=")[0].strip(_WHITESPACE))
     )
 
 
@@ -57,8 +65,8 @@ def may_set(set_cookie: bytes) -> bool:
     """
     pair, *attributes = set_cookie.split(b";")
     name, separator, _ = pair.partition(b"=")
-    name = name.strip().lower()
-    if not separator or not name or not name.isascii() or name in PLATFORM_COOKIES:
+    name = name.strip()
+    if not separator or not name or not name.isascii() or is_platform_cookie(name):
         return False
     return not any(part.partition(b"=")[0].strip().lower() == b"domain" for part in attributes)
 

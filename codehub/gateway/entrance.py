@@ -1,21 +1,26 @@
 """The entrance of a workspace: the way in by ticket, and the pages while there is none."""
 
 import math
+from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import Protocol
-from urllib.parse import parse_qs, quote
+from typing import Any, Final, Protocol
+from urllib.parse import parse_qs, quote, urlencode
 
 from codehub.bus.tickets import Ticket
 from codehub.domain.backends import left_alone_message
+from codehub.domain.ports import parse_port
 from codehub.domain.problems import OperationInProgress, Problem, RunningLimitExceeded, WorkspaceNotFound
 from codehub.domain.states import DesiredState, Operation, Phase
-from codehub.gateway import cookies, reply
+from codehub.gateway import cookies, nonce, reply
 from codehub.gateway.config import Origins
 from codehub.gateway.directory import Directory
 from codehub.gateway.head import RequestHead
 from codehub.gateway.pages import Pages
 from codehub.gateway.reply import Reply
 from codehub.store.routes import Situation, Visitor
+
+BEGIN: Final = "/.codehub/begin"
+ENTER: Final = "/.codehub/enter"
 
 
 class Tickets(Protocol):
@@ -40,6 +45,8 @@ class Visit:
     expires_at: float = math.inf
     port: int = 0
     base: bytes = b""
+    nonce_hash: str = ""
+    """Of the nonce that the browser has at the workspace's origin, when it comes from there."""
 
 
 class Entrance:
@@ -52,33 +59,71 @@ class Entrance:
         self._pages = pages
         self._key = cookie_key
 
-    async def hand_over(self, visit: Visit) -> Reply:
-        """Send a checked session on to the workspace's own origin, or to the one of its port."""
-        host = self._origins.workspace_host(visit.workspace_id, visit.port)
-        token = await self._tickets.issue(Ticket(visit.session_hash.hex(), visit.workspace_id, host))
-        to = quote(visit.target.decode(), safe="/")
-        origin = self._origins.workspace_origin(visit.workspace_id, visit.port)
-        return reply.redirect(f"{origin}/.codehub/enter?ticket={token}&to={to}")
+    def begin(self, head: RequestHead, workspace_id: str, port: int, to: str) -> Reply:
+        """Give the browser a nonce on the workspace's origin, and send it to the platform for a ticket."""
+        nonce_hash, cookie = nonce.renew_nonce(head, self._origins)
+        query = {"nonce": nonce_hash, "to": to, **({"port": str(port)} if port else {})}
+        entry = f"{self._origins.entrance(workspace_id)}{ENTER}?{_encoded(query)}"
+        return reply.redirect(entry, ("Set-Cookie", cookie))
 
-    async def arrive(self, head: RequestHead, workspace_id: str, port: int) -> Reply:
+    def read_entry(self, visit: Visit) -> bool:
+        """Take place and nonce of a visit from the query that `begin` made; False when it has no nonce."""
+        asked = _asked(visit.target)
+        visit.port = parse_port(asked.get("port", "")) or 0
+        visit.target = local_path(asked.get("to", "/")).encode()
+        visit.nonce_hash = asked.get("nonce", "")
+        return nonce.is_hash(visit.nonce_hash)
+
+    def admit(self, visit: Visit) -> Reply | Coroutine[Any, Any, Reply]:
+        """Send a checked session on to the workspace's origin, or to the one of its port."""
+        if visit.nonce_hash:
+            return self._hand_over(visit)
+        origin = self._origins.workspace_origin(visit.workspace_id, visit.port)
+        return reply.redirect(f"{origin}{BEGIN}?{_encoded({'to': visit.target.decode()})}")
+
+    async def _hand_over(self, visit: Visit) -> Reply:
+        host = self._origins.workspace_host(visit.workspace_id, visit.port)
+        ticket = Ticket(visit.session_hash.hex(), visit.workspace_id, host, visit.nonce_hash)
+        query = {"ticket": await self._tickets.issue(ticket), "to": visit.target.decode()}
+        origin = self._origins.workspace_origin(visit.workspace_id, visit.port)
+        return reply.redirect(f"{origin}{ENTER}?{_encoded(query)}")
+
+    def at_workspace(
+        self, head: RequestHead, workspace_id: str, port: int
+    ) -> Reply | Coroutine[Any, Any, Reply]:
+        """Answer below `/.codehub/` on the origin of a workspace or a port."""
+        asked = _asked(head.target)
+        to = local_path(asked.get("to", "/"))
+        if head.path == BEGIN.encode() and head.method in (b"GET", b"HEAD"):
+            if may_enter(head):
+                return self.begin(head, workspace_id, port, to)
+            return reply.error(401, "UNAUTHORIZED", "Open this workspace from CodeHub first.")
+        if head.path == ENTER.encode() and head.method == b"GET":
+            return self._arrive(head, workspace_id, port, asked.get("ticket", ""), to)
+        return reply.error(404, "NOT_FOUND", "There is nothing here.")
+
+    async def _arrive(self, head: RequestHead, workspace_id: str, port: int, token: str, to: str) -> Reply:
         """Exchange the ticket for the workspace-only cookie."""
-        path, _, query = head.target.decode().partition("?")
-        if path != "/.codehub/enter" or head.method != b"GET":
-            return reply.error(404, "NOT_FOUND", "There is nothing here.")
         host = self._origins.workspace_host(workspace_id, port)
-        asked = parse_qs(query)
-        to = local_path(asked.get("to", ["/"])[0])
-        ticket = await self._tickets.consume(asked.get("ticket", [""])[0])
-        entrance = self._origins.entrance(workspace_id, port)
+        ticket = await self._tickets.consume(token)
+        entrance = f"{self._origins.entrance(workspace_id, port)}{to}"
         if ticket is None or ticket.workspace_id != workspace_id or ticket.host != host:
-            return _start_over(head, f"{entrance}{to}")
+            return _start_over(head, entrance)
+        if ticket.nonce_hash not in map(nonce.hash_of, nonce.find_nonces(head, self._origins)):
+            return self._other_browser(head, entrance)
         session_hash = bytes.fromhex(ticket.session_hash)
         visitor = await self._directory.load_visitor(session_hash)
         if visitor is None:
-            return _start_over(head, f"{entrance}{to}")
+            return _start_over(head, entrance)
         cookie = self._cookie(session_hash, visitor, workspace_id, host)
         origin = self._origins.workspace_origin(workspace_id, port)
         return reply.redirect(f"{origin}{to}", ("Set-Cookie", cookie))
+
+    def _other_browser(self, head: RequestHead, entrance: str) -> Reply:
+        """Refuse a ticket without its nonce. Starting over would loop in a browser that blocks cookies."""
+        if head.is_navigation:
+            return self._pages.other_browser(head, entrance)
+        return reply.error(403, "FORBIDDEN", "Another browser asked for this ticket, or cookies are blocked.")
 
     async def page(self, visit: Visit, visitor: Visitor) -> Reply:
         """The page of a workspace that cannot be connected to now. This navigation may wake it."""
@@ -150,6 +195,20 @@ def _start_over(head: RequestHead, entrance: str) -> Reply:
     if head.is_navigation:
         return reply.redirect(entrance)
     return reply.error(401, "UNAUTHORIZED", "This ticket is not valid, or no longer.")
+
+
+def may_enter(head: RequestHead) -> bool:
+    """Whether a person opens a page, or a client without fetch metadata (curl) asks for one."""
+    return head.is_navigation or (head.method in (b"GET", b"HEAD") and not head.sends_fetch_metadata)
+
+
+def _asked(target: bytes) -> dict[str, str]:
+    query = target.decode().partition("?")[2]
+    return {name: values[0] for name, values in parse_qs(query).items()}
+
+
+def _encoded(query: dict[str, str]) -> str:
+    return urlencode(query, safe="/", quote_via=quote)
 
 
 def local_path(to: str) -> str:

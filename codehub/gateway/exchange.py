@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from codehub import log
 from codehub.domain.images import Activity
 from codehub.domain.states import Role
+from codehub.gateway.answer_policy import AnswerPolicy
 from codehub.gateway.framing import Body, FramingError, UntilCloseBody
 from codehub.gateway.head import RequestHead
 from codehub.gateway.passage import Passage
@@ -47,6 +48,8 @@ class Relay:
     """What listens on this port of the workspace, and not its IDE."""
     own_origin: bool = False
     """Whether the workspace has an origin for itself, and not the platform's."""
+    policy: AnswerPolicy | None = None
+    """Security headers to add to the answer."""
     passage: Passage | None = None
     """By which the next request of the kind may follow."""
 
@@ -216,7 +219,10 @@ class Exchange:
     def _for_client(self, head: ResponseHead, *, close: bool) -> bytes:
         relay = self.relay
         return head.for_client(
-            from_workspace=bool(relay.workspace_id), own_origin=relay.own_origin, close=close
+            from_workspace=bool(relay.workspace_id),
+            own_origin=relay.own_origin,
+            close=close,
+            policy=relay.policy,
         )
 
     def _pass_body(self, head: bytes, data: memoryview) -> None:

@@ -16,10 +16,15 @@ def is_foreign(head: RequestHead, origins: Origins, own: str, workspace_id: str 
     """
     if head.is_navigation and (head.sends_fetch_metadata or b"origin" not in head.fields):
         return False
-    asking = head.fields.get(b"origin") or _origin_of(head.fields.get(b"referer", b""))
+    asking = asking_origin(head)
     if asking in (b"", own.encode()) and head.fields.get(b"sec-fetch-site") in _OWN_SITES:
         return False
     return not workspace_id or not origins.is_of_workspace(asking.decode("latin-1"), workspace_id)
+
+
+def asking_origin(head: RequestHead) -> bytes:
+    """Return the origin of the page that asks, or nothing when the browser does not name it."""
+    return head.fields.get(b"origin") or _origin_of(head.fields.get(b"referer", b""))
 
 
 def _origin_of(url: bytes) -> bytes:

@@ -62,7 +62,7 @@ class Forms:
         values = cookies.cookie_values(visit.head.get(b"cookie"), self._origins.session_cookie)
         if not values:
             return None
-        visitor = await self._directory.load_visitor(cookies.session_hash(values[-1]))
+        visitor = await self._directory.load_visitor(cookies.session_hash(values[0]))
         return None if visitor is None or visitor.expires_at <= time.time() else visitor
 
     async def _fulfil(self, workspace_id: str, visitor: Visitor, address: str, asked: dict[str, str]) -> None:

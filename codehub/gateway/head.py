@@ -6,6 +6,8 @@ from typing import Final
 import httptools
 
 MAX_HEAD: Final = 64 * 1024
+MAX_COOKIE: Final = 12 * 1024
+"""Node, which code-server runs on, refuses a head of 16 KiB without a word."""
 _CONTROL: Final = bytes(range(9)) + b"\x0b\x0c" + bytes(range(14, 32)) + b"\x7f"
 _LINE = re.compile(rb"[A-Z]+ [!-~\x80-\xff]+ HTTP/[0-9]\.[0-9]\r\n")
 """llhttp also takes further spaces, and the names of protocols that only resemble HTTP."""
@@ -133,6 +135,14 @@ def parse_head(data: bytes) -> RequestHead:
     _check_framing(head)
     _check_connection(head)
     return head
+
+
+def parse_beginning(data: bytes) -> RequestHead | None:
+    """Return what came of a head that is too large; None when that is not plain. It goes no further."""
+    try:
+        return parse_head(data[:MAX_HEAD].rstrip(b"\r\n") + b"\r\n\r\n")
+    except BadRequestError:
+        return None
 
 
 def looks_broken(data: bytes) -> bool:

@@ -166,6 +166,23 @@ class Pages:
     def unreachable(self, head: RequestHead, *, for_workspace: bool) -> Reply:
         return self._reply(502, _Page(head, "gone" if for_workspace else "down"), again=True)
 
+    def two_sessions(self, head: RequestHead) -> Reply:
+        page = _Page(head, "sessions")
+        login = f"{self._origins.platform}/login"
+        return self._reply(400, page, details=_link(login, page.say("sessions.button")))
+
+    def too_many_cookies(self, head: RequestHead) -> Reply:
+        return self._reply(431, _Page(head, "cookies"), again=True)
+
+    def token_in_address(self, head: RequestHead) -> Reply:
+        return self._reply(400, _Page(head, "token"))
+
+    def other_browser(self, head: RequestHead, entrance: str) -> Reply:
+        """Refuse a link that was handed out to another browser, and offer the entrance instead."""
+        page = _Page(head, "ticket", place=entrance)
+        page.message = page.message.format(host=head.host)
+        return self._reply(403, page, details=_link(entrance, page.say("ticket.button")))
+
     def no_port(self, head: RequestHead) -> Reply:
         return self._reply(404, _Page(head, "noport"))
 
@@ -303,6 +320,10 @@ def _progress(workspace: Workspace) -> str:
 
 def _cause(message: str | None) -> str:
     return f'<p class="cause">{escape(message)}</p>' if message else ""
+
+
+def _link(url: str, label: str) -> str:
+    return f'<p><a class="button" href="{escape(url)}">{escape(label)}</a></p>'
 
 
 def _note(name: str, words: str) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from codehub.gateway.activity import FORWARDED, Recorder
 from codehub.gateway.directory import Directory
 from codehub.gateway.head import RequestHead
+from codehub.gateway.platform_tokens import target_holds_token
 from codehub.store.routes import Route, Visitor
 
 if TYPE_CHECKING:
@@ -79,6 +80,8 @@ class Passage:
         target = line[1]
         seen = target[self._cut :] if self._cut else target
         if not target.startswith(self._prefix) or seen.startswith(OWN) or self._expires_at <= time.time():
+            return None
+        if target_holds_token(target):
             return None
         self.head.target = target
         if not relay.port and seen.startswith(FORWARDED):

@@ -4,6 +4,7 @@ import re
 from functools import lru_cache
 from typing import Final
 
+from codehub.gateway.answer_policy import AnswerPolicy
 from codehub.gateway.cookies import may_set
 from codehub.gateway.framing import Body, ChunkedBody, LengthBody, UntilCloseBody
 
@@ -25,10 +26,16 @@ _HOP_BY_HOP: Final = frozenset(
 # A workspace may not clear the platform's storage or move its origin elsewhere.
 _SERVICE_WORKER: Final = b"service-worker-allowed"
 """On an origin that workspaces share with the platform, a service worker stays below its own path."""
-_REFUSED_FROM_WORKSPACE: Final = frozenset((_SERVICE_WORKER, b"clear-site-data", b"alt-svc"))
+_REFUSED_FROM_WORKSPACE: Final = frozenset(
+    (
+        _SERVICE_WORKER, b"clear-site-data", b"alt-svc", b"cross-origin-resource-policy",
+        b"strict-transport-security",
+    )
+)  # fmt: skip
+_FRAME_OPTIONS: Final = b"x-frame-options"
 _DECIDING = re.compile(
     rb"\n(?i:(%b)):[ \t]*([^\r]*)"
-    % b"|".join([*_HOP_BY_HOP, *_REFUSED_FROM_WORKSPACE, b"content-length", b"set-cookie"])
+    % b"|".join([*_HOP_BY_HOP, *_REFUSED_FROM_WORKSPACE, b"content-length", b"set-cookie", _FRAME_OPTIONS])
 )
 """The lines that decide something here. Most do not, and pass unread."""
 
@@ -43,6 +50,7 @@ class ResponseHead:
         "_deciding",
         "_for_client",
         "connection",
+        "frame_options",
         "length",
         "minor",
         "status",
@@ -55,6 +63,7 @@ class ResponseHead:
         self.status = status
         self.connection = b""
         self.upgrade = b""
+        self.frame_options = b""
         self.length: int | None = None
         self.transfer_encoding = b""
         self._data = data
@@ -70,6 +79,8 @@ class ResponseHead:
                 self._take_length(line[2].rstrip())
             elif name == b"connection":
                 self.connection += b"," + line[2].lower()
+            elif name == _FRAME_OPTIONS:
+                self.frame_options += b"," + line[2]
             elif name == b"upgrade":
                 self.upgrade = line[2].rstrip().lower()
             elif name == b"transfer-encoding":
@@ -105,7 +116,9 @@ class ResponseHead:
     def keep_alive(self) -> bool:
         return self.minor == 1 and b"close" not in self.connection
 
-    def for_client(self, *, from_workspace: bool, own_origin: bool, close: bool) -> bytes:
+    def for_client(
+        self, *, from_workspace: bool, own_origin: bool, close: bool, policy: AnswerPolicy | None = None
+    ) -> bytes:
         """The head as it goes on: what concerns the upstream's connection ends here.
 
         `own_origin`: the workspace shares its origin with nobody.
@@ -114,7 +127,9 @@ class ResponseHead:
         made = self._for_client.get(key)
         if made is None:
             made = self._for_client[key] = self._rewritten(from_workspace, own_origin, close)
-        return made
+        if policy is None or self.status < 200:
+            return made
+        return b"%b%b\r\n" % (made[:-2], policy.lines(self.frame_options))
 
     def _rewritten(self, from_workspace: bool, own_origin: bool, close: bool) -> bytes:
         parts, position = [b"HTTP/1.1 "], 9
@@ -140,7 +155,7 @@ class ResponseHead:
             return self._bodyless
         if name == b"set-cookie":
             return from_workspace and not may_set(line[2])
-        if name == _SERVICE_WORKER and own_origin:
+        if name == _FRAME_OPTIONS or (name == _SERVICE_WORKER and own_origin):
             return False
         return name in _HOP_BY_HOP or from_workspace
 

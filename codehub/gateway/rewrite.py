@@ -1,13 +1,12 @@
 """Heads on their way through: hop-by-hop fields end here, credentials never reach a workspace."""
 
-import re
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from codehub.domain.internal import INTERNAL_KEY
 from codehub.gateway.cookies import without_platform_cookies
 from codehub.gateway.head import RequestHead
-
-_TOKEN = re.compile(rb"(?<![0-9A-Za-z_])chp_")
+from codehub.gateway.platform_tokens import may_hold_token, without_tokens
 
 # RFC 9110, 7.6.1, and every field by which a client could claim to be, or to have come, elsewhere.
 _DROPPED: Final = frozenset(
@@ -54,18 +53,22 @@ def request_for_workspace(
         fields[b"cookie"] = without_platform_cookies(head.get(b"cookie"))
         if not fields[b"cookie"]:
             del fields[b"cookie"]
-    if b"authorization" in fields and carries_token(fields[b"authorization"]):
-        del fields[b"authorization"]
     if b"sec-websocket-extensions" in fields:
         fields[b"sec-websocket-extensions"] = head.get(b"sec-websocket-extensions")
         if strip_extensions:
             del fields[b"sec-websocket-extensions"]
+    wire = _request(head, target, fields, repeated, forwarding, websocket=head.wants_websocket)
+    if not may_hold_token(wire):
+        return wire
+    fields = dict(_without_tokens(fields.items()))
+    repeated = list(_without_tokens(repeated))
     return _request(head, target, fields, repeated, forwarding, websocket=head.wants_websocket)
 
 
-def carries_token(authorization: bytes) -> bool:
-    """Whether one of the platform's own tokens is in this, under whatever scheme it was put."""
-    return _TOKEN.search(authorization) is not None
+def _without_tokens(fields: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+    for name, value in fields:
+        if (left := without_tokens(name, value)) is not None:
+            yield name, left
 
 
 def _request(

@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Coroutine
+from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import quote, unquote_to_bytes
 
@@ -14,15 +15,18 @@ from codehub.domain.ports import parse_port, port_address
 from codehub.domain.states import Operation, Phase
 from codehub.gateway import cookies, reply
 from codehub.gateway.activity import FORWARDED, Recorder
+from codehub.gateway.answer_policy import HSTS, policy_for_api, policy_for_workspace
 from codehub.gateway.config import GatewayConfig
+from codehub.gateway.cookie_guard import CookieGuard
 from codehub.gateway.directory import Directory, Unknown
-from codehub.gateway.entrance import Entrance, Visit
+from codehub.gateway.entrance import ENTER, Entrance, Visit, may_enter
 from codehub.gateway.exchange import Relay
 from codehub.gateway.foreign import is_foreign
 from codehub.gateway.forms import Forms
 from codehub.gateway.head import RequestHead
 from codehub.gateway.pages import Pages
 from codehub.gateway.passage import OWN, Passage, may_repeat
+from codehub.gateway.platform_tokens import target_holds_token
 from codehub.gateway.ports import PortAnswers
 from codehub.gateway.reply import RETRY_AFTER, Reply
 from codehub.gateway.rewrite import Forwarding, request_for_api, request_for_workspace
@@ -59,11 +63,19 @@ class Router:
         self._pages = pages
         self._forms = Forms(config.origins, directory, pages)
         self._ports = PortAnswers(pages)
+        self._cookies = CookieGuard(config.origins, pages)
+        self._api_policy = policy_for_api(config.origins)
         self._key = cookie_key
         self._internal_key = None if config.internal_key is None else config.internal_key.encode()
 
     def route(self, head: RequestHead, peer: str) -> Decision:
+        decision = self._route(head, peer)
+        return self._stay_on_https(head, decision) if isinstance(decision, Reply) else decision
+
+    def _route(self, head: RequestHead, peer: str) -> Decision:
         host = self._origins.normal(head.host)
+        if refusal := self._cookies.refuse(head, host):
+            return refusal
         workspace_id = self._origins.workspace_of(host)
         if workspace_id is not None:
             return self._workspace_origin(head, peer, workspace_id, host)
@@ -75,6 +87,10 @@ class Router:
 
     async def settle(self, errand: Coroutine[Any, Any, Relay | Reply], head: RequestHead) -> Relay | Reply:
         """The errand's outcome; a database or Redis that is away is a 503 that says so."""
+        decision = await self._settle(errand, head)
+        return self._stay_on_https(head, decision) if isinstance(decision, Reply) else decision
+
+    async def _settle(self, errand: Coroutine[Any, Any, Relay | Reply], head: RequestHead) -> Relay | Reply:
         try:
             return await errand
         except (SQLAlchemyError, *ConnectionTrouble, RedisError) as error:
@@ -83,12 +99,26 @@ class Router:
                 return self._pages.unavailable(head)
             return reply.error(503, "UNAVAILABLE", "CodeHub cannot answer just now.", retry_after=RETRY_AFTER)
 
+    def refuse_too_large(self, data: bytes) -> Reply | None:
+        return self._cookies.refuse_too_large(data)
+
     def unreachable(self, head: RequestHead, relay: Relay) -> Reply:
         if relay.port:
-            return self._ports.unreachable(head, relay.port, relay.upstream)
-        if head.is_navigation:
-            return self._pages.unreachable(head, for_workspace=bool(relay.workspace_id))
-        return reply.error(502, "UPSTREAM_UNAVAILABLE", "The upstream does not answer.")
+            answer = self._ports.unreachable(head, relay.port, relay.upstream)
+        elif head.is_navigation:
+            answer = self._pages.unreachable(head, for_workspace=bool(relay.workspace_id))
+        else:
+            answer = reply.error(502, "UPSTREAM_UNAVAILABLE", "The upstream does not answer.")
+        return self._stay_on_https(head, answer)
+
+    def _stay_on_https(self, head: RequestHead, answer: Reply) -> Reply:
+        """Add HSTS to an answer of the gateway itself. Those of upstreams get it by their policy."""
+        origins, host = self._origins, self._origins.normal(head.host)
+        if host == origins.platform_host:
+            stays = origins.platform_stays_on_https
+        else:
+            stays = origins.workspaces_stay_on_https and origins.is_app_host(host)
+        return replace(answer, headers=(*answer.headers, HSTS)) if stays else answer
 
     def unavailable(self) -> Reply:
         words = "The workspace is not running, or you are no longer signed in."
@@ -98,12 +128,16 @@ class Router:
 
     def _platform(self, head: RequestHead, peer: str) -> Decision:
         if head.target.startswith(b"/w/") and (match := _ENTRANCE.match(head.target)):
+            if target_holds_token(head.target):
+                return self._token_in_address(head)
             rest = head.target[match.end() :]
             if not rest.startswith(b"/"):
                 location = f"{self._origins.platform}{(match[0] + b'/' + rest).decode()}"
                 return reply.redirect(location, status=308)
             place = Visit(head, peer, match[1].decode(), rest, b"", base=match[0])
             if rest.startswith(OWN):
+                if rest.partition(b"?")[0] == ENTER.encode() and not self._origins.path_mode:
+                    return self._at_entry(place)
                 return self._forms.handle(place, self._client_address(head, peer).decode("latin-1"))
             if (forwarded := _PORT.match(rest)) and (self._origins.path_mode or not forwarded[1]):
                 return self._at_port(place, forwarded)
@@ -125,11 +159,13 @@ class Router:
     def _api(self, head: RequestHead, peer: str) -> Decision:
         wire = request_for_api(head, self._forwarding(head, peer), self._internal_key)
         relay = Relay(self._config.api_upstream, wire)
+        if self._origins.normal(head.host) == self._origins.platform_host:
+            relay.policy = self._api_policy
         if unquote_to_bytes(head.path) != _EVENTS:  # as the API reads it
             return relay
         relay.is_stream = True
         sessions = cookies.cookie_values(head.get(b"cookie"), self._origins.session_cookie)
-        return self._stream_of(sessions[-1], relay) if sessions else relay
+        return self._stream_of(sessions[0], relay) if sessions else relay
 
     async def _stream_of(self, session: bytes, relay: Relay) -> Relay:
         relay.session_hash = cookies.session_hash(session)
@@ -152,14 +188,20 @@ class Router:
         words = f"This is not {self._origins.platform}, nor the address of a workspace."
         return reply.error(421, "MISDIRECTED", words)
 
+    def _at_entry(self, visit: Visit) -> Decision:
+        """Continue a visit that comes back from the workspace's origin with a nonce."""
+        if self._entrance.read_entry(visit):
+            return self._at_entrance(visit)
+        return self._start_over(visit)
+
     def _at_entrance(self, visit: Visit) -> Decision:
         head = visit.head
         if self._origins.path_mode and is_foreign(head, self._origins, self._origins.platform):
             return _foreign()
         values = cookies.cookie_values(head.get(b"cookie"), self._origins.session_cookie)
-        if not values:  # of several, the last one counts, as for the API
-            return self._sign_in(head)
-        visit.session_hash = cookies.session_hash(values[-1])
+        if not values:
+            return self._sign_in(visit)
+        visit.session_hash = cookies.session_hash(values[0])
         visitor = self._directory.visitor(visit.session_hash)
         route = self._directory.route(visit.workspace_id)
         if isinstance(visitor, Unknown) or isinstance(route, Unknown):
@@ -179,21 +221,26 @@ class Router:
     def _enter(self, visit: Visit, visitor: Visitor | None, route: Route | None) -> Decision:
         head = visit.head
         if visitor is None or visitor.expires_at <= time.time():
-            return self._sign_in(head)
+            return self._sign_in(visit)
         if refusal := self._refusal(head, visitor, route):
             return refusal
         assert route is not None
         if _is_connectable(route, head):
             if self._origins.path_mode:
                 return self._relay(visit, visitor, route)
-            if head.is_navigation or (head.method in (b"GET", b"HEAD") and not head.sends_fetch_metadata):
-                return self._entrance.hand_over(visit)
+            if may_enter(head):
+                return self._entrance.admit(visit)
             return reply.error(403, "FORBIDDEN", "A workspace is opened by navigating to it.")
         if head.is_navigation:
+            if visit.nonce_hash:  # a page stays open for longer than a nonce lives
+                return self._start_over(visit)
             return self._entrance.page(visit, visitor)
         return _not_running()
 
-    def _sign_in(self, head: RequestHead) -> Reply:
+    def _sign_in(self, visit: Visit) -> Reply:
+        head = visit.head
+        if visit.nonce_hash:
+            return self._start_over(visit)
         if head.is_navigation:
             target = quote(head.target.decode(), safe="/")
             return reply.redirect(f"{self._origins.platform}/login?next={target}")
@@ -204,14 +251,18 @@ class Router:
     def _workspace_origin(
         self, head: RequestHead, peer: str, workspace_id: str, host: str, port: int = 0
     ) -> Decision:
+        if target_holds_token(head.target):
+            return self._token_in_address(head)
         own = self._origins.workspace_origin(workspace_id, port)
         if is_foreign(head, self._origins, own, workspace_id):
             return _foreign()
         if head.target.startswith(OWN):
-            return self._entrance.arrive(head, workspace_id, port)
+            return self._entrance.at_workspace(head, workspace_id, port)
         grant = self._grant(head, workspace_id, host)
         if grant is None:
-            return self._to_entrance(head, workspace_id, port)
+            if head.is_navigation:
+                return self._entrance.begin(head, workspace_id, port, head.target.decode())
+            return _not_opened()
         visit = Visit(head, peer, workspace_id, head.target, grant.session_hash, grant.expires_at, port)
         visitor = self._directory.visitor(grant.session_hash)
         route = self._directory.route(workspace_id)
@@ -229,14 +280,14 @@ class Router:
     def _connect(self, visit: Visit, visitor: Visitor | None, route: Route | None) -> Decision:
         head = visit.head
         if visitor is None or visitor.expires_at <= time.time():
-            return self._to_entrance(head, visit.workspace_id, visit.port)
+            return self._to_entrance(visit)
         if refusal := self._refusal(head, visitor, route):
             return refusal
         assert route is not None
         if _is_connectable(route, head):
             return self._relay(visit, visitor, route)
         if head.is_navigation:
-            return self._to_entrance(head, visit.workspace_id, visit.port)
+            return self._to_entrance(visit)
         return _not_running()
 
     def _grant(self, head: RequestHead, workspace_id: str, host: str) -> cookies.Grant | None:
@@ -246,12 +297,22 @@ class Router:
                 return grant
         return None
 
-    def _to_entrance(self, head: RequestHead, workspace_id: str, port: int) -> Reply:
-        if head.is_navigation:
-            return reply.redirect(f"{self._origins.entrance(workspace_id, port)}{head.target.decode()}")
-        return reply.error(401, "UNAUTHORIZED", "Open this workspace from CodeHub first.")
+    def _to_entrance(self, visit: Visit) -> Reply:
+        return self._start_over(visit) if visit.head.is_navigation else _not_opened()
 
     # Both
+
+    def _start_over(self, visit: Visit) -> Reply:
+        """Send the visit to the plain address of the entrance."""
+        entrance = self._origins.entrance(visit.workspace_id, visit.port)
+        return reply.redirect(f"{entrance}{visit.target.decode()}")
+
+    def _token_in_address(self, head: RequestHead) -> Reply:
+        """Refuse an address that would show a token to the workspace, its logs and its pages."""
+        if head.is_navigation:
+            return self._pages.token_in_address(head)
+        message = "The address holds a CodeHub token. Send it to the API only, in the Authorization field."
+        return reply.error(400, "BAD_REQUEST", message)
 
     def _refusal(self, head: RequestHead, visitor: Visitor, route: Route | None) -> Reply | None:
         if route is None or route.phase in (Phase.DELETING, Phase.DELETED):
@@ -279,6 +340,7 @@ class Router:
         fresh = b"reconnection=false" in visit.target
         relay = Relay(route.upstream, wire, route.workspace_id, visit.session_hash, visitor.role, kind, fresh)
         relay.own_origin = not self._origins.path_mode
+        relay.policy = policy_for_workspace(head, self._origins, route.workspace_id, visit.port)
         return _with_passage(relay, visit, visitor, route, always_counts=always_counts)
 
     def _relay_to_port(self, visit: Visit, visitor: Visitor, route: Route, ide: str) -> Relay | Reply:
@@ -291,6 +353,7 @@ class Router:
         wire = request_for_workspace(head, visit.target, forwarding, strip_extensions=False)
         relay = Relay(upstream, wire, route.workspace_id, visit.session_hash, visitor.role, port=visit.port)
         relay.own_origin = not self._origins.path_mode
+        relay.policy = policy_for_workspace(head, self._origins, route.workspace_id, visit.port)
         return _with_passage(relay, visit, visitor, route, always_counts=False)
 
     def _forwarding(self, head: RequestHead, peer: str) -> Forwarding:
@@ -330,6 +393,10 @@ def _with_passage(
 
 def _foreign() -> Reply:
     return reply.error(403, "FORBIDDEN", "Another site's page may not ask this.")
+
+
+def _not_opened() -> Reply:
+    return reply.error(401, "UNAUTHORIZED", "Open this workspace from CodeHub first.")
 
 
 def _not_running() -> Reply:

@@ -44,6 +44,21 @@ TEXTS: Final[dict[Language, dict[str, str]]] = {
         "missing.message": "It was deleted, or the address is not right.",
         "forbidden.heading": "This workspace belongs to someone else",
         "forbidden.message": "Only its owner can open it.",
+        "sessions.heading": "Sign in again",
+        "sessions.message": "Your browser sent two session cookies. A page at another address may have set "
+        "one of them, so CodeHub cleared both. If this page comes back, delete this site's cookies in your "
+        "browser.",
+        "sessions.button": "Sign in",
+        "cookies.heading": "Your browser sent too many cookies",
+        "cookies.message": "A page at another address may have set them. CodeHub cleared this site's "
+        "cookies. Try again, several times if there are very many. If that fails, delete them by hand.",
+        "token.heading": "This address holds a CodeHub token",
+        "token.message": "CodeHub did not pass it on, because the workspace would see the token. Remove the "
+        "token from the address. If others have seen the address, revoke the token.",
+        "ticket.heading": "This link does not open here",
+        "ticket.message": "It was handed out to another browser and opens a workspace only there. This also "
+        "happens if your browser blocks cookies for {host}: allow them. The button opens the workspace here.",
+        "ticket.button": "Open the workspace",
         "gone.heading": "The workspace does not answer",
         "gone.message": "It runs, but nothing answered. It may be restarting.",
         "silent.heading": "Nothing listens on port {port} yet",
@@ -108,6 +123,23 @@ TEXTS: Final[dict[Language, dict[str, str]]] = {
         "missing.message": "삭제되었거나 주소가 올바르지 않습니다.",
         "forbidden.heading": "다른 사람의 워크스페이스입니다",
         "forbidden.message": "소유자만 열 수 있습니다.",
+        "sessions.heading": "다시 로그인하세요",
+        "sessions.message": "브라우저가 세션 쿠키를 두 개 보냈습니다. 그중 하나는 다른 주소의 페이지가 "
+        "설정했을 수 있어 CodeHub가 둘 다 지웠습니다. 이 페이지가 다시 나오면 브라우저에서 이 사이트의 "
+        "쿠키를 삭제하세요.",
+        "sessions.button": "로그인",
+        "cookies.heading": "브라우저가 쿠키를 너무 많이 보냈습니다",
+        "cookies.message": "다른 주소의 페이지가 설정했을 수 있어 CodeHub가 이 사이트의 쿠키를 지웠습니다. "
+        "다시 시도하세요. 쿠키가 아주 많으면 여러 번 시도해야 할 수 있습니다. 그래도 열리지 않으면 "
+        "브라우저에서 쿠키를 삭제하세요.",
+        "token.heading": "주소에 CodeHub 토큰이 들어 있습니다",
+        "token.message": "워크스페이스가 토큰을 볼 수 있으므로 CodeHub가 요청을 전달하지 않았습니다. "
+        "주소에서 토큰을 지우세요. 다른 사람이 이 주소를 보았다면 토큰을 폐기하세요.",
+        "ticket.heading": "이 링크는 여기에서 열 수 없습니다",
+        "ticket.message": "다른 브라우저에서 만들어진 링크는 그 브라우저에서만 워크스페이스를 엽니다. "
+        "브라우저가 {host}의 쿠키를 차단할 때에도 이 페이지가 나오니, 차단했다면 허용하세요. "
+        "아래 버튼을 누르면 여기에서 워크스페이스를 엽니다.",
+        "ticket.button": "워크스페이스 열기",
         "gone.heading": "워크스페이스가 응답하지 않습니다",
         "gone.message": "실행 중이지만 응답이 없습니다. 다시 시작하는 중일 수 있습니다.",
         "silent.heading": "아직 포트 {port}에서 응답하는 앱이 없습니다",

@@ -15,6 +15,7 @@ from codehub.domain.states import ErrorReason
 ABSENT = ContainerFact(exists=False, running=False, ready=False, upstream=None, op_id=None)
 
 _LONGEST_WORDS = 2000
+_FIRST_PATH = re.compile(r"\A[^\s/]*/\S*\s*")
 _UNSPEAKABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
@@ -51,8 +52,14 @@ class Unobservable(Exception):  # noqa: N818 - a fact, not a fault
 
 
 def last_words(text: str) -> str:
-    """The end of what a workspace said, fit for a message: no database takes NULs, and nobody reads pages."""
-    return _UNSPEAKABLE.sub("\N{REPLACEMENT CHARACTER}", text[-_LONGEST_WORDS:])
+    """The end of what a workspace said, fit for a message: no database takes NULs, and nobody reads pages.
+
+    A path that loses its beginning goes as a whole: it could no longer be recognised as one of the host's.
+    """
+    end = text[-_LONGEST_WORDS:]
+    if len(text) > len(end):
+        end = _FIRST_PATH.sub("", end)
+    return _UNSPEAKABLE.sub("\N{REPLACEMENT CHARACTER}", end)
 
 
 class Runtime(Protocol):

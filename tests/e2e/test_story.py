@@ -237,12 +237,22 @@ def who_may_come_in(system: System, curl: Curl, workspace_id: str) -> None:
     assert answers["chief"].status_code == 403, "admins open none"
     assert answers["owner"].status_code == 302
 
-    ticket = httpx.URL(answers["owner"].headers["location"])
-    assert ticket.host == f"{workspace_id}.localhost"
     direct, get = f"http://127.0.0.1:{system.port}", functools.partial(httpx.get, timeout=PATIENCE)
-    enter = get(f"{direct}{ticket.raw_path.decode()}", headers={"Host": own_host, **NAVIGATION})
+    at_workspace = {"Host": own_host, **NAVIGATION}
+    begin = httpx.URL(answers["owner"].headers["location"])
+    assert begin.host == f"{workspace_id}.localhost"
+    begun = get(f"{direct}{begin.raw_path.decode()}", headers=at_workspace)
+    nonce = {"Cookie": begun.headers["set-cookie"].split(";")[0]}
+    handed_out = visitors["owner"].get(begun.headers["location"], headers=NAVIGATION)
+    ticket = f"{direct}{httpx.URL(handed_out.headers['location']).raw_path.decode()}"
+    elsewhere = visitors["owner"].get(begun.headers["location"], headers=NAVIGATION)
+    stolen = f"{direct}{httpx.URL(elsewhere.headers['location']).raw_path.decode()}"
+    refused = get(stolen, headers=at_workspace)
+    assert refused.status_code == 403, "a ticket is good in one browser"
+    assert "set-cookie" not in refused.headers
+    enter = get(ticket, headers=at_workspace | nonce)
     assert enter.status_code == 302
-    again = get(f"{direct}{ticket.raw_path.decode()}", headers={"Host": own_host, **NAVIGATION})
+    again = get(ticket, headers=at_workspace | nonce)
     assert "set-cookie" not in again.headers, "a ticket is good once"
 
     cookie = enter.headers["set-cookie"].split(";")[0]

@@ -156,6 +156,7 @@ export interface Overview {
   leader: { holder: string; epoch: number; heartbeat_at: string | null } | null;
   errors: Workspace[];
   checks: Partial<Record<CheckName, Check>>;
+  insecure_http: boolean;
 }
 
 export type CheckName =

@@ -136,8 +136,10 @@ class Keeper:
                 outer.close()
                 self._confine(inner)
 
-            child = spawn(request.argv, request.env, theirs, confine, cwd=request.cwd, umask=request.umask)
-            os.close(theirs)
+            argv, kept = self._command()
+            child = spawn(argv, request.env, theirs, confine, cwd=request.cwd, umask=request.umask, kept=kept)
+            for descriptor in (theirs, *kept):
+                os.close(descriptor)
             if request.way_out is not None:
                 self._make_network(request.way_out, outer)
             child.wait()
@@ -146,6 +148,20 @@ class Keeper:
         os.set_blocking(output, False)
         self._selector.register(output, selectors.EVENT_READ)
         return child.pid
+
+    def _command(self) -> tuple[list[str], list[int]]:
+        """Return the command line, and the descriptors that it names.
+
+        The workspace can read bwrap's command line, so bwrap reads its options, which name host paths, from a
+        descriptor.
+        """
+        program, *rest = self._request.argv
+        if not self._request.options:
+            return [program, *rest], []
+        descriptor = os.memfd_create("options")
+        os.write(descriptor, b"".join(os.fsencode(option) + b"\0" for option in self._request.options))
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        return [program, "--args", str(descriptor), *rest], [descriptor]
 
     def _make_network(self, way_out: WayOut, door: socket.socket) -> None:
         self._network = Network(way_out)

@@ -58,6 +58,7 @@ def request_for(spec: WorkloadSpec, walls: Walls, directory: Directory, place: P
         uid=uid,
         home=str(spec.home),
         argv=command.argv,
+        options=command.options,
         env=command.env | place.variables(spec.workspace_id),
         cwd=command.cwd,
         umask=command.umask,

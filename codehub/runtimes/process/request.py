@@ -33,6 +33,8 @@ class Request:
     """How many levels of the tree are the sandbox itself: they get no SIGTERM, they end with the rest."""
     launch_until: float
     """On the monotonic clock of this machine: nothing is launched later, on a home that may be another's."""
+    options: list[str] = field(default_factory=list)
+    """Arguments that the program reads from a descriptor (`--args`): its command line can be read inside."""
     files: dict[str, str] = field(default_factory=dict)
     groups: Plan = field(default_factory=dict)
     keepers_groups: list[str] = field(default_factory=list)

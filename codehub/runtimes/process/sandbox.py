@@ -43,6 +43,8 @@ class Command:
     umask: int
     spare_depth: int
     files: dict[str, str] = field(default_factory=dict)
+    options: list[str] = field(default_factory=list)
+    """Of bwrap. They name host paths, and the workspace can read bwrap's command line."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +86,7 @@ def sandboxed(
         workspace_id=spec.workspace_id,
         name=spec.name,
     )
-    argv = [
-        walls.bwrap,
+    options = [
         *_namespaces(as_host_name(spec.name, spec.workspace_id), walls.slirp is not None),
         *_system(spec.image),
         *_hidden(data_dir, secrets),
@@ -96,15 +97,16 @@ def sandboxed(
         *("--bind", str(directory.io), SOCKET_DIRECTORY),
         *("--bind", str(spec.home), HOME),
         *_capabilities(),
-        *("--", *_drop(walls.setpriv, spec.uid), *_IN_HOME, *command),
     ]
+    argv = [walls.bwrap, "--", *_drop(walls.setpriv, spec.uid), *_IN_HOME, *command]
     files = {
         "passwd": f"root:x:0:0:root:/root:/usr/sbin/nologin\ncoder:x:{uid}:{uid}::{HOME}:/bin/bash\n"
         "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
         "group": f"root:x:0:\ncoder:x:{uid}:\nnogroup:x:65534:\n",
         "resolv.conf": _resolv_conf(),
     }
-    return Command(argv, _environment(HOME, f"{TOOLS}/bin", spec), "/", 0o022, BWRAP_DEPTH, files)
+    environment = _environment(HOME, f"{TOOLS}/bin", spec)
+    return Command(argv, environment, "/", 0o022, BWRAP_DEPTH, files, options)
 
 
 def unsandboxed(walls: Walls, spec: WorkloadSpec, directory: Directory, tools: Path) -> Command:

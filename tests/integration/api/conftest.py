@@ -1,7 +1,7 @@
 """The API on real services, called in-process or over its socket."""
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -51,6 +51,16 @@ class Api:
     stack: AsyncExitStack
     ids: dict[str, str] = field(default_factory=dict)
     password_hash: str = ""
+
+    @classmethod
+    @asynccontextmanager
+    async def running(cls, settings: Settings) -> AsyncIterator["Api"]:
+        app = create_app(settings)
+        engine = create_engine(settings.database_url)
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(engine.dispose)
+            await stack.enter_async_context(app.router.lifespan_context(app))
+            yield cls(app, engine, settings, stack)
 
     async def client(self, **headers: str) -> httpx.AsyncClient:
         transport = httpx.ASGITransport(app=self.app, raise_app_exceptions=False)
@@ -103,9 +113,5 @@ def settings(database_url: str, redis_url: str, tmp_path: Path) -> Settings:
 
 @pytest.fixture
 async def api(settings: Settings) -> AsyncIterator[Api]:
-    app = create_app(settings)
-    engine = create_engine(settings.database_url)
-    async with AsyncExitStack() as stack:
-        stack.push_async_callback(engine.dispose)
-        await stack.enter_async_context(app.router.lifespan_context(app))
-        yield Api(app, engine, settings, stack)
+    async with Api.running(settings) as made:
+        yield made

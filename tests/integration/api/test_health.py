@@ -190,6 +190,21 @@ async def test_the_overview(api: Api) -> None:
     assert [item["id"] for item in seen["errors"]] == [broken["id"]]
 
 
+async def test_the_overview_shows_plain_http_on_a_public_name(settings: Settings, api: Api) -> None:
+    root = await api.person_quickly("root", Role.ADMIN)
+    assert (await root.get("/api/v1/admin/overview")).json()["insecure_http"] is False
+    public = Settings(
+        database_url=settings.database_url,
+        redis_url=settings.redis_url,
+        public_base_url="http://hub.example.org",
+        apps_domain="apps.example.net",
+        allow_insecure_http=True,
+    )
+    async with Api.running(public) as exposed:
+        client = await exposed.client(Cookie=f"session={root.cookies['session']}")
+        assert (await client.get("/api/v1/admin/overview")).json()["insecure_http"] is True
+
+
 async def test_the_overview_shows_the_checks_of_readyz(api: Api) -> None:
     root = await api.person_quickly("root", Role.ADMIN)
     await _lead(api, "0 seconds")

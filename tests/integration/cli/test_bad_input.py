@@ -33,6 +33,7 @@ IMAGES = {
     "not TOML": "image: one\n",
     "docker only": '[[image]]\nname = "one"\ndocker = "one:1"\n',
 }
+PLAIN_HTTP = {"PUBLIC_BASE_URL": "http://hub.example.org", "APPS_DOMAIN": "apps.example.net"}
 START_IT = "is a PostgreSQL running there, and is DATABASE_URL right?"
 START_REDIS = "is a Redis running there, and is REDIS_URL right?"
 
@@ -54,6 +55,13 @@ CASES = {
     "settings at odds": Case(
         COORDINATOR, {"TTL_STANDBY_SECONDS": "1"}, "TTL_STANDBY_SECONDS is 1", "raise it"
     ),
+    "plain http on a public name, up": Case(
+        UP, PLAIN_HTTP, "PUBLIC_BASE_URL is http://hub.example.org", "ALLOW_INSECURE_HTTP=1"
+    ),
+    "plain http on a public name, gateway": Case(
+        GATEWAY, PLAIN_HTTP, "PUBLIC_BASE_URL is http://hub.example.org", "TLS_CERT_FILE"
+    ),
+    "plain http on a public name, api": Case(API, PLAIN_HTTP, "without https", "ALLOW_INSECURE_HTTP=1"),
     "an unknown word": Case(GATEWAY, {"LOG_LEVEL": "loud"}, "LOG_LEVEL: must be 'debug'", "'info'"),
     "an API on TCP without a key": Case(
         API, {"API_LISTEN": "tcp:127.0.0.1:1"}, "API_LISTEN is tcp:127.0.0.1:1", "set INTERNAL_KEY"

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import hashlib
 import math
+import re
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -36,6 +37,15 @@ PATIENT = Timeouts(NEVER, NEVER, NEVER, NEVER, NEVER, NEVER, NEVER, drain=0.1)
 """No limit races a peer. The drain is short: it only waits for connections that a test has left open."""
 NAVIGATE = (
     "Sec-Fetch-Site: none\r\nSec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: document\r\nAccept: text/html\r\n"
+)
+
+OWN_POLICY = (
+    b"Content-Security-Policy: frame-ancestors 'self'\r\nCross-Origin-Resource-Policy: same-origin\r\n"
+)
+"""What the gateway adds to an answer of an IDE that its own page, or no page, asked for."""
+_POLICY = re.compile(
+    rb"Content-Security-Policy: frame-ancestors [^\r]*\r\nCross-Origin-Resource-Policy: [^\r]*\r\n"
+    rb"(?:Vary: (?:Origin, Referer|Sec-Fetch-Site)\r\n)?"
 )
 
 
@@ -219,6 +229,11 @@ def headers(head: str, name: str) -> list[str]:
     return [value.strip() for key, _, value in lines if key.lower() == name.lower()]
 
 
+def without_policy(data: bytes) -> bytes:
+    """Leave out what the gateway adds to each answer of a workspace: test_answer_policy.py is about that."""
+    return _POLICY.sub(b"", data)
+
+
 def status(head: str) -> int:
     return int(head.split(" ", 2)[1])
 
@@ -226,19 +241,29 @@ def status(head: str) -> int:
 class World:
     """One gateway with its facts, its API and the running workspace MINE of Alice."""
 
-    def __init__(self, directory: Path, *, apps: bool = True, scheme: str = "http", **config: Any) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        apps: bool = True,
+        scheme: str = "http",
+        public: str = "",
+        apps_domain: str = "",
+        **config: Any,
+    ) -> None:
+        """`public` and `apps_domain` are names to serve other than loopback ones."""
         self.directory = directory
         self.facts = Facts()
         self.tickets = MemoryTickets()
         self.api = Upstream(directory / "api.sock", HELLO)
         self.ide = Upstream(directory / "ide.sock", HELLO)
         port = free_port()
-        self.platform = f"localhost:{port}"
+        self.platform = public or f"localhost:{port}"
         self.config = GatewayConfig(
             host="127.0.0.1",
             port=port,
             public_base_url=f"{scheme}://{self.platform}",
-            apps_domain=self.platform if apps else "",
+            apps_domain=(apps_domain or self.platform) if apps else "",
             api_upstream=self.api.address,
             database_url="",
             redis_url="",

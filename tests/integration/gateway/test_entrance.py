@@ -10,6 +10,7 @@ from codehub.domain.problems import InvalidState, OperationInProgress, RunningLi
 from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
 from codehub.store.routes import Situation
 from codehub.store.workspace_reads import Archive
+from tests.integration.gateway.browser import Browser
 from tests.integration.gateway.harness import (
     MINE,
     NAVIGATE,
@@ -19,6 +20,7 @@ from tests.integration.gateway.harness import (
     a_workspace,
     hash_of,
     header,
+    headers,
     status,
     world,
 )
@@ -50,21 +52,14 @@ async def test_only_the_owner_comes_in(origin: World) -> None:
         assert status((await origin.ask(request))[0]) == 404
 
 
-async def test_of_several_session_cookies_the_one_that_the_api_takes_counts(origin: World) -> None:
-    head, _ = await origin.ask(origin.entrance("/", f"planted; session={SESSION}"))
-    assert "/.codehub/enter?ticket=" in (header(head, "location") or "")
-    head, _ = await origin.ask(origin.entrance("/", f"{SESSION}; session=planted"))
-    assert "/login?next=" in (header(head, "location") or "")
-
-
 async def test_the_way_in_by_ticket(origin: World) -> None:
-    head, _ = await origin.ask(origin.entrance("/folder?x=1%2F2&y"))
-    location = urlsplit(header(head, "location") or "")
-    assert (status(head), location.netloc, location.path) == (302, origin.host, "/.codehub/enter")
-    enter = f"GET {location.path}?{location.query} HTTP/1.1\r\nHost: {origin.host}\r\n{NAVIGATE}\r\n"
-    head, _ = await origin.ask(enter)
-    assert header(head, "location") == f"http://{origin.host}/folder?x=1%2F2&y"
-    cookie = header(head, "set-cookie") or ""
+    browser = Browser(origin)
+    link = await browser.find_ticket(f"{origin.config.origins.entrance(MINE)}/folder?x=1%2F2&y")
+    location = urlsplit(link)
+    assert (location.netloc, location.path) == (origin.host, "/.codehub/enter")
+    arrived = await browser.navigate(link)
+    assert arrived.location == f"http://{origin.host}/folder?x=1%2F2&y"
+    cookie = header(arrived.head, "set-cookie") or ""
     assert cookie.startswith("codehub-workspace=")
     assert {"HttpOnly", "SameSite=Lax", "Path=/"} <= {part.strip() for part in cookie.split(";")}
     assert "omain" not in cookie
@@ -73,42 +68,45 @@ async def test_the_way_in_by_ticket(origin: World) -> None:
         f"GET /folder HTTP/1.1\r\nHost: {origin.host}\r\nCookie: {value}\r\n{NAVIGATE}\r\n"
     )
     assert (status(head), body) == (200, b"hello")
-    head, _ = await origin.ask(enter)  # the ticket is used up
-    assert header(head, "set-cookie") is None
-    assert (header(head, "location") or "").startswith(f"http://{origin.platform}/w/{MINE}/")
+    again = await browser.navigate(link)  # the ticket is used up
+    assert header(again.head, "set-cookie") is None
+    assert again.location.startswith(f"http://{origin.platform}/w/{MINE}/")
 
 
 async def test_a_ticket_is_for_one_workspace_alone(origin: World) -> None:
-    head, _ = await origin.ask(origin.entrance())
-    ticket = parse_qs(urlsplit(header(head, "location") or "").query)["ticket"][0]
+    browser = Browser(origin)
+    link = await browser.find_ticket(f"{origin.config.origins.entrance(MINE)}/")
     other = origin.config.origins.workspace_host(THEIRS)
-    head, _ = await origin.ask(
-        f"GET /.codehub/enter?ticket={ticket}&to=/ HTTP/1.1\r\nHost: {other}\r\n{NAVIGATE}\r\n"
-    )
-    assert header(head, "set-cookie") is None
+    browser.jar[other] = browser.jar[origin.host]
+    answer = await browser.navigate(link.replace(origin.host, other))
+    assert header(answer.head, "set-cookie") is None
 
 
 @pytest.mark.parametrize(
     "to", ["//evil.example/", "https://evil.example/", "/x%0d%0aSet-Cookie:a=b", "%5c%5cevil"]
 )
 async def test_the_way_in_leads_nowhere_else(origin: World, to: str) -> None:
-    head, _ = await origin.ask(origin.entrance())
-    ticket = parse_qs(urlsplit(header(head, "location") or "").query)["ticket"][0]
-    enter = f"GET /.codehub/enter?ticket={ticket}&to={to} HTTP/1.1\r\nHost: {origin.host}\r\n{NAVIGATE}\r\n"
-    head, _ = await origin.ask(enter)
-    assert (header(head, "location") or "").startswith(f"http://{origin.host}/")
-    assert len([line for line in head.split("\r\n") if line.lower().startswith("set-cookie")]) == 1
+    """Each step takes the path from its query, which anyone may write into a link."""
+    browser, entrance, own = Browser(origin), f"http://{origin.platform}/w/{MINE}/", f"http://{origin.host}/"
+    begun = await browser.navigate(f"{own}.codehub/begin?to={to}")
+    assert begun.location.startswith(f"{entrance}.codehub/enter?nonce=")
+    nonce = parse_qs(urlsplit(begun.location).query)["nonce"][0]
+    handed_out = await browser.navigate(f"{entrance}.codehub/enter?nonce={nonce}&to={to}")
+    assert handed_out.location.startswith(f"{own}.codehub/enter?ticket=")
+    ticket = parse_qs(urlsplit(handed_out.location).query)["ticket"][0]
+    arrived = await browser.navigate(f"{own}.codehub/enter?ticket={ticket}&to={to}")
+    assert arrived.location.startswith(own)
+    assert len(headers(arrived.head, "set-cookie")) == 1
+    assert (await browser.navigate(f"{entrance}.codehub/enter?to={to}")).location.startswith(entrance)
 
 
 async def test_https_uses_host_prefixed_secure_cookies() -> None:
     async with world(scheme="https") as made:
-        plain = made.entrance()
-        assert "/login" in (header((await made.ask(plain))[0], "location") or "")
-        head, _ = await made.ask(plain.replace("Cookie: session=", "Cookie: __Host-session="))
-        location = urlsplit(header(head, "location") or "")
-        assert location.scheme == "https"
-        enter = f"GET {location.path}?{location.query} HTTP/1.1\r\nHost: {made.host}\r\n{NAVIGATE}\r\n"
-        cookie = header((await made.ask(enter))[0], "set-cookie") or ""
+        assert "/login" in (header((await made.ask(made.entrance()))[0], "location") or "")
+        browser = Browser(made)
+        link = await browser.find_ticket(f"https://{made.platform}/w/{MINE}/")
+        assert link.startswith("https://")
+        cookie = header((await browser.navigate(link)).head, "set-cookie") or ""
         assert cookie.startswith("__Host-codehub-workspace=")
         assert "; Secure" in cookie
 
@@ -117,7 +115,8 @@ async def test_a_workspace_origin_without_its_cookie(origin: World) -> None:
     wrong = origin.cookie(THEIRS, host=origin.config.origins.workspace_host(THEIRS))
     for cookie in ("", f"Cookie: session={SESSION}\r\n", f"Cookie: {wrong}\r\n"):
         head, _ = await origin.ask(f"GET /a?b HTTP/1.1\r\nHost: {origin.host}\r\n{cookie}{NAVIGATE}\r\n")
-        assert (status(head), header(head, "location")) == (302, f"http://{origin.platform}/w/{MINE}/a?b")
+        entry = f"http://{origin.platform}/w/{MINE}/.codehub/enter?"
+        assert status(head) == 302 and (header(head, "location") or "").startswith(entry)
         head, _ = await origin.ask(f"GET /a?b HTTP/1.1\r\nHost: {origin.host}\r\n{cookie}\r\n")
         assert status(head) == 401
     assert not origin.ide.heads

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from tests.integration.gateway.crowd import Crowd, request, upgrade
+from tests.integration.gateway.harness import OWN_POLICY
 from tests.integration.gateway.standalone import Standalone, many_descriptors, standalone
 from tests.selection import EVERYTHING
 from tests.waiting import eventually, until
@@ -85,7 +86,7 @@ class Pipeline(asyncio.Protocol):
             self.transport.close()
             return
         self._rounds -= 1
-        self._left = len(ANSWER) * IN_A_ROW
+        self._left = len(OWN_POLICY + ANSWER) * IN_A_ROW
         self.transport.write(self._data)
 
 

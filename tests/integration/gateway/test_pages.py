@@ -136,7 +136,7 @@ async def test_the_loading_page_comes_again_by_itself_until_it_is_the_ide(origin
     assert "Restoring the home from its archive" in page.html
     origin.set_phase(MINE, Phase.RUNNING)
     head, _ = await origin.ask(origin.entrance())
-    assert (header(head, "location") or "").startswith(f"http://{origin.host}/.codehub/enter?")
+    assert (header(head, "location") or "").startswith(f"http://{origin.host}/.codehub/begin?")
 
 
 SOURCES = {"Restore": RecoverSource.ARCHIVE, "Start with an empty home": RecoverSource.EMPTY}

@@ -15,6 +15,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from codehub.domain.states import Operation, Phase
 from codehub.store.routes import Route
+from tests.integration.gateway.browser import Browser
 from tests.integration.gateway.harness import (
     ALICE,
     HELLO,
@@ -117,37 +118,30 @@ def to_port(made: World, port: int, target: str = "/", more: str = "", cookie: b
 
 
 async def test_the_way_to_a_port_by_ticket(origin: World, app: App) -> None:
-    host = host_of(origin, app.port)
-    head, _ = await origin.ask(f"GET /a?b=c HTTP/1.1\r\nHost: {host}\r\n{NAVIGATE}\r\n")
-    assert header(head, "location") == f"http://{origin.platform}/w/{MINE}/proxy/{app.port}/a?b=c"
-    head, _ = await origin.ask(origin.entrance(f"/proxy/{app.port}/a?b=c"))
-    location = urlsplit(header(head, "location") or "")
-    assert (status(head), location.netloc, location.path) == (302, host, "/.codehub/enter")
-    enter = f"GET {location.path}?{location.query} HTTP/1.1\r\nHost: {{}}\r\n{NAVIGATE}\r\n"
-    head, _ = await origin.ask(enter.format(host))
-    assert header(head, "location") == f"http://{host}/a?b=c"
-    cookie = (header(head, "set-cookie") or "").split(";")[0]
-    ask = (
-        f"GET /a?b=c HTTP/1.1\r\nHost: {{}}\r\nCookie: session={SESSION}; mine=1; {cookie}\r\n{NAVIGATE}\r\n"
-    )
+    host, browser = host_of(origin, app.port), Browser(origin)
+    answer = await browser.open(f"http://{host}/a?b=c")
+    assert (answer.status, answer.body, answer.url) == (200, "hello", f"http://{host}/a?b=c")
+    browser.jar[host] |= {"mine": "1", "session": SESSION}
+    ask = f"GET /a?b=c HTTP/1.1\r\nHost: {{}}\r\nCookie: {browser.cookies_of(host)}\r\n{NAVIGATE}\r\n"
     head, body = await origin.ask(ask.format(host))
     assert (status(head), body) == (200, b"hello")
-    seen = app.heads[0].decode()
+    seen = app.heads[-1].decode()
     assert seen.startswith("GET /a?b=c HTTP/1.1\r\n") and "cookie: mine=1\r\n" in seen
-    for secret in (SESSION, "codehub-workspace", "x-forwarded-prefix"):
+    for secret in (SESSION, "codehub-workspace", "codehub-entry", "x-forwarded-prefix"):
         assert secret not in seen
     for other in (origin.host, host_of(origin, app.port + 1)):  # that cookie opens nothing else
         assert status((await origin.ask(ask.format(other)))[0]) == 302
-    head, _ = await origin.ask(enter.format(host))  # and the ticket is used up
-    assert header(head, "location") == f"http://{origin.platform}/w/{MINE}/proxy/{app.port}/a?b=c"
 
 
 async def test_a_ticket_for_one_port_is_good_at_no_other(origin: World, app: App) -> None:
+    host = host_of(origin, app.port)
     for at in (origin.host, host_of(origin, app.port + 1)):
-        head, _ = await origin.ask(origin.entrance(f"/proxy/{app.port}/"))
-        location = urlsplit(header(head, "location") or "")
-        enter = f"GET {location.path}?{location.query} HTTP/1.1\r\nHost: {at}\r\n{NAVIGATE}\r\n"
-        assert header((await origin.ask(enter))[0], "set-cookie") is None
+        browser = Browser(origin)
+        link = await browser.find_ticket(f"{origin.config.origins.entrance(MINE, app.port)}/")
+        assert urlsplit(link).netloc == host
+        browser.jar[at] = browser.jar[host]
+        answer = await browser.navigate(link.replace(host, at))
+        assert header(answer.head, "set-cookie") is None
 
 
 async def test_only_the_owner_reaches_a_port(origin: World, app: App) -> None:
@@ -223,13 +217,13 @@ async def test_in_the_path_mode_an_app_sees_its_own_path_or_the_whole(path: Worl
         assert status(head) == 308
         slashed = target.replace("?", "/?") if "?" in target else f"{target}/"
         assert header(head, "location") == f"http://{path.platform}/w/{MINE}{slashed}"
-    more = "Authorization: Bearer chp_secret\r\nX-Forwarded-Prefix: /evil\r\n"
+    more = "Authorization: Bearer chub_secret\r\nX-Forwarded-Prefix: /evil\r\n"
     for target, seen in ((f"{below}/x?y", "/x?y"), (f"{above}/x?y", f"/w/{MINE}{above}/x?y")):
         head, body = await path.ask(path.entrance(target, more=more))
         assert (status(head), body) == (200, b"hello")
         wire = path_app.heads.pop().decode()
         assert wire.startswith(f"GET {seen} HTTP/1.1\r\n")
-        assert "chp_" not in wire and SESSION not in wire and "/evil" not in wire
+        assert "chub_" not in wire and SESSION not in wire and "/evil" not in wire
         prefix = f"x-forwarded-prefix: /w/{MINE}{below}\r\n"
         assert (prefix in wire) is (seen == "/x?y")
         assert wire.count("x-forwarded-prefix") == wire.count(prefix)

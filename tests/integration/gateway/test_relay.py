@@ -415,7 +415,7 @@ async def test_several_cookies_survive_and_hop_by_hop_fields_do_not(origin: Worl
 
 
 async def test_credentials_of_the_platform_never_reach_a_workspace(origin: World) -> None:
-    more = "Cookie: x=1; session=SECRET; __Host-session=SECRET\r\nAuthorization: Bearer chp_SECRET\r\n"
+    more = "Cookie: x=1; session=SECRET; __Host-session=SECRET\r\nAuthorization: Bearer chub_SECRET\r\n"
     await origin.ask(origin.request(more=more))
     await origin.ask(origin.request(more="Authorization: Basic dXNlcjpwdw==\r\n"))
     first, second = (head.decode() for head in origin.ide.heads)
@@ -424,6 +424,21 @@ async def test_credentials_of_the_platform_never_reach_a_workspace(origin: World
     assert header(first, "authorization") is None
     assert header(second, "authorization") == "Basic dXNlcjpwdw=="
     assert header(second, "cookie") is None
+
+
+TOKEN = f"chub_{'0123456789' * 4}"
+
+
+async def test_an_address_with_a_token_goes_no_further(origin: World, path: World) -> None:
+    for made in (origin, path):
+        for target in (f"/?t={TOKEN}", f"/proxy/3000/{TOKEN}", f"/.codehub/enter?to=/{TOKEN}"):
+            head, body = await made.ask(made.entrance(target))
+            assert status(head) == 400 and b"holds a CodeHub token" in body, target
+            assert TOKEN not in head and TOKEN.encode() not in body
+    for target in (f"/?t={TOKEN}", f"/.codehub/begin?to=/{TOKEN}"):
+        head, _ = await origin.ask(origin.request(target))
+        assert status(head) == 400
+    assert not origin.ide.heads and not path.ide.heads
 
 
 async def test_draining_answers_what_is_under_way_and_closes_the_idle() -> None:

@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
@@ -33,6 +32,7 @@ from codehub.store import accounts, gate, gateways, installation, sessions
 from codehub.store.accounts import AccountChanges
 from codehub.store.engine import asyncpg_dsn, create_engine
 from codehub.store.tables import audit_log, workspaces
+from tests.integration.gateway.browser import Browser
 from tests.integration.gateway.harness import HELLO, NAVIGATE, Client, Upstream, header, status
 from tests.services import free_port
 from tests.waiting import PATIENCE, eventually, until
@@ -142,10 +142,11 @@ class Installation:
 
     async def come_in(self) -> str:
         """The workspace cookie, by the whole way through the entrance."""
-        head, _ = await self.knock()
-        location = urlsplit(header(head, "location") or "")
-        head, _ = await self.ask(location.netloc, f"{location.path}?{location.query}", "")
-        return (header(head, "set-cookie") or "").split(";")[0]
+        browser = Browser(self, self.session)
+        answer = await browser.navigate(
+            await browser.find_ticket(f"{self.config.origins.entrance(self.workspace_id)}/")
+        )
+        return (header(answer.head, "set-cookie") or "").split(";")[0]
 
 
 @pytest.fixture
@@ -489,10 +490,10 @@ async def test_activity_grows_and_newer_activity_survives_a_removal(redis_url: s
 
 async def test_a_ticket_is_consumed_once_whoever_comes_first(redis_url: str) -> None:
     redis: Redis = Redis.from_url(redis_url)
-    ticket = Ticket("00" * 32, "01w", "01w.localhost")
+    ticket = Ticket("00" * 32, "01w", "01w.localhost", "11" * 32)
     token = await tickets.issue(redis, ticket, 30)
     results = await asyncio.gather(*(tickets.consume(redis, token) for _ in range(20)))
     assert [found for found in results if found] == [ticket]
-    assert 0 < await redis.ttl(f"codehub:ticket:{await tickets.issue(redis, ticket, 30)}") <= 30
+    assert 0 < await redis.ttl(f"codehub:ticket:2:{await tickets.issue(redis, ticket, 30)}") <= 30
     assert await tickets.consume(redis, "") is None
     await redis.aclose()

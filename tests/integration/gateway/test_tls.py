@@ -17,9 +17,9 @@ from codehub.gateway.certificate import CertificateFiles
 from codehub.gateway.tls import TlsServer
 from codehub.settings import Settings
 from tests.integration.gateway import issuing
+from tests.integration.gateway.browser import Browser
 from tests.integration.gateway.harness import (
     MINE,
-    NAVIGATE,
     NEVER,
     PATIENT,
     Client,
@@ -66,26 +66,14 @@ async def secured(files: CertificateFiles) -> AsyncIterator[World]:
 
 
 async def test_the_whole_way_in_over_https(secured: World, files: CertificateFiles) -> None:
-    client = await connect(secured, trusting(files))
-    client.send(
-        f"GET /w/{MINE}/ HTTP/1.1\r\nHost: {secured.platform}\r\n"
-        f"Cookie: __Host-session=alice-session\r\n{NAVIGATE}\r\n"
-    )
-    head, _ = await client.response()
-    entrance = header(head, "location") or ""
-    assert entrance.startswith(f"https://{secured.host}/.codehub/enter?ticket=")
-    client.close()
-    client = await connect(secured, trusting(files), secured.host.partition(":")[0])
-    client.send(
-        f"GET {entrance.partition(secured.host)[2]} HTTP/1.1\r\nHost: {secured.host}\r\n{NAVIGATE}\r\n"
-    )
-    head, _ = await client.response()
-    cookie = header(head, "set-cookie") or ""
+    browser = Browser(secured, dial=lambda name: connect(secured, trusting(files), name))
+    link = await browser.find_ticket(f"https://{secured.platform}/w/{MINE}/a")
+    assert link.startswith(f"https://{secured.host}/.codehub/enter?ticket=")
+    arrived = await browser.navigate(link)
+    cookie = header(arrived.head, "set-cookie") or ""
     assert cookie.startswith("__Host-codehub-workspace=") and cookie.endswith("; Secure")
-    client.send(f"GET /a HTTP/1.1\r\nHost: {secured.host}\r\nCookie: {cookie.partition(';')[0]}\r\n\r\n")
-    assert (await client.response())[1] == b"hello"
+    assert (await browser.navigate(arrived.location)).body == "hello"
     assert header(secured.ide.heads[0].decode(), "x-forwarded-proto") == "https"
-    client.close()
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])

@@ -1,7 +1,10 @@
 """What the parts ask of the system before they serve."""
 
+import os
 import subprocess
 import sys
+
+import pytest
 
 PROGRAM = """
 import resource
@@ -15,3 +18,19 @@ assert resource.getrlimit(resource.RLIMIT_NOFILE) == (most, most)
 
 def test_a_low_soft_limit_of_open_files_is_raised() -> None:
     subprocess.run([sys.executable, "-c", PROGRAM], check=True)
+
+
+@pytest.mark.parametrize(("part", "warned"), [("gateway", True), ("api", True), ("coordinator", False)])
+def test_a_part_that_is_reached_by_plain_http_logs_what_that_costs(part: str, warned: bool) -> None:
+    given = {
+        "DATABASE_URL": "postgresql:///none",
+        "REDIS_URL": "unix:///none",
+        "PUBLIC_BASE_URL": "http://hub.example.org",
+        "APPS_DOMAIN": "apps.example.net",
+        "ALLOW_INSECURE_HTTP": "1",
+    }
+    program = f"from codehub.cli.part_main import _settings; _settings({part!r})"
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True, env=os.environ | given
+    )
+    assert ("anyone on the network can read passwords" in done.stdout + done.stderr) is warned

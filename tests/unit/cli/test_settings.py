@@ -116,3 +116,23 @@ def test_every_wrong_setting_has_a_line_of_its_own(monkeypatch: pytest.MonkeyPat
 def test_a_file_with_an_empty_name_is_none(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv(name.upper(), "")
     assert getattr(settings.load(), name) is None
+
+
+PUBLIC = {"apps_domain": "apps.example.net"}
+
+
+@pytest.mark.parametrize("url", ["http://hub.example.org", "http://192.168.0.7:8080", "http://hub"])
+def test_plain_http_on_a_public_name_is_refused_unless_it_is_accepted(url: str) -> None:
+    with pytest.raises(SettingsError) as refusal:
+        settings.load(public_base_url=url, **PUBLIC)
+    message = str(refusal.value)
+    assert message.startswith(f"PUBLIC_BASE_URL is {url}") and "\n" not in message
+    assert "ALLOW_INSECURE_HTTP=1" in message and "TLS_CERT_FILE" in message
+    assert settings.load(public_base_url=url, allow_insecure_http=True, **PUBLIC).insecure_http
+
+
+@pytest.mark.parametrize("url", ["https://hub.example.org", "http://localhost:8080", "http://127.0.0.1", ""])
+def test_https_and_loopback_need_no_acceptance(url: str) -> None:
+    """A proxy that ends TLS is https here: the address is the one that people type."""
+    for accepted in (False, True):
+        assert not settings.load(public_base_url=url, allow_insecure_http=accepted, **PUBLIC).insecure_http

@@ -4,7 +4,6 @@ import pytest
 
 from codehub.gateway.config import Origins
 from codehub.gateway.cookies import Grant, cookie_values, may_set, sign, verify, without_platform_cookies
-from codehub.gateway.rewrite import carries_token
 
 KEY, HASH, ID, HOST = (
     b"k" * 32,
@@ -46,6 +45,7 @@ def test_noise_is_no_cookie(value: bytes) -> None:
         (b"session=s", b""),
         (b"a=1; session=s; b=2", b"a=1; b=2"),
         (b"a=1;session=s;__Host-session=t;codehub-workspace=u;__Host-codehub-workspace=v", b"a=1"),
+        (b"codehub-entry-0123abcd=n; a=1; __Host-codehub-entry-0123abcd=n", b"a=1"),
         (b" session =s; SESSION=t; __HOST-Session=u", b""),
         (b'a="x; session=s; y"', b'a="x; y"'),
         (b"sessions=1; mysession=2; a=session=3", b"sessions=1; mysession=2; a=session=3"),
@@ -81,20 +81,6 @@ def test_what_a_workspace_may_set(cookie: bytes, allowed: bool) -> None:
 def test_every_value_of_a_name_is_seen() -> None:
     assert cookie_values(b"a=1; b=2; a=3", b"a") == [b"1", b"3"]
     assert cookie_values(b"ab=1", b"a") == []
-
-
-@pytest.mark.parametrize(
-    ("value", "ours"),
-    [
-        (b"Bearer chp_abc", True),
-        (b"bearer  chp_abc", True),
-        (b"chp_abc", True),
-        (b"Bearer ghp_abc", False),
-        (b"Basic Y2hwXw==", False),
-    ],
-)
-def test_tokens_of_the_platform_are_known_by_their_prefix(value: bytes, ours: bool) -> None:
-    assert carries_token(value) is ours
 
 
 def test_origins() -> None:

@@ -60,10 +60,10 @@ def test_the_key_between_parts_is_removed_from_what_clients_send() -> None:
 @pytest.mark.parametrize("scheme", ["Bearer ", "bearer ", "Token ", ""])
 def test_the_platforms_credentials_never_reach_a_workspace(scheme: str) -> None:
     wire = sent(
-        f"Authorization: {scheme}chp_secret",
+        f"Authorization: {scheme}chub_secret",
         "Cookie: session=s1; own=1; codehub-workspace=w; __Host-session=s2",
         workspace=True,
     )
-    assert b"chp_" not in wire
+    assert b"chub_" not in wire
     assert b"cookie: own=1\r\n" in wire
     assert b"authorization: basic abc" in sent("Authorization: Basic abc", workspace=True)

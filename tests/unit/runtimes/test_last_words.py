@@ -24,3 +24,13 @@ def test_only_what_can_be_stored_and_shown_is_told(said: str, told: str) -> None
 def test_of_very_much_the_end_is_told() -> None:
     told = last_words("x" * 1_000_000 + "the cause")
     assert len(told) <= 2000 and told.endswith("the cause")
+
+
+def test_half_a_path_is_not_told() -> None:
+    """It could not be recognised as one of the host's."""
+    said = "/var/lib/codehub/home " + "x " * 995
+    assert len(said) > 2000
+    shown = last_words(said)
+    assert shown.startswith("x ") and "codehub" not in shown
+    assert last_words("short /var/lib") == "short /var/lib"
+    assert last_words(" " * 3000) == " " * 2000

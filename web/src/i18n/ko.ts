@@ -224,6 +224,8 @@ export const ko: Messages = {
     userCount: "사용자",
     coordinator: "코디네이터",
     noLeader: "코디네이터가 동작하지 않습니다. 워크스페이스를 시작하거나 중지할 수 없습니다.",
+    insecureHttp:
+      "CodeHub가 https 없이 제공되고 있습니다. 같은 네트워크에 있는 누구나 비밀번호를 읽고 세션을 가로챌 수 있으며, 한 워크스페이스의 페이지가 CodeHub와 다른 워크스페이스의 쿠키를 설정할 수 있습니다. TLS_CERT_FILE과 TLS_KEY_FILE을 설정하거나 앞에 TLS 프록시를 두세요.",
     phases: "상태별 워크스페이스",
     health: "시스템 상태",
     healthy: "정상",

@@ -1,6 +1,7 @@
 import { api } from "../api";
 import { AdminTabs } from "../components/AdminTabs";
 import { ErrorNote } from "../components/ErrorNote";
+import { Icon } from "../components/Icon";
 import { PageTitle } from "../components/PageTitle";
 import { PhaseChip } from "../components/PhaseChip";
 import { Phrase } from "../components/WorkspaceStatus";
@@ -40,6 +41,12 @@ function Figures({ overview }: { overview: Overview }) {
   const text = messages.value.admin;
   return (
     <>
+      {overview.insecure_http && (
+        <div class="note note-error" role="note" data-testid="insecure-http">
+          <Icon name="alert" />
+          <p>{text.insecureHttp}</p>
+        </div>
+      )}
       <dl class="figures">
         <div class="panel">
           <dt>{text.running}</dt>

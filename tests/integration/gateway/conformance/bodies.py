@@ -64,7 +64,7 @@ CASES = (
     bad("a trailer that frames in another way", b"0\r\ntransfer-encoding: chunked\r\n\r\n"),
     bad("a trailer that routes", b"0\r\nHost: other.example\r\n\r\n"),
     bad("a trailer that says who asks", b"0\r\nCookie: session=x\r\n\r\n"),
-    bad("a trailer that authorizes", b"0\r\nAuthorization: Bearer chp_x\r\n\r\n"),
+    bad("a trailer that authorizes", b"0\r\nAuthorization: Bearer chub_x\r\n\r\n"),
     bad("a trailer that says where from", b"0\r\nX-Forwarded-For: 192.0.2.1\r\n\r\n"),
     bad("a trailer that claims to be a gateway", b"0\r\nX-CodeHub-Internal-Key: key\r\n\r\n"),
     bad("a trailer that says which page asks", b"0\r\nOrigin: http://{host}\r\n\r\n"),

@@ -18,7 +18,7 @@ from tests.integration.gateway.conformance.case import (
     Then,
     UpstreamSaw,
 )
-from tests.integration.gateway.harness import MINE, SESSION, Client, Upstream, World
+from tests.integration.gateway.harness import MINE, SESSION, Client, Upstream, World, without_policy
 from tests.waiting import PATIENCE, until
 
 PROBE = HARMLESS.replace(b"/harmless", b"/probe")
@@ -173,7 +173,7 @@ class _Player:
             self.probed = self.got.endswith(PROBED)
             self.got = self.got.removesuffix(PROBED)
         else:
-            self.got += await self._client.rest()
+            self.got = without_policy(self.got + await self._client.rest())
 
     async def _read_until(self, data: bytes) -> None:
         with contextlib.suppress(ConnectionError):
@@ -181,4 +181,4 @@ class _Player:
                 piece = await asyncio.wait_for(self._client.reader.read(65536), PATIENCE)
                 if not piece:
                     return
-                self.got += piece
+                self.got = without_policy(self.got + piece)

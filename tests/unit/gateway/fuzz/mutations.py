@@ -19,7 +19,7 @@ TOKENS = (
     b", chunked", b"close", b"upgrade", b"websocket", b"GET", b"HEAD", b"POST", b"get", b"HTTP/1.0",
     b"HTTP/1.1", b"HTTP/2.0", b"RTSP/1.0", b"http://x", b"http://", b"0\r\n\r\n", b"3\r\nabc\r\n",
     b"GET /hidden HTTP/1.1\r\nHost: x\r\n\r\n", b"session=alice", b"; session=", b"__Host-session=",
-    b"chp_", b".", b"..", b"[::1]", b":80", b"HTTP/1.1 200 OK\r\n", b"100", b"101", b"204", b"304",
+    b"chub_", b".", b"..", b"[::1]", b":80", b"HTTP/1.1 200 OK\r\n", b"100", b"101", b"204", b"304",
 )  # fmt: skip
 LINES = (
     b"Transfer-Encoding: gzip, chunked", b"Transfer-Encoding: chunked, chunked", b"Connection: host, cookie",
@@ -29,7 +29,7 @@ LINES = (
     b"Connection: keep-alive, x-a", b"Connection: upgrade",
     b"Connection: transfer-encoding, content-length", b"Upgrade: websocket", b"X-A: 1", b"x-a: 2",
     b"X_A: 3", b"X", b": x", b"Cookie: session=alice", b"Cookie: a=1; b=2", b"Set-Cookie: session=evil",
-    b"Set-Cookie: a=1", b"Authorization: Bearer chp_x", b"Expect: 100-continue", b"TE: trailers",
+    b"Set-Cookie: a=1", b"Authorization: Bearer chub_x", b"Expect: 100-continue", b"TE: trailers",
     b"X-Forwarded-For: 192.0.2.1", b"Origin: http://x", b"Sec-Fetch-Mode: navigate",
     b"Sec-Fetch-Dest: document", b"Accept: text/html", b"",
 )  # fmt: skip

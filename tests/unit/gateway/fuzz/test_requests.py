@@ -15,7 +15,7 @@ HEADS = (
     b"GET /a?b=c HTTP/1.1\r\nHost: x:80\r\nX-A: 1\r\nCookie: a=1; session=s\r\nAccept: text/html\r\n\r\n",
     b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nX-A: 1\r\nX-A: 2\r\n\r\n",
     b"PUT /a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nConnection: x-a\r\nX-A: 1\r\n\r\n",
-    b"GET http://x/a HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer chp_x\r\n\r\n",
+    b"GET http://x/a HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer chub_x\r\n\r\n",
     b"GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: a\r\n\r\n",
     b"HEAD / HTTP/1.0\r\nHost: x\r\nConnection: keep-alive\r\nEmpty:\r\n\r\n",
 )
@@ -107,7 +107,7 @@ def test_what_goes_on_is_one_message_with_the_same_framing(data: bytes) -> None:
         names = [name for name, _ in theirs.fields]
         assert names.count(b"x-forwarded-for") == names.count(b"host") == 1
         assert not {b"te", b"trailer", b"keep-alive", b"proxy-connection"} & set(names)
-    assert b"chp_x" not in wire or b"authorization" not in names
+    assert b"chub_x" not in wire or b"authorization" not in names
     assert not any(names_platform_cookie(value) for name, value in theirs.fields if name == b"cookie")
 
 

@@ -16,11 +16,12 @@ from tests.unit.gateway.fuzz.mutations import fuzz, mutated
 from tests.unit.gateway.fuzz.second import names_platform_cookie, read_request, read_response
 
 NAVIGATE = b"Sec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: document\r\nAccept: text/html\r\n"
-COOKIES = b"Cookie: a=1; session={session}; {cookie}; lang=ko\r\nAuthorization: Bearer chp_x\r\n"
+COOKIES = b"Cookie: a=1; session={session}; {cookie}; lang=ko\r\nAuthorization: Bearer chub_x\r\n"
 TARGETS = (
     b"/w/{mine}/a?b=c", b"/w/{mine}", b"/w/{theirs}/", b"/w/{mine}/proxy/3000/", b"/w/{mine}/absproxy/80/a",
     b"/api/v1/events", b"/",
     b"/healthz", b"/.codehub/enter?ticket=ticket0&to=%2Fa", b"/a?reconnection=false",
+    b"/.codehub/begin?to=%2Fa", b"/w/{mine}/.codehub/enter?nonce=" + b"0" * 64 + b"&port=3000&to=%2Fa",
 )  # fmt: skip
 HOSTS = (b"{platform}", b"{host}", b"3000--{host}", b"127.0.0.1:1", b"other.example")
 GOOD = tuple(
@@ -76,7 +77,7 @@ def check_relay(head: RequestHead, relay: Relay) -> None:
     assert fields[b"x-forwarded-for"] == b"192.0.2.7"
     if relay.workspace_id:
         assert relay.workspace_id == MINE
-        assert not re.search(rb"\bchp_", fields.get(b"authorization", b""))
+        assert not re.search(rb"\bchub_", fields.get(b"authorization", b""))
         assert not names_platform_cookie(fields.get(b"cookie", b""))
 
 

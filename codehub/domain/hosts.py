@@ -1,0 +1,36 @@
+"""Host names: which are this machine's own, and which domains two of them share."""
+
+import re
+from typing import Final
+
+_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
+_ADDRESS = re.compile(r"[0-9.]+|.*:.*")
+_REGISTRY_LABELS: Final = frozenset(["ac", "co", "com", "edu", "go", "gov", "ne", "net", "or", "org", "re"])
+"""Second labels below which some country codes register names, as in `example.co.kr`."""
+
+
+def is_loopback(host: str) -> bool:
+    return host in _LOOPBACK or host.endswith(".localhost")
+
+
+def parent_domains(host: str) -> list[str]:
+    """Return the domains that a cookie sent to this host may be set for, the host first.
+
+    Browsers refuse registries such as `co.kr`; which ones exist, only they know.
+    """
+    if _ADDRESS.fullmatch(host):
+        return []
+    labels = host.split(".")
+    return [".".join(labels[start:]) for start in range(len(labels) - 1)]
+
+
+def shared_domain(one: str, other: str) -> str | None:
+    """Return the domain for which pages of both hosts may set cookies, or None."""
+    shared = [domain for domain in parent_domains(one) if domain in parent_domains(other)]
+    return next((domain for domain in shared if not _is_registry(domain)), None)
+
+
+def _is_registry(domain: str) -> bool:
+    """Whether names below it belong to different owners, as far as its form shows."""
+    first, _, top = domain.partition(".")
+    return "." not in top and len(top) == 2 and first in _REGISTRY_LABELS

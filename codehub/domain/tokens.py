@@ -1,0 +1,7 @@
+"""The form of API tokens, by which they are recognised wherever they are."""
+
+from typing import Final
+
+TOKEN_PREFIX: Final = "chub_"  # noqa: S105 - the same for all
+TOKEN_LENGTH: Final = 40
+"""Characters after the prefix: letters, digits, `_` and `-`."""

@@ -1,0 +1,100 @@
+"""What goes wrong is told to a workspace's owner without paths of the host."""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from codehub.domain.states import DesiredState, Phase
+from codehub.domain.workspace import Workspace
+from tests.integration.coordinator.conftest import Bench
+from tests.waiting import eventually
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`at` is where the workspace stands when it happens, `then` what is wished after it."""
+
+    happens: Callable[[Bench, Workspace, Path], None]
+    shows: str
+    at: DesiredState = DesiredState.STANDBY
+    then: DesiredState = DesiredState.RUNNING
+    image: str = "tiny"
+
+
+def goes_away(name: str) -> Callable[[Bench, Workspace, Path], None]:
+    def happens(bench: Bench, _workspace: Workspace, _home: Path) -> None:
+        place = bench.settings.data_dir / name
+        place.rename(place.with_name(f"{name}-away"))
+
+    return happens
+
+
+def home_is_a_file(_bench: Bench, _workspace: Workspace, home: Path) -> None:
+    shutil.rmtree(home)
+    home.write_text("")
+
+
+def fence_is_damaged(_bench: Bench, _workspace: Workspace, home: Path) -> None:
+    (home.parent / ".fence").write_text("noise")
+
+
+def archive_is_damaged(bench: Bench, workspace: Workspace, _home: Path) -> None:
+    assert workspace.archive_key is not None
+    (bench.settings.data_dir / "archives" / workspace.archive_key).write_bytes(b"noise")
+
+
+def runtime_directory_is_a_file(bench: Bench, workspace: Workspace, _home: Path) -> None:
+    (bench.settings.data_dir / "runtime" / workspace.id).write_text("")
+
+
+def nothing(_bench: Bench, _workspace: Workspace, _home: Path) -> None:
+    pass
+
+
+FAULTS = {
+    "the homes' disk is not mounted": Fault(goes_away("volumes"), "mounted"),
+    "the store's disk is not mounted": Fault(goes_away("archives"), "mounted", then=DesiredState.ARCHIVED),
+    "the home is a file": Fault(home_is_a_file, "not a directory"),
+    "the fence is damaged": Fault(fence_is_damaged, "does not hold an epoch"),
+    "the archive is damaged": Fault(archive_is_damaged, "archive", at=DesiredState.ARCHIVED),
+    "a file where the container's files belong": Fault(runtime_directory_is_a_file, "cannot be read"),
+    "the IDE ends at once": Fault(nothing, "no such luck", image="broken"),
+}
+
+
+async def shown(bench: Bench, workspace_id: str) -> str:
+    """All that the API and the pages show of a workspace, with its timeline."""
+    async with (
+        bench.engine.begin() as conn
+    ):  # as a wish does: the hint of one is lost before the leader listens
+        hint = json.dumps({"id": workspace_id, "user_id": "u1"})
+        await conn.execute(text("SELECT pg_notify('ws_wake', :hint)"), {"hint": hint})
+    workspace = await bench.get(workspace_id)
+    conditions = [f"{fact.reason}: {fact.message}" for fact in workspace.conditions.values()]
+    return "\n".join([workspace.error_message or "", *conditions, *await bench.story(workspace_id)])
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+async def test_a_failure_shows_no_path_of_the_host(bench: Bench, fault: Fault) -> None:
+    await bench.start()
+    workspace_id = await bench.create(fault.at, image=fault.image)
+    workspace = await bench.until_phase(workspace_id, Phase(fault.at.value))
+    await bench.stop()
+    fault.happens(bench, workspace, await bench.home(workspace_id))
+    try:
+        await bench.start()
+        await bench.wish(workspace_id, fault.then)
+        seen = await eventually(
+            lambda: shown(bench, workspace_id),
+            f"a message with {fault.shows!r}",
+            lambda it: fault.shows in it,
+        )
+    finally:
+        await bench.stop()
+    for secret in (str(bench.settings.data_dir), bench.settings.data_dir.name, "/volumes/", "users/u1"):
+        assert secret not in seen, seen

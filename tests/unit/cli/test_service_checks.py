@@ -1,0 +1,44 @@
+"""What `codehub doctor` reports about the addresses that CodeHub is served at."""
+
+import pytest
+
+from codehub import settings
+from codehub.cli.findings import Finding, Level
+from codehub.cli.service_checks import check_exposure
+
+
+def found(subject: str, **given: object) -> Finding | None:
+    findings = check_exposure(settings.load(**given))
+    return next((finding for finding in findings if finding.subject == subject), None)
+
+
+def test_plain_http_on_a_public_name_is_reported_with_what_it_costs() -> None:
+    finding = found(
+        "https", public_base_url="http://hub.example.org", apps_domain="a.net", allow_insecure_http=True
+    )
+    assert finding is not None and finding.level is Level.WARN
+    assert "passwords" in finding.words and "cookies" in finding.words
+    assert "TLS_CERT_FILE" in finding.advice
+
+
+def test_https_needs_no_warning() -> None:
+    assert found("https", public_base_url="https://hub.example.org", apps_domain="apps.example.net") is None
+
+
+@pytest.mark.parametrize("apps", ["apps.example.org", "apps.hub.example.org", "example.org:8443"])
+def test_an_apps_domain_that_shares_cookies_with_the_platform_is_reported(apps: str) -> None:
+    finding = found("domains", public_base_url="https://hub.example.org", apps_domain=apps)
+    assert finding is not None and finding.level is Level.WARN
+    assert "example.org" in finding.words and "APPS_DOMAIN" in finding.advice
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"public_base_url": "https://hub.example.org", "apps_domain": "example-apps.net"},
+        {"public_base_url": "https://hub.example.org", "apps_domain": ""},
+        {},
+    ],
+)
+def test_domains_that_share_nothing_need_no_warning(given: dict[str, str]) -> None:
+    assert found("domains", **given) is None
