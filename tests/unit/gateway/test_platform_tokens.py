@@ -27,11 +27,10 @@ def encoded(text: str) -> list[str]:
     return [base64.b64encode(text.encode()).decode(), base64.urlsafe_b64encode(text.encode()).decode()]
 
 
-@pytest.mark.parametrize("token", TOKENS)
 @pytest.mark.parametrize("before", ["", "u", "us", "usr", "user:", "user@example.org:", "x-token:"])
 @pytest.mark.parametrize("after", ["", ":", ":x-oauth-basic"])
-def test_a_token_is_found_in_base64_at_every_offset(token: str, before: str, after: str) -> None:
-    for value in encoded(f"{before}{token}{after}"):
+def test_a_token_is_found_in_base64_at_every_offset(before: str, after: str) -> None:
+    for value in (form for token in TOKENS for form in encoded(f"{before}{token}{after}")):
         assert holds_token(value.encode()), value
         assert holds_token(value.rstrip("=").encode())
 
