@@ -1,11 +1,13 @@
 """Two of each part, from nothing: empty database, volumes and store, one's own PostgreSQL, Redis and S3."""
 
+import itertools
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -19,6 +21,8 @@ from tests.services import free_port, kill_processes_of, short_temp_dir
 from tests.waiting import PATIENCE, wait_for
 
 KEY = "only-for-tests-" * 3
+MOST_REDIRECTS = 10
+NAVIGATION = {"Sec-Fetch-Site": "none", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
 TELL = 'env > "$HOME/environment"; exec "$@"'
 COMMAND = ["/bin/sh", "-c", TELL, "sh", "/usr/bin/python3", "-c", IDE, "{socket}"]
 IMAGES = f"""
@@ -62,6 +66,12 @@ class Parts:
         for number in range(2):
             with self.client(number) as client:
                 assert client.get("/healthz").status_code == 200
+
+    def kill_first_pair(self) -> None:
+        """Kill the first API and the gateway in front of it."""
+        _, api, gateway, *_ = self.programs
+        for part in (api, gateway):
+            part.process.kill()
 
     def leader(self) -> Program:
         return next(part for part in self.programs if "this coordinator leads" in part.words())
@@ -128,6 +138,26 @@ def reach(client: httpx.Client, path: str, desired: str, parts: Parts) -> None:
     settle(client, path, desired, parts)
 
 
+def open_page(parts: Parts, session: str, url: str, gateways: Sequence[int]) -> str:
+    """Open a page as a browser behind a load balancer does: each request may reach another gateway."""
+    jar: dict[str, dict[str, str]] = {parts.platform: {"session": session}}
+    for number in itertools.islice(itertools.cycle(gateways), MOST_REDIRECTS):
+        place = urlsplit(url)
+        cookies = "; ".join(f"{name}={value}" for name, value in jar.get(place.netloc, {}).items())
+        answer = httpx.get(
+            f"http://127.0.0.1:{parts.ports[number]}{place.path}?{place.query}",
+            headers={"Host": place.netloc, "Cookie": cookies, **NAVIGATION},
+            timeout=PATIENCE,
+        )
+        for line in answer.headers.get_list("set-cookie"):
+            name, _, value = line.partition(";")[0].partition("=")
+            jar.setdefault(place.netloc, {})[name] = value
+        if not answer.is_redirect:
+            return answer.text
+        url = answer.headers["location"]
+    raise AssertionError(f"too many redirects, the last one to {url}")
+
+
 def test_a_workspace_lives_through_two_of_each_part_that_began_with_nothing(
     parts: Parts, data_dir: Path
 ) -> None:
@@ -142,6 +172,8 @@ def test_a_workspace_lives_through_two_of_each_part_that_began_with_nothing(
         settle(client, path, "RUNNING", parts)
         (home,) = (data_dir / "volumes").glob("users/*/workspaces/*/home")
         assert KEY not in (home / "environment").read_text()
+        page, session = created.json()["url"], client.cookies["session"]
+        assert open_page(parts, session, page, [0, 1]) == "ok", "the IDE, through both gateways in turn"
         reach(client, path, "STANDBY", parts)
         (home / "notes.txt").write_text("still here")
 
@@ -151,8 +183,10 @@ def test_a_workspace_lives_through_two_of_each_part_that_began_with_nothing(
         assert not home.exists()
         reach(client, path, "RUNNING", parts)
         assert (home / "notes.txt").read_text() == "still here"
+        parts.kill_first_pair()
+        assert open_page(parts, client.cookies["session"], page, [1]) == "ok"
 
-        direct = f"http://127.0.0.1:{parts.api_ports[0]}/api/v1/session"
+        direct = f"http://127.0.0.1:{parts.api_ports[1]}/api/v1/session"
         for headers in ({}, {INTERNAL_KEY: KEY[:-1]}):
             refused = httpx.get(direct, headers=headers, cookies=client.cookies, timeout=PATIENCE)
             assert refused.status_code == 403 and "INTERNAL_KEY" in refused.json()["error"]["message"]
