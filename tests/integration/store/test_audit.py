@@ -25,7 +25,7 @@ from codehub.domain.audit import (
 from codehub.domain.problems import Problem
 from codehub.store import accounts, audit, passwords, records
 from codehub.store.engine import open_pool
-from codehub.store.leader import StaleLeader, Term, campaign
+from codehub.store.leader import LOCK_TIMEOUT, StaleLeader, Term, campaign
 from codehub.store.records import PostgresRecords
 from codehub.store.tables import audit_log, counted_failures
 from tests.integration.store.conftest import BACKENDS
@@ -154,7 +154,7 @@ async def term(database_url: str) -> AsyncIterator[Term]:
 
 @pytest.fixture
 async def leader(engine: AsyncEngine, database_url: str, term: Term) -> AsyncIterator[PostgresRecords]:
-    async with open_pool(database_url, 1) as pool:
+    async with open_pool(database_url, 1, LOCK_TIMEOUT) as pool:
         yield PostgresRecords(pool, engine, term.epoch, DAY, BACKENDS)
 
 
