@@ -15,6 +15,7 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from codehub.cancellation import raise_if_cancelled
 from codehub.clock import utc_now
 from codehub.store.engine import ConnectionTrouble, asyncpg_dsn
 from codehub.store.sessions import living_sessions
@@ -57,6 +58,7 @@ class SessionEnds:
                     conn.terminate()
             except (*ConnectionTrouble, SQLAlchemyError) as error:
                 log.warning("word of ended sessions is interrupted", error=str(error), next_try_in=pause)
+            raise_if_cancelled()
             await asyncio.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
 
@@ -66,6 +68,7 @@ class SessionEnds:
         while True:
             await asyncio.sleep(PROBE_INTERVAL)
             await conn.execute("SELECT 1", timeout=PROBE_INTERVAL)
+            raise_if_cancelled()
 
     async def _catch_up(self) -> None:
         watched = list(self._watchers)

@@ -16,6 +16,8 @@ from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
 from redis.exceptions import RedisError
 
+from codehub.cancellation import raise_if_cancelled
+
 log = structlog.get_logger(__name__)
 
 EVERYONE: Final = "all"
@@ -154,6 +156,7 @@ class Subscriptions:
                 self._pubsub = None
                 for event in self._confirmed.values():
                     event.clear()
+            raise_if_cancelled()
             await asyncio.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
 
@@ -232,13 +235,6 @@ class Subscriptions:
             await self._pubsub.unsubscribe(self._prefix + user_id)
         except (RedisError, OSError) as error:
             log.debug("unsubscribing failed; the subscription ended with its connection", error=str(error))
-
-
-def raise_if_cancelled() -> None:
-    """redis-py swallows a cancellation that meets it while it connects; the task still knows of it."""
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise asyncio.CancelledError
 
 
 def _text(value: bytes | str) -> str:

@@ -8,7 +8,7 @@ import structlog
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from codehub.bus.events import raise_if_cancelled
+from codehub.cancellation import raise_if_cancelled
 from codehub.clock import utc_now
 
 log = structlog.get_logger(__name__)
@@ -55,8 +55,8 @@ class KnownAddresses:
             try:
                 await self.refresh()
             except (RedisError, OSError) as error:
-                raise_if_cancelled()
                 log.warning("known addresses cannot be read", error=str(error))
+            raise_if_cancelled()
             await asyncio.sleep(REFRESH_SECONDS)
 
     def _merge(self, seen: Mapping[str, float]) -> None:

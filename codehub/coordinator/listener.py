@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from codehub.bus.events import Message, publish, resync_message, sse_message
-from codehub.coordinator.endings import end_if_cancelled
+from codehub.cancellation import raise_if_cancelled
 from codehub.store.engine import ConnectionTrouble, asyncpg_dsn
 
 log = structlog.get_logger(__name__)
@@ -45,7 +45,7 @@ class Listener:
         """Listen until cancelled; after every reconnect everything is looked at and told anew."""
         pause = 0.1
         while True:
-            end_if_cancelled()
+            raise_if_cancelled()
             try:
                 connection = await asyncpg.connect(asyncpg_dsn(self._url), timeout=ALIVE_EVERY)
             except ConnectionTrouble as error:
@@ -67,7 +67,7 @@ class Listener:
         self._resync()
         await self._publish([resync_message(self._sse_prefix)])
         while True:
-            end_if_cancelled()
+            raise_if_cancelled()
             try:
                 async with asyncio.timeout(ALIVE_EVERY):
                     await self._stirred.wait()

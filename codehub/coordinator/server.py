@@ -7,10 +7,10 @@ from datetime import timedelta
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
+from codehub.cancellation import raise_if_cancelled
 from codehub.coordinator.actor import Actor, ActorRules
 from codehub.coordinator.controller import Controller, Rhythm
 from codehub.coordinator.disk import NEAR_INTERVAL, DiskRunner
-from codehub.coordinator.endings import end_if_cancelled
 from codehub.coordinator.gc import GcRunner
 from codehub.coordinator.health import HealthRunner
 from codehub.coordinator.metrics import Metrics
@@ -97,7 +97,7 @@ async def _win(house: House, retry_interval: float) -> Term:
         try:
             term = await house.campaign()
         except DatabaseTrouble as error:
-            end_if_cancelled()
+            raise_if_cancelled()
             log.warning("the database does not answer; campaigning again", error=str(error))
             term = None
         if term is not None:
@@ -207,7 +207,7 @@ class Leader:
     async def _keep_office(self) -> None:
         while True:
             await self._term.heartbeat()
-            end_if_cancelled()
+            raise_if_cancelled()
             newest = self._memory.newest_epoch
             if newest > self._term.epoch:
                 # No newer leader, or the heartbeat had failed: the database is older than the disks.
@@ -273,11 +273,11 @@ class Leader:
         except StaleLeader:
             raise
         except Exception:
-            end_if_cancelled()
+            raise_if_cancelled()
             self._metrics.count_tick_failure(name)
             log.exception("a tick failed and is skipped", component=name)
         # A tick that took a dying connection for a dead one, and went on with another, has not failed.
-        end_if_cancelled()
+        raise_if_cancelled()
         return went_well
 
 

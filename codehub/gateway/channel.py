@@ -7,6 +7,7 @@ from typing import Any, Final
 import asyncpg
 
 from codehub import log
+from codehub.cancellation import raise_if_cancelled
 from codehub.gateway.watch import Watch
 from codehub.store.engine import ConnectionTrouble, asyncpg_dsn
 
@@ -35,6 +36,7 @@ class PushChannel:
             pause = 0.1 if self.listening.is_set() else min(pause * 2, LONGEST_PAUSE)
             self.listening.clear()
             self._watch.lost()
+            raise_if_cancelled()
             await asyncio.sleep(pause)
 
     async def _listen(self) -> None:
@@ -48,6 +50,7 @@ class PushChannel:
                 await asyncio.sleep(PING_SECONDS)
                 await connection.execute("SELECT 1", timeout=ANSWER_SECONDS)
                 self._watch.answered()
+                raise_if_cancelled()
         finally:
             connection.terminate()
 

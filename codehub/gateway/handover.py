@@ -10,6 +10,7 @@ from redis.exceptions import RedisError
 from ulid import ULID
 
 from codehub import log
+from codehub.cancellation import raise_if_cancelled
 from codehub.gateway.activity import Recorder
 from codehub.store.engine import ConnectionTrouble
 
@@ -56,6 +57,7 @@ class Handover:
         while True:
             await asyncio.sleep(interval)
             await self._hand_over()
+            raise_if_cancelled()
 
     async def end(self) -> None:
         """Hand over the rest, and deregister. If that fails, the coordinator counts the worker as silent."""
