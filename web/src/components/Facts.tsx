@@ -2,6 +2,7 @@ import { messages } from "../i18n";
 import { now } from "../state/clock";
 import { knownDetail } from "../state/detail";
 import type { Workspace } from "../types";
+import { wasUsed } from "../workspace";
 import { homeSize, LargestEntries } from "./HomeSize";
 import { Time } from "./Time";
 
@@ -21,7 +22,7 @@ export function Facts({ workspace }: { workspace: Workspace }) {
       <dd>
         <Time at={workspace.created_at} as="full" />
       </dd>
-      {workspace.last_access_at && (
+      {wasUsed(workspace) && (
         <>
           <dt>{text.lastUsed}</dt>
           <dd>

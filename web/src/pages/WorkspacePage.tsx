@@ -12,7 +12,7 @@ import { Timeline } from "../components/Timeline";
 import { WorkspaceStatus } from "../components/WorkspaceStatus";
 import { messages } from "../i18n";
 import { useWorkspace, type One } from "../state/one";
-import { useTask } from "../state/task";
+import { useWorkspaceTask } from "../state/task";
 import type { Workspace } from "../types";
 
 export function WorkspacePage({ id }: { id: string }) {
@@ -67,7 +67,7 @@ function Detail({ one, workspace }: { one: One; workspace: Workspace }) {
 }
 
 function Head({ one, workspace }: { one: One; workspace: Workspace }) {
-  const task = useTask();
+  const task = useWorkspaceTask(workspace);
   return (
     <section
       class="panel detail-head"

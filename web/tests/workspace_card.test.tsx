@@ -1,0 +1,144 @@
+import { render } from "preact";
+import { act } from "preact/test-utils";
+import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
+
+import { setLanguage } from "../src/i18n";
+import { WorkspacePage } from "../src/pages/WorkspacePage";
+import { WorkspacesPage } from "../src/pages/WorkspacesPage";
+import { connection, loaded, workspaces } from "../src/state/live";
+import { session } from "../src/state/session";
+import type { Workspace } from "../src/types";
+import { workspace, session as someone } from "./samples";
+
+const page = document.createElement("div");
+const button = (action: string) => page.querySelector<HTMLElement>(`[data-testid=action-${action}]`)!;
+const alert = () => page.querySelector("[role=alert]")?.textContent;
+const stopped = workspace({ phase: "STANDBY", desired_state: "STANDBY" });
+
+/** Shows what the server last said, as events do. */
+async function hear(...items: Workspace[]): Promise<void> {
+  workspaces.value = new Map(items.map((item) => [item.id, item]));
+  await wait(50);
+}
+
+async function become(state: "lost" | "live"): Promise<void> {
+  connection.value = state;
+  await wait(50);
+}
+
+/** Answers actions; whatever else the page loads is still on its way. */
+function answer(act: () => Promise<Response>): void {
+  const never = new Promise<Response>(() => {});
+  vi.stubGlobal("fetch", (_: string, init: RequestInit) => (init.method === "GET" ? never : act()));
+}
+
+function refuse(code: string): void {
+  const body = JSON.stringify({ error: { code, message: "refused" } });
+  answer(async () => new Response(body, { status: 429 }));
+}
+
+const wait = (milliseconds: number) => act(async () => void (await vi.advanceTimersByTimeAsync(milliseconds)));
+
+async function press(action: string): Promise<void> {
+  button(action).click();
+  await wait(50);
+}
+
+beforeEach(() => {
+  vi.useFakeTimers();
+  setLanguage("en");
+  session.value = someone;
+  loaded.value = true;
+  connection.value = "live";
+  workspaces.value = new Map([[stopped.id, stopped]]);
+});
+
+afterEach(() => {
+  act(() => render(null, page));
+  vi.unstubAllGlobals();
+  vi.useRealTimers();
+  workspaces.value = new Map();
+});
+
+const VIEWS = { "the list": <WorkspacesPage />, "its own page": <WorkspacePage id={stopped.id} /> };
+
+describe.each(Object.entries(VIEWS))("an action on a workspace, in %s", (_, view) => {
+  beforeEach(async () => {
+    refuse("RUNNING_LIMIT_EXCEEDED");
+    act(() => render(view, page));
+    await wait(1_000);
+  });
+
+  it("shows why it was refused until the cause is gone", async () => {
+    await press("start");
+    expect(alert()).toContain("Too many workspaces are running.");
+    const others = ["b", "c"].map((id) => workspace({ id }));
+    await hear(stopped, ...others);
+    expect(alert()).toContain("Too many workspaces are running.");
+    await hear(stopped, others[0]!);
+    expect(alert()).toBeUndefined();
+  });
+
+  it("shows an error until the workspace is another", async () => {
+    refuse("INVALID_STATE");
+    await press("start");
+    expect(alert()).toContain("Not possible in this state.");
+    await hear({ ...stopped, operation: "STARTING", desired_state: "RUNNING", version: 2 });
+    expect(alert()).toBeUndefined();
+  });
+
+  it("shows that the server does not answer until it does", async () => {
+    answer(() => Promise.reject(new TypeError("no network")));
+    await press("start");
+    expect(alert()).toContain("No answer.");
+    await become("lost");
+    expect(alert()).toContain("No answer.");
+    await become("live");
+    expect(alert()).toBeUndefined();
+  });
+
+  it("is not taken from a second click on what has taken its place", async () => {
+    const calls = vi.fn(async () => new Response(JSON.stringify(stopped), { status: 200 }));
+    await hear(workspace());
+    expect(button("stop").getAttribute("aria-disabled")).toBe("true");
+    answer(calls);
+    await press("stop");
+    expect(calls).not.toHaveBeenCalled();
+    await wait(500);
+    await press("stop");
+    expect(calls).toHaveBeenCalledOnce();
+  });
+});
+
+describe("a workspace that nobody has opened", () => {
+  it.each(Object.entries(VIEWS))("is not called used, in %s", async (_, view) => {
+    answer(async () => new Response("{}"));
+    act(() => render(view, page));
+    expect(page.querySelector(".card, .detail")!.textContent).not.toContain("Last used");
+    await hear({ ...stopped, last_access_at: "2026-01-02T00:00:00Z", version: 2 });
+    expect(page.querySelector(".card, .detail")!.textContent).toContain("Last used");
+  });
+});
+
+describe("the list of workspaces", () => {
+  it("is sorted and filtered as before after a reload", async () => {
+    sessionStorage.setItem("codehub.list", JSON.stringify({ query: "", phase: "RUNNING", sort: "name" }));
+    vi.resetModules();
+    const live = await import("../src/state/live");
+    const reloaded = await import("../src/pages/WorkspacesPage");
+    live.workspaces.value = new Map([[stopped.id, stopped]]);
+    act(() => render(<reloaded.WorkspacesPage />, page));
+    expect([...page.querySelectorAll("select")].map((field) => field.value)).toEqual(["RUNNING", "name"]);
+    expect(page.querySelector(".card")).toBeNull();
+  });
+
+  it("says in Korean when something happened, and does not ask for it", async () => {
+    setLanguage("ko");
+    const just = new Date().toISOString();
+    await hear({ ...stopped, last_access_at: just });
+    act(() => render(<WorkspacesPage />, page));
+    expect(page.textContent).toContain("방금 사용함");
+    await hear({ ...stopped, deleted_at: just });
+    expect(page.textContent).toContain("방금 삭제됨");
+  });
+});
