@@ -53,7 +53,7 @@ def admit_another(owned: Owned, limits: Limits) -> None:
     if owned.living + owned.trash >= 2 * most:
         raise WorkspaceLimitExceeded(
             f"You have {owned.living} workspaces and {owned.trash} in the trash; the limit for both together "
-            f"is {2 * most}. Undelete one instead, or wait until the oldest have left the trash."
+            f"is {2 * most}. Restore one from the trash, or wait until the oldest have left the trash."
         )
 
 

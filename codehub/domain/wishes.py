@@ -91,7 +91,7 @@ def check_recover(workspace: Workspace, source: RecoverSource | None, archive_op
     ways = ways_out(workspace)
     if source is None and not {WayOut.LOOK_AGAIN, WayOut.HOME} & set(ways):
         raise ValidationFailed(
-            "The home of this workspace was lost. Choose what to come back with: "
+            "The home of this workspace was lost. Choose what to restore: "
             '{"from": "archive", "archive_op_id": ...} or {"from": "empty"}.'
         )
     if source is not None and WayOut.EMPTY not in ways:
@@ -111,7 +111,7 @@ def ways_out(workspace: Workspace) -> tuple[WayOut, ...]:
 
 
 def home_is_lost(workspace: Workspace) -> bool:
-    """Whether a recovery must be told what to come back with."""
+    """Whether a recovery needs a choice of what to restore."""
     if workspace.error_reason not in _LOSSES:
         return False
     expected = ConditionName.VOLUME_READY if workspace.home_ctx else ConditionName.ARCHIVE_READY

@@ -33,7 +33,7 @@ export const auditKo: Messages["audit"] = {
     "workspace.stopped": "관리자의 워크스페이스 중지",
     "workspace.recovered": "워크스페이스 복구",
     "workspace.deleted": "워크스페이스 삭제",
-    "workspace.undeleted": "워크스페이스 되살리기",
+    "workspace.undeleted": "워크스페이스를 휴지통에서 복원",
     "limits.changed": "한도 변경",
     "security.weakened": "보안 약화",
     "security.restored": "보안 회복",
@@ -56,7 +56,7 @@ export const auditKo: Messages["audit"] = {
     "workspace.stopped": (facts) => `${workspace(facts)} 중지했습니다`,
     "workspace.recovered": (facts) => `${workspace(facts)} ${sources[facts.source] ?? ""}복구했습니다`,
     "workspace.deleted": (facts) => `${workspace(facts)} 삭제했습니다`,
-    "workspace.undeleted": (facts) => `${workspace(facts)} 되살렸습니다`,
+    "workspace.undeleted": (facts) => `${workspace(facts)} 휴지통에서 복원했습니다`,
     "limits.changed": ({ perUser, inAll }) =>
       `새 한도로 시작했습니다: 동시 실행 사용자당 ${perUser}개, 전체 ${inAll}개`,
     "security.weakened": ({ weaknesses }) => `보안이 약한 설정으로 시작했습니다: ${weaknesses}`,
