@@ -205,7 +205,7 @@ async def test_the_limit_page_lists_what_counts_even_if_it_cannot_be_stopped(ori
     page = await visit(origin)
     assert "Stop" not in page.forms
     assert "broken" in page.html and "In error: recover or delete it" in page.html
-    assert "taken by others" not in page.html
+    assert TEXTS["en"]["limit.others"] not in page.html
 
 
 async def test_over_the_limit_each_running_workspace_can_be_stopped(origin: World) -> None:
