@@ -248,13 +248,22 @@ class Settings(BaseSettings):
 
     @property
     def insecure_http(self) -> bool:
-        """Whether people reach CodeHub by plain http on a name that is not loopback."""
-        return self.base_url.startswith("http://") and not is_loopback(self.public_host)
+        """Whether people reach CodeHub or workspaces by plain http on a name that is not loopback."""
+        return self.base_url.startswith("http://") and not (
+            is_loopback(self.public_host) and self._apps_are_on_loopback
+        )
+
+    @property
+    def _apps_are_on_loopback(self) -> bool:
+        return is_loopback(urlsplit(f"//{self.apps_host}").hostname or self.public_host)
 
     @property
     def insecure_http_message(self) -> str:
+        address = f"PUBLIC_BASE_URL is {self.base_url}"
+        if is_loopback(self.public_host):
+            address = f"APPS_DOMAIN is {self.apps_host}"
         return (
-            f"PUBLIC_BASE_URL is {self.base_url}, without https: anyone on the network can read passwords "
+            f"{address}, without https: anyone on the network can read passwords "
             "and take over sessions, and a page in one workspace can set cookies for CodeHub and for other "
             "workspaces"
         )

@@ -131,8 +131,19 @@ def test_plain_http_on_a_public_name_is_refused_unless_it_is_accepted(url: str) 
     assert settings.load(public_base_url=url, allow_insecure_http=True, **PUBLIC).insecure_http
 
 
+def test_plain_http_of_workspaces_on_a_public_name_needs_it_too() -> None:
+    """Their cookies and their traffic are as open as CodeHub's own."""
+    with pytest.raises(SettingsError) as refusal:
+        settings.load(public_base_url="http://localhost:8080", **PUBLIC)
+    message = str(refusal.value)
+    assert message.startswith("APPS_DOMAIN is apps.example.net") and "ALLOW_INSECURE_HTTP=1" in message
+
+
+@pytest.mark.parametrize("apps", [None, "", "localhost", "apps.localhost:8080"])
 @pytest.mark.parametrize("url", ["https://hub.example.org", "http://localhost:8080", "http://127.0.0.1", ""])
-def test_https_and_loopback_need_no_acceptance(url: str) -> None:
+def test_https_and_loopback_need_no_acceptance(url: str, apps: str | None) -> None:
     """A proxy that ends TLS is https here: the address is the one that people type."""
+    domain = "apps.example.net" if url.startswith("https:") else apps
     for accepted in (False, True):
-        assert not settings.load(public_base_url=url, allow_insecure_http=accepted, **PUBLIC).insecure_http
+        loaded = settings.load(public_base_url=url, allow_insecure_http=accepted, apps_domain=domain)
+        assert not loaded.insecure_http
