@@ -7,7 +7,7 @@ A flood of them must neither exhaust the machine nor hold up people who have sig
 import asyncio
 import math
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
@@ -61,25 +61,70 @@ class Allowance:
 
 
 class Share:
-    """A bounded queue in front of some of the places."""
+    """A bounded queue in front of some of the places, in which networks take turns."""
 
     def __init__(self, places: int, waiting: int) -> None:
-        self._most = places + waiting
-        self._places = asyncio.Semaphore(places)
-        self._inside = 0
+        self._free = places
+        self._most_waiting = waiting
+        self._queues: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+        """Those that wait, by network, in the order of their turns."""
 
     @asynccontextmanager
-    async def place(self) -> AsyncIterator[None]:
-        if self._inside >= self._most:
-            raise TooManyRequests(
-                "Too many people are signing in at this moment. Try again shortly.", retry_after=5
-            )
-        self._inside += 1
+    async def place(self, network: str) -> AsyncIterator[None]:
+        if self._free:
+            self._free -= 1
+        else:
+            await self._wait(network)
         try:
-            async with self._places:
-                yield
+            yield
         finally:
-            self._inside -= 1
+            self._hand_on()
+
+    async def _wait(self, network: str) -> None:
+        if sum(map(len, self._queues.values())) >= self._most_waiting:
+            self._make_room(network)
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queues.setdefault(network, deque()).append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.cancelled():
+                self._withdraw(network, turn)
+            elif turn.exception() is None:
+                self._hand_on()
+            raise
+
+    def _make_room(self, network: str) -> None:
+        """Reject the newest of the network that has most waiting, unless that is the one that asks."""
+        longest = max(self._queues, key=lambda name: len(self._queues[name]))
+        if len(self._queues[longest]) <= len(self._queues.get(network, ())) + 1:
+            raise _full()
+        pushed_out = self._queues[longest].pop()
+        if not pushed_out.done():
+            pushed_out.set_exception(_full())
+
+    def _hand_on(self) -> None:
+        """Give a place to the network whose turn it is."""
+        while self._queues:
+            network, queue = self._queues.popitem(last=False)
+            turn = queue.popleft()
+            if queue:
+                self._queues[network] = queue
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._free += 1
+
+    def _withdraw(self, network: str, turn: "asyncio.Future[None]") -> None:
+        queue = self._queues.get(network, deque())
+        if turn in queue:
+            queue.remove(turn)
+        if not queue:
+            self._queues.pop(network, None)
+
+
+def _full() -> TooManyRequests:
+    return TooManyRequests("Too many people are signing in at this moment. Try again shortly.", retry_after=5)
 
 
 class SignInLane:
@@ -105,7 +150,7 @@ class SignInLane:
             raise
         async with AsyncExitStack() as stack:
             try:
-                await stack.enter_async_context((self._old if is_known else self._new).place())
+                await stack.enter_async_context((self._old if is_known else self._new).place(network))
             except TooManyRequests:
                 self._limited("sign_in_lane")
                 self._allowance.give_back(network, cost)  # nothing was tried

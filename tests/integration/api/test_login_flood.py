@@ -47,10 +47,12 @@ async def sign_in(api: Api, address: str, name: str, password: str = PASSWORD) -
     return await client.post(LOGIN, json={"username": name, "password": password})
 
 
-def flood(api: Api, count: int) -> list["asyncio.Task[httpx.Response]"]:
-    """Sign-ins with unknown names, each from an address of its own."""
+def flood(api: Api, count: int, address: str = "") -> list["asyncio.Task[httpx.Response]"]:
+    """Sign-ins with unknown names, from one address, or each from an address of its own."""
     return [
-        asyncio.create_task(sign_in(api, f"198.51.{number // 250}.{number % 250}", f"nobody-{number}"))
+        asyncio.create_task(
+            sign_in(api, address or f"198.51.{number // 250}.{number % 250}", f"nobody-{number}")
+        )
         for number in range(count)
     ]
 
@@ -71,6 +73,25 @@ async def test_during_a_flood_a_known_address_signs_in_before_all_that_wait(
     assert all(int(answer.headers["retry-after"]) > 0 for answer in rejected)
     held_up.go_on.set()
     assert [(await task).status_code for task in attempts].count(401) == lane
+
+
+async def test_a_flood_from_one_known_network_leaves_the_others_their_turns(
+    api: Api, held_up: HeldUp
+) -> None:
+    """A user may send it from the office that people sign in from."""
+    for name, address in (("alice", HOME), ("mallory", "192.0.2.66")):
+        await api.person_quickly(name, Role.USER)
+        assert (await sign_in(api, address, name)).status_code == 200
+    attempts = flood(api, 90, "192.0.2.66")
+    lane = sign_in_lane.KNOWN_AT_ONCE + sign_in_lane.KNOWN_WAITING
+    await until(lambda: sum(task.done() for task in attempts) == 90 - lane, "the lane to be full")
+    await until(lambda: held_up.running == sign_in_lane.KNOWN_AT_ONCE, "its places to be taken")
+    alice = asyncio.create_task(sign_in(api, HOME, "alice"))
+    await until(lambda: sum(task.done() for task in attempts) > 90 - lane or alice.done(), "room to be made")
+    held_up.go_on.set()
+    assert (await alice).status_code == 200
+    assert sum(task.done() for task in attempts) < 90 - lane // 2, "she did not wait for all the others"
+    await asyncio.gather(*attempts)
 
 
 async def test_a_new_address_is_answered_at_once_during_a_flood_and_signs_in_after_it(
