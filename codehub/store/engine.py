@@ -36,7 +36,12 @@ def create_engine(url: str, *, pool_size: int = 5, statement_seconds: float | No
     if statement_seconds is not None:
         arguments["server_settings"] = {"statement_timeout": str(round(statement_seconds * 1000))}
     return create_async_engine(
-        engine_url(url), pool_size=pool_size, max_overflow=5, pool_pre_ping=True, connect_args=arguments
+        engine_url(url),
+        pool_size=pool_size,
+        max_overflow=5,
+        pool_pre_ping=True,
+        connect_args=arguments,
+        hide_parameters=True,
     )
 
 
@@ -53,7 +58,7 @@ def is_timeout(error: DBAPIError) -> bool:
 
 def create_unpooled_engine(url: str) -> AsyncEngine:
     """For rare work: each use has a connection of its own, and none waits in between."""
-    return create_async_engine(engine_url(url), poolclass=NullPool)
+    return create_async_engine(engine_url(url), poolclass=NullPool, hide_parameters=True)
 
 
 def is_lock_timeout(error: DBAPIError) -> bool:
