@@ -299,8 +299,8 @@ class Settings(BaseSettings):
         """Return what these settings give up of the default security."""
         found = {
             Weakness.PATH_MODE: not self.apps_host,
-            Weakness.PLAIN_HTTP: self.base_url.startswith("http://")
-            and not (is_loopback(self.host) and is_loopback(self.public_host)),
+            Weakness.PLAIN_HTTP: self.insecure_http
+            or (self.base_url.startswith("http://") and not is_loopback(self.host)),
             Weakness.INSECURE_PROCESS_RUNTIME: self.runtime == "process" and self.insecure_process_runtime,
             Weakness.DOCKER_FIREWALL_OFF: self.runtime == "docker" and not self.docker_firewall,
             Weakness.PRIVATE_EGRESS: bool(self.allowed_egress),

@@ -22,6 +22,7 @@ async def record_start(settings: Settings, part: str) -> None:
                 now,
                 max_running_per_user=settings.limits_max_running_per_user,
                 max_running_global=settings.limits_max_running_global,
+                max_workspaces_per_user=settings.limits_max_workspaces_per_user,
             )
             return
         target = Target(TargetKind.SETTINGS, None, part)

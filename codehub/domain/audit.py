@@ -82,7 +82,9 @@ _DETAILS: Final[Mapping[Action, frozenset[str]]] = {
     Action.WORKSPACE_RECOVERED: frozenset(("owner", "source", "archive_op_id")),
     Action.WORKSPACE_DELETED: frozenset(("owner",)),
     Action.WORKSPACE_UNDELETED: frozenset(("owner",)),
-    Action.LIMITS_CHANGED: frozenset(("max_running_per_user", "max_running_global")),
+    Action.LIMITS_CHANGED: frozenset(
+        ("max_running_per_user", "max_running_global", "max_workspaces_per_user")
+    ),
     Action.SECURITY_WEAKENED: frozenset(("settings",)),
 }
 """The details that each action may carry. Whatever is not listed here cannot be recorded."""

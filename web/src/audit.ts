@@ -48,6 +48,7 @@ export interface AuditFacts {
   workspaces: string;
   perUser: string;
   inAll: string;
+  owned: string;
   weaknesses: string;
 }
 
@@ -93,6 +94,7 @@ function factsOf({ actor, target, details }: AuditEntry): AuditFacts {
     workspaces: detail("workspaces"),
     perUser: detail("max_running_per_user"),
     inAll: detail("max_running_global"),
+    owned: detail("max_workspaces_per_user"),
     weaknesses: weaknessNames(details["settings"]),
   };
 }

@@ -74,6 +74,7 @@ async def test_a_part_that_starts_records_what_weakens_security_and_when_that_en
         await start("coordinator", insecure_process_runtime=True, workspace_allow_egress="10.1.0.0/16")
     await start("coordinator", runtime="docker", docker_firewall=False)
     await start("gateway")
+    await start("gateway", apps_domain="apps.example.net", allow_insecure_http=True)
     weak = "security.weakened"
     assert await recorded(engine) == [
         ("system gateway", weak, "gateway", {"settings": ["path_mode", "plain_http"]}),
@@ -83,6 +84,7 @@ async def test_a_part_that_starts_records_what_weakens_security_and_when_that_en
         ),
         ("system coordinator", weak, "coordinator", {"settings": ["docker_firewall_off"]}),
         ("system gateway", "security.restored", "gateway", {}),
+        ("system gateway", weak, "gateway", {"settings": ["plain_http"]}),
     ]  # fmt: skip
 
 
@@ -94,7 +96,7 @@ async def test_a_part_prints_its_entries_as_json_on_standard_output(
     with program("serve", "api", LIMITS_MAX_RUNNING_PER_USER="7", **environment) as api:
         assert api.process.stdout is not None
         line = json.loads(api.process.stdout.readline())
-    limits = {"max_running_per_user": 7, "max_running_global": 100}
+    limits = {"max_running_per_user": 7, "max_running_global": 100, "max_workspaces_per_user": 200}
     assert (line["event"], line["action"], line["details"]) == ("audit", "limits.changed", limits)
     assert (line["component"], line["actor_kind"], line["actor_name"]) == ("api", "system", "api")
     assert await recorded(engine) == [("system api", "limits.changed", "limits", limits)]

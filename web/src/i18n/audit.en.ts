@@ -42,7 +42,8 @@ const sentences: Record<AuditAction, (facts: AuditFacts) => string> = {
   "workspace.recovered": (facts) => `Recovered ${workspace(facts)}${sources[facts.source] ?? ""}`,
   "workspace.deleted": (facts) => `Deleted ${workspace(facts)}`,
   "workspace.undeleted": (facts) => `Restored ${workspace(facts)} from the trash`,
-  "limits.changed": ({ perUser, inAll }) => `Started with new limits: ${perUser} running per user, ${inAll} in all`,
+  "limits.changed": ({ perUser, inAll, owned }) =>
+    `Started with new limits: ${perUser} running per user, ${inAll} in all, ${owned} workspaces per user`,
   "security.weakened": ({ weaknesses }) => `Started with weaker security: ${weaknesses}`,
   "security.restored": () => "Started without settings that weaken security",
 };

@@ -57,8 +57,8 @@ export const auditKo: Messages["audit"] = {
     "workspace.recovered": (facts) => `${workspace(facts)} ${sources[facts.source] ?? ""}복구했습니다`,
     "workspace.deleted": (facts) => `${workspace(facts)} 삭제했습니다`,
     "workspace.undeleted": (facts) => `${workspace(facts)} 휴지통에서 복원했습니다`,
-    "limits.changed": ({ perUser, inAll }) =>
-      `새 한도로 시작했습니다: 동시 실행 사용자당 ${perUser}개, 전체 ${inAll}개`,
+    "limits.changed": ({ perUser, inAll, owned }) =>
+      `새 한도로 시작했습니다: 동시 실행 사용자당 ${perUser}개, 전체 ${inAll}개, 워크스페이스 사용자당 ${owned}개`,
     "security.weakened": ({ weaknesses }) => `보안이 약한 설정으로 시작했습니다: ${weaknesses}`,
     "security.restored": () => "보안을 약하게 하는 설정 없이 시작했습니다",
   },
