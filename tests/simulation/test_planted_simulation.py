@@ -358,6 +358,11 @@ class Recoveries(History):
                     self.gate.wish(row.id, DesiredState.RUNNING)
 
 
+def test_parallel_recoveries_keep_the_limits() -> None:
+    for seed in SEEDS[:2]:
+        run(seed, Recoveries)
+
+
 def test_planted_recoveries_that_do_not_count_until_they_begin(monkeypatch: pytest.MonkeyPatch) -> None:
     original = limits.counts
     monkeypatch.setattr(limits, "counts", lambda row: original(replace(row, request=None)))
