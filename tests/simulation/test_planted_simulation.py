@@ -1,6 +1,7 @@
 """The histories can fail: each bug that is planted here is found by them.
 
-Two of them take many histories, in `make test-all` only; in `make test` the model finds the same bugs.
+Three of them take many histories, in `make test-all` only. In `make test` the model finds two of these bugs.
+The third, recoveries that do not count, is left to `test_parallel_recoveries_never_exceed_the_limit`.
 """
 
 import asyncio
@@ -363,6 +364,8 @@ def test_parallel_recoveries_keep_the_limits() -> None:
         run(seed, Recoveries)
 
 
+@pytest.mark.full
+@pytest.mark.timeout(1800)
 def test_planted_recoveries_that_do_not_count_until_they_begin(monkeypatch: pytest.MonkeyPatch) -> None:
     original = limits.counts
     monkeypatch.setattr(limits, "counts", lambda row: original(replace(row, request=None)))
