@@ -54,6 +54,7 @@ class GcRunner:
         """One cycle; returns the bytes freed in the store. What cannot be listed is left alone."""
         await self._purge(now)
         await self._trim_audit_log(now)
+        await self._trim_timelines()
         await self._forget_dead_jobs()
         try:
             listing = await self._list()
@@ -135,6 +136,10 @@ class GcRunner:
             removed += some
         if removed:
             log.info("entries of the audit log were removed after their retention", entries=removed)
+
+    async def _trim_timelines(self) -> None:
+        if removed := await self._records.trim_timelines():
+            log.info("the oldest entries of long timelines were removed", entries=removed)
 
     async def _clear(self, due: tuple[Leftover, ...], containers: set[str]) -> None:
         """One job a workspace and cycle, since jobs of one workspace wait for each other."""

@@ -322,6 +322,18 @@ class PostgresRecords:
             await fence(conn, self._epoch)
             return await audit.remove_older(conn, self._epoch, before, ROWS_AT_ONCE)
 
+    async def trim_timelines(self) -> int:
+        async with self._engine.connect() as conn:
+            long = await timeline.find_long(conn)
+        removed = 0
+        for workspace_id in long:
+            some = ROWS_AT_ONCE
+            while some == ROWS_AT_ONCE:
+                async with self._fenced() as conn:
+                    some = await timeline.remove_older(conn, workspace_id, ROWS_AT_ONCE)
+                removed += some
+        return removed
+
     async def record_counted_failures(self, now: datetime) -> None:
         async with audit.transaction(self._engine, COORDINATOR, now) as act:
             await fence(act.conn, self._epoch)

@@ -1,12 +1,23 @@
 """What happened to a workspace, when, why, and by whom."""
 
 from datetime import datetime
+from typing import Final
 
-from sqlalchemy import insert
+from sqlalchemy import func, insert, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from codehub.domain.states import Operation
 from codehub.store.tables import timeline
+
+KEPT: Final = 500
+"""Entries of one workspace, the newest: more than are shown."""
+REMOVE_OLDER: Final = """
+    DELETE FROM timeline WHERE id = ANY(ARRAY(
+        SELECT id FROM timeline WHERE workspace_id = :workspace_id AND id <= (
+            SELECT id FROM timeline WHERE workspace_id = :workspace_id ORDER BY id DESC OFFSET :kept LIMIT 1
+        ) ORDER BY id LIMIT :most
+    ))
+"""
 
 
 async def record(
@@ -29,3 +40,16 @@ async def record(
             operation=None if operation is Operation.NONE else operation.value,
         )
     )
+
+
+async def find_long(conn: AsyncConnection) -> list[str]:
+    """Return the workspaces whose timelines have more entries than are kept."""
+    workspace_id = timeline.c.workspace_id
+    query = select(workspace_id).group_by(workspace_id).having(func.count() > KEPT)
+    return list(await conn.scalars(query))
+
+
+async def remove_older(conn: AsyncConnection, workspace_id: str, most: int) -> int:
+    """Remove the oldest entries beyond those that are kept; return how many."""
+    values = {"workspace_id": workspace_id, "kept": KEPT, "most": most}
+    return (await conn.execute(text(REMOVE_OLDER), values)).rowcount

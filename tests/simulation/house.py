@@ -272,6 +272,9 @@ class SimRecords:
     async def trim_audit_log(self, before: datetime) -> int:
         return 0  # people do not sign in here
 
+    async def trim_timelines(self) -> int:
+        return 0  # nobody reads them here
+
     async def record_counted_failures(self, now: datetime) -> None:
         pass
 

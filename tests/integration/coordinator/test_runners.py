@@ -27,10 +27,12 @@ from codehub.domain.ttl import TtlDefaults
 from codehub.domain.workspace import Workspace
 from codehub.storage.archive_store import ArchiveStore
 from codehub.storage.lock import try_lock
-from codehub.store import gate, gateways
+from codehub.store import gate, gateways, timeline
+from codehub.store import records as store_records
 from codehub.store.leader import StaleLeader, campaign
 from codehub.store.records import PostgresRecords
 from codehub.store.tables import archives, audit_log, workspaces
+from codehub.store.tables import timeline as timeline_table
 from tests.halfway import sleepy_tar
 from tests.integration.coordinator.conftest import Bench
 from tests.services import processes_of
@@ -314,6 +316,30 @@ async def test_gc_removes_audit_entries_after_their_retention_and_not_before(ben
     rules = gc_rules_of(bench.with_settings(audit_retention_days=30))
     await GcRunner(records_of(bench, epoch), bench.providers, rules, epoch).tick(now)
     assert await left() == 2
+
+
+async def test_gc_keeps_the_newest_entries_of_a_timeline(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each wish adds one: a workspace that is started and stopped for ever must not fill the database."""
+    long, short = [await bench.create(DesiredState.ARCHIVED) for _ in range(2)]
+    entries = [
+        {
+            "workspace_id": long,
+            "at": datetime.now(UTC),
+            "actor": "u1",
+            "event": "wish",
+            "message": str(number),
+        }
+        for number in range(9)
+    ]
+    async with bench.engine.begin() as conn:
+        await conn.execute(insert(timeline_table), entries)
+    monkeypatch.setattr(timeline, "KEPT", 4)
+    monkeypatch.setattr(store_records, "ROWS_AT_ONCE", 2)
+    await gc_runner(bench, await bench.take_office()).tick(datetime.now(UTC))
+    assert await bench.story(long) == [f"wish: {number}" for number in range(5, 9)]
+    assert len(await bench.story(short)) == 1
 
 
 async def test_a_slow_store_does_not_cost_the_leader_its_office(bench: Bench) -> None:
