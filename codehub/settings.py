@@ -74,6 +74,7 @@ class Settings(BaseSettings):
     allow_insecure_http: bool = False
     gateway_workers: Annotated[int, Field(ge=1, le=256)] = Field(default_factory=lambda: os.cpu_count() or 1)
     gateway_max_connections: Annotated[int, Field(ge=16, le=1_000_000)] = 10_000
+    gateway_max_connections_per_address: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     internal_listen: str = ""
     part_timeout_seconds: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] = 60
     log_level: Literal["debug", "info", "warning", "error"] = "info"

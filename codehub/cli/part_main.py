@@ -181,6 +181,9 @@ async def _serve_gateway(
         tls=certificates.files(settings),
         trusted_proxies=TrustedProxies(settings.proxies),
         max_connections=max(16, settings.gateway_max_connections // settings.gateway_workers),
+        max_connections_per_address=-(
+            -settings.gateway_max_connections_per_address // settings.gateway_workers
+        ),
     )
     handlers = readiness.handlers(settings.database_url, settings.redis_url, metrics.exposition)
     async with internal_http.serving(listener, handlers):

@@ -26,6 +26,8 @@ _KEEPALIVE: Final = 9
 _MESSAGES: Final = 32
 """A frame has one message, or the few of one turn of the client's loop. Only who means harm sends more."""
 _TAIL: Final = 64
+_SIGIL: Final = b"$"
+"""Every name that is looked for below begins with it, or ends in one that does."""
 
 _TERMINAL = re.compile(
     rb"remoteterminal.{0,4}?\$input|\$acceptTerminalInteraction|\$shellExecutionData", re.DOTALL
@@ -65,7 +67,7 @@ class Recorder:
             self._watched.add(inspector)
             return Inspectors(FrameReader(inspector.message, CAPTURE), vscode=inspector)
 
-        def count(_payload: bytes) -> None:
+        def count(_piece: bytes, _begins: bool) -> None:
             self.touch(workspace_id)
 
         return Inspectors(FrameReader(count, 0), FrameReader(count, 0))
@@ -97,14 +99,20 @@ class VsCodeInspector:
         self._sign_at = 0.0
         self._heard_at = 0.0
         self._tail = b""
+        self._messages = _MessageWalk()
 
-    def message(self, payload: bytes) -> None:
-        if _has_keepalive(payload):
+    def message(self, piece: bytes, begins: bool) -> None:
+        """Read the next piece of a frame, or its first one."""
+        if begins:
+            self._messages = _MessageWalk()
+        if self._messages.finds_keepalive(piece):
             self._hear()
-        if len(payload) <= HEADER:
+        if begins and len(piece) <= HEADER:
             return
-        data = self._tail + payload
+        data = self._tail + piece
         self._tail = data[-_TAIL:]
+        if _SIGIL not in data and not self._freshly_loaded:
+            return
         if self._freshly_loaded and _EXTENSION_HOST in data:
             self._freshly_loaded = False
             self._come()
@@ -142,15 +150,28 @@ class VsCodeInspector:
         self._recorder.touch(self.workspace_id)
 
 
-def _has_keepalive(payload: bytes) -> bool:
-    at = 0
-    for _ in range(_MESSAGES):
-        if at + HEADER > len(payload):
-            return False
-        if payload[at] == _KEEPALIVE:
-            return True
-        at += HEADER + int.from_bytes(payload[at + 9 : at + HEADER])
-    return False
+class _MessageWalk:
+    """Walk over the messages of one frame, which comes in pieces, to the first keepalive."""
+
+    __slots__ = ("_at", "_left")
+
+    def __init__(self) -> None:
+        self._at = 0
+        """Where the next message begins in the next piece."""
+        self._left = _MESSAGES
+
+    def finds_keepalive(self, piece: bytes) -> bool:
+        at, size = self._at, len(piece)
+        while self._left and at + HEADER <= size:
+            self._left -= 1
+            if piece[at] == _KEEPALIVE:
+                self._left = 0
+                return True
+            at += HEADER + int.from_bytes(piece[at + 9 : at + HEADER])
+        if at < size:
+            self._left = 0  # a header that two pieces share is not read
+        self._at = at - size
+        return False
 
 
 @dataclass(frozen=True, slots=True)

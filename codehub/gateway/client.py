@@ -10,6 +10,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, cast
 
 from codehub.gateway import reply
+from codehub.gateway.addresses import AddressShare, peer_address
 from codehub.gateway.exchange import Exchange, Relay
 from codehub.gateway.framing import Body, FramingError, request_body
 from codehub.gateway.head import MAX_HEAD, BadRequestError, RequestHead, looks_broken, parse_head
@@ -17,6 +18,7 @@ from codehub.gateway.live import Leave
 from codehub.gateway.passage import Passage
 from codehub.gateway.reply import Reply
 from codehub.gateway.tunnel import Tunnel
+from codehub.gateway.turns import WINDOW
 from codehub.gateway.upstream import COPIED
 
 if TYPE_CHECKING:
@@ -37,12 +39,15 @@ class ClientConnection(asyncio.Protocol):
     __slots__ = (
         "_body",
         "_buffer",
+        "_buffer_start",
         "_exchange",
         "_held_for_buffer",
         "_held_for_upstream",
+        "_is_waiting",
         "_leave",
         "_passage",
         "_request",
+        "_share",
         "_state",
         "_tunnel",
         "deadline",
@@ -60,6 +65,11 @@ class ClientConnection(asyncio.Protocol):
         self.write_paused = False
         self._state = HEAD
         self._buffer = b""
+        """What came in and was not taken up yet, from `_buffer_start` on; nothing when all of it was."""
+        self._buffer_start = 0
+        self._is_waiting = False
+        """Whether this connection is in the queue for its turn."""
+        self._share: AddressShare
         self._request: RequestHead | None = None
         self._body: Body | None = None
         self._exchange: Exchange | Tunnel | None = None
@@ -75,32 +85,39 @@ class ClientConnection(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
         # What is written is sent at once, or its upstream waits. (With 0, TLS would never be ready.)
         self.transport.set_write_buffer_limits(1)
-        name = transport.get_extra_info("peername")
-        self.peer = str(name[0]).removeprefix("::ffff:") if name else ""
+        self.peer = peer_address(transport.get_extra_info("peername"))
         self.deadline = self.gateway.now + self.gateway.timeouts.head
-        if not self.gateway.admit(self):
-            busy = reply.error(503, "TOO_MANY_REQUESTS", "Too many connections.", close=True, retry_after=5)
-            self.gateway.metrics.refused()
-            self._write(busy, None)
+        self._share = self.gateway.addresses.enter(self.peer)
+        if (refusal := self.gateway.admit(self, self._share)) is None:
+            return
+        self.gateway.metrics.refused()
+        if self._share.is_flooded:
+            self.abort()
+        else:
+            self._write(refusal, None)
 
     def data_received(self, data: bytes) -> None:
-        if self._tunnel is not None:
-            self._tunnel.client_data(data)
-        elif self._state == BODY:
-            self._on_body(data)
-        elif self._state == HEAD:
-            self._buffer += data
+        state = self._state
+        if state == CLOSING:
+            return
+        if state == BUSY:
+            self._add(data)
+            self._hold_for_buffer(self._buffered > MAX_HEAD)
+        elif state == HEAD:
+            self._add(data)
             self._advance()
-        elif self._state == BUSY:
-            self._buffer += data
-            if len(self._buffer) > MAX_HEAD:
-                self._hold_for_buffer(True)
+        elif self._is_waiting or self._share.is_spent:
+            self._add(data)
+            self._wait_for_turn()
+        else:
+            self._pass_on_received(data)
 
     def eof_received(self) -> bool:
         return False  # nobody is left to answer: closing ends the upstream's side as well
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._state = CLOSING
+        self._share.connections -= 1
         self.gateway.forget(self)
         self._set_leave(None)
         if self._exchange is not None:
@@ -189,12 +206,12 @@ class ClientConnection(asyncio.Protocol):
         if hold != self._held_for_upstream:
             self._held_for_upstream = hold
             self._update_reading()
+            if not hold and self._buffer and self._state in (BODY, TUNNEL):
+                self._wait_for_turn()
 
     def upstream_ready(self) -> None:
-        self._hold_for_buffer(False)
-        if self._state == BODY and self._buffer:
-            data, self._buffer = self._buffer, b""
-            self._on_body(data)
+        if self._state == BODY:
+            self._receive_buffered()
 
     def response_begun(self) -> None:
         if not self.write_paused:
@@ -220,10 +237,7 @@ class ClientConnection(asyncio.Protocol):
         self._exchange = self._tunnel = tunnel
         self._passage = None
         self.deadline = math.inf
-        self._hold_for_buffer(False)
-        if self._buffer:
-            data, self._buffer = self._buffer, b""
-            tunnel.client_data(data)
+        self._receive_buffered()
 
     def tunnel_ended(self) -> None:
         self._exchange = self._tunnel = None
@@ -232,21 +246,31 @@ class ClientConnection(asyncio.Protocol):
     # Requests
 
     def _advance(self) -> None:
-        """Take up the requests in the buffer, one after the other, as fast as their answers are read."""
-        while self._state == HEAD and self._buffer:
-            if self.write_paused:
-                self._hold_for_buffer(True)
-                return
-            end = self._buffer.find(b"\r\n\r\n") + 4
-            if end < 4 or end > MAX_HEAD:
-                self._unfinished_head(too_large=end > MAX_HEAD or len(self._buffer) > MAX_HEAD)
-                return
-            if end == len(self._buffer):
-                data, self._buffer = self._buffer, b""
-            else:
-                data, self._buffer = self._buffer[:end], self._buffer[end:]
-            if not self._follow(data):
-                self._read(data)
+        """Take up the next request in the buffer, if its client reads. Those behind it wait for a turn."""
+        if self._state != HEAD or self._is_waiting:
+            return
+        if not self._buffer or self.write_paused:
+            self._hold_for_buffer(self.write_paused)
+        elif self._share.is_spent:
+            self._wait_for_turn()
+        else:
+            self._take_request()
+
+    def _take_request(self) -> None:
+        start = self._buffer_start
+        end = self._buffer.find(b"\r\n\r\n", start) + 4
+        if end < 4 or end - start > MAX_HEAD:
+            self._hold_for_buffer(False)
+            self._unfinished_head(too_large=end >= 4 or self._buffered > MAX_HEAD)
+            return
+        data = self._buffer[start:end]
+        self._drop_buffer_until(end)
+        if not self._follow(data):
+            self._read(data)
+        if self._state == HEAD and self._buffer:
+            self._wait_for_turn()
+        elif self._state in (HEAD, BUSY):
+            self._hold_for_buffer(self._buffered > MAX_HEAD)
 
     def _follow(self, data: bytes) -> bool:
         """Let a request through that only repeats the one before it."""
@@ -276,10 +300,12 @@ class ClientConnection(asyncio.Protocol):
             self._passage = passage
 
     def _unfinished_head(self, *, too_large: bool) -> None:
+        self._share.costly += 1  # it is searched again with each piece that follows
+        begun = self._buffer[self._buffer_start :]
         if too_large:
-            answer = self.gateway.router.refuse_too_large(self._buffer)
+            answer = self.gateway.router.refuse_too_large(begun)
             self._refuse(BadRequestError("the request head is too large"), answer)
-        elif looks_broken(self._buffer):
+        elif looks_broken(begun):
             self._refuse(BadRequestError("a bare LF or NUL in the head"))
         elif self._request is not None:
             self._request = None
@@ -317,27 +343,107 @@ class ClientConnection(asyncio.Protocol):
             self._state = BODY
         exchange.start()
 
-    def _on_body(self, data: bytes) -> None:
-        exchange, body = self._exchange, self._body
-        assert body is not None
-        if not isinstance(exchange, Exchange) or not exchange.connected:
-            self._buffer += data
+    # The bytes of a body or of a tunnel
+
+    @property
+    def _upstream_takes_more(self) -> bool:
+        exchange = self._exchange
+        if isinstance(exchange, Exchange) and not exchange.connected:
+            return False
+        return exchange is not None and not self._held_for_upstream
+
+    def _pass_on_received(self, data: bytes) -> None:
+        if self._buffer or not self._upstream_takes_more:
+            self._add(data)
             self._hold_for_buffer(True)
             return
+        taken = self._pass_on(data)
+        if taken < len(data) and self._state != CLOSING:
+            self._buffer, self._buffer_start = data, taken
+            if self._state != BUSY:
+                self._share.costly += 1
+                self._wait_for_turn()
+
+    def _receive_buffered(self) -> None:
+        """Take what came in before the upstream was connected as if it came in now."""
+        self._hold_for_buffer(False)
+        data = self._buffer[self._buffer_start :]
+        self._buffer, self._buffer_start = b"", 0
+        if data:
+            self._pass_on_received(data)
+
+    def _pass_on_buffered(self) -> None:
+        if not self._buffer or not self._upstream_takes_more:
+            return
+        start = self._buffer_start
+        taken = self._pass_on(self._buffer[start : start + WINDOW])
+        if self._state == CLOSING:
+            return
+        self._drop_buffer_until(start + taken)
+        if self._state != BUSY and self._buffer:
+            self._wait_for_turn()
+        else:
+            self._hold_for_buffer(self._buffered > MAX_HEAD)
+
+    def _pass_on(self, data: bytes) -> int:
+        """Pass on as much as one turn allows, and return the number of bytes that were passed on."""
+        return self._pass_on_body(data) if self._tunnel is None else self._tunnel.client_data(data)
+
+    def _pass_on_body(self, data: bytes) -> int:
+        exchange, body = self._exchange, self._body
+        assert isinstance(exchange, Exchange) and body is not None
         try:
             taken = body.feed(data)
         except FramingError as error:
             self._fail(
                 reply.error(400, "BAD_REQUEST", f"The request body is not valid: {error}.", close=True)
             )
-            return
+            return 0
         if body.done:
             self._state = BUSY
-            self._buffer = data[taken:]
         if not exchange.answered:
             timeouts = self.gateway.timeouts
             self.deadline = self.gateway.now + (timeouts.response if body.done else timeouts.body)
-        exchange.send_body(data[:taken])
+        exchange.send_body(data if taken == len(data) else data[:taken])
+        return taken
+
+    # Turns
+
+    def _wait_for_turn(self) -> None:
+        """Read nothing, and go on with what is buffered in a later turn of the loop."""
+        self._hold_for_buffer(True)
+        if not self._is_waiting:
+            self._is_waiting = True
+            self.gateway.turns.add(self._share, self._take_turn)
+
+    def _take_turn(self) -> None:
+        self._is_waiting = False
+        try:
+            if self._state == HEAD and self._buffer and not self.write_paused:
+                self._take_request()
+            elif self._state in (BODY, TUNNEL):
+                self._pass_on_buffered()
+        except BaseException:
+            self.abort()
+            raise
+
+    @property
+    def _buffered(self) -> int:
+        return len(self._buffer) - self._buffer_start
+
+    def _add(self, data: bytes) -> None:
+        if self._buffer:
+            self._buffer = self._buffer[self._buffer_start :] + data
+        else:
+            self._buffer = data
+        self._buffer_start = 0
+
+    def _drop_buffer_until(self, position: int) -> None:
+        """Forget the beginning of the buffer, without a copy of the rest for each request in it."""
+        if position == len(self._buffer):
+            self._buffer, self._buffer_start = b"", 0
+        else:
+            self._buffer_start = position
 
     # Endings
 
@@ -363,6 +469,7 @@ class ClientConnection(asyncio.Protocol):
         self._write(answer, head)
 
     def _write(self, answer: Reply, head: RequestHead | None) -> None:
+        self._share.costly += 1
         keep = head is not None and self.may_stay(head) and self.request_done and not answer.close
         head_only = head is not None and head.method == b"HEAD"
         self.transport.write(answer.wire(head_only=head_only, close=not keep))
@@ -375,7 +482,6 @@ class ClientConnection(asyncio.Protocol):
         self._state = HEAD
         self._body = None
         self.deadline = self.gateway.now + self.gateway.timeouts.idle
-        self._hold_for_buffer(False)
 
     def _drop_exchange(self) -> None:
         if self._exchange is not None:
@@ -387,7 +493,7 @@ class ClientConnection(asyncio.Protocol):
         unread = not self.request_done or refused
         timeouts = self.gateway.timeouts
         self._state = CLOSING
-        self._buffer = b""
+        self._buffer, self._buffer_start = b"", 0
         self._held_for_upstream = self._held_for_buffer = False
         if self.transport.is_closing():
             return

@@ -17,6 +17,7 @@ from codehub.gateway.proxies import TrustedProxies
 WORKSPACE_ID = re.compile(r"[0-9a-hjkmnp-tv-z]{26}")
 _ID_LENGTH = 26
 _PORT_LABEL = re.compile(r"(.*)--([0-9a-hjkmnp-tv-z]{26})")
+SMALLEST_SHARE = 64
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
@@ -56,6 +57,8 @@ class GatewayConfig:
     """How activity shows, by image; an image that is not named here counts as `any`."""
     activity_flush_interval: float = 30
     max_connections: int = 10_000
+    max_connections_per_address: int = 0
+    """Of one IPv4 address or IPv6 /64; 0 is a quarter of all."""
     internal_key: str | None = field(default=None, repr=False)
     """The key that shows the API, over TCP, that a request comes from a gateway."""
     trusted_proxies: TrustedProxies = field(default_factory=TrustedProxies)
@@ -63,6 +66,10 @@ class GatewayConfig:
     tls: CertificateFiles | None = None
     """The port speaks TLS with this certificate; without one, plain HTTP."""
     timeouts: Timeouts = Timeouts()
+
+    @property
+    def connection_share(self) -> int:
+        return self.max_connections_per_address or max(SMALLEST_SHARE, self.max_connections // 4)
 
     @cached_property
     def origins(self) -> "Origins":

@@ -104,12 +104,8 @@ class Exchange:
             self._upstream.transport.write(data)
 
     def client_writable(self, writable: bool) -> None:
-        if self._upstream is None or self._upstream.transport.is_closing():
-            return
-        if writable:
-            self._upstream.transport.resume_reading()
-        else:
-            self._upstream.transport.pause_reading()
+        if self._upstream is not None:
+            self._upstream.hold(not writable)
 
     def client_lost(self) -> None:
         self._over = True
@@ -120,23 +116,21 @@ class Exchange:
     def upstream_writable(self, writable: bool) -> None:
         self._client.hold_for_upstream(not writable)
 
-    def upstream_data(self, data: memoryview) -> None:
+    def upstream_data(self, data: memoryview) -> int:
         if self._body is not None:
-            self._pass_body(b"", data)
-            return
+            return self._pass_body(b"", data)
         if self._buffer:
             data = memoryview(self._buffer + data)
         try:
             head, data = self._take_head(data)
             self._buffer = bytes(data) if head is None else b""
-            if head is None:
-                return
-            if head.status == 101:
-                self._switch(head, data)
-            else:
-                self._begin(head, data)
+            if head is not None:
+                return self._switch(head, data) if head.status == 101 else self._begin(head, data)
+            if self._upstream is not None:
+                self._upstream.charge()  # a head in many pieces is searched again with each of them
         except BadResponseError as error:
             self._fail(str(error))
+        return 0
 
     def upstream_lost(self, error: Exception | None) -> None:
         was_reused = self._upstream is not None and self._upstream.reused
@@ -173,7 +167,7 @@ class Exchange:
         connection.user = self
         connection.transport.write(self.relay.wire)
         if self._client.write_paused:
-            connection.transport.pause_reading()
+            connection.hold(True)
         self._client.upstream_ready()
 
     def _take_head(self, data: memoryview) -> tuple[ResponseHead | None, memoryview]:
@@ -200,7 +194,7 @@ class Exchange:
         if self._head.minor == 1:
             self._client.transport.write(self._for_client(head, close=False))
 
-    def _begin(self, head: ResponseHead, data: memoryview) -> None:
+    def _begin(self, head: ResponseHead, data: memoryview) -> int:
         if head.transfer_encoding and self._head.minor == 0:
             raise BadResponseError("a chunked response to HTTP/1.0")
         body = head.body(self._head.method)
@@ -214,7 +208,7 @@ class Exchange:
         if self.relay.port:
             # Not when it was asked: a page that waits for an app to listen is nobody's work.
             self._client.gateway.recorder.touch(self.relay.workspace_id)
-        self._pass_body(self._for_client(head, close=not self._keep), data)
+        return self._pass_body(self._for_client(head, close=not self._keep), data)
 
     def _for_client(self, head: ResponseHead, *, close: bool) -> bytes:
         relay = self.relay
@@ -225,7 +219,8 @@ class Exchange:
             policy=relay.policy,
         )
 
-    def _pass_body(self, head: bytes, data: memoryview) -> None:
+    def _pass_body(self, head: bytes, data: memoryview) -> int:
+        """Pass on as much of the body as one turn allows, and return the number of bytes left."""
         body = self._body
         assert body is not None
         try:
@@ -234,15 +229,19 @@ class Exchange:
             if head:
                 self._body = None  # nothing was sent yet: there is still a clean answer to give
             self._fail(str(error))
-            return
-        self._client.send(head, data if taken == len(data) else data[:taken])
+            return 0
+        left = len(data) - taken
+        self._client.send(head, data[:taken] if left else data)
         if body.done:
-            self._finish(clean=taken == len(data))
+            self._finish(clean=not left)
+            return 0
+        return left
 
     def _finish(self, *, clean: bool) -> None:
         connection, self._upstream = self._upstream, None
         self._over = True
         assert connection is not None and self._response is not None
+        clean = clean and not connection.has_rest
         reusable = clean and self._response.keep_alive and self._head.minor == 1 and self._client.request_done
         if reusable:
             self._client.gateway.pool.put(connection, self._client.gateway.now)
@@ -250,7 +249,7 @@ class Exchange:
             connection.abort()
         self._client.exchange_done(keep=self._keep)
 
-    def _switch(self, head: ResponseHead, data: memoryview) -> None:
+    def _switch(self, head: ResponseHead, data: memoryview) -> int:
         """RFC 9110, 7.8: the upstream agreed to speak WebSocket."""
         if not self._head.wants_websocket or head.upgrade != b"websocket":
             raise BadResponseError("the upstream switched to a protocol that nobody asked for")
@@ -265,8 +264,7 @@ class Exchange:
         tunnel = Tunnel(self._client, connection, inspectors)
         connection.user = tunnel
         self._client.tunnel_begins(tunnel)
-        if data:
-            tunnel.upstream_data(data)
+        return tunnel.upstream_data(data) if data else 0
 
     def _fail(self, why: str) -> None:
         if self._upstream is not None:

@@ -1,28 +1,48 @@
-"""WebSocket frames (RFC 6455, 5.2), read beside the relay: what passes is never changed or held up."""
+"""WebSocket frames (RFC 6455, 5.2), read beside the relay: what passes is never changed."""
 
 from collections.abc import Callable
 from typing import Final
 
+PIECE: Final = 1 << 10
+"""A payload is read in pieces of so many bytes."""
+BUDGET: Final = PIECE
+"""What one call reads: bytes of payload, where each frame counts for FRAME_COST more."""
+FRAME_COST: Final = 128
 _LONGEST_HEADER: Final = 14
 _FIRST_CONTROL_OPCODE: Final = 8
 
+OnData = Callable[[bytes, bool], None]
+
 
 class FrameReader:
-    """Calls back with the payload of each data frame, up to `capture` bytes of it."""
+    """Calls back with the payload of each data frame, in pieces, up to `capture` bytes of it.
 
-    __slots__ = ("_capture", "_control", "_header", "_left", "_mask", "_on_data", "_payload")
+    The second argument is true for the first piece of a frame.
+    """
 
-    def __init__(self, on_data: Callable[[bytes], None], capture: int) -> None:
+    __slots__ = (
+        "_begins", "_capture", "_control", "_header", "_left", "_mask", "_on_data", "_payload", "_room",
+    )  # fmt: skip
+
+    def __init__(self, on_data: OnData, capture: int) -> None:
         self._on_data = on_data
         self._capture = capture
         self._header = b""
-        self._payload = b""
+        self._payload = bytearray()
+        """Of the piece that is coming in."""
         self._mask = b""
         self._left = 0
+        """Bytes of the frame that have not come in yet."""
+        self._room = 0
+        """How many of them are captured."""
+        self._begins = True
         self._control = False
 
-    def feed(self, data: bytes) -> None:
-        """Nearly every piece of a stream is one whole frame with a header of 2 or 6 bytes."""
+    def feed(self, data: bytes) -> int:
+        """Read as much as one call may, and return the number of bytes that were read.
+
+        Nearly every piece of a stream is one whole frame with a header of 2 or 6 bytes.
+        """
         if not self._left and not self._header and len(data) > 1:
             length = data[1]
             begin = 2
@@ -31,29 +51,33 @@ class FrameReader:
                 begin = 6
             if length < 126 and len(data) == begin + length:
                 if data[0] & 0x08 == 0:
-                    self._on_data(self._captured(data, begin) if self._capture else b"")
-                return
-        self._feed(data)
+                    self._on_data(self._captured(data, begin) if self._capture else b"", True)
+                return len(data)
+        return self._feed(data)
 
     def _captured(self, data: bytes, begin: int) -> bytes:
         payload = data[begin : begin + self._capture]
         return _unmasked(payload, data[2:6]) if begin == 6 else payload
 
-    def _feed(self, data: bytes) -> None:
-        position, size = 0, len(data)
-        while position < size:
+    def _feed(self, data: bytes) -> int:
+        position, size, budget = 0, len(data), BUDGET
+        while position < size and budget > 0:
             if not self._left:
                 position = self._take_header(data, position)
+                budget -= FRAME_COST
                 if self._header:
-                    return
+                    return size
             taken = min(self._left, size - position)
-            room = self._capture - len(self._payload)
-            if room > 0:
-                self._payload += data[position : position + min(taken, room)]
+            if self._room:
+                taken = min(taken, self._room, PIECE - len(self._payload))
+                self._payload += data[position : position + taken]
+                self._room -= taken
+                budget -= taken
             self._left -= taken
             position += taken
-            if not self._left:
-                self._complete()
+            if not self._left or (not self._room and self._payload) or len(self._payload) == PIECE:
+                self._complete_piece()
+        return position
 
     def _take_header(self, data: bytes, position: int) -> int:
         held = len(self._header)
@@ -71,12 +95,17 @@ class FrameReader:
             size = int.from_bytes(header[2:10])
         self._mask = header[length - 4 : length] if header[1] & 0x80 else b""
         self._left = size
+        self._room = 0 if self._control else min(size, self._capture)
+        self._begins = True
         return position + length - held
 
-    def _complete(self) -> None:
-        payload, self._payload = self._payload, b""
-        if not self._control:
-            self._on_data(_unmasked(payload, self._mask))
+    def _complete_piece(self) -> None:
+        """Hand over a piece. Its length is a multiple of the mask's unless it is the last one."""
+        payload, begins = bytes(self._payload), self._begins
+        self._payload.clear()
+        self._begins = False
+        if not self._control and (payload or begins):
+            self._on_data(_unmasked(payload, self._mask), begins)
 
 
 def _header_length(header: bytes) -> int:

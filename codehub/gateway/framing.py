@@ -5,6 +5,8 @@ from typing import Final, Protocol
 
 MAX_LINE: Final = 8 * 1024
 MAX_TRAILERS: Final = 32 * 1024
+LINES: Final = 16
+"""How many lines of a chunked body one call reads: eight chunks, which take about 15 us."""
 _SIZE = re.compile(rb"([0-9a-fA-F]{1,15})(?:[ \t]*;[\t -~\x80-\xff]*)?\r\n")
 # RFC 9110, 6.5.1: what frames, routes, authenticates or names the sender is of no use behind a body. A server
 # that adds trailers to the fields (uvicorn does) would take it for what the gateway itself said.
@@ -24,7 +26,10 @@ class Body(Protocol):
     done: bool
 
     def feed(self, data: bytes | memoryview) -> int:
-        """How many bytes of `data` belong to this body."""
+        """Return the number of bytes of `data` that belong to this body.
+
+        Fewer than all, while the body is not done, is as much as one call may read: the rest comes again.
+        """
 
 
 class LengthBody:
@@ -65,8 +70,8 @@ class ChunkedBody:
 
     def feed(self, data: bytes | memoryview) -> int:
         data = bytes(data)
-        position, size = 0, len(data)
-        while position < size and not self.done:
+        position, size, lines = 0, len(data), LINES
+        while position < size and lines and not self.done:
             if self._state == self._DATA:
                 taken = min(self._left, size - position)
                 self._left -= taken
@@ -75,6 +80,7 @@ class ChunkedBody:
                     self._state = self._DATA_END
             else:
                 position = self._take_line(data, position)
+                lines -= 1
         return position
 
     def _take_line(self, data: bytes, start: int) -> int:

@@ -14,7 +14,9 @@ from codehub import log
 from codehub.bus import tickets
 from codehub.bus.activity import ActivityLog
 from codehub.bus.tickets import Ticket
+from codehub.gateway import reply
 from codehub.gateway.activity import Recorder
+from codehub.gateway.addresses import AddressShare, AddressShares
 from codehub.gateway.certificate import RenewedCertificate
 from codehub.gateway.channel import PushChannel
 from codehub.gateway.client import ClientConnection
@@ -26,8 +28,10 @@ from codehub.gateway.live import LiveConnections
 from codehub.gateway.metrics import GatewayMetrics, WorkerMetrics
 from codehub.gateway.pages import Pages
 from codehub.gateway.postgres import PostgresSource
+from codehub.gateway.reply import Reply
 from codehub.gateway.routing import Router
 from codehub.gateway.tls import TlsServer
+from codehub.gateway.turns import TurnQueue
 from codehub.gateway.upstream import Pool
 from codehub.gateway.watch import Watch
 from codehub.store import routes
@@ -67,7 +71,10 @@ class Gateway:
         self.metrics = metrics or GatewayMetrics(1).of_worker(0)
         self.config = config
         self.timeouts = config.timeouts
-        self.pool = Pool(config.timeouts.connect)
+        self.turns = TurnQueue()
+        self.addresses = AddressShares(config.connection_share, config.trusted_proxies)
+        self.handshakes = AddressShares(config.connection_share, config.trusted_proxies)
+        self.pool = Pool(config.timeouts.connect, self.turns)
         self.live = LiveConnections()
         self.directory = Directory(source)
         self.watch = Watch(self.directory, self.live, self.pool.drop)
@@ -117,14 +124,20 @@ class Gateway:
             self.start,
             patience=self.timeouts.head,
             most=self.config.max_connections,
+            addresses=self.handshakes,
         )
         server.open(BACKLOG)
         return server
 
-    def admit(self, connection: ClientConnection) -> bool:
+    def admit(self, connection: ClientConnection, share: AddressShare) -> Reply | None:
+        """Register a connection, and return the refusal if there are too many."""
         self.metrics.connected()
         self._connections.add(connection)
-        return len(self._connections) <= self.config.max_connections
+        if len(self._connections) > self.config.max_connections:
+            return _too_many(503, "Too many connections.")
+        if share.is_exceeded:
+            return _too_many(429, "Too many connections from your network.")
+        return None
 
     def forget(self, connection: ClientConnection) -> None:
         self.metrics.disconnected()
@@ -150,6 +163,9 @@ class Gateway:
             for connection in [item for item in self._connections if item.deadline <= self.now]:
                 connection.deadline = math.inf
                 connection.expire()
+            self.addresses.start_tick()
+            self.handshakes.start_tick()
+            self.pool.start_tick()
             self.pool.expire(self.now)
             if self.certificate is not None:
                 self.certificate.refresh()
@@ -166,6 +182,10 @@ class Gateway:
             await asyncio.wait_for(self._empty.wait(), self.timeouts.drain)
         for connection in list(self._connections):
             connection.abort()
+
+
+def _too_many(status: int, message: str) -> Reply:
+    return reply.error(status, "TOO_MANY_REQUESTS", message, close=True, retry_after=5)
 
 
 def bind(host: str, port: int) -> socket.socket:

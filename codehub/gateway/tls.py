@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from codehub import log
 from codehub.gateway import reply
+from codehub.gateway.addresses import AddressShare, AddressShares, peer_address
 from codehub.gateway.certificate import RenewedCertificate
 
 logger = log.get(__name__)
@@ -36,6 +37,7 @@ class TlsServer:
         *,
         patience: float,
         most: int,
+        addresses: AddressShares,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._listener = listener
@@ -44,7 +46,10 @@ class TlsServer:
         self._start = start
         self._patience = patience
         self._most = most
+        self._addresses = addresses
+        """Of connections before the end of their handshake."""
         self._silent: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._share_of: dict[socket.socket, AddressShare] = {}
         self._shaking: set[asyncio.Task[None]] = set()
 
     def open(self, backlog: int) -> None:
@@ -63,7 +68,7 @@ class TlsServer:
     def _take(self) -> None:
         for _ in range(AT_ONCE):
             try:
-                connection, _ = self._listener.accept()
+                connection, name = self._listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
@@ -71,7 +76,7 @@ class TlsServer:
                     raise
                 self._pause(error)
                 return
-            self._receive(connection)
+            self._receive(connection, self._addresses.enter(peer_address(name)))
 
     def _pause(self, error: OSError) -> None:
         """The connections stay in the kernel's queue until there is room again."""
@@ -83,12 +88,14 @@ class TlsServer:
         if self._listener.fileno() >= 0:
             self._loop.add_reader(self._listener, self._take)
 
-    def _receive(self, connection: socket.socket) -> None:
-        if len(self._silent) + len(self._shaking) >= self._most:
+    def _receive(self, connection: socket.socket, share: AddressShare) -> None:
+        if len(self._silent) + len(self._shaking) >= self._most or share.is_exceeded:
+            share.connections -= 1
             connection.close()  # a clear answer would take the very handshake that there is no room for
             return
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._share_of[connection] = share
         self._silent[connection] = self._loop.call_later(self._patience, self._dismiss, connection)
         self._loop.add_reader(connection, self._hear, connection)
 
@@ -120,10 +127,16 @@ class TlsServer:
             )
         except OSError as error:  # refused, given up or too slow: all of them the client's own doing
             logger.debug("a handshake failed", error=repr(error))
+        finally:
+            self._release_share(connection)
 
     def _dismiss(self, connection: socket.socket) -> None:
         self._leave_silence(connection)
+        self._release_share(connection)
         connection.close()
+
+    def _release_share(self, connection: socket.socket) -> None:
+        self._share_of.pop(connection).connections -= 1
 
     def _leave_silence(self, connection: socket.socket) -> None:
         self._silent.pop(connection).cancel()

@@ -27,21 +27,21 @@ class Tunnel:
         self._from_upstream = inspectors.from_upstream
         client.gateway.metrics.websocket_opened()
 
-    def client_data(self, data: bytes) -> None:
-        if self._from_client is not None:
-            self._from_client.feed(data)
-        self._upstream.transport.write(data)
+    def client_data(self, data: bytes) -> int:
+        """Pass on as much as one turn allows, and return the number of bytes that were passed on."""
+        taken = len(data) if self._from_client is None else self._from_client.feed(data)
+        self._upstream.transport.write(data if taken == len(data) else data[:taken])
+        return taken
 
-    def upstream_data(self, data: memoryview) -> None:
+    def upstream_data(self, data: memoryview) -> int:
         if len(data) > COPIED:
-            if self._from_upstream is not None:
-                self._from_upstream.feed(bytes(data))
-            self._client.send(b"", data)
-            return
-        copy = bytes(data)
-        if self._from_upstream is not None:
-            self._from_upstream.feed(copy)
-        self._client.transport.write(copy)
+            taken = len(data) if self._from_upstream is None else self._from_upstream.feed(bytes(data))
+            self._client.send(b"", data[:taken])
+        else:
+            copy = bytes(data)
+            taken = len(copy) if self._from_upstream is None else self._from_upstream.feed(copy)
+            self._client.transport.write(copy if taken == len(copy) else copy[:taken])
+        return len(data) - taken
 
     def client_lost(self) -> None:
         self._end()
@@ -56,13 +56,7 @@ class Tunnel:
         self._client.gateway.metrics.websocket_closed()
 
     def client_writable(self, writable: bool) -> None:
-        transport = self._upstream.transport
-        if transport.is_closing():
-            return
-        if writable:
-            transport.resume_reading()
-        else:
-            transport.pause_reading()
+        self._upstream.hold(not writable)
 
     def upstream_writable(self, writable: bool) -> None:
         self._client.hold_for_upstream(not writable)

@@ -6,6 +6,7 @@ from typing import Final, Protocol, cast
 
 from codehub.domain.ports import network_of
 from codehub.gateway.namespace import connect_through
+from codehub.gateway.turns import COSTLY_A_TICK, WINDOW, TurnQueue
 
 MAX_IDLE_PER_UPSTREAM: Final = 64
 IDLE_SECONDS: Final = 30.0
@@ -18,8 +19,11 @@ COPIED: Final = 16 << 10
 class UpstreamUser(Protocol):
     """What is done with a connection right now: an exchange, or a tunnel."""
 
-    def upstream_data(self, data: memoryview) -> None:
-        """Valid during this call only."""
+    def upstream_data(self, data: memoryview) -> int:
+        """Take data, which is valid during this call only.
+
+        Return the number of bytes at its end that are left for another turn.
+        """
 
     def upstream_lost(self, error: Exception | None) -> None: ...
 
@@ -27,7 +31,10 @@ class UpstreamUser(Protocol):
 
 
 class UpstreamConnection(asyncio.BufferedProtocol):
-    __slots__ = ("_ending", "address", "idle_since", "pool", "reused", "transport", "user")
+    __slots__ = (
+        "_ending", "_held", "_is_waiting", "_lost_by", "_position", "_rest", "address", "idle_since", "pool",
+        "reused", "transport", "user",
+    )  # fmt: skip
 
     def __init__(self, address: str, pool: "Pool") -> None:
         self.address = address
@@ -37,6 +44,13 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         self.reused = False
         self.idle_since = 0.0
         self._ending: asyncio.TimerHandle | None = None
+        self._held = False
+        """The client takes no more at present."""
+        self._rest = b""
+        """What came in and waits for its turn, from `_position` on. Nothing is read meanwhile."""
+        self._position = 0
+        self._is_waiting = False
+        self._lost_by: list[Exception | None] = []
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -45,16 +59,80 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         return self.pool.arrivals
 
     def buffer_updated(self, nbytes: int) -> None:
+        data = self.pool.arrivals[:nbytes]
         if self.user is None:
             self.transport.abort()  # an answer that nobody asked for must not become the next one's
+        elif self.pool.is_spent(self.address):
+            self._keep(data)
+        elif left := self.user.upstream_data(data):
+            self.charge()
+            self._keep(data[nbytes - left :])
+
+    def charge(self) -> None:
+        """Count one more costly callback against this upstream."""
+        self.pool.charge(self.address)
+
+    @property
+    def has_rest(self) -> bool:
+        """Whether more came in than the user has been given."""
+        return self._position < len(self._rest)
+
+    def hold(self, hold: bool) -> None:
+        """Pass on nothing more, or go on."""
+        if hold == self._held:
+            return
+        self._held = hold
+        if self._rest:
+            self._wait_for_turn()
+        elif not self.transport.is_closing():
+            if hold:
+                self.transport.pause_reading()
+            else:
+                self.transport.resume_reading()
+
+    def _keep(self, data: memoryview) -> None:
+        if self.user is None:
+            return  # it ended with what it was given
+        self._rest, self._position = bytes(data), 0
+        if not self._held and not self.transport.is_closing():
+            self.transport.pause_reading()
+        self._wait_for_turn()
+
+    def _wait_for_turn(self) -> None:
+        if not self._is_waiting:
+            self._is_waiting = True
+            self.pool.turns.add(self.address, self._go_on)
+
+    def _go_on(self) -> None:
+        self._is_waiting = False
+        if self.user is None or self._held or not self._rest:
+            return
+        window = memoryview(self._rest)[self._position : self._position + WINDOW]
+        self._position += len(window)
+        try:
+            self._position -= self.user.upstream_data(window)
+        except BaseException:
+            self.transport.abort()
+            raise
+        if self.has_rest:
+            self._wait_for_turn()
         else:
-            self.user.upstream_data(self.pool.arrivals[:nbytes])
+            self._rest, self._position = b"", 0
+            self._read_on()
+
+    def _read_on(self) -> None:
+        if self._lost_by:
+            self.connection_lost(self._lost_by.pop())
+        elif not self._held and not self.transport.is_closing():
+            self.transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._ending is not None:
             self._ending.cancel()
         if self.user is None:
             self.pool.remove(self)
+        elif self._rest:
+            self._lost_by.append(exc)
         else:
             user, self.user = self.user, None
             user.upstream_lost(exc)
@@ -66,6 +144,11 @@ class UpstreamConnection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         if self.user is not None:
             self.user.upstream_writable(True)
+
+    def release(self) -> None:
+        """End the use of this connection. Another one may follow."""
+        self.user = None
+        self.hold(False)
 
     def abort(self) -> None:
         self.user = None
@@ -92,7 +175,10 @@ async def _connect_unix(
 class Pool:
     """Idle connections by address, the latest used first."""
 
-    def __init__(self, connect_timeout: float) -> None:
+    def __init__(self, connect_timeout: float, turns: TurnQueue) -> None:
+        self.turns = turns
+        self._costly: dict[str, int] = {}
+        """Costly callbacks of this tick by address."""
         self._idle: dict[str, list[UpstreamConnection]] = {}
         self._connect_timeout = connect_timeout
         self.arrivals: memoryview
@@ -102,6 +188,16 @@ class Pool:
     def renew_arrivals(self) -> None:
         """Leave the last piece to a transport that has not sent all of it: what is read next is another's."""
         self.arrivals = memoryview(bytearray(ARRIVALS))
+
+    def charge(self, address: str) -> None:
+        self._costly[address] = self._costly.get(address, 0) + 1
+
+    def is_spent(self, address: str) -> bool:
+        """Whether this upstream has cost so much in this tick that all it sends waits for its turn."""
+        return bool(self._costly) and self._costly.get(address, 0) >= COSTLY_A_TICK
+
+    def start_tick(self) -> None:
+        self._costly.clear()
 
     def take(self, address: str) -> UpstreamConnection | None:
         waiting = self._idle.get(address)
@@ -113,7 +209,7 @@ class Pool:
         return None
 
     def put(self, connection: UpstreamConnection, now: float) -> None:
-        connection.user = None
+        connection.release()
         waiting = self._idle.setdefault(connection.address, [])
         if len(waiting) >= MAX_IDLE_PER_UPSTREAM or connection.transport.is_closing():
             connection.transport.close()

@@ -6,7 +6,7 @@ import pytest
 
 from codehub.gateway import activity
 from codehub.gateway.activity import Recorder
-from codehub.gateway.frames import FrameReader
+from codehub.gateway.frames import BUDGET, FRAME_COST, PIECE, FrameReader
 
 WORKSPACE = "01hzy0000000000000000000aa"
 MASK = b"\x11\x22\x33\x44"
@@ -23,6 +23,28 @@ def frame(payload: bytes, *, opcode: int = 2, masked: bool = True) -> bytes:
     if not masked:
         return head + payload
     return head + MASK + bytes(byte ^ MASK[index % 4] for index, byte in enumerate(payload))
+
+
+def read(reader: FrameReader, data: bytes) -> int:
+    """Feed all of it, and return how many calls that took."""
+    position, calls = 0, 0
+    while position < len(data):
+        position += reader.feed(data[position:])
+        calls += 1
+    return calls
+
+
+class Frames:
+    """The payloads of frames, put together from their pieces."""
+
+    def __init__(self) -> None:
+        self.seen: list[bytes] = []
+
+    def __call__(self, piece: bytes, begins: bool) -> None:
+        if begins:
+            self.seen.append(piece)
+        else:
+            self.seen[-1] += piece
 
 
 def message(body: bytes = b"", kind: int = 1) -> bytes:
@@ -54,10 +76,10 @@ def sees(*messages: bytes) -> bool:
     reader = recorder.inspectors("vscode", WORKSPACE, freshly_loaded=False).from_client
     assert reader is not None
     for item in messages[:-1]:
-        reader.feed(frame(item))
+        read(reader, frame(item))
     recorder.collect()
     recorder._watched.clear()
-    reader.feed(frame(messages[-1]))
+    read(reader, frame(messages[-1]))
     return WORKSPACE in recorder.collect()
 
 
@@ -120,15 +142,15 @@ def test_presence_counts_at_every_flush_until_it_ends_or_is_no_longer_believed(
     recorder = Recorder()
     inspectors = recorder.inspectors("vscode", WORKSPACE, freshly_loaded=False)
     assert inspectors.from_client is not None
-    inspectors.from_client.feed(frame(PRESENT))
+    read(inspectors.from_client, frame(PRESENT))
     assert recorder.collect()
     assert recorder.collect()
     monkeypatch.setattr(activity, "PRESENCE_LIMIT", 0.0)
     assert not recorder.collect()
     monkeypatch.undo()
-    inspectors.from_client.feed(frame(AWAY))
+    read(inspectors.from_client, frame(AWAY))
     assert not recorder.collect()
-    inspectors.from_client.feed(frame(PRESENT))
+    read(inspectors.from_client, frame(PRESENT))
     inspectors.close()
     assert recorder.collect()
     assert not recorder.collect()
@@ -138,17 +160,17 @@ def test_presence_ends_with_a_silence_and_edits_count_all_the_same(monkeypatch: 
     recorder = Recorder()
     reader = recorder.inspectors("vscode", WORKSPACE, freshly_loaded=False).from_client
     assert reader is not None
-    reader.feed(frame(PRESENT))
+    read(reader, frame(PRESENT))
     assert recorder.collect()
     monkeypatch.setattr(activity, "SILENCE", -1.0)
     assert not recorder.collect()
-    reader.feed(frame(KEEPALIVE))
+    read(reader, frame(KEEPALIVE))
     monkeypatch.undo()
     assert not recorder.collect(), "a tab that speaks once a minute brings nothing back"
-    reader.feed(frame(EDIT))
+    read(reader, frame(EDIT))
     assert recorder.collect()
     assert not recorder.collect()
-    reader.feed(frame(PRESENT))
+    read(reader, frame(PRESENT))
     assert recorder.collect()
 
 
@@ -174,10 +196,10 @@ def test_only_its_clock_tells_that_a_window_is_in_front(
     assert reader is not None
     now = 1000.0
     monkeypatch.setattr(activity.time, "monotonic", lambda: now)
-    reader.feed(frame(PRESENT))
+    read(reader, frame(PRESENT))
     for _ in range(12):
         now += 5
-        reader.feed(frame(said))
+        read(reader, frame(said))
         seen = recorder.collect()
     assert bool(seen) is present
 
@@ -191,34 +213,34 @@ def test_frames_are_found_however_the_stream_is_cut() -> None:
         + frame(b"end", masked=False)
     )
     for step in (1, 3, 7, 1000, len(stream)):
-        seen: list[bytes] = []
-        reader = FrameReader(seen.append, 1000)
+        frames = Frames()
+        reader = FrameReader(frames, 1000)
         for position in range(0, len(stream), step):
-            reader.feed(stream[position : position + step])
-        assert seen == [b"small", b"x" * 300, b"y" * 1000, b"end"]
+            read(reader, stream[position : position + step])
+        assert frames.seen == [b"small", b"x" * 300, b"y" * 1000, b"end"]
 
 
 @pytest.mark.parametrize("masked", [True, False])
 @pytest.mark.parametrize("size", [0, 1, 125, 126, 127, 65535, 65536])
 def test_a_frame_that_comes_alone_is_read_as_any_other(size: int, masked: bool) -> None:
-    seen: list[bytes] = []
-    reader = FrameReader(seen.append, 1 << 20)
+    frames = Frames()
+    reader = FrameReader(frames, 1 << 20)
     alone = frame(b"z" * size, masked=masked)
-    reader.feed(alone)
-    reader.feed(frame(b"", opcode=9, masked=masked))
-    reader.feed(alone[:1])
-    reader.feed(alone[1:])
-    assert seen == [b"z" * size] * 2
+    read(reader, alone)
+    read(reader, frame(b"", opcode=9, masked=masked))
+    read(reader, alone[:1])
+    read(reader, alone[1:])
+    assert frames.seen == [b"z" * size] * 2
 
 
 def test_another_ide_counts_by_its_data_frames_alone() -> None:
     recorder = Recorder()
     inspectors = recorder.inspectors("any", WORKSPACE, freshly_loaded=False)
     assert inspectors.from_client is not None and inspectors.from_upstream is not None
-    inspectors.from_client.feed(frame(b"ping", opcode=9))
-    inspectors.from_upstream.feed(frame(b"pong", opcode=10, masked=False))
+    read(inspectors.from_client, frame(b"ping", opcode=9))
+    read(inspectors.from_upstream, frame(b"pong", opcode=10, masked=False))
     assert not recorder.collect()
-    inspectors.from_upstream.feed(frame(b"output", opcode=1, masked=False))
+    read(inspectors.from_upstream, frame(b"output", opcode=1, masked=False))
     assert recorder.collect()
 
 
@@ -228,7 +250,51 @@ def test_a_window_that_has_just_loaded_is_present_until_it_says_otherwise() -> N
         recorder = Recorder()
         reader = recorder.inspectors("vscode", WORKSPACE, freshly_loaded=fresh).from_client
         assert reader is not None
-        reader.feed(frame(hello))
+        read(reader, frame(hello))
         assert bool(recorder.collect()) is fresh
-        reader.feed(frame(AWAY))
+        read(reader, frame(AWAY))
         assert not recorder.collect()
+
+
+def test_one_call_reads_a_few_frames_and_the_rest_comes_in_order() -> None:
+    payloads = [b"%d" % number for number in range(1000)]
+    stream = b"".join(frame(payload) for payload in payloads)
+    frames = Frames()
+    reader = FrameReader(frames, 1000)
+    assert 0 < reader.feed(stream) < len(stream) / 100
+    assert len(frames.seen) <= BUDGET // FRAME_COST
+    frames = Frames()
+    assert read(FrameReader(frames, 1000), stream) >= 1000 * FRAME_COST / BUDGET
+    assert frames.seen == payloads
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_a_long_frame_is_read_in_pieces(masked: bool) -> None:
+    payload = bytes(range(256)) * 400
+    frames = Frames()
+    assert read(FrameReader(frames, 1 << 20), frame(payload, masked=masked)) >= len(payload) / BUDGET
+    assert frames.seen == [payload]
+
+
+def test_what_is_not_captured_passes_in_one_call() -> None:
+    frames = Frames()
+    assert read(FrameReader(frames, 0), frame(b"x" * 1_000_000)) == 1
+    assert frames.seen == [b""]
+
+
+@pytest.mark.parametrize("position", range(PIECE - 40, PIECE + 5))
+def test_a_name_that_two_pieces_share_is_found(position: int) -> None:
+    assert sees(message(b"." * position) + EDIT)
+
+
+def test_a_keepalive_behind_a_long_message_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder()
+    reader = recorder.inspectors("vscode", WORKSPACE, freshly_loaded=False).from_client
+    assert reader is not None
+    now = 1000.0
+    monkeypatch.setattr(activity.time, "monotonic", lambda: now)
+    read(reader, frame(PRESENT))
+    for _ in range(5):
+        now += 15
+        read(reader, frame(message(b"." * 5000) + KEEPALIVE))
+        assert recorder.collect()

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codehub.gateway.framing import ChunkedBody, FramingError, LengthBody
+from codehub.gateway.framing import LINES, ChunkedBody, FramingError, LengthBody
 from codehub.gateway.response import BadResponseError, parse_response
 
 CHUNKED = b'4\r\nWiki\r\nA;ext="v"\r\n0123456789\r\n0\r\nX-Sum: x\r\n\r\n'
@@ -15,7 +15,7 @@ def test_a_chunked_body_ends_at_the_same_byte_however_it_is_cut(cuts: list[int],
     data, body, position = CHUNKED + after, ChunkedBody(), 0
     pieces = [*cuts, len(data)]
     while not body.done and position < len(data):
-        size = pieces.pop(0)
+        size = pieces.pop(0) if pieces else len(data)
         position += body.feed(data[position : position + size])
     assert body.done
     assert position == len(CHUNKED)
@@ -42,6 +42,21 @@ def test_a_chunked_body_ends_at_the_same_byte_however_it_is_cut(cuts: list[int],
 def test_a_chunked_body_that_is_not_plain_is_refused(data: bytes) -> None:
     with pytest.raises(FramingError):
         ChunkedBody().feed(data)
+
+
+def test_one_call_reads_a_few_chunks_and_the_rest_follows() -> None:
+    data, after = b"1\r\nx\r\n" * 10_000 + b"0\r\n\r\n", b"GET / HTTP/1.1\r\n"
+    body, position = ChunkedBody(), 0
+    while not body.done:
+        taken = body.feed(memoryview(data + after)[position : position + 4096])
+        assert 0 < taken <= LINES * len(b"1\r\nx\r\n") / 2
+        position += taken
+    assert position == len(data)
+
+
+def test_large_chunks_pass_in_one_call() -> None:
+    data = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
+    assert ChunkedBody().feed(data * 4) == len(data * 4)
 
 
 def test_a_length_takes_no_more_than_it_says() -> None:

@@ -1,5 +1,6 @@
 """Connections without a network."""
 
+from codehub.gateway.framing import Body
 from codehub.gateway.upstream import UpstreamConnection
 
 
@@ -32,6 +33,14 @@ class Wire:
     def pause_reading(self) -> None: ...
 
     resume_reading = pause_reading
+
+
+def feed_all(body: Body, data: bytes) -> int:
+    """Feed a body until it is done or has no more data, and return how many bytes it took."""
+    position = 0
+    while not body.done and (taken := body.feed(data[position:])):
+        position += taken
+    return position
 
 
 def arrive(connection: UpstreamConnection, data: bytes) -> None:

@@ -8,6 +8,7 @@ from codehub.gateway.head import BadRequestError, RequestHead, parse_head
 from codehub.gateway.rewrite import Forwarding, request_for_api, request_for_workspace
 from tests.unit.gateway.fuzz.mutations import fuzz, in_pieces, mutated
 from tests.unit.gateway.fuzz.second import names_platform_cookie, read_request
+from tests.unit.gateway.wire import feed_all
 
 BODY = b"3\r\nabc\r\nA;x=y\r\n0123456789\r\n0\r\nX-Sum: 1\r\n\r\n"
 HEADS = (
@@ -38,7 +39,7 @@ def parsed(head: bytes) -> RequestHead | None:
 
 def end_of_body(head: RequestHead, data: bytes) -> int | None:
     body = request_body(head.length, head.chunked)
-    taken = body.feed(data)
+    taken = feed_all(body, data)
     return taken if body.done else None
 
 
@@ -124,7 +125,7 @@ def chunks_end(pieces: list[bytes]) -> int | str | None:
         if body.done:
             break
         try:
-            position += body.feed(piece)
+            position += feed_all(body, piece)
         except FramingError:
             return "bad"
     return position if body.done else None
