@@ -64,10 +64,10 @@ class AddressShares:
         return share
 
     def start_tick(self) -> None:
-        """Forget costs, and shares without connections. Reconnecting does not reset what a share has cost."""
+        """Halve the costs, and forget shares without any. Reconnecting does not reset a cost."""
         for share in list(self._shares.values()):
-            share.costly = 0
-            if not share.connections:
+            share.costly //= 2
+            if not share.connections and not share.costly:
                 del self._shares[share.key]
 
 

@@ -18,7 +18,7 @@ from codehub.gateway.live import Leave
 from codehub.gateway.passage import Passage
 from codehub.gateway.reply import Reply
 from codehub.gateway.tunnel import Tunnel
-from codehub.gateway.turns import WINDOW
+from codehub.gateway.turns import COSTLY_A_TICK, WINDOW
 from codehub.gateway.upstream import COPIED
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class ClientConnection(asyncio.Protocol):
         elif state == HEAD:
             self._add(data)
             self._advance()
-        elif self._is_waiting or self._share.is_spent:
+        elif self._is_waiting or self._share.costly >= COSTLY_A_TICK:
             self._add(data)
             self._wait_for_turn()
         else:
@@ -353,7 +353,7 @@ class ClientConnection(asyncio.Protocol):
         return exchange is not None and not self._held_for_upstream
 
     def _pass_on_received(self, data: bytes) -> None:
-        if self._buffer or not self._upstream_takes_more:
+        if self._buffer or (self._tunnel is None and not self._upstream_takes_more):
             self._add(data)
             self._hold_for_buffer(True)
             return

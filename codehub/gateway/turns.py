@@ -6,9 +6,9 @@ from collections.abc import Callable, Hashable
 from time import perf_counter
 from typing import Final
 
-TURN_SECONDS: Final = 0.000_05
+TURN_SECONDS: Final = 0.000_02
 """Deferred work of one turn of the loop. A turn exceeds this by one step at most."""
-COSTLY_A_TICK: Final = 32
+COSTLY_A_TICK: Final = 16
 """Costly callbacks that one address or upstream may cause in a tick before all it sends goes by the queue."""
 WINDOW: Final = 16 << 10
 """How much of what was kept is copied for one step."""

@@ -178,7 +178,7 @@ class Pool:
     def __init__(self, connect_timeout: float, turns: TurnQueue) -> None:
         self.turns = turns
         self._costly: dict[str, int] = {}
-        """Costly callbacks of this tick by address."""
+        """Costly callbacks by address; half of them are forgotten with each tick."""
         self._idle: dict[str, list[UpstreamConnection]] = {}
         self._connect_timeout = connect_timeout
         self.arrivals: memoryview
@@ -197,7 +197,7 @@ class Pool:
         return bool(self._costly) and self._costly.get(address, 0) >= COSTLY_A_TICK
 
     def start_tick(self) -> None:
-        self._costly.clear()
+        self._costly = {address: costly // 2 for address, costly in self._costly.items() if costly > 1}
 
     def take(self, address: str) -> UpstreamConnection | None:
         waiting = self._idle.get(address)

@@ -10,18 +10,23 @@ import json
 import math
 import os
 import resource
+import ssl
 import sys
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import uvloop
 
 from codehub import log
+from codehub.domain.images import Activity
 from codehub.domain.limits import Limits
 from codehub.domain.states import Operation, Phase
+from codehub.gateway.certificate import CertificateFiles
 from codehub.gateway.config import GatewayConfig
 from codehub.gateway.server import Gateway
 from codehub.store.routes import Route, Visitor
@@ -31,6 +36,7 @@ from tests.integration.gateway.harness import (
     MINE,
     PATIENT,
     SESSION,
+    Client,
     Facts,
     MemoryTickets,
     hash_of,
@@ -39,6 +45,7 @@ from tests.services import free_port
 from tests.waiting import PATIENCE
 
 FOREVER = 4_000_000_000.0
+IMAGE = "other-ide"
 
 
 @contextlib.contextmanager
@@ -56,6 +63,7 @@ class Standalone:
 
     process: asyncio.subprocess.Process
     port: int
+    is_secure: bool = False
 
     @property
     def host(self) -> str:
@@ -75,6 +83,27 @@ class Standalone:
         found: dict[str, Any] = await self.tell("census")
         return found
 
+    async def connect(self, tls: ssl.SSLContext | None = None) -> Client:
+        name = "localhost" if tls else None
+        return Client(*await asyncio.open_connection("127.0.0.1", self.port, ssl=tls, server_hostname=name))
+
+    async def waiting(self) -> int:
+        """Return how many addresses and upstreams have something that waits for its turn."""
+        return int(await self.tell("waiting"))
+
+    async def cpu_seconds(self) -> float:
+        """Return the processor time that its loop has used."""
+        return float(await self.tell("cpu"))
+
+    async def turns_begin(self) -> None:
+        """Begin to time the turns of its loop."""
+        await self.tell("turns begin")
+
+    async def turns_end(self) -> list[float]:
+        """Return the processor time of each turn of its loop since then."""
+        turns: list[float] = await self.tell("turns end")
+        return turns
+
     async def elapse(self, seconds: float) -> None:
         """Bring each connection's deadline nearer, as if this time had passed."""
         await self.tell(f"elapse {seconds}")
@@ -90,7 +119,7 @@ class Standalone:
 
 @contextlib.asynccontextmanager
 async def standalone(**options: Any) -> AsyncIterator[Standalone]:
-    """`upstream` is the address of the workspace MINE; the rest are time limits and the connection cap."""
+    """`upstream` is the address of the workspace MINE; the rest are options of `_Held`."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", __spec__.name, json.dumps(options),
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=1 << 24,
@@ -98,7 +127,7 @@ async def standalone(**options: Any) -> AsyncIterator[Standalone]:
     assert process.stdin is not None and process.stdout is not None
     try:
         port = json.loads(await asyncio.wait_for(process.stdout.readline(), PATIENCE))
-        yield Standalone(process, port)
+        yield Standalone(process, port, is_secure="tls" in options and options["tls"] is not None)
         process.stdin.close()
         assert await asyncio.wait_for(process.wait(), PATIENCE) == 0
     finally:
@@ -107,19 +136,51 @@ async def standalone(**options: Any) -> AsyncIterator[Standalone]:
             await process.wait()
 
 
+class _Turns:
+    """The processor time of each turn of the loop, which does not rest meanwhile."""
+
+    def __init__(self) -> None:
+        self._seen: list[float] = []
+        self._is_on = False
+
+    def begin(self) -> None:
+        self._seen.clear()
+        self._is_on = True
+        self._mark()
+
+    def _mark(self) -> None:
+        self._seen.append(time.thread_time())
+        if self._is_on:
+            asyncio.get_running_loop().call_soon(self._mark)
+
+    def end(self) -> list[float]:
+        self._is_on = False
+        return [after - before for before, after in pairwise(self._seen)]
+
+
 class _Held:
     """The gateway in this process."""
 
     def __init__(
-        self, upstream: str, max_connections: int = 10_000, port: int | None = None, **timeouts: float
+        self,
+        upstream: str,
+        max_connections: int = 10_000,
+        port: int | None = None,
+        api: str = "",
+        activity: Activity = "any",
+        tls: list[str] | None = None,
+        **timeouts: float,
     ) -> None:
         port = port or free_port()
+        scheme = "https" if tls else "http"
         config = GatewayConfig(
             host="127.0.0.1",
             port=port,
-            public_base_url=f"http://localhost:{port}",
+            public_base_url=f"{scheme}://localhost:{port}",
             apps_domain=f"localhost:{port}",
-            api_upstream=upstream,
+            api_upstream=api or upstream,
+            activity={IMAGE: activity},
+            tls=CertificateFiles(*map(Path, tls)) if tls else None,
             database_url="",
             redis_url="",
             limits=Limits(2, 100),
@@ -127,6 +188,7 @@ class _Held:
             timeouts=replace(PATIENT, **timeouts),  # type: ignore[arg-type]
         )
         self.upstream = upstream
+        self.turns = _Turns()
         self.facts = Facts()
         self.gateway = Gateway(config, self.facts, MemoryTickets(), KEY)
         self.gateway.directory._answered_at = math.inf  # the push channel never falls silent
@@ -135,7 +197,7 @@ class _Held:
 
     def set_phase(self, phase: Phase) -> None:
         upstream = self.upstream if phase is Phase.RUNNING else None
-        self.facts.routes[MINE] = Route(MINE, ALICE, phase, Operation.NONE, upstream, "other-ide")
+        self.facts.routes[MINE] = Route(MINE, ALICE, phase, Operation.NONE, upstream, IMAGE)
         self.gateway.watch.route_changed(MINE)
 
     def census(self) -> dict[str, Any]:
@@ -171,6 +233,14 @@ class _Held:
     def _obey(self, command: str) -> object:
         if command == "census":
             return self.census()
+        if command == "waiting":
+            return len(self.gateway.turns._groups)
+        if command == "cpu":
+            return time.thread_time()
+        if command == "turns begin":
+            return self.turns.begin()
+        if command == "turns end":
+            return self.turns.end()
         if command.startswith("elapse "):
             for connection in self.gateway._connections:
                 connection.deadline -= float(command.split()[1])

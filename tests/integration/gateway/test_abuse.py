@@ -1,8 +1,16 @@
-"""Smuggling, slowloris and oversized heads get nowhere."""
+"""Smuggling, slowloris, oversized heads and connections by the thousand get nowhere."""
+
+import asyncio
+import ssl
+from ipaddress import ip_network
+from pathlib import Path
 
 import pytest
 
-from tests.integration.gateway.harness import NEVER, World, status
+from codehub.gateway.addresses import LOOPBACK_SHARES
+from codehub.gateway.proxies import TrustedProxies
+from tests.integration.gateway import issuing
+from tests.integration.gateway.harness import NEVER, Client, World, header, status, world
 from tests.waiting import until
 
 
@@ -87,3 +95,60 @@ async def test_answers_that_nobody_reads_do_not_pile_up(origin: World) -> None:
         assert status((await client.response())[0]) == 421
     client.send(origin.request())
     assert (await client.response())[1] == b"hello"
+
+
+async def open_from(made: World, address: str, tls: ssl.SSLContext | None = None) -> Client:
+    name = "localhost" if tls else None
+    return Client(
+        *await asyncio.open_connection(
+            "127.0.0.1", made.gateway.port, local_addr=(address, 0), ssl=tls, server_hostname=name
+        )
+    )
+
+
+async def test_one_address_gets_its_share_of_the_connections_and_another_one_is_served() -> None:
+    async with world(max_connections=100, max_connections_per_address=2) as made:
+        share = 2 * LOOPBACK_SHARES
+        clients = [await open_from(made, "127.0.0.2") for _ in range(2 * share)]
+        for refused in clients[share:]:
+            head, body = await refused.response()
+            assert status(head) == 429 and header(head, "connection") == "close"
+            assert b"from your network" in body
+        assert await (await open_from(made, "127.0.0.2")).rest() == b""  # this many get no answer
+        clients.append(await open_from(made, "127.0.0.3"))
+        for client in (*clients[:share], clients[-1]):
+            client.send(made.request())
+            assert status((await client.response())[0]) == 200
+        for client in clients:
+            client.close()
+        await until(lambda: not made.gateway._connections, "all of them to be forgotten")
+        client = await open_from(made, "127.0.0.2")
+        client.send(made.request())
+        assert status((await client.response())[0]) == 200
+
+
+async def test_connections_that_begin_no_handshake_are_a_share_too(tmp_path: Path) -> None:
+    files = issuing.issue(tmp_path, "served", names="DNS:localhost")
+    async with world(scheme="https", tls=files, max_connections=100, max_connections_per_address=2) as made:
+        share = 2 * LOOPBACK_SHARES
+        silent = [await open_from(made, "127.0.0.2") for _ in range(share)]
+        assert await (await open_from(made, "127.0.0.2")).rest() == b""
+        trusted = ssl.create_default_context(cafile=str(files.chain))
+        client = await open_from(made, "127.0.0.3", trusted)
+        client.send(f"GET /x HTTP/1.1\r\nHost: {made.platform}\r\n\r\n")
+        assert (await client.response())[1] == b"hello"
+        for each in silent:
+            each.close()
+        await until(lambda: not made.gateway.handshakes._shares["127.0.0.2"].connections, "them to end")
+        client = await open_from(made, "127.0.0.2", trusted)
+        client.send(f"GET /x HTTP/1.1\r\nHost: {made.platform}\r\n\r\n")
+        assert (await client.response())[1] == b"hello"
+
+
+async def test_a_trusted_proxy_may_have_all_connections() -> None:
+    proxies = TrustedProxies([ip_network("127.0.0.2/32")])
+    async with world(max_connections_per_address=1, trusted_proxies=proxies) as made:
+        for _ in range(3 * LOOPBACK_SHARES):
+            client = await open_from(made, "127.0.0.2")
+            client.send(made.request())
+            assert status((await client.response())[0]) == 200

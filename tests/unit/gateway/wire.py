@@ -1,5 +1,7 @@
 """Connections without a network."""
 
+from collections.abc import Iterable
+
 from codehub.gateway.framing import Body
 from codehub.gateway.upstream import UpstreamConnection
 
@@ -10,6 +12,7 @@ class Wire:
     def __init__(self) -> None:
         self.sent: list[bytes] = []
         self.closed = False
+        self.is_read = True
 
     def write(self, data: bytes) -> None:
         self.sent.append(data)
@@ -30,9 +33,17 @@ class Wire:
 
     abort = write_eof = close
 
-    def pause_reading(self) -> None: ...
+    def pause_reading(self) -> None:
+        self.is_read = False
 
-    resume_reading = pause_reading
+    def resume_reading(self) -> None:
+        self.is_read = True
+
+    def writelines(self, parts: Iterable[bytes | memoryview]) -> None:
+        self.write(b"".join(parts))
+
+    def get_write_buffer_size(self) -> int:
+        return 0
 
 
 def feed_all(body: Body, data: bytes) -> int:

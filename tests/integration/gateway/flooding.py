@@ -1,0 +1,157 @@
+"""Floods: a client that sends the same bytes on many connections, and a workspace that answers with floods.
+
+Run as a module it is one of the two, in a process of its own, so that what it costs is not the gateway's. All
+that it sends was made before; what it gets is thrown away.
+"""
+
+import asyncio
+import contextlib
+import json
+import ssl
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import asdict, dataclass
+from typing import cast
+
+import uvloop
+
+from tests.waiting import PATIENCE
+
+BLOB = 64 << 10
+TINY_CHUNKS = b"1\r\nx\r\n" * (BLOB // 6)
+LARGE_CHUNKS = b"fffa\r\n" + b"x" * 0xFFFA + b"\r\n"
+EMPTY_FRAMES = b"\x82\x00" * (BLOB // 2)
+EMPTY_CLIENT_FRAMES = b"\x82\x80mask" * (BLOB // 6)
+LARGE_FRAME = b"\x82\x7f" + BLOB.to_bytes(8) + b"x" * BLOB
+LARGE_CLIENT_FRAME = b"\x82\xff" + BLOB.to_bytes(8) + b"\0" * (4 + BLOB)
+AGAIN = {
+    "": b"",
+    "requests": b"GET / HTTP/1.1\r\nHost: unknown\r\n\r\n" * 2000,
+    "tiny chunks": TINY_CHUNKS,
+    "large chunks": LARGE_CHUNKS,
+    "empty frames": EMPTY_CLIENT_FRAMES,
+    "large frames": LARGE_CLIENT_FRAME,
+}
+"""By what a client sends without end."""
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+SWITCH = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n"
+BY_PATH = {
+    b"/tiny-chunks": CHUNKED + TINY_CHUNKS,
+    b"/large-chunks": CHUNKED + LARGE_CHUNKS,
+    b"/empty-frames": SWITCH + EMPTY_FRAMES,
+    b"/large-frames": SWITCH + LARGE_FRAME,
+    b"/frames": SWITCH,
+}
+
+
+class Sender(asyncio.Protocol):
+    """Sends a beginning and then the same bytes without end, as fast as they are taken."""
+
+    def __init__(self, first: bytes = b"", again: bytes = b"") -> None:
+        self._first = first
+        self._again = again
+        self._is_writable = True
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self._send(self._first)
+
+    def _send(self, data: bytes) -> None:
+        if data:
+            self.transport.write(data)
+        if self._again and not self.transport.is_closing():
+            asyncio.get_running_loop().call_soon(self._send_again)
+
+    def _send_again(self) -> None:
+        if self._is_writable and not self.transport.is_closing():
+            self._send(self._again)
+
+    def pause_writing(self) -> None:
+        self._is_writable = False
+
+    def resume_writing(self) -> None:
+        self._is_writable = True
+        self._send_again()
+
+
+class Workspace(Sender):
+    """Answers what is asked for by path; what follows the head of a request is thrown away."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_sink = False
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_sink:
+            return
+        method, path, *_ = data.split(b" ", 2)
+        if method == b"GET":
+            answer = BY_PATH.get(path, ANSWER)
+            head, _, self._again = answer.partition(b"\r\n\r\n")
+            if answer is ANSWER:
+                self._again = b""
+                self.transport.write(answer)
+            else:
+                self._send(head + b"\r\n\r\n")
+        self._is_sink = method != b"GET" or path == b"/frames"
+
+
+@dataclass(frozen=True)
+class Flood:
+    """What each connection of a client sends."""
+
+    port: int
+    count: int
+    first: str
+    again: str
+    source: str = "127.0.0.2"
+    """Another address than the one of the clients that are not to be held up."""
+    tls: bool = False
+
+
+async def _flood(flood: Flood) -> None:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    first, again = flood.first.encode(), AGAIN[flood.again]
+    for _ in range(flood.count):
+        await asyncio.get_running_loop().create_connection(
+            lambda: Sender(first, again), "127.0.0.1", flood.port, local_addr=(flood.source, 0),
+            ssl=context if flood.tls else None,
+        )  # fmt: skip
+
+
+async def _main(role: str, options: str) -> None:
+    if role == "flood":
+        await _flood(Flood(**json.loads(options)))
+    else:
+        await asyncio.get_running_loop().create_unix_server(Workspace, options)
+    print("ready", flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+
+
+@contextlib.asynccontextmanager
+async def _running(role: str, options: str) -> AsyncIterator[None]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", __spec__.name, role, options,
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    try:
+        assert await asyncio.wait_for(process.stdout.readline(), PATIENCE) == b"ready\n"
+        yield
+    finally:
+        process.kill()
+        await process.wait()
+
+
+def flooding(flood: Flood) -> contextlib.AbstractAsyncContextManager[None]:
+    return _running("flood", json.dumps(asdict(flood)))
+
+
+def workspace(path: str) -> contextlib.AbstractAsyncContextManager[None]:
+    return _running("workspace", path)
+
+
+if __name__ == "__main__":
+    uvloop.run(_main(*sys.argv[1:]))

@@ -1,0 +1,136 @@
+"""Floods of tiny messages: others are served nearly as if there were none.
+
+The test compares processor time of the gateway's loop, because the machine's other work does not change it.
+The quiet client's request waits for the loop twice: until it is passed on, and until its answer is. A flood
+adds twice the time from a random moment to the end of the turn that the loop is in. To the median of requests
+it adds less than they take without the flood. To the slowest hundredth it adds less than four times what the
+slowest hundredth takes without it.
+"""
+
+import contextlib
+import ssl
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.integration.gateway import flooding, issuing
+from tests.integration.gateway.crowd import request, upgrade
+from tests.integration.gateway.flooding import Flood
+from tests.integration.gateway.harness import MINE, Client
+from tests.integration.gateway.standalone import Standalone, standalone
+from tests.selection import sample
+from tests.waiting import eventually
+
+FLOODS = (
+    "pipelined requests",
+    "chunks of a request",
+    "chunks of an answer",
+    "frames of a client",
+    "frames of a workspace",
+)
+NAMES = f"DNS:localhost,DNS:{MINE}.localhost,IP:127.0.0.1"
+
+
+def what_it_sends(gateway: Standalone, flood: str) -> tuple[bytes, str]:
+    """Return what each flooding client sends first, and what it then sends without end."""
+    sent: dict[str, tuple[bytes, str]] = {
+        "pipelined requests": (b"", "requests"),
+        "chunks of a request": (
+            request(gateway, "/", "Transfer-Encoding: chunked\r\n", "POST"),
+            "tiny chunks",
+        ),
+        "chunks of an answer": (request(gateway, "/tiny-chunks"), ""),
+        "frames of a client": (upgrade(gateway, "/frames"), "empty frames"),
+        "frames of a workspace": (upgrade(gateway, "/empty-frames"), ""),
+    }
+    return sent[flood]
+
+
+@dataclass
+class Quiet:
+    """A client that asks for one thing after the other."""
+
+    gateway: Standalone
+    client: Client
+
+    async def ask(self, times: int) -> None:
+        for _ in range(times):
+            self.client.send(f"GET /api/v1/x HTTP/1.1\r\nHost: {self.gateway.platform}\r\n\r\n")
+            assert (await self.client.response())[1] == b"hello"
+
+    async def cost(self, times: int) -> float:
+        """Return what one request costs the gateway."""
+        before = await self.gateway.cpu_seconds()
+        await self.ask(times)
+        return (await self.gateway.cpu_seconds() - before) / times
+
+    async def turns(self, times: int) -> list[float]:
+        """Return how long the turns of the gateway's loop are while it is asked."""
+        await self.gateway.turns_begin()
+        await self.ask(times)
+        return await self.gateway.turns_end()
+
+
+def wait_at(share: float, turns: list[float]) -> float:
+    """Return the wait for the end of a turn that is not exceeded from this share of all moments."""
+    whole, low, high = sum(turns), 0.0, max(turns)
+    for _ in range(40):
+        middle = (low + high) / 2
+        if sum(turn - middle for turn in turns if turn > middle) > (1 - share) * whole:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+@contextlib.asynccontextmanager
+async def quiet_client(directory: Path, *, tls: bool = False, activity: str = "any") -> AsyncIterator[Quiet]:
+    """Its upstream is the API. The floods have a workspace, and another address."""
+    hostile, api = directory / "hostile.sock", directory / "api.sock"
+    certificate = issuing.issue(directory, "served", names=NAMES) if tls else None
+    files = [str(certificate.chain), str(certificate.key)] if certificate else None
+    context = ssl.create_default_context(cafile=str(certificate.chain)) if certificate else None
+    async with (
+        flooding.workspace(str(hostile)),
+        flooding.workspace(str(api)),
+        standalone(upstream=f"unix:{hostile}", api=f"unix:{api}", activity=activity, tls=files) as gateway,
+    ):
+        yield Quiet(gateway, await gateway.connect(context))
+
+
+async def check(quiet: Quiet, flood: str, count: int, times: int, *, tls: bool = False) -> None:
+    gateway = quiet.gateway
+    await quiet.ask(times)
+    usual = await quiet.cost(times)
+    slowest = 2 * sorted(await quiet.turns(times))[-times // 50]  # each request has two turns
+    first, again = what_it_sends(gateway, flood)
+    async with flooding.flooding(Flood(gateway.port, count, first.decode(), again, tls=tls)):
+        await eventually(gateway.waiting, f"{flood} to wait for their turn")
+        await quiet.ask(times)
+        turns = await quiet.turns(times)
+    added, most_added = 2 * wait_at(0.5, turns), 2 * wait_at(0.99, turns)
+    figures = [round(1e6 * seconds) for seconds in (usual, added, slowest, most_added)]
+    print(f"{flood} x {count}: usual, added, slowest, added to the slowest, in us: {figures}")
+    assert added < usual, (flood, count, figures)
+    assert most_added < 4 * slowest, (flood, count, figures)
+
+
+async def test_six_flooding_connections_hold_up_nobody(tmp_path: Path) -> None:
+    async with quiet_client(tmp_path) as quiet:
+        for flood in sample(FLOODS, 2, "floods"):
+            await check(quiet, flood, 6, 100)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("activity", ["any", "vscode"])
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+@pytest.mark.parametrize("count", [1, 6, 64])
+async def test_any_number_of_flooding_connections_holds_up_nobody(
+    tmp_path: Path, count: int, tls: bool, activity: str
+) -> None:
+    async with quiet_client(tmp_path, tls=tls, activity=activity) as quiet:
+        for flood in FLOODS:
+            if (flood, activity) != ("frames of a workspace", "vscode"):  # nothing reads these
+                await check(quiet, flood, count, 300, tls=tls)
