@@ -23,7 +23,7 @@ class AddressShare:
         self.limit = limit
         self.connections = 0
         self.costly = 0
-        """Costly callbacks in this tick: answers of the gateway itself, unfinished heads, tiny messages."""
+        """Costly callbacks of late: answers of the gateway itself, unfinished heads, tiny messages."""
 
     @property
     def is_spent(self) -> bool:

@@ -7,9 +7,16 @@ from time import perf_counter
 from typing import Final
 
 TURN_SECONDS: Final = 0.000_02
-"""Deferred work of one turn of the loop. A turn exceeds this by one step at most."""
+"""Deferred work of one turn of the loop. A turn exceeds this by one step at most.
+
+With 50 us, floods raised the median latency of others' requests to 1.4 to 2.6 times that without a flood;
+with 20 us to 1.2 to 1.7 times.
+"""
 COSTLY_A_TICK: Final = 16
-"""Costly callbacks that one address or upstream may cause in a tick before all it sends goes by the queue."""
+"""Costly callbacks of one address or upstream beyond which all it sends goes through the queue.
+
+Half of them are forgotten with each tick of the gateway.
+"""
 WINDOW: Final = 16 << 10
 """How much of what was kept is copied for one step."""
 

@@ -165,6 +165,7 @@ class _Held:
         self,
         upstream: str,
         max_connections: int = 10_000,
+        max_connections_per_address: int = 0,
         port: int | None = None,
         api: str = "",
         activity: Activity = "any",
@@ -185,6 +186,7 @@ class _Held:
             redis_url="",
             limits=Limits(2, 100),
             max_connections=max_connections,
+            max_connections_per_address=max_connections_per_address,
             timeouts=replace(PATIENT, **timeouts),  # type: ignore[arg-type]
         )
         self.upstream = upstream

@@ -471,3 +471,29 @@ async def test_connections_over_the_cap_are_told_so() -> None:
             client.send(made.request())
             assert (await client.response())[1] == b"hello"
             client.close()
+
+
+async def test_an_upstream_whose_answer_was_read_late_answers_again(origin: World) -> None:
+    """The last bytes of an answer wait for their client when its upstream's connection is free again."""
+    size = 100 << 10
+
+    async def script(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while head := await upstream.read_head(reader):
+            body = b"x" * (size if b"GET /large" in head else 5)
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+            await writer.drain()
+
+    origin.ide.script = script
+    client = await origin.connect()
+    await until(lambda: origin.gateway._connections, "the connection")
+    (connection,) = origin.gateway._connections
+    for transport, option in ((connection.transport, "SO_SNDBUF"), (client.writer, "SO_RCVBUF")):
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, getattr(socket, option), 4096)
+    client.writer.transport.pause_reading()
+    client.send(origin.request("/large"))
+    await until(lambda: connection.write_paused, "the gateway to wait for its client")
+    client.writer.transport.resume_reading()
+    assert len((await client.response())[1]) == size
+    client.send(origin.request("/small"))
+    assert (await client.response())[1] == b"xxxxx"
+    assert origin.ide.connections == 1

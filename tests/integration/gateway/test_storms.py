@@ -195,7 +195,8 @@ def answers(member: Member) -> int:
 
 
 async def test_above_the_cap_there_is_a_clear_answer_and_below_it_service(workspace: Runner) -> None:
-    async with standalone(upstream=workspace.address, max_connections=100) as gateway:
+    options = {"max_connections": 100, "max_connections_per_address": 1000}
+    async with standalone(upstream=workspace.address, **options) as gateway:
         inside, outside = Crowd(gateway), Crowd(gateway)
         await inside.come(100, request(gateway))
         assert await inside.statuses() == {200}
