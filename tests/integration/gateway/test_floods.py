@@ -102,6 +102,7 @@ async def quiet_client(directory: Path, *, tls: bool = False, activity: str = "a
 
 async def check(quiet: Quiet, flood: str, count: int, times: int, *, tls: bool = False) -> None:
     gateway = quiet.gateway
+    await eventually(gateway.connections, "the flood before to end", lambda open_now: open_now == 1)
     await quiet.ask(times)
     usual = await quiet.cost(times)
     slowest = 2 * sorted(await quiet.turns(times))[-times // 50]  # each request has two turns
