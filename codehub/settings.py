@@ -58,6 +58,7 @@ class Settings(BaseSettings):
     docker_network_pool: IPv4Network = IPv4Network("10.222.0.0/16")
     docker_firewall: bool = True
     gateway_uid: Annotated[int, Field(ge=0, lt=(1 << 32) - 1)] = Field(default_factory=os.geteuid)
+    api_uid: Annotated[int, Field(ge=0, lt=(1 << 32) - 1)] | None = None
     workspace_allow_egress: str = ""
     workspace_uid_base: Annotated[int, Field(ge=65_536, le=1_000_000_000)] = 2_000_000
 
@@ -227,6 +228,10 @@ class Settings(BaseSettings):
                 f"GATEWAY_LOST_AFTER_SECONDS is {self.gateway_lost_after_seconds}: it must be at least four "
                 "ACTIVITY_FLUSH_INTERVAL, or gateways that work are taken for lost"
             )
+        if self.api_uid and self.api_uid == self.gateway_uid:
+            raise ValueError(
+                f"API_UID and GATEWAY_UID are both {self.api_uid}: give each a number of its own"
+            )
         if (self.tls_cert_file is None) != (self.tls_key_file is None):
             raise ValueError("TLS_CERT_FILE and TLS_KEY_FILE belong together: set both, or none")
         if self.speaks_tls and not self.base_url.startswith("https://"):
@@ -311,6 +316,11 @@ class Settings(BaseSettings):
     def allowed_egress(self) -> tuple[str, ...]:
         """Networks that workspaces may reach although they are private."""
         return tuple(map(str, _parse_networks(self.workspace_allow_egress)))
+
+    @property
+    def gateway_group(self) -> int | None:
+        """The group that may connect to workspaces' sockets; None: whoever runs the coordinator."""
+        return self.gateway_uid if os.geteuid() == 0 and self.gateway_uid != 0 else None
 
     @cached_property
     def run_dir(self) -> Path:

@@ -21,10 +21,11 @@ import typer
 import uvloop
 
 from codehub import internal_http, log, readiness
-from codehub.cli import certificates, first_start, needs
+from codehub.cli import certificates, first_start, needs, part_users
 from codehub.cli.errors import CommandError, told
 from codehub.cli.heartbeats import Heartbeats
 from codehub.cli.options import load_settings
+from codehub.cli.part_users import PartUser
 from codehub.cli.start_records import record_start
 from codehub.cli.workers import LOOK_SECONDS, run_apart, run_workers
 from codehub.domain.images import known_images
@@ -35,39 +36,50 @@ if TYPE_CHECKING:
     from codehub.gateway.metrics import GatewayMetrics
 
 
-def api() -> None:
+def api(user: PartUser | None = None) -> None:
+    """Serve the API, under root as `user` if there is one."""
     with told():
         settings = _settings("api")
         settings.internal_key_for("API_LISTEN", settings.api_listen_address)
-        _require(settings, "api")
-        allow_many_connections()
+
+        def prepare() -> None:
+            _leave_root(settings, user)
+            _require(settings, "api", user)
+            allow_many_connections()
+
         from codehub.api.server import run
 
-        run(settings)
+        run(settings, prepare=prepare)
 
 
-def gateway() -> None:
+def gateway(user: PartUser | None = None) -> None:
+    """Serve the public port, under root as `user` if there is one."""
     with told():
         settings = _settings("gateway")
         settings.internal_key_for("API_UPSTREAM", settings.api_upstream_address)
-        certificates.require_certificate(settings)
-        _require(settings, "gateway")
-        allow_many_connections()
         importlib.import_module("codehub.gateway.server")  # once, before the workers fork
-        from codehub.gateway.metrics import GatewayMetrics
-
-        metrics = GatewayMetrics(settings.gateway_workers)
-        heartbeats = Heartbeats(settings.gateway_workers, _looks(settings))
         listener = internal_http.listen(settings.internal_addresses("gateway"))
-
-        async def work(number: int) -> None:
-            async with heartbeats.beating(number):
-                await _serve_gateway(settings, number, metrics, listener)
-
         try:
-            run_workers(settings.gateway_workers, lambda number: uvloop.run(work(number)), heartbeats)
+            _leave_root(settings, user)
+            certificates.require_certificate(settings)
+            _require(settings, "gateway", user)
+            allow_many_connections()
+            _run_gateway(settings, listener)
         finally:
             internal_http.remove(listener)
+
+
+def _run_gateway(settings: Settings, listener: socket.socket) -> None:
+    from codehub.gateway.metrics import GatewayMetrics
+
+    metrics = GatewayMetrics(settings.gateway_workers)
+    heartbeats = Heartbeats(settings.gateway_workers, _looks(settings))
+
+    async def work(number: int) -> None:
+        async with heartbeats.beating(number):
+            await _serve_gateway(settings, number, metrics, listener)
+
+    run_workers(settings.gateway_workers, lambda number: uvloop.run(work(number)), heartbeats)
 
 
 def coordinator() -> None:
@@ -77,15 +89,15 @@ def coordinator() -> None:
         uvloop.run(_serve_coordinator(settings))
 
 
-PARTS: Mapping[str, Callable[[], None]] = {"coordinator": coordinator, "api": api, "gateway": gateway}
+PARTS: Mapping[str, Callable[..., None]] = {"coordinator": coordinator, "api": api, "gateway": gateway}
 """In the order in which `codehub up` starts them."""
-PROGRAMS: Mapping[str, Callable[[], None]] = {**PARTS, "first-start": first_start.main}
+PROGRAMS: Mapping[str, Callable[..., None]] = {**PARTS, "first-start": first_start.main}
 """What the fork server can run."""
 _MODULES = ("codehub.coordinator.main", "codehub.api.server", "codehub.gateway.server")
 _DOCKER = "codehub.runtimes.docker.runtime"
 
 
-def load_all(*, docker: bool) -> Mapping[str, Callable[[], None]]:
+def load_all(*, docker: bool) -> Mapping[str, Callable[..., None]]:
     """Load the modules of every part, for a process that forks them; return what to call in each fork."""
     for module in (*_MODULES, _DOCKER) if docker else _MODULES:
         importlib.import_module(module)
@@ -110,7 +122,14 @@ def _read_settings(environment: frozenset[tuple[str, str]]) -> Settings:
     return load_settings()
 
 
-def _require(settings: Settings, part: str) -> None:
+def _leave_root(settings: Settings, user: PartUser | None) -> None:
+    """Become the part's user, if there is one, once what only root may read has been read."""
+    if user is not None:
+        needs.offered_images(settings)
+        part_users.become(user)
+
+
+def _require(settings: Settings, part: str, user: PartUser | None = None) -> None:
     """Check what the part needs, in a process of its own: a check touches memory that the part never uses.
 
     The API also logs how to make the first admin if there is none: without one, no one can sign in.
@@ -124,6 +143,12 @@ def _require(settings: Settings, part: str) -> None:
                 log.get("api").warning(needs.NO_ADMIN)
 
     if code := run_apart(check):
+        if user is not None:
+            typer.echo(
+                f"codehub: the {part} runs as user id {user.uid}: give that user access, or set "
+                f"{part.upper()}_UID=0 to run it as root",
+                err=True,
+            )
         raise typer.Exit(code)
 
 
