@@ -1,7 +1,7 @@
 """A mount namespace in which a part's user reaches what lies below directories that only root may enter.
 
-An interpreter or a checkout in /root is such a case. The namespace has an empty directory in the place of /root,
-with nothing in it but the trees that the part needs.
+An interpreter or a checkout in /root is such a case. The namespace has an empty directory in the place of
+/root, with nothing in it but the trees that the part needs.
 """
 
 import ctypes
