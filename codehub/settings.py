@@ -228,10 +228,6 @@ class Settings(BaseSettings):
                 f"GATEWAY_LOST_AFTER_SECONDS is {self.gateway_lost_after_seconds}: it must be at least four "
                 "ACTIVITY_FLUSH_INTERVAL, or gateways that work are taken for lost"
             )
-        if self.api_uid and self.api_uid == self.gateway_uid:
-            raise ValueError(
-                f"API_UID and GATEWAY_UID are both {self.api_uid}: give each a number of its own"
-            )
         if (self.tls_cert_file is None) != (self.tls_key_file is None):
             raise ValueError("TLS_CERT_FILE and TLS_KEY_FILE belong together: set both, or none")
         if self.speaks_tls and not self.base_url.startswith("https://"):

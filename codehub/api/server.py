@@ -98,12 +98,12 @@ def make_server(settings: Settings, internal_listener: socket.socket | None = No
     return _Server(config, app, settings, internal_listener)
 
 
-def run(settings: Settings, *, prepare: Callable[[], None]) -> None:
-    """Serve until SIGTERM or SIGINT. `prepare` runs between binding the sockets and serving them."""
+def run(settings: Settings, *, before_serving: Callable[[], None]) -> None:
+    """Serve until SIGTERM or SIGINT. `before_serving` runs once the sockets are bound."""
     with listen(settings.api_listen_address, settings.gateway_group) as listening:
         internal_listener = internal_http.listen(settings.internal_addresses("api"))
         try:
-            prepare()
+            before_serving()
             make_server(settings, internal_listener).run(sockets=[listening])
         finally:
             internal_http.remove(internal_listener)

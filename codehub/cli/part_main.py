@@ -37,33 +37,30 @@ if TYPE_CHECKING:
 
 
 def api(user: PartUser | None = None) -> None:
-    """Serve the API, under root as `user` if there is one."""
+    """Serve the API; under root as `user`, if there is one."""
     with told():
         settings = _settings("api")
         settings.internal_key_for("API_LISTEN", settings.api_listen_address)
-
-        def prepare() -> None:
-            _leave_root(settings, user)
-            _require(settings, "api", user)
-            allow_many_connections()
-
+        if user is None:
+            _require(settings, "api")
+        allow_many_connections()
         from codehub.api.server import run
 
-        run(settings, prepare=prepare)
+        run(settings, before_serving=lambda: _leave_root(settings, "api", user))
 
 
 def gateway(user: PartUser | None = None) -> None:
-    """Serve the public port, under root as `user` if there is one."""
+    """Serve the public port; under root as `user`, if there is one."""
     with told():
         settings = _settings("gateway")
         settings.internal_key_for("API_UPSTREAM", settings.api_upstream_address)
+        if user is None:
+            _require(settings, "gateway")
+        allow_many_connections()
         importlib.import_module("codehub.gateway.server")  # once, before the workers fork
         listener = internal_http.listen(settings.internal_addresses("gateway"))
         try:
-            _leave_root(settings, user)
-            certificates.require_certificate(settings)
-            _require(settings, "gateway", user)
-            allow_many_connections()
+            _leave_root(settings, "gateway", user)
             _run_gateway(settings, listener)
         finally:
             internal_http.remove(listener)
@@ -122,14 +119,7 @@ def _read_settings(environment: frozenset[tuple[str, str]]) -> Settings:
     return load_settings()
 
 
-def _leave_root(settings: Settings, user: PartUser | None) -> None:
-    """Become the part's user, if there is one, once what only root may read has been read."""
-    if user is not None:
-        needs.offered_images(settings)
-        part_users.become(user)
-
-
-def _require(settings: Settings, part: str, user: PartUser | None = None) -> None:
+def _require(settings: Settings, part: str) -> None:
     """Check what the part needs, in a process of its own: a check touches memory that the part never uses.
 
     The API also logs how to make the first admin if there is none: without one, no one can sign in.
@@ -137,19 +127,29 @@ def _require(settings: Settings, part: str, user: PartUser | None = None) -> Non
 
     def check() -> None:
         with told():
+            if part == "gateway":
+                certificates.require_certificate(settings)
             asyncio.run(needs.require(settings))
             asyncio.run(record_start(settings, part))
             if part == "api" and asyncio.run(needs.admin_is_missing(settings)):
                 log.get("api").warning(needs.NO_ADMIN)
 
     if code := run_apart(check):
-        if user is not None:
-            typer.echo(
-                f"codehub: the {part} runs as user id {user.uid}: give that user access, or set "
-                f"{part.upper()}_UID=0 to run it as root",
-                err=True,
-            )
         raise typer.Exit(code)
+
+
+def _leave_root(settings: Settings, part: str, user: PartUser | None) -> None:
+    """Become the part's user, if there is one, and check as that user what the part needs."""
+    if user is None:
+        return
+    needs.offered_images(settings)  # reads the file that others need not read
+    part_users.become(user)
+    try:
+        _require(settings, part)
+    except typer.Exit:
+        hint = f"give it access, or set {part.upper()}_UID=0 to run the {part} as root"
+        typer.echo(f"codehub: the {part} runs as user id {user.uid}: {hint}", err=True)
+        raise
 
 
 def allow_many_connections() -> None:

@@ -13,6 +13,8 @@ import typer
 
 import codehub
 from codehub.cli import part_mounts
+from codehub.cli.errors import CommandError
+from codehub.cli.findings import Finding, ok, warn
 from codehub.cli.part_mounts import closed_directories
 from codehub.settings import Settings
 
@@ -27,6 +29,11 @@ _PR_SET_NO_NEW_PRIVS: Final = 38
 _MOST_CAPABILITIES: Final = 64
 _CAPABILITY_VERSION_3: Final = 0x20080522
 _UNPRIVILEGED_PORTS: Final = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
+ADVICE: Final = (
+    "install CodeHub where every user may read it, and put the data directory below directories that every "
+    "user may enter"
+)
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -53,10 +60,7 @@ class PartUsers:
 
     @property
     def warning(self) -> str:
-        return (
-            f"the API and the gateway run as root, because {self.why_root}. Install CodeHub where every user "
-            "may read it, and put the data directory below directories that every user may enter"
-        )
+        return f"the API and the gateway run as root, because {self.why_root}: {ADVICE}"
 
     def of(self, part: str) -> PartUser | None:
         return {"api": self.api, "gateway": self.gateway}.get(part)
@@ -76,6 +80,8 @@ def choose(settings: Settings) -> PartUsers:
     first = first if first - 3 > _NOBODY else _NOBODY
     api_uid = first - 1 if settings.api_uid is None else settings.api_uid
     gateway_uid = settings.gateway_uid if "gateway_uid" in settings.model_fields_set else first - 2
+    if api_uid and api_uid == gateway_uid:
+        raise CommandError(f"the API and the gateway would both run as user id {api_uid}: change API_UID")
     shown = closed_directories(_needed(settings))
     users = PartUsers(
         api=PartUser(api_uid, first - 3, shown) if api_uid else None,
@@ -85,6 +91,22 @@ def choose(settings: Settings) -> PartUsers:
         if user is not None and (reason := _why_unfit(user, settings.data_dir)):
             return PartUsers(why_root=reason)
     return users
+
+
+def check_users(settings: Settings) -> list[Finding]:
+    """Say as which users `codehub up` runs the API and the gateway."""
+    if os.geteuid() != 0 or not settings.data_dir.exists():
+        return []
+    users = choose(settings)
+    if users.why_root:
+        return [warn("users", f"the API and the gateway run as root, because {users.why_root}", ADVICE)]
+    as_root = [part for part in ("api", "gateway") if users.of(part) is None]
+    if as_root:
+        advice = f"unset {' and '.join(f'{part.upper()}_UID' for part in as_root)}"
+        return [warn("users", f"these parts run as root: {', '.join(as_root)}", advice)]
+    assert users.api is not None and users.gateway is not None
+    words = f"`codehub up` runs the API as user id {users.api.uid}, the gateway as {users.gateway.uid}"
+    return [ok("users", words)]
 
 
 def _is_low(port: int) -> bool:

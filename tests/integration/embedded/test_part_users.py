@@ -6,7 +6,7 @@ import shutil
 import signal
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,19 +74,23 @@ def has_users_of_its_own(system: System, capabilities: int = 0) -> bool:
     )
 
 
-@pytest.fixture
-def images(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if os.geteuid() != 0 or not all(map(shutil.which, ("bwrap", "slirp4netns"))):
         pytest.skip("needs root, bubblewrap and slirp4netns: apt-get install bubblewrap slirp4netns")
-    path = tmp_path / "images.toml"
+    path = tmp_path_factory.mktemp("images") / "images.toml"
     path.write_text(IMAGES)
     path.chmod(0o600)
     return path
 
 
-@pytest.fixture
-def system(make_system: Callable[..., System], images: Path) -> System:
-    return make_system(IMAGES_FILE=str(images), GATEWAY_WORKERS="2").start()
+@pytest.fixture(scope="module")
+def system(images: Path) -> Iterator[System]:
+    system = System({"IMAGES_FILE": str(images), "GATEWAY_WORKERS": "2"})
+    try:
+        yield system.start()
+    finally:
+        system.close()
 
 
 def opens(owner: Owner) -> bool:
@@ -159,7 +163,7 @@ def test_the_parts_cannot_read_what_is_not_theirs(system: System) -> None:
     public = {
         path
         for path in paths
-        if path.endswith(("/passwd", "/group", "/chosen", "installation-id", "children.json"))
+        if path.endswith(("/passwd", "/group", "/resolv.conf", "/chosen", "installation-id", "children.json"))
     }
     for part, uid in (("api", API), ("gateway", GATEWAY)):
         read = successes(read_in_namespaces_of(pids[part], uid, *paths, groups=[SERVERS]))
@@ -185,6 +189,7 @@ def test_the_parts_cannot_read_what_is_not_theirs(system: System) -> None:
     assert reached("gateway", GATEWAY + 1_000_000) == servers, "the control: a stranger in the same group"
 
 
+@pytest.mark.full
 def test_a_workspace_that_started_when_the_gateway_was_root_is_served_after_an_upgrade(
     make_system: Callable[..., System], images: Path
 ) -> None:
@@ -214,6 +219,7 @@ def certificate_at(port: int) -> str:
     return ssl.get_server_certificate(("127.0.0.1", port))
 
 
+@pytest.mark.full
 def test_a_certificate_that_only_root_may_read_is_served_and_renewed_on_a_low_port(
     make_system: Callable[..., System], images: Path, tmp_path: Path
 ) -> None:
