@@ -154,6 +154,16 @@ def _first_closed(data_dir: Path) -> str:
     return "" if os.access(data_dir, os.X_OK) else f"it may not enter {data_dir}"
 
 
+def reduced(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment without the secrets of the archive store, and without root's home directory."""
+    kept = {
+        name: value
+        for name, value in environment.items()
+        if name != "ARCHIVE_URL" and not name.startswith("AWS_")
+    }
+    return kept | {"HOME": "/nonexistent"}
+
+
 def become(user: PartUser) -> None:
     """Turn this process, which runs as root, into one of the user, for good.
 

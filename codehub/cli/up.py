@@ -160,19 +160,14 @@ class _System:
         sys.stdout.flush()
 
     def _part(self, name: str, environment: Mapping[str, str]) -> Part:
-        """A part with its user. One of its own gets no secrets of the archive store, and no one's home."""
         user = self._users.of(name)
         if user is not None:
-            environment = {
-                variable: value
-                for variable, value in environment.items()
-                if variable != "ARCHIVE_URL" and not variable.startswith("AWS_")
-            } | {"HOME": "/nonexistent"}
+            environment = part_users.reduced(environment)
             if name == "gateway":
                 environment |= self._certificate_for(user.uid)
         return Part(name, self._forkserver, environment, self._settings.data_dir / "logs", user=user)
 
-    def _certificate_for(self, group: int) -> Mapping[str, str]:
+    def _certificate_for(self, group: int) -> dict[str, str]:
         if (originals := certificates.files(self._settings)) is None:
             return {}
         copy = CertificateCopy(originals, self._settings.run_dir, group)

@@ -86,7 +86,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def system(images: Path) -> Iterator[System]:
-    system = System({"IMAGES_FILE": str(images), "GATEWAY_WORKERS": "2"})
+    system = System({"IMAGES_FILE": str(images), "GATEWAY_WORKERS": "2", "LIMITS_MAX_RUNNING_PER_USER": "10"})
     try:
         yield system.start()
     finally:

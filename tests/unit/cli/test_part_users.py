@@ -49,6 +49,14 @@ def test_they_can_be_chosen_and_0_keeps_root(data_dir: Path) -> None:
         uids(data_dir, api_uid=1_999_998)
 
 
+def test_they_do_not_get_the_secrets_of_the_archive_store() -> None:
+    secrets = {"ARCHIVE_URL": "s3://a/b", "AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "key"}
+    assert part_users.reduced({"PORT": "80", "HOME": "/root"} | secrets) == {
+        "PORT": "80",
+        "HOME": "/nonexistent",
+    }
+
+
 def test_only_a_low_port_takes_a_capability(data_dir: Path) -> None:
     for port, needs_one in ((443, True), (8080, False)):
         gateway = part_users.choose(load(data_dir=data_dir, port=port)).gateway
