@@ -189,13 +189,13 @@ class Directory:
             self.log_file.replace(self.older_log_file)
 
     def share(self, gateway_group: int) -> None:
-        """Let the gateway's group connect to the sockets, and do nothing else here.
+        """Let the gateway's group connect to the sockets that are there, and do nothing else here.
 
-        What is there already is left as it is: a workspace that started when the gateway was root is shared
-        like a new one. Only root may write in these directories, so a path is what it was a moment ago.
+        It may be repeated, and also serves a workspace that started when the gateway was root. Only root may
+        write in these directories, so a path still names what it named a moment ago.
         """
-        for directory, bits in ((self.path, 0o010), (self._up, 0o2010)):  # the door inherits the group
-            _give_group(directory, gateway_group, bits, stat.S_ISDIR)
+        for directory in (self.path, self._up):
+            _give_group(directory, gateway_group, 0o010, stat.S_ISDIR)
         for file in (self.socket, self.door, self._older_socket, self._older_door):
             _give_group(file, gateway_group, 0o060, stat.S_ISSOCK)
 

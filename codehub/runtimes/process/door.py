@@ -33,7 +33,7 @@ class Door:
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.setblocking(False)
         self._listener.bind(str(path))
-        path.chmod(0o660)  # the directory's group is the gateway's
+        path.chmod(0o600)
         self._listener.listen(_BACKLOG)
         self._is_attended = False
         self._is_open = True

@@ -44,7 +44,7 @@ def test_a_socket_is_published_for_the_group(tmp_path: Path) -> None:
     for _ in range(2):  # like each look of the coordinator, whatever the IDE does to its socket meanwhile
         assert directory.publish_socket(GATEWAY)
         assert rights(directory.path) == (0, GATEWAY, "0o710")
-        assert rights(directory.socket.parent) == (0, GATEWAY, "0o2710")
+        assert rights(directory.socket.parent) == (0, GATEWAY, "0o710")
         assert rights(directory.socket) == (WORKSPACE, GATEWAY, "0o660")
         assert rights(directory.door) == (0, GATEWAY, "0o660")
         assert rights(directory.io) == (WORKSPACE, WORKSPACE, "0o700")
