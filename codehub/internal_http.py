@@ -78,11 +78,15 @@ def _cannot_listen(address: str, error: OSError) -> ListenError:
 
 
 def remove(listener: socket.socket) -> None:
-    """Close the listener, and remove its socket file."""
+    """Close the listener, and remove its socket file.
+
+    A part that has left root may not remove it. The next one does so, before it leaves root.
+    """
     path = listener.getsockname() if listener.family == socket.AF_UNIX else None
     listener.close()
     if path:
-        Path(path).unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError, PermissionError):
+            Path(path).unlink()
 
 
 @contextlib.asynccontextmanager

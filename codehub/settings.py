@@ -58,6 +58,7 @@ class Settings(BaseSettings):
     docker_network_pool: IPv4Network = IPv4Network("10.222.0.0/16")
     docker_firewall: bool = True
     gateway_uid: Annotated[int, Field(ge=0, lt=(1 << 32) - 1)] = Field(default_factory=os.geteuid)
+    api_uid: Annotated[int, Field(ge=0, lt=(1 << 32) - 1)] | None = None
     workspace_allow_egress: str = ""
     workspace_uid_base: Annotated[int, Field(ge=65_536, le=1_000_000_000)] = 2_000_000
 
@@ -321,6 +322,11 @@ class Settings(BaseSettings):
     def allowed_egress(self) -> tuple[str, ...]:
         """Networks that workspaces may reach although they are private."""
         return tuple(map(str, _parse_networks(self.workspace_allow_egress)))
+
+    @property
+    def gateway_group(self) -> int | None:
+        """The group that may connect to workspaces' sockets; None: whoever runs the coordinator."""
+        return self.gateway_uid if os.geteuid() == 0 and self.gateway_uid != 0 else None
 
     @cached_property
     def run_dir(self) -> Path:

@@ -48,7 +48,7 @@ import ctypes, os
 system = ctypes.CDLL(None)
 for namespace in [os.open("/proc/{pid}/ns/" + kind, os.O_RDONLY) for kind in ("net", "mnt")]:
     assert system.setns(namespace, 0) == 0
-os.setgroups([])
+os.setgroups({groups})
 os.setgid({uid})
 os.setuid({uid})
 """
@@ -66,17 +66,19 @@ def read_here(*paths: str) -> Answers:
     return _run(_script("read"), paths)
 
 
-def from_namespaces_of(pid: int, uid: int, *names: str, dropped: Iterable[str] = ()) -> Answers:
+def from_namespaces_of(
+    pid: int, uid: int, *names: str, dropped: Iterable[str] = (), groups: Iterable[int] = ()
+) -> Answers:
     """The same from where another process is, as that user; nothing has to be installed there.
 
     `dropped` are those to which a firewall lets no answer come.
     """
     attempt = f"lambda name: connect(name, {[*dropped]!r})"
-    return _run(_script(attempt, _ENTER.format(pid=pid, uid=uid)), names)
+    return _run(_script(attempt, _ENTER.format(pid=pid, uid=uid, groups=[*groups])), names)
 
 
-def read_in_namespaces_of(pid: int, uid: int, *paths: str) -> Answers:
-    return _run(_script("read", _ENTER.format(pid=pid, uid=uid)), paths)
+def read_in_namespaces_of(pid: int, uid: int, *paths: str, groups: Iterable[int] = ()) -> Answers:
+    return _run(_script("read", _ENTER.format(pid=pid, uid=uid, groups=[*groups])), paths)
 
 
 def question(*names: str) -> str:
@@ -113,13 +115,13 @@ def successes(answers: Answers) -> set[str]:
 
 
 def outside_of_workspaces(pids: Iterable[int]) -> list[int]:
-    """Those that see this machine's files as we do."""
-    return [pid for pid in pids if _mounts_of(pid) == _mounts_of(os.getpid())]
+    """Those that see this machine's processes as we do."""
+    return [pid for pid in pids if _namespace_of(pid) == _namespace_of(os.getpid())]
 
 
-def _mounts_of(pid: int) -> str | None:
+def _namespace_of(pid: int) -> str | None:
     with suppress(OSError):  # it has ended
-        return os.readlink(f"/proc/{pid}/ns/mnt")
+        return os.readlink(f"/proc/{pid}/ns/pid")
     return None
 
 

@@ -1,6 +1,8 @@
 """Runs the API on a Unix socket that only the gateway reaches, or on a TCP port with the internal key."""
 
+import os
 import socket
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
@@ -23,12 +25,14 @@ class _Server(uvicorn.Server):
     Health and metrics are served beside it, on the internal listener.
     """
 
-    def __init__(self, config: uvicorn.Config, app: FastAPI, settings: Settings) -> None:
+    def __init__(
+        self, config: uvicorn.Config, app: FastAPI, settings: Settings, internal_listener: socket.socket
+    ) -> None:
         super().__init__(config)
         self._app = app
         self._settings = settings
         self._internal = AsyncExitStack()
-        self._internal_listener = internal_http.listen(settings.internal_addresses("api"))
+        self._internal_listener = internal_listener
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         settings = self._settings
@@ -47,23 +51,27 @@ class _Server(uvicorn.Server):
         await self._internal.aclose()
 
 
-def listen(address: str) -> socket.socket:
-    """Listen at `unix:/path` or `tcp:host:port`."""
+def listen(address: str, group: int | None = None) -> socket.socket:
+    """Listen at `unix:/path`, for this user and the members of `group`, or at `tcp:host:port`."""
     kind, _, where = address.partition(":")
     try:
-        return _listen_unix(Path(where)) if kind == "unix" else internal_http.listen_tcp(where, BACKLOG)
+        return (
+            _listen_unix(Path(where), group) if kind == "unix" else internal_http.listen_tcp(where, BACKLOG)
+        )
     except OSError as error:
         raise OSError(f"API_LISTEN {address} cannot be used ({error.strerror}): choose another") from error
 
 
-def _listen_unix(path: Path) -> socket.socket:
+def _listen_unix(path: Path, group: int | None) -> socket.socket:
     """A listening Unix socket in place of whatever an earlier process left there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listening.bind(str(path))
-        path.chmod(0o600)
+        if group is not None:
+            os.chown(path, -1, group)
+        path.chmod(0o600 if group is None else 0o660)
         listening.listen(BACKLOG)
     except OSError:
         listening.close()
@@ -71,7 +79,7 @@ def _listen_unix(path: Path) -> socket.socket:
     return listening
 
 
-def make_server(settings: Settings) -> uvicorn.Server:
+def make_server(settings: Settings, internal_listener: socket.socket | None = None) -> uvicorn.Server:
     app = create_app(settings)
     config = uvicorn.Config(
         app,
@@ -86,13 +94,16 @@ def make_server(settings: Settings) -> uvicorn.Server:
         timeout_graceful_shutdown=GOODBYE_SECONDS,
         timeout_keep_alive=75,
     )
-    return _Server(config, app, settings)
+    internal_listener = internal_listener or internal_http.listen(settings.internal_addresses("api"))
+    return _Server(config, app, settings, internal_listener)
 
 
-def run(settings: Settings) -> None:
-    """Serve until SIGTERM or SIGINT."""
-    listening = listen(settings.api_listen_address)
-    try:
-        make_server(settings).run(sockets=[listening])
-    finally:
-        listening.close()
+def run(settings: Settings, *, before_serving: Callable[[], None]) -> None:
+    """Serve until SIGTERM or SIGINT. `before_serving` runs once the sockets are bound."""
+    with listen(settings.api_listen_address, settings.gateway_group) as listening:
+        internal_listener = internal_http.listen(settings.internal_addresses("api"))
+        try:
+            before_serving()
+            make_server(settings, internal_listener).run(sockets=[listening])
+        finally:
+            internal_http.remove(internal_listener)

@@ -6,6 +6,7 @@ from codehub.cli import runtimes
 from codehub.cli.certificates import check_certificate
 from codehub.cli.findings import Finding, Level, fail, merged, ok, warn
 from codehub.cli.machine_checks import check_machine
+from codehub.cli.part_users import check_users
 from codehub.cli.process_checks import check_process_runtime
 from codehub.cli.service_checks import check_exposure, check_services, recorded_checks
 from codehub.runtimes.base import RuntimeFailure
@@ -22,7 +23,7 @@ async def examine(settings: Settings) -> list[Finding]:
     walls = await check_process_runtime(settings)
     services = await check_services(settings)
     exposure = [*check_exposure(settings), *check_certificate(settings)]
-    own = [*check_machine(settings), *walls, engine, *services, *exposure]
+    own = [*check_machine(settings), *check_users(settings), *walls, engine, *services, *exposure]
     return merged(own, await recorded_checks(settings))
 
 

@@ -4,7 +4,8 @@ It has one thread, no event loop and no connection. A part therefore begins with
 else, however often it is started again, and all parts share the memory of those modules.
 
 Each request is one message on a Unix socket: a JSON object with the part's name and environment, and the
-descriptors of its standard output, its standard error and its status socket. The status socket receives the
+descriptors of its standard output, its standard error and its status socket. It may name the user that the
+part becomes once it has opened what only root may open. The status socket receives the
 pidfd of the new process and then its exit code. The server ends when its request socket closes, and the
 kernel ends the parts with it.
 """
@@ -19,9 +20,11 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import typer
 
+from codehub.cli.part_users import PartUser
 from codehub.embedded.process import die_with_parent
 from codehub.runtimes.process.procfs import rename
 
@@ -43,7 +46,7 @@ def main() -> None:
 
 
 def serve(
-    requests: socket.socket, parts: Mapping[str, Callable[[], None]], prepare: Callable[[], None]
+    requests: socket.socket, parts: Mapping[str, Callable[..., None]], prepare: Callable[[], None]
 ) -> None:
     """Fork a part for each request and report how each one ends, until the request socket closes.
 
@@ -69,7 +72,10 @@ def serve(
             os.environ.clear()
             os.environ.update(request["environment"])
             prepare()
-            pidfd, child = _start(parts[request["name"]], request["name"], descriptors)
+            part = parts[request["name"]]
+            if user := request.get("user"):
+                part = partial(part, PartUser(**user))
+            pidfd, child = _start(part, request["name"], descriptors)
             children[pidfd] = child
             poller.register(pidfd, select.POLLIN)
 

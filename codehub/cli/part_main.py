@@ -21,10 +21,11 @@ import typer
 import uvloop
 
 from codehub import internal_http, log, readiness
-from codehub.cli import certificates, first_start, needs
+from codehub.cli import certificates, first_start, needs, part_users
 from codehub.cli.errors import CommandError, told
 from codehub.cli.heartbeats import Heartbeats
 from codehub.cli.options import load_settings
+from codehub.cli.part_users import PartUser
 from codehub.cli.start_records import record_start
 from codehub.cli.workers import LOOK_SECONDS, run_apart, run_workers
 from codehub.domain.images import known_images
@@ -35,39 +36,47 @@ if TYPE_CHECKING:
     from codehub.gateway.metrics import GatewayMetrics
 
 
-def api() -> None:
+def api(user: PartUser | None = None) -> None:
+    """Serve the API; under root as `user`, if there is one."""
     with told():
         settings = _settings("api")
         settings.internal_key_for("API_LISTEN", settings.api_listen_address)
-        _require(settings, "api")
+        if user is None:
+            _require(settings, "api")
         allow_many_connections()
         from codehub.api.server import run
 
-        run(settings)
+        run(settings, before_serving=lambda: _leave_root(settings, "api", user))
 
 
-def gateway() -> None:
+def gateway(user: PartUser | None = None) -> None:
+    """Serve the public port; under root as `user`, if there is one."""
     with told():
         settings = _settings("gateway")
         settings.internal_key_for("API_UPSTREAM", settings.api_upstream_address)
-        certificates.require_certificate(settings)
-        _require(settings, "gateway")
+        if user is None:
+            _require(settings, "gateway")
         allow_many_connections()
         importlib.import_module("codehub.gateway.server")  # once, before the workers fork
-        from codehub.gateway.metrics import GatewayMetrics
-
-        metrics = GatewayMetrics(settings.gateway_workers)
-        heartbeats = Heartbeats(settings.gateway_workers, _looks(settings))
         listener = internal_http.listen(settings.internal_addresses("gateway"))
-
-        async def work(number: int) -> None:
-            async with heartbeats.beating(number):
-                await _serve_gateway(settings, number, metrics, listener)
-
         try:
-            run_workers(settings.gateway_workers, lambda number: uvloop.run(work(number)), heartbeats)
+            _leave_root(settings, "gateway", user)
+            _run_gateway(settings, listener)
         finally:
             internal_http.remove(listener)
+
+
+def _run_gateway(settings: Settings, listener: socket.socket) -> None:
+    from codehub.gateway.metrics import GatewayMetrics
+
+    metrics = GatewayMetrics(settings.gateway_workers)
+    heartbeats = Heartbeats(settings.gateway_workers, _looks(settings))
+
+    async def work(number: int) -> None:
+        async with heartbeats.beating(number):
+            await _serve_gateway(settings, number, metrics, listener)
+
+    run_workers(settings.gateway_workers, lambda number: uvloop.run(work(number)), heartbeats)
 
 
 def coordinator() -> None:
@@ -77,15 +86,15 @@ def coordinator() -> None:
         uvloop.run(_serve_coordinator(settings))
 
 
-PARTS: Mapping[str, Callable[[], None]] = {"coordinator": coordinator, "api": api, "gateway": gateway}
+PARTS: Mapping[str, Callable[..., None]] = {"coordinator": coordinator, "api": api, "gateway": gateway}
 """In the order in which `codehub up` starts them."""
-PROGRAMS: Mapping[str, Callable[[], None]] = {**PARTS, "first-start": first_start.main}
+PROGRAMS: Mapping[str, Callable[..., None]] = {**PARTS, "first-start": first_start.main}
 """What the fork server can run."""
 _MODULES = ("codehub.coordinator.main", "codehub.api.server", "codehub.gateway.server")
 _DOCKER = "codehub.runtimes.docker.runtime"
 
 
-def load_all(*, docker: bool) -> Mapping[str, Callable[[], None]]:
+def load_all(*, docker: bool) -> Mapping[str, Callable[..., None]]:
     """Load the modules of every part, for a process that forks them; return what to call in each fork."""
     for module in (*_MODULES, _DOCKER) if docker else _MODULES:
         importlib.import_module(module)
@@ -118,6 +127,8 @@ def _require(settings: Settings, part: str) -> None:
 
     def check() -> None:
         with told():
+            if part == "gateway":
+                certificates.require_certificate(settings)
             asyncio.run(needs.require(settings))
             asyncio.run(record_start(settings, part))
             if part == "api" and asyncio.run(needs.admin_is_missing(settings)):
@@ -125,6 +136,20 @@ def _require(settings: Settings, part: str) -> None:
 
     if code := run_apart(check):
         raise typer.Exit(code)
+
+
+def _leave_root(settings: Settings, part: str, user: PartUser | None) -> None:
+    """Become the part's user, if there is one, and check as that user what the part needs."""
+    if user is None:
+        return
+    needs.offered_images(settings)  # reads the file that others need not read
+    part_users.become(user)
+    try:
+        _require(settings, part)
+    except typer.Exit:
+        hint = f"give it access, or set {part.upper()}_UID=0 to run the {part} as root"
+        typer.echo(f"codehub: the {part} runs as user id {user.uid}: {hint}", err=True)
+        raise
 
 
 def allow_many_connections() -> None:

@@ -9,11 +9,13 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Self
 
 from codehub.cli import part_forkserver
 from codehub.cli.part_main import load_all, prepare
+from codehub.cli.part_users import PartUser
 from codehub.embedded import process
 from codehub.embedded.process import die_with_parent
 
@@ -101,10 +103,12 @@ class PartForkServer:
         if self.process is not None:
             process.end(self.process, [(signal.SIGTERM, 5), (signal.SIGKILL, 5)])
 
-    async def run(self, name: str, environment: Mapping[str, str], log: Path) -> ForkedProcess:
-        """Start a part that writes to `log`; return once its process exists."""
+    async def run(
+        self, name: str, environment: Mapping[str, str], log: Path, user: PartUser | None = None
+    ) -> ForkedProcess:
+        """Start a part that writes to `log` and becomes `user`; return once its process exists."""
         with log.open("ab") as output:
-            return await self._fork(name, environment, output.fileno(), output.fileno())
+            return await self._fork(name, environment, output.fileno(), output.fileno(), user)
 
     async def ask(self, name: str, environment: Mapping[str, str]) -> tuple[int, bytes]:
         """Run a short program to its end; return its exit code and its standard output."""
@@ -122,9 +126,15 @@ class PartForkServer:
             return await asyncio.to_thread(asked.wait), answer
 
     async def _fork(
-        self, name: str, environment: Mapping[str, str], output: int, errors: int
+        self,
+        name: str,
+        environment: Mapping[str, str],
+        output: int,
+        errors: int,
+        user: PartUser | None = None,
     ) -> ForkedProcess:
-        message = json.dumps({"name": name, "environment": dict(environment)}).encode()
+        request = {"name": name, "environment": dict(environment), "user": user and asdict(user)}
+        message = json.dumps(request).encode()
         status, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             socket.send_fds(self._requests, [message], [output, errors, theirs.fileno()])
@@ -145,6 +155,7 @@ class Part:
         environment: Mapping[str, str],
         logs_dir: Path,
         patience: float = 30,
+        user: PartUser | None = None,
     ) -> None:
         self.name = name
         self.log_file = logs_dir / f"{name}.log"
@@ -152,9 +163,10 @@ class Part:
         self._server = server
         self._environment = environment
         self._patience = patience
+        self._user = user
 
     async def start(self) -> None:
-        self.process = await self._server.run(self.name, self._environment, self.log_file)
+        self.process = await self._server.run(self.name, self._environment, self.log_file, self._user)
 
     def stop(self) -> None:
         if self.process is not None:

@@ -124,6 +124,14 @@ async def prepare(settings: Settings) -> None:
         await docker.close()
 
 
+def share_sockets(settings: Settings) -> None:
+    """Let the gateway's user connect to process workspaces that started when the gateway ran as root."""
+    if settings.runtime == "process":
+        runtime = make_runtime(settings, "")
+        assert isinstance(runtime, ProcessRuntime)
+        runtime.share_sockets()
+
+
 def _socket_is_missing(settings: Settings) -> bool:
     path = settings.docker_host.removeprefix("unix://")
     return path != settings.docker_host and not Path(path).exists()

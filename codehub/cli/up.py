@@ -18,9 +18,11 @@ import typer
 from ulid import ULID
 
 from codehub import internal_http, log
-from codehub.cli import certificates, lock, needs, place, runtimes
+from codehub.cli import certificate_copy, certificates, lock, needs, part_users, place, runtimes
+from codehub.cli.certificate_copy import CertificateCopy
 from codehub.cli.errors import CommandError
 from codehub.cli.part_main import PARTS
+from codehub.cli.part_users import PartUsers
 from codehub.cli.parts import Part, PartForkServer
 from codehub.cli.supervisor import Supervisor, end_leftovers
 from codehub.cli.watchdog import watch
@@ -54,9 +56,14 @@ def run(settings: Settings, *, auto: bool) -> None:
         return
     settings = prepared.settings
     try:
+        users = part_users.choose(settings)
+        if users.why_root:
+            typer.secho(f"Warning: {users.warning}.", fg=typer.colors.YELLOW, err=True)
+        gateway_uid = users.gateway.uid if users.gateway else os.geteuid()
+        settings = settings.model_copy(update={"gateway_uid": gateway_uid})
         forkserver = PartForkServer.fork(settings.data_dir / "logs", docker=settings.runtime == "docker")
         try:
-            asyncio.run(_serve(settings, forkserver))
+            asyncio.run(_serve(settings, users, forkserver))
         finally:
             forkserver.stop()
     finally:
@@ -92,11 +99,11 @@ async def _prepare(settings: Settings, *, auto: bool) -> _Prepared | None:
     return _Prepared(settings, held)
 
 
-async def _serve(settings: Settings, forkserver: PartForkServer) -> None:
+async def _serve(settings: Settings, users: PartUsers, forkserver: PartForkServer) -> None:
     stop = _stop_event()
     supervisor = Supervisor(settings.data_dir / "run")
     try:
-        system = _System(settings, supervisor, forkserver)
+        system = _System(settings, users, supervisor, forkserver)
         await _unless_stopped(system.start(), stop)
         if not stop.is_set():
             supervisor.keep()
@@ -105,6 +112,7 @@ async def _serve(settings: Settings, forkserver: PartForkServer) -> None:
             typer.echo(words, err=True)
     finally:
         await supervisor.stop()
+        certificate_copy.remove(settings.run_dir)
         if stop.is_set():
             await end_jobs(LocalJobs(settings.data_dir / "jobs"))
 
@@ -119,8 +127,11 @@ def _stop_event() -> asyncio.Event:
 class _System:
     """The steps from an empty machine to a ready one."""
 
-    def __init__(self, settings: Settings, supervisor: Supervisor, forkserver: PartForkServer) -> None:
+    def __init__(
+        self, settings: Settings, users: PartUsers, supervisor: Supervisor, forkserver: PartForkServer
+    ) -> None:
         self._settings = settings
+        self._users = users
         self._supervisor = supervisor
         self._forkserver = forkserver
         self._log = log.get("up")
@@ -136,7 +147,8 @@ class _System:
         runtimes.remember(settings.data_dir, settings.runtime)
         try:
             await self._supervisor.start(self._forkserver)
-            parts = [Part(name, self._forkserver, environment, settings.data_dir / "logs") for name in PARTS]
+            await asyncio.to_thread(runtimes.share_sockets, settings)
+            parts = [self._part(name, environment) for name in PARTS]
             for part in parts:
                 await self._supervisor.start(part)
             await self._ready()
@@ -146,6 +158,21 @@ class _System:
             raise
         typer.echo(f"CodeHub is ready at {settings.base_url}\n{self._first_password(password)}", nl=False)
         sys.stdout.flush()
+
+    def _part(self, name: str, environment: Mapping[str, str]) -> Part:
+        user = self._users.of(name)
+        if user is not None:
+            environment = part_users.reduced(environment)
+            if name == "gateway":
+                environment |= self._certificate_for(user.uid)
+        return Part(name, self._forkserver, environment, self._settings.data_dir / "logs", user=user)
+
+    def _certificate_for(self, group: int) -> dict[str, str]:
+        if (originals := certificates.files(self._settings)) is None:
+            return {}
+        copy = CertificateCopy(originals, self._settings.run_dir, group)
+        self._supervisor.run_beside(copy.keep())
+        return {"TLS_CERT_FILE": str(copy.files.chain), "TLS_KEY_FILE": str(copy.files.key)}
 
     def _watch(self, parts: Sequence[Part]) -> None:
         settings = self._settings
@@ -160,7 +187,9 @@ class _System:
         database_url, redis_url = settings.database_url, settings.redis_url
         if not database_url:
             typer.echo("Starting PostgreSQL", err=True)
-            postgres = EmbeddedPostgres(settings.data_dir, settings.tools_dir)
+            postgres = EmbeddedPostgres(
+                settings.data_dir, settings.tools_dir, clients=self._users.servers_group
+            )
             reserve = EmergencyReserve(settings.data_dir)
             reserve.check()  # a PostgreSQL that the full disk has ended needs the space to start
             await self._supervisor.start(postgres)
@@ -168,7 +197,7 @@ class _System:
             database_url = postgres.url
         if not redis_url:
             typer.echo("Starting Redis", err=True)
-            redis = EmbeddedRedis(settings.data_dir, settings.tools_dir)
+            redis = EmbeddedRedis(settings.data_dir, settings.tools_dir, clients=self._users.servers_group)
             await self._supervisor.start(redis)
             redis_url = redis.url
         return database_url, redis_url
@@ -201,6 +230,7 @@ class _System:
             "HOST": settings.host,
             "PORT": str(settings.port),
             "RUNTIME": settings.runtime,
+            "GATEWAY_UID": str(settings.gateway_uid),
             "INSECURE_PROCESS_RUNTIME": str(settings.insecure_process_runtime).lower(),
             "PUBLIC_BASE_URL": settings.base_url,
             "API_LISTEN": "",  # its own socket, which nothing else reaches

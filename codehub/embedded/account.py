@@ -34,10 +34,10 @@ class Account:
     def can_enter(self, directory: Path) -> bool:
         return self.run(["test", "-x", directory]).returncode == 0
 
-    def give(self, path: Path) -> None:
-        """Makes the account the owner of a path."""
+    def give(self, path: Path, group: int | None = None) -> None:
+        """Make the account the owner of a path, with its own group or another."""
         if self.switch:
-            os.chown(path, self.uid, self.gid)
+            os.chown(path, self.uid, self.gid if group is None else group)
 
     def run(
         self, command: Sequence[str | Path], *, given: str = "", timeout: float = 120

@@ -10,7 +10,7 @@ from codehub.embedded.account import Account, EmbeddedError
 SOCKET_PATH_LIMIT = 107  # sun_path holds 108 bytes with its closing NUL
 
 
-def make_dir(path: Path, mode: int, account: Account | None = None) -> Path:
+def make_dir(path: Path, mode: int, account: Account | None = None, group: int | None = None) -> Path:
     """The directory with this mode and owner; refuses what someone else put in its place."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     facts = path.lstat()
@@ -19,7 +19,7 @@ def make_dir(path: Path, mode: int, account: Account | None = None) -> Path:
         raise EmbeddedError(f"{path} is not a directory of ours: it belongs to user id {facts.st_uid}")
     path.chmod(mode)
     if account is not None:
-        account.give(path)
+        account.give(path, group)
     return path
 
 
@@ -31,9 +31,15 @@ def socket_dir(data_dir: Path, name: str, socket_name: str) -> Path:
     return short_run_dir(data_dir) / name
 
 
-def make_socket_dir(path: Path, account: Account) -> None:
+def make_socket_dir(path: Path, account: Account, group: int | None = None) -> None:
+    """Make a directory that only the account, root and the members of `group` may enter."""
     make_dir(path.parent, 0o711)
-    make_dir(path, 0o700, account)
+    make_dir(path, 0o700 if group is None else 0o710, account, group)
+
+
+def socket_mode(group: int | None) -> str:
+    """Return a socket's permissions: the directory decides which members of `group` reach it."""
+    return "0700" if group is None else "0777"
 
 
 def short_run_dir(data_dir: Path) -> Path:

@@ -13,7 +13,14 @@ from urllib.parse import quote
 from codehub import log
 from codehub.embedded import binaries, process
 from codehub.embedded.account import EmbeddedError, server_account
-from codehub.embedded.paths import make_dir, make_socket_dir, socket_dir, sync_dir, write_private
+from codehub.embedded.paths import (
+    make_dir,
+    make_socket_dir,
+    socket_dir,
+    socket_mode,
+    sync_dir,
+    write_private,
+)
 
 USER = DATABASE = "codehub"
 SOCKET_NAME = ".s.PGSQL.5432"
@@ -24,7 +31,6 @@ FAST_SHUTDOWN = [(signal.SIGINT, 60.0), (signal.SIGQUIT, 15.0), (signal.SIGKILL,
 
 SETTINGS = {
     "listen_addresses": "",
-    "unix_socket_permissions": "0700",
     "max_connections": "200",
     "shared_buffers": "32MB",
     "max_logical_replication_workers": "0",
@@ -43,16 +49,20 @@ UNSAFE_SETTINGS = {"fsync": "off", "synchronous_commit": "off", "full_page_write
 class EmbeddedPostgres:
     """One PostgreSQL cluster in `{data_dir}/postgres`.
 
-    `durable=False` is for tests alone: it gives up crash safety for speed.
+    `clients` is a group that may connect, besides root and the server's own account. `durable=False` is for
+    tests alone: it gives up crash safety for speed.
     """
 
     name = "postgres"
 
-    def __init__(self, data_dir: Path, tools_dir: Path, *, durable: bool = True) -> None:
+    def __init__(
+        self, data_dir: Path, tools_dir: Path, *, durable: bool = True, clients: int | None = None
+    ) -> None:
         self._account = server_account()
         self._data_dir = data_dir.absolute()
         self._tools_dir = tools_dir
         self._durable = durable
+        self._clients = clients
         self.cluster = self._data_dir / "postgres"
         self.socket_dir = socket_dir(self._data_dir, "pg", SOCKET_NAME)
         self.log_file = self._data_dir / "logs" / "postgres.log"
@@ -75,7 +85,7 @@ class EmbeddedPostgres:
                 f"PostgreSQL runs as user id {self._account.uid}, which may not enter {self._data_dir}: "
                 "choose another --data-dir, or allow it on each directory above (chmod o+x)"
             )
-        make_socket_dir(self.socket_dir, self._account)
+        make_socket_dir(self.socket_dir, self._account, self._clients)
         make_dir(self.log_file.parent, 0o700)
         home = binaries.postgres_home(self._cluster_version(), self._tools_dir, self._account)
         self._end_orphan()
@@ -97,7 +107,9 @@ class EmbeddedPostgres:
             self.process = None
 
     def _options(self, cluster: Path) -> list[str]:
-        settings = SETTINGS if self._durable else SETTINGS | UNSAFE_SETTINGS
+        settings = SETTINGS | {"unix_socket_permissions": socket_mode(self._clients)}
+        if not self._durable:
+            settings = settings | UNSAFE_SETTINGS
         if int((cluster / "PG_VERSION").read_text()) >= 18:
             settings = settings | {"io_method": "sync"}  # instead of three processes that wait for work
         return [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]

@@ -9,7 +9,7 @@ from pathlib import Path
 from codehub import log
 from codehub.embedded import binaries, process
 from codehub.embedded.account import EmbeddedError, server_account
-from codehub.embedded.paths import make_dir, make_socket_dir, socket_dir
+from codehub.embedded.paths import make_dir, make_socket_dir, socket_dir, socket_mode
 
 SOCKET_NAME = "redis.sock"
 START_SECONDS = 30.0
@@ -18,12 +18,16 @@ SHUTDOWN = [(signal.SIGTERM, 20.0), (signal.SIGKILL, 5.0)]
 
 
 class EmbeddedRedis:
-    """One Redis in `{data_dir}/redis`; what it holds is rebuilt or re-sent when it is lost."""
+    """One Redis in `{data_dir}/redis`; what it holds is rebuilt or re-sent when it is lost.
+
+    `clients` is a group that may connect, besides root and the server's own account.
+    """
 
     name = "redis"
 
-    def __init__(self, data_dir: Path, tools_dir: Path) -> None:
+    def __init__(self, data_dir: Path, tools_dir: Path, *, clients: int | None = None) -> None:
         self._account = server_account()
+        self._clients = clients
         self._tools_dir = tools_dir
         self._directory = data_dir.absolute() / "redis"
         self._socket = socket_dir(data_dir.absolute(), "redis", SOCKET_NAME) / SOCKET_NAME
@@ -37,14 +41,15 @@ class EmbeddedRedis:
     async def start(self) -> None:
         """Returns when the server answers."""
         make_dir(self._directory, 0o700, self._account)
-        make_socket_dir(self._socket.parent, self._account)
+        make_socket_dir(self._socket.parent, self._account, self._clients)
         make_dir(self.log_file.parent, 0o700)
         program = binaries.redis_server(self._tools_dir, self._account)
         self._end_orphan()
         # A snapshot keeps a minute-old picture of activity over a restart of the machine.
         self.process = process.spawn(
             [
-                program, "--port", "0", "--unixsocket", self._socket, "--unixsocketperm", "700",
+                program, "--port", "0", "--unixsocket", self._socket,
+                "--unixsocketperm", socket_mode(self._clients),
                 "--dir", self._directory, "--dbfilename", "dump.rdb", "--save", "60", "1",
                 "--appendonly", "no",
                 "--stop-writes-on-bgsave-error", "no", "--daemonize", "no", "--loglevel", "warning",

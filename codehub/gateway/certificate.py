@@ -58,6 +58,10 @@ class CertificateFiles:
             raise CertificateError(f"the certificate {self.chain} {_verdict(error)}") from error
         return Certificate(context, _names(shown), _time(shown["notAfter"]))
 
+    def stamp(self) -> tuple[tuple[int, int, int] | None, ...]:
+        """Return what changes when one of the files does."""
+        return tuple(_stamp(path) for path in (self.chain, self.key))
+
     def _refuse_passphrase(self) -> NoReturn:
         raise CertificateError(f"{self.key} asks for a passphrase, and nobody is there to type it")
 
@@ -87,11 +91,11 @@ class RenewedCertificate:
 
     def __init__(self, files: CertificateFiles) -> None:
         self._files = files
-        self._stamp = self._look()
+        self._stamp = files.stamp()
         self.context = files.examine().context
 
     def refresh(self) -> None:
-        stamp = self._look()
+        stamp = self._files.stamp()
         if stamp == self._stamp:
             return
         self._stamp = stamp
@@ -102,9 +106,6 @@ class RenewedCertificate:
             return
         self.context = renewed.context
         logger.info("the certificate was renewed", not_after=renewed.not_after.isoformat())
-
-    def _look(self) -> tuple[tuple[int, int, int] | None, ...]:
-        return tuple(_stamp(path) for path in (self._files.chain, self._files.key))
 
 
 def _read(path: Path) -> bytes:

@@ -1,6 +1,6 @@
 """What is answered for a port of a workspace that has nothing to say itself."""
 
-from pathlib import Path
+import os
 
 from codehub.gateway import reply
 from codehub.gateway.head import RequestHead
@@ -34,4 +34,4 @@ class PortAnswers:
 
 def _has_no_door(address: str) -> bool:
     kind, _, where = address.partition(":")
-    return kind == "door" and not Path(where.rpartition(":")[0]).exists()
+    return kind == "door" and not os.access(where.rpartition(":")[0], os.F_OK)

@@ -3,12 +3,13 @@
     state.json      who runs here, and how it ended
     output.log      what the IDE printed (output.log.1: before that)
     io/             the only directory the workspace's own user may write; the IDE binds io/ide.sock
-    up/             only CodeHub may enter it, whatever permissions the IDE gives its socket
+    up/             only CodeHub may enter it, and only root may write it: here the gateway connects
     up/ide.sock     a hard link to it, made by us
     up/net.sock     the way into its network (see `door`)
     passwd, group   what the sandbox shows as /etc/passwd and /etc/group
 
-The gateway connects to the hard link. A workspace could replace io/ide.sock by a symbolic link to a socket
+The gateway connects to the hard link. If it runs as a user of its own, root gives its group the sockets in
+up/, whatever permissions the IDE chose. A workspace could replace io/ide.sock by a symbolic link to a socket
 of the host and have the gateway, which has more rights, talk to that; a hard link cannot be talked into it.
 Neither path in up/ is longer than the one that the IDE binds: a socket's path has few bytes.
 """
@@ -21,7 +22,7 @@ import json
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -165,7 +166,9 @@ class Directory:
         staged.write_text(json.dumps(asdict(state)))
         staged.replace(self.state_file)
 
-    def prepare(self, uid: int | None, traversable: bool, files: dict[str, str]) -> None:
+    def prepare(
+        self, uid: int | None, traversable: bool, files: dict[str, str], gateway_group: int | None = None
+    ) -> None:
         """Clear what an earlier container left, and give the next one its own corner. Only under the lock."""
         self.path.chmod(0o711 if traversable else 0o700)
         for file in (self._older_socket, self._older_door):
@@ -180,19 +183,36 @@ class Directory:
             file = self.path / name
             file.write_text(text)
             file.chmod(0o644)
+        if gateway_group is not None:
+            self.share(gateway_group)
         with contextlib.suppress(FileNotFoundError):
             self.log_file.replace(self.older_log_file)
 
-    def publish_socket(self) -> bool:
+    def share(self, gateway_group: int) -> None:
+        """Let the gateway's group connect to the sockets that are there, and do nothing else here.
+
+        It may be repeated, and also serves a workspace that started when the gateway was root. Only root may
+        write in these directories, so a path still names what it named a moment ago.
+        """
+        for directory in (self.path, self._up):
+            _give_group(directory, gateway_group, 0o010, stat.S_ISDIR)
+        for file in (self.socket, self.door, self._older_socket, self._older_door):
+            _give_group(file, gateway_group, 0o060, stat.S_ISSOCK)
+
+    def publish_socket(self, gateway_group: int | None = None) -> bool:
         """Make the IDE's socket reachable at `socket`; False while there is none.
 
         The workspace rules over what it binds (permissions, the number of its links), so that a failure to
         get at it tells that it cannot be reached, and nothing else.
         """
         try:
-            return self._link_socket()
+            if not self._link_socket():
+                return False
+            if gateway_group is not None:
+                self.share(gateway_group)
         except OSError:
             return False
+        return True
 
     def _link_socket(self) -> bool:
         bound = self.bound_socket.lstat()
@@ -299,6 +319,17 @@ def _opened(path: Path | str, within: int | None = None) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def _give_group(path: Path, group: int, bits: int, is_expected: Callable[[int], bool]) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        found = path.lstat()
+        if not is_expected(found.st_mode):
+            return
+        if found.st_gid != group:
+            os.chown(path, -1, group)
+        if found.st_mode & bits != bits:
+            path.chmod(stat.S_IMODE(found.st_mode) | bits)
 
 
 def _text(value: object) -> str:

@@ -177,6 +177,10 @@ class Keeper:
         except OSError as error:
             namespaces.close()
             self._say(f"its ports cannot be reached: {error}")
+            return
+        if self._request.gateway_group is not None:
+            with contextlib.suppress(OSError):  # the coordinator repeats it with each look
+                self._directory.share(self._request.gateway_group)
 
     def _confine(self, door: socket.socket) -> None:
         """The last that is done before the workspace's first instruction, in its own process."""

@@ -35,6 +35,7 @@ class Place:
     """None: IDEs are not told."""
     secrets: Sequence[Path] = ()
     """Files that no workspace may see, wherever they lie."""
+    gateway_group: int | None = None
 
     def variables(self, workspace_id: str) -> dict[str, str]:
         return {} if self.port_links is None else self.port_links.variables(workspace_id)
@@ -71,6 +72,7 @@ def request_for(spec: WorkloadSpec, walls: Walls, directory: Directory, place: P
         groups=caps.plan(walls.cgroups, group_name(directory), _caps(spec, walls, command.spare_depth)),
         keepers_groups=list(walls.cgroups.keepers_groups),
         way_out=_way_out(walls, uid, place.egress),
+        gateway_group=place.gateway_group,
     )
 
 

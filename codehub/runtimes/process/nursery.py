@@ -84,7 +84,7 @@ def answer(request: Request, connection: socket.socket) -> str:
 def _launch(directory: Directory, request: Request, connection: socket.socket) -> str:
     """Fork the keeper, which inherits the lock, and return what it reports once its child is there."""
     _end_predecessor(directory, request)
-    directory.prepare(request.uid, request.isolation == Isolation.USER, request.files)
+    directory.prepare(request.uid, request.isolation == Isolation.USER, request.files, request.gateway_group)
     if time.monotonic() > request.launch_until:
         return "to clear away what the last run left took too long; the next start has less to do"
     _give_home(request)

@@ -38,6 +38,8 @@ class Request:
     files: dict[str, str] = field(default_factory=dict)
     groups: Plan = field(default_factory=dict)
     keepers_groups: list[str] = field(default_factory=list)
+    gateway_group: int | None = None
+    """None: the gateway runs as the same user as the keeper."""
     way_out: WayOut | None = None
     """None: the workspace is in the host's own network."""
 

@@ -75,9 +75,13 @@ class ProcessRuntime:
         stop_grace: float = STOP_GRACE_SECONDS,
         port_links: PortLinks | None = None,
         secrets: Sequence[Path] = (),
+        gateway_group: int | None = None,
     ) -> None:
         self._root = root.absolute()
-        self._place = Place(tools.absolute(), self._root.parent, egress, stop_grace, port_links, secrets)
+        self._place = Place(
+            tools.absolute(), self._root.parent, egress, stop_grace, port_links, secrets, gateway_group
+        )
+        self._gateway_group = gateway_group
         self._insecure = insecure
         self._stop_grace = stop_grace
         self._walls: Walls | None = None
@@ -125,6 +129,18 @@ class ProcessRuntime:
                 await asyncio.to_thread(directory.remove)
             except OSError as error:
                 log.warning("%s cannot be removed: %s", directory.path, error)
+
+    def share_sockets(self) -> None:
+        """Let the gateway's group connect to workspaces that started when the gateway ran as root."""
+        if self._gateway_group is None:
+            return
+        for path in self._root.iterdir():
+            if not _WORKSPACE_ID.fullmatch(path.name) or not path.is_dir():
+                continue
+            try:
+                Directory(path).share(self._gateway_group)
+            except OSError as error:
+                log.warning("the gateway cannot reach %s: %s", path, error)
 
     async def start(self, spec: WorkloadSpec) -> None:
         walls = await self.walls()
@@ -249,7 +265,9 @@ class ProcessRuntime:
         """With where its IDE listens, which only a workspace that runs is asked for."""
         look = self._look_at(workspace_id)
         directory = self._directory(workspace_id)
-        if look is None or look.state is None or not look.alive or not directory.publish_socket():
+        if look is None or look.state is None or not look.alive:
+            return look
+        if not directory.publish_socket(self._gateway_group):
             return look
         return replace(look, upstream=f"unix:{directory.socket}")
 

@@ -1,0 +1,76 @@
+"""A copy of the certificate and its key for a gateway that may not read the originals."""
+
+import asyncio
+import os
+import re
+from pathlib import Path
+from typing import Final
+
+from codehub import log
+from codehub.embedded.paths import make_dir
+from codehub.gateway.certificate import CertificateError, CertificateFiles
+
+CHECK_SECONDS: Final = 1.0
+_CERTIFICATE: Final = re.compile(rb"-----BEGIN ([A-Z0-9 ]*CERTIFICATE)-----.*?-----END \1-----", re.DOTALL)
+_KEY: Final = re.compile(rb"-----BEGIN ([A-Z0-9 ]*PRIVATE KEY)-----.*?-----END \1-----", re.DOTALL)
+
+
+class CertificateCopy:
+    """One file with the certificate and the key, readable by one group, and renewed like the originals.
+
+    It is replaced in one step: the gateway never sees the certificate of one and the key of another.
+    """
+
+    def __init__(self, originals: CertificateFiles, run_dir: Path, group: int) -> None:
+        self._originals = originals
+        self._stamp = originals.stamp()
+        self._group = group
+        self._path = _path(run_dir)
+        self.files = CertificateFiles(self._path, self._path)
+        make_dir(self._path.parent, 0o710)
+        os.chown(self._path.parent, -1, group)
+        self._write()
+
+    def refresh(self) -> None:
+        """Copy the originals if they have changed and can be served."""
+        stamp = self._originals.stamp()
+        if stamp == self._stamp:
+            return
+        try:
+            self._originals.examine()
+            self._write()
+        except CertificateError as error:
+            log.get("up").warning("the renewed certificate is not taken, the old one stays", why=str(error))
+        except OSError as error:
+            log.get("up").error("the renewed certificate cannot be copied", error=str(error))
+            return
+        self._stamp = stamp
+
+    async def keep(self) -> None:
+        """Check every second, until cancelled."""
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            self.refresh()
+
+    def _write(self) -> None:
+        blocks = [
+            *(found.group() for found in _CERTIFICATE.finditer(self._originals.chain.read_bytes())),
+            *(found.group() for found in _KEY.finditer(self._originals.key.read_bytes())),
+        ]
+        staged = self._path.with_suffix(".new")
+        staged.unlink(missing_ok=True)
+        descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchown(descriptor, -1, self._group)
+            os.fchmod(descriptor, 0o640)
+            file.write(b"\n".join([*blocks, b""]))
+        staged.rename(self._path)
+
+
+def remove(run_dir: Path) -> None:
+    """Remove the copy that the gateway no longer needs."""
+    _path(run_dir).unlink(missing_ok=True)
+
+
+def _path(run_dir: Path) -> Path:
+    return run_dir / "gateway" / "certificate.pem"

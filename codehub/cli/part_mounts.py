@@ -1,0 +1,58 @@
+"""A mount namespace in which a part's user reaches what lies below directories that only root may enter.
+
+An interpreter or a checkout in /root is such a case. The namespace has an empty directory in the place of
+/root, with nothing in it but the trees that the part needs.
+"""
+
+import ctypes
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+_CLONE_NEWNS: Final = 0x00020000
+_MS_NOSUID: Final = 0x2
+_MS_NODEV: Final = 0x4
+_MS_BIND: Final = 0x1000
+_MS_REC: Final = 0x4000
+_MS_SLAVE: Final = 0x80000
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def closed_directories(trees: Iterable[Path]) -> dict[str, list[str]]:
+    """Return the directories above the trees that others may not enter, each with its trees."""
+    found: dict[str, list[str]] = {}
+    for tree in sorted({path for given in trees for path in (given.absolute(), given.resolve())}):
+        closed = next((above for above in reversed(tree.parents) if not above.stat().st_mode & 0o001), None)
+        if closed is None:
+            continue
+        below = found.setdefault(str(closed.resolve()), [])
+        place = closed.resolve() / tree.relative_to(closed)
+        if not any(place.is_relative_to(other) for other in below):
+            below.append(str(place))
+    return found
+
+
+def show(trees: Mapping[str, Iterable[str]]) -> None:
+    """Put this process into a mount namespace that shows these trees below closed directories."""
+    _check(_libc.unshare(_CLONE_NEWNS))
+    _mount(None, "/", None, _MS_REC | _MS_SLAVE)
+    for closed, below in trees.items():
+        opened = {tree: os.open(tree, os.O_PATH | os.O_CLOEXEC) for tree in below}
+        _mount("tmpfs", closed, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=0711,size=64k")
+        for tree, descriptor in opened.items():
+            Path(tree).mkdir(mode=0o755, parents=True)
+            _mount(f"/proc/self/fd/{descriptor}", tree, None, _MS_BIND | _MS_REC)
+            os.close(descriptor)
+
+
+def _mount(source: str | None, target: str, kind: str | None, flags: int, options: str | None = None) -> None:
+    texts = [None if text is None else os.fsencode(text) for text in (source, target, kind, options)]
+    _check(_libc.mount(texts[0], texts[1], texts[2], ctypes.c_ulong(flags), texts[3]))
+
+
+def _check(result: int) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"a mount namespace cannot be made ({os.strerror(number)})")

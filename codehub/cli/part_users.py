@@ -1,0 +1,207 @@
+"""The users that the API and the gateway run as when `codehub up` runs as root."""
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import typer
+
+import codehub
+from codehub.cli import part_mounts
+from codehub.cli.errors import CommandError
+from codehub.cli.findings import Finding, ok, warn
+from codehub.cli.part_mounts import closed_directories
+from codehub.settings import Settings
+
+_NOBODY: Final = 65_534
+_CAP_NET_BIND_SERVICE: Final = 10
+_PR_SET_PDEATHSIG: Final = 1
+_PR_SET_DUMPABLE: Final = 4
+_PR_SET_KEEPCAPS: Final = 8
+_PR_CAPBSET_READ: Final = 23
+_PR_CAPBSET_DROP: Final = 24
+_PR_SET_NO_NEW_PRIVS: Final = 38
+_MOST_CAPABILITIES: Final = 64
+_CAPABILITY_VERSION_3: Final = 0x20080522
+_UNPRIVILEGED_PORTS: Final = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
+ADVICE: Final = (
+    "install CodeHub where every user may read it, and put the data directory below directories that every "
+    "user may enter"
+)
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True)
+class PartUser:
+    """The user of one part. Its group has the same number."""
+
+    uid: int
+    servers_group: int
+    """The group that may connect to the embedded PostgreSQL and Redis."""
+    shown: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """What it needs below directories that only root may enter (see `part_mounts`)."""
+    may_bind_low_ports: bool = False
+
+
+@dataclass(frozen=True)
+class PartUsers:
+    """The user of each part; None stands for the user that runs `codehub up`."""
+
+    api: PartUser | None = None
+    gateway: PartUser | None = None
+    why_root: str = ""
+    """Why a part that would get a user of its own runs as root all the same."""
+
+    @property
+    def warning(self) -> str:
+        return f"the API and the gateway run as root, because {self.why_root}: {ADVICE}"
+
+    def of(self, part: str) -> PartUser | None:
+        return {"api": self.api, "gateway": self.gateway}.get(part)
+
+    @property
+    def servers_group(self) -> int | None:
+        user = self.api or self.gateway
+        return None if user is None else user.servers_group
+
+
+def choose(settings: Settings) -> PartUsers:
+    """Return the users of the parts. The data directory exists already."""
+    if os.geteuid() != 0:
+        return PartUsers()
+    # Workspaces have the ids above WORKSPACE_UID_BASE, and the lowest base is next to the id of `nobody`.
+    first = settings.workspace_uid_base
+    first = first if first - 3 > _NOBODY else _NOBODY
+    api_uid = first - 1 if settings.api_uid is None else settings.api_uid
+    gateway_uid = settings.gateway_uid if "gateway_uid" in settings.model_fields_set else first - 2
+    if api_uid and api_uid == gateway_uid:
+        raise CommandError(f"the API and the gateway would both run as user id {api_uid}: change API_UID")
+    shown = closed_directories(_needed(settings))
+    users = PartUsers(
+        api=PartUser(api_uid, first - 3, shown) if api_uid else None,
+        gateway=PartUser(gateway_uid, first - 3, shown, _is_low(settings.port)) if gateway_uid else None,
+    )
+    for user in (users.api, users.gateway):
+        if user is not None and (reason := _why_unfit(user, settings.data_dir)):
+            return PartUsers(why_root=reason)
+    return users
+
+
+def check_users(settings: Settings) -> list[Finding]:
+    """Say as which users `codehub up` runs the API and the gateway."""
+    if os.geteuid() != 0 or not settings.data_dir.exists():
+        return []
+    users = choose(settings)
+    if users.why_root:
+        return [warn("users", f"the API and the gateway run as root, because {users.why_root}", ADVICE)]
+    as_root = [part for part in ("api", "gateway") if users.of(part) is None]
+    if as_root:
+        advice = f"unset {' and '.join(f'{part.upper()}_UID' for part in as_root)}"
+        return [warn("users", f"these parts run as root: {', '.join(as_root)}", advice)]
+    assert users.api is not None and users.gateway is not None
+    words = f"`codehub up` runs the API as user id {users.api.uid}, the gateway as {users.gateway.uid}"
+    return [ok("users", words)]
+
+
+def _is_low(port: int) -> bool:
+    """Whether a process needs a capability to listen on the port."""
+    try:
+        return port < int(_UNPRIVILEGED_PORTS.read_text())
+    except OSError:
+        return port < 1024
+
+
+def _needed(settings: Settings) -> list[Path]:
+    """Return what the API and the gateway read while they run: modules, pages, sockets."""
+    from codehub.api.dashboard import find_dist  # only `up` and `doctor` get here
+
+    program = [Path(sys.base_prefix), Path(sys.prefix), *map(Path, codehub.__path__)]
+    dist = find_dist()
+    return [*program, *([] if dist is None else [dist]), settings.data_dir]
+
+
+def _why_unfit(user: PartUser, data_dir: Path) -> str:
+    """Try in a child whether a process can become the user and run the program; return the reason if not."""
+    reader, writer = os.pipe()
+    if (pid := os.fork()) == 0:
+        reason = "the reason is unknown"
+        try:
+            become(user)
+            reason = _first_closed(data_dir)
+        except OSError as error:
+            reason = str(error)
+        finally:
+            os.write(writer, reason.encode())
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as answer:
+        reason = answer.read()
+    os.waitpid(pid, 0)
+    return reason and f"user id {user.uid} cannot be theirs: {reason}"
+
+
+def _first_closed(data_dir: Path) -> str:
+    """Return what this process lacks to run the program."""
+    for file in (os.__file__, codehub.__file__, typer.__file__):
+        if not os.access(file, os.R_OK):
+            return f"it may not read {file}"
+    return "" if os.access(data_dir, os.X_OK) else f"it may not enter {data_dir}"
+
+
+def reduced(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment without the secrets of the archive store, and without root's home directory."""
+    kept = {
+        name: value
+        for name, value in environment.items()
+        if name != "ARCHIVE_URL" and not name.startswith("AWS_")
+    }
+    return kept | {"HOME": "/nonexistent"}
+
+
+def become(user: PartUser) -> None:
+    """Turn this process, which runs as root, into one of the user, for good.
+
+    It keeps its open descriptors, and at most the capability to listen on low ports.
+    """
+    parent = os.getppid()
+    if user.shown:
+        part_mounts.show(user.shown)
+    kept = 1 << _CAP_NET_BIND_SERVICE if user.may_bind_low_ports else 0
+    _prctl(_PR_SET_KEEPCAPS, 1 if kept else 0)
+    for capability in range(_MOST_CAPABILITIES):
+        if _libc.prctl(_PR_CAPBSET_READ, capability, 0, 0, 0) == 1:
+            _prctl(_PR_CAPBSET_DROP, capability)
+    os.setgroups([user.servers_group])
+    os.setresgid(user.uid, user.uid, user.uid)
+    os.setresuid(user.uid, user.uid, user.uid)
+    _set_capabilities(kept)
+    _prctl(_PR_SET_KEEPCAPS, 0)
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    _prctl(_PR_SET_DUMPABLE, 0)
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)  # a change of the user clears it
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _prctl(option: int, value: int) -> None:
+    if _libc.prctl(option, value, 0, 0, 0) != 0:
+        raise _last_error()
+
+
+def _set_capabilities(kept: int) -> None:
+    """Make these the effective and permitted capabilities; the low 32 are all that is ever kept."""
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    sets = (ctypes.c_uint32 * 6)(kept, kept, 0, 0, 0, 0)  # effective, permitted, inheritable; twice
+    if _libc.capset(header, sets) != 0:
+        raise _last_error()
+
+
+def _last_error() -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, os.strerror(number))

@@ -1,0 +1,267 @@
+"""Under a root `codehub up`, the API and the gateway run as users of their own."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from codehub.settings import load
+from tests.integration.coordinator.conftest import IDE
+from tests.integration.gateway import issuing
+from tests.integration.gateway.test_ports_system import APP_PORT, NAVIGATION, Owner
+from tests.reach import everything_below, from_namespaces_of, read_here, read_in_namespaces_of, successes
+from tests.services import System, descendants
+from tests.waiting import wait_for
+
+API, GATEWAY, SERVERS = (load(_env_file=None).workspace_uid_base - below for below in (1, 2, 3))
+NET_BIND_SERVICE = 1 << 10
+START = f'/usr/bin/python3 -m http.server -b 127.0.0.1 {APP_PORT} & umask 177; exec /usr/bin/python3 -c "$@"'
+"""An app, and an IDE whose socket only the workspace's own user may use."""
+IMAGES = f"""
+[[image]]
+name = "with-an-app"
+ready_path = "/"
+process = {json.dumps(["/bin/sh", "-c", START, "sh", IDE, "{socket}"])}
+"""
+
+
+@dataclass(frozen=True)
+class Rights:
+    uids: set[int]
+    gids: set[int]
+    groups: list[int]
+    capabilities: int
+    bounding: int
+    no_new_privileges: bool
+    traceable_by_its_user: bool
+
+    @classmethod
+    def of(cls, pid: int) -> "Rights":
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        fields = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
+        capabilities = [int(fields[name][0], 16) for name in ("CapPrm", "CapEff", "CapInh", "CapAmb")]
+        return cls(
+            uids={*map(int, fields["Uid"])},
+            gids={*map(int, fields["Gid"])},
+            groups=[*map(int, fields["Groups"])],
+            capabilities=capabilities[0] | capabilities[1] | capabilities[2] | capabilities[3],
+            bounding=int(fields["CapBnd"][0], 16),
+            no_new_privileges=fields["NoNewPrivs"] == ["1"],
+            traceable_by_its_user=Path(f"/proc/{pid}/environ").stat().st_uid != 0,
+        )
+
+
+def rights_of_part(uid: int, capabilities: int = 0) -> Rights:
+    return Rights({uid}, {uid}, [SERVERS], capabilities, 0, True, False)
+
+
+def has_users_of_its_own(system: System, capabilities: int = 0) -> bool:
+    pids = system.pids()
+    gateways = [pids["gateway"], *descendants(pids["gateway"])]
+    return (
+        Rights.of(pids["api"]) == rights_of_part(API)
+        and all(Rights.of(pid) == rights_of_part(GATEWAY, capabilities) for pid in gateways)
+        and len(gateways) == 3
+        and Rights.of(pids["coordinator"]).uids == {0}
+    )
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if os.geteuid() != 0 or not all(map(shutil.which, ("bwrap", "slirp4netns"))):
+        pytest.skip("needs root, bubblewrap and slirp4netns: apt-get install bubblewrap slirp4netns")
+    path = tmp_path_factory.mktemp("images") / "images.toml"
+    path.write_text(IMAGES)
+    path.chmod(0o600)
+    return path
+
+
+@pytest.fixture(scope="module")
+def system(images: Path) -> Iterator[System]:
+    system = System({"IMAGES_FILE": str(images), "GATEWAY_WORKERS": "2", "LIMITS_MAX_RUNNING_PER_USER": "10"})
+    try:
+        yield system.start()
+    finally:
+        system.close()
+
+
+def opens(owner: Owner) -> bool:
+    """Whether its owner reaches the workspace's IDE."""
+    answer = owner.api.get(f"/w/{owner.id}", headers=NAVIGATION)
+    host = f"{owner.id}.{owner.platform}"
+    while answer.is_redirect:
+        url = httpx.URL(answer.headers["location"])
+        target = url.raw_path.decode()
+        on_platform = url.netloc.decode() == owner.platform
+        answer = (
+            owner.api.get(target, headers=NAVIGATION)
+            if on_platform
+            else owner.get(host, target, **NAVIGATION)
+        )
+    return answer.status_code == 200 and answer.text == "ok"
+
+
+def test_a_workspace_works_while_the_api_and_the_gateway_have_users_of_their_own(system: System) -> None:
+    owner = Owner(system)
+    assert has_users_of_its_own(system)
+    wait_for(lambda: owner.is_in("RUNNING"), "the workspace to run")
+    assert opens(owner)
+    wait_for(lambda: "Directory listing" in owner.navigate(APP_PORT).text, "the app to listen")
+
+    before = system.pids()
+    for part in ("api", "gateway"):
+        os.kill(before[part], signal.SIGKILL)
+    wait_for(
+        lambda: all(
+            system.pids().get(part, pid) != pid for part, pid in before.items() if part in ("api", "gateway")
+        ),
+        "new parts",
+    )
+    wait_for(lambda: works(system), "sign-in to work again")
+    assert has_users_of_its_own(system)
+    assert opens(owner)
+
+    wish(owner, "ARCHIVED")
+    wish(owner, "RUNNING")
+    assert opens(owner)
+
+
+def wish(owner: Owner, state: str) -> None:
+    answer = owner.api.patch(f"/api/v1/workspaces/{owner.id}", json={"desired_state": state})
+    assert answer.status_code == 200, answer.text
+    wait_for(lambda: owner.is_in(state), state)
+
+
+def works(system: System) -> bool:
+    try:
+        system.client()
+    except (httpx.HTTPError, AssertionError):
+        return False
+    return True
+
+
+def test_the_parts_cannot_read_what_is_not_theirs(system: System) -> None:
+    owner, archived = Owner(system), Owner(system)
+    wait_for(lambda: owner.is_in("RUNNING") and archived.is_in("RUNNING"), "the workspaces to run")
+    wish(archived, "ARCHIVED")
+    data_dir, pids = system.data_dir, system.pids()
+    [home] = data_dir.glob(f"volumes/users/*/workspaces/{owner.id}/home")
+    (home / "private").write_text("secret")
+
+    paths = [path for path in everything_below(data_dir) if "/postgres/base/" not in path]
+    paths += [f"/proc/{pids[part]}/environ" for part in ("coordinator", "gateway", "api")]
+    for part in ("jobs", "archives", "logs", "volumes", "runtime", "postgres", "redis"):
+        assert any(Path(path).is_relative_to(data_dir / part) for path in successes(read_here(*paths))), part
+    public = {
+        path
+        for path in paths
+        if path.endswith(("/passwd", "/group", "/resolv.conf", "/chosen", "installation-id", "children.json"))
+    }
+    for part, uid in (("api", API), ("gateway", GATEWAY)):
+        read = successes(read_in_namespaces_of(pids[part], uid, *paths, groups=[SERVERS]))
+        contents = {path for path in read if not os.path.isdir(path)}
+        assert contents <= public, part
+        closed = ("jobs", "archives", "logs", "runtime", "postgres", "redis", "volumes")
+        assert not read & {str(data_dir / name) for name in closed}, part
+        assert str(home) not in read
+
+    up = data_dir / "runtime" / owner.id / "up"
+    workspaces = {str(up / "ide.sock"), str(up / "net.sock")}
+    servers = {str(data_dir / "run" / "pg" / ".s.PGSQL.5432"), str(data_dir / "run" / "redis" / "redis.sock")}
+    api = str(data_dir / "run" / "api.sock")
+    internal = {str(path) for path in (data_dir / "run").glob("*-internal.sock")}
+    assert len(internal) == 3
+    asked = [*workspaces, *servers, *internal, api]
+
+    def reached(part: str, uid: int) -> set[str]:
+        return successes(from_namespaces_of(pids[part], uid, *asked, groups=[SERVERS]))
+
+    assert reached("api", API) == servers
+    assert reached("gateway", GATEWAY) == workspaces | servers | {api}
+    assert reached("gateway", GATEWAY + 1_000_000) == servers, "the control: a stranger in the same group"
+
+
+@pytest.mark.full
+def test_a_workspace_that_started_when_the_gateway_was_root_is_served_after_an_upgrade(
+    make_system: Callable[..., System], images: Path
+) -> None:
+    environment = {"IMAGES_FILE": str(images), "GATEWAY_WORKERS": "2"}
+    system = make_system(**environment, API_UID="0", GATEWAY_UID="0").start()
+    owner = Owner(system)
+    wait_for(lambda: owner.is_in("RUNNING"), "the workspace to run")
+    assert opens(owner)
+    assert all(
+        Rights.of(pid).uids == {0} for name, pid in system.pids().items() if name in ("api", "gateway")
+    )
+    up = system.data_dir / "runtime" / owner.id / "up"
+    (up / "net.sock").chmod(0o600)
+    state = json.loads((up.parent / "state.json").read_text())
+    assert up.stat().st_gid == 0
+
+    system.stop()
+    system._environment = environment
+    system.start()
+    assert has_users_of_its_own(system)
+    assert opens(owner)
+    assert "Directory listing" in owner.navigate(APP_PORT).text
+    assert json.loads((up.parent / "state.json").read_text()) == state
+
+
+def certificate_at(port: int) -> str:
+    return ssl.get_server_certificate(("127.0.0.1", port))
+
+
+@pytest.mark.full
+def test_a_certificate_that_only_root_may_read_is_served_and_renewed_on_a_low_port(
+    make_system: Callable[..., System], images: Path, tmp_path: Path
+) -> None:
+    private = tmp_path / "tls"
+    private.mkdir(mode=0o700)
+    names = "DNS:localhost,DNS:*.localhost,IP:127.0.0.1"
+    first, second = (issuing.issue(private, name, names=names) for name in ("first", "second"))
+    live, key = private / "live.pem", private / "live.key"
+    shutil.copy(first.chain, live)
+    shutil.copy(first.key, key)
+    key.chmod(0o600)
+    port = free_low_port()
+    system = make_system(PORT=str(port), TLS_CERT_FILE=str(live), TLS_KEY_FILE=str(key), GATEWAY_WORKERS="2")
+    system.port = port
+    system.start()
+    assert has_users_of_its_own(system, NET_BIND_SERVICE)
+    assert certificate_at(port).strip() == first.chain.read_text().strip()
+
+    shutil.copy(second.key, key)
+    shutil.copy(second.chain, live)
+    wait_for(
+        lambda: all(certificate_at(port).strip() == second.chain.read_text().strip() for _ in range(8)),
+        "the renewed certificate",
+    )
+    copy = system.data_dir / "run" / "gateway" / "certificate.pem"
+    readable = {
+        uid: bool(
+            successes(read_in_namespaces_of(system.pids()["gateway"], uid, str(copy), groups=[SERVERS]))
+        )
+        for uid in (API, GATEWAY)
+    }
+    assert readable == {API: False, GATEWAY: True}
+    assert system.stop() == 0
+    assert not copy.exists()
+
+
+def free_low_port() -> int:
+    for port in range(1023, 600, -1):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise AssertionError("no low port is free")

@@ -1,0 +1,93 @@
+"""The users of the API and the gateway, and what they find below directories that only root may enter."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from codehub.cli import part_users
+from codehub.cli.errors import CommandError
+from codehub.cli.part_mounts import closed_directories
+from codehub.settings import load
+from tests.services import short_temp_dir
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root chooses users")
+CHOOSE = """
+import sys
+from codehub.cli import part_users
+from codehub.settings import load
+print(part_users.choose(load(data_dir=sys.argv[1])).why_root)
+"""
+
+
+@pytest.fixture
+def data_dir() -> Iterator[Path]:
+    path = short_temp_dir()
+    yield path
+    path.rmdir()
+
+
+def uids(data_dir: Path, **given: int) -> list[int | None]:
+    users = part_users.choose(load(data_dir=data_dir, **given))
+    assert users.why_root == ""
+    return [None if user is None else user.uid for user in (users.api, users.gateway)]
+
+
+def test_they_are_next_to_those_of_the_workspaces(data_dir: Path) -> None:
+    assert uids(data_dir) == [1_999_999, 1_999_998]
+    assert uids(data_dir, workspace_uid_base=70_000) == [69_999, 69_998]
+    assert uids(data_dir, workspace_uid_base=65_536) == [65_533, 65_532], "65534 is nobody"
+
+
+def test_they_can_be_chosen_and_0_keeps_root(data_dir: Path) -> None:
+    assert uids(data_dir, api_uid=1234, gateway_uid=1235) == [1234, 1235]
+    assert uids(data_dir, api_uid=0, gateway_uid=0) == [None, None]
+    with pytest.raises(CommandError, match="would both run as user id 1999998: change API_UID"):
+        uids(data_dir, api_uid=1_999_998)
+
+
+def test_they_do_not_get_the_secrets_of_the_archive_store() -> None:
+    secrets = {"ARCHIVE_URL": "s3://a/b", "AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "key"}
+    assert part_users.reduced({"PORT": "80", "HOME": "/root"} | secrets) == {
+        "PORT": "80",
+        "HOME": "/nonexistent",
+    }
+
+
+def test_only_a_low_port_takes_a_capability(data_dir: Path) -> None:
+    for port, needs_one in ((443, True), (8080, False)):
+        gateway = part_users.choose(load(data_dir=data_dir, port=port)).gateway
+        assert gateway is not None and gateway.may_bind_low_ports == needs_one
+
+
+def test_what_lies_below_a_closed_directory_is_named_with_the_outermost(data_dir: Path) -> None:
+    closed, program = data_dir / "closed", data_dir / "closed" / "inner" / "program"
+    program.mkdir(parents=True)
+    link = data_dir / "link"
+    link.symlink_to(closed)
+    try:
+        assert closed_directories([program]) == {}
+        (closed / "inner").chmod(0o700)
+        assert closed_directories([program]) == {str(closed / "inner"): [str(program)]}
+        closed.chmod(0o700)
+        given = [program, program / "within", link / "inner" / "program", link / "other"]
+        assert closed_directories(given) == {str(closed): [str(program), str(closed / "other")]}
+    finally:
+        link.unlink()
+        for path in (program, program.parent, closed):
+            path.rmdir()
+
+
+def test_below_a_closed_directory_they_need_a_mount_namespace(tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir(mode=0o700)
+    data_dir = tmp_path / "closed" / "data"
+    data_dir.mkdir(mode=0o711)
+    assert uids(data_dir) == [1_999_999, 1_999_998]
+    unable = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]
+    command = [*unable, sys.executable, "-c", CHOOSE, str(data_dir)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    refused = "a mount namespace cannot be made (Operation not permitted)"
+    assert done.stdout.strip() == f"user id 1999999 cannot be theirs: [Errno 1] {refused}"
