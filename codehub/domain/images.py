@@ -12,6 +12,7 @@ from typing import Literal, TypeVar
 from codehub.domain.workspace_names import as_argument
 
 Activity = Literal["vscode", "any"]
+Seccomp = Literal["default", "unconfined"]
 _Value = TypeVar("_Value")
 
 PLACEHOLDERS = frozenset({"socket", "home", "workspace_id", "name"})
@@ -43,6 +44,8 @@ class Image:
     default: bool
     home_files: Mapping[str, str] = field(default_factory=dict)
     """What a new home holds: contents by relative path. Homes that exist are never touched."""
+    seccomp: Seccomp = "default"
+    """Whether system calls that hardly any program needs are denied."""
 
 
 class ImagesError(ValueError):
@@ -157,6 +160,7 @@ def _image(position: int, table: object) -> Image:
         activity=reader.take("activity", _activity) or _likely_activity(docker, process),
         default=reader.take("default", _flag) or False,
         home_files=reader.take("home_files", _home_files) or {},
+        seccomp=reader.take("seccomp", _seccomp) or "default",
     )
     reader.refuse_unknown()
     if docker is None and process is None:
@@ -317,6 +321,16 @@ def _activity(value: object) -> Activity:
             return "any"
         case _:
             raise ValueError("must be 'vscode' or 'any'")
+
+
+def _seccomp(value: object) -> Seccomp:
+    match value:
+        case "default":
+            return "default"
+        case "unconfined":
+            return "unconfined"
+        case _:
+            raise ValueError("must be 'default' or 'unconfined'")
 
 
 def _flag(value: object) -> bool:

@@ -10,9 +10,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from codehub.domain.images import Image
 from codehub.domain.workspace_names import as_host_name
 from codehub.runtimes.base import WorkloadSpec
+from codehub.runtimes.docker import seccomp
 from codehub.runtimes.process.leftovers import WORKSPACE_VARIABLE
+from codehub.runtimes.seccomp import machine
 
 HOME = "/home/coder"
 PASSWD, GROUP = "/etc/passwd", "/etc/group"
@@ -113,13 +116,20 @@ def _host_config(spec: WorkloadSpec, mounts: list[dict[str, Any]]) -> dict[str, 
         "PidsLimit": image.pids,
         "OomScoreAdj": _OOM_SCORE_ADJUSTMENT,
         "CapDrop": ["ALL"],
-        "SecurityOpt": ["no-new-privileges:true"],
+        "SecurityOpt": ["no-new-privileges:true", *_seccomp(image)],
         "Init": True,
         "IpcMode": "private",
         # The controller starts it again, and knows why it ended; the engine would not.
         "RestartPolicy": {"Name": "no"},
         "LogConfig": {"Type": "json-file", "Config": {"max-size": "1m", "max-file": "2"}},
     }
+
+
+def _seccomp(image: Image) -> list[str]:
+    """Return the option. Without one, where no table of calls exists, the engine's own profile holds."""
+    if image.seccomp == "unconfined":
+        return ["seccomp=unconfined"]
+    return [f"seccomp={seccomp.profile()}"] if machine() is not None else []
 
 
 def files(uid: int, port: int, name: str) -> dict[str, str]:

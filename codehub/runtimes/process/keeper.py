@@ -10,6 +10,7 @@ Keepers are born of the nursery. They use the standard library and modules of ou
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import ctypes
 import os
@@ -21,7 +22,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from codehub.runtimes.process import cgroups
+from codehub.runtimes.process import cgroups, seccomp
 from codehub.runtimes.process.directory import Directory, Ended, State
 from codehub.runtimes.process.door import Door
 from codehub.runtimes.process.keyring import leave_session_keyring
@@ -153,15 +154,21 @@ class Keeper:
         """Return the command line, and the descriptors that it names.
 
         The workspace can read bwrap's command line, so bwrap reads its options, which name host paths, from a
-        descriptor.
+        descriptor. bwrap itself needs calls that the filter denies, and puts it on just before the command.
         """
         program, *rest = self._request.argv
-        if not self._request.options:
+        if not self._is_sandboxed:
             return [program, *rest], []
-        descriptor = os.memfd_create("options")
-        os.write(descriptor, b"".join(os.fsencode(option) + b"\0" for option in self._request.options))
-        os.lseek(descriptor, 0, os.SEEK_SET)
-        return [program, "--args", str(descriptor), *rest], [descriptor]
+        contents = {"--args": b"".join(os.fsencode(option) + b"\0" for option in self._request.options)}
+        if self._request.seccomp:
+            contents["--seccomp"] = base64.b64decode(self._request.seccomp)
+        given = {option: _in_memory(content) for option, content in contents.items()}
+        arguments = [part for option, descriptor in given.items() for part in (option, str(descriptor))]
+        return [program, *arguments, *rest], [*given.values()]
+
+    @property
+    def _is_sandboxed(self) -> bool:
+        return bool(self._request.options)
 
     def _make_network(self, way_out: WayOut, door: socket.socket) -> None:
         self._network = Network(way_out)
@@ -188,6 +195,8 @@ class Keeper:
             Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE_ADJUSTMENT)
         if self._request.way_out is not None:
             enter(door, self._request.way_out)
+        if self._request.seccomp and not self._is_sandboxed:
+            seccomp.install(base64.b64decode(self._request.seccomp))
 
     def _limit(self) -> None:
         """Where no group caps them: RLIMIT_DATA holds for each process, RLIMIT_NPROC for each user.
@@ -309,3 +318,11 @@ class Keeper:
         elif key.fileobj is not self._wakeups[0]:
             self._log.write(data)
         return bool(data)
+
+
+def _in_memory(content: bytes) -> int:
+    """Return a descriptor from which the content can be read."""
+    descriptor = os.memfd_create("content")
+    os.write(descriptor, content)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor

@@ -59,6 +59,7 @@ def request_for(spec: WorkloadSpec, walls: Walls, directory: Directory, place: P
         home=str(spec.home),
         argv=command.argv,
         options=command.options,
+        seccomp=walls.seccomp if spec.image.seccomp == "default" else "",
         env=command.env | place.variables(spec.workspace_id),
         cwd=command.cwd,
         umask=command.umask,

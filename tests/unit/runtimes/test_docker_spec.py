@@ -9,6 +9,7 @@ import pytest
 
 from codehub.domain.images import BUILT_IN
 from codehub.runtimes.base import WorkloadSpec
+from codehub.runtimes.docker.seccomp import profile
 from codehub.runtimes.docker.spec import Label, Setting, container_config, files, name_of, wanted_hash
 
 IMAGE = replace(BUILT_IN[0], cpus=1.5, memory_bytes=512 << 20, pids=99)
@@ -30,8 +31,20 @@ def test_nothing_is_published_and_no_privilege_is_given() -> None:
     host = config()["HostConfig"]
     assert not {"PortBindings", "PublishAllPorts", "Privileged", "CapAdd", "Devices", "Binds"} & set(host)
     assert host["CapDrop"] == ["ALL"]
-    assert host["SecurityOpt"] == ["no-new-privileges:true"]
+    assert host["SecurityOpt"] == ["no-new-privileges:true", f"seccomp={profile()}"]
     assert config()["User"] == "2000007:2000007"
+
+
+def test_an_image_can_be_without_a_filter_of_system_calls() -> None:
+    host = config(replace(SPEC, image=replace(IMAGE, seccomp="unconfined")))["HostConfig"]
+    assert host["SecurityOpt"] == ["no-new-privileges:true", "seccomp=unconfined"]
+
+
+def test_where_there_is_no_table_of_calls_the_engines_own_profile_holds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("codehub.runtimes.docker.spec.machine", lambda: None)
+    assert config()["HostConfig"]["SecurityOpt"] == ["no-new-privileges:true"]
 
 
 def test_the_home_is_a_mount_which_fails_on_a_missing_one() -> None:
