@@ -14,6 +14,7 @@ from codehub.domain.images import Image
 from codehub.domain.workspace_names import as_host_name
 from codehub.runtimes.base import WorkloadSpec
 from codehub.runtimes.docker import seccomp
+from codehub.runtimes.open_files import open_files
 from codehub.runtimes.process.leftovers import WORKSPACE_VARIABLE
 from codehub.runtimes.seccomp import machine
 
@@ -40,11 +41,13 @@ def name_of(workspace_id: str) -> str:
 @dataclass(frozen=True)
 class Setting:
     """What a container's configuration depends on besides the workload: who it runs as, our files, and
-    further environment variables."""
+    further environment variables, and the disk of its home."""
 
     uid: int
     root: Path
     variables: Mapping[str, str] = field(default_factory=dict)
+    disk: str | None = None
+    """The device that homes are on; None if it is not known, or no single one."""
 
 
 def container_config(
@@ -89,7 +92,7 @@ def _config(spec: WorkloadSpec, setting: Setting) -> dict[str, Any]:
         "WorkingDir": HOME,
         "Env": [f"{name}={value}" for name, value in environment.items()],
         "Labels": {Label.PORT: str(spec.image.port), Label.READY_PATH: spec.image.ready_path},
-        "HostConfig": _host_config(spec, _mounts(spec, setting)),
+        "HostConfig": _host_config(spec, _mounts(spec, setting)) | _disk_limits(spec.image, setting),
     }
 
 
@@ -107,7 +110,7 @@ def _mounts(spec: WorkloadSpec, setting: Setting) -> list[dict[str, Any]]:
 
 
 def _host_config(spec: WorkloadSpec, mounts: list[dict[str, Any]]) -> dict[str, Any]:
-    image = spec.image
+    image, files = spec.image, open_files()
     return {
         "Mounts": mounts,
         "NanoCpus": round(image.cpus * _NANO),
@@ -117,12 +120,20 @@ def _host_config(spec: WorkloadSpec, mounts: list[dict[str, Any]]) -> dict[str, 
         "OomScoreAdj": _OOM_SCORE_ADJUSTMENT,
         "CapDrop": ["ALL"],
         "SecurityOpt": ["no-new-privileges:true", *_seccomp(image)],
+        "Ulimits": [{"Name": "nofile", "Soft": files, "Hard": files}],
         "Init": True,
         "IpcMode": "private",
         # The controller starts it again, and knows why it ended; the engine would not.
         "RestartPolicy": {"Name": "no"},
         "LogConfig": {"Type": "json-file", "Config": {"max-size": "1m", "max-file": "2"}},
     }
+
+
+def _disk_limits(image: Image, setting: Setting) -> dict[str, Any]:
+    if image.disk_bandwidth is None or setting.disk is None:
+        return {}
+    limit = [{"Path": setting.disk, "Rate": image.disk_bandwidth}]
+    return {"BlkioDeviceReadBps": limit, "BlkioDeviceWriteBps": limit}
 
 
 def _seccomp(image: Image) -> list[str]:

@@ -22,6 +22,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from codehub.runtimes.open_files import open_files
 from codehub.runtimes.process import cgroups, seccomp
 from codehub.runtimes.process.directory import Directory, Ended, State
 from codehub.runtimes.process.door import Door
@@ -118,10 +119,10 @@ class Keeper:
         self._groups, troubles = cgroups.make_what_can_be(self._request.groups)
         for trouble in troubles:
             if isinstance(trouble, cgroups.NumberRefused):
-                raise OSError(f"{trouble}: see `cpus`, `memory` and `pids` of its image")
+                raise OSError(f"{trouble}: see `cpus`, `memory`, `pids` and `disk_bandwidth` of its image")
         if troubles:
             words = "; ".join(map(str, troubles))
-            self._say(f"not all of its processor time, memory and processes are capped: {words}")
+            self._say(f"not all caps of its image hold: {words}")
 
     def _say(self, words: str) -> None:
         self._log.write(f"[codehub: {words}]\n".encode())
@@ -204,7 +205,7 @@ class Keeper:
         RLIMIT_AS would be no help: Node reserves far more addresses than it ever uses.
         """
         request = self._request
-        limits = {resource.RLIMIT_CORE: 0}
+        limits = {resource.RLIMIT_CORE: 0, resource.RLIMIT_NOFILE: open_files()}
         capped = {name for settings in self._groups.values() for name in settings}
         if not capped & {"memory.max", "memory.limit_in_bytes"}:
             limits[resource.RLIMIT_DATA] = request.memory_bytes

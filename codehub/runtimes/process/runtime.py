@@ -114,7 +114,7 @@ class ProcessRuntime:
             walls = await self.walls()
             _tell(walls)
             await asyncio.to_thread(NURSERY.warm_up)
-            await asyncio.to_thread(cgroups.sweep, walls.cgroups.parents.values(), _FORGOTTEN_SECONDS)
+            await asyncio.to_thread(cgroups.sweep, walls.cgroups.every_parent, _FORGOTTEN_SECONDS)
         except (RuntimeFailure, OSError) as error:
             log.warning("no workspace can be started here: %s", error)
 
