@@ -40,6 +40,7 @@ if [[ $purpose == test ]]; then
   need zstd command -v zstd
   need acl command -v setfacl
   need attr command -v setfattr
+  need linux-libc-dev test -e /usr/include/asm-generic/unistd.h
   if [[ $(id -u) == 0 ]]; then # who is not root has no engine of their own, and those tests say so and skip
     need docker.io command -v dockerd
     need iptables command -v iptables

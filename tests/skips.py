@@ -10,6 +10,8 @@ import pytest
 INSTALLED = Path(__file__).parents[1] / ".make"
 OF_THIS_MACHINE = (
     "root can read everything",
+    "needs control groups for disks",
+    "needs homes on a disk",
     "needs systemd's own hierarchy of control groups",
     "needs root and control groups of version 2",
     "needs a file system that counts links to 65,000",

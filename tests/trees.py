@@ -41,6 +41,16 @@ def make_tree(path: Path, seed: int, files: int = 40) -> None:
     os.utime(path, ns=(1, 1_600_000_000_123_456_789 + seed))
 
 
+def give_to_its_user(home: Path) -> None:
+    """Make everything in a home belong to whom the home belongs to, as if the workspace had made it.
+
+    A restore under root does the same to what belongs to others.
+    """
+    owner = home.stat().st_uid
+    if os.geteuid() == 0:
+        subprocess.run(["chown", "-R", "-h", f"{owner}:{owner}", home], check=True)
+
+
 def tree_hash(path: Path) -> str:
     """Content, modes, owners, times, link targets, hard links, and extended attributes of a tree."""
     digest = hashlib.sha256()

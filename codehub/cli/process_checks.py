@@ -18,7 +18,12 @@ async def check_process_runtime(settings: Settings) -> list[Finding]:
         walls = await find_walls()
     except RuntimeFailure as failure:
         return [fail("sandbox", failure.message, "see how busy this machine is, and ask the doctor again")]
-    return [sandbox(walls, settings.insecure_process_runtime), network(walls), caps(walls)]
+    return [
+        sandbox(walls, settings.insecure_process_runtime),
+        system_calls(walls),
+        network(walls),
+        caps(walls),
+    ]
 
 
 def sandbox(walls: Walls, is_accepted: bool) -> Finding:
@@ -34,6 +39,16 @@ def sandbox(walls: Walls, is_accepted: bool) -> Finding:
         return warn("sandbox", f"{walls.why_not_better}; {words}", advice)
     level = warn if is_accepted else fail
     return level("sandbox", f"{walls.why_not_better}; nothing keeps workspaces apart", advice)
+
+
+def system_calls(walls: Walls) -> Finding:
+    if walls.seccomp:
+        return ok("seccomp", "a workspace cannot make user namespaces or use io_uring, keyrings, BPF or perf")
+    return warn(
+        "seccomp",
+        f"no system call of a workspace is denied: {walls.why_no_seccomp}",
+        "run a kernel with CONFIG_SECCOMP_FILTER, on x86_64 or aarch64; or use the Docker runtime",
+    )
 
 
 def network(walls: Walls) -> Finding:

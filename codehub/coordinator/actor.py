@@ -224,6 +224,7 @@ class Actor:
             sha256,
             self._epoch,
             self._rules.disk_reserve,
+            self._uid(workspace),
         )
 
     def _home_files(self, workspace: Workspace) -> Mapping[str, str]:

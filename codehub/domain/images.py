@@ -12,6 +12,7 @@ from typing import Literal, TypeVar
 from codehub.domain.workspace_names import as_argument
 
 Activity = Literal["vscode", "any"]
+Seccomp = Literal["default", "unconfined"]
 _Value = TypeVar("_Value")
 
 PLACEHOLDERS = frozenset({"socket", "home", "workspace_id", "name"})
@@ -19,6 +20,7 @@ _NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,62}[a-z0-9])?")
 _MEMORY = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _LEAST_MEMORY = 16 << 20
+_LEAST_BANDWIDTH = 1 << 20
 _LONGEST_PATH = 255
 _LARGEST_HOME_FILES = 64 << 10
 _MEMORY_LIMIT = 1 << 63
@@ -43,6 +45,10 @@ class Image:
     default: bool
     home_files: Mapping[str, str] = field(default_factory=dict)
     """What a new home holds: contents by relative path. Homes that exist are never touched."""
+    seccomp: Seccomp = "default"
+    """Whether system calls that hardly any program needs are denied."""
+    disk_bandwidth: int | None = None
+    """Bytes per second that may be read from the disk of the home, and as many that may be written."""
 
 
 class ImagesError(ValueError):
@@ -157,6 +163,8 @@ def _image(position: int, table: object) -> Image:
         activity=reader.take("activity", _activity) or _likely_activity(docker, process),
         default=reader.take("default", _flag) or False,
         home_files=reader.take("home_files", _home_files) or {},
+        seccomp=reader.take("seccomp", _seccomp) or "default",
+        disk_bandwidth=reader.take("disk_bandwidth", _bandwidth),
     )
     reader.refuse_unknown()
     if docker is None and process is None:
@@ -299,14 +307,25 @@ def _cpus(value: object) -> float:
 
 def parse_memory(value: object) -> int:
     """`"512m"`, `"2g"`, `"1.5GiB"` in bytes; a bare number is bytes already."""
-    if not isinstance(value, str) or not (match := _MEMORY.fullmatch(value.strip())):
-        raise ValueError("must be a string such as '512m' or '2g'")
-    size = int(float(match[1]) * _UNITS[match[2].lower()])
+    size = _size(value)
     if size < _LEAST_MEMORY:
         raise ValueError("must be at least '16m'")
     if size >= _MEMORY_LIMIT:
         raise ValueError("must be below 8 EiB, which no kernel counts")
     return size
+
+
+def _bandwidth(value: object) -> int:
+    rate = _size(value)
+    if not _LEAST_BANDWIDTH <= rate < _MEMORY_LIMIT:
+        raise ValueError("must be at least '1m' (bytes per second), and below 8 EiB")
+    return rate
+
+
+def _size(value: object) -> int:
+    if not isinstance(value, str) or not (match := _MEMORY.fullmatch(value.strip())):
+        raise ValueError("must be a string such as '512m' or '2g'")
+    return int(float(match[1]) * _UNITS[match[2].lower()])
 
 
 def _activity(value: object) -> Activity:
@@ -317,6 +336,16 @@ def _activity(value: object) -> Activity:
             return "any"
         case _:
             raise ValueError("must be 'vscode' or 'any'")
+
+
+def _seccomp(value: object) -> Seccomp:
+    match value:
+        case "default":
+            return "default"
+        case "unconfined":
+            return "unconfined"
+        case _:
+            raise ValueError("must be 'default' or 'unconfined'")
 
 
 def _flag(value: object) -> bool:

@@ -68,7 +68,7 @@ class JobFact:
     """`outdated`: it failed because the home is no longer the one that its operation has archived.
 
     `bytes` and `seconds`: how much of a home an ended job has archived or restored, and how long it took.
-    `left_out`: what the archive does not hold, as a phrase.
+    `left_out`: what the archive does not hold, as a phrase. `changed`: what a restore has changed.
     """
 
     state: JobState
@@ -79,6 +79,7 @@ class JobFact:
     bytes: int = 0
     seconds: float = 0.0
     left_out: str = ""
+    changed: str = ""
 
 
 @dataclass(frozen=True)

@@ -136,6 +136,8 @@ def _finished(workspace: Workspace, look: Observation, context: Context) -> Deci
         after = replace(after, home_ctx=None)
     assert workspace.op_started_at is not None
     message = timeline_text.finished(operation, context.now - workspace.op_started_at)
+    if operation is Operation.RESTORING and look.job is not None and look.job.changed:
+        message = f"{message} It {look.job.changed}."
     if not _is_cancelled(workspace):
         return Decision(message, after, Event.FINISHED)
     level = level_of(after.conditions)

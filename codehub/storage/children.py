@@ -70,16 +70,16 @@ def remove_tree(path: Path, locks: Sequence[int] = ()) -> None:
     """Remove a tree, or nothing when there is none. `rm` copes with depths that recursion does not."""
     if not path.is_symlink() and not path.exists():
         return
-    words = _run(["rm", "-rf", "--one-file-system", "--", path], locks)
+    words = run(["rm", "-rf", "--one-file-system", "--", path], locks)
     if words and os.geteuid() != 0:
         # One's own directories may be without permissions; root does not need any.
-        _run(["chmod", "-R", "u+rwx", "--", path], locks)
-        words = _run(["rm", "-rf", "--one-file-system", "--", path], locks)
+        run(["chmod", "-R", "u+rwx", "--", path], locks)
+        words = run(["rm", "-rf", "--one-file-system", "--", path], locks)
     if words:
         raise StorageProblem(f"{path} cannot be removed: {words}")
 
 
-def _run(command: Sequence[str | Path], locks: Sequence[int]) -> str:
+def run(command: Sequence[str | Path], locks: Sequence[int]) -> str:
     """Run to the end; the last words of a failure, or nothing."""
     child = spawn(command, locks=locks)
     _, said = child.communicate()

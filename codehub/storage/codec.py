@@ -19,6 +19,7 @@ from codehub.domain.observation import ArchiveFact
 from codehub.storage.children import BYTES, PIPE, failure, spawn
 from codehub.storage.durable import sync_filesystem
 from codehub.storage.errors import CorruptedArchive, Unpackable, says_no_space
+from codehub.storage.foreign import Foreign, give_all
 from codehub.storage.frame import decompressed
 from codehub.storage.left_out import LeftOut, Special
 from codehub.storage.readahead import read_ahead
@@ -76,9 +77,12 @@ def tar_create(home: Path) -> list[str | Path]:
     return ["tar", "--create", *dialect, *fidelity, "-b", "512", "-f", "-", "-C", home, "."]
 
 
-def _tar_extract(target: Path) -> list[str | Path]:
-    owner = "--same-owner" if os.geteuid() == 0 else "--no-same-owner"
-    dialect = ["--numeric-owner", owner, "--same-permissions", "--no-acls", *_xattr_options()]
+def _tar_extract(target: Path, owner: int | None) -> list[str | Path]:
+    owners = "--same-owner" if os.geteuid() == 0 else "--no-same-owner"
+    # A home's user cannot set capabilities of files, so one that an archive brings is of another's making.
+    privileges = [] if owner is None else ["--xattrs-exclude=security.capability"]
+    fidelity = ["--same-permissions", "--no-acls", *_xattr_options(), *privileges]
+    dialect = ["--numeric-owner", owners, *fidelity]
     reading = ["--warning=no-timestamp", "--read-full-records", "-b", "512", "-f", "-"]
     return ["tar", "--extract", *dialect, *reading, "-C", target]
 
@@ -187,14 +191,20 @@ def unpack(
     target: Path,
     locks: Sequence[int],
     on_progress: OnProgress,
-) -> None:
-    """Fill an empty directory from an archive that is exactly what `fact` says; otherwise raise."""
+    owner: int | None = None,
+) -> Foreign:
+    """Fill an empty directory from an archive that is exactly what `fact` says; otherwise raise.
+
+    With an owner, everything belongs to that user afterwards. Return what belonged to others.
+    """
     digest = hashlib.sha256()
     with _words_of_tar() as said, ExitStack() as stack:
         mighty = _may_write_everywhere()
         # Two unpack faster than one, where both may write into what either has finished.
-        tars = [_Extractor(target, locks, said, stack) for _ in range(2 if mighty and _CORES > 1 else 1)]
-        check = TarCheck(fact.entries, len(tars), unlocks=not mighty)
+        tars = [
+            _Extractor(target, owner, locks, said, stack) for _ in range(2 if mighty and _CORES > 1 else 1)
+        ]
+        check = TarCheck(fact.entries, len(tars), unlocks=not mighty, owner=owner)
         working = list(tars)
         for chunk in decompressed(_hashed(chunks, digest.update), fact.unpacked):
             pieces = check.feed(chunk)
@@ -212,6 +222,9 @@ def unpack(
         with _opened(target) as place:
             for entry in check.locked:
                 _set_attributes(place, entry)
+    if owner is not None and check.foreign.count:
+        give_all(target, owner, locks)
+    return check.foreign
 
 
 def _of(pieces: Iterable[Piece], number: int) -> list[memoryview]:
@@ -248,9 +261,11 @@ def _opened(path: Path | bytes, dir_fd: int | None = None) -> Iterator[int]:
 class _Extractor:
     """A tar that unpacks what it is given; each at its own pace."""
 
-    def __init__(self, target: Path, locks: Sequence[int], said: IO[bytes], stack: ExitStack) -> None:
+    def __init__(
+        self, target: Path, owner: int | None, locks: Sequence[int], said: IO[bytes], stack: ExitStack
+    ) -> None:
         self._said = said
-        self._tar = spawn(_tar_extract(target), locks=locks, stdin=PIPE, stderr=said.fileno())
+        self._tar = spawn(_tar_extract(target, owner), locks=locks, stdin=PIPE, stderr=said.fileno())
         assert self._tar.stdin is not None
         _widen(self._tar.stdin)
         self._input = WriteBehind(self._tar.stdin)

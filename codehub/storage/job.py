@@ -115,7 +115,8 @@ def _say(words: str) -> None:
 
 def _attempt(spec: JobSpec, bench: Bench) -> Result:
     done = perform(spec, bench)
-    return Result(True, None, done.message, done.archive, left_out=bench.reporter.left_out)
+    told = bench.reporter
+    return Result(True, None, done.message, done.archive, left_out=told.left_out, changed=told.changed)
 
 
 if __name__ == "__main__":

@@ -52,7 +52,8 @@ class EmptyArchiveJob:
 class RestoreJob:
     """Make a home from an archive. Its generation will be `{op_id, archive_key}`.
 
-    `reserve`: bytes of the disk that must stay free.
+    `uid` will own the home and everything in it; None leaves owners as they are. `reserve`: bytes of the disk
+    that must stay free.
     """
 
     kind: ClassVar[str] = "restore"
@@ -64,6 +65,7 @@ class RestoreJob:
     sha256: str | None
     epoch: int
     reserve: int
+    uid: int | None = None
 
 
 @dataclass(frozen=True)

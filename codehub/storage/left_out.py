@@ -33,7 +33,7 @@ class LeftOut:
         for path in paths:
             if len(self.names) == NAMED:
                 return
-            self.names.append(_readable(path))
+            self.names.append(readable(path))
 
     def sentence(self) -> str:
         """Return what an owner reads; empty if nothing was left out."""
@@ -49,7 +49,7 @@ class LeftOut:
         return f"left out {kinds}: {'it' if self.count == 1 else 'they'} cannot be archived ({names})"
 
 
-def _readable(path: bytes) -> str:
+def readable(path: bytes) -> str:
     """Return a path as one short line: a name may hold line ends, or characters that reverse the text."""
     text = path.decode("utf-8", "backslashreplace")
     shown = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)

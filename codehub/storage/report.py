@@ -28,6 +28,7 @@ class Result:
     outdated: bool = False
     seconds: float = 0.0
     left_out: str = ""
+    changed: str = ""
 
 
 class Reporter:
@@ -39,6 +40,8 @@ class Reporter:
         self.total: int | None = None
         self.left_out = ""
         """What the archive does not hold. It outlasts the attempt: the next may find the archive complete."""
+        self.changed = ""
+        """What is not as the archive has it; likewise."""
 
     def progress(self, done: int, files: int) -> None:
         now = time.monotonic()
@@ -109,4 +112,5 @@ def read_ended(directory: Path) -> JobFact:
         bytes=(result.get("archive") or {}).get("unpacked", 0),
         seconds=result.get("seconds", 0.0),
         left_out=result.get("left_out", ""),
+        changed=result.get("changed", ""),
     )

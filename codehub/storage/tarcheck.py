@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from codehub.storage.boundedmap import BoundedMap, digest
 from codehub.storage.errors import CorruptedArchive
+from codehub.storage.foreign import Foreign
 from codehub.storage.tarheader import (
     BLOCK,
     DIRECTORY,
@@ -50,15 +51,21 @@ class TarCheck(TarStream):
 
     tar gives a file its mode before its attributes. Where that keeps an ordinary user from setting them, tar
     does not get to see them, and they are for whoever asked to set: what is `locked`.
+
+    With an `owner`, entries of other users are counted: what is `foreign`.
     """
 
-    def __init__(self, max_entries: int, readers: int = 1, *, unlocks: bool = False) -> None:
+    def __init__(
+        self, max_entries: int, readers: int = 1, *, unlocks: bool = False, owner: int | None = None
+    ) -> None:
         super().__init__()
+        self._owner = owner
+        self.foreign = Foreign()
         self._unlocks = unlocks
         self.locked: list[Entry] = []
         self._passed_over: list[int] = []
         self._max_entries = max_entries
-        self._plain_files = PlainFiles()
+        self._plain_files = PlainFiles(owner)
         self._open: list[_Directory] = []
         """The directories that lead to the present one, which is the last."""
         self._names_held = 0
@@ -109,6 +116,8 @@ class TarCheck(TarStream):
             raise CorruptedArchive("the archive has more entries than it declares")
         if entry.kind in SPECIAL:
             raise NotOurs(f"{entry.path!r} is a pipe or a device")
+        if self._owner is not None and {entry.uid, entry.gid} != {self._owner}:
+            self.foreign.add(entry.path)
         if entry.locked and self._unlocks:
             self.locked.append(entry)
             self._passed_over += [position + attribute.at for attribute in entry.locked]

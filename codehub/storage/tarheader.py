@@ -24,7 +24,8 @@ SPECIAL = frozenset({b"3", b"4", PIPE})
 
 # mode, uid, gid; size; mtime; checksum; type; link target; magic and version.
 _FIELDS = re.compile(
-    rb"([0-7]{7})\0(?:[0-7]{7}\0){2}([0-7]{11})\0[0-7]{11}\0([0-7]{6})\0 (.)(.{100})ustar\x0000", re.DOTALL
+    rb"([0-7]{7})\0([0-7]{7})\0([0-7]{7})\0([0-7]{11})\0[0-7]{11}\0([0-7]{6})\0 (.)(.{100})ustar\x0000",
+    re.DOTALL,
 )
 _SETGID, _WRITABLE = 0o2000, 0o200
 _NO_PREFIX = bytes(BLOCK - 345)
@@ -87,6 +88,8 @@ class Entry(NamedTuple):
     hands_down: bool = False
     locked: "tuple[Attribute, ...]" = ()
     mode: int = 0
+    uid: int = 0
+    gid: int = 0
 
     @property
     def padded(self) -> int:
@@ -97,11 +100,13 @@ class PlainFiles:
     """A quick look for what most entries are: files with a short path, alone or behind a time's pax header.
 
     Most of what their headers hold is the same in all of them. What was found right once is only compared.
+    With an owner, files of others are not plain.
     """
 
     longest_header = 3 * BLOCK
 
-    def __init__(self) -> None:
+    def __init__(self, owner: int | None = None) -> None:
+        self._owner = owner
         self._times: dict[bytes, tuple[int, re.Pattern[bytes]]] = {}
         """Headers of times: the length of what follows, and how that looks."""
         self._time_header = bytes(BLOCK)
@@ -160,6 +165,8 @@ class PlainFiles:
     def _learn_ids(self, ids: bytes) -> bool:
         if _IDS.fullmatch(ids) is None:
             return False
+        if self._owner is not None and {int(ids[8:15], 8), int(ids[16:23], 8)} != {self._owner}:
+            return False
         if len(self._ids) < _KNOWN:
             self._ids.add(ids)
         return True
@@ -179,6 +186,8 @@ class _Header(NamedTuple):
     target: bytes
     size: int
     mode: int
+    uid: int
+    gid: int
 
 
 def padded(size: int) -> int:
@@ -236,7 +245,9 @@ def _entry(
         raise NotOurs("an entry that is not a file has content")
     length = position - start
     hands_down = header.kind == DIRECTORY and (_DEFAULT_ACL in pax or bool(header.mode & _SETGID))
-    return Entry(header.kind, path, _target(header.kind, target), size, length, is_hole, hands_down)
+    uid, gid = int(pax.get(b"uid", header.uid)), int(pax.get(b"gid", header.gid))
+    target = _target(header.kind, target)
+    return Entry(header.kind, path, target, size, length, is_hole, hands_down, uid=uid, gid=gid)
 
 
 def _size(header: _Header, pax: Mapping[bytes, bytes]) -> int:
@@ -279,11 +290,12 @@ def _header(block: bytes, checksums: bool) -> _Header:
     fields = _FIELDS.fullmatch(block, 100, 265)
     if fields is None:
         raise NotOurs("a header is not in pax format")
-    if checksums and int(fields[3], 8) != _checksum(block, 0):
+    if checksums and int(fields[5], 8) != _checksum(block, 0):
         raise NotOurs("a header has a wrong checksum")
     if block[345:] != _NO_PREFIX:
         raise NotOurs("a header splits its path")
-    return _Header(fields[4], _text(block[:100]), _text(fields[5]), int(fields[2], 8), int(fields[1], 8))
+    mode, uid, gid, size = (int(number, 8) for number in fields.groups()[:4])
+    return _Header(fields[6], _text(block[:100]), _text(fields[7]), size, mode, uid, gid)
 
 
 def _checksum(data: bytes, start: int) -> int:

@@ -182,14 +182,16 @@ def _restore(spec: RestoreJob, directory: WorkspaceDirectory, bench: Bench) -> D
 
     try:
         with kept_synced(staging):
-            unpack(archives.read(fact), fact, staging, bench.locks, progress)
+            foreign = unpack(archives.read(fact), fact, staging, bench.locks, progress, spec.uid)
     except Exception:
         remove_tree(staging, bench.locks)
         raise
+    bench.reporter.changed = foreign.sentence()
     if there is not None:
         directory.set_aside(spec.op_id)
     directory.swap_in(staging, Generation(spec.op_id, spec.archive_key))
-    return Done(f"restored {fact.entries} entries", fact)
+    restored = f"restored {fact.entries} entries"
+    return Done(f"{restored}; {changed}" if (changed := bench.reporter.changed) else restored, fact)
 
 
 def _check_room(whose: str, path: Path, reserve: int) -> None:

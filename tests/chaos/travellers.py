@@ -14,7 +14,7 @@ from codehub.domain.states import DesiredState
 from codehub.store import gate
 from codehub.store.gate import Backends
 from tests.chaos.coordinators import OWNER, Site, eventually, running_ides
-from tests.trees import make_tree, tree_hash
+from tests.trees import give_to_its_user, make_tree, tree_hash
 
 LIMITS = Limits(100, 100)
 PLACES = (DesiredState.RUNNING, DesiredState.STANDBY, DesiredState.ARCHIVED)
@@ -66,6 +66,7 @@ class Traveller:
         traveller = cls(site, await create(site, DesiredState.STANDBY, f"traveller {seed}"), seed)
         await settle(site, traveller.id, DesiredState.STANDBY)
         make_tree(traveller._home, seed, files=3)
+        give_to_its_user(traveller._home)
         traveller._hash = tree_hash(traveller._home)
         return traveller
 
@@ -98,6 +99,7 @@ class Traveller:
     def _work(self) -> None:
         """A new version of the home: an archive of an older one would be noticed."""
         (self._home / f"version {self.moves % 3}").write_bytes(self._random.randbytes(1000))
+        give_to_its_user(self._home)
         self._hash = tree_hash(self._home)
 
     def check_home(self) -> None:

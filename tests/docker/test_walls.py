@@ -6,12 +6,15 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from codehub.runtimes.disk import disk_of
 from codehub.runtimes.egress import Egress
-from tests.docker.conftest import Bench
+from codehub.runtimes.open_files import open_files
+from tests.docker.conftest import TINY_IMAGE, Bench
 from tests.reach import own_addresses
 from tests.services import Services
 from tests.waiting import wait_for
@@ -251,6 +254,17 @@ async def test_caps_are_really_applied(bench: Bench) -> None:
     assert limits == {"memory": str(64 << 20), "pids": "64", "cpu": "50000"}
 
 
+async def test_disk_bandwidth_and_open_files_are_really_bounded(bench: Bench) -> None:
+    disk = disk_of(bench.homes)
+    if disk is None:
+        pytest.skip("needs homes on a disk")
+    await bench.started("w1", image=replace(TINY_IMAGE, disk_bandwidth=50 << 20))
+    first_process = bench.engine.docker("inspect", "--format", "{{.State.Pid}}", "codehub-ws-w1")
+    limit = cgroup_value(first_process, "blkio")
+    assert limit.startswith(disk.number) and str(50 << 20) in limit
+    assert bench.engine.inside("w1", "ulimit -n").stdout.decode().strip() == str(open_files())
+
+
 async def test_no_privilege_is_left_and_none_can_be_gained(bench: Bench) -> None:
     await bench.started("w1")
     status = bench.engine.inside("w1", "cat /proc/1/status").stdout.decode()
@@ -273,6 +287,7 @@ def cgroup_value(pid: str, controller: str) -> str:
         "memory": ("memory.limit_in_bytes", "memory.max"),
         "pids": ("pids.max", "pids.max"),
         "cpu": ("cpu.cfs_quota_us", "cpu.max"),
+        "blkio": ("blkio.throttle.write_bps_device", "io.max"),
     }
     with open(f"/proc/{pid}/cgroup") as file:
         entries = [line.strip().split(":", 2) for line in file]
@@ -282,4 +297,5 @@ def cgroup_value(pid: str, controller: str) -> str:
                 return file.read().strip()
     unified = next(path for number, controllers, path in entries if number == "0" and not controllers)
     with open(f"/sys/fs/cgroup{unified}/{names[controller][1]}") as file:
-        return file.read().split()[0]
+        limit = file.read().strip()
+        return limit if controller == "blkio" else limit.split()[0]

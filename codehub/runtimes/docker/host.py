@@ -6,10 +6,15 @@ import os
 import shutil
 from pathlib import Path
 
+import structlog
+
 from codehub.domain.states import ErrorReason
 from codehub.domain.workspace_names import as_argument
 from codehub.runtimes.base import RuntimeFailure, WorkloadSpec
+from codehub.runtimes.disk import disk_of
 from codehub.runtimes.docker.spec import Setting, file_places, files, files_of
+
+log = structlog.get_logger(__name__)
 
 
 def user_of(spec: WorkloadSpec) -> int:
@@ -20,6 +25,17 @@ def user_of(spec: WorkloadSpec) -> int:
         message = "under root a workspace needs a user id of its own, and it may not be root's"
         raise RuntimeFailure(ErrorReason.ActionFailed, message)
     return spec.uid
+
+
+def disk_of_home(spec: WorkloadSpec) -> str | None:
+    """Return the device whose bandwidth the image limits, if it does."""
+    if spec.image.disk_bandwidth is None:
+        return None
+    disk = disk_of(spec.home)
+    if disk is None:
+        log.warning("the disk bandwidth is not limited: the home is on no single disk", id=spec.workspace_id)
+        return None
+    return disk.device
 
 
 def check(spec: WorkloadSpec) -> None:

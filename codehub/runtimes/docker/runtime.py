@@ -107,8 +107,9 @@ class DockerRuntime:
     async def start(self, spec: WorkloadSpec) -> None:
         links = self._options.port_links
         variables = {} if links is None else links.variables(spec.workspace_id)
-        setting = Setting(host.user_of(spec), self._options.root, variables)
         host.check(spec)
+        disk = host.disk_of_home(spec)
+        setting = Setting(host.user_of(spec), self._options.root, variables, disk)
         async with self._turn(spec.workspace_id):
             with _effects():
                 await self._start(spec, setting)

@@ -10,9 +10,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from codehub.domain.images import Image
 from codehub.domain.workspace_names import as_host_name
 from codehub.runtimes.base import WorkloadSpec
+from codehub.runtimes.docker import seccomp
+from codehub.runtimes.open_files import open_files
 from codehub.runtimes.process.leftovers import WORKSPACE_VARIABLE
+from codehub.runtimes.seccomp import machine
 
 HOME = "/home/coder"
 PASSWD, GROUP = "/etc/passwd", "/etc/group"
@@ -37,11 +41,13 @@ def name_of(workspace_id: str) -> str:
 @dataclass(frozen=True)
 class Setting:
     """What a container's configuration depends on besides the workload: who it runs as, our files, and
-    further environment variables."""
+    further environment variables, and the disk of its home."""
 
     uid: int
     root: Path
     variables: Mapping[str, str] = field(default_factory=dict)
+    disk: str | None = None
+    """The device that homes are on; None if it is not known, or no single one."""
 
 
 def container_config(
@@ -86,7 +92,7 @@ def _config(spec: WorkloadSpec, setting: Setting) -> dict[str, Any]:
         "WorkingDir": HOME,
         "Env": [f"{name}={value}" for name, value in environment.items()],
         "Labels": {Label.PORT: str(spec.image.port), Label.READY_PATH: spec.image.ready_path},
-        "HostConfig": _host_config(spec, _mounts(spec, setting)),
+        "HostConfig": _host_config(spec, _mounts(spec, setting)) | _disk_limits(spec.image, setting),
     }
 
 
@@ -104,7 +110,7 @@ def _mounts(spec: WorkloadSpec, setting: Setting) -> list[dict[str, Any]]:
 
 
 def _host_config(spec: WorkloadSpec, mounts: list[dict[str, Any]]) -> dict[str, Any]:
-    image = spec.image
+    image, files = spec.image, open_files()
     return {
         "Mounts": mounts,
         "NanoCpus": round(image.cpus * _NANO),
@@ -113,13 +119,28 @@ def _host_config(spec: WorkloadSpec, mounts: list[dict[str, Any]]) -> dict[str, 
         "PidsLimit": image.pids,
         "OomScoreAdj": _OOM_SCORE_ADJUSTMENT,
         "CapDrop": ["ALL"],
-        "SecurityOpt": ["no-new-privileges:true"],
+        "SecurityOpt": ["no-new-privileges:true", *_seccomp(image)],
+        "Ulimits": [{"Name": "nofile", "Soft": files, "Hard": files}],
         "Init": True,
         "IpcMode": "private",
         # The controller starts it again, and knows why it ended; the engine would not.
         "RestartPolicy": {"Name": "no"},
         "LogConfig": {"Type": "json-file", "Config": {"max-size": "1m", "max-file": "2"}},
     }
+
+
+def _disk_limits(image: Image, setting: Setting) -> dict[str, Any]:
+    if image.disk_bandwidth is None or setting.disk is None:
+        return {}
+    limit = [{"Path": setting.disk, "Rate": image.disk_bandwidth}]
+    return {"BlkioDeviceReadBps": limit, "BlkioDeviceWriteBps": limit}
+
+
+def _seccomp(image: Image) -> list[str]:
+    """Return the option. Without one, where no table of calls exists, the engine's own profile holds."""
+    if image.seccomp == "unconfined":
+        return ["seccomp=unconfined"]
+    return [f"seccomp={seccomp.profile()}"] if machine() is not None else []
 
 
 def files(uid: int, port: int, name: str) -> dict[str, str]:

@@ -29,6 +29,15 @@ class Caps:
     cpus: float
     memory_bytes: int
     pids: int
+    disk: DiskCap | None = None
+
+
+@dataclass(frozen=True)
+class DiskCap:
+    """So many bytes per second may be read from a disk (`major:minor`), and as many written."""
+
+    number: str
+    bandwidth: int
 
 
 @dataclass(frozen=True)
@@ -38,8 +47,14 @@ class Cgroups:
     version: int
     parents: Mapping[str, str]
     why_not_all: str = ""
+    io_parent: str | None = None
+    """Where groups can be made that limit a disk's bandwidth."""
     keepers_groups: tuple[str, ...] = ()
     """Where keepers live, out of the service that CodeHub may be: systemd ends whoever it finds there."""
+
+    @property
+    def every_parent(self) -> set[str]:
+        return {*self.parents.values(), *([] if self.io_parent is None else [self.io_parent])}
 
 
 NO_CGROUPS = Cgroups(2, {})
@@ -54,6 +69,7 @@ def find_cgroups(
     paths = _own_paths(_text("/proc/self/cgroup") if own is None else own)
     is_root = os.geteuid() == 0 if is_root is None else is_root
     found = _find(mounts, paths, is_root)
+    found = replace(found, io_parent=_find_io(found, mounts, paths, is_root))
     return replace(found, keepers_groups=_keepers_groups(found, mounts, is_root))
 
 
@@ -69,6 +85,24 @@ def _find(mounts: _Mounts, paths: Mapping[str, str], is_root: bool) -> Cgroups:
         for controller, (mount, inside) in old.items()
     }
     return _find_old(tops)
+
+
+def _find_io(found: Cgroups, mounts: _Mounts, paths: Mapping[str, str], is_root: bool) -> str | None:
+    with contextlib.suppress(OSError):
+        if found.version == 2:
+            return next((parent for parent in found.parents.values() if _hands_on_io(Path(parent))), None)
+        if "blkio" in mounts:
+            mount, inside = mounts["blkio"]
+            top = mount if is_root else _within(mount, inside, paths.get("blkio", "/"))
+            (top / _PARENT).mkdir(exist_ok=True)
+            return str(top / _PARENT)
+    return None
+
+
+def _hands_on_io(parent: Path) -> bool:
+    """In version 2, where all controllers have one parent."""
+    offered = (parent.parent / "cgroup.controllers").read_text().split()
+    return "io" in offered and all(_hand_on(place, ["io"]) for place in (parent.parent, parent))
 
 
 def _keepers_groups(found: Cgroups, mounts: _Mounts, is_root: bool) -> tuple[str, ...]:
@@ -143,6 +177,9 @@ def plan(cgroups: Cgroups, name: str, caps: Caps) -> Plan:
     for controller, parent in cgroups.parents.items():
         settings = _new_settings if cgroups.version == 2 else _old_settings
         groups.setdefault(f"{parent}/{name}", {}).update(settings(controller, caps))
+    if caps.disk is not None and cgroups.io_parent is not None:
+        limits = _disk_settings(cgroups.version, caps.disk)
+        groups.setdefault(f"{cgroups.io_parent}/{name}", {}).update(limits)
     return _with_room_below(groups) if cgroups.version == 2 else groups
 
 
@@ -172,6 +209,14 @@ def _old_settings(controller: str, caps: Caps) -> dict[str, str]:
         "memory": {"memory.limit_in_bytes": memory, "memory.memsw.limit_in_bytes": memory},
         "pids": {"pids.max": str(caps.pids)},
     }[controller]
+
+
+def _disk_settings(version: int, disk: DiskCap) -> dict[str, str]:
+    rate = disk.bandwidth
+    if version == 2:
+        return {"io.max": f"{disk.number} rbps={rate} wbps={rate}"}
+    names = ("blkio.throttle.read_bps_device", "blkio.throttle.write_bps_device")
+    return dict.fromkeys(names, f"{disk.number} {rate}")
 
 
 def _mounts(mountinfo: str) -> _Mounts:

@@ -10,6 +10,7 @@ Keepers are born of the nursery. They use the standard library and modules of ou
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import ctypes
 import os
@@ -21,7 +22,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from codehub.runtimes.process import cgroups
+from codehub.runtimes.open_files import open_files
+from codehub.runtimes.process import cgroups, seccomp
 from codehub.runtimes.process.directory import Directory, Ended, State
 from codehub.runtimes.process.door import Door
 from codehub.runtimes.process.keyring import leave_session_keyring
@@ -117,10 +119,10 @@ class Keeper:
         self._groups, troubles = cgroups.make_what_can_be(self._request.groups)
         for trouble in troubles:
             if isinstance(trouble, cgroups.NumberRefused):
-                raise OSError(f"{trouble}: see `cpus`, `memory` and `pids` of its image")
+                raise OSError(f"{trouble}: see `cpus`, `memory`, `pids` and `disk_bandwidth` of its image")
         if troubles:
             words = "; ".join(map(str, troubles))
-            self._say(f"not all of its processor time, memory and processes are capped: {words}")
+            self._say(f"not all caps of its image hold: {words}")
 
     def _say(self, words: str) -> None:
         self._log.write(f"[codehub: {words}]\n".encode())
@@ -153,15 +155,21 @@ class Keeper:
         """Return the command line, and the descriptors that it names.
 
         The workspace can read bwrap's command line, so bwrap reads its options, which name host paths, from a
-        descriptor.
+        descriptor. bwrap itself needs calls that the filter denies, and puts it on just before the command.
         """
         program, *rest = self._request.argv
-        if not self._request.options:
+        if not self._is_sandboxed:
             return [program, *rest], []
-        descriptor = os.memfd_create("options")
-        os.write(descriptor, b"".join(os.fsencode(option) + b"\0" for option in self._request.options))
-        os.lseek(descriptor, 0, os.SEEK_SET)
-        return [program, "--args", str(descriptor), *rest], [descriptor]
+        contents = {"--args": b"".join(os.fsencode(option) + b"\0" for option in self._request.options)}
+        if self._request.seccomp:
+            contents["--seccomp"] = base64.b64decode(self._request.seccomp)
+        given = {option: _in_memory(content) for option, content in contents.items()}
+        arguments = [part for option, descriptor in given.items() for part in (option, str(descriptor))]
+        return [program, *arguments, *rest], [*given.values()]
+
+    @property
+    def _is_sandboxed(self) -> bool:
+        return bool(self._request.options)
 
     def _make_network(self, way_out: WayOut, door: socket.socket) -> None:
         self._network = Network(way_out)
@@ -192,6 +200,8 @@ class Keeper:
             Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE_ADJUSTMENT)
         if self._request.way_out is not None:
             enter(door, self._request.way_out)
+        if self._request.seccomp and not self._is_sandboxed:
+            seccomp.install(base64.b64decode(self._request.seccomp))
 
     def _limit(self) -> None:
         """Where no group caps them: RLIMIT_DATA holds for each process, RLIMIT_NPROC for each user.
@@ -199,7 +209,7 @@ class Keeper:
         RLIMIT_AS would be no help: Node reserves far more addresses than it ever uses.
         """
         request = self._request
-        limits = {resource.RLIMIT_CORE: 0}
+        limits = {resource.RLIMIT_CORE: 0, resource.RLIMIT_NOFILE: open_files()}
         capped = {name for settings in self._groups.values() for name in settings}
         if not capped & {"memory.max", "memory.limit_in_bytes"}:
             limits[resource.RLIMIT_DATA] = request.memory_bytes
@@ -313,3 +323,11 @@ class Keeper:
         elif key.fileobj is not self._wakeups[0]:
             self._log.write(data)
         return bool(data)
+
+
+def _in_memory(content: bytes) -> int:
+    """Return a descriptor from which the content can be read."""
+    descriptor = os.memfd_create("content")
+    os.write(descriptor, content)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import time
 from collections.abc import Sequence
@@ -12,15 +13,18 @@ from pathlib import Path
 from codehub.domain.images import MOST_PIDS
 from codehub.domain.port_links import PortLinks
 from codehub.runtimes.base import WorkloadSpec
+from codehub.runtimes.disk import disk_of
 from codehub.runtimes.egress import Egress, rules
 from codehub.runtimes.process import caps
-from codehub.runtimes.process.caps import Caps, Cgroups
+from codehub.runtimes.process.caps import Caps, Cgroups, DiskCap
 from codehub.runtimes.process.directory import Directory
 from codehub.runtimes.process.leftovers import Isolation
 from codehub.runtimes.process.netlink import own_networks
 from codehub.runtimes.process.network import HELPER_UID_OFFSET, RESOLVER, WayOut
 from codehub.runtimes.process.request import LAUNCH_WITHIN_SECONDS, Request
 from codehub.runtimes.process.sandbox import Walls, sandboxed, unsandboxed
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,7 @@ def request_for(spec: WorkloadSpec, walls: Walls, directory: Directory, place: P
         home=str(spec.home),
         argv=command.argv,
         options=command.options,
+        seccomp=walls.seccomp if spec.image.seccomp == "default" else "",
         env=command.env | place.variables(spec.workspace_id),
         cwd=command.cwd,
         umask=command.umask,
@@ -80,7 +85,18 @@ def _caps(spec: WorkloadSpec, walls: Walls, spare: int) -> Caps:
     """The sandbox's own processes and the network's helper are not the workspace's."""
     helpers = 0 if walls.slirp is None else 1
     pids = min(spec.image.pids + spare + helpers, MOST_PIDS)
-    return Caps(spec.image.cpus, spec.image.memory_bytes, pids)
+    return Caps(spec.image.cpus, spec.image.memory_bytes, pids, _disk_cap(spec, walls.cgroups))
+
+
+def _disk_cap(spec: WorkloadSpec, cgroups: Cgroups) -> DiskCap | None:
+    if spec.image.disk_bandwidth is None:
+        return None
+    disk = disk_of(spec.home)
+    if disk is None or cgroups.io_parent is None:
+        why = "its home is on no single disk" if disk is None else "no control group for disks can be made"
+        log.warning("the disk bandwidth of workspace %s is not limited: %s", spec.workspace_id, why)
+        return None
+    return DiskCap(disk.number, spec.image.disk_bandwidth)
 
 
 def _way_out(walls: Walls, uid: int | None, egress: Egress) -> WayOut | None:
@@ -97,4 +113,4 @@ def group_name(directory: Directory) -> str:
 
 
 def group_directories(cgroups: Cgroups, directory: Directory) -> list[str]:
-    return sorted({f"{parent}/{group_name(directory)}" for parent in cgroups.parents.values()})
+    return sorted({f"{parent}/{group_name(directory)}" for parent in cgroups.every_parent})

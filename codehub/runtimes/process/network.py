@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from codehub.runtimes.open_files import open_files
 from codehub.runtimes.process.netlink import Rule, add_rules
 from codehub.runtimes.process.spawn import receive, spawn
 
@@ -27,6 +28,9 @@ RESOLVER = "198.19.255.3"
 """slirp4netns's own: it asks the host's name servers, wherever they are."""
 HELPER_UID_OFFSET = 1 << 30
 """Under root the helper is this far from its workspace's user: it has rights over the namespace."""
+
+CONNECTIONS = 4096
+"""As many files may the helper have open, and each connection of the workspace takes one."""
 
 _INTERFACE = "tap0"
 _MTU = 65520
@@ -83,6 +87,8 @@ class Network:
             _share_tun()
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (_WORDS_BYTES, _WORDS_BYTES))
+        files = open_files(CONNECTIONS)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
         _become(self._way_out.uid)
 
     def admit(self, door: socket.socket) -> None:

@@ -6,6 +6,7 @@ on it finds all that it started below it.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import ctypes
 import errno
@@ -16,7 +17,7 @@ import sys
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from codehub.runtimes.process import cgroups
+from codehub.runtimes.process import cgroups, seccomp
 from codehub.runtimes.process.network import Network, WayOut, enter
 from codehub.runtimes.process.spawn import spawn
 
@@ -30,6 +31,7 @@ class Probe:
     env: dict[str, str] = field(default_factory=dict)
     groups: cgroups.Plan = field(default_factory=dict)
     way_out: WayOut | None = None
+    seccomp: str = ""
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> Probe:
@@ -69,6 +71,8 @@ def run(probe: Probe) -> Answer:
         cgroups.join(probe.groups)
         if probe.way_out is not None:
             enter(theirs, probe.way_out)
+        if probe.seccomp:
+            seccomp.install(base64.b64decode(probe.seccomp))
 
     output = os.memfd_create("output")
     try:

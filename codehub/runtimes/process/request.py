@@ -35,6 +35,8 @@ class Request:
     """On the monotonic clock of this machine: nothing is launched later, on a home that may be another's."""
     options: list[str] = field(default_factory=list)
     """Arguments that the program reads from a descriptor (`--args`): its command line can be read inside."""
+    seccomp: str = ""
+    """The filter's program in base64; empty: none."""
     files: dict[str, str] = field(default_factory=dict)
     groups: Plan = field(default_factory=dict)
     keepers_groups: list[str] = field(default_factory=list)

@@ -118,7 +118,7 @@ class ProcessRuntime:
             walls = await self.walls()
             _tell(walls)
             await asyncio.to_thread(NURSERY.warm_up)
-            await asyncio.to_thread(cgroups.sweep, walls.cgroups.parents.values(), _FORGOTTEN_SECONDS)
+            await asyncio.to_thread(cgroups.sweep, walls.cgroups.every_parent, _FORGOTTEN_SECONDS)
         except (RuntimeFailure, OSError) as error:
             log.warning("no workspace can be started here: %s", error)
 
@@ -336,6 +336,8 @@ def _tell(walls: Walls) -> None:
     log.info("workspaces are kept apart by: %s", walls.isolation)
     if walls.slirp is None:
         log.warning("workspaces are in this machine's own network: %s", walls.why_no_network)
+    if not walls.seccomp:
+        log.warning("no system call of a workspace is denied: %s", walls.why_no_seccomp)
     if walls.cgroups.why_not_all:
         log.warning("not all caps of workspaces can be kept: %s", walls.cgroups.why_not_all)
 

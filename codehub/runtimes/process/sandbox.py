@@ -59,6 +59,9 @@ class Walls:
     slirp: str | None = None
     """What makes a network of its own; without it a workspace is in the host's."""
     why_no_network: str = ""
+    seccomp: str = ""
+    """The filter of system calls, in base64; empty where there is none."""
+    why_no_seccomp: str = ""
 
 
 def probe(bwrap: str, setpriv: str | None, *, own_network: bool) -> list[str]:

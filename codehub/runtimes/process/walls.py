@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 import shutil
@@ -16,7 +17,7 @@ from pathlib import Path
 from codehub.domain.states import ErrorReason
 from codehub.runtimes.base import RuntimeFailure
 from codehub.runtimes.egress import NOTHING_MORE, rules
-from codehub.runtimes.process import caps
+from codehub.runtimes.process import caps, seccomp
 from codehub.runtimes.process.caps import Caps, Cgroups, find_cgroups
 from codehub.runtimes.process.keepers import PYTHON_ENVIRONMENT, python_program
 from codehub.runtimes.process.leftovers import Isolation
@@ -25,6 +26,7 @@ from codehub.runtimes.process.network import HELPER_UID_OFFSET, RESOLVER, WayOut
 from codehub.runtimes.process.probe import Answer, Probe
 from codehub.runtimes.process.procfs import descendants
 from codehub.runtimes.process.sandbox import SYSTEM_PATH, Walls, probe
+from codehub.runtimes.seccomp import machine
 
 _PROBE_SECONDS = 20.0
 _END_SECONDS = 5.0
@@ -32,7 +34,12 @@ _PROBE_HELPER_UID = 65534 + HELPER_UID_OFFSET
 _PROBE_CAPS = Caps(cpus=1, memory_bytes=64 << 20, pids=16)
 
 _MISSING = "{0} is missing (install it, on Debian: apt-get install {0})"
-_NAMES = {"cgroups": "control groups", "bwrap": "bubblewrap", "slirp": "slirp4netns"}
+_NAMES = {
+    "seccomp": "the filter of system calls",
+    "cgroups": "control groups",
+    "bwrap": "bubblewrap",
+    "slirp": "slirp4netns",
+}
 _UNCLEAR = (
     "it could not be found out what walls there are on this machine ({}), and no workspace is started behind "
     "weaker ones than it may have. The next start tries again; if it stays like this, see what keeps the "
@@ -45,7 +52,19 @@ async def find_walls() -> Walls:
     only not able to do it now is a failure, lest a bad moment take walls away for as long as CodeHub runs."""
     bwrap, setpriv, slirp = _program("bwrap"), _program("setpriv"), _program("slirp4netns")
     cgroups = await asyncio.to_thread(find_cgroups)
-    troubles = await _try(_attempts(bwrap, setpriv, slirp, cgroups))
+    filter_program = _filter()
+    troubles = await _try(_attempts(bwrap, setpriv, slirp, cgroups, filter_program))
+    walls = _sandbox_and_network(bwrap, setpriv, slirp, cgroups, troubles)
+    if not filter_program:
+        return replace(walls, why_no_seccomp=f"there is none for {os.uname().machine}")
+    if troubles["seccomp"]:
+        return replace(walls, why_no_seccomp=troubles["seccomp"])
+    return replace(walls, seccomp=filter_program)
+
+
+def _sandbox_and_network(
+    bwrap: str | None, setpriv: str | None, slirp: str | None, cgroups: Cgroups, troubles: Mapping[str, str]
+) -> Walls:
     if troubles.get("cgroups"):
         cgroups = replace(cgroups, parents={}, why_not_all=troubles["cgroups"])
     if troubles.get("bwrap") != "":
@@ -61,9 +80,11 @@ async def find_walls() -> Walls:
 
 
 def _attempts(
-    bwrap: str | None, setpriv: str | None, slirp: str | None, cgroups: Cgroups
+    bwrap: str | None, setpriv: str | None, slirp: str | None, cgroups: Cgroups, filter_program: str
 ) -> dict[str, Probe]:
     attempts: dict[str, Probe] = {}
+    if filter_program:
+        attempts["seccomp"] = Probe(["/bin/true"], seccomp=filter_program)
     if cgroups.parents:
         plan = caps.plan(cgroups, f"probe-{os.getpid()}", _PROBE_CAPS)
         attempts["cgroups"] = Probe(["/bin/true"], groups=plan)
@@ -72,6 +93,12 @@ def _attempts(
         if slirp:
             attempts["slirp"] = _sandbox(bwrap, setpriv, slirp)
     return attempts
+
+
+def _filter() -> str:
+    """Return the filter of system calls in base64; empty where there is no table of this machine's calls."""
+    kind = machine()
+    return "" if kind is None else base64.b64encode(seccomp.program(kind)).decode()
 
 
 def _program(name: str) -> str | None:

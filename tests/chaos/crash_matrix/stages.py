@@ -7,7 +7,7 @@ from codehub.domain.states import DesiredState, Phase
 from tests.chaos.crash_matrix.lane import Lane
 from tests.chaos.crash_matrix.scenario import NEWER, OLDER
 from tests.chaos.crash_matrix.wishes import Wish, created, delete, undelete, wished
-from tests.trees import make_tree, tree_hash
+from tests.trees import give_to_its_user, make_tree, tree_hash
 
 
 async def build_stages(lane: Lane, bulk: int) -> dict[str, str]:
@@ -21,6 +21,7 @@ async def build_stages(lane: Lane, bulk: int) -> dict[str, str]:
     await lane.reach(Phase.STANDBY)
     make_tree(lane.home, seed=4, files=8)
     (lane.home / "bulk").write_bytes(random.Random(1).randbytes(bulk))
+    give_to_its_user(lane.home)
     hashes = {OLDER: tree_hash(lane.home)}
     await _go_on(lane, wished(DesiredState.ARCHIVED), Phase.ARCHIVED, "archived")
     await _go_on(lane, delete, Phase.DELETED, "trash")
@@ -30,6 +31,7 @@ async def build_stages(lane: Lane, bulk: int) -> dict[str, str]:
     (archive,) = lane.root.glob("archives/*/*/home.tar.zst")
     hashes[hashlib.sha256(archive.read_bytes()).hexdigest()] = OLDER
     (lane.home / "since").write_text("what the archive does not have")
+    give_to_its_user(lane.home)
     hashes[NEWER] = tree_hash(lane.home)
     await lane.keep_as("standby")
     lane.home.rename(lane.away)

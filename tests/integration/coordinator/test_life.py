@@ -34,7 +34,7 @@ from codehub.store.gate import RecoverFrom
 from codehub.store.leader import StaleLeader
 from codehub.store.tables import workspaces
 from tests.integration.coordinator.conftest import LIMITS, UID_BASE, Bench, value
-from tests.trees import make_tree, tree_hash
+from tests.trees import give_to_its_user, make_tree, tree_hash
 from tests.waiting import eventually, until, wait_for
 
 
@@ -60,6 +60,7 @@ async def test_the_whole_life_keeps_every_byte(bench: Bench) -> None:
     assert running.upstream is not None
     home = await bench.home(workspace_id)
     make_tree(home, seed=1)
+    give_to_its_user(home)
     before = tree_hash(home)
 
     standing = await bench.reach(workspace_id, DesiredState.STANDBY)
@@ -123,12 +124,28 @@ async def test_the_timeline_says_what_an_archive_left_out(bench: Bench) -> None:
     )
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of others")
+async def test_the_timeline_says_whose_files_a_restore_gave_to_the_workspace(bench: Bench) -> None:
+    await bench.start()
+    workspace_id = await bench.create(DesiredState.STANDBY)
+    await bench.until_phase(workspace_id, Phase.STANDBY)
+    home = await bench.home(workspace_id)
+    owner = home.stat().st_uid
+    (home / "of root").write_text("kept")
+    await bench.reach(workspace_id, DesiredState.ARCHIVED)
+    await bench.reach(workspace_id, DesiredState.STANDBY)
+    assert (home / "of root").read_text() == "kept" and (home / "of root").stat().st_uid == owner
+    [restored] = [line for line in await bench.story(workspace_id) if "Restored" in line]
+    assert restored.endswith("It gave 1 entry of other users to the workspace's user (./of root).")
+
+
 async def test_delete_goes_through_the_archive_and_undelete_brings_the_home_back(bench: Bench) -> None:
     await bench.start()
     workspace_id = await bench.create()
     await bench.until_phase(workspace_id, Phase.RUNNING)
     home = await bench.home(workspace_id)
     make_tree(home, seed=2)
+    give_to_its_user(home)
     before = tree_hash(home)
     async with bench.engine.begin() as conn:
         await gate.delete(conn, workspace_id, actor="u1", now=datetime.now(UTC))

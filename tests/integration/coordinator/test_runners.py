@@ -36,7 +36,7 @@ from codehub.store.tables import timeline as timeline_table
 from tests.halfway import sleepy_tar
 from tests.integration.coordinator.conftest import Bench
 from tests.services import processes_of
-from tests.trees import make_tree, tree_hash
+from tests.trees import give_to_its_user, make_tree, tree_hash
 from tests.waiting import eventually
 
 HOUR = timedelta(hours=1)
@@ -494,6 +494,7 @@ async def full_home(bench: Bench, workspace_id: str) -> tuple[Path, str]:
     make_tree(home, seed=5)
     for number in range(32):
         (home / f"noise-{number}").write_bytes(os.urandom(1 << 20))
+    give_to_its_user(home)
     return home, tree_hash(home)
 
 

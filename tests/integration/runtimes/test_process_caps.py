@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,8 +17,11 @@ import pytest
 
 from codehub.domain.images import MOST_PIDS, Image
 from codehub.runtimes.base import RuntimeFailure
+from codehub.runtimes.disk import disk_of
+from codehub.runtimes.open_files import open_files
 from codehub.runtimes.process import caps, cgroups
 from codehub.runtimes.process.caps import NO_CGROUPS, Caps, Cgroups
+from codehub.runtimes.process.network import CONNECTIONS
 from codehub.runtimes.process.procfs import ProcessId, descendants
 from tests.integration.runtimes.conftest import (
     ALONE,
@@ -82,6 +86,38 @@ async def test_the_caps_of_the_image_hold_for_the_whole_tree_from_its_beginning(
     assert setting(groups, "cpu.max", "cpu.cfs_quota_us").split()[0] == "50000"
     assert setting(groups, "memory.max", "memory.limit_in_bytes") == str(96 << 20)
     assert int(setting(groups, "pids.max")) in (202, 203), "200 for the workspace, and its sandbox and helper"
+
+
+async def test_the_disk_bandwidth_of_the_image_is_set_for_its_homes_disk(capped: Bench) -> None:
+    disk = disk_of(capped.data_dir)
+    if disk is None or (await capped.runtime.walls()).cgroups.io_parent is None:
+        pytest.skip("needs control groups for disks, and homes on a disk")
+    await capped.started("w1", replace(TINY, disk_bandwidth=50 << 20))
+    groups = groups_of(capped, "w1")
+    limits = {setting(groups, "io.max", f"blkio.throttle.{way}_bps_device") for way in ("read", "write")}
+    assert all(limit.startswith(disk.number) and str(50 << 20) in limit for limit in limits)
+    assert all(cgroups.members([str(group)]) for group in groups if not (group / "run").exists())
+
+
+async def test_a_workspace_has_no_more_open_files_than_a_process_needs(bench: Bench) -> None:
+    """CodeHub raises its own limit to the highest, which a workspace would inherit."""
+    await bench.started("w1")
+    assert (await bench.inside("w1", "ulimit -Sn; ulimit -Hn")).split() == [str(open_files())] * 2
+
+
+@pytest.mark.usefixtures("own_network")
+async def test_the_connections_of_a_workspace_are_bounded_by_its_helpers_files(bench: Bench) -> None:
+    await bench.started("w1")
+    state = bench.directory("w1").read_state()
+    assert state is not None
+    processes = descendants(state.keeper.pid)
+    [helper] = [process for process in processes if _program(process) == "slirp4netns"]
+    limits = Path(f"/proc/{helper.pid}/limits").read_text()
+    assert re.search(rf"^Max open files +{CONNECTIONS} +{CONNECTIONS} ", limits, re.MULTILINE)
+
+
+def _program(process: ProcessId) -> str:
+    return Path(f"/proc/{process.pid}/comm").read_text().strip()
 
 
 async def test_groups_go_with_the_last_process(capped: Bench) -> None:
@@ -211,10 +247,7 @@ async def test_groups_that_cannot_be_made_any_more_do_not_fail_a_start(
     walls = replace(await capped.runtime.walls(), cgroups=gone)
     monkeypatch.setattr(capped.runtime, "_walls", walls)
     await capped.started("w1", small(TINY))
-    assert (
-        "not all of its processor time, memory and processes are capped: [Errno 2]"
-        in await capped.runtime.logs("w1", 1000)
-    )
+    assert "not all caps of its image hold: [Errno 2]" in await capped.runtime.logs("w1", 1000)
     assert (await capped.inside("w1", "ulimit -u; ulimit -d")).split() == ["200", str(64 << 10)]
 
 

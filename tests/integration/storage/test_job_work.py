@@ -120,6 +120,19 @@ async def test_what_is_left_out_is_told(site: Site) -> None:
     assert fact.left_out == told and told in fact.message
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of others")
+async def test_a_restored_home_belongs_to_its_user_and_what_did_not_is_told(site: Site) -> None:
+    await site.make_home()
+    before = {path.relative_to(site.home) for path in site.home.rglob("*")}
+    await site.done("archive", site.archive_job())
+    await site.done("delete", site.delete_job())
+    fact = await site.done("restore", site.restore_job(uid=3_000_001))
+    restored = list(site.home.rglob("*"))
+    assert {path.relative_to(site.home) for path in restored} == before
+    assert {path.lstat().st_uid for path in [site.home, *restored]} == {3_000_001}
+    assert "of other users to the workspace's user" in fact.changed and fact.changed in fact.message
+
+
 async def test_what_is_left_out_is_told_by_the_attempt_that_finds_the_archive_complete(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

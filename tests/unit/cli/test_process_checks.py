@@ -17,13 +17,17 @@ WHOLE = Walls(
     "/usr/bin/setpriv",
     cgroups=Cgroups(2, dict.fromkeys(("cpu", "memory", "pids"), "/sys/fs/cgroup/codehub")),
     slirp="/usr/bin/slirp4netns",
+    seccomp="AAAA",
 )
 
 
 def test_all_is_well_where_every_wall_stands() -> None:
     findings = [
-        process_checks.sandbox(WHOLE, False), process_checks.network(WHOLE), process_checks.caps(WHOLE),
-    ]  # fmt: skip
+        process_checks.sandbox(WHOLE, False),
+        process_checks.system_calls(WHOLE),
+        process_checks.network(WHOLE),
+        process_checks.caps(WHOLE),
+    ]
     assert {finding.level for finding in findings} == {Level.OK}
 
 
@@ -55,6 +59,12 @@ def test_a_missing_sandbox_is_as_bad_as_what_is_left(
 def test_the_hosts_network_is_told_with_its_reason() -> None:
     finding = process_checks.network(Walls(Isolation.SANDBOX, "b", "s", why_no_network="no tap device"))
     assert finding.level is Level.WARN and "no tap device" in finding.words
+
+
+def test_a_missing_filter_of_system_calls_is_told_with_its_reason() -> None:
+    walls = Walls(Isolation.SANDBOX, "b", "s", why_no_seccomp="there is none for riscv64")
+    finding = process_checks.system_calls(walls)
+    assert finding.level is Level.WARN and "riscv64" in finding.words
 
 
 def test_caps_that_cannot_be_kept_are_named() -> None:

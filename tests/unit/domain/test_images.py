@@ -46,6 +46,16 @@ def test_missing_keys_take_defaults() -> None:
     assert image.activity == "any", "an IDE that is not known is not judged by VS Code's rules"
 
 
+def test_system_calls_are_denied_unless_an_image_says_otherwise() -> None:
+    assert parse_images(one('docker = "x"'))[0].seccomp == "default"
+    assert parse_images(one('docker = "x"\nseccomp = "unconfined"'))[0].seccomp == "unconfined"
+
+
+def test_disks_are_limited_only_where_an_image_says_so() -> None:
+    assert parse_images(one('docker = "x"'))[0].disk_bandwidth is None
+    assert parse_images(one('docker = "x"\ndisk_bandwidth = "50m"'))[0].disk_bandwidth == 50 << 20
+
+
 def test_the_first_image_is_the_default_unless_one_says_so() -> None:
     text = '[[image]]\nname="a"\ndocker="x"\n[[image]]\nname="b"\ndocker="x"\n'
     assert [image.default for image in parse_images(text)] == [True, False]
@@ -97,6 +107,10 @@ def test_memory(memory: str, expected: int) -> None:
         ('docker = "x"\nready_path = "/a\\r\\nX: y"', "ready_path"),
         ('docker = "x"\nactivity = "mouse"', "activity"),
         ('docker = "x"\ndefault = "yes"', "default"),
+        ('docker = "x"\nseccomp = "off"', "seccomp"),
+        ('docker = "x"\ndisk_bandwidth = 100', "disk_bandwidth"),
+        ('docker = "x"\ndisk_bandwidth = "1k"', "disk_bandwidth"),
+        ('docker = "x"\nseccomp = false', "seccomp"),
         ('title = "no runtime"', "docker"),
     ],
 )

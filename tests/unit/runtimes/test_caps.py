@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from codehub.runtimes.process import caps, cgroups
-from codehub.runtimes.process.caps import Caps, Cgroups, find_cgroups
+from codehub.runtimes.process.caps import Caps, Cgroups, DiskCap, find_cgroups
 
 CAPS = Caps(cpus=1.5, memory_bytes=2 << 30, pids=100)
 ALL = "cpu memory pids"
@@ -47,6 +48,41 @@ def test_version_1_has_a_hierarchy_for_each_controller(tmp_path: Path) -> None:
         f"{tmp_path}/pids/codehub/w1": {"pids.max": "100"},
     }
     assert found.keepers_groups == ()
+
+
+DISK = replace(CAPS, disk=DiskCap("254:0", 50_000_000))
+
+
+def test_a_disk_is_capped_where_version_1_has_groups_for_it(tmp_path: Path) -> None:
+    (tmp_path / "pids").mkdir()
+    (tmp_path / "blkio").mkdir()
+    text = mount("cgroup", tmp_path / "pids", "rw,pids") + mount("cgroup", tmp_path / "blkio", "rw,blkio")
+    found = find_cgroups(text, "1:pids:/\n2:blkio:/\n", is_root=True)
+    assert found.io_parent == f"{tmp_path}/blkio/codehub"
+    assert found.every_parent == {f"{tmp_path}/blkio/codehub", f"{tmp_path}/pids/codehub"}
+    assert caps.plan(found, "w1", DISK)[f"{tmp_path}/blkio/codehub/w1"] == {
+        "blkio.throttle.read_bps_device": "254:0 50000000",
+        "blkio.throttle.write_bps_device": "254:0 50000000",
+    }
+    assert list(caps.plan(found, "w1", CAPS)) == [f"{tmp_path}/pids/codehub/w1"]
+
+
+def test_version_2_caps_a_disk_in_the_group_of_all_caps(tmp_path: Path) -> None:
+    group(tmp_path, offered=f"{ALL} io", handed_on=f"{ALL} io")
+    group(tmp_path / "codehub", offered=f"{ALL} io", handed_on=f"{ALL} io")
+    found = find_cgroups(mount("cgroup2", tmp_path), "0::/a\n", is_root=True)
+    assert found.io_parent == f"{tmp_path}/codehub"
+    planned = caps.plan(found, "w1", DISK)[f"{tmp_path}/codehub/w1"]
+    assert planned["io.max"] == "254:0 rbps=50000000 wbps=50000000"
+    assert planned["pids.max"] == "100"
+
+
+def test_version_2_caps_no_disk_where_that_is_not_handed_on(tmp_path: Path) -> None:
+    group(tmp_path, offered=ALL, handed_on=ALL)
+    group(tmp_path / "codehub", offered=ALL, handed_on=ALL)
+    found = find_cgroups(mount("cgroup2", tmp_path), "0::/a\n", is_root=True)
+    assert found.io_parent is None and found.why_not_all == ""
+    assert "io.max" not in caps.plan(found, "w1", DISK)[f"{tmp_path}/codehub/w1"]
 
 
 def test_who_is_not_root_has_its_own_part_of_version_1(tmp_path: Path) -> None:

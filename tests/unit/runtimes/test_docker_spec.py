@@ -9,6 +9,7 @@ import pytest
 
 from codehub.domain.images import BUILT_IN
 from codehub.runtimes.base import WorkloadSpec
+from codehub.runtimes.docker.seccomp import profile
 from codehub.runtimes.docker.spec import Label, Setting, container_config, files, name_of, wanted_hash
 
 IMAGE = replace(BUILT_IN[0], cpus=1.5, memory_bytes=512 << 20, pids=99)
@@ -30,8 +31,39 @@ def test_nothing_is_published_and_no_privilege_is_given() -> None:
     host = config()["HostConfig"]
     assert not {"PortBindings", "PublishAllPorts", "Privileged", "CapAdd", "Devices", "Binds"} & set(host)
     assert host["CapDrop"] == ["ALL"]
-    assert host["SecurityOpt"] == ["no-new-privileges:true"]
+    assert host["SecurityOpt"] == ["no-new-privileges:true", f"seccomp={profile()}"]
     assert config()["User"] == "2000007:2000007"
+
+
+def test_an_image_can_be_without_a_filter_of_system_calls() -> None:
+    host = config(replace(SPEC, image=replace(IMAGE, seccomp="unconfined")))["HostConfig"]
+    assert host["SecurityOpt"] == ["no-new-privileges:true", "seccomp=unconfined"]
+
+
+def test_where_there_is_no_table_of_calls_the_engines_own_profile_holds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("codehub.runtimes.docker.spec.machine", lambda: None)
+    assert config()["HostConfig"]["SecurityOpt"] == ["no-new-privileges:true"]
+
+
+def test_the_disk_of_the_home_is_limited_where_the_image_says_so() -> None:
+    limited = replace(SPEC, image=replace(IMAGE, disk_bandwidth=50 << 20))
+    host = container_config(limited, replace(SETTING, disk="/dev/sda"), "i", "n", "10.222.0.2")["HostConfig"]
+    assert (
+        host["BlkioDeviceReadBps"] == host["BlkioDeviceWriteBps"] == [{"Path": "/dev/sda", "Rate": 50 << 20}]
+    )
+    assert "BlkioDeviceReadBps" not in config(limited)["HostConfig"], "where the disk is not known"
+
+
+@pytest.mark.parametrize(("ours", "expected"), [(1 << 20, 65536), (-1, 65536), (20_000, 20_000)])
+def test_open_files_are_bounded_by_what_codehub_itself_may_have(
+    monkeypatch: pytest.MonkeyPatch, ours: int, expected: int
+) -> None:
+    """An engine with less than it is asked for starts no container."""
+    monkeypatch.setattr("resource.getrlimit", lambda limit: (1024, ours))
+    limit = {"Name": "nofile", "Soft": expected, "Hard": expected}
+    assert config()["HostConfig"]["Ulimits"] == [limit]
 
 
 def test_the_home_is_a_mount_which_fails_on_a_missing_one() -> None:
