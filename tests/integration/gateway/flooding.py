@@ -131,7 +131,7 @@ async def _main(role: str, options: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _running(role: str, options: str) -> AsyncIterator[None]:
+async def _running(role: str, options: str) -> AsyncIterator[int]:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", __spec__.name, role, options,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
@@ -139,17 +139,18 @@ async def _running(role: str, options: str) -> AsyncIterator[None]:
     assert process.stdout is not None
     try:
         assert await asyncio.wait_for(process.stdout.readline(), PATIENCE) == b"ready\n"
-        yield
+        yield process.pid
     finally:
         process.kill()
         await process.wait()
 
 
-def flooding(flood: Flood) -> contextlib.AbstractAsyncContextManager[None]:
+def flooding(flood: Flood) -> contextlib.AbstractAsyncContextManager[int]:
     return _running("flood", json.dumps(asdict(flood)))
 
 
-def workspace(path: str) -> contextlib.AbstractAsyncContextManager[None]:
+def workspace(path: str) -> contextlib.AbstractAsyncContextManager[int]:
+    """Run one below this path; the value is its process."""
     return _running("workspace", path)
 
 

@@ -1,10 +1,11 @@
 """Floods of tiny messages: others are served nearly as if there were none.
 
-The test compares processor time of the gateway's loop, because the machine's other work does not change it.
-The quiet client's request waits for the loop twice: until it is passed on, and until its answer is. A flood
-adds twice the time from a random moment to the end of the turn that the loop is in. To the median of requests
-it adds less than they take without the flood. To the slowest hundredth it adds less than four times what the
-slowest hundredth takes without it.
+The test compares processor time, because the machine's other work does not change it. The quiet client's
+request waits for the gateway's loop twice: until it is passed on, and until its answer is. A flood adds twice
+the time from a random moment to the end of the turn that the loop is in. To the median of requests it adds
+less than the gateway and the upstream spend on one without the flood. To the slowest hundredth it adds less
+than four times what the gateway spends on the slowest hundredth without it. Each figure is the median of
+several rounds: a pause of the machine is in one of them, and a flood that holds others up is in all.
 """
 
 import contextlib
@@ -12,6 +13,7 @@ import ssl
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -30,6 +32,7 @@ FLOODS = (
     "frames of a client",
     "frames of a workspace",
 )
+ROUNDS = 5
 NAMES = f"DNS:localhost,DNS:{MINE}.localhost,IP:127.0.0.1"
 
 
@@ -54,6 +57,8 @@ class Quiet:
 
     gateway: Standalone
     client: Client
+    upstream: int
+    """The process that answers."""
 
     async def ask(self, times: int) -> None:
         for _ in range(times):
@@ -61,10 +66,14 @@ class Quiet:
             assert (await self.client.response())[1] == b"hello"
 
     async def cost(self, times: int) -> float:
-        """Return what one request costs the gateway."""
-        before = await self.gateway.cpu_seconds()
+        """Return the processor time of the gateway and the upstream for one request."""
+        before = await self._cpu_seconds()
         await self.ask(times)
-        return (await self.gateway.cpu_seconds() - before) / times
+        return (await self._cpu_seconds() - before) / times
+
+    async def _cpu_seconds(self) -> float:
+        upstream = int(Path(f"/proc/{self.upstream}/schedstat").read_text().split()[0]) / 1e9
+        return upstream + await self.gateway.cpu_seconds()
 
     async def turns(self, times: int) -> list[float]:
         """Return how long the turns of the gateway's loop are while it is asked."""
@@ -94,24 +103,26 @@ async def quiet_client(directory: Path, *, tls: bool = False, activity: str = "a
     context = ssl.create_default_context(cafile=str(certificate.chain)) if certificate else None
     async with (
         flooding.workspace(str(hostile)),
-        flooding.workspace(str(api)),
+        flooding.workspace(str(api)) as upstream,
         standalone(upstream=f"unix:{hostile}", api=f"unix:{api}", activity=activity, tls=files) as gateway,
     ):
-        yield Quiet(gateway, await gateway.connect(context))
+        yield Quiet(gateway, await gateway.connect(context), upstream)
 
 
 async def check(quiet: Quiet, flood: str, count: int, times: int, *, tls: bool = False) -> None:
     gateway = quiet.gateway
     await eventually(gateway.connections, "the flood before to end", lambda open_now: open_now == 1)
     await quiet.ask(times)
-    usual = await quiet.cost(times)
-    slowest = 2 * sorted(await quiet.turns(times))[-times // 50]  # each request has two turns
+    usual = median([await quiet.cost(times) for _ in range(ROUNDS)])
+    rounds = [await quiet.turns(times) for _ in range(ROUNDS)]
+    slowest = 2 * median(sorted(turns)[-times // 50] for turns in rounds)  # each request has two turns
     first, again = what_it_sends(gateway, flood)
     async with flooding.flooding(Flood(gateway.port, count, first.decode(), again, tls=tls)):
         await eventually(gateway.waiting, f"{flood} to wait for their turn")
         await quiet.ask(times)
-        turns = await quiet.turns(times)
-    added, most_added = 2 * wait_at(0.5, turns), 2 * wait_at(0.99, turns)
+        rounds = [await quiet.turns(times) for _ in range(ROUNDS)]
+    added = 2 * median(wait_at(0.5, turns) for turns in rounds)
+    most_added = 2 * median(wait_at(0.99, turns) for turns in rounds)
     figures = [round(1e6 * seconds) for seconds in (usual, added, slowest, most_added)]
     print(f"{flood} x {count}: usual, added, slowest, added to the slowest, in us: {figures}")
     assert added < usual, (flood, count, figures)
@@ -121,7 +132,7 @@ async def check(quiet: Quiet, flood: str, count: int, times: int, *, tls: bool =
 async def test_six_flooding_connections_hold_up_nobody(tmp_path: Path) -> None:
     async with quiet_client(tmp_path) as quiet:
         for flood in sample(FLOODS, 2, "floods"):
-            await check(quiet, flood, 6, 100)
+            await check(quiet, flood, 6, 50)
 
 
 @pytest.mark.full
@@ -134,4 +145,4 @@ async def test_any_number_of_flooding_connections_holds_up_nobody(
     async with quiet_client(tmp_path, tls=tls, activity=activity) as quiet:
         for flood in FLOODS:
             if (flood, activity) != ("frames of a workspace", "vscode"):  # nothing reads these
-                await check(quiet, flood, count, 300, tls=tls)
+                await check(quiet, flood, count, 100, tls=tls)
