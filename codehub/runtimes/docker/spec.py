@@ -13,12 +13,16 @@ from typing import Any
 from codehub.domain.workspace_names import as_host_name
 from codehub.runtimes.base import WorkloadSpec
 from codehub.runtimes.process.leftovers import WORKSPACE_VARIABLE
+from codehub.runtimes.process.scratch import tmpfs_options
 
 HOME = "/home/coder"
 PASSWD, GROUP = "/etc/passwd", "/etc/group"
 CODE_SERVER_CONFIG = "/etc/codehub/code-server.yaml"
 _NANO = 1_000_000_000
 _OOM_SCORE_ADJUSTMENT = 500
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the container's own
+_LOG_OPTIONS = {"max-size": "1m", "max-file": "2", "compress": "false"}
+"""Compressing what a flood fills within a second would only cost more."""
 
 
 class Label(StrEnum):
@@ -118,7 +122,10 @@ def _host_config(spec: WorkloadSpec, mounts: list[dict[str, Any]]) -> dict[str, 
         "IpcMode": "private",
         # The controller starts it again, and knows why it ended; the engine would not.
         "RestartPolicy": {"Name": "no"},
-        "LogConfig": {"Type": "json-file", "Config": {"max-size": "1m", "max-file": "2"}},
+        # The engine's own would be of any number of files, and of 64 MiB whatever the cap is.
+        "Tmpfs": {_SHARED_MEMORY: tmpfs_options(_SHARED_MEMORY, image.memory_bytes)},
+        # For the same flood `json-file` wrote twice as much as `local`, for a third more of the engine's time.
+        "LogConfig": {"Type": "local", "Config": _LOG_OPTIONS},
     }
 
 

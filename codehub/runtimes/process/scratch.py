@@ -23,6 +23,11 @@ def size_of(place: str, memory_bytes: int) -> int:
     return memory_bytes // PARTS[place]
 
 
+def tmpfs_options(place: str, memory_bytes: int) -> str:
+    size = size_of(place, memory_bytes)
+    return f"mode=1777,size={size},nr_inodes={size // _BYTES_FOR_EACH_FILE}"
+
+
 def source_of(place: str, directory: Path) -> Path:
     """Where below `directory` the keeper mounts it. Nothing is there if it may not."""
     return directory / place.strip("/").replace("/", "-")
@@ -34,12 +39,10 @@ def mount(directory: Path, memory_bytes: int) -> None:
     flags = libc.NO_SUID | libc.NO_DEV
     libc.mount_tmpfs(str(directory), f"mode=711,size={len(PARTS) * os.sysconf('SC_PAGE_SIZE')}", flags)
     for place in PARTS:
-        size = size_of(place, memory_bytes)
-        options = f"mode=1777,size={size},nr_inodes={size // _BYTES_FOR_EACH_FILE}"
         target = source_of(place, directory)
         target.mkdir()
         try:
-            libc.mount_tmpfs(str(target), options, flags)
+            libc.mount_tmpfs(str(target), tmpfs_options(place, memory_bytes), flags)
         except OSError:
             target.rmdir()
             raise
