@@ -26,6 +26,7 @@ class Event(StrEnum):
     RECOVERED = "recovered"
     CANCELLED = "cancelled"
     DIED = "died"
+    REPLACED = "replaced"
     LOST = "lost"
 
 

@@ -17,10 +17,10 @@ from codehub.domain.effects import (
     job_id,
 )
 from codehub.domain.errors import Failure
+from codehub.domain.hung_ide import replace_if_hung
 from codehub.domain.losses import archive_loss
 from codehub.domain.observation import (
     ArchiveFact,
-    ContainerFact,
     Generation,
     JobState,
     Observation,
@@ -75,23 +75,13 @@ def _start(workspace: Workspace, look: Observation, context: Context) -> Decisio
         return Decision("STARTING waits for a look at the container and its home.", workspace)
     attempt = job_id(workspace.op_id or "", workspace.error_count)
     if container is not None and container.exists:
-        if container.running and _is_hung(workspace, container, context):
-            return _act(workspace, DeleteContainer(), "The IDE does not come back: starting it anew.")
         if container.running:
-            return Decision("The IDE is starting.", workspace)
+            waits = Decision("The IDE is starting.", workspace)
+            return replace_if_hung(workspace, container, look, context) or waits
         if container.op_id == attempt:
             words = container.message or "The IDE ended right after its start."
             return failed(workspace, Failure(ErrorReason.ActionFailed, words), context)
     return _act(workspace, StartContainer(attempt, workspace.home_ctx), "Starting the IDE.")
-
-
-def _is_hung(workspace: Workspace, container: ContainerFact, context: Context) -> bool:
-    """Whether an IDE of an earlier operation, which was ready once, has not answered for half the time."""
-    if workspace.op_started_at is None or container.op_id is None:
-        return False
-    earlier = container.op_id.rpartition("-")[0] != workspace.op_id
-    waited = context.now - workspace.op_started_at
-    return earlier and waited > context.rules.timeouts[Operation.STARTING] / 2
 
 
 def _restore(workspace: Workspace, look: Observation, context: Context) -> Decision:

@@ -171,9 +171,12 @@ def _died(workspace: Workspace, look: Observation, context: Context) -> Decision
     after = replace(workspace, started_at=None)
     lived = context.now - workspace.started_at
     message = workspace.conditions[ConditionName.CONTAINER_EXISTS].message
+    hangs = isinstance(look.container, ContainerFact) and look.container.running
     if look.first_look or lived >= STABLE_AFTER:
-        return Decision(f"The IDE has ended; starting it again. {message}".rstrip(), after, Event.DIED)
-    words = f"The IDE died {lived.total_seconds():.0f} s after its start. {message}".rstrip()
+        words = "The IDE does not answer." if hangs else "The IDE has ended; starting it again."
+        return Decision(f"{words} {message}".rstrip(), after, Event.DIED)
+    what = "stopped answering" if hangs else "died"
+    words = f"The IDE {what} {lived.total_seconds():.0f} s after its start. {message}".rstrip()
     return failed(after, Failure(ErrorReason.ActionFailed, words), context)
 
 

@@ -181,12 +181,36 @@ async def test_last_words_that_no_database_takes_are_told_as_far_as_they_can_be(
     assert len(words) < 2100
 
 
+def log_directory(bench: Bench) -> Path:
+    hosts = bench.engine.docker("inspect", "--format", "{{.HostsPath}}", "codehub-ws-w1")
+    return Path(hosts).parent / "local-logs"
+
+
+async def test_output_without_end_takes_little_of_the_disk(bench: Bench) -> None:
+    await bench.started("w1")
+    done = bench.engine.inside("w1", "dd if=/dev/zero bs=65536 count=200 > /proc/1/fd/1; echo the end")
+    assert done.stdout == b"the end\n"
+    kept = sum(file.stat().st_size for file in log_directory(bench).iterdir())
+    assert kept <= 2 * (1 << 20) + (64 << 10)
+    assert (await bench.runtime.status("w1")).ready
+
+
+async def test_full_shared_memory_leaves_the_ide_alive(bench: Bench) -> None:
+    """With bytes, and with files that are empty."""
+    await bench.started("w1")
+    fill = "dd if=/dev/zero of=/dev/shm/file bs=1048576 count=100"
+    assert b"No space left on device" in bench.engine.inside("w1", fill).stderr
+    make = "i=0; while touch /dev/shm/$i 2>/dev/null; do i=$((i+1)); done; echo $i"
+    assert int(bench.engine.inside("w1", make).stdout) == (8 << 20) // 8192 - 2
+    assert (await bench.runtime.status("w1")).ready
+
+
 async def test_a_container_whose_end_the_engine_cannot_tell_hides_no_other(bench: Bench) -> None:
     for name in ("w1", "w2"):
         await bench.started(name)
     bench.engine.docker("kill", "codehub-ws-w1")
     bench.engine.docker("wait", "codehub-ws-w1")
-    log = Path(bench.engine.docker("inspect", "--format", "{{.LogPath}}", "codehub-ws-w1"))
+    log = log_directory(bench) / "container.log"
     log.unlink()
     log.mkdir()
     facts = await bench.runtime.observe()

@@ -16,7 +16,7 @@ from codehub.settings import Settings, load
 from tests.simulation.clock import VirtualLoop
 from tests.simulation.database import FLUSH_EVERY, LIMITS, STANDBY_TTL, Database, Gate
 from tests.simulation.gateway import Gateway
-from tests.simulation.house import SimHouse
+from tests.simulation.house import STARTING_TIMEOUT, SimHouse
 from tests.simulation.jobs import Jobs
 from tests.simulation.process import Faults, Process
 from tests.simulation.providers import providers_of
@@ -57,7 +57,7 @@ def settings() -> Settings:
         reconciler_retry_backoff=5,
         reconciler_archiving_timeout=150,
         reconciler_restoring_timeout=150,
-        reconciler_starting_timeout=150,
+        reconciler_starting_timeout=STARTING_TIMEOUT,
         reconciler_provisioning_timeout=60,
         reconciler_stopping_timeout=60,
         reconciler_create_empty_archive_timeout=150,
@@ -300,8 +300,11 @@ class History:
     def _hang_container(self) -> None:
         name = self._some(list(self.reality.containers))
         if name is not None:
-            until = self.loop.time() + self.chance.uniform(5, 120)
-            self.reality.containers[name].silent_until = until
+            container, now = self.reality.containers[name], self.loop.time()
+            until = now + self.chance.uniform(5, 120)
+            if container.was_seen_ready(now):
+                container.silent_from = now
+            container.silent_until = until
 
     def _vandalise_home(self) -> None:
         name = self._some([name for name, disk in self.reality.disks.items() if disk.home is not None])

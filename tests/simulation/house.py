@@ -12,12 +12,13 @@ from redis.exceptions import ConnectionError as RedisDown
 from codehub.coordinator.records import Desk, Term
 from codehub.domain import wishes
 from codehub.domain.conditions import holds
-from codehub.domain.decision import Decision
+from codehub.domain.decision import Decision, Event
 from codehub.domain.disk import HomeSize, LiveHome, Notice
+from codehub.domain.effects import DeleteContainer
 from codehub.domain.gateways import ActivitySnapshot, GatewayReport
 from codehub.domain.gc import Holder, Stored
 from codehub.domain.health import CheckName, Verdict
-from codehub.domain.states import ConditionName
+from codehub.domain.states import ConditionName, Operation
 from codehub.domain.ttl import Expiry, TtlDefaults
 from codehub.domain.workspace import Workspace
 from codehub.store import records
@@ -28,6 +29,7 @@ from tests.simulation.process import Process
 from tests.simulation.redis import Redis
 
 T = TypeVar("T")
+STARTING_TIMEOUT = 150
 PURGE_SECONDS = 0.02
 """For one row, on a busy database."""
 
@@ -152,9 +154,29 @@ class SimRecords:
 
     def _save(self, before: Workspace, decision: Decision) -> Workspace:
         self.compare(before)
+        if before.operation is Operation.STARTING:
+            self._check_start(before, decision)
         if not decision.writes(before):
             return before
         return self._db.save(before, decision, self._retention, self._epoch)
+
+    def _check_start(self, before: Workspace, decision: Decision) -> None:
+        """An IDE that hangs is replaced before its start times out: not too early, and once."""
+        reality, now = self._db.reality, self._db.reality.loop.time()
+        container = reality.containers.get(before.id)
+        if container is None or not container.running:
+            return
+        hung = "has not answered" in decision.sentence
+        ended = before.request is not None or decision.sentence.startswith("Timed out")
+        replaces = hung or (isinstance(decision.effect, DeleteContainer) and not ended)
+        if replaces and not container.is_ready(now) and container.silence(now) < STARTING_TIMEOUT / 2:
+            reality.fail(before.id, "an IDE is replaced within its time")
+        if hung and decision.event is Event.FAILED:
+            if before.op_id in reality.replaced:
+                reality.fail(before.id, "an IDE is replaced again and again")
+            reality.replaced.add(before.op_id or "")
+        if container.hangs and decision.sentence.startswith("Timed out") and before.error_count == 0:
+            reality.fail(before.id, "a start times out, and its hung IDE was not replaced")
 
     def compare(self, before: Workspace) -> None:
         if self._db.rows[before.id].version != before.version:

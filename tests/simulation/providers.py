@@ -85,7 +85,10 @@ class SimRuntime:
         ready_at = self._reality.loop.time() + self._process.chance.uniform(
             *((40, 100) if slow else (0.05, 2))
         )
-        self._reality.containers[spec.workspace_id] = Container(spec.op_id, home, ready_at)
+        hangs = spec.op_id.endswith(self._reality.hanging_attempts) and self._process.chance.random() < 0.3
+        self._reality.containers[spec.workspace_id] = Container(
+            spec.op_id, home, ready_at, silent_from=self._reality.loop.time(), hangs=hangs
+        )
         self._reality.tell(spec.workspace_id, f"container on {home.content!r} by {self._process.name}")
 
     def _stop(self, workspace_id: str) -> None:

@@ -48,13 +48,24 @@ class Container:
     ready_at: float
     running: bool = True
     silent_until: float = 0.0
+    silent_from: float = 0.0
+    hangs: bool = False
+    """It never answers."""
 
     def works(self, now: float) -> bool:
         """Its processes write, whether or not it answers."""
         return self.running and now >= self.ready_at
 
     def is_ready(self, now: float) -> bool:
-        return self.works(now) and now >= self.silent_until
+        return self.works(now) and now >= self.silent_until and not self.hangs
+
+    def was_seen_ready(self, now: float) -> bool:
+        """Whether it has answered for so long that its controller cannot have missed it."""
+        return self.is_ready(now) and now - max(self.ready_at, self.silent_until) > 30
+
+    def silence(self, now: float) -> float:
+        """For how many seconds it has not answered, unless it is ready."""
+        return now - self.silent_from
 
 
 @dataclass
@@ -102,6 +113,10 @@ class Reality:
         self.before_deletion: Callable[[str, Home], None] = lambda workspace_id, home: None
         self.steps = 0
         self.capacity = PLENTY
+        self.hanging_attempts: tuple[str, ...] = ()
+        """The last characters of the attempts whose IDE may hang for good."""
+        self.replaced: set[str] = set()
+        """Operations that have replaced an IDE which they had started."""
 
     def free_bytes(self) -> int:
         """What all homes, and what lies beside them, leave of the disk."""

@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
-from codehub.domain import attempt, gc, leftovers, next_effect, observe, plan, steps, ttl
-from codehub.domain.decision import Decision, forgiven
+from codehub.domain import attempt, gc, hung_ide, leftovers, next_effect, observe, plan, steps, ttl
+from codehub.domain.decision import Decision, failed, forgiven
 from codehub.domain.effects import DeleteVolume
+from codehub.domain.errors import Failure
 from codehub.domain.observation import ArchiveFact, VolumeFact
-from codehub.domain.states import DesiredState, Operation
+from codehub.domain.states import DesiredState, ErrorReason, Operation
 from tests.simulation.model import controller, runners, storage
 from tests.simulation.model.parts import Arc, Disk, Generation, Leader, Op, Record, Row, Store, Stored
+from tests.simulation.model.rows import LONG_AGO
 from tests.simulation.model.scenarios import ARCHIVED, RUNNING, STANDBY, Scenario, beginning, model
 from tests.simulation.model.search import explore
 from tests.simulation.model.settling import settles
@@ -161,6 +163,17 @@ def _hung_counts_as_none() -> list[Patch]:
     return [(controller, "container_fact", fact)]
 
 
+def _slow_counts_as_hung() -> list[Patch]:
+    return [(hung_ide, "_silent_since", lambda workspace, look: LONG_AGO)]
+
+
+def _hung_replaced_again_and_again() -> list[Patch]:
+    def replace_own(workspace: Any, words: str, context: Any) -> Decision:
+        return failed(workspace, Failure(ErrorReason.ActionFailed, words), context)
+
+    return [(hung_ide, "_replace_own", replace_own)]
+
+
 FOREIGN_HOME = {
     **ARCHIVED,
     "disk": Disk(b"a", Generation(Op(1), Arc(1)), fence=1),
@@ -171,6 +184,8 @@ FOREIGN_HOME = {
 }
 COPY = "at least one complete copy of the home exists"
 DELETES = "archive_key is committed, and no container there, before a volume is deleted"
+HALF = "an IDE has half of the time of its start"
+ONCE = "an operation replaces an IDE that it has started once"
 
 PLANTS = [
     Plant("volume_deleted_before_archive_key_is_committed", DELETES, Scenario(
@@ -209,6 +224,10 @@ PLANTS = [
         "late job", {"wish": 1, "write": 1, "trouble": 1, "hang": 1}, values=ARCHIVED), _late_job_swaps_in),
     Plant("archiving_under_a_hung_container", "an archive is never taken under a container", Scenario(
         "hung container", {"wish": 1, "trouble": 1, "die": 1}, values=RUNNING), _hung_counts_as_none),
+    Plant("slow_start_taken_for_a_hung_one", HALF, Scenario(
+        "start", {"wish": 1}, values=STANDBY), _slow_counts_as_hung),
+    Plant("hung_ide_replaced_again_and_again", ONCE, Scenario(
+        "hung", {"wish": 1, "trouble": 2, "timeout": 2}, values=STANDBY), _hung_replaced_again_and_again),
 ]  # fmt: skip
 NAMES = [plant.name for plant in PLANTS]
 
@@ -239,13 +258,20 @@ def test_planted_attempt_without_a_new_job_ends_in_error(monkeypatch: pytest.Mon
     assert "ERROR (RetryExceeded)" in _settled({"wish": 1, "trouble": 1, "fault": 1})
 
 
+def test_planted_ide_that_is_never_replaced_ends_in_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(next_effect, "replace_if_hung", lambda *_: None)
+    assert "ERROR (Timeout)" in _settled({"wish": 1, "trouble": 1, "die": 1}, RUNNING)
+
+
 def test_control_converges_without_the_planted_bugs() -> None:
     assert _settled({"wish": 1, "trouble": 1, "fault": 1}) == ""
+    assert _settled({"wish": 1, "trouble": 1, "die": 1}, RUNNING) == ""
+    assert _settled({"wish": 1, "trouble": 1, "timeout": 1}) == ""
 
 
-def _settled(budget: dict[str, int]) -> str:
+def _settled(budget: dict[str, int], values: dict[str, Any] = STANDBY) -> str:
     """What is wrong with the way to rest from any state; nothing when each leads there."""
-    scenario = Scenario("convergence", budget, values=STANDBY)
+    scenario = Scenario("convergence", budget, values=values)
     made = model(scenario)
     found = explore(made, beginning(made, scenario), sample=1, settle=settles)
     return found.violations[0].contract if found.violations else ""

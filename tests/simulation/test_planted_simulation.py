@@ -19,11 +19,24 @@ from codehub.coordinator import ttl as ttl_runner
 from codehub.coordinator.actor import Actor, EffectFailed, NoRoomYet
 from codehub.coordinator.observer import Observer
 from codehub.coordinator.ttl import TtlRunner
-from codehub.domain import disk, gateways, gc, leftovers, limits, next_effect, observe, plan, steps, ttl
+from codehub.domain import (
+    disk,
+    gateways,
+    gc,
+    hung_ide,
+    leftovers,
+    limits,
+    next_effect,
+    observe,
+    plan,
+    steps,
+    ttl,
+)
 from codehub.domain.attempt import by_job, current_deletion_job_id
 from codehub.domain.conditions import Condition, changed
-from codehub.domain.decision import Context, Decision
+from codehub.domain.decision import Context, Decision, failed
 from codehub.domain.effects import DeleteVolume, Effect
+from codehub.domain.errors import Failure
 from codehub.domain.gateways import Assessment, GatewayReport
 from codehub.domain.observation import ArchiveFact, ContainerFact, JobState, Observation, Unknown, Unlooked
 from codehub.domain.problems import Problem
@@ -35,6 +48,7 @@ from codehub.storage.errors import StorageProblem
 from codehub.storage.jobspec import RestoreJob
 from codehub.store import records
 from tests.simulation import history as histories
+from tests.simulation.clock import VirtualLoop
 from tests.simulation.filling_disk import FillingDisk
 from tests.simulation.gateway import Gateway, SimRoster
 from tests.simulation.history import History, run
@@ -85,6 +99,27 @@ class Fickle(History):
     def _disturb(self) -> None:
         for _ in range(20):
             self._use()
+
+
+class HungStarts(History):
+    """IDEs hang when they are started and when they run; nothing else fails."""
+
+    troubled = 300.0
+    hanging_attempts: tuple[str, ...] = ("-0",)
+
+    def __init__(self, seed: int, loop: VirtualLoop) -> None:
+        super().__init__(seed, loop)
+        self.faults.rate = 0.0
+        self.reality.hanging_attempts = self.hanging_attempts
+
+    def _disturb(self) -> None:
+        self._hang_container()
+
+
+class HungTwice(HungStarts):
+    """An IDE that takes the place of a hung one may hang as well."""
+
+    hanging_attempts = ("-0", "-1")
 
 
 def find(expected: str, history: type[History] = History) -> None:
@@ -483,6 +518,30 @@ def test_planted_archiving_under_a_hung_container(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(observe, "_container_exists", exists)
     monkeypatch.setattr(Actor, "_fence_out_containers", trust)
     find("no complete copy|is deleted before|shows", Hanging)
+
+
+@pytest.mark.parametrize("history", [HungStarts, HungTwice])
+def test_an_ide_that_hangs_is_replaced_once_and_not_too_early(history: type[History]) -> None:
+    run(SEEDS[0], history)
+
+
+def test_planted_a_slow_start_taken_for_a_hung_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    long = timedelta(days=1)
+    monkeypatch.setattr(hung_ide, "_silent_since", lambda workspace, look: look.at - long)
+    find("is replaced within its time", HungStarts)
+
+
+def test_planted_a_hung_ide_replaced_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def replace_own(workspace: Workspace, words: str, context: Context) -> Decision:
+        return failed(workspace, Failure(ErrorReason.ActionFailed, words), context)
+
+    monkeypatch.setattr(hung_ide, "_replace_own", replace_own)
+    find("is replaced again and again", HungTwice)
+
+
+def test_planted_a_hung_ide_that_is_never_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(next_effect, "replace_if_hung", lambda *_: None)
+    find("its hung IDE was not replaced", HungStarts)
 
 
 def test_a_filling_disk_stops_the_largest_and_never_the_database() -> None:

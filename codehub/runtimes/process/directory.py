@@ -6,6 +6,7 @@
     up/             only CodeHub may enter it, and only root may write it: here the gateway connects
     up/ide.sock     a hard link to it, made by us
     up/net.sock     the way into its network (see `door`)
+    scratch/        where the keeper mounts what the sandbox has in memory, seen by it alone
     passwd, group   what the sandbox shows as /etc/passwd and /etc/group
 
 The gateway connects to the hard link. If it runs as a user of its own, root gives its group the sockets in
@@ -82,6 +83,7 @@ class Directory:
         self.older_log_file = path / "output.log.1"
         self.io = path / "io"
         self.bound_socket = self.io / "ide.sock"
+        self.scratch = path / "scratch"
         self._up = path / "up"
         self.socket = self._up / "ide.sock"
         self.door = self._up / DOOR_NAME
@@ -177,6 +179,7 @@ class Directory:
             if corner.exists():
                 remove_tree(corner)
             corner.mkdir(mode=0o700)
+        self.scratch.mkdir(mode=0o700, exist_ok=True)
         if uid is not None:
             os.chown(self.io, uid, uid)
         for name, text in files.items():

@@ -23,12 +23,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from codehub.runtimes.open_files import open_files
-from codehub.runtimes.process import cgroups, seccomp
+from codehub.runtimes.process import cgroups, scratch, seccomp
 from codehub.runtimes.process.directory import Directory, Ended, State
 from codehub.runtimes.process.door import Door
 from codehub.runtimes.process.keyring import leave_session_keyring
 from codehub.runtimes.process.network import Network, WayOut, enter
-from codehub.runtimes.process.output import Output
+from codehub.runtimes.process.output import READ_BYTES, Output, ReadBudget
 from codehub.runtimes.process.procfs import ProcessId, boot_id, descendants
 from codehub.runtimes.process.request import Request
 from codehub.runtimes.process.spawn import CANNOT_RUN, spawn
@@ -50,6 +50,10 @@ class Keeper:
         self._door: Door | None = None
         self._selector = selectors.DefaultSelector()
         self._log = Output(directory)
+        self._output: int | None = None
+        """The end of the pipe that the workspace prints into."""
+        self._budget = ReadBudget(time.monotonic())
+        self._read_again_at: float | None = None
 
     def run(self, report_to: int) -> None:
         os.setsid()
@@ -149,6 +153,7 @@ class Keeper:
             self._open_door(self._network)
         os.set_blocking(output, False)
         self._selector.register(output, selectors.EVENT_READ)
+        self._output = output
         return child.pid
 
     def _command(self) -> tuple[list[str], list[int]]:
@@ -200,6 +205,9 @@ class Keeper:
             Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE_ADJUSTMENT)
         if self._request.way_out is not None:
             enter(door, self._request.way_out)
+        if self._request.options:
+            with contextlib.suppress(OSError):  # bwrap's own take their place
+                scratch.mount(self._directory.scratch, self._request.memory_bytes)
         if self._request.seccomp and not self._is_sandboxed:
             seccomp.install(base64.b64decode(self._request.seccomp))
 
@@ -244,17 +252,21 @@ class Keeper:
             for key, _ in self._selector.select(self._patience()):
                 if isinstance(key.data, Door):
                     key.data.answer()
+                elif key.fileobj is self._wakeups[0]:
+                    self._wakeups[0].recv(4096)
                 else:
-                    self._consume(key)
+                    self._read_within_budget(key.fd)
+            self._read_again_in_time()
         self._close_door()
-        for key in list(self._selector.get_map().values()):
-            while self._consume(key):
+        if self._output is not None:
+            while self._read(self._output):
                 pass
 
     def _patience(self) -> float | None:
         if self._code is not None:
             return 0.02
-        return None if self._kill_at is None else max(0.02, self._kill_at - time.monotonic())
+        times = [at for at in (self._kill_at, self._read_again_at) if at is not None]
+        return max(0.02, min(times) - time.monotonic()) if times else None
 
     def _reap(self, child: int) -> bool:
         """Collect whoever has ended; True when nobody is left. The tree's orphans are our children too."""
@@ -312,17 +324,28 @@ class Keeper:
         if self._network is not None:
             os.kill(self._network.helper, signal.SIGKILL)
 
-    def _consume(self, key: selectors.SelectorKey) -> bool:
-        """Take one piece (an endless writer must not keep us from a signal); False when there is none."""
+    def _read_within_budget(self, output: int) -> None:
+        """Take one piece: an endless writer must not keep us from a signal. Beyond the budget it waits."""
+        count = self._read(output)
+        if count is not None:
+            self._read_again_at = self._budget.spend(count, time.monotonic())
+        if count is None or self._read_again_at is not None:
+            self._selector.unregister(output)
+
+    def _read_again_in_time(self) -> None:
+        at = self._read_again_at
+        if self._output is not None and at is not None and time.monotonic() >= at:
+            self._read_again_at = None
+            self._selector.register(self._output, selectors.EVENT_READ)
+
+    def _read(self, output: int) -> int | None:
+        """Move one piece of output to its file; return its size, or None at the end of all output."""
         try:
-            data = os.read(key.fd, 65536)
+            data = os.read(output, READ_BYTES)
         except BlockingIOError:
-            return False
-        if not data:
-            self._selector.unregister(key.fileobj)
-        elif key.fileobj is not self._wakeups[0]:
-            self._log.write(data)
-        return bool(data)
+            return 0
+        self._log.write(data)
+        return len(data) or None
 
 
 def _in_memory(content: bytes) -> int:

@@ -8,7 +8,6 @@ the workspace, which has no rights over its namespace, cannot change. Nothing co
 
 from __future__ import annotations
 
-import ctypes
 import os
 import resource
 import signal
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from codehub.runtimes.open_files import open_files
+from codehub.runtimes.process import libc
 from codehub.runtimes.process.netlink import Rule, add_rules
 from codehub.runtimes.process.spawn import receive, spawn
 
@@ -34,8 +34,6 @@ CONNECTIONS = 4096
 
 _INTERFACE = "tap0"
 _MTU = 65520
-_NEW_MOUNTS, _NEW_USER, _NEW_NETWORK = 0x00020000, 0x10000000, 0x40000000
-_NO_SUID, _NO_EXEC, _RECURSIVE, _SLAVE = 2, 8, 1 << 14, 1 << 19
 _TUN = Path("/dev/net/tun")
 _SET_DUMPABLE = 4
 _WORDS_BYTES = 1 << 16
@@ -119,8 +117,8 @@ class Namespaces:
 
     def enter(self) -> None:
         if not self.with_root:
-            _call("setns", self.user, _NEW_USER)
-        _call("setns", self.net, _NEW_NETWORK)
+            libc.call("setns", self.user, libc.NEW_USER)
+        libc.call("setns", self.net, libc.NEW_NETWORK)
 
     def close(self) -> None:
         for descriptor in (self.user, self.net):
@@ -178,9 +176,9 @@ def _hold(uid: int | None, lifeline: socket.socket) -> NoReturn:
 
 def _unshare(uid: int | None) -> None:
     _become(uid)
-    _call("prctl", _SET_DUMPABLE, 1, 0, 0, 0)
+    libc.call("prctl", _SET_DUMPABLE, 1, 0, 0, 0)
     outside_uid, outside_gid = os.geteuid(), os.getegid()
-    _call("unshare", _NEW_USER | _NEW_NETWORK)
+    libc.call("unshare", libc.NEW_USER | libc.NEW_NETWORK)
     # slirp4netns' own sandbox wants to be root there.
     for name, text in (
         ("setgroups", "deny"),
@@ -198,9 +196,8 @@ def _share_tun() -> None:
     if not _TUN.exists() or _TUN.stat().st_mode & 0o006 == 0o006:
         return
     device = _TUN.stat().st_rdev
-    _call("unshare", _NEW_MOUNTS)
-    _call("mount", None, b"/", None, _RECURSIVE | _SLAVE, None)
-    _call("mount", b"tmpfs", bytes(_TUN.parent), b"tmpfs", _NO_SUID | _NO_EXEC, b"mode=755")
+    libc.enter_new_mount_namespace()
+    libc.mount_tmpfs(str(_TUN.parent), "mode=755", libc.NO_SUID | libc.NO_EXEC)
     os.mknod(_TUN, stat.S_IFCHR, device)
     _TUN.chmod(0o666)
 
@@ -210,10 +207,3 @@ def _become(uid: int | None) -> None:
         os.setgroups([])
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
-
-
-def _call(name: str, *arguments: int | bytes | None) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if getattr(libc, name)(*arguments) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"{name}: {os.strerror(number)}")

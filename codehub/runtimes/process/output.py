@@ -1,10 +1,39 @@
-"""What a workspace prints, kept in two files of bounded size. Standard library only (see `keeper`)."""
+"""What a workspace prints, kept in two files of bounded size. Standard library only (see `keeper`).
+
+CodeHub pays for what it reads: `yes` cost 38 % of a core and 191 MB/s of writes. So the keeper reads within a
+budget and otherwise leaves the pipe full. Then the writer waits, which costs only the workspace.
+"""
 
 from __future__ import annotations
 
 import os
 
 from codehub.runtimes.process.directory import LOG_BYTES, Directory
+
+READ_BYTES = 64 << 10
+"""What one read takes at most: all that a pipe holds, unless its writer has enlarged it."""
+BURST_BYTES = 1 << 20
+BYTES_PER_SECOND = 256 << 10
+_LEAST_COST = 4 << 10
+"""What a read costs at least: one byte at a time would be as much work for each byte."""
+
+
+class ReadBudget:
+    """Token bucket for what is read of a workspace's output. `now` is on the monotonic clock."""
+
+    def __init__(self, now: float) -> None:
+        self._tokens = float(BURST_BYTES)
+        self._at = now
+
+    def spend(self, count: int, now: float) -> float | None:
+        """Pay for a read of `count` bytes; return when the next one may follow, or None for at once.
+
+        The pause lasts until a whole read is affordable, so that a flood costs few reads.
+        """
+        self._tokens = min(BURST_BYTES, self._tokens + (now - self._at) * BYTES_PER_SECOND)
+        self._at = now
+        self._tokens -= max(count, _LEAST_COST)
+        return None if self._tokens > 0 else now + (READ_BYTES - self._tokens) / BYTES_PER_SECOND
 
 
 class Output:
@@ -28,7 +57,7 @@ class Output:
         os.close(null)
 
     def write(self, data: bytes) -> None:
-        """A full disk costs output, never the workspace: its writers must not block on us."""
+        """A full disk costs output, never the workspace: its writers must not wait for room."""
         try:
             if self._size + len(data) > LOG_BYTES:
                 self._rotate()

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from codehub.domain.images import Image, expand_command
+from codehub.domain.images import expand_command
 from codehub.domain.workspace_names import as_host_name
 from codehub.runtimes.base import WorkloadSpec
+from codehub.runtimes.process import scratch
 from codehub.runtimes.process.caps import NO_CGROUPS, Cgroups
 from codehub.runtimes.process.directory import Directory
 from codehub.runtimes.process.leftovers import WORKSPACE_VARIABLE, Isolation
@@ -25,6 +26,9 @@ BWRAP_DEPTH = 2
 
 _IN_HOME = ("/bin/sh", "-c", 'cd "$HOME" && unset OLDPWD && exec "$@"', "codehub")
 """Only the workspace's own user may enter its home: bwrap, without root's capabilities, could not."""
+
+_REST_READ_ONLY = ("--remount-ro", "/dev", "--remount-ro", "/")
+"""Without root the workspace's user owns what bwrap makes, in memory and of any size."""
 
 _PROBE_UID = 65534
 _RESOLV_CONF = Path("/etc/resolv.conf")
@@ -67,7 +71,7 @@ class Walls:
 def probe(bwrap: str, setpriv: str | None, *, own_network: bool) -> list[str]:
     """The least that a sandbox is, for a try."""
     uid = _PROBE_UID if os.geteuid() == 0 else None
-    argv = [bwrap, *_namespaces("codehub-probe", own_network), *_system()]
+    argv = [bwrap, *_namespaces("codehub-probe", own_network), *_system(), *_scratch()]
     return [*argv, *_capabilities(), "--", *_drop(setpriv, uid), "/bin/true"]
 
 
@@ -91,7 +95,8 @@ def sandboxed(
     )
     options = [
         *_namespaces(as_host_name(spec.name, spec.workspace_id), walls.slirp is not None),
-        *_system(spec.image),
+        *_system(),
+        *_scratch(spec.image.memory_bytes, directory.scratch),
         *_hidden(data_dir, secrets),
         *_name_resolution(directory.path / "resolv.conf" if walls.slirp else None),
         *("--ro-bind", str(directory.path / "passwd"), "/etc/passwd"),
@@ -99,6 +104,7 @@ def sandboxed(
         *_tools(tools),
         *("--bind", str(directory.io), SOCKET_DIRECTORY),
         *("--bind", str(spec.home), HOME),
+        *_REST_READ_ONLY,
         *_capabilities(),
     ]
     argv = [walls.bwrap, "--", *_drop(walls.setpriv, spec.uid), *_IN_HOME, *command]
@@ -156,7 +162,7 @@ def _inner_user() -> list[str]:
     return ["--unshare-user", "--uid", str(os.geteuid()), "--gid", str(os.getegid())]
 
 
-def _system(image: Image | None = None) -> list[str]:
+def _system() -> list[str]:
     """The host's programs, read-only, and private places for everything that is written."""
     arguments = ["--ro-bind", "/usr", "/usr", "--ro-bind", "/etc", "/etc"]
     for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
@@ -168,9 +174,17 @@ def _system(image: Image | None = None) -> list[str]:
     arguments += ["--proc", "/proc", "--dev", "/dev"]
     for place in ("/home", "/run", "/var", TOOLS):
         arguments += _made(Path(place))
-    size = [] if image is None else ["--size", str(image.memory_bytes)]
-    for scratch in ("/tmp", "/var/tmp", "/dev/shm"):  # noqa: S108 - the sandbox's own
-        arguments += ["--perms", "1777", *size, "--tmpfs", scratch]
+    return arguments
+
+
+def _scratch(memory_bytes: int | None = None, directory: Path | None = None) -> list[str]:
+    """Places to write to in memory: the keeper's, and where it could make none, bwrap's own."""
+    arguments: list[str] = []
+    for place in scratch.PARTS:
+        size = [] if memory_bytes is None else ["--size", str(scratch.size_of(place, memory_bytes))]
+        arguments += ["--perms", "1777", *size, "--tmpfs", place]
+        if directory is not None:
+            arguments += ["--bind-try", str(scratch.source_of(place, directory)), place]
     return arguments
 
 
@@ -209,7 +223,7 @@ def _hidden(data_dir: Path, secrets: Sequence[Path]) -> list[str]:
     directories = [path for path in visible if path.is_dir()]
     files = [path for path in visible if path.is_file() and not _lies_in(path, directories)]
     return [
-        *(part for path in directories for part in ("--tmpfs", str(path))),
+        *(part for path in directories for part in ("--tmpfs", str(path), "--remount-ro", str(path))),
         *(part for path in files for part in ("--ro-bind", os.devnull, str(path))),
     ]
 

@@ -64,16 +64,24 @@ def write():
         time.sleep(0.05)
 threading.Thread(target=write).start()
 """
+HANGS_ONCE = """
+import os, signal
+if not os.path.exists("started"):
+    open("started", "w").close()
+    signal.pause()
+"""
 
 
 def images_toml() -> str:
-    """`tiny` runs; `writer` runs and fills its home; `broken` ends at once."""
+    """`tiny` runs; `writer` runs and fills its home; `hangs-once` runs at its second start; `broken` ends."""
     source = _quoted(IDE)
     return (
         '[[image]]\nname = "tiny"\ndefault = true\nready_path = "/"\n'
         f'process = ["/usr/bin/python3", "-c", "{source}", "{{socket}}"]\n'
         '[[image]]\nname = "writer"\nready_path = "/"\n'
         f'process = ["/usr/bin/python3", "-c", "{_quoted(WRITER)}{source}", "{{socket}}"]\n'
+        '[[image]]\nname = "hangs-once"\nready_path = "/"\n'
+        f'process = ["/usr/bin/python3", "-c", "{_quoted(HANGS_ONCE)}{source}", "{{socket}}"]\n'
         '[[image]]\nname = "broken"\nready_path = "/"\n'
         'process = ["/bin/sh", "-c", "echo no such luck; exit 3"]\n'
     )

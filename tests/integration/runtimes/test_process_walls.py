@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 import codehub
+from codehub.domain.images import BUILT_IN
 from codehub.runtimes.base import RuntimeFailure
+from codehub.runtimes.process import scratch
 from codehub.runtimes.process import walls as walls_module
 from codehub.runtimes.process.caps import NO_CGROUPS
 from codehub.runtimes.process.leftovers import Isolation
@@ -342,6 +344,32 @@ def test_without_root_there_is_a_network_of_its_own_as_well(bench: Bench) -> Non
     public, *others = json.loads(told).values()
     assert public is True and True not in others
     assert "Operation not permitted" in rest and not refusals
+
+
+MEASURE = """
+for place in /tmp /var/tmp /dev/shm; do df --block-size=1 --output=size $place | tail -1; done
+df --output=itotal /tmp | tail -1; touch /file /dev/file /run/file /tmp/file && echo written
+"""
+
+
+def test_without_root_what_lies_in_memory_is_limited(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    only_programs(bench, monkeypatch, "bwrap", "setpriv")
+    assert_limited(as_stranger(bench, script=MEASURE, life=LIFE_BESIDE_SECRETS))
+
+
+@pytest.mark.usefixtures("own_network")
+def test_with_a_network_of_its_own_the_files_in_memory_are_limited_as_well(bench: Bench) -> None:
+    files = assert_limited(as_stranger(bench, script=MEASURE, life=LIFE_BESIDE_SECRETS))
+    assert files == scratch.size_of("/tmp", BUILT_IN[0].memory_bytes) // 8192
+
+
+def assert_limited(told: str) -> int:
+    """Check the sizes, and that nothing can be written beside; return how many files /tmp may have."""
+    *numbers, rest = told.split(maxsplit=4)
+    sizes = [scratch.size_of(place, BUILT_IN[0].memory_bytes) for place in scratch.PARTS]
+    assert [int(number) for number in numbers[:3]] == sizes
+    assert rest.count("Read-only file system") == 3 and "written" not in rest
+    return int(numbers[3])
 
 
 def test_without_root_a_workspace_that_shuts_itself_in_hides_nobody_and_is_ended(

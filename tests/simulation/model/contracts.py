@@ -1,7 +1,7 @@
 """The contracts (sections 2, 3 and 8 of the specification), each as one small function that quotes it."""
 
 from codehub.domain.decision import Decision, Event
-from codehub.domain.effects import DeleteVolume
+from codehub.domain.effects import DeleteContainer, DeleteVolume
 from codehub.domain.observation import ContainerFact, Observation
 from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
 from tests.simulation.model.engine import check
@@ -18,7 +18,7 @@ from tests.simulation.model.parts import (
     Truth,
     Ttl,
 )
-from tests.simulation.model.rows import to_workspace
+from tests.simulation.model.rows import LONG_AGO, to_workspace
 from tests.unit.domain import oracle
 
 HOME_MAKERS = (Operation.PROVISIONING, Operation.RESTORING)
@@ -132,6 +132,7 @@ def of_a_commit(
         or _ended_by_itself(row, decision, after)
         or _taken_home(row, after, truth, disk)
         or _may_delete(row, look, decision)
+        or _may_replace(row, look, decision)
     )
 
 
@@ -220,6 +221,21 @@ def _may_delete(row: Row, look: Observation, decision: Decision) -> str | None:
     if _removes(row) and absent and decision.effect.generation == to_workspace(row).home_ctx:
         return None
     return "archive_key is committed, and no container there, before a volume is deleted"
+
+
+def _may_replace(row: Row, look: Observation, decision: Decision) -> str | None:
+    """An IDE that runs and does not answer is replaced after half of the time of its start, and once."""
+    cancelled = row.request is not None and row.request.kind == "cancel"
+    runs = isinstance(look.container, ContainerFact) and look.container.running
+    if row.operation is not Operation.STARTING or row.op_due == 2 or cancelled or not runs:
+        return None
+    if decision.event is not Event.FAILED and not isinstance(decision.effect, DeleteContainer):
+        return None
+    if look.silent_since != LONG_AGO or row.op_due == 0:
+        return "an IDE has half of the time of its start: it is given up before"
+    if decision.event is Event.FAILED and row.errors:
+        return "an operation replaces an IDE that it has started once: it does it again"
+    return None
 
 
 def of_a_home_removed(row: Row, home: Generation | None) -> str | None:

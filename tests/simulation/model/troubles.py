@@ -35,12 +35,14 @@ def silence_lasts(row: Row, lead: Leader) -> Iterator[Step]:
         yield step("time: the container has not answered for 30 s", lead=lead._replace(silent=2))
 
 
-@rule("row container", progress=1)
-def start_takes_long(row: Row, container: Container | None) -> Iterator[Step]:
-    """Only where it tells: while a start waits for an IDE that will not answer any more."""
+@rule("row lead container", progress=1)
+def start_takes_long(row: Row, lead: Leader, container: Container | None) -> Iterator[Step]:
+    """Only where it tells: a start waits for an IDE that will not answer any more, and its leader sees it."""
     hung = container is not None and container.state == "hung"
-    if row.operation is Operation.STARTING and row.op_due == 0 and hung:
-        yield step("time: half of the time for the start is over", row=row._replace(op_due=1))
+    waits = lead.silent == 1 or (lead.silent == 2 and row.op_due == 0)
+    if row.operation is Operation.STARTING and row.op_due < 2 and hung and waits:
+        words = "time: half of the time for the start is over"
+        yield step(words, row=row._replace(op_due=1), lead=lead._replace(silent=2))
 
 
 @rule("row activity", needs="time timeout")

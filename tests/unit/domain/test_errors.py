@@ -7,7 +7,6 @@ from itertools import pairwise, product
 import pytest
 
 from codehub.domain.decision import DEFAULT_TIMEOUTS, Event, failed
-from codehub.domain.effects import DeleteContainer
 from codehub.domain.errors import Failure, RetryPolicy, is_terminal, retry_delay, verdict
 from codehub.domain.observation import Generation, Progress
 from codehub.domain.plan import plan
@@ -18,11 +17,8 @@ from tests.unit.domain.builders import (
     ABSENT_CONTAINER,
     EXISTS,
     HOME,
-    HOME_OP,
     KEY,
     NOW,
-    OP,
-    STARTING_CONTAINER,
     conditions,
     context,
     look,
@@ -154,16 +150,3 @@ def test_layers_that_are_pulled_restart_the_clock_of_a_start(pulled: bool) -> No
     assert (decision.event is Event.ERROR) is not pulled
     assert (decision.after.progress == Progress(1 << 20)) is pulled
     assert decision.after.conditions[EXISTS].message == "pulling"
-
-
-def test_an_ide_of_an_earlier_operation_that_hangs_is_started_anew() -> None:
-    item = workspace(
-        operation=Operation.STARTING,
-        op_started_at=NOW - DEFAULT_TIMEOUTS[Operation.STARTING] * 0.6,
-        home_ctx=HOME,
-        conditions=conditions(True, False, exists=True),
-    )
-    hung = look(replace(STARTING_CONTAINER, op_id=f"{HOME_OP}-0"), volume())
-    assert isinstance(plan(item, hung, context()).effect, DeleteContainer)
-    own = look(replace(STARTING_CONTAINER, op_id=f"{OP}-0"), volume())
-    assert plan(item, own, context()).effect is None

@@ -75,7 +75,14 @@ def test_the_home_is_a_mount_which_fails_on_a_missing_one() -> None:
 def test_the_engine_restarts_nothing_and_keeps_little_output() -> None:
     host = config()["HostConfig"]
     assert host["RestartPolicy"] == {"Name": "no"}
-    assert host["LogConfig"]["Config"] == {"max-size": "1m", "max-file": "2"}
+    assert host["LogConfig"]["Type"] == "local"
+    assert host["LogConfig"]["Config"] == {"max-size": "1m", "max-file": "2", "compress": "false"}
+
+
+def test_shared_memory_is_an_eighth_of_the_memory_with_a_bounded_number_of_files() -> None:
+    size = 64 << 20
+    options = f"mode=1777,size={size},nr_inodes={size // 8192}"
+    assert config()["HostConfig"]["Tmpfs"] == {"/dev/shm": options}
 
 
 def test_further_variables_are_part_of_what_it_is_made_of() -> None:

@@ -10,7 +10,13 @@ import pytest
 
 from codehub.runtimes.process import output
 from codehub.runtimes.process.directory import LOG_BYTES, Directory
-from codehub.runtimes.process.output import Output
+from codehub.runtimes.process.output import (
+    BURST_BYTES,
+    BYTES_PER_SECOND,
+    READ_BYTES,
+    Output,
+    ReadBudget,
+)
 
 
 def test_a_full_file_becomes_the_older_one(tmp_path: Path) -> None:
@@ -39,3 +45,32 @@ def test_what_a_full_disk_cost_is_told_once_there_is_room(
     kept.write(b"!")
     text = directory.log_file.read_text()
     assert text == "[10 bytes of output were lost: the disk was full]\nagain!"
+
+
+def test_a_burst_is_read_at_once_and_a_flood_at_its_rate() -> None:
+    budget, now, taken = ReadBudget(0.0), 0.0, 0
+    reads = 0
+    while now < 60:
+        taken += READ_BYTES
+        reads += 1
+        now = budget.spend(READ_BYTES, now) or now
+        if now == 0.0:
+            assert taken <= BURST_BYTES
+    assert 60 * BYTES_PER_SECOND <= taken <= BURST_BYTES + 60 * BYTES_PER_SECOND + 2 * READ_BYTES
+    assert reads <= taken // READ_BYTES
+
+
+def test_one_byte_at_a_time_is_read_in_few_reads() -> None:
+    budget, now, reads = ReadBudget(0.0), 0.0, 0
+    while now < 60:
+        reads += 1
+        now = budget.spend(1, now) or now
+    assert reads <= (BURST_BYTES + 60 * BYTES_PER_SECOND) / 4096 + 1
+
+
+def test_after_a_silence_there_is_a_burst_again() -> None:
+    budget = ReadBudget(0.0)
+    again = budget.spend(BURST_BYTES + READ_BYTES, 0.0)
+    assert again == pytest.approx(2 * READ_BYTES / BYTES_PER_SECOND)
+    assert budget.spend(BURST_BYTES - 1, 3600.0) is None
+    assert budget.spend(READ_BYTES, 3600.0) is not None

@@ -1,0 +1,50 @@
+"""An IDE that runs without an answer: when it is replaced within its start."""
+
+from dataclasses import replace
+from datetime import datetime
+
+from codehub.domain.attempt import current_job_id
+from codehub.domain.decision import Context, Decision, Event, failed
+from codehub.domain.effects import DeleteContainer
+from codehub.domain.errors import Failure
+from codehub.domain.observation import ContainerFact, Observation
+from codehub.domain.states import ErrorReason, Operation
+from codehub.domain.workspace import Workspace
+
+
+def replace_if_hung(
+    workspace: Workspace, container: ContainerFact, look: Observation, context: Context
+) -> Decision | None:
+    """Replace an IDE that has not answered once for half of the time of a start; None leaves it alone.
+
+    A slow start may be taken for a hung one and must still succeed. So an operation replaces an IDE that it
+    has started itself once at most, and its clock starts again: the second one has the whole time.
+    """
+    since = _silent_since(workspace, look)
+    if since is None or container.op_id is None:
+        return None
+    waited = context.now - since
+    if waited <= context.rules.timeouts[Operation.STARTING] / 2:
+        return None
+    words = f"The IDE runs and has not answered for {waited.total_seconds():.0f} s"
+    if container.op_id == current_job_id(workspace):
+        return _replace_own(workspace, f"{words}.", context)
+    if workspace.progress_at is not None and workspace.progress_at > since:
+        return Decision("Removing the IDE that does not answer.", workspace, effect=DeleteContainer())
+    after = replace(workspace, progress_at=context.now)
+    return Decision(f"{words}: starting it again.", after, Event.REPLACED, effect=DeleteContainer())
+
+
+def _silent_since(workspace: Workspace, look: Observation) -> datetime | None:
+    """When the operation began to wait for this container, as far as this controller has seen."""
+    if workspace.op_started_at is None or look.silent_since is None:
+        return None
+    return max(workspace.op_started_at, look.silent_since)
+
+
+def _replace_own(workspace: Workspace, words: str, context: Context) -> Decision | None:
+    """A start that hangs is a failed attempt. The container goes when the next one begins."""
+    if workspace.error_count > 0 or context.rules.retry.max_retries < 2:
+        return None
+    decision = failed(workspace, Failure(ErrorReason.ActionFailed, words), context)
+    return replace(decision, after=replace(decision.after, progress_at=context.now))

@@ -1,0 +1,103 @@
+"""An IDE that hangs, at its start or later, is replaced by a real coordinator on real processes."""
+
+import os
+import signal
+from datetime import timedelta
+
+import pytest
+
+from codehub.coordinator.nature import REAL
+from codehub.coordinator.server import rules_of
+from codehub.domain.states import Operation, Phase
+from codehub.domain.workspace import Workspace
+from codehub.runtimes.process.directory import Directory, State
+from codehub.runtimes.process.procfs import descendants
+from tests.integration.coordinator.conftest import Bench
+from tests.integration.coordinator.test_life import controller_of
+from tests.waiting import eventually
+
+SOON = timedelta(seconds=40)
+"""Longer than a container may be silent, and than a retry waits."""
+
+
+class Leader:
+    """A coordinator whose time the test moves."""
+
+    def __init__(self, bench: Bench, epoch: int, workspace_id: str) -> None:
+        self.passed = timedelta(0)
+        self._bench = bench
+        self._workspace_id = workspace_id
+        self._controller = controller_of(bench, epoch, lambda: REAL.clock() + self.passed)
+        self.start_time = rules_of(bench.settings).timeouts[Operation.STARTING]
+
+    async def look(self) -> Workspace:
+        await self._controller.reconcile(self._workspace_id)
+        return await self._bench.get(self._workspace_id)
+
+    async def attempt(self) -> str | None:
+        """Which attempt has started the container that runs now."""
+        fact = await self._bench.providers.runtime.status(self._workspace_id)
+        return fact.op_id if fact.running else None
+
+
+async def leader_of(bench: Bench, workspace_id: str) -> Leader:
+    return Leader(bench, await bench.take_office(), workspace_id)
+
+
+def state_of(bench: Bench, workspace_id: str) -> State:
+    state = Directory(bench.settings.data_dir / "runtime" / workspace_id).read_state()
+    assert state is not None
+    return state
+
+
+def freeze(bench: Bench, workspace_id: str) -> None:
+    """SIGSTOP for every process of the workspace's tree."""
+    for process in descendants(state_of(bench, workspace_id).keeper.pid):
+        process.send(signal.SIGSTOP)
+
+
+async def test_a_start_that_hangs_is_tried_again_within_its_operation(bench: Bench) -> None:
+    workspace_id = await bench.create(image="hangs-once")
+    leader = await leader_of(bench, workspace_id)
+    hung = await eventually(
+        leader.look, "the IDE to run", lambda w: w.conditions["infra.container_exists"].status
+    )
+    first = await leader.attempt()
+    assert first == f"{hung.op_id}-0"
+    leader.passed += leader.start_time * 0.45
+    assert (await leader.look()).error_count == 0, "it still has time"
+    leader.passed += leader.start_time * 0.1
+    failed = await leader.look()
+    assert (failed.operation, failed.op_id, failed.error_count) == (Operation.STARTING, hung.op_id, 1)
+    leader.passed += SOON
+    running = await eventually(leader.look, "the second IDE to answer", lambda w: w.phase is Phase.RUNNING)
+    assert (running.operation, running.error_count) == (Operation.NONE, 1)
+    assert await leader.attempt() == f"{hung.op_id}-1"
+    story = "\n".join(await bench.story(workspace_id))
+    assert (
+        "failed: Attempt 1 during STARTING failed, trying again: The IDE runs and has not answered" in story
+    )
+
+
+@pytest.mark.full
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: its processes are another user's")
+async def test_a_running_ide_that_hangs_is_replaced(bench: Bench) -> None:
+    await bench.start()
+    workspace_id = await bench.create()
+    ran = await bench.until_phase(workspace_id, Phase.RUNNING)
+    leader = await leader_of(bench, workspace_id)
+    await leader.look()
+    keeper = state_of(bench, workspace_id).keeper
+    freeze(bench, workspace_id)
+    leader.passed += timedelta(hours=1)
+    assert (await leader.look()).phase is Phase.RUNNING, "30 s are not over"
+    leader.passed += SOON
+    starting = await eventually(leader.look, "a start", lambda w: w.operation is Operation.STARTING)
+    assert state_of(bench, workspace_id).keeper == keeper, "it has half of the time of a start to come back"
+    leader.passed += leader.start_time * 0.55
+    running = await eventually(leader.look, "an IDE that answers", lambda w: w.phase is Phase.RUNNING)
+    assert state_of(bench, workspace_id).keeper != keeper
+    assert running.error_count == 0 and running.started_at != ran.started_at
+    assert await leader.attempt() == f"{starting.op_id}-0"
+    story = [entry for entry in await bench.story(workspace_id) if "answer" in entry]
+    assert [entry.split(":")[0] for entry in story] == ["died", "replaced"]
