@@ -1,0 +1,69 @@
+"""What a hostile workspace runs instead of an IDE. Only the standard library: it runs as `python3 -c`.
+
+It answers with floods, writes output without end, and fills its own /tmp again and again.
+"""
+
+import contextlib
+import os
+import pathlib
+import socketserver
+import sys
+import threading
+
+BLOB = 64 << 10
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+SWITCH = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n"
+FLOODS = {
+    b"/tiny-chunks": (CHUNKED, b"1\r\nx\r\n" * (BLOB // 6)),
+    b"/empty-frames": (SWITCH, b"\x82\x00" * (BLOB // 2)),
+}
+
+
+class Visit(socketserver.StreamRequestHandler):
+    def handle(self) -> None:
+        path = self.rfile.readline().split(b" ")[1]
+        while self.rfile.readline() not in (b"\r\n", b""):
+            pass
+        if path in FLOODS:
+            head, again = FLOODS[path]
+            self.wfile.write(head)
+            while True:
+                self.wfile.write(again)
+        elif path == b"/sink":
+            self.wfile.write(SWITCH)
+            while self.rfile.read(BLOB):
+                pass
+        else:
+            page = b"<title>hostile</title>"
+            self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(page), page))
+
+
+class Server(socketserver.ThreadingUnixStreamServer):
+    daemon_threads = True
+
+    def handle_error(self, *_: object) -> None:
+        """A client that goes is no news."""
+
+
+def write_output_without_end() -> None:
+    while True:
+        os.write(1, b"y\n" * 4096)
+
+
+def fill_tmp_again_and_again() -> None:
+    path = pathlib.Path("/tmp/full")
+    while True:
+        with contextlib.suppress(OSError), path.open("wb") as file:
+            while True:
+                file.write(b"x" * BLOB)
+        path.unlink()
+
+
+def main(path: str) -> None:
+    for work in (write_output_without_end, fill_tmp_again_and_again):
+        threading.Thread(target=work, daemon=True).start()
+    Server(path, Visit).serve_forever()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
