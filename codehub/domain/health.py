@@ -39,7 +39,7 @@ REMEDIES: Mapping[CheckName, str] = {
     CheckName.RUNTIME: (
         "Start the Docker engine, or mount the data directory. Workspaces stay as they are until then."
     ),
-    CheckName.DISK: "Free disk space, archive workspaces, or lower DISK_RESERVE_BYTES.",
+    CheckName.DISK: "Free disk space, archive workspaces, or lower DISK_RESERVE_BYTES or DISK_RESERVE_FILES.",
     CheckName.GC: (
         "Check that DATABASE_URL and ARCHIVE_URL belong to this installation. "
         "GC deletes nothing while the alarm stands."

@@ -35,7 +35,7 @@ from codehub.storage.errors import StorageProblem
 from codehub.storage.jobspec import RestoreJob
 from codehub.store import records
 from tests.simulation import history as histories
-from tests.simulation.filling_disk import FillingDisk
+from tests.simulation.filling_disk import FillingDisk, FillingInodes
 from tests.simulation.gateway import Gateway, SimRoster
 from tests.simulation.history import History, run
 from tests.simulation.house import SimHouse, SimRecords
@@ -490,13 +490,25 @@ def test_a_filling_disk_stops_the_largest_and_never_the_database() -> None:
         run(seed, FillingDisk)
 
 
+def test_homes_with_too_many_files_are_stopped_before_the_inodes_are_used_up() -> None:
+    run(SEEDS[0], FillingInodes)
+
+
+def test_planted_a_watchdog_that_looks_at_bytes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bytes_alone(free: disk.FreeSpace, reserve: disk.Reserve) -> tuple[disk.Shortage, ...]:
+        return disk.shortages(disk.FreeSpace(free.bytes), reserve)
+
+    monkeypatch.setattr(disk_runner, "shortages", bytes_alone)
+    find("the disk is full|nobody is stopped", FillingInodes)
+
+
 def test_planted_a_watchdog_that_does_not_act(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk_runner, "relieve", lambda *_: disk.Relief())
     find("the disk is full|nobody is stopped", FillingDisk)
 
 
 def test_planted_a_watchdog_that_stops_the_smallest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk, "_largest_first", lambda home: (home.bytes, home.workspace_id))
+    monkeypatch.setattr(disk, "_largest_first", lambda home: (home.size, home.workspace_id))
     monkeypatch.setattr(disk, "share_of", lambda *_: 0)
     find("an even share is|has next to nothing", FillingDisk)
 

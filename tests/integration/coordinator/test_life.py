@@ -19,6 +19,7 @@ from codehub.coordinator.observer import Memory
 from codehub.coordinator.queue import WorkQueue
 from codehub.coordinator.server import rules_of
 from codehub.domain.conditions import holds
+from codehub.domain.disk import Reserve
 from codehub.domain.limits import Limits
 from codehub.domain.observation import ContainerFact, Unknown
 from codehub.domain.states import ConditionName, DesiredState, ErrorReason, Operation, Phase
@@ -44,7 +45,7 @@ def controller_of(bench: Bench, epoch: int, clock: Callable[[], datetime] = REAL
     return Controller(
         bench.records(epoch, timedelta(1)),
         bench.providers,
-        Actor(bench.providers, memory, ActorRules(0, settings.workspace_uid_base), epoch),
+        Actor(bench.providers, memory, ActorRules(Reserve(0), settings.workspace_uid_base), epoch),
         memory,
         rules=rules_of(settings),
         rhythm=Rhythm(1, 1),

@@ -261,7 +261,7 @@ export const en = {
         "Mount the disk or start the object store that ARCHIVE_URL names. Archives and restores wait until it answers.",
       volumes: "Mount the disk of the homes. CodeHub touches no home until then.",
       runtime: "Start the Docker engine, or mount the data directory. Workspaces stay as they are until then.",
-      disk: "Free disk space, archive workspaces, or lower DISK_RESERVE_BYTES.",
+      disk: "Free disk space, archive workspaces, or lower DISK_RESERVE_BYTES or DISK_RESERVE_FILES.",
       gc: "Check that DATABASE_URL and ARCHIVE_URL belong to this installation. GC deletes nothing while the alarm stands.",
     },
     errors: "Workspaces in error",

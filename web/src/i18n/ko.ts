@@ -256,7 +256,7 @@ export const ko: Messages = {
         "ARCHIVE_URL이 가리키는 디스크를 마운트하거나 오브젝트 저장소를 시작하세요. 그때까지 보관과 복원은 대기합니다.",
       volumes: "홈 디렉터리가 있는 디스크를 마운트하세요. 그때까지 CodeHub는 홈 디렉터리를 건드리지 않습니다.",
       runtime: "Docker 엔진을 시작하거나 데이터 디렉터리를 마운트하세요. 그때까지 워크스페이스는 그대로 유지됩니다.",
-      disk: "디스크 공간을 확보하거나, 워크스페이스를 보관하거나, DISK_RESERVE_BYTES를 낮추세요.",
+      disk: "디스크 공간을 확보하거나, 워크스페이스를 보관하거나, DISK_RESERVE_BYTES나 DISK_RESERVE_FILES를 낮추세요.",
       gc: "DATABASE_URL과 ARCHIVE_URL이 이 설치의 것인지 확인하세요. 경보가 해제될 때까지 아무것도 삭제하지 않습니다.",
     },
     errors: "오류 상태의 워크스페이스",
