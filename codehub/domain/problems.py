@@ -67,6 +67,12 @@ class WorkspaceLimitExceeded(Problem):
     code, status = "WORKSPACE_LIMIT_EXCEEDED", 429
 
 
+class InsufficientStorage(Problem):
+    """There is no disk space left for this."""
+
+    code, status = "INSUFFICIENT_STORAGE", 507
+
+
 class TooManyRequests(Problem):
     """Too many attempts. Try again later."""
 

@@ -163,6 +163,7 @@ export type CheckName =
   | "database"
   | "schema"
   | "redis"
+  | "database_space"
   | "coordinator"
   | "storage"
   | "archives"

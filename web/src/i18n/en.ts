@@ -243,6 +243,7 @@ export const en = {
       database: "Database",
       schema: "Schema",
       redis: "Redis",
+      database_space: "Space for the database",
       coordinator: "Coordinator",
       storage: "Storage",
       archives: "Archive store",
@@ -255,6 +256,8 @@ export const en = {
       database: "Start PostgreSQL, or correct DATABASE_URL.",
       schema: "Run `codehub migrate`, or install the CodeHub version that this database belongs to.",
       redis: "Start Redis, or correct REDIS_URL.",
+      database_space:
+        "Make room on the disk of PostgreSQL: delete workspaces without an archive, or remove other files. Until then nothing can be saved.",
       coordinator: "Start a coordinator (`codehub serve coordinator`), and read its log.",
       storage: "Read the log of the leading coordinator: it names why they cannot be claimed.",
       archives:
@@ -307,6 +310,7 @@ export const en = {
       RUNNING_LIMIT_EXCEEDED: "Too many workspaces are running.",
       WORKSPACE_LIMIT_EXCEEDED: "You have reached the number of workspaces that one person may have.",
       TOO_MANY_REQUESTS: "Too many attempts.",
+      INSUFFICIENT_STORAGE: "There is no disk space left.",
       UPSTREAM_UNAVAILABLE: "The workspace does not answer.",
     },
     retry: "Try again",

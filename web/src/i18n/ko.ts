@@ -238,6 +238,7 @@ export const ko: Messages = {
       database: "데이터베이스",
       schema: "스키마",
       redis: "Redis",
+      database_space: "데이터베이스 디스크 공간",
       coordinator: "코디네이터",
       storage: "저장소 등록",
       archives: "보관본 저장소",
@@ -250,6 +251,8 @@ export const ko: Messages = {
       database: "PostgreSQL을 시작하거나 DATABASE_URL을 바로잡으세요.",
       schema: "`codehub migrate`를 실행하거나 이 데이터베이스에 맞는 CodeHub 버전을 설치하세요.",
       redis: "Redis를 시작하거나 REDIS_URL을 바로잡으세요.",
+      database_space:
+        "PostgreSQL의 디스크 공간을 확보하세요. 워크스페이스를 보관본 없이 삭제하거나 다른 파일을 지우면 됩니다. 그때까지 아무것도 저장할 수 없습니다.",
       coordinator: "코디네이터를 시작하고(`codehub serve coordinator`) 로그를 확인하세요.",
       storage: "리더 코디네이터의 로그에서 등록하지 못한 이유를 확인하세요.",
       archives:
@@ -302,6 +305,7 @@ export const ko: Messages = {
       RUNNING_LIMIT_EXCEEDED: "실행 중인 워크스페이스가 너무 많습니다.",
       WORKSPACE_LIMIT_EXCEEDED: "한 사람이 만들 수 있는 워크스페이스 수에 도달했습니다.",
       TOO_MANY_REQUESTS: "시도가 너무 많습니다.",
+      INSUFFICIENT_STORAGE: "디스크 공간이 없습니다.",
       UPSTREAM_UNAVAILABLE: "워크스페이스가 응답하지 않습니다.",
     },
     retry: "다시 시도",
