@@ -150,6 +150,7 @@ class Leader:
             clock=nature.clock,
         )
         self._gc = GcRunner(desk.records, providers, gc_rules_of(settings), term.epoch)
+        self._collecting = asyncio.Lock()
         self._health = HealthRunner(desk.records, providers, self._gc, settings.disk_reserve)
 
     async def lead(self) -> None:
@@ -179,6 +180,7 @@ class Leader:
             tasks.create_task(self._watch_disk())
             interval = settings.coordinator_gc_interval
             tasks.create_task(self._every(interval, self._collect, "GC", first=min(interval, GC_AFTER)))
+            tasks.create_task(self._every(min(idle, interval), self._purge_waived, "GC"))
 
     async def _work(self) -> None:
         await self._controller.has_looked.wait()
@@ -241,9 +243,14 @@ class Leader:
 
     async def _collect(self) -> None:
         before = self._gc.alarms
-        self._metrics.gc_freed_bytes.inc(await self._gc.tick(self._clock()))
+        async with self._collecting:
+            self._metrics.gc_freed_bytes.inc(await self._gc.tick(self._clock()))
         if self._gc.alarms is not before:  # else the cycle was skipped
             self._metrics.gc_alarms.inc(len(self._gc.alarms or ()))
+
+    async def _purge_waived(self) -> None:
+        async with self._collecting:
+            self._metrics.gc_freed_bytes.inc(await self._gc.purge_waived(self._clock()))
 
     async def _expire(self) -> None:
         for expiry in await self._ttl.tick():

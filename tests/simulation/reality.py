@@ -105,6 +105,8 @@ class Reality:
         self.steps = 0
         self.capacity = PLENTY
         self.inodes = PLENTY
+        self.waived: set[str] = set()
+        """Workspaces of which someone has asked to delete them without a grace period."""
 
     def free_space(self) -> FreeSpace:
         """What all homes, and what lies beside them, leave of the disk."""

@@ -124,6 +124,11 @@ export const en = {
     errorText: (period: string) =>
       `It is moved to the trash as it is, with its error. You can undo this for ${period}; after that its files are permanently deleted.`,
     confirm: "Delete",
+    forGood: "Delete now, without an archive",
+    forGoodText: (name: string) =>
+      `The home of “${name}” and all its archives are deleted at once. This cannot be undone, and nobody can bring the files back. Choose this when the disk has no room for an archive.`,
+    typeName: (name: string) => `To confirm, type the name: ${name}`,
+    confirmForGood: "Delete for good",
   },
   recover: {
     title: (name: string) => `Recover “${name}”`,

@@ -120,6 +120,11 @@ export const ko: Messages = {
     errorText: (period) =>
       `오류가 난 상태 그대로 휴지통으로 옮깁니다. ${period} 동안 복원할 수 있고, 그 뒤에는 파일이 영구 삭제됩니다.`,
     confirm: "삭제",
+    forGood: "보관본 없이 바로 삭제",
+    forGoodText: (name) =>
+      `“${name}”의 홈과 모든 보관본을 바로 삭제합니다. 되돌릴 수 없고, 아무도 파일을 되살릴 수 없습니다. 디스크에 보관할 공간이 없을 때 사용하세요.`,
+    typeName: (name) => `확인하려면 이름을 입력하세요: ${name}`,
+    confirmForGood: "영구 삭제",
   },
   recover: {
     title: (name) => `“${name}” 복구`,
