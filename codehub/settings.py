@@ -115,6 +115,7 @@ class Settings(BaseSettings):
     audit_retention_days: Annotated[int, Field(ge=0, le=36_500)] = 365
     limits_max_running_per_user: Annotated[int, Field(ge=0, le=100_000)] = 2
     limits_max_workspaces_per_user: Annotated[int, Field(ge=0, le=100_000)] = MAX_WORKSPACES_PER_USER
+    limits_max_archive_bytes_per_user: Annotated[int, Field(ge=0, le=1 << 60)] = 0
     limits_max_running_global: Annotated[int, Field(ge=0, le=1_000_000)] = 100
 
     redis_channel_sse_prefix: str = "codehub:sse:"

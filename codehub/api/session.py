@@ -10,6 +10,7 @@ from codehub.api.services import Config, Now, Shared
 from codehub.api.views import UserView
 from codehub.api.words import Body, Secret, Words
 from codehub.store import accounts, gate, sessions
+from codehub.store.archive_usage import archive_bytes
 
 router = APIRouter(tags=["session"])
 
@@ -29,8 +30,12 @@ class SignedIn(BaseModel):
 
 
 class RunningLimits(BaseModel):
+    """`max_archive_bytes` is null without a limit."""
+
     max_running_per_user: int
     running: int
+    max_archive_bytes: int | None
+    archive_bytes: int
 
 
 class TtlDefaultsView(BaseModel):
@@ -84,9 +89,15 @@ async def get_session(session: Caller, services: Shared) -> SessionView:
     config = services.config
     async with services.engine.connect() as conn:
         usage = await gate.usage(conn, session.user_id)
+        taken = await archive_bytes(conn, [session.user_id])
     return SessionView(
         user=UserView.of_session(session),
-        limits=RunningLimits(max_running_per_user=config.limits.per_user, running=usage.user),
+        limits=RunningLimits(
+            max_running_per_user=config.limits.per_user,
+            running=usage.user,
+            max_archive_bytes=config.limits.archive_bytes_per_user or None,
+            archive_bytes=taken.get(session.user_id, 0),
+        ),
         ttl=TtlDefaultsView(standby_seconds=config.ttl.standby, archive_seconds=config.ttl.archive),
         apps_mode="origin" if config.settings.apps_host else "path",
         trash_retention_seconds=config.settings.trash_retention_seconds,

@@ -17,13 +17,14 @@ from ulid import ULID
 from codehub.domain import wishes
 from codehub.domain.backends import Backends
 from codehub.domain.conditions import unobserved
-from codehub.domain.limits import Limits, Owned, Usage, admit, admit_another, admit_undeleted
+from codehub.domain.limits import Limits, Owned, Usage, admit, admit_another, admit_archives, admit_undeleted
 from codehub.domain.problems import ValidationFailed, WorkspaceNotFound
 from codehub.domain.states import DesiredState, Operation, Phase
 from codehub.domain.timeline_text import CREATED, REQUESTED
 from codehub.domain.ttl import TtlDefaults, extended
 from codehub.domain.workspace import RecoverSource, Request, RequestKind, Workspace
 from codehub.store import timeline
+from codehub.store.archive_usage import archive_bytes
 from codehub.store.locks import AdvisoryLock, hold_lock
 from codehub.store.predicates import COUNTED, TRASH
 from codehub.store.rows import COLUMNS, column_values, conditions_json, to_workspace
@@ -79,6 +80,8 @@ async def create(
     workspace_id = new_id()
     await _lock_limits(conn)
     admit_another(await _count_owned(conn, owner_id), limits)
+    if limits.archive_bytes_per_user:
+        admit_archives((await archive_bytes(conn, [owner_id])).get(owner_id, 0), limits)
     if desired is DesiredState.RUNNING:
         await _admit(conn, owner_id, workspace_id, limits)
     made = await conn.execute(

@@ -27,11 +27,17 @@ export interface User {
 
 export interface ListedUser extends User {
   created_at?: string;
+  archive_bytes?: number;
 }
 
 export interface Session {
   user: User;
-  limits: { max_running_per_user: number; running: number };
+  limits: {
+    max_running_per_user: number;
+    running: number;
+    max_archive_bytes: number | null;
+    archive_bytes: number;
+  };
   ttl: { standby_seconds: number; archive_seconds: number };
   apps_mode: "origin" | "path";
   trash_retention_seconds: number;

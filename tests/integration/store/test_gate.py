@@ -17,7 +17,7 @@ from codehub.domain.problems import (
     ValidationFailed,
     WorkspaceNotFound,
 )
-from codehub.domain.states import DesiredState, ErrorReason
+from codehub.domain.states import DesiredState, ErrorReason, Phase
 from codehub.domain.ttl import TtlDefaults
 from codehub.store import gate, routes
 from codehub.store.rows import to_workspace
