@@ -219,4 +219,6 @@ def _progress(workspace: Workspace) -> ProgressView | None:
 def _purge_at(workspace: Workspace, config: Config) -> datetime | None:
     if workspace.deleted_at is None:
         return None
+    if workspace.grace_waived_at is not None:
+        return workspace.grace_waived_at
     return workspace.deleted_at + timedelta(seconds=config.settings.trash_retention_seconds)

@@ -42,6 +42,8 @@ async def test_the_name_confirms_it(api: Api) -> None:
     gone = await row_of(api, made["id"])
     assert (gone.desired_state, gone.purged_at) == ("DELETED", None)
     assert gone.grace_waived_at > gone.deleted_at, "it was in the trash before"
+    [shown] = (await ada.get("/api/v1/workspaces?trash=true")).json()["items"]
+    assert datetime.fromisoformat(shown["purge_at"]) == gone.grace_waived_at
     assert (await ask(ada, made["id"], without_archive="true", confirm=NAME)).status_code == 204
     assert (await actions(api)) == [("ada", "workspace.deleted"), ("ada", "workspace.deleted_for_good")]
     timeline = (await ada.get(f"/api/v1/workspaces/{made['id']}/timeline")).json()["items"]

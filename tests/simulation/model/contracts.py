@@ -79,6 +79,8 @@ def the_row_makes_sense(row: Row) -> str | None:
         return "an operation has its op_id"
     if row.phase is Phase.ERROR and not none:
         return f"ERROR implies operation NONE: {row.operation}"
+    if row.waived and not row.deleted:
+        return "a grace period is waived by the delete that asks for it: it is waived and not deleted"
     if none and row.volume.status and row.home is None:
         return "a volume that is ready has its generation in the row: home_ctx is NULL"
     if row.errors >= 3 and row.error not in oracle.TERMINAL:

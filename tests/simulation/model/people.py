@@ -21,6 +21,8 @@ from tests.simulation.model.parts import (
 from tests.simulation.model.rows import arc_name, to_workspace
 
 LETTERS = b"abcdefgh"
+WAIVER_AFTER_UNDELETE = False
+"""Whether an undelete leaves a waived grace period waived."""
 
 
 @rule("row activity store", commits=True, needs="wish")
@@ -75,7 +77,7 @@ def _delete_now(row: Row, activity: Activity) -> Iterator[Step]:
 
 def _undelete(row: Row, activity: Activity) -> Iterator[Step]:
     desired = wishes.check_undelete(to_workspace(row))
-    after = row._replace(desired=desired, deleted=0, waived=False)
+    after = row._replace(desired=desired, deleted=0, waived=row.waived and WAIVER_AFTER_UNDELETE)
     yield step(f"the owner undeletes it, to be {desired}", "wish", row=after, activity=_used(activity))
 
 
