@@ -30,12 +30,15 @@ class SignedIn(BaseModel):
 
 
 class RunningLimits(BaseModel):
-    """`max_archive_bytes` is null without a limit."""
-
     max_running_per_user: int
     running: int
-    max_archive_bytes: int | None
-    archive_bytes: int
+
+
+class ArchiveUsage(BaseModel):
+    """What all archives of the user take. `max_bytes` is null without a limit."""
+
+    bytes: int
+    max_bytes: int | None
 
 
 class TtlDefaultsView(BaseModel):
@@ -46,6 +49,7 @@ class TtlDefaultsView(BaseModel):
 class SessionView(BaseModel):
     user: UserView
     limits: RunningLimits
+    archives: ArchiveUsage
     ttl: TtlDefaultsView
     apps_mode: Literal["origin", "path"]
     trash_retention_seconds: int
@@ -92,11 +96,9 @@ async def get_session(session: Caller, services: Shared) -> SessionView:
         taken = await archive_bytes(conn, [session.user_id])
     return SessionView(
         user=UserView.of_session(session),
-        limits=RunningLimits(
-            max_running_per_user=config.limits.per_user,
-            running=usage.user,
-            max_archive_bytes=config.limits.archive_bytes_per_user or None,
-            archive_bytes=taken.get(session.user_id, 0),
+        limits=RunningLimits(max_running_per_user=config.limits.per_user, running=usage.user),
+        archives=ArchiveUsage(
+            bytes=taken.get(session.user_id, 0), max_bytes=config.limits.archive_bytes_per_user or None
         ),
         ttl=TtlDefaultsView(standby_seconds=config.ttl.standby, archive_seconds=config.ttl.archive),
         apps_mode="origin" if config.settings.apps_host else "path",

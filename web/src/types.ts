@@ -32,12 +32,8 @@ export interface ListedUser extends User {
 
 export interface Session {
   user: User;
-  limits: {
-    max_running_per_user: number;
-    running: number;
-    max_archive_bytes: number | null;
-    archive_bytes: number;
-  };
+  limits: { max_running_per_user: number; running: number };
+  archives: { bytes: number; max_bytes: number | null };
   ttl: { standby_seconds: number; archive_seconds: number };
   apps_mode: "origin" | "path";
   trash_retention_seconds: number;

@@ -144,7 +144,7 @@ async def test_archives_count_towards_a_users_share_and_keep_nothing_from_being_
         root = await api.person_quickly("root", Role.ADMIN)
         kept, deleted = await api.workspace(ada), await api.workspace(ada)
         await add_archive(api, kept["id"], 600)
-        assert (await ada.get("/api/v1/session")).json()["limits"]["archive_bytes"] == 600
+        assert (await ada.get("/api/v1/session")).json()["archives"] == {"bytes": 600, "max_bytes": 1000}
         await api.workspace(ada, name="still within the limit")
         await add_archive(api, deleted["id"], 400)
         await add_archive(api, kept["id"], 5000, removed_at=datetime.now(UTC))

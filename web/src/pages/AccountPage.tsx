@@ -36,7 +36,7 @@ export function AccountPage() {
 
 function archivesText(): string {
   const text = messages.value.account;
-  const { archive_bytes: taken, max_archive_bytes: most } = session.value!.limits;
+  const { bytes: taken, max_bytes: most } = session.value!.archives;
   return most === null ? text.archives(bytes(taken)) : text.archivesOf(bytes(taken), bytes(most));
 }
 
