@@ -10,12 +10,14 @@ from asyncpg import Connection, Record
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from codehub.bus.refusals import refuses_writes
 from codehub.domain.health import (
     LEADER_CHECKS,
     CheckName,
     Readiness,
     Verdict,
     judge_claims,
+    judge_database_space,
     judge_heartbeat,
     judge_leader_check,
     unknown,
@@ -27,6 +29,8 @@ from codehub.store.engine import ConnectionTrouble
 
 PATIENCE: Final = 3.0
 """Seconds for each service."""
+PROBE: Final = "codehub:readiness"
+"""Key that is written to see whether Redis takes writes."""
 
 Exposition = Callable[[], tuple[bytes, str]]
 """The metrics in Prometheus' text format, and its content type."""
@@ -88,6 +92,7 @@ async def _read(connection: "Connection[Record]") -> dict[CheckName, Verdict]:
     return (
         answers
         | {
+            CheckName.DATABASE_SPACE: judge_database_space(await health.has_space(connection)),
             CheckName.SCHEMA: Verdict(True, f"The schema is at version {revision}."),
             CheckName.COORDINATOR: judge_heartbeat(recorded.heartbeat),
             CheckName.STORAGE: judge_claims(recorded.unclaimed),
@@ -101,9 +106,12 @@ async def _look_at_redis(url: str) -> Verdict:
     try:
         async with asyncio.timeout(PATIENCE):
             await client.ping()
+            await client.set(PROBE, "", ex=60)
     except TimeoutError:
         return Verdict(False, f"Redis did not answer within {PATIENCE:.0f} s.")
     except (RedisError, OSError) as error:
+        if refuses_writes(error):
+            return Verdict(False, "Redis answers, and refuses to write: its disk or its memory is full.")
         return Verdict(False, f"Redis does not answer ({type(error).__name__}).")
     finally:
         await client.aclose()

@@ -14,6 +14,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from codehub.domain.backends import Backends
+from codehub.domain.disk import Reserve
 from codehub.domain.hosts import is_loopback
 from codehub.domain.limits import MAX_WORKSPACES_PER_USER
 from codehub.domain.weaknesses import Weakness
@@ -105,6 +106,7 @@ class Settings(BaseSettings):
     trash_retention_seconds: WholeSeconds = 604_800
     gc_orphan_grace_seconds: WholeSeconds = 7200
     disk_reserve_bytes: Annotated[int, Field(ge=0, le=1 << 60)] = 1 << 30
+    disk_reserve_files: Annotated[int, Field(ge=0, le=1 << 40)] = 10_000
     disk_grace_seconds: WholeSeconds = 120
     home_quota_bytes: Annotated[int, Field(ge=0, le=1 << 60)] = 0
     home_quota_files: Annotated[int, Field(ge=0, le=1 << 40)] = 0
@@ -113,6 +115,7 @@ class Settings(BaseSettings):
     audit_retention_days: Annotated[int, Field(ge=0, le=36_500)] = 365
     limits_max_running_per_user: Annotated[int, Field(ge=0, le=100_000)] = 2
     limits_max_workspaces_per_user: Annotated[int, Field(ge=0, le=100_000)] = MAX_WORKSPACES_PER_USER
+    limits_max_archive_bytes_per_user: Annotated[int, Field(ge=0, le=1 << 60)] = 0
     limits_max_running_global: Annotated[int, Field(ge=0, le=1_000_000)] = 100
 
     redis_channel_sse_prefix: str = "codehub:sse:"
@@ -313,6 +316,10 @@ class Settings(BaseSettings):
     def proxies(self) -> tuple[IPv4Network | IPv6Network, ...]:
         """Networks of proxies whose X-Forwarded-For is believed."""
         return tuple(_parse_proxies(self.trusted_proxies))
+
+    @property
+    def disk_reserve(self) -> Reserve:
+        return Reserve(self.disk_reserve_bytes, self.disk_reserve_files)
 
     @property
     def backends(self) -> Backends:

@@ -9,11 +9,13 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ResponseError as RedisResponseError
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 
 from codehub.domain.problems import Problem
+from codehub.no_space import insufficient_storage
 from codehub.store.engine import ConnectionTrouble, is_timeout
 
 log = structlog.get_logger(__name__)
@@ -83,7 +85,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Problem, _on_problem)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
-    for lost in (PoolTimeout, RedisConnectionError, DBAPIError, *ConnectionTrouble):
+    for lost in (PoolTimeout, RedisConnectionError, RedisResponseError, DBAPIError, *ConnectionTrouble):
         app.add_exception_handler(lost, _on_lost_connection)
     app.add_exception_handler(Exception, _on_surprise)
 
@@ -106,10 +108,14 @@ async def _on_http_exception(_request: Request, error: Exception) -> JSONRespons
 
 
 async def _on_lost_connection(request: Request, error: Exception) -> JSONResponse:
+    full = insufficient_storage(error)
+    if full is not None:
+        log.error("a call was refused: there is no space left", path=request.url.path, error=str(error))
+        return problem_response(full)
     if isinstance(error, DBAPIError) and is_timeout(error):
         log.warning("a call was stopped: its statement took too long", path=request.url.path)
         return took_too_long()
-    if isinstance(error, DBAPIError) and not _means_lost(error):
+    if isinstance(error, RedisResponseError) or (isinstance(error, DBAPIError) and not _means_lost(error)):
         return await _on_surprise(request, error)
     log.warning("a call failed: a dependency does not answer", path=request.url.path, error=str(error))
     return unavailable()

@@ -34,6 +34,7 @@ class Config:
             self.settings.limits_max_running_per_user,
             self.settings.limits_max_running_global,
             self.settings.limits_max_workspaces_per_user,
+            self.settings.limits_max_archive_bytes_per_user,
         )
 
     @cached_property

@@ -10,6 +10,7 @@ from codehub.api.services import Config, Now, Shared
 from codehub.api.views import UserView
 from codehub.api.words import Body, Secret, Words
 from codehub.store import accounts, gate, sessions
+from codehub.store.archive_usage import archive_bytes
 
 router = APIRouter(tags=["session"])
 
@@ -33,6 +34,13 @@ class RunningLimits(BaseModel):
     running: int
 
 
+class ArchiveUsage(BaseModel):
+    """What all archives of the user take. `max_bytes` is null without a limit."""
+
+    bytes: int
+    max_bytes: int | None
+
+
 class TtlDefaultsView(BaseModel):
     standby_seconds: int
     archive_seconds: int
@@ -41,6 +49,7 @@ class TtlDefaultsView(BaseModel):
 class SessionView(BaseModel):
     user: UserView
     limits: RunningLimits
+    archives: ArchiveUsage
     ttl: TtlDefaultsView
     apps_mode: Literal["origin", "path"]
     trash_retention_seconds: int
@@ -84,9 +93,13 @@ async def get_session(session: Caller, services: Shared) -> SessionView:
     config = services.config
     async with services.engine.connect() as conn:
         usage = await gate.usage(conn, session.user_id)
+        taken = await archive_bytes(conn, [session.user_id])
     return SessionView(
         user=UserView.of_session(session),
         limits=RunningLimits(max_running_per_user=config.limits.per_user, running=usage.user),
+        archives=ArchiveUsage(
+            bytes=taken.get(session.user_id, 0), max_bytes=config.limits.archive_bytes_per_user or None
+        ),
         ttl=TtlDefaultsView(standby_seconds=config.ttl.standby, archive_seconds=config.ttl.archive),
         apps_mode="origin" if config.settings.apps_host else "path",
         trash_retention_seconds=config.settings.trash_retention_seconds,

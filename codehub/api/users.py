@@ -7,11 +7,12 @@ from pydantic import BaseModel
 
 from codehub.api.guards import Admin, CallerActor, UserId
 from codehub.api.services import Now, Shared
-from codehub.api.views import AccountView
+from codehub.api.views import AccountView, ListedAccountView
 from codehub.api.words import Body, Secret, Words
 from codehub.api.workspaces import Limit, Offset
 from codehub.domain.states import Role
 from codehub.store import accounts
+from codehub.store.archive_usage import archive_bytes
 
 router = APIRouter(prefix="/users", tags=["users"])
 
@@ -33,7 +34,7 @@ class UserChanges(Body):
 
 
 class UserPage(BaseModel):
-    items: list[AccountView]
+    items: list[ListedAccountView]
     total: int
 
 
@@ -41,7 +42,9 @@ class UserPage(BaseModel):
 async def list_users(_admin: Admin, services: Shared, limit: Limit = 200, offset: Offset = 0) -> UserPage:
     async with services.engine.connect() as conn:
         found, total = await accounts.list_accounts(conn, limit, offset)
-    return UserPage(items=[AccountView.of_account(account) for account in found], total=total)
+        taken = await archive_bytes(conn, [account.id for account in found])
+    items = [ListedAccountView.of_listed(account, taken.get(account.id, 0)) for account in found]
+    return UserPage(items=items, total=total)
 
 
 @router.post("", status_code=201)

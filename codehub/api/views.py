@@ -38,6 +38,16 @@ class AccountView(UserView):
         return cls(id=account.id, username=account.username, role=account.role, created_at=account.created_at)
 
 
+class ListedAccountView(AccountView):
+    """`archive_bytes`: what all archives of the user take, those of the trash among them."""
+
+    archive_bytes: int
+
+    @classmethod
+    def of_listed(cls, account: Account, archive_bytes: int) -> "ListedAccountView":
+        return cls(**dict(AccountView.of_account(account)), archive_bytes=archive_bytes)
+
+
 class OwnerView(BaseModel):
     id: str
     username: str
@@ -209,4 +219,6 @@ def _progress(workspace: Workspace) -> ProgressView | None:
 def _purge_at(workspace: Workspace, config: Config) -> datetime | None:
     if workspace.deleted_at is None:
         return None
+    if workspace.grace_waived_at is not None:
+        return workspace.grace_waived_at
     return workspace.deleted_at + timedelta(seconds=config.settings.trash_retention_seconds)

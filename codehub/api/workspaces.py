@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Response
 from pydantic import Field
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from codehub.api.guards import Caller, CallerActor, WorkspaceId, audit_target, reach
+from codehub.api.guards import Caller, CallerActor, WorkspaceId, audit_target, reach, reach_even_deleted
 from codehub.api.services import Config, Now, Shared
 from codehub.api.views import WorkspacePage, WorkspaceView, detailed_view, summary
 from codehub.api.words import Body, Description, Memo, Name, SearchText
@@ -192,9 +192,25 @@ def _refuse_beyond_stopping(workspace: Workspace, body: WorkspaceChanges) -> Non
 
 @router.delete("/{workspace_id}", status_code=204)
 async def delete_workspace(
-    workspace_id: WorkspaceId, session: Caller, actor: CallerActor, services: Shared, now: Now
+    workspace_id: WorkspaceId,
+    session: Caller,
+    actor: CallerActor,
+    services: Shared,
+    now: Now,
+    without_archive: bool = False,
+    confirm: Annotated[str, Query(max_length=200)] = "",
 ) -> Response:
+    """Move to the trash; with `without_archive` and its name in `confirm`, delete for good and at once."""
     async with audit.transaction(services.engine, actor, now) as act:
+        if without_archive:
+            owned = await reach_even_deleted(act.conn, session, workspace_id)
+            before = owned.workspace.grace_waived_at
+            after = await gate.delete_now(act.conn, workspace_id, confirm, actor=session.username, now=now)
+            if after.grace_waived_at != before:
+                await act.record(
+                    Action.WORKSPACE_DELETED_FOR_GOOD, audit_target(owned), owner=owned.owner_name
+                )
+            return Response(status_code=204)
         owned = await reach(act.conn, session, workspace_id)
         await gate.delete(act.conn, workspace_id, actor=session.username, now=now)
         await act.record(Action.WORKSPACE_DELETED, audit_target(owned), owner=owned.owner_name)

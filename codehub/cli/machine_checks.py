@@ -3,7 +3,6 @@
 import os
 import platform
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -11,7 +10,9 @@ from pathlib import Path
 
 from codehub.cli.findings import Finding, fail, ok, warn
 from codehub.cli.ide import CODE_SERVER_VERSION
+from codehub.domain.disk import is_near, shortages
 from codehub.settings import Settings
+from codehub.storage.free_space import free_space
 from codehub.storage.quota import QuotaState, quota_state
 
 PYTHON = (3, 11)
@@ -89,12 +90,14 @@ def check_quota(settings: Settings) -> Finding:
 
 def _disk(settings: Settings) -> list[Finding]:
     place = _existing(settings.data_dir)
-    free, reserve = shutil.disk_usage(place).free, settings.disk_reserve_bytes
-    words = f"{free >> 20:,} MiB free below {place}, {reserve >> 20:,} MiB of them in reserve"
-    if free < reserve:
+    free, reserve = free_space(place), settings.disk_reserve
+    words = f"{free.bytes >> 20:,} MiB free below {place}, {reserve.bytes >> 20:,} MiB of them in reserve"
+    if free.files is not None:
+        words = f"{words}; room for {free.files:,} more files, {reserve.files:,} of them in reserve"
+    if shortages(free, reserve):
         words = f"{words}: starts and restores wait, and the largest running workspaces are stopped"
         return [fail("disk", words, "free some space, or move the data (docs/disk.md)")]
-    if free < 3 * reserve:
+    if is_near(3, free, reserve):
         return [warn("disk", words, "soon there is no room for starts and restores")]
     return [ok("disk", words)]
 

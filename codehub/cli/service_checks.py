@@ -42,7 +42,7 @@ async def recorded_checks(settings: Settings) -> list[Finding]:
         ok(name, found[name].message)
         if found[name].ok
         else fail(name, found[name].message, found[name].remedy)
-        for name in (CheckName.COORDINATOR, CheckName.STORAGE, *LEADER_CHECKS)
+        for name in (CheckName.DATABASE_SPACE, CheckName.COORDINATOR, CheckName.STORAGE, *LEADER_CHECKS)
     ]
 
 

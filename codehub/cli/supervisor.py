@@ -10,12 +10,13 @@ import subprocess
 import time
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from codehub import log
 from codehub.cli.errors import CommandError
 from codehub.cli.parts import ForkedProcess
 from codehub.embedded import process
+from codehub.embedded.account import EmbeddedError
 from codehub.runtimes.process.procfs import boot_id
 
 STEADY_SECONDS = 60.0  # a part that ran this long has its earlier failures forgiven
@@ -38,6 +39,13 @@ class Service(Protocol):
     def stop(self) -> None: ...
 
 
+@runtime_checkable
+class ExplainsItsEnd(Protocol):
+    """A service whose log says why it ended."""
+
+    def why_it_ended(self) -> str | None: ...
+
+
 class Supervisor:
     """Services in the order of their start; they end in the reverse order."""
 
@@ -56,8 +64,10 @@ class Supervisor:
         """During the start nothing may die: what dies then would die again."""
         for service in self._services:
             if service.process is not None and service.process.poll() is not None:
+                cause = _why_it_ended(service)
                 raise CommandError(
-                    f"{service.name} ended with exit code {service.process.returncode} while it started; "
+                    (f"{cause}\n" if cause else "")
+                    + f"{service.name} ended with exit code {service.process.returncode} while it started; "
                     f"its log {service.log_file} ends with:\n{process.tail(service.log_file)}"
                 )
 
@@ -86,11 +96,14 @@ class Supervisor:
             code = await _ended(service)
             failures = 1 if time.monotonic() - started > STEADY_SECONDS else failures + 1
             pause = min(0.25 * 2 ** (failures - 1), MAX_BACKOFF)
-            self._log.error("a part died", part=service.name, exit_code=code, again_in_seconds=pause)
+            why = {} if (cause := _why_it_ended(service)) is None else {"cause": cause}
+            self._log.error("a part died", part=service.name, exit_code=code, again_in_seconds=pause, **why)
             await asyncio.sleep(pause)
             try:
                 await service.start()
                 self._record()
+            except EmbeddedError as error:
+                self._log.error("a part does not start", part=service.name, error=str(error))
             except Exception as error:  # noqa: BLE001 - whatever it is, the part is tried again
                 self._log.error("a part does not start", part=service.name, error=repr(error))
 
@@ -115,6 +128,10 @@ class Supervisor:
         staged = self._children_file.with_suffix(".new")
         staged.write_text(json.dumps(children))
         staged.replace(self._children_file)
+
+
+def _why_it_ended(service: Service) -> str | None:
+    return service.why_it_ended() if isinstance(service, ExplainsItsEnd) else None
 
 
 def _keep_small(log_file: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from codehub.coordinator.observer import Memory
 from codehub.coordinator.providers import Providers
-from codehub.domain.disk import waiting_message
+from codehub.domain.disk import Reserve, shortages, waiting_message
 from codehub.domain.effects import (
     ArchiveEmpty,
     ArchiveHome,
@@ -65,7 +65,7 @@ class NoRoomYet(NotYet):
 
 @dataclass(frozen=True)
 class ActorRules:
-    disk_reserve: int
+    disk_reserve: Reserve
     uid_base: int
     quota: HomeQuota = NO_QUOTA
 
@@ -198,7 +198,7 @@ class Actor:
         if isinstance(effect, DeleteVolume):
             began = None if workspace.op_started_at is None else workspace.op_started_at.timestamp()
             return DeleteJob(place, workspace.id, key, effect.generation, self._epoch, unchanged_since=began)
-        reserve = self._rules.disk_reserve // _ARCHIVES_LEAVE
+        reserve = self._rules.disk_reserve.bytes // _ARCHIVES_LEAVE
         return ArchiveJob(
             place, workspace.id, key, effect.generation, effect.archive_op_id, self._epoch, reserve
         )
@@ -223,8 +223,9 @@ class Actor:
             effect.archive_key,
             sha256,
             self._epoch,
-            self._rules.disk_reserve,
+            self._rules.disk_reserve.bytes,
             self._uid(workspace),
+            self._rules.disk_reserve.files,
         )
 
     def _home_files(self, workspace: Workspace) -> Mapping[str, str]:
@@ -239,9 +240,10 @@ class Actor:
     async def _check_disk(self) -> None:
         """Raise NoRoomYet while the disk is below its reserve: a full disk would stop the database."""
         try:
-            free = await self._providers.volumes.free_bytes()
+            free = await self._providers.volumes.free_space()
         except Unobservable as error:
             # A start that waits asks again and again: what fails once must not add up to an error.
             raise NotNow(error.message) from error
-        if free < self._rules.disk_reserve:
-            raise NoRoomYet(waiting_message(free, self._rules.disk_reserve))
+        short = shortages(free, self._rules.disk_reserve)
+        if short:
+            raise NoRoomYet(waiting_message(short[0]))

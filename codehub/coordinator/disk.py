@@ -14,12 +14,19 @@ from codehub.coordinator.records import Records
 from codehub.domain.disk import (
     DiskRules,
     DiskState,
+    FreeSpace,
     HomeSize,
     LiveHome,
+    Relief,
+    Reserve,
+    Resource,
     RunningHome,
+    Shortage,
+    amount_text,
     is_calm,
+    is_near,
     relieve,
-    size_text,
+    shortages,
 )
 from codehub.domain.states import Phase
 from codehub.storage.errors import StorageProblem
@@ -41,6 +48,8 @@ TREND = timedelta(seconds=15)
 """Over which the rate is taken at which the disk fills up."""
 NOTICEABLE, NOTICEABLE_BYTES = 0.05, 64 << 20
 """A size is recorded again when it has changed by more than either."""
+NOTICEABLE_ENTRIES = 1000
+"""Or when the number of its entries has changed by more than this and by more than that fraction."""
 
 
 class DiskRunner:
@@ -50,7 +59,8 @@ class DiskRunner:
         self,
         records: Records,
         volumes: Volumes,
-        rules: DiskRules,
+        reserve: Reserve,
+        grace: timedelta,
         *,
         uid_base: int,
         quota_bytes: int,
@@ -58,15 +68,16 @@ class DiskRunner:
     ) -> None:
         self._records = records
         self._volumes = volumes
-        self._rules = rules
+        self._reserve = reserve
+        self._grace = grace
         self._uid_base = uid_base
         self._quota_bytes = quota_bytes
         self._clock = clock
-        self._free: deque[tuple[datetime, int]] = deque()
+        self._free: deque[tuple[datetime, FreeSpace]] = deque()
         self._sizes: dict[str, tuple[datetime, HomeSize]] = {}
         self._measuring: asyncio.Task[None] | None = None
         self._displayed_at: datetime | None = None
-        self._told_at: datetime | None = None
+        self._logged_at: datetime | None = None
         self._has_notices = True
         """Notices have to go soon after their cause. A new leader does not know of any yet."""
         self.is_near = False
@@ -75,13 +86,13 @@ class DiskRunner:
     async def tick(self) -> None:
         """Measure what needs measuring, then warn and stop. Do nothing while the disk is unobservable."""
         try:
-            free = await self._volumes.free_bytes()
+            free = await self._volumes.free_space()
         except StorageProblem as error:
             log.warning("the disk of the homes cannot be looked at", error=str(error))
             return
         now = self._clock()
         self._note(now, free)
-        self.is_near = free < NEAR * self._rules.reserve
+        self.is_near = is_near(NEAR, free, self._reserve)
         if not self.is_near and not self._has_notices and not self._is_display_due(now):
             return
         homes = await self._records.homes()
@@ -89,18 +100,19 @@ class DiskRunner:
         await self._measure(homes)
         await self._record(homes, now)
         await self._clear(homes, free)
-        if free < self._rules.reserve:
-            await self._relieve(homes, free, now)
+        for shortage in shortages(free, self._reserve):
+            homes = await self._relieve(homes, shortage, now)
 
-    def _note(self, now: datetime, free: int) -> None:
+    def _note(self, now: datetime, free: FreeSpace) -> None:
         self._free.append((now, free))
         while now - self._free[0][0] > TREND:
             self._free.popleft()
 
-    def _full_in(self) -> timedelta | None:
+    def _full_in(self, resource: Resource) -> timedelta | None:
         """Return in how long the disk is full at the present rate; None while it does not fill up."""
-        (since, before), (now, free) = self._free[0], self._free[-1]
-        if free >= before:
+        (since, first), (now, last) = self._free[0], self._free[-1]
+        before, free = first.of(resource), last.of(resource)
+        if before is None or free is None or free >= before:
             return None
         return (now - since) * free / (before - free)
 
@@ -185,9 +197,9 @@ class DiskRunner:
         if changed:
             await self._records.record_sizes(changed, now)
 
-    async def _clear(self, homes: Iterable[LiveHome], free: int) -> None:
+    async def _clear(self, homes: Iterable[LiveHome], free: FreeSpace) -> None:
         """Warnings end with the pressure; the reason of a stop stays until the workspace runs again."""
-        calm = is_calm(free, self._rules)
+        calm = is_calm(free, self._reserve)
         told = [home for home in homes if home.record is not None and home.record.notice is not None]
         self._has_notices = bool(told)
         over = [
@@ -198,16 +210,31 @@ class DiskRunner:
         if over:
             await self._records.clear_notices(over)
 
-    async def _relieve(self, homes: list[LiveHome], free: int, now: datetime) -> None:
+    async def _relieve(self, homes: list[LiveHome], shortage: Shortage, now: datetime) -> list[LiveHome]:
+        """Warn and stop for one resource. Return the homes for which nothing was done."""
+        relief = self._decide(homes, shortage, now)
+        await self._carry_out(relief, homes, now)
+        done = {notice.workspace_id for notice in (*relief.warn, *relief.stop)}
+        return [home for home in homes if home.workspace_id not in done]
+
+    def _decide(self, homes: list[LiveHome], shortage: Shortage, now: datetime) -> Relief:
+        resource = shortage.resource
         sizes = {home.workspace_id: self._known_size(home) for home in homes}
         running = [
-            RunningHome(home.workspace_id, size.bytes, None if home.has_run_again else home.warned_at)
+            RunningHome(home.workspace_id, size.of(resource), None if home.has_run_again else home.warned_at)
             for home in homes
             if home.may_stop and (size := sizes[home.workspace_id]) is not None
         ]
-        to_come = sum(size.bytes for home in homes if home.is_to_come and (size := sizes[home.workspace_id]))
-        disk = DiskState(free, to_come, self._full_in())
-        relief = relieve(disk, running, self._rules, now)
+        to_come = sum(
+            size.of(resource) for home in homes if home.is_to_come and (size := sizes[home.workspace_id])
+        )
+        disk = DiskState(shortage.free, to_come, self._full_in(resource), resource)
+        relief = relieve(disk, running, DiskRules(shortage.reserve, self._grace), now)
+        if not relief.warn and not relief.stop:
+            self._log_shortage(shortage, to_come, now)
+        return relief
+
+    async def _carry_out(self, relief: Relief, homes: list[LiveHome], now: datetime) -> None:
         by_id = {home.workspace_id: home for home in homes}
         for notice in relief.warn:
             await self._records.warn_of_disk(notice, now)
@@ -215,18 +242,16 @@ class DiskRunner:
         for notice in relief.stop:
             if await self._records.stop_for_disk(by_id[notice.workspace_id], notice, now):
                 log.warning(notice.message, workspace_id=notice.workspace_id)
-        if not relief.warn and not relief.stop:
-            self._tell(disk, now)
 
-    def _tell(self, disk: DiskState, now: datetime) -> None:
-        if self._told_at is not None and now - self._told_at < DISPLAY_EVERY:
+    def _log_shortage(self, shortage: Shortage, to_come: int, now: datetime) -> None:
+        if self._logged_at is not None and now - self._logged_at < DISPLAY_EVERY:
             return
-        self._told_at = now
+        self._logged_at = now
         log.warning(
             "the disk of the homes is below its reserve: starts and restores wait",
-            free=size_text(disk.free),
-            reserve=size_text(self._rules.reserve),
-            to_come=size_text(disk.to_come),
+            free=amount_text(shortage.free, shortage.resource),
+            reserve=amount_text(shortage.reserve, shortage.resource),
+            to_come=amount_text(to_come, shortage.resource),
         )
 
 
@@ -239,4 +264,8 @@ def _is_noticeable(home: LiveHome, measured_at: datetime, size: HomeSize) -> boo
     if before.quota_bytes != size.quota_bytes or before.is_full != size.is_full:
         return True
     change = abs(size.bytes - before.bytes)
-    return change > NOTICEABLE_BYTES or change > NOTICEABLE * before.bytes
+    return (
+        change > NOTICEABLE_BYTES
+        or change > NOTICEABLE * before.bytes
+        or abs(size.entries - before.entries) > max(NOTICEABLE_ENTRIES, NOTICEABLE * before.entries)
+    )

@@ -35,6 +35,7 @@ class Selection:
     archives: Sweep
     containers: list[str]
     leftovers: Clearing
+    is_urgent: bool
 
     @property
     def alarms(self) -> list[str]:
@@ -49,10 +50,18 @@ class GcRunner:
         self._epoch = epoch
         self.alarms: list[str] | None = None
         """Why the last cycle deleted nothing; empty if it raised no alarm, None before the first one."""
+        self._is_urgent = False
+        """Whether something of a workspace without a grace period may still be there."""
+
+    async def purge_waived(self, now: datetime) -> int:
+        """Remove at once what was deleted without a grace period. Does nothing while there is none."""
+        if await self._purge(None, now):
+            self._is_urgent = True
+        return await self.tick(now) if self._is_urgent else 0
 
     async def tick(self, now: datetime) -> int:
         """One cycle; returns the bytes freed in the store. What cannot be listed is left alone."""
-        await self._purge(now)
+        await self._purge(now - self._rules.retention, now)
         await self._trim_audit_log(now)
         await self._trim_timelines()
         await self._forget_dead_jobs()
@@ -62,6 +71,7 @@ class GcRunner:
             log.warning("this GC cycle is skipped: something could not be listed", error=str(error))
             return 0
         found = await self._select(listing, now)
+        self._is_urgent = found.is_urgent and not found.alarms
         self.alarms = found.alarms
         if found.alarms:
             for alarm in found.alarms:
@@ -91,7 +101,10 @@ class GcRunner:
         living = {name for name, holder in holders.items() if holder.purged_at is None or holder.left_alone}
         strays = {name: seen.get(CONTAINER + name, now) for name in listing.containers if name not in living}
         due = [name for name, at in strays.items() if now - at >= self._rules.orphan_grace]
-        selection = Selection(found, due, cleared)
+        at_once = {name for name, holder in holders.items() if holder.goes_at_once}
+        due_now = {item.workspace_id for item in listing.archives}
+        due_now |= {item.workspace_id for item in listing.leftovers}
+        selection = Selection(found, due, cleared, not at_once.isdisjoint(due_now))
         first_seen = {CONTAINER + name: at for name, at in strays.items()}
         orphans = {**found.first_seen, **cleared.first_seen, **first_seen}
         # What is doubted is not counted: after an alarm every grace begins anew.
@@ -122,11 +135,14 @@ class GcRunner:
         log.info("an orphaned archive was removed", key=item.key, bytes=item.bytes)
         return item.bytes
 
-    async def _purge(self, now: datetime) -> None:
+    async def _purge(self, deleted_before: datetime | None, now: datetime) -> bool:
         """purged_at is committed first: from then on nothing of the workspace is promised any more."""
-        while purged := await self._records.purge(now - self._rules.retention, now):
+        found = False
+        while purged := await self._records.purge(deleted_before, now):
+            found = True
             for workspace_id in purged:
-                log.info("the grace period is over: purged", workspace_id=workspace_id)
+                log.info("the grace period is over or was waived: purged", workspace_id=workspace_id)
+        return found
 
     async def _trim_audit_log(self, now: datetime) -> None:
         if self._rules.audit_retention is None:

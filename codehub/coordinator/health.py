@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from codehub.coordinator.gc import GcRunner
 from codehub.coordinator.providers import Providers
 from codehub.coordinator.records import Records
+from codehub.domain.disk import Reserve, shortages
 from codehub.domain.health import CheckName, Verdict
 from codehub.runtimes.base import Unobservable as RuntimeUnobservable
 from codehub.storage.errors import StorageProblem
@@ -24,7 +25,7 @@ class Failed(Exception):  # noqa: N818 - a fact, not a fault
 
 
 class HealthRunner:
-    def __init__(self, records: Records, providers: Providers, gc: GcRunner, disk_reserve: int) -> None:
+    def __init__(self, records: Records, providers: Providers, gc: GcRunner, disk_reserve: Reserve) -> None:
         self._records = records
         self._providers = providers
         self._gc = gc
@@ -83,9 +84,11 @@ class HealthRunner:
         return f"The {self._providers.runtime.name} runtime answers."
 
     async def _disk(self) -> str:
-        free = await self._providers.volumes.free_bytes()
-        numbers = f"{free >> 20} MiB free on the disk of the homes, {self._disk_reserve >> 20} MiB reserved"
-        if free < self._disk_reserve:
+        free, reserve = await self._providers.volumes.free_space(), self._disk_reserve
+        numbers = f"{free.bytes >> 20} MiB free on the disk of the homes, {reserve.bytes >> 20} MiB reserved"
+        if free.files is not None:
+            numbers = f"{numbers}; room for {free.files:,} more files, {reserve.files:,} reserved"
+        if shortages(free, reserve):
             raise Failed(f"{numbers}: starts and restores wait.")
         return f"{numbers}."
 

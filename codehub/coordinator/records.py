@@ -76,7 +76,7 @@ class Records(Protocol):
     async def clear_notices(self, workspace_ids: Collection[str]) -> None:
         """Remove what these workspaces were told about the disk."""
 
-    async def purge(self, deleted_before: datetime, now: datetime) -> list[str]:
+    async def purge(self, deleted_before: datetime | None, now: datetime) -> list[str]:
         """Commit that some whose grace period is over will not come back; returns none when none is left."""
 
     async def op_ids(self) -> set[str]:

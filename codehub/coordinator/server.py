@@ -20,7 +20,6 @@ from codehub.coordinator.providers import Providers
 from codehub.coordinator.records import Desk, House, Listen, Term
 from codehub.coordinator.ttl import TtlRules, TtlRunner
 from codehub.domain.decision import Rules
-from codehub.domain.disk import DiskRules
 from codehub.domain.errors import RetryPolicy
 from codehub.domain.gateways import GatewayRules
 from codehub.domain.gc import GcRules
@@ -126,7 +125,7 @@ class Leader:
         self._metrics = metrics
         memory = self._memory = Memory()
         quota = HomeQuota(settings.home_quota_bytes, settings.home_quota_files)
-        rules = ActorRules(settings.disk_reserve_bytes, settings.workspace_uid_base, quota)
+        rules = ActorRules(settings.disk_reserve, settings.workspace_uid_base, quota)
         self._controller = Controller(
             desk.records,
             providers,
@@ -144,13 +143,15 @@ class Leader:
         self._disk = DiskRunner(
             desk.records,
             providers.volumes,
-            disk_rules_of(settings),
+            settings.disk_reserve,
+            timedelta(seconds=settings.disk_grace_seconds),
             uid_base=settings.workspace_uid_base,
             quota_bytes=settings.home_quota_bytes,
             clock=nature.clock,
         )
         self._gc = GcRunner(desk.records, providers, gc_rules_of(settings), term.epoch)
-        self._health = HealthRunner(desk.records, providers, self._gc, settings.disk_reserve_bytes)
+        self._collecting = asyncio.Lock()
+        self._health = HealthRunner(desk.records, providers, self._gc, settings.disk_reserve)
 
     async def lead(self) -> None:
         """Until leadership is lost; raises what ended it."""
@@ -179,6 +180,7 @@ class Leader:
             tasks.create_task(self._watch_disk())
             interval = settings.coordinator_gc_interval
             tasks.create_task(self._every(interval, self._collect, "GC", first=min(interval, GC_AFTER)))
+            tasks.create_task(self._every(min(idle, interval), self._purge_waived, "GC"))
 
     async def _work(self) -> None:
         await self._controller.has_looked.wait()
@@ -241,9 +243,14 @@ class Leader:
 
     async def _collect(self) -> None:
         before = self._gc.alarms
-        self._metrics.gc_freed_bytes.inc(await self._gc.tick(self._clock()))
+        async with self._collecting:
+            self._metrics.gc_freed_bytes.inc(await self._gc.tick(self._clock()))
         if self._gc.alarms is not before:  # else the cycle was skipped
             self._metrics.gc_alarms.inc(len(self._gc.alarms or ()))
+
+    async def _purge_waived(self) -> None:
+        async with self._collecting:
+            self._metrics.gc_freed_bytes.inc(await self._gc.purge_waived(self._clock()))
 
     async def _expire(self) -> None:
         for expiry in await self._ttl.tick():
@@ -290,10 +297,6 @@ def ttl_rules_of(settings: Settings) -> TtlRules:
             lost_after=timedelta(seconds=settings.gateway_lost_after_seconds),
         ),
     )
-
-
-def disk_rules_of(settings: Settings) -> DiskRules:
-    return DiskRules(settings.disk_reserve_bytes, timedelta(seconds=settings.disk_grace_seconds))
 
 
 def gc_rules_of(settings: Settings) -> GcRules:

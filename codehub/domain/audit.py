@@ -37,6 +37,7 @@ class Action(StrEnum):
     WORKSPACE_STOPPED = "workspace.stopped"
     WORKSPACE_RECOVERED = "workspace.recovered"
     WORKSPACE_DELETED = "workspace.deleted"
+    WORKSPACE_DELETED_FOR_GOOD = "workspace.deleted_for_good"
     WORKSPACE_UNDELETED = "workspace.undeleted"
     LIMITS_CHANGED = "limits.changed"
     SECURITY_WEAKENED = "security.weakened"
@@ -81,6 +82,7 @@ _DETAILS: Final[Mapping[Action, frozenset[str]]] = {
     Action.WORKSPACE_STOPPED: frozenset(("owner", "desired_state")),
     Action.WORKSPACE_RECOVERED: frozenset(("owner", "source", "archive_op_id")),
     Action.WORKSPACE_DELETED: frozenset(("owner",)),
+    Action.WORKSPACE_DELETED_FOR_GOOD: frozenset(("owner",)),
     Action.WORKSPACE_UNDELETED: frozenset(("owner",)),
     Action.LIMITS_CHANGED: frozenset(
         ("max_running_per_user", "max_running_global", "max_workspaces_per_user")

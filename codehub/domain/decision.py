@@ -109,7 +109,7 @@ def changes(before: Workspace, after: Workspace) -> dict[str, object]:
 def settle(decision: Decision, now: datetime) -> Decision:
     """The decision with the phase that follows from it."""
     after = decision.after
-    phase = judge(after.conditions, after.deleted_at, after.error_reason)
+    phase = judge(after.conditions, after.deleted_at, after.error_reason, after.grace_waived_at)
     if phase is not after.phase:
         after = replace(after, phase=phase, phase_changed_at=now)
     return replace(decision, after=after)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import StrEnum
 
 from codehub.domain.states import Phase
 
@@ -18,19 +19,71 @@ FULL = 0.98
 """A home above this fraction of its quota is full."""
 
 
+class Resource(StrEnum):
+    """What a disk runs out of. FILES are inodes: each file and directory takes one."""
+
+    BYTES = "bytes"
+    FILES = "files"
+
+
+@dataclass(frozen=True)
+class FreeSpace:
+    """What is left on a disk. `files` is None on a file system that has no fixed number of inodes."""
+
+    bytes: int
+    files: int | None = None
+
+    def of(self, resource: Resource) -> int | None:
+        return self.bytes if resource is Resource.BYTES else self.files
+
+
+@dataclass(frozen=True)
+class Reserve:
+    """What must stay free on the disk of the homes, so that the database can go on. 0 turns it off."""
+
+    bytes: int
+    files: int = 0
+
+    def of(self, resource: Resource) -> int:
+        return self.bytes if resource is Resource.BYTES else self.files
+
+
+@dataclass(frozen=True)
+class Shortage:
+    """A resource that is below its reserve."""
+
+    resource: Resource
+    free: int
+    reserve: int
+
+    @property
+    def left(self) -> str:
+        """Return what is left: `has 300 MiB left`, `can take only 12 more files`."""
+        if self.resource is Resource.FILES:
+            return f"can take only {self.free:,} more files"
+        return f"has {size_text(self.free)} left"
+
+    @property
+    def kept(self) -> str:
+        return size_text(self.reserve) if self.resource is Resource.BYTES else f"{self.reserve:,}"
+
+
 @dataclass(frozen=True)
 class DiskRules:
+    """`reserve` counts in the resource that is decided on."""
+
     reserve: int
     grace: timedelta = timedelta(minutes=2)
 
 
 @dataclass(frozen=True)
 class DiskState:
-    """`to_come`: bytes of homes that the watchdog stopped and that archiving will free."""
+    """`to_come`: what homes that the watchdog stopped have, and archiving will free."""
 
     free: int
     to_come: int = 0
     full_in: timedelta | None = None
+    resource: Resource = Resource.BYTES
 
 
 @dataclass(frozen=True)
@@ -51,6 +104,9 @@ class HomeSize:
     largest: tuple[LargeEntry, ...] = ()
     quota_bytes: int = 0
     """0 stands for no quota."""
+
+    def of(self, resource: Resource) -> int:
+        return self.bytes if resource is Resource.BYTES else self.entries
 
     @property
     def is_full(self) -> bool:
@@ -102,8 +158,10 @@ class LiveHome:
 
 @dataclass(frozen=True)
 class RunningHome:
+    """`size` counts in the resource that is decided on."""
+
     workspace_id: str
-    bytes: int
+    size: int
     warned_at: datetime | None = None
 
 
@@ -125,8 +183,8 @@ def relieve(disk: DiskState, homes: Sequence[RunningHome], rules: DiskRules, now
     """Return which of the running workspaces to warn and to stop now, the largest first."""
     if disk.free >= rules.reserve:
         return Relief()
-    share = share_of(disk, [home.bytes for home in homes], rules)
-    above = sorted((home for home in homes if home.bytes > share), key=_largest_first)
+    share = share_of(disk, [home.size for home in homes], rules)
+    above = sorted((home for home in homes if home.size > share), key=_largest_first)
     grace = grace_of(disk, rules)
     due = [home for home in above if home.warned_at is not None and now - home.warned_at >= grace]
     stopped = due if is_urgent(disk, rules) else due[:1]
@@ -170,9 +228,28 @@ def grace_of(disk: DiskState, rules: DiskRules) -> timedelta:
     return rules.grace if disk.full_in is None else min(rules.grace, disk.full_in / 4)
 
 
-def is_calm(free: int, rules: DiskRules) -> bool:
+def shortages(free: FreeSpace, reserve: Reserve) -> tuple[Shortage, ...]:
+    """Return the resources that are below their reserve."""
+    return tuple(
+        Shortage(resource, left, kept)
+        for resource in Resource
+        if (left := free.of(resource)) is not None and left < (kept := reserve.of(resource))
+    )
+
+
+def is_calm(free: FreeSpace, reserve: Reserve) -> bool:
     """Whether warnings are over."""
-    return free >= CALM * rules.reserve
+    return _is_free(CALM, free, reserve)
+
+
+def is_near(multiple: float, free: FreeSpace, reserve: Reserve) -> bool:
+    """Whether less than this multiple of a reserve is free."""
+    return not _is_free(multiple, free, reserve)
+
+
+def _is_free(multiple: float, free: FreeSpace, reserve: Reserve) -> bool:
+    enough = Reserve(int(multiple * reserve.bytes), int(multiple * reserve.files))
+    return not shortages(free, enough)
 
 
 def size_text(count: int) -> str:
@@ -183,31 +260,41 @@ def size_text(count: int) -> str:
     return f"{mebibytes:.0f} MiB" if mebibytes < 1024 else f"{mebibytes / 1024:.1f} GiB"
 
 
-def waiting_message(free: int, reserve: int) -> str:
+def amount_text(count: int, resource: Resource) -> str:
+    """Return an amount as people read it: `300 MiB`, `12,000 files`."""
+    return size_text(count) if resource is Resource.BYTES else f"{count:,} files"
+
+
+def waiting_message(shortage: Shortage) -> str:
     return (
-        f"Waiting for disk space: the disk of the homes has {size_text(free)} left, less than the reserve of "
-        f"{size_text(reserve)}. Archive or delete workspaces, or ask an admin to make room."
+        f"Waiting for disk space: the disk of the homes {shortage.left}, less than the reserve of "
+        f"{shortage.kept}. Archive or delete workspaces, or ask an admin to make room."
     )
 
 
 def _largest_first(home: RunningHome) -> tuple[int, str]:
-    return -home.bytes, home.workspace_id
+    return -home.size, home.workspace_id
 
 
 def _left(disk: DiskState, rules: DiskRules) -> str:
-    return f"the disk has {size_text(disk.free)} left (reserve {size_text(rules.reserve)})"
+    shortage = Shortage(disk.resource, disk.free, rules.reserve)
+    return f"the disk {shortage.left} (reserve {shortage.kept})"
+
+
+def _size_of(home: RunningHome, disk: DiskState) -> str:
+    return amount_text(home.size, disk.resource)
 
 
 def _warning(disk: DiskState, home: RunningHome, rules: DiskRules, grace: timedelta) -> str:
     seconds = max(1, round(grace.total_seconds()))
     return (
-        f"Warning: {_left(disk, rules)} and this home has {size_text(home.bytes)}, more than its share. "
+        f"Warning: {_left(disk, rules)} and this home has {_size_of(home, disk)}, more than its share. "
         f"Remove files now: in about {seconds} s the largest workspaces are stopped."
     )
 
 
 def _stop_reason(disk: DiskState, home: RunningHome, rules: DiskRules) -> str:
     return (
-        f"Stopped: {_left(disk, rules)} and this home has {size_text(home.bytes)}, more than its share. "
+        f"Stopped: {_left(disk, rules)} and this home has {_size_of(home, disk)}, more than its share. "
         "Nothing was removed. Remove files after the next start, or ask an admin to make room."
     )

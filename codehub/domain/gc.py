@@ -35,6 +35,12 @@ class Holder:
     """Archive keys that a recovery left behind and that are still in their grace period."""
     left_alone: bool = False
     """Whether the workspace is of another backend than this coordinator."""
+    grace_waived: bool = False
+    """Whether its owner or an admin asked to delete it without a grace period."""
+
+    @property
+    def goes_at_once(self) -> bool:
+        return self.purged_at is not None and self.grace_waived
 
 
 @dataclass(frozen=True)
@@ -97,7 +103,10 @@ def sweep(
 
 def _grace(item: Stored, holders: Mapping[str, Holder], rules: GcRules) -> timedelta:
     """Archives of workspaces that the database does not know wait as long as the trash does."""
-    unknown = item.workspace_id not in holders
+    holder = holders.get(item.workspace_id)
+    if holder is not None and holder.goes_at_once:
+        return timedelta(0)
+    unknown = holder is None
     return max(rules.retention, rules.orphan_grace) if unknown else rules.orphan_grace
 
 

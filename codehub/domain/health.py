@@ -9,6 +9,7 @@ class CheckName(StrEnum):
     DATABASE = "database"
     SCHEMA = "schema"
     REDIS = "redis"
+    DATABASE_SPACE = "database_space"
     COORDINATOR = "coordinator"
     STORAGE = "storage"
     ARCHIVES = "archives"
@@ -29,6 +30,10 @@ REMEDIES: Mapping[CheckName, str] = {
     CheckName.DATABASE: "Start PostgreSQL, or correct DATABASE_URL.",
     CheckName.SCHEMA: "Run `codehub migrate`, or install the CodeHub version that this database belongs to.",
     CheckName.REDIS: "Start Redis, or correct REDIS_URL.",
+    CheckName.DATABASE_SPACE: (
+        "Make room on the disk of PostgreSQL: delete workspaces without an archive, or remove other files. "
+        "Until then calls that write answer 507."
+    ),
     CheckName.COORDINATOR: "Start a coordinator (`codehub serve coordinator`), and read its log.",
     CheckName.STORAGE: "Read the log of the leading coordinator: it names why they cannot be claimed.",
     CheckName.ARCHIVES: (
@@ -39,7 +44,7 @@ REMEDIES: Mapping[CheckName, str] = {
     CheckName.RUNTIME: (
         "Start the Docker engine, or mount the data directory. Workspaces stay as they are until then."
     ),
-    CheckName.DISK: "Free disk space, archive workspaces, or lower DISK_RESERVE_BYTES.",
+    CheckName.DISK: "Free disk space, archive workspaces, or lower DISK_RESERVE_BYTES or DISK_RESERVE_FILES.",
     CheckName.GC: (
         "Check that DATABASE_URL and ARCHIVE_URL belong to this installation. "
         "GC deletes nothing while the alarm stands."
@@ -108,6 +113,12 @@ def judge_heartbeat(heartbeat: Heartbeat | None) -> Verdict:
             "no workspace starts or stops.",
         )
     return Verdict(True, f"{heartbeat.holder} leads.")
+
+
+def judge_database_space(has_space: bool) -> Verdict:
+    if has_space:
+        return Verdict(True, "PostgreSQL can write to its disk.")
+    return Verdict(False, "PostgreSQL cannot write: its disk has no bytes or no inodes left.")
 
 
 def judge_claims(unclaimed: Collection[str]) -> Verdict:

@@ -17,14 +17,21 @@ def level_of(conditions: Conditions) -> Level:
     return Level.PENDING
 
 
-def judge(conditions: Conditions, deleted_at: datetime | None, error: ErrorReason | None) -> Phase:
+def judge(
+    conditions: Conditions,
+    deleted_at: datetime | None,
+    error: ErrorReason | None,
+    grace_waived_at: datetime | None,
+) -> Phase:
     """What people see; the first match wins.
 
-    A deleted workspace with a terminal error keeps its volume, which only waits for the purge: it is DELETED.
+    A deleted workspace with a terminal error, or without a grace period, keeps its volume, which only waits
+    for the purge: it is DELETED.
     """
     if deleted_at is not None:
         container = holds(conditions, ConditionName.CONTAINER_EXISTS)
-        volume = holds(conditions, ConditionName.VOLUME_READY) and not is_terminal(error)
+        only_waits = is_terminal(error) or grace_waived_at is not None
+        volume = holds(conditions, ConditionName.VOLUME_READY) and not only_waits
         return Phase.DELETING if container or volume else Phase.DELETED
     if is_terminal(error) or not holds(conditions, ConditionName.HEALTHY):
         return Phase.ERROR

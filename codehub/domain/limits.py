@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from codehub.domain.conditions import holds
+from codehub.domain.disk import size_text
 from codehub.domain.errors import is_terminal
-from codehub.domain.problems import RunningLimitExceeded, WorkspaceLimitExceeded
+from codehub.domain.problems import ArchiveLimitExceeded, RunningLimitExceeded, WorkspaceLimitExceeded
 from codehub.domain.states import ConditionName, DesiredState
 from codehub.domain.workspace import Workspace
 
@@ -20,6 +21,8 @@ class Limits:
     per_user: int
     everyone: int
     workspaces_per_user: int = MAX_WORKSPACES_PER_USER
+    archive_bytes_per_user: int = 0
+    """0 stands for no limit."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,19 @@ def admit_another(owned: Owned, limits: Limits) -> None:
         raise WorkspaceLimitExceeded(
             f"You have {owned.living} workspaces and {owned.trash} in the trash; the limit for both together "
             f"is {2 * most}. Restore one from the trash, or wait until the oldest have left the trash."
+        )
+
+
+def admit_archives(taken: int, limits: Limits) -> None:
+    """Raise ArchiveLimitExceeded unless a user with so many bytes of archives may have another workspace.
+
+    Nothing else asks: a limit that kept a home from being archived, or deleted, would endanger it.
+    """
+    most = limits.archive_bytes_per_user
+    if most and taken >= most:
+        raise ArchiveLimitExceeded(
+            f"Your archives take {size_text(taken)} of {size_text(most)}. Delete workspaces that you no "
+            "longer need: their archives go with the trash, or at once if you delete without an archive."
         )
 
 

@@ -43,7 +43,7 @@ def wanted_operation(workspace: Workspace) -> Operation:
     if level is Level.RUNNING:
         return Operation.NONE if desired is DesiredState.RUNNING else Operation.STOPPING
     if level is Level.STANDBY:
-        return _from_standby(desired, container)
+        return _from_standby(workspace, desired, container)
     if desired is DesiredState.DELETED:
         return Operation.DELETING if container else Operation.NONE
     if container:
@@ -51,12 +51,14 @@ def wanted_operation(workspace: Workspace) -> Operation:
     return _from_below(workspace, level, desired)
 
 
-def _from_standby(desired: DesiredState, container: bool) -> Operation:
+def _from_standby(workspace: Workspace, desired: DesiredState, container: bool) -> Operation:
+    """A home whose archive was waived stays where it is until the workspace is purged, and goes with it."""
     if desired is DesiredState.RUNNING:
         return Operation.STARTING
     if container:
         return Operation.STOPPING
-    return Operation.NONE if desired is DesiredState.STANDBY else Operation.ARCHIVING
+    rests = desired is DesiredState.STANDBY or workspace.grace_waived_at is not None
+    return Operation.NONE if rests else Operation.ARCHIVING
 
 
 def _from_below(workspace: Workspace, level: Level, desired: DesiredState) -> Operation:

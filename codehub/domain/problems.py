@@ -67,6 +67,18 @@ class WorkspaceLimitExceeded(Problem):
     code, status = "WORKSPACE_LIMIT_EXCEEDED", 429
 
 
+class ArchiveLimitExceeded(Problem):
+    """Your archives take too much space. Delete workspaces that you no longer need."""
+
+    code, status = "ARCHIVE_LIMIT_EXCEEDED", 429
+
+
+class InsufficientStorage(Problem):
+    """There is no disk space left for this."""
+
+    code, status = "INSUFFICIENT_STORAGE", 507
+
+
 class TooManyRequests(Problem):
     """Too many attempts. Try again later."""
 

@@ -67,6 +67,18 @@ def check_delete(workspace: Workspace) -> None:
     check_idle(workspace)
 
 
+def check_delete_now(workspace: Workspace, confirmed_name: str) -> bool:
+    """Whether a delete without archive and grace changes anything. It is confirmed by the name."""
+    if workspace.purged_at is not None:
+        raise WorkspaceNotFound
+    if confirmed_name != workspace.name:
+        raise ValidationFailed("confirm: must be the name of the workspace, exactly as it is written.")
+    if workspace.grace_waived_at is not None:
+        return False
+    check_idle(workspace)
+    return True
+
+
 def check_undelete(workspace: Workspace) -> DesiredState:
     """Where an undeleted workspace comes back to: the level it stands at."""
     if workspace.deleted_at is None:

@@ -47,6 +47,8 @@ class Workspace:
     desired_state: DesiredState
     deleted_at: datetime | None
     purged_at: datetime | None
+    grace_waived_at: datetime | None
+    """When its deletion without an archive and without a grace period was asked for."""
     keep_until: datetime | None
     last_access_at: datetime
     request: Request | None

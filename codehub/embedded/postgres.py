@@ -21,6 +21,7 @@ from codehub.embedded.paths import (
     sync_dir,
     write_private,
 )
+from codehub.embedded.postgres_log import why_it_ended
 
 USER = DATABASE = "codehub"
 SOCKET_NAME = ".s.PGSQL.5432"
@@ -67,6 +68,8 @@ class EmbeddedPostgres:
         self.socket_dir = socket_dir(self._data_dir, "pg", SOCKET_NAME)
         self.log_file = self._data_dir / "logs" / "postgres.log"
         self.process: subprocess.Popen[bytes] | None = None
+        self._log_start = 0
+        """Where the present run begins in the log, which is appended to."""
 
     @property
     def url(self) -> str:
@@ -91,6 +94,7 @@ class EmbeddedPostgres:
         self._end_orphan()
         if not self.cluster.exists():
             self._create_cluster(home)
+        self._log_start = self.log_file.stat().st_size if self.log_file.exists() else 0
         self.process = process.spawn(
             [
                 home / "bin" / "postgres", "-D", self.cluster, "-k", self.socket_dir,
@@ -99,6 +103,17 @@ class EmbeddedPostgres:
             log=self.log_file, death_signal=signal.SIGINT, account=self._account,
         )  # fmt: skip
         await self._accepting()
+
+    def why_it_ended(self) -> str | None:
+        """Return the cause of its end in a sentence, or None if its log names none."""
+        try:
+            with self.log_file.open("rb") as file:
+                # A log that was cut meanwhile begins anew.
+                file.seek(self._log_start if self._log_start <= self.log_file.stat().st_size else 0)
+                log_of_run = file.read().decode(errors="replace")
+        except OSError:
+            return None
+        return why_it_ended(log_of_run, self.cluster)
 
     def stop(self) -> None:
         """Fast shutdown: open transactions are rolled back, everything committed is on disk."""
@@ -167,7 +182,8 @@ class EmbeddedPostgres:
         said = outcome.stderr.strip() or outcome.stdout.strip()
         # A server in single-user mode reports a failed statement and goes on to its end.
         if outcome.returncode != 0 or "ERROR:" in outcome.stderr:
-            raise EmbeddedError(f"PostgreSQL's {what} failed: {said}")
+            why = why_it_ended(said, self.cluster)
+            raise EmbeddedError(f"PostgreSQL's {what} failed: {said}" + (f"\n{why}" if why else ""))
 
     def _end_orphan(self) -> None:
         """Ends a server whose `up` was killed, and clears what a server killed itself left behind.
@@ -193,7 +209,8 @@ class EmbeddedPostgres:
         deadline = time.monotonic() + START_SECONDS
         while not self._is_ready():
             if self.process.poll() is not None:
-                raise EmbeddedError(f"PostgreSQL ended while it started:\n{process.tail(self.log_file)}")
+                why = self.why_it_ended() or "PostgreSQL ended while it started."
+                raise EmbeddedError(f"{why}\nIts log ends with:\n{process.tail(self.log_file)}")
             if time.monotonic() > deadline:
                 self.stop()
                 raise EmbeddedError(

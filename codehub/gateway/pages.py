@@ -198,6 +198,10 @@ class Pages:
     def unavailable(self, head: RequestHead) -> Reply:
         return self._reply(503, _Page(head, "down"), again=True, retry=True)
 
+    def no_space(self, head: RequestHead) -> Reply:
+        """The page of a visit for which the database or Redis had no room to write."""
+        return self._reply(507, _Page(head, "full"), again=True, retry=True)
+
     def misdirected(self, head: RequestHead) -> Reply:
         page = _Page(head, "elsewhere")
         page.message = page.say("elsewhere.message").format(url=self._origins.platform)

@@ -12,6 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from codehub import log
 from codehub.domain.ports import parse_port, port_address
+from codehub.domain.problems import InsufficientStorage
 from codehub.domain.states import Operation, Phase
 from codehub.gateway import cookies, reply
 from codehub.gateway.activity import FORWARDED, Recorder
@@ -30,6 +31,7 @@ from codehub.gateway.platform_tokens import target_holds_token
 from codehub.gateway.ports import PortAnswers
 from codehub.gateway.reply import RETRY_AFTER, Reply
 from codehub.gateway.rewrite import Forwarding, request_for_api, request_for_workspace
+from codehub.no_space import insufficient_storage
 from codehub.store.engine import ConnectionTrouble
 from codehub.store.routes import Route, Visitor
 
@@ -95,9 +97,16 @@ class Router:
             return await errand
         except (SQLAlchemyError, *ConnectionTrouble, RedisError) as error:
             logger.warning("a request could not be decided", path=head.path.decode(), error=repr(error))
+            if (full := insufficient_storage(error)) is not None:
+                return self._no_space(head, full)
             if head.is_navigation:
                 return self._pages.unavailable(head)
             return reply.error(503, "UNAVAILABLE", "CodeHub cannot answer just now.", retry_after=RETRY_AFTER)
+
+    def _no_space(self, head: RequestHead, full: InsufficientStorage) -> Reply:
+        if head.is_navigation:
+            return self._pages.no_space(head)
+        return reply.error(full.status, full.code, full.message, retry_after=RETRY_AFTER)
 
     def refuse_too_large(self, data: bytes) -> Reply | None:
         return self._cookies.refuse_too_large(data)

@@ -72,6 +72,9 @@ TEXTS: Final[dict[Language, dict[str, str]]] = {
         "noport.message": "A port is a number from 1 to 65535, in plain digits.",
         "down.heading": "CodeHub does not answer",
         "down.message": "It may be starting. Try again in a moment.",
+        "full.heading": "CodeHub has no disk space left",
+        "full.message": "Nothing could be saved, and nothing has changed. Ask an admin to make room on the "
+        "disk of CodeHub, then try again.",
         "again": "Try again",
         "elsewhere.heading": "There is nothing at this address",
         "elsewhere.message": "CodeHub lives at {url}.",
@@ -153,6 +156,9 @@ TEXTS: Final[dict[Language, dict[str, str]]] = {
         "noport.message": "포트는 1에서 65535 사이의 숫자입니다.",
         "down.heading": "CodeHub가 응답하지 않습니다",
         "down.message": "시작하는 중일 수 있습니다. 잠시 뒤에 다시 시도하세요.",
+        "full.heading": "CodeHub의 디스크가 가득 찼습니다",
+        "full.message": "저장하지 못해 아무것도 바뀌지 않았습니다. "
+        "관리자에게 CodeHub의 디스크 공간을 확보해 달라고 한 뒤 다시 시도하세요.",
         "again": "다시 시도",
         "elsewhere.heading": "이 주소에는 아무것도 없습니다",
         "elsewhere.message": "CodeHub의 주소는 {url} 입니다.",

@@ -52,8 +52,8 @@ class EmptyArchiveJob:
 class RestoreJob:
     """Make a home from an archive. Its generation will be `{op_id, archive_key}`.
 
-    `uid` will own the home and everything in it; None leaves owners as they are. `reserve`: bytes of the disk
-    that must stay free.
+    `uid` will own the home and everything in it; None leaves owners as they are. `reserve`, `reserve_files`:
+    bytes and inodes of the disk that must stay free.
     """
 
     kind: ClassVar[str] = "restore"
@@ -66,6 +66,7 @@ class RestoreJob:
     epoch: int
     reserve: int
     uid: int | None = None
+    reserve_files: int = 0
 
 
 @dataclass(frozen=True)

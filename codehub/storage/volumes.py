@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import shutil
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,11 +9,12 @@ from types import MappingProxyType
 
 import structlog
 
-from codehub.domain.disk import HomeSize
+from codehub.domain.disk import FreeSpace, HomeSize
 from codehub.domain.leftovers import HOME, Leftover
 from codehub.domain.observation import Generation, Unknown, VolumeFact
 from codehub.storage.children import remove_tree
 from codehub.storage.errors import GenerationMismatch, Unobservable, from_os
+from codehub.storage.free_space import free_space
 from codehub.storage.installation import check_directory, claim_directory
 from codehub.storage.layout import WorkspaceDirectory
 from codehub.storage.lock import acquire, held
@@ -35,9 +35,9 @@ class LocalVolumes:
     def path(self, key: str) -> Path:
         return self._directory(key).home
 
-    async def free_bytes(self) -> int:
+    async def free_space(self) -> FreeSpace:
         """Return what is left on the disk; raises Unobservable when it is not mounted."""
-        return await asyncio.to_thread(self._free_bytes)
+        return await asyncio.to_thread(self._free_space)
 
     async def measure(self, key: str) -> HomeSize:
         """Return the size of a home and its largest entries."""
@@ -111,10 +111,10 @@ class LocalVolumes:
     def _directory(self, key: str) -> WorkspaceDirectory:
         return WorkspaceDirectory.of_key(self._root, key)
 
-    def _free_bytes(self) -> int:
+    def _free_space(self) -> FreeSpace:
         check_directory(self._root, self._installation_id)
         try:
-            return shutil.disk_usage(self._root).free
+            return free_space(self._root)
         except OSError as error:
             raise Unobservable(f"{self._root} cannot be read: {error.strerror}") from error
 

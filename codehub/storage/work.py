@@ -1,6 +1,5 @@
 """What storage jobs do with a home. Each may be killed at any point and run again, and harms no only copy."""
 
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import xxhash
 
+from codehub.domain.disk import Reserve, shortages
 from codehub.domain.observation import ArchiveFact, Generation
 from codehub.storage.archives import Archives, archive_key, parse_archive_key
 from codehub.storage.changes import check_unchanged
@@ -25,6 +25,7 @@ from codehub.storage.errors import (
     from_os,
 )
 from codehub.storage.estimate import size_limit
+from codehub.storage.free_space import free_space
 from codehub.storage.jobspec import (
     ArchiveJob,
     ClearJob,
@@ -101,7 +102,7 @@ def _archive(spec: ArchiveJob, directory: WorkspaceDirectory, bench: Bench) -> D
 
     def progress(done: int, files: int) -> None:
         if store is not None:
-            _check_room("archives", store, spec.reserve)
+            _check_room("archives", store, Reserve(spec.reserve))
         bench.reporter.progress(done, files)
 
     archives = _archives(spec.place)
@@ -177,7 +178,7 @@ def _restore(spec: RestoreJob, directory: WorkspaceDirectory, bench: Bench) -> D
     staging.mkdir(mode=0o700)
 
     def progress(done: int, files: int) -> None:
-        _check_room("homes", directory.path, spec.reserve)
+        _check_room("homes", directory.path, Reserve(spec.reserve, spec.reserve_files))
         bench.reporter.progress(done, files)
 
     try:
@@ -194,13 +195,13 @@ def _restore(spec: RestoreJob, directory: WorkspaceDirectory, bench: Bench) -> D
     return Done(f"{restored}; {changed}" if (changed := bench.reporter.changed) else restored, fact)
 
 
-def _check_room(whose: str, path: Path, reserve: int) -> None:
+def _check_room(whose: str, path: Path, reserve: Reserve) -> None:
     """What a job writes must not stop the database."""
-    free = shutil.disk_usage(path).free
-    if free < reserve:
+    short = shortages(free_space(path), reserve)
+    if short:
         raise NoSpace(
-            f"the disk of the {whose} has {free >> 20} MiB left, and {reserve >> 20} MiB are kept in "
-            "reserve: make room on the disk"
+            f"the disk of the {whose} {short[0].left}, and {short[0].kept} are kept in reserve: "
+            "make room on the disk"
         )
 
 

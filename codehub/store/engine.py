@@ -23,6 +23,9 @@ ConnectionTrouble = (
     asyncpg.InternalClientError,
 )
 """What a connection of asyncpg's own may raise when it is lost; the last, when it is lost in the middle."""
+_SYSTEM_ERRORS = ("58", "XX")
+"""Classes of errors that are not about the statement. A user's own words can stand in the others."""
+_NO_SPACE = ("No space left on device", "Disk quota exceeded")
 
 
 def engine_url(url: str) -> str:
@@ -54,6 +57,15 @@ async def limit_statements(conn: AsyncConnection, seconds: float) -> None:
 def is_timeout(error: DBAPIError) -> bool:
     """Whether PostgreSQL cancelled a statement that took too long."""
     return getattr(error.orig, "sqlstate", None) == asyncpg.QueryCanceledError.sqlstate
+
+
+def is_out_of_space(error: BaseException) -> bool:
+    """Whether PostgreSQL refused a write because its disk has no bytes, no inodes or no quota left."""
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    state = getattr(cause, "sqlstate", None) or ""
+    if state == asyncpg.DiskFullError.sqlstate:
+        return True
+    return state.startswith(_SYSTEM_ERRORS) and any(text in str(cause) for text in _NO_SPACE)
 
 
 def create_unpooled_engine(url: str) -> AsyncEngine:

@@ -10,20 +10,21 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import func, insert, select, text, update
+from sqlalchemy import func, insert, or_, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 from ulid import ULID
 
 from codehub.domain import wishes
 from codehub.domain.backends import Backends
 from codehub.domain.conditions import unobserved
-from codehub.domain.limits import Limits, Owned, Usage, admit, admit_another, admit_undeleted
+from codehub.domain.limits import Limits, Owned, Usage, admit, admit_another, admit_archives, admit_undeleted
 from codehub.domain.problems import ValidationFailed, WorkspaceNotFound
 from codehub.domain.states import DesiredState, Operation, Phase
 from codehub.domain.timeline_text import CREATED, REQUESTED
 from codehub.domain.ttl import TtlDefaults, extended
 from codehub.domain.workspace import RecoverSource, Request, RequestKind, Workspace
 from codehub.store import timeline
+from codehub.store.archive_usage import archive_bytes
 from codehub.store.locks import AdvisoryLock, hold_lock
 from codehub.store.predicates import COUNTED, TRASH
 from codehub.store.rows import COLUMNS, column_values, conditions_json, to_workspace
@@ -79,6 +80,8 @@ async def create(
     workspace_id = new_id()
     await _lock_limits(conn)
     admit_another(await _count_owned(conn, owner_id), limits)
+    if limits.archive_bytes_per_user:
+        admit_archives((await archive_bytes(conn, [owner_id])).get(owner_id, 0), limits)
     if desired is DesiredState.RUNNING:
         await _admit(conn, owner_id, workspace_id, limits)
     made = await conn.execute(
@@ -163,6 +166,23 @@ async def delete(conn: AsyncConnection, workspace_id: str, *, actor: str, now: d
     return await _write(conn, workspace, changes, now, actor, "deleted", "Moved to the trash.")
 
 
+async def delete_now(
+    conn: AsyncConnection, workspace_id: str, confirmed_name: str, *, actor: str, now: datetime
+) -> Workspace:
+    """Delete a workspace, or one that is in the trash, without an archive and without a grace period."""
+    workspace = await lock(conn, workspace_id)
+    if not wishes.check_delete_now(workspace, confirmed_name):
+        return workspace
+    changes = {
+        "desired_state": DesiredState.DELETED.value,
+        "deleted_at": workspace.deleted_at or now,
+        "grace_waived_at": now,
+        "request": None,
+    }
+    message = "Deleted for good, without an archive: its home and all its archives are removed."
+    return await _write(conn, workspace, changes, now, actor, "deleted", message)
+
+
 async def undelete(
     conn: AsyncConnection, workspace_id: str, *, actor: str, limits: Limits, now: datetime
 ) -> Workspace:
@@ -172,7 +192,12 @@ async def undelete(
     admit_undeleted(await _count_owned(conn, workspace.owner_id), limits)
     if desired is DesiredState.RUNNING:
         await _admit(conn, workspace.owner_id, workspace_id, limits)
-    changes = {"desired_state": desired.value, "deleted_at": None, "last_access_at": now}
+    changes = {
+        "desired_state": desired.value,
+        "deleted_at": None,
+        "grace_waived_at": None,
+        "last_access_at": now,
+    }
     return await _write(conn, workspace, changes, now, actor, "undeleted", "Restored from the trash.")
 
 
@@ -244,14 +269,19 @@ CONSUME = """
 
 
 async def purge(conn: AsyncConnection, workspace_id: str, deleted_before: datetime, *, now: datetime) -> bool:
-    """Commit that a deleted workspace will not come back. False when it was undeleted meanwhile."""
+    """Commit that a deleted workspace will not come back. False when it was undeleted meanwhile.
+
+    Its grace period must be over or waived, in the row as it is now.
+    """
+    c = workspaces.c
     done = await conn.execute(
         update(workspaces)
         .where(
-            workspaces.c.id == workspace_id,
-            workspaces.c.deleted_at <= deleted_before,
-            workspaces.c.purged_at.is_(None),
-            workspaces.c.operation == Operation.NONE.value,
+            c.id == workspace_id,
+            or_(c.deleted_at <= deleted_before, c.grace_waived_at.is_not(None)),
+            c.purged_at.is_(None),
+            c.phase == Phase.DELETED.value,
+            c.operation == Operation.NONE.value,
         )
         .values(purged_at=now, updated_at=now)
     )

@@ -3,13 +3,14 @@
 from collections.abc import Collection, Mapping
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, and_, delete, select, update
+from sqlalchemy import ColumnElement, and_, delete, or_, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from codehub.domain.backends import Backends
 from codehub.domain.gc import Holder
 from codehub.domain.states import Operation, Phase
+from codehub.store.predicates import WAIVED
 from codehub.store.tables import archives, gc_orphans, workspaces
 
 
@@ -25,7 +26,16 @@ async def holders(
     c, a = workspaces.c, archives.c
     kept_query = select(a.workspace_id, a.archive_key).where(a.kept_until > now)
     left_alone = (~_is_of(own)).label("left_alone")
-    query = select(c.id, c.archive_key, c.archive_op_id, c.phase, c.deleted_at, c.purged_at, left_alone)
+    query = select(
+        c.id,
+        c.archive_key,
+        c.archive_op_id,
+        c.phase,
+        c.deleted_at,
+        c.purged_at,
+        left_alone,
+        c.grace_waived_at,
+    )
     if workspace_id is not None:
         kept_query = kept_query.where(a.workspace_id == workspace_id)
         query = query.where(c.id == workspace_id).with_for_update()
@@ -43,6 +53,7 @@ async def holders(
             purged_at=row.purged_at,
             kept=frozenset(kept.get(row.id, ())),
             left_alone=row.left_alone,
+            grace_waived=row.grace_waived_at is not None,
         )
         for row in rows
     }
@@ -68,11 +79,16 @@ async def mark_removed(conn: AsyncConnection, key: str, now: datetime) -> None:
     await conn.execute(update(archives).where(archives.c.archive_key == key).values(removed_at=now))
 
 
-async def purge_candidates(conn: AsyncConnection, deleted_before: datetime, own: Backends) -> list[str]:
+async def purge_candidates(
+    conn: AsyncConnection, deleted_before: datetime | None, own: Backends
+) -> list[str]:
+    """Return the workspaces to purge; with None those alone whose grace period was waived."""
     c = workspaces.c
+    waived = text(WAIVED)
+    over = waived if deleted_before is None else or_(c.deleted_at <= deleted_before, waived)
     rows = await conn.execute(
         select(c.id).where(
-            c.deleted_at <= deleted_before,
+            over,
             c.purged_at.is_(None),
             c.phase == Phase.DELETED.value,
             c.operation == Operation.NONE.value,

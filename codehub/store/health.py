@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import asyncpg
 
 from codehub.domain.health import CheckName, DatedVerdict, Heartbeat, Verdict
-from codehub.store.engine import asyncpg_dsn
+from codehub.store.engine import asyncpg_dsn, is_out_of_space
 from codehub.store.leader import StaleLeader
 
 REVISION = "SELECT version_num FROM alembic_version"
@@ -36,6 +36,15 @@ SAVE = """
 """Fenced by the leader's epoch: a stale leader's results make no row."""
 
 
+NEEDS_SPACE = """
+    BEGIN READ ONLY;
+    SET LOCAL work_mem = '64kB';
+    SELECT count(*) FROM generate_series(1, 5000);
+    ROLLBACK
+"""
+"""A result larger than that memory, which PostgreSQL writes to a temporary file of some 100 kB."""
+
+
 @dataclass(frozen=True)
 class Recorded:
     """What the database records about the leader and its checks."""
@@ -58,6 +67,17 @@ async def read_revision(connection: "asyncpg.Connection[asyncpg.Record]") -> str
     except asyncpg.UndefinedTableError:
         return None
     return revision
+
+
+async def has_space(connection: "asyncpg.Connection[asyncpg.Record]") -> bool:
+    """Whether PostgreSQL can write to its disk. After a False the connection is of no more use."""
+    try:
+        await connection.execute(NEEDS_SPACE)
+    except asyncpg.PostgresError as error:
+        if is_out_of_space(error):
+            return False
+        raise
+    return True
 
 
 async def read(connection: "asyncpg.Connection[asyncpg.Record] | asyncpg.Pool") -> Recorded:

@@ -12,6 +12,7 @@ from codehub.domain.states import ConditionName, DesiredState, Operation, Phase
 
 FAILED: Final = f"phase = '{Phase.ERROR.value}'"
 TRASH: Final = "deleted_at IS NOT NULL AND purged_at IS NULL"
+WAIVED: Final = "grace_waived_at IS NOT NULL AND purged_at IS NULL"
 
 _TERMINAL: Final = ", ".join(f"'{reason.value}'" for reason in sorted(TERMINAL))
 COUNTED: Final = (

@@ -7,7 +7,7 @@ building the same statements anew would cost more than carrying them out.
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
 import asyncpg
@@ -40,6 +40,7 @@ COORDINATOR = Actor(ActorKind.SYSTEM, "coordinator")
 ROWS_AT_ONCE = 1000
 """In one transaction. Each holds the leadership row, which the leader's own heartbeat waits for: none may
 last longer than a fraction of the time that the heartbeat has."""
+LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 PURGED_AT_ONCE = 100
 """Each with statements of its own."""
 Connection: TypeAlias = "PoolConnectionProxy[asyncpg.Record]"
@@ -276,14 +277,14 @@ class PostgresRecords:
             async with self._fenced() as conn:
                 await homes.clear_notices(conn, some)
 
-    async def purge(self, deleted_before: datetime, now: datetime) -> list[str]:
+    async def purge(self, deleted_before: datetime | None, now: datetime) -> list[str]:
         purged = []
         async with self._engine.connect() as conn:
             due = await gc.purge_candidates(conn, deleted_before, self._backends)
         async with self._fenced() as conn:
             for workspace_id in due[:PURGED_AT_ONCE]:
-                if await gate.purge(conn, workspace_id, deleted_before, now=now):
-                    words = "The grace period is over: purged."
+                if await gate.purge(conn, workspace_id, deleted_before or LONG_AGO, now=now):
+                    words = "The grace period is over or was waived: purged."
                     await timeline.record(conn, workspace_id, now, actor="gc", event="purged", message=words)
                     purged.append(workspace_id)
         return purged

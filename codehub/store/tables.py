@@ -21,7 +21,7 @@ from sqlalchemy.dialects.postgresql import INET, JSONB
 
 from codehub.domain.audit import ActorKind, Outcome
 from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase, Role
-from codehub.store.predicates import ARCHIVE_TTL, COUNTED, FAILED, STANDBY_TTL, TRASH, Ttl
+from codehub.store.predicates import ARCHIVE_TTL, COUNTED, FAILED, STANDBY_TTL, TRASH, WAIVED, Ttl
 
 metadata = MetaData(
     naming_convention={
@@ -125,6 +125,7 @@ workspaces = Table(
     Column("desired_state", Text, nullable=False),
     Column("deleted_at", Time),
     Column("purged_at", Time),
+    Column("grace_waived_at", Time),
     Column("keep_until", Time),
     Column("last_access_at", Time, nullable=False),
     Column("request", Json),
@@ -164,6 +165,7 @@ workspaces = Table(
     ),
     CheckConstraint("(desired_state = 'DELETED') = (deleted_at IS NOT NULL)", name="deleted_both_ways"),
     CheckConstraint("purged_at IS NULL OR deleted_at IS NOT NULL", name="purged_is_deleted"),
+    CheckConstraint("grace_waived_at IS NULL OR deleted_at IS NOT NULL", name="grace_waived_is_deleted"),
     CheckConstraint("purged_at IS NULL OR operation <> 'RESTORING'", name="purged_is_not_restored"),
     CheckConstraint("error_count >= 0", name="error_count_positive"),
     CheckConstraint("standby_ttl_seconds >= 0 AND archive_ttl_seconds >= 0", name="ttl_not_negative"),
@@ -175,6 +177,7 @@ workspaces = Table(
         "ix_workspaces_newest", "created_at", "number", "phase", postgresql_where=text("deleted_at IS NULL")
     ),
     Index("ix_workspaces_trash", "owner_id", "deleted_at", "number", postgresql_where=text(TRASH)),
+    Index("ix_workspaces_waived", "id", postgresql_where=text(WAIVED)),
     Index("ix_workspaces_errors", "phase_changed_at", postgresql_where=text(FAILED)),
     Index("ix_workspaces_operations", "op_id", postgresql_where=text("op_id IS NOT NULL")),
     Index("ix_workspaces_counted", "owner_id", postgresql_where=text(COUNTED)),

@@ -74,6 +74,7 @@ def lost_connection() -> Exception:
 @dataclass
 class Database:
     reality: Reality
+    retention: timedelta = timedelta(0)
     rows: dict[str, Workspace] = field(default_factory=dict)
     archives: dict[str, Archive] = field(default_factory=dict)
     first_seen: dict[bool, dict[str, datetime]] = field(default_factory=lambda: {False: {}, True: {}})
@@ -103,7 +104,8 @@ class Database:
             id=workspace_id, number=number, owner_id="u", name=workspace_id, description="",
             image_ref="code-server", instance_backend="process", storage_backend="local-dir",
             home_store_key=home_store_key(workspace_id), standby_ttl_seconds=None, archive_ttl_seconds=None,
-            desired_state=desired, deleted_at=None, purged_at=None, keep_until=None, last_access_at=now,
+            desired_state=desired, deleted_at=None, purged_at=None, grace_waived_at=None,
+            keep_until=None, last_access_at=now,
             request=None, conditions=unobserved(now), observed_at=None, phase=Phase.PENDING,
             phase_changed_at=now, operation=Operation.NONE, op_id=None, op_started_at=None, progress=None,
             progress_at=None, archive_op_id=None, archive_key=None, upstream=None, error_count=0,
@@ -209,7 +211,7 @@ class Database:
         if self.wished.get(before.id, -1) > before.version:
             self.reality.fail(before.id, "a decision on an older row overwrites a newer wish")
         row, told = self.rows[before.id], decision.after
-        if told.phase is not judge(told.conditions, told.deleted_at, told.error_reason):
+        if told.phase is not judge(told.conditions, told.deleted_at, told.error_reason, told.grace_waived_at):
             self.reality.fail(row.id, f"{told.phase} is not what the conditions amount to")
         wish = ("request", "desired_state") if decision.changes_wish else ()
         saved = decision.saved()
@@ -279,12 +281,15 @@ class Database:
         self.note_home(row.id, notice=notice.message, stopped_at=self.now())
         self.put(replace(row, desired_state=DesiredState.STANDBY))
 
-    def purgeable(self, deleted_before: datetime) -> list[Workspace]:
+    def purgeable(self, deleted_before: datetime | None) -> list[Workspace]:
         return [
             row
             for row in self.rows.values()
             if row.deleted_at is not None
-            and row.deleted_at <= deleted_before
+            and (
+                row.grace_waived_at is not None
+                or (deleted_before is not None and row.deleted_at <= deleted_before)
+            )
             and row.purged_at is None
             and row.phase is Phase.DELETED
             and row.operation is Operation.NONE
@@ -292,6 +297,10 @@ class Database:
 
     def purge(self, due: Sequence[Workspace]) -> list[str]:
         for row in due:
+            assert row.deleted_at is not None
+            over = row.deleted_at + self.retention <= self.now()
+            if not over and row.id not in self.reality.waived:
+                self.reality.fail(row.id, "is purged in its grace period, which nobody has waived")
             self.reality.truths[row.id].promised = False
             self.put(replace(row, purged_at=self.now()))
         return [row.id for row in due]
@@ -314,6 +323,7 @@ class Database:
                     and item.kept_until is not None
                     and item.kept_until > self.now()
                 ),
+                grace_waived=row.grace_waived_at is not None,
             )
             for row in rows
         }
@@ -354,13 +364,25 @@ class Gate:
         wishes.check_delete(row)
         self._put(row, "deletes", desired_state=DesiredState.DELETED, deleted_at=self._db.now(), request=None)
 
+    def delete_now(self, workspace_id: str) -> None:
+        row = self._db.rows[workspace_id]
+        if not wishes.check_delete_now(row, row.name):
+            return
+        self._db.reality.waived.add(workspace_id)
+        self._put(row, "deletes without an archive", desired_state=DesiredState.DELETED, request=None,
+                  deleted_at=row.deleted_at or self._db.now(), grace_waived_at=self._db.now())  # fmt: skip
+
     def undelete(self, workspace_id: str) -> None:
         row = self._db.rows[workspace_id]
         desired = wishes.check_undelete(row)
         if desired is DesiredState.RUNNING:
             self._db.admit(row)
+        self._db.reality.waived.discard(workspace_id)
         self._put(row, f"undeletes to {desired}", desired_state=desired, deleted_at=None,
-                  last_access_at=self._db.now())  # fmt: skip
+                  grace_waived_at=self.waiver_after_undelete(row), last_access_at=self._db.now())  # fmt: skip
+
+    def waiver_after_undelete(self, row: Workspace) -> datetime | None:
+        return None
 
     def recover(self, workspace_id: str, source: RecoverSource | None, archive_op_id: str | None) -> None:
         row = self._db.rows[workspace_id]

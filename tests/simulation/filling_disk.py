@@ -1,15 +1,16 @@
-"""A history in which homes fill the disk: the watchdog has to keep space for the database."""
+"""Histories in which homes fill the disk: the watchdog has to keep space for the database."""
 
 import asyncio
 import contextlib
 from datetime import timedelta
 
+from codehub.domain.disk import Resource
 from codehub.domain.problems import Problem
 from codehub.domain.states import DesiredState, Phase
 from codehub.domain.workspace import Workspace
 from tests.simulation.clock import VirtualLoop
 from tests.simulation.history import History
-from tests.simulation.reality import PLENTY
+from tests.simulation.reality import PLENTY, Home
 
 CAPACITY, RESERVE = 60_000, 20_000
 GRACE = 20
@@ -20,19 +21,23 @@ STALE = 15.0
 
 
 class FillingDisk(History):
+    """`resource`: what the homes take; of the other there is plenty."""
+
     troubled = 400.0
+    resource = Resource.BYTES
 
     def __init__(self, seed: int, loop: VirtualLoop) -> None:
         super().__init__(seed, loop)
         self.settings = self.settings.model_copy(
             update={
-                "disk_reserve_bytes": RESERVE,
+                "disk_reserve_bytes": RESERVE if self.resource is Resource.BYTES else 0,
+                "disk_reserve_files": RESERVE if self.resource is Resource.FILES else 0,
                 "disk_grace_seconds": GRACE,
                 "coordinator_disk_interval": 2,
                 "ttl_standby_seconds": 0,
             }
         )
-        self.reality.capacity = CAPACITY
+        self._limit(CAPACITY)
         self.database.before_disk_stop = self._check_stop
         self._pressure = self.fork("pressure")
         self._rates: dict[str, int] = {}
@@ -40,6 +45,12 @@ class FillingDisk(History):
         self._low_at = -SOON
         self._stopped_at = 0.0
         self.stops = 0
+
+    def _limit(self, capacity: int) -> None:
+        if self.resource is Resource.BYTES:
+            self.reality.capacity = capacity
+        else:
+            self.reality.inodes = capacity
 
     async def _troubles(self) -> None:
         growing = asyncio.create_task(self._grow())
@@ -49,7 +60,7 @@ class FillingDisk(History):
             growing.cancel()
 
     def _heal(self) -> None:
-        self.reality.capacity = PLENTY
+        self._limit(PLENTY)
         super()._heal()
 
     def _recover_in_peace(self, name: str) -> None:
@@ -79,11 +90,22 @@ class FillingDisk(History):
             for name, container in list(self.reality.containers.items()):
                 if container.works(self.loop.time()) and not container.home.vandalised:
                     hog = self._pressure.random() < 0.2
-                    container.home.size += self._rates.setdefault(name, 20 if hog else 1)
+                    self._add_to(container.home, self._rates.setdefault(name, 20 if hog else 1))
             self._check_disk()
 
+    def _add_to(self, home: Home, amount: int) -> None:
+        if self.resource is Resource.BYTES:
+            home.size += amount
+        else:
+            home.entries += amount
+
+    def _free(self) -> int:
+        free = self.reality.free_space().of(self.resource)
+        assert free is not None
+        return free
+
     def _check_disk(self) -> None:
-        free, now = self.reality.free_bytes(), self.loop.time()
+        free, now = self._free(), self.loop.time()
         if free <= 0:
             self.reality.fail("---", "the disk is full and the database stops")
         for row in self.database.rows.values():
@@ -102,7 +124,7 @@ class FillingDisk(History):
     def _check_stop(self, row: Workspace) -> None:
         """The oracle: an even share of the space is the least that a fair rule leaves to each."""
         self.stops += 1
-        free, now = self.reality.free_bytes(), self.loop.time()
+        free, now = self._free(), self.loop.time()
         self._stopped_at = now
         record = self.database.homes.get(row.id)
         if record is None or record.warned_at is None:
@@ -137,4 +159,10 @@ class FillingDisk(History):
 
     def _size(self, row: Workspace) -> int:
         home = self.reality.disk(row.id).home
-        return 0 if home is None else home.size
+        if home is None:
+            return 0
+        return home.size if self.resource is Resource.BYTES else home.entries
+
+
+class FillingInodes(FillingDisk):
+    resource = Resource.FILES

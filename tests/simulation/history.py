@@ -106,7 +106,7 @@ class History:
         self.retention = timedelta(seconds=self.settings.trash_retention_seconds)
         self.faults = Faults(FAULT_RATE)
         self.reality = Reality(loop, timedelta(seconds=self.settings.gc_orphan_grace_seconds))
-        self.database = Database(self.reality)
+        self.database = Database(self.reality, self.retention)
         self.gate = Gate(self.database)
         self.redis = Redis()
         self.gateways: list[Gateway] = []
@@ -202,8 +202,10 @@ class History:
                 self._type(name)
             elif luck < 0.85:
                 self.gate.wish(name, self.chance.choice(WISHES))
-            elif luck < 0.88:
+            elif luck < 0.875:
                 self.gate.delete(name)
+            elif luck < 0.88:
+                self.gate.delete_now(name)
             elif luck < 0.92:
                 self.gate.undelete(name)
             elif luck < 0.96:

@@ -259,10 +259,10 @@ class SimRecords:
 
         await self._write(write)
 
-    async def purge(self, deleted_before: datetime, now: datetime) -> list[str]:
+    async def purge(self, deleted_before: datetime | None, now: datetime) -> list[str]:
         return await self._write(lambda: [] if self._db.blank else self._purge(deleted_before))
 
-    def _purge(self, deleted_before: datetime) -> list[str]:
+    def _purge(self, deleted_before: datetime | None) -> list[str]:
         """The heartbeat waits for as long as a transaction lasts: one that is too long costs the office."""
         due = self._db.purgeable(deleted_before)[: records.PURGED_AT_ONCE]
         if len(due) * PURGE_SECONDS > ANSWER_WITHIN:

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from codehub.coordinator.providers import Providers
-from codehub.domain.disk import HomeSize
+from codehub.domain.disk import FreeSpace, HomeSize
 from codehub.domain.images import BUILT_IN
 from codehub.domain.leftovers import HOME, Leftover
 from codehub.domain.observation import ArchiveFact, ContainerFact, Generation, JobFact, Unknown, VolumeFact
@@ -154,10 +154,10 @@ class SimVolumes:
     async def check(self) -> None:
         await self._process.look(lambda: None, Unobservable, "volumes")
 
-    async def free_bytes(self) -> int:
+    async def free_space(self) -> FreeSpace:
         if self._reality.is_down("space"):
-            return 0
-        return await self._process.look(self._reality.free_bytes, Unobservable, "volumes")
+            return FreeSpace(0, 0)
+        return await self._process.look(self._reality.free_space, Unobservable, "volumes")
 
     async def measure(self, key: str) -> HomeSize:
         return await self._process.look(lambda: self._measure(workspace_of(key)), Unobservable, "volumes")
@@ -172,7 +172,7 @@ class SimVolumes:
         home = self._reality.disk(workspace_id).home
         if home is None:
             raise Unobservable("There is no home.")
-        return HomeSize(home.size, 1)
+        return HomeSize(home.size, home.entries)
 
     def _lock(self, disk: Disk, epoch: int) -> None:
         if disk.lock is not None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from codehub.domain.disk import FreeSpace
 from codehub.domain.observation import ArchiveFact, Generation
 from tests.simulation.clock import VirtualLoop
 
@@ -28,6 +29,7 @@ class Home:
     content: bytes
     vandalised: bool = False
     size: int = 0
+    entries: int = 0
 
 
 @dataclass
@@ -117,12 +119,16 @@ class Reality:
         """The last characters of the attempts whose IDE may hang for good."""
         self.replaced: set[str] = set()
         """Operations that have replaced an IDE which they had started."""
+        self.inodes = PLENTY
+        self.waived: set[str] = set()
+        """Workspaces of which someone has asked to delete them without a grace period."""
 
-    def free_bytes(self) -> int:
+    def free_space(self) -> FreeSpace:
         """What all homes, and what lies beside them, leave of the disk."""
         homes = [disk.home for disk in self.disks.values() if disk.home is not None]
         homes += [home for disk in self.disks.values() for home in disk.beside.values()]
-        return self.capacity - sum(home.size for home in homes)
+        taken = sum(home.size for home in homes), sum(home.entries for home in homes)
+        return FreeSpace(self.capacity - taken[0], self.inodes - taken[1])
 
     def tell(self, workspace_id: str, words: str) -> None:
         self.story.append(f"{self.loop.time():10.3f} {workspace_id[-3:]} {words}")

@@ -14,14 +14,14 @@ from codehub.domain.effects import DeleteVolume
 from codehub.domain.errors import Failure
 from codehub.domain.observation import ArchiveFact, VolumeFact
 from codehub.domain.states import DesiredState, ErrorReason, Operation
-from tests.simulation.model import controller, runners, storage
+from tests.simulation.model import controller, people, runners, storage
 from tests.simulation.model.parts import Arc, Disk, Generation, Leader, Op, Record, Row, Store, Stored
 from tests.simulation.model.rows import LONG_AGO
 from tests.simulation.model.scenarios import ARCHIVED, RUNNING, STANDBY, Scenario, beginning, model
 from tests.simulation.model.search import explore
 from tests.simulation.model.settling import settles
 
-Patch = tuple[ModuleType, str, Any]
+Patch = tuple[ModuleType | type, str, Any]
 
 
 @dataclass(frozen=True)
@@ -154,6 +154,16 @@ def _late_job_swaps_in() -> list[Patch]:
     ]
 
 
+def _everyone_waives_the_grace() -> list[Patch]:
+    purged = property(lambda holder: holder.purged_at is not None)
+    return [(gc.Holder, "goes_at_once", purged)]
+
+
+def _waived_without_being_asked() -> list[Patch]:
+    """The flag of a delete that asked for it, left behind by an undelete, counts for the next delete."""
+    return [(people, "WAIVER_AFTER_UNDELETE", True)]
+
+
 def _hung_counts_as_none() -> list[Patch]:
     real = controller.container_fact
 
@@ -222,6 +232,10 @@ PLANTS = [
         "archive", {"wish": 1}, values=STANDBY), _archive_op_id_reused),
     Plant("late_job_swapping_in_an_old_home", COPY, Scenario(
         "late job", {"wish": 1, "write": 1, "trouble": 1, "hang": 1}, values=ARCHIVED), _late_job_swaps_in),
+    Plant("grace_waived_for_everyone", "GC removes only what was an orphan for its grace", Scenario(
+        "purge", {"wish": 1, "gc": 2, "time": 2}, values=STANDBY), _everyone_waives_the_grace),
+    Plant("grace_waived_by_an_earlier_delete", "a grace period is waived by the delete", Scenario(
+        "undelete", {"wish": 2}, values=STANDBY), _waived_without_being_asked),
     Plant("archiving_under_a_hung_container", "an archive is never taken under a container", Scenario(
         "hung container", {"wish": 1, "trouble": 1, "die": 1}, values=RUNNING), _hung_counts_as_none),
     Plant("slow_start_taken_for_a_hung_one", HALF, Scenario(

@@ -49,7 +49,8 @@ from codehub.storage.jobspec import RestoreJob
 from codehub.store import records
 from tests.simulation import history as histories
 from tests.simulation.clock import VirtualLoop
-from tests.simulation.filling_disk import FillingDisk
+from tests.simulation.database import Database, Gate
+from tests.simulation.filling_disk import FillingDisk, FillingInodes
 from tests.simulation.gateway import Gateway, SimRoster
 from tests.simulation.history import History, run
 from tests.simulation.house import SimHouse, SimRecords
@@ -195,6 +196,18 @@ def test_planted_error_forgotten_on_the_next_tick(monkeypatch: pytest.MonkeyPatc
 def test_planted_gc_without_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gc, "_grace", lambda *_: timedelta(0))
     find("is removed before its grace is over")
+
+
+class Waiving(History):
+    """People who delete, delete without an archive, and undelete."""
+
+    def _use(self) -> None:
+        name = self.chance.choice(list(self.database.rows)[:12])
+        calls = (self.gate.delete, self.gate.delete_now, self.gate.undelete, self.gate.undelete)
+        try:
+            self.chance.choice(calls)(name)
+        except Problem as problem:
+            self.reality.tell(name, f"is refused: {problem.code}")
 
 
 class EmptyDatabase(History):
@@ -549,13 +562,25 @@ def test_a_filling_disk_stops_the_largest_and_never_the_database() -> None:
         run(seed, FillingDisk)
 
 
+def test_homes_with_too_many_files_are_stopped_before_the_inodes_are_used_up() -> None:
+    run(SEEDS[0], FillingInodes)
+
+
+def test_planted_a_watchdog_that_looks_at_bytes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bytes_alone(free: disk.FreeSpace, reserve: disk.Reserve) -> tuple[disk.Shortage, ...]:
+        return disk.shortages(disk.FreeSpace(free.bytes), reserve)
+
+    monkeypatch.setattr(disk_runner, "shortages", bytes_alone)
+    find("the disk is full|nobody is stopped", FillingInodes)
+
+
 def test_planted_a_watchdog_that_does_not_act(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk_runner, "relieve", lambda *_: disk.Relief())
     find("the disk is full|nobody is stopped", FillingDisk)
 
 
 def test_planted_a_watchdog_that_stops_the_smallest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk, "_largest_first", lambda home: (home.bytes, home.workspace_id))
+    monkeypatch.setattr(disk, "_largest_first", lambda home: (home.size, home.workspace_id))
     monkeypatch.setattr(disk, "share_of", lambda *_: 0)
     find("an even share is|has next to nothing", FillingDisk)
 
@@ -582,3 +607,24 @@ def test_planted_a_full_disk_counted_as_an_error(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(Actor, "_check_disk", strict)
     find("a full disk counts as an error", FillingDisk)
+
+
+def test_planted_an_undelete_that_keeps_the_waived_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next, ordinary delete would then go without an archive and a grace period."""
+    monkeypatch.setattr(Gate, "waiver_after_undelete", lambda _self, row: row.grace_waived_at)
+    find("is purged in its grace period", Waiving)
+
+
+def test_planted_a_waived_grace_that_counts_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Database.purgeable
+
+    def careless(self: Database, deleted_before: datetime | None) -> list[Workspace]:
+        waived = any(row.grace_waived_at is not None for row in self.rows.values())
+        return original(self, self.now() if waived else deleted_before)
+
+    monkeypatch.setattr(Database, "purgeable", careless)
+    find("is purged in its grace period", Waiving)
+
+
+def test_workspaces_are_deleted_without_an_archive() -> None:
+    run(SEEDS[0], Waiving)

@@ -120,6 +120,8 @@ export const api = {
   createWorkspace: (draft: WorkspaceDraft) => request<DetailedWorkspace>("POST", "/workspaces", draft),
   patchWorkspace: (id: string, patch: WorkspacePatch) => request<DetailedWorkspace>("PATCH", workspacePath(id), patch),
   deleteWorkspace: (id: string) => request<void>("DELETE", workspacePath(id)),
+  deleteWithoutArchive: (id: string, name: string) =>
+    request<void>("DELETE", workspacePath(id, `?without_archive=true&confirm=${encodeURIComponent(name)}`)),
   recover: (id: string, source: RecoverSource) => request<DetailedWorkspace>("POST", workspacePath(id, "/recover"), source),
   cancel: (id: string) => request<DetailedWorkspace>("POST", workspacePath(id, "/cancel"), {}),
   undelete: (id: string) => request<DetailedWorkspace>("POST", workspacePath(id, "/undelete"), {}),

@@ -17,6 +17,7 @@ export const AUDIT_ACTIONS = [
   "workspace.stopped",
   "workspace.recovered",
   "workspace.deleted",
+  "workspace.deleted_for_good",
   "workspace.undeleted",
   "limits.changed",
   "security.weakened",

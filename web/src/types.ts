@@ -27,11 +27,13 @@ export interface User {
 
 export interface ListedUser extends User {
   created_at?: string;
+  archive_bytes?: number;
 }
 
 export interface Session {
   user: User;
   limits: { max_running_per_user: number; running: number };
+  archives: { bytes: number; max_bytes: number | null };
   ttl: { standby_seconds: number; archive_seconds: number };
   apps_mode: "origin" | "path";
   trash_retention_seconds: number;
@@ -163,6 +165,7 @@ export type CheckName =
   | "database"
   | "schema"
   | "redis"
+  | "database_space"
   | "coordinator"
   | "storage"
   | "archives"

@@ -46,7 +46,7 @@ export function placesFor(actions: readonly Action[]): (Action | undefined)[] {
 }
 
 function ownerActions(workspace: Workspace): Action[] {
-  if (workspace.deleted_at !== null) return workspace.operation === "NONE" ? ["undelete"] : [];
+  if (workspace.deleted_at !== null) return workspace.operation === "NONE" ? ["undelete", "delete"] : [];
   if (workspace.operation !== "NONE") return duringOperation(workspace);
   if (workspace.phase === "ERROR") return workspace.ways_out.length > 0 ? ["recover", "delete"] : ["delete"];
   const actions = atRest(workspace.phase);

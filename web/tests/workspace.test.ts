@@ -43,9 +43,9 @@ describe("what the owner can do", () => {
     expect(actionsFor(waiting, "owner")).not.toContain("start");
   });
 
-  it("in the trash, only undelete, and only at rest", () => {
+  it("in the trash, undelete and delete for good, and only at rest", () => {
     const deleted = { phase: "DELETED", deleted_at: "2026-01-01T00:00:00Z" } as const;
-    expect(actionsFor(workspace(deleted), "owner")).toEqual(["undelete"]);
+    expect(actionsFor(workspace(deleted), "owner")).toEqual(["undelete", "delete"]);
     expect(actionsFor(workspace({ ...deleted, operation: "ARCHIVING" }), "owner")).toEqual([]);
   });
 });

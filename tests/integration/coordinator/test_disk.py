@@ -11,7 +11,7 @@ from sqlalchemy import select
 
 from codehub.coordinator.disk import DiskRunner
 from codehub.domain import steps
-from codehub.domain.disk import DiskRules, HomeRecord, LiveHome, Notice
+from codehub.domain.disk import HomeRecord, LiveHome, Notice, Reserve
 from codehub.domain.states import DesiredState, Operation, Phase
 from codehub.domain.workspace import Workspace
 from codehub.embedded.paths import make_dir
@@ -28,7 +28,6 @@ from tests.waiting import eventually
 
 MIB = 1 << 20
 RESERVE = 16 * MIB
-RULES = DiskRules(RESERVE, timedelta(0))
 
 
 @pytest.fixture
@@ -138,11 +137,46 @@ async def test_a_start_that_waits_too_long_gives_its_wish_back_without_an_error(
     assert (await bench.reach(workspace_id, DesiredState.RUNNING)).error_message is None
 
 
+async def test_the_home_with_the_most_files_is_stopped_before_the_inodes_are_used_up(
+    database_url: str, redis_url: str
+) -> None:
+    place = short_temp_dir(Path("/tmp"))
+    async with (
+        small_disk(place / "d", 64, inodes=4000),
+        new_bench(database_url, redis_url, within=place / "d") as bench,
+    ):
+        await bench.start(
+            bench.with_settings(disk_reserve_files=1000, disk_grace_seconds=1, coordinator_disk_interval=0.2)
+        )
+        large, many = await running(bench, 20), await running(bench, 1)
+        fill_with_files(await bench.home(many), place / "d", leave=800)
+        await bench.until_phase(many, Phase.STANDBY)
+        stopped = next(
+            line for line in await bench.story(many) if line.startswith("stopped: Stopped: the disk")
+        )
+        assert "can take only " in stopped and " more files (reserve 1,000) and this home has " in stopped
+        assert (await bench.get(large)).phase is Phase.RUNNING
+
+        await bench.wish(many, DesiredState.RUNNING)
+        waiting = await bench.until(many, waits)
+        assert "more files, less than the reserve of 1,000" in (waiting.error_message or "")
+        shutil.rmtree(await bench.home(many) / "files")
+        await bench.until_phase(many, Phase.RUNNING)
+    shutil.rmtree(place)
+
+
+def fill_with_files(home: Path, disk: Path, *, leave: int) -> None:
+    (home / "files").mkdir()
+    for number in range(os.statvfs(disk).f_favail - leave):
+        (home / "files" / f"{number}").touch()
+
+
 def runner(bench: Bench, epoch: int, volumes: LocalVolumes | None = None) -> DiskRunner:
     return DiskRunner(
         bench.records(epoch, timedelta(days=1)),
         volumes or bench.providers.volumes,
-        RULES,
+        Reserve(RESERVE),
+        timedelta(0),
         uid_base=bench.settings.workspace_uid_base,
         quota_bytes=0,
         clock=lambda: datetime.now(UTC),

@@ -19,6 +19,7 @@ from codehub.coordinator.observer import Memory
 from codehub.coordinator.queue import WorkQueue
 from codehub.coordinator.server import rules_of
 from codehub.domain.conditions import holds
+from codehub.domain.disk import Reserve
 from codehub.domain.limits import Limits
 from codehub.domain.observation import ContainerFact, Unknown
 from codehub.domain.states import ConditionName, DesiredState, ErrorReason, Operation, Phase
@@ -44,7 +45,7 @@ def controller_of(bench: Bench, epoch: int, clock: Callable[[], datetime] = REAL
     return Controller(
         bench.records(epoch, timedelta(1)),
         bench.providers,
-        Actor(bench.providers, memory, ActorRules(0, settings.workspace_uid_base), epoch),
+        Actor(bench.providers, memory, ActorRules(Reserve(0), settings.workspace_uid_base), epoch),
         memory,
         rules=rules_of(settings),
         rhythm=Rhythm(1, 1),
@@ -525,3 +526,41 @@ async def test_a_second_coordinator_takes_over_and_the_workspace_lives_on(bench:
     assert (await bench.get(workspace_id)).upstream == before.upstream
     await bench.reach(workspace_id, DesiredState.STANDBY)
     assert (await bench.story(workspace_id)).count("claimed: Starting the IDE.") == 1
+
+
+@pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.ARCHIVED, Phase.ERROR], ids=str)
+async def test_a_delete_without_an_archive_removes_the_home_and_all_archives_at_once(
+    bench: Bench, phase: Phase
+) -> None:
+    """Beside it, an ordinary delete keeps its archive for the grace period."""
+    await bench.start(bench.with_settings(coordinator_idle_interval=0.5))
+    workspace_id, other = await bench.create(), await bench.create()
+    for name in (workspace_id, other):
+        await bench.until_phase(name, Phase.RUNNING)
+        await bench.reach(name, DesiredState.ARCHIVED)
+    if phase is not Phase.ARCHIVED:
+        await bench.reach(workspace_id, DesiredState.RUNNING)
+    if phase is Phase.ERROR:
+        async with bench.engine.begin() as conn:
+            broken = {"error_reason": "RetryExceeded", "error_count": 3}
+            await conn.execute(update(workspaces).where(workspaces.c.id == workspace_id).values(**broken))
+        await bench.until_phase(workspace_id, Phase.ERROR)
+    home = await bench.home(workspace_id)
+    async with bench.engine.begin() as conn:
+        await gate.delete(conn, other, actor="u1", now=datetime.now(UTC))
+        name = (await gate.lock(conn, workspace_id)).name
+        await gate.delete_now(conn, workspace_id, name, actor="u1", now=datetime.now(UTC))
+
+    async def is_gone() -> bool:
+        row = await bench.get(workspace_id)
+        listed = await bench.providers.archives.list()
+        stored = {item.workspace_id for item in listed}
+        return row.purged_at is not None and not home.exists() and workspace_id not in stored
+
+    await eventually(is_gone, "the row to be purged, and home and archives to be removed")
+    row = await bench.get(workspace_id)
+    assert not (await bench.providers.runtime.status(workspace_id)).exists
+    assert row.archive_op_id is None or row.operation is Operation.NONE
+    kept = await bench.until_phase(other, Phase.DELETED)
+    assert kept.purged_at is None and kept.archive_key is not None
+    assert other in {item.workspace_id for item in await bench.providers.archives.list()}

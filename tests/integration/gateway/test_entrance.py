@@ -3,8 +3,12 @@
 from datetime import UTC, datetime
 from urllib.parse import parse_qs, urlsplit
 
+import asyncpg
 import pytest
 from asyncpg import InternalClientError
+from redis.exceptions import OutOfMemoryError
+from redis.exceptions import ResponseError as RedisResponseError
+from sqlalchemy.exc import DBAPIError
 
 from codehub.domain.problems import InvalidState, OperationInProgress, RunningLimitExceeded
 from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
@@ -294,6 +298,36 @@ async def test_a_wake_that_comes_too_early_or_too_late(origin: World) -> None:
     assert status((await origin.ask(origin.entrance()))[0]) == 200
     origin.facts.wake_problem = InvalidState("This workspace is in ERROR.")
     assert status((await origin.ask(origin.entrance()))[0]) == 502
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (asyncpg.DiskFullError("could not extend file"), b"CodeHub's database"),
+        (DBAPIError("UPDATE", {}, asyncpg.DiskFullError("could not extend file")), b"CodeHub's database"),
+        (RedisResponseError("MISCONF Redis is configured to save RDB snapshots"), b"CodeHub's Redis"),
+        (OutOfMemoryError("command not allowed when used memory > 'maxmemory'."), b"CodeHub's Redis"),
+    ],
+    ids=["asyncpg", "sqlalchemy", "snapshot", "memory"],
+)
+async def test_a_visit_that_cannot_be_saved_gets_a_507_with_its_cause(
+    origin: World, error: Exception, cause: bytes
+) -> None:
+    async def full(_key: object) -> None:
+        raise error
+
+    routes = origin.gateway.directory._routes
+    ask, routes._ask = routes._ask, full
+    head, body = await origin.ask(origin.request())
+    assert status(head) == 507
+    assert b"INSUFFICIENT_STORAGE" in body and cause in body
+
+    routes._ask = ask
+    origin.set_phase(MINE, Phase.STANDBY)
+    origin.facts.wake_problem = error
+    head, body = await origin.ask(origin.entrance())
+    assert status(head) == 507
+    assert b"no disk space left" in body and b"make room" in body
 
 
 @pytest.mark.parametrize(

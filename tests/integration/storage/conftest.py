@@ -160,10 +160,11 @@ def quota_disk() -> Iterator[Path]:
 
 
 @asynccontextmanager
-async def small_disk(path: Path, megabytes: int) -> AsyncIterator[None]:
+async def small_disk(path: Path, megabytes: int, inodes: int | None = None) -> AsyncIterator[None]:
     """A file system of its own, or a skipped test where none can be mounted."""
     path.mkdir(parents=True)
-    options = ["-t", "tmpfs", "-o", f"size={megabytes}m,mode=711", "tmpfs", str(path)]
+    limits = f"size={megabytes}m,mode=711" + ("" if inodes is None else f",nr_inodes={inodes}")
+    options = ["-t", "tmpfs", "-o", limits, "tmpfs", str(path)]
     mounted = subprocess.run(["mount", *options], capture_output=True, check=False)
     if mounted.returncode != 0:
         pytest.skip(f"no file system can be mounted here: {mounted.stderr.decode().strip()}")

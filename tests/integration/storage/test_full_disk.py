@@ -35,6 +35,24 @@ async def test_a_restore_onto_a_full_disk_leaves_no_volume_and_works_with_more_r
         assert tree_hash(site.home) == before
 
 
+async def test_a_restore_leaves_the_reserve_of_inodes(tmp_path: Path) -> None:
+    big = site_at(tmp_path)
+    await big.initialise()
+    await big.make_home(files=600)
+    before = tree_hash(big.home)
+    await big.done("archive", big.archive_job())
+    async with small_disk(tmp_path / "small", 64, inodes=2000):
+        site = site_at(tmp_path, volumes=tmp_path / "small")
+        site.volumes.initialise()
+        fact = await site.run("full", site.restore_job(reserve_files=1800))
+        assert (fact.state, fact.reason) == (JobState.FAILED, ErrorReason.ActionFailed)
+        assert "more files, and 1,800 are kept in reserve: make room on the disk" in fact.message
+        assert await site.volumes.status(KEY) is None
+        assert site.beside_home() == {".lock", ".fence"}
+        await site.done("roomy", site.restore_job(reserve_files=100))
+        assert tree_hash(site.home) == before
+
+
 async def test_an_archive_into_a_full_store_keeps_the_home_and_leaves_no_object(tmp_path: Path) -> None:
     async with small_disk(tmp_path / "small", 8):
         site = site_at(tmp_path, archives=tmp_path / "small")

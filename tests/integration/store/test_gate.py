@@ -17,7 +17,7 @@ from codehub.domain.problems import (
     ValidationFailed,
     WorkspaceNotFound,
 )
-from codehub.domain.states import DesiredState, ErrorReason
+from codehub.domain.states import DesiredState, ErrorReason, Phase
 from codehub.domain.ttl import TtlDefaults
 from codehub.store import gate, routes
 from codehub.store.rows import to_workspace
@@ -268,6 +268,8 @@ async def test_what_people_see_change_has_the_time_of_the_change(engine: AsyncEn
     async with engine.begin() as conn:
         deleted = await gate.delete(conn, workspace_id, actor="one", now=later + HOUR)
         assert deleted.deleted_at == deleted.updated_at == later + HOUR
+        assert not await gate.purge(conn, workspace_id, later + HOUR, now=later + 2 * HOUR), "not removed yet"
+        await conn.execute(update(workspaces).values(phase=Phase.DELETED.value))
         assert await gate.purge(conn, workspace_id, later + HOUR, now=later + 2 * HOUR)
         purged = await gate.lock(conn, workspace_id)
         assert purged.purged_at == purged.updated_at == later + 2 * HOUR

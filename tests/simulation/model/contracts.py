@@ -71,7 +71,7 @@ def a_container_is_on_its_own_home(container: Container | None, disk: Disk) -> s
 def the_row_makes_sense(row: Row) -> str | None:
     """The phase is judged; at most one operation; ERROR implies operation = NONE; retries end."""
     workspace = to_workspace(row)
-    phase = oracle.phase(workspace.conditions, row.deleted > 0, row.error)
+    phase = oracle.phase(workspace.conditions, row.deleted > 0, row.error, row.waived)
     none = row.operation is Operation.NONE
     if row.phase != phase and not _is_wished_since(row):
         return f"the phase equals judge: {row.phase} is not {phase}"
@@ -79,6 +79,8 @@ def the_row_makes_sense(row: Row) -> str | None:
         return "an operation has its op_id"
     if row.phase is Phase.ERROR and not none:
         return f"ERROR implies operation NONE: {row.operation}"
+    if row.waived and not row.deleted:
+        return "a grace period is waived by the delete that asks for it: it is waived and not deleted"
     if none and row.volume.status and row.home is None:
         return "a volume that is ready has its generation in the row: home_ctx is NULL"
     if row.errors >= 3 and row.error not in oracle.TERMINAL:
@@ -177,7 +179,8 @@ def _claimed_for_the_wish(row: Row, after: Row) -> str | None:
             else f"ERROR skips reconciliation: {after.operation}"
         )
     level = oracle.level(to_workspace(after).conditions)
-    wanted = oracle.operation(level, after.exists.status, after.archive_key is not None, row.desired.value)
+    has_key = after.archive_key is not None
+    wanted = oracle.operation(level, after.exists.status, has_key, row.desired.value, row.waived)
     if after.operation == wanted:
         return None
     return f"an operation leads to what is wished: {after.operation} at {level} towards {row.desired}"
@@ -265,9 +268,14 @@ def of_a_removal(arc: Arc, gc: Gc, row: Row, store: Store) -> str | None:
     """Not one that something protects, not one seen as an orphan for less than 2 hours."""
     if protects(row, store, arc):
         return f"GC never removes a protected archive: ar{arc}"
-    if dict(gc.orphans).get(arc, 0) < 1:
+    if dict(gc.orphans).get(arc, 0) < 1 and not _goes_at_once(row):
         return f"GC removes only what was an orphan for its grace: ar{arc}"
     return None
+
+
+def _goes_at_once(row: Row) -> bool:
+    """Deleted without an archive and a grace period, and purged."""
+    return row.purged and row.waived
 
 
 def of_a_late_removal(arc: Arc, row: Row) -> str | None:
@@ -284,6 +292,8 @@ def of_a_clearing(gc: Gc, row: Row) -> str | None:
     early = [
         name
         for name in gc.clear
-        if name.startswith(".aside-") and ages.get(name, 0) < (1 if row.purged else 2)
+        if name.startswith(".aside-")
+        and ages.get(name, 0) < (1 if row.purged else 2)
+        and not _goes_at_once(row)
     ]
     return f"what is left behind is kept for the grace period: {early}" if early else None

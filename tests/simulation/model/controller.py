@@ -269,6 +269,7 @@ def _with_wishes_of(row: Row, decision: Decision, after: Row) -> Row:
         desired=row.desired if decision.desired is None else decision.desired,
         deleted=row.deleted,
         purged=row.purged,
+        waived=row.waived,
         request=None if taken else row.request,
     )
 

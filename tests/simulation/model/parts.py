@@ -53,6 +53,8 @@ class Row(NamedTuple):
     desired: DesiredState
     deleted: int
     purged: bool
+    waived: bool
+    """Its deletion without an archive and without a grace period was asked for."""
     request: Ask | None
     volume: Fact
     archive: Fact

@@ -21,12 +21,14 @@ from tests.simulation.model.parts import (
 from tests.simulation.model.rows import arc_name, to_workspace
 
 LETTERS = b"abcdefgh"
+WAIVER_AFTER_UNDELETE = False
+"""Whether an undelete leaves a waived grace period waived."""
 
 
 @rule("row activity store", commits=True, needs="wish")
 def wish(row: Row, activity: Activity, store: Store) -> Iterator[Step]:
     """Each rule of the gate raises a Problem, or lets the wish through."""
-    for call in (_states, _delete, _undelete, _cancel):
+    for call in (_states, _delete, _delete_now, _undelete, _cancel):
         yield from _allowed(call(row, activity))
     for source, record in _choices(store):
         yield from _allowed(_recover(row, activity, source, record))
@@ -65,9 +67,17 @@ def _delete(row: Row, activity: Activity) -> Iterator[Step]:
     yield step("the owner deletes it", "wish", row=after)
 
 
+def _delete_now(row: Row, activity: Activity) -> Iterator[Step]:
+    workspace = to_workspace(row)
+    if wishes.check_delete_now(workspace, workspace.name):
+        deleted = row.deleted or 1
+        after = row._replace(desired=DesiredState.DELETED, deleted=deleted, waived=True, request=None)
+        yield step("the owner deletes it without an archive", "wish", row=after)
+
+
 def _undelete(row: Row, activity: Activity) -> Iterator[Step]:
     desired = wishes.check_undelete(to_workspace(row))
-    after = row._replace(desired=desired, deleted=0)
+    after = row._replace(desired=desired, deleted=0, waived=row.waived and WAIVER_AFTER_UNDELETE)
     yield step(f"the owner undeletes it, to be {desired}", "wish", row=after, activity=_used(activity))
 
 

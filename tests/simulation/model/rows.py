@@ -33,7 +33,7 @@ _CLAIMED = (A_MOMENT_AGO, NOW - timedelta(seconds=200), LONG_AGO)
 
 NOT_OBSERVED = Fact(False, "NotObserved")
 NEW_ROW = Row(
-    desired=DesiredState.PENDING, deleted=0, purged=False, request=None,
+    desired=DesiredState.PENDING, deleted=0, purged=False, waived=False, request=None,
     volume=NOT_OBSERVED, archive=NOT_OBSERVED, exists=NOT_OBSERVED, ready=NOT_OBSERVED,
     healthy=Fact(True, "NotObserved"), phase=Phase.PENDING, phase_due=False,
     operation=Operation.NONE, op=None, op_due=0, archive_op=None, archive_key=None,
@@ -95,6 +95,7 @@ def to_workspace(row: Row) -> Workspace:
         desired_state=row.desired,
         deleted_at=(None, A_MOMENT_AGO, LONG_AGO)[row.deleted],
         purged_at=A_MOMENT_AGO if row.purged else None,
+        grace_waived_at=A_MOMENT_AGO if row.waived else None,
         request=request,
         conditions={
             name: Condition(fact.status, fact.reason, "", LONG_AGO)
@@ -131,6 +132,7 @@ def from_decision(decision: Decision) -> Row:
         desired=desired,
         deleted={None: 0, A_MOMENT_AGO: 1, LONG_AGO: 2}[after.deleted_at],
         purged=after.purged_at is not None,
+        waived=after.grace_waived_at is not None,
         request=None
         if kept is None
         else Ask(kept.kind.value, _value(kept.source), arc_of(kept.archive_op_id)),

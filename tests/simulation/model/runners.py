@@ -163,7 +163,8 @@ def nothing_has_changed(seen: Seen, row: Row, activity: Activity) -> bool:
 @rule("row gc", commits=True, needs="gc")
 def gc_purges(row: Row, gc: Gc) -> Iterator[Step]:
     """`gate.purge`: purged_at is committed first."""
-    ends = row.deleted == 2 and row.phase is Phase.DELETED and row.operation is Operation.NONE
+    over = row.deleted == 2 or row.waived
+    ends = over and row.phase is Phase.DELETED and row.operation is Operation.NONE
     if gc.at == "idle" and ends and not row.purged and not gc.blind:
         yield step("gc: purges the workspace", row=row._replace(purged=True))
 
@@ -198,7 +199,7 @@ def holders(row: Row, store: Store, blind: bool) -> dict[str, Holder]:
     return {
         ID: Holder(
             workspace.archive_key, workspace.archive_op_id, row.phase, workspace.deleted_at,
-            workspace.purged_at, kept,
+            workspace.purged_at, kept, grace_waived=row.waived,
         )
     }  # fmt: skip
 

@@ -87,6 +87,7 @@ _ORDINARY: dict[str, Any] = {
     "desired_state": DesiredState.RUNNING,
     "deleted_at": None,
     "purged_at": None,
+    "grace_waived_at": None,
     "keep_until": None,
     "last_access_at": EARLIER,
     "request": None,

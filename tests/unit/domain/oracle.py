@@ -59,12 +59,19 @@ def level(conditions: Conditions) -> str:
     return _first(LEVELS, tuple(conditions[name].status for name in (READY, VOLUME, ARCHIVE)))
 
 
-def phase(conditions: Conditions, deleted: bool, error: ErrorReason | None) -> str:
-    facts = (deleted, error in TERMINAL, *(conditions[name].status for name in (EXISTS, VOLUME, HEALTHY)))
+def phase(conditions: Conditions, deleted: bool, error: ErrorReason | None, waived: bool = False) -> str:
+    """Waived: deleted without archive and grace. The volume waits for the purge, as after an error."""
+    facts = (
+        deleted,
+        error in TERMINAL or (deleted and waived),
+        *(conditions[name].status for name in (EXISTS, VOLUME, HEALTHY)),
+    )
     return _first(PHASES, facts) or level(conditions)
 
 
-def operation(level: str, container: bool, key: bool, desired: str) -> str:
+def operation(level: str, container: bool, key: bool, desired: str, waived: bool = False) -> str:
+    if waived and (level, container, desired) == ("STANDBY", False, "DELETED"):
+        return "NONE"  # the home goes without an archive, once the workspace is purged
     return _first(OPERATIONS, (level, container, key, desired))
 
 

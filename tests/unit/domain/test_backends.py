@@ -48,7 +48,7 @@ def test_nothing_is_begun_ended_or_destroyed_whatever_is_seen() -> None:
         assert set(changes(before, decision.after)) <= {"conditions", "phase", "phase_changed_at"}
         for name in ConditionName:
             assert holds(decision.after.conditions, name) == holds(before.conditions, name)
-        assert decision.after.phase is judge(before.conditions, before.deleted_at, before.error_reason)
+        assert decision.after.phase is judge(before.conditions, before.deleted_at, before.error_reason, None)
         assert decision.after.conditions[ConditionName.HEALTHY].reason == OTHER_BACKEND
         assert left_alone_message(decision.after) == decision.sentence
 

@@ -8,13 +8,20 @@ from hypothesis import strategies as st
 from codehub.domain.disk import (
     DiskRules,
     DiskState,
+    FreeSpace,
+    Reserve,
+    Resource,
     RunningHome,
+    Shortage,
     grace_of,
     is_calm,
+    is_near,
     level_after,
     relieve,
     share_of,
+    shortages,
     size_text,
+    waiting_message,
 )
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -80,8 +87,41 @@ def test_the_grace_ends_before_the_disk_is_full() -> None:
 
 
 def test_warnings_end_above_the_reserve_only() -> None:
-    assert not is_calm(GIB, RULES)
-    assert is_calm(GIB + GIB // 4, RULES)
+    reserve = Reserve(GIB, 1000)
+    assert not is_calm(FreeSpace(GIB, 5000), reserve)
+    assert not is_calm(FreeSpace(40 * GIB, 1249), reserve)
+    assert is_calm(FreeSpace(GIB + GIB // 4, 1250), reserve)
+    assert is_calm(FreeSpace(GIB + GIB // 4, None), reserve)
+
+
+def test_a_disk_is_short_of_bytes_of_inodes_or_of_both() -> None:
+    reserve = Reserve(GIB, 1000)
+    assert shortages(FreeSpace(GIB, 1000), reserve) == ()
+    assert shortages(FreeSpace(GIB - 1, 1000), reserve) == (Shortage(Resource.BYTES, GIB - 1, GIB),)
+    assert shortages(FreeSpace(GIB, 999), reserve) == (Shortage(Resource.FILES, 999, 1000),)
+    assert [item.resource for item in shortages(FreeSpace(0, 0), reserve)] == ["bytes", "files"]
+    assert shortages(FreeSpace(0, 0), Reserve(0, 0)) == ()
+
+
+def test_a_file_system_without_a_fixed_number_of_inodes_is_never_short_of_them() -> None:
+    assert shortages(FreeSpace(GIB, None), Reserve(GIB, 1000)) == ()
+    assert not is_near(2, FreeSpace(4 * GIB, None), Reserve(GIB, 1000))
+    assert is_near(2, FreeSpace(4 * GIB, 1999), Reserve(GIB, 1000))
+
+
+def test_short_of_inodes_the_home_with_the_most_files_is_stopped() -> None:
+    rules, low = DiskRules(reserve=10_000), DiskState(free=4000, resource=Resource.FILES)
+    homes = [warned("few", 40_000), warned("many", 900_000)]
+    stop = relieve(low, homes, rules, NOW).stop
+    assert [notice.message for notice in stop] == [
+        "Stopped: the disk can take only 4,000 more files (reserve 10,000) and this home has 900,000 files, "
+        "more than its share. Nothing was removed. Remove files after the next start, or ask an admin to "
+        "make room."
+    ]
+    assert waiting_message(Shortage(Resource.FILES, 4000, 10_000)).startswith(
+        "Waiting for disk space: the disk of the homes can take only 4,000 more files, less than the reserve "
+        "of 10,000."
+    )
 
 
 def test_what_is_said_names_the_numbers_and_what_to_do() -> None:

@@ -20,7 +20,9 @@ EVERY = [conditions(*statuses) for statuses in product(BOTH, repeat=5)]
 def test_level_and_phase_follow_the_table(seen: dict) -> None:
     assert level_of(seen) == oracle.level(seen)
     for deleted, error in product(BOTH, (None, *ErrorReason)):
-        assert judge(seen, EARLIER if deleted else None, error) == oracle.phase(seen, deleted, error)
+        for waived in BOTH if deleted else (False,):
+            found = judge(seen, EARLIER if deleted else None, error, EARLIER if waived else None)
+            assert found == oracle.phase(seen, deleted, error, waived)
 
 
 def test_levels_are_ordered() -> None:
@@ -43,7 +45,7 @@ def test_before_the_first_observation_only_health_holds() -> None:
     seen = unobserved(NOW)
     assert {name for name, item in seen.items() if item.status} == {HEALTHY}
     assert {item.reason for item in seen.values()} == {"NotObserved"}
-    assert judge(seen, None, None) is Phase.PENDING
+    assert judge(seen, None, None, None) is Phase.PENDING
 
 
 @pytest.mark.parametrize("desired", DesiredState)

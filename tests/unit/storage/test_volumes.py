@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from codehub.domain.disk import FreeSpace
 from codehub.domain.observation import Generation, Unknown, VolumeFact
 from codehub.storage.errors import GenerationMismatch, InvalidKey, StaleEpoch, Unobservable, VolumeBusy
 from codehub.storage.layout import WorkspaceDirectory
@@ -281,5 +282,11 @@ async def test_a_home_that_is_no_directory_is_unknown(volumes: LocalVolumes, tmp
         await volumes.status(KEY)
 
 
-async def test_free_bytes_tells_of_the_disk(volumes: LocalVolumes) -> None:
-    assert await volumes.free_bytes() > 0
+async def test_free_space_is_that_of_the_disk_in_bytes_and_files(
+    volumes: LocalVolumes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (await volumes.free_space()).bytes > 0
+    for inodes, free, expected in ((1000, 12, 12), (1000, 0, 0), (0, 0, None)):
+        disk = os.statvfs_result((4096, 4096, 9, 8, 7, inodes, free + 5, free, 0, 255))
+        monkeypatch.setattr(os, "statvfs", lambda _path, disk=disk: disk)
+        assert await volumes.free_space() == FreeSpace(7 * 4096, expected)

@@ -1,5 +1,5 @@
 import { api } from "../api";
-import { date } from "../format";
+import { bytes, date } from "../format";
 import { messages } from "../i18n";
 import { showDialog } from "../state/dialogs";
 import { session } from "../state/session";
@@ -30,6 +30,7 @@ export function UserRow({ user, onChanged }: Props) {
           {isSelf && <span class="muted">({text.admin.you})</span>}
         </p>
         {user.created_at && <p class="hint">{text.admin.since(date(user.created_at))}</p>}
+        {user.archive_bytes ? <p class="hint">{text.admin.archives(bytes(user.archive_bytes))}</p> : null}
       </div>
       <div class="row-actions">
         <RoleSelect

@@ -14,6 +14,7 @@ const labels: Record<AuditAction, string> = {
   "workspace.stopped": "Workspace stopped by an admin",
   "workspace.recovered": "Workspace recovered",
   "workspace.deleted": "Workspace deleted",
+  "workspace.deleted_for_good": "Workspace deleted for good",
   "workspace.undeleted": "Workspace restored from the trash",
   "limits.changed": "Limits changed",
   "security.weakened": "Security weakened",
@@ -41,6 +42,7 @@ const sentences: Record<AuditAction, (facts: AuditFacts) => string> = {
   "workspace.stopped": (facts) => `Stopped ${workspace(facts)}`,
   "workspace.recovered": (facts) => `Recovered ${workspace(facts)}${sources[facts.source] ?? ""}`,
   "workspace.deleted": (facts) => `Deleted ${workspace(facts)}`,
+  "workspace.deleted_for_good": (facts) => `Deleted ${workspace(facts)} for good, without an archive`,
   "workspace.undeleted": (facts) => `Restored ${workspace(facts)} from the trash`,
   "limits.changed": ({ perUser, inAll, owned }) =>
     `Started with new limits: ${perUser} running per user, ${inAll} in all, ${owned} workspaces per user`,

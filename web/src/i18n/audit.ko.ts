@@ -33,6 +33,7 @@ export const auditKo: Messages["audit"] = {
     "workspace.stopped": "관리자의 워크스페이스 중지",
     "workspace.recovered": "워크스페이스 복구",
     "workspace.deleted": "워크스페이스 삭제",
+    "workspace.deleted_for_good": "워크스페이스 영구 삭제",
     "workspace.undeleted": "워크스페이스를 휴지통에서 복원",
     "limits.changed": "한도 변경",
     "security.weakened": "보안 약화",
@@ -56,6 +57,7 @@ export const auditKo: Messages["audit"] = {
     "workspace.stopped": (facts) => `${workspace(facts)} 중지했습니다`,
     "workspace.recovered": (facts) => `${workspace(facts)} ${sources[facts.source] ?? ""}복구했습니다`,
     "workspace.deleted": (facts) => `${workspace(facts)} 삭제했습니다`,
+    "workspace.deleted_for_good": (facts) => `${workspace(facts)} 보관본 없이 영구 삭제했습니다`,
     "workspace.undeleted": (facts) => `${workspace(facts)} 휴지통에서 복원했습니다`,
     "limits.changed": ({ perUser, inAll, owned }) =>
       `새 한도로 시작했습니다: 동시 실행 사용자당 ${perUser}개, 전체 ${inAll}개, 워크스페이스 사용자당 ${owned}개`,

@@ -124,6 +124,11 @@ export const en = {
     errorText: (period: string) =>
       `It is moved to the trash as it is, with its error. You can undo this for ${period}; after that its files are permanently deleted.`,
     confirm: "Delete",
+    forGood: "Delete now, without an archive",
+    forGoodText: (name: string) =>
+      `The home of “${name}” and all its archives are deleted at once. This cannot be undone, and nobody can bring the files back. Choose this when the disk has no room for an archive.`,
+    typeName: (name: string) => `To confirm, type the name: ${name}`,
+    confirmForGood: "Delete for good",
   },
   recover: {
     title: (name: string) => `Recover “${name}”`,
@@ -207,6 +212,8 @@ export const en = {
     required: "required",
   },
   account: {
+    archives: (size: string) => `Your archives take ${size}, those in the trash included.`,
+    archivesOf: (size: string, most: string) => `Your archives take ${size} of ${most}, those in the trash included.`,
     title: "Account",
     signedInAs: (name: string, role: string) => `Signed in as ${name} (${role})`,
     password: "Change password",
@@ -243,6 +250,7 @@ export const en = {
       database: "Database",
       schema: "Schema",
       redis: "Redis",
+      database_space: "Space for the database",
       coordinator: "Coordinator",
       storage: "Storage",
       archives: "Archive store",
@@ -255,13 +263,15 @@ export const en = {
       database: "Start PostgreSQL, or correct DATABASE_URL.",
       schema: "Run `codehub migrate`, or install the CodeHub version that this database belongs to.",
       redis: "Start Redis, or correct REDIS_URL.",
+      database_space:
+        "Make room on the disk of PostgreSQL: delete workspaces without an archive, or remove other files. Until then nothing can be saved.",
       coordinator: "Start a coordinator (`codehub serve coordinator`), and read its log.",
       storage: "Read the log of the leading coordinator: it names why they cannot be claimed.",
       archives:
         "Mount the disk or start the object store that ARCHIVE_URL names. Archives and restores wait until it answers.",
       volumes: "Mount the disk of the homes. CodeHub touches no home until then.",
       runtime: "Start the Docker engine, or mount the data directory. Workspaces stay as they are until then.",
-      disk: "Free disk space, archive workspaces, or lower DISK_RESERVE_BYTES.",
+      disk: "Free disk space, archive workspaces, or lower DISK_RESERVE_BYTES or DISK_RESERVE_FILES.",
       gc: "Check that DATABASE_URL and ARCHIVE_URL belong to this installation. GC deletes nothing while the alarm stands.",
     },
     errors: "Workspaces in error",
@@ -278,6 +288,7 @@ export const en = {
     deleteUserTitle: (name: string) => `Delete the user ${name}?`,
     deleteUserText: "Their workspaces move to the trash and they are signed out at once.",
     since: (date: string) => `since ${date}`,
+    archives: (size: string) => `Archives: ${size}`,
     you: "you",
     total: (n: number) => `${n} in total`,
     previous: "Previous",
@@ -307,6 +318,8 @@ export const en = {
       RUNNING_LIMIT_EXCEEDED: "Too many workspaces are running.",
       WORKSPACE_LIMIT_EXCEEDED: "You have reached the number of workspaces that one person may have.",
       TOO_MANY_REQUESTS: "Too many attempts.",
+      ARCHIVE_LIMIT_EXCEEDED: "Your archives take too much space.",
+      INSUFFICIENT_STORAGE: "There is no disk space left.",
       UPSTREAM_UNAVAILABLE: "The workspace does not answer.",
     },
     retry: "Try again",

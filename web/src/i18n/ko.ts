@@ -120,6 +120,11 @@ export const ko: Messages = {
     errorText: (period) =>
       `오류가 난 상태 그대로 휴지통으로 옮깁니다. ${period} 동안 복원할 수 있고, 그 뒤에는 파일이 영구 삭제됩니다.`,
     confirm: "삭제",
+    forGood: "보관본 없이 바로 삭제",
+    forGoodText: (name) =>
+      `“${name}”의 홈과 모든 보관본을 바로 삭제합니다. 되돌릴 수 없고, 아무도 파일을 되살릴 수 없습니다. 디스크에 보관할 공간이 없을 때 사용하세요.`,
+    typeName: (name) => `확인하려면 이름을 입력하세요: ${name}`,
+    confirmForGood: "영구 삭제",
   },
   recover: {
     title: (name) => `“${name}” 복구`,
@@ -202,6 +207,8 @@ export const ko: Messages = {
     required: "필수",
   },
   account: {
+    archives: (size) => `내 보관본은 휴지통의 것까지 모두 ${size}입니다.`,
+    archivesOf: (size, most) => `내 보관본은 휴지통의 것까지 모두 ${size}입니다(한도 ${most}).`,
     title: "계정",
     signedInAs: (name, role) => `${name} (${role}) 계정으로 로그인함`,
     password: "비밀번호 변경",
@@ -238,6 +245,7 @@ export const ko: Messages = {
       database: "데이터베이스",
       schema: "스키마",
       redis: "Redis",
+      database_space: "데이터베이스 디스크 공간",
       coordinator: "코디네이터",
       storage: "저장소 등록",
       archives: "보관본 저장소",
@@ -250,13 +258,15 @@ export const ko: Messages = {
       database: "PostgreSQL을 시작하거나 DATABASE_URL을 바로잡으세요.",
       schema: "`codehub migrate`를 실행하거나 이 데이터베이스에 맞는 CodeHub 버전을 설치하세요.",
       redis: "Redis를 시작하거나 REDIS_URL을 바로잡으세요.",
+      database_space:
+        "PostgreSQL의 디스크 공간을 확보하세요. 워크스페이스를 보관본 없이 삭제하거나 다른 파일을 지우면 됩니다. 그때까지 아무것도 저장할 수 없습니다.",
       coordinator: "코디네이터를 시작하고(`codehub serve coordinator`) 로그를 확인하세요.",
       storage: "리더 코디네이터의 로그에서 등록하지 못한 이유를 확인하세요.",
       archives:
         "ARCHIVE_URL이 가리키는 디스크를 마운트하거나 오브젝트 저장소를 시작하세요. 그때까지 보관과 복원은 대기합니다.",
       volumes: "홈 디렉터리가 있는 디스크를 마운트하세요. 그때까지 CodeHub는 홈 디렉터리를 건드리지 않습니다.",
       runtime: "Docker 엔진을 시작하거나 데이터 디렉터리를 마운트하세요. 그때까지 워크스페이스는 그대로 유지됩니다.",
-      disk: "디스크 공간을 확보하거나, 워크스페이스를 보관하거나, DISK_RESERVE_BYTES를 낮추세요.",
+      disk: "디스크 공간을 확보하거나, 워크스페이스를 보관하거나, DISK_RESERVE_BYTES나 DISK_RESERVE_FILES를 낮추세요.",
       gc: "DATABASE_URL과 ARCHIVE_URL이 이 설치의 것인지 확인하세요. 경보가 해제될 때까지 아무것도 삭제하지 않습니다.",
     },
     errors: "오류 상태의 워크스페이스",
@@ -273,6 +283,7 @@ export const ko: Messages = {
     deleteUserTitle: (name) => `${name} 사용자를 삭제할까요?`,
     deleteUserText: "이 사용자의 워크스페이스는 휴지통으로 옮겨지고, 사용자는 바로 로그아웃됩니다.",
     since: (date) => `${date}부터`,
+    archives: (size) => `보관본: ${size}`,
     you: "나",
     total: (n) => `모두 ${n}개`,
     previous: "이전",
@@ -302,6 +313,8 @@ export const ko: Messages = {
       RUNNING_LIMIT_EXCEEDED: "실행 중인 워크스페이스가 너무 많습니다.",
       WORKSPACE_LIMIT_EXCEEDED: "한 사람이 만들 수 있는 워크스페이스 수에 도달했습니다.",
       TOO_MANY_REQUESTS: "시도가 너무 많습니다.",
+      ARCHIVE_LIMIT_EXCEEDED: "보관본이 차지하는 공간이 너무 큽니다.",
+      INSUFFICIENT_STORAGE: "디스크 공간이 없습니다.",
       UPSTREAM_UNAVAILABLE: "워크스페이스가 응답하지 않습니다.",
     },
     retry: "다시 시도",

@@ -4,6 +4,7 @@ import { api } from "../api";
 import { ErrorNote } from "../components/ErrorNote";
 import { PageTitle } from "../components/PageTitle";
 import { PasswordField } from "../components/PasswordField";
+import { bytes } from "../format";
 import { messages } from "../i18n";
 import { showDialog } from "../state/dialogs";
 import { session } from "../state/session";
@@ -16,6 +17,7 @@ export function AccountPage() {
     <>
       <PageTitle title={text.account.title} />
       <p class="muted">{text.account.signedInAs(user.username, text.roles[user.role])}</p>
+      <p class="muted">{archivesText()}</p>
       <section class="panel narrow">
         <h2>{text.account.password}</h2>
         <PasswordForm />
@@ -30,6 +32,12 @@ export function AccountPage() {
       </p>
     </>
   );
+}
+
+function archivesText(): string {
+  const text = messages.value.account;
+  const { bytes: taken, max_bytes: most } = session.value!.archives;
+  return most === null ? text.archives(bytes(taken)) : text.archivesOf(bytes(taken), bytes(most));
 }
 
 function PasswordForm() {

@@ -15,6 +15,7 @@ const CHECKS: readonly CheckName[] = [
   "database",
   "schema",
   "redis",
+  "database_space",
   "coordinator",
   "storage",
   "archives",

@@ -1,0 +1,21 @@
+"""What a database or Redis without room for a write means to the person who asked."""
+
+from codehub.bus.refusals import refuses_writes
+from codehub.domain.problems import InsufficientStorage
+from codehub.store.engine import is_out_of_space
+
+_DATABASE = (
+    "The disk of CodeHub's database is full, so nothing was saved and nothing has changed. "
+    "Ask an admin to make room on that disk, then try again."
+)
+_REDIS = (
+    "CodeHub's Redis has no room left, so nothing was saved and nothing has changed. "
+    "Ask an admin to make room for it, then try again."
+)
+
+
+def insufficient_storage(error: Exception) -> InsufficientStorage | None:
+    """Return the problem to answer with, or None if the error has another cause."""
+    if is_out_of_space(error):
+        return InsufficientStorage(_DATABASE)
+    return InsufficientStorage(_REDIS) if refuses_writes(error) else None

@@ -1,0 +1,89 @@
+"""Deleting a workspace for good: without an archive, without a grace period, and never by accident."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import select
+
+from codehub.domain.states import Role
+from codehub.store.tables import audit_log, workspaces
+from tests.integration.api.conftest import Api
+
+NAME = "my work & more"
+
+
+async def ask(client: httpx.AsyncClient, workspace_id: str, **query: str) -> httpx.Response:
+    return await client.delete(f"/api/v1/workspaces/{workspace_id}", params=query)
+
+
+async def row_of(api: Api, workspace_id: str) -> Any:
+    async with api.engine.connect() as conn:
+        return (await conn.execute(select(workspaces).where(workspaces.c.id == workspace_id))).one()
+
+
+async def actions(api: Api) -> list[tuple[str, str]]:
+    async with api.engine.connect() as conn:
+        rows = await conn.execute(select(audit_log.c.actor_name, audit_log.c.action).order_by(audit_log.c.id))
+        return [(row.actor_name, row.action) for row in rows if row.action.startswith("workspace.")]
+
+
+async def test_the_name_confirms_it(api: Api) -> None:
+    ada = await api.person_quickly("ada", Role.USER)
+    made = await api.workspace(ada, name=NAME)
+    for confirm in ({}, {"confirm": ""}, {"confirm": made["id"]}, {"confirm": NAME.upper()}):
+        refused = await ask(ada, made["id"], without_archive="true", **confirm)
+        assert refused.status_code == 422 and "name of the workspace" in refused.json()["error"]["message"]
+    assert (await row_of(api, made["id"])).deleted_at is None
+    assert (await ask(ada, made["id"], confirm=NAME)).status_code == 204
+    assert (await row_of(api, made["id"])).grace_waived_at is None, "a name alone asks for nothing more"
+    assert (await ask(ada, made["id"], without_archive="true", confirm=NAME)).status_code == 204
+    gone = await row_of(api, made["id"])
+    assert (gone.desired_state, gone.purged_at) == ("DELETED", None)
+    assert gone.grace_waived_at > gone.deleted_at, "it was in the trash before"
+    [shown] = (await ada.get("/api/v1/workspaces?trash=true")).json()["items"]
+    assert datetime.fromisoformat(shown["purge_at"]) == gone.grace_waived_at
+    assert (await ask(ada, made["id"], without_archive="true", confirm=NAME)).status_code == 204
+    assert (await actions(api)) == [("ada", "workspace.deleted"), ("ada", "workspace.deleted_for_good")]
+    timeline = (await ada.get(f"/api/v1/workspaces/{made['id']}/timeline")).json()["items"]
+    assert any(item["message"].startswith("Deleted for good, without an archive") for item in timeline)
+
+
+async def test_an_undelete_takes_the_waiver_back(api: Api) -> None:
+    ada = await api.person_quickly("ada", Role.USER)
+    made = await api.workspace(ada, name=NAME)
+    await ask(ada, made["id"], without_archive="true", confirm=NAME)
+    assert (await ada.post(f"/api/v1/workspaces/{made['id']}/undelete")).status_code == 200
+    assert (await row_of(api, made["id"])).grace_waived_at is None
+    await ask(ada, made["id"])
+    assert (await row_of(api, made["id"])).grace_waived_at is None
+
+
+@pytest.mark.parametrize("in_trash", [False, True])
+async def test_it_waits_for_the_operation_and_is_the_owners_or_an_admins(api: Api, in_trash: bool) -> None:
+    ada, eve = [await api.person_quickly(name, Role.USER) for name in ("ada", "eve")]
+    root = await api.person_quickly("root", Role.ADMIN)
+    made = await api.workspace(ada, name=NAME)
+    if in_trash:
+        await ask(ada, made["id"])
+    sure = {"without_archive": "true", "confirm": NAME}
+    await api.set(
+        made["id"],
+        operation="ARCHIVING",
+        op_id="op",
+        op_started_at=datetime.now(UTC),
+        archive_op_id="ar",
+    )
+    busy = await ask(ada, made["id"], **sure)
+    assert (busy.status_code, busy.json()["error"]["code"]) == (409, "OPERATION_IN_PROGRESS")
+    await api.set(made["id"], operation="NONE", op_id=None, op_started_at=None)
+    assert (await ask(eve, made["id"], **sure)).status_code == 403
+    cross_site = {"Sec-Fetch-Site": "cross-site", "Origin": "http://evil.example"}
+    url = f"/api/v1/workspaces/{made['id']}"
+    assert (await ada.delete(url, params=sure, headers=cross_site)).status_code == 403
+    assert (await row_of(api, made["id"])).grace_waived_at is None
+    assert (await ask(root, made["id"], **sure)).status_code == 204
+    assert ("root", "workspace.deleted_for_good") in await actions(api)
+    await api.set(made["id"], purged_at=datetime.now(UTC), phase="DELETED")
+    assert (await ask(ada, made["id"], **sure)).status_code == 404
