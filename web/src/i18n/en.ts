@@ -264,7 +264,7 @@ export const en = {
       schema: "Run `codehub migrate`, or install the CodeHub version that this database belongs to.",
       redis: "Start Redis, or correct REDIS_URL.",
       database_space:
-        "Make room on the disk of PostgreSQL: delete workspaces without an archive, or remove other files. Until then nothing can be saved.",
+        "Make room on the disk of PostgreSQL: delete workspaces without an archive, or remove other files. Until then calls that write answer 507.",
       coordinator: "Start a coordinator (`codehub serve coordinator`), and read its log.",
       storage: "Read the log of the leading coordinator: it names why they cannot be claimed.",
       archives:
