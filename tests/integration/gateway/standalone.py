@@ -91,10 +91,6 @@ class Standalone:
         """Return how many addresses and upstreams have something that waits for its turn."""
         return int(await self.tell("waiting"))
 
-    async def connections(self) -> int:
-        """Return how many clients are connected."""
-        return int(await self.tell("connections"))
-
     async def cpu_seconds(self) -> float:
         """Return the processor time that its loop has used."""
         return float(await self.tell("cpu"))
@@ -245,8 +241,6 @@ class _Held:
     def _obey(self, command: str) -> object:
         if command == "census":
             return self.census()
-        if command == "connections":
-            return len(self.gateway._connections)
         if command == "waiting":
             return len(self.gateway.turns._groups)
         if command == "cpu":
