@@ -10,6 +10,7 @@ import pytest
 
 from codehub.cli import part_users
 from codehub.cli.errors import CommandError
+from codehub.cli.findings import Level
 from codehub.cli.part_mounts import closed_directories
 from codehub.settings import load
 from tests.services import short_temp_dir
@@ -47,6 +48,16 @@ def test_they_can_be_chosen_and_0_keeps_root(data_dir: Path) -> None:
     assert uids(data_dir, api_uid=0, gateway_uid=0) == [None, None]
     with pytest.raises(CommandError, match="would both run as user id 1999998: change API_UID"):
         uids(data_dir, api_uid=1_999_998)
+
+
+def test_the_doctor_reports_them(data_dir: Path) -> None:
+    [found] = part_users.check_users(load(data_dir=data_dir))
+    words = "`codehub up` runs the API as user id 1999999, the gateway as 1999998"
+    assert (found.level, found.words) == (Level.OK, words)
+    [found] = part_users.check_users(load(data_dir=data_dir, gateway_uid=0))
+    assert (found.level, found.words, found.advice) == (
+        Level.WARN, "these parts run as root: gateway", "unset GATEWAY_UID",
+    )  # fmt: skip
 
 
 def test_they_do_not_get_the_secrets_of_the_archive_store() -> None:
