@@ -14,6 +14,8 @@ from codehub.domain.observation import ArchiveFact, Generation
 from tests.simulation.clock import VirtualLoop
 
 PLENTY = 1 << 40
+REPLACEMENT = 1.0
+"""Seconds. A gateway that takes the place of another so soon was never away for a person."""
 
 
 class Violation(Exception):  # noqa: N818 - a fact about a history
@@ -108,6 +110,7 @@ class Reality:
         """When somebody last did something in a workspace, known to CodeHub or not."""
         self.open_gateways: set[str] = set()
         self.reachable_since: float | None = None
+        self._reachable_before: tuple[float | None, float | None] = None, None
         self.unreachable_since: float | None = None
         """When the last gateway went that was there alone; None while there always was one."""
         self.story: list[str] = []
@@ -144,13 +147,18 @@ class Reality:
         return self.down.get(what, 0.0) > self.loop.time()
 
     def open_gateway(self, name: str) -> None:
+        now = self.loop.moment().timestamp()
         if not self.open_gateways:
-            self.reachable_since = self.loop.moment().timestamp()
+            if self.unreachable_since is None or now - self.unreachable_since > REPLACEMENT:
+                self.reachable_since = now
+            else:
+                self.reachable_since, self.unreachable_since = self._reachable_before
         self.open_gateways.add(name)
 
     def close_gateway(self, name: str) -> None:
         self.open_gateways.discard(name)
         if not self.open_gateways and self.reachable_since is not None:
+            self._reachable_before = self.reachable_since, self.unreachable_since
             self.reachable_since, self.unreachable_since = None, self.loop.moment().timestamp()
 
     def disk(self, workspace_id: str) -> Disk:
