@@ -74,6 +74,7 @@ def script_image(script: str, *arguments: str) -> Image:
 
 
 TINY = script_image(SERVER, "{socket}")
+UNCONFINED = replace(TINY, seccomp="unconfined")
 
 
 @dataclass

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 
 import pytest
 
 from codehub.domain.images import Image
 from codehub.runtimes.process.leftovers import Isolation
 from codehub.runtimes.seccomp import machine
-from tests.integration.runtimes.conftest import TINY, Bench, only_programs
+from tests.integration.runtimes.conftest import TINY, UNCONFINED, Bench, only_programs
 from tests.integration.runtimes.outside import python_inside
 from tests.system_calls import allowed_calls, answers, clone3, command, denied_calls, without
-
-UNCONFINED = replace(TINY, seccomp="unconfined")
 
 FOREIGN = """
 import ctypes, mmap, os
