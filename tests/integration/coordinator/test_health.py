@@ -17,6 +17,7 @@ from codehub.coordinator.health import HealthRunner
 from codehub.coordinator.metrics import Metrics
 from codehub.coordinator.observer import Observer
 from codehub.coordinator.providers import Providers
+from codehub.domain.disk import Reserve
 from codehub.domain.gc import GcRules
 from codehub.domain.health import REMEDIES, CheckName, Readiness, Verdict
 from codehub.domain.observation import Observation
@@ -102,7 +103,7 @@ async def last_written(bench: Bench) -> datetime:
 def runner(bench: Bench, epoch: int, providers: Providers, reserve: int = 0) -> HealthRunner:
     records = bench.records(epoch, timedelta(1))
     gc = GcRunner(records, providers, GcRules(timedelta(1), timedelta(1)), epoch)
-    return HealthRunner(records, providers, gc, reserve)
+    return HealthRunner(records, providers, gc, Reserve(reserve))
 
 
 async def test_a_disk_below_its_reserve_degrades_and_turns_back(bench: Bench) -> None:

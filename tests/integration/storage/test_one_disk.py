@@ -20,7 +20,7 @@ from codehub.store import gate
 from tests.integration.coordinator.conftest import LIMITS, Bench, new_bench
 from tests.integration.storage.conftest import FIRST, KEY, Site, site_at, small_disk
 from tests.integration.storage.test_full_disk import fill
-from tests.trees import tree_hash
+from tests.trees import give_to_its_user, tree_hash
 
 DISK, HOME = 64, 10
 ROOM = 16 << 10
@@ -160,6 +160,7 @@ async def test_a_full_disk_is_told_to_the_owner_and_a_recovery_goes_on_once_ther
     await bench.until_phase(workspace_id, Phase.STANDBY)
     home = await bench.home(workspace_id)
     fill(home, HOME)
+    give_to_its_user(home)
     before = tree_hash(home)
 
     disk.leave(HOME - 1)

@@ -74,6 +74,10 @@ CALLS: dict[str, tuple[Call, set[str]]] = {
         {"ix_workspaces_versions"},
     ),
     "the purge": (lambda conn: gc.purge_candidates(conn, NEWEST, BACKENDS), {"ix_workspaces_trash"}),
+    "the deletes without a grace period": (
+        lambda conn: gc.purge_candidates(conn, None, BACKENDS),
+        {"ix_workspaces_waived"},
+    ),
     "the operations under way": (gc.current_op_ids, {"ix_workspaces_operations"}),
     "what one workspace protects": (
         lambda conn: gc.holders(conn, NEWEST, BACKENDS, WORKSPACE),

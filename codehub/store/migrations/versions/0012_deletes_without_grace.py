@@ -12,7 +12,9 @@ depends_on = None
 def upgrade() -> None:
     op.add_column("workspaces", sa.Column("grace_waived_at", sa.DateTime(timezone=True)))
     op.create_check_constraint(
-        "grace_waived_is_deleted", "workspaces", "grace_waived_at IS NULL OR deleted_at IS NOT NULL"
+        op.f("ck_workspaces_grace_waived_is_deleted"),
+        "workspaces",
+        "grace_waived_at IS NULL OR deleted_at IS NOT NULL",
     )
     op.create_index(
         "ix_workspaces_waived",
@@ -24,5 +26,5 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     op.drop_index("ix_workspaces_waived", "workspaces")
-    op.drop_constraint("grace_waived_is_deleted", "workspaces")
+    op.drop_constraint(op.f("ck_workspaces_grace_waived_is_deleted"), "workspaces")
     op.drop_column("workspaces", "grace_waived_at")
