@@ -78,7 +78,7 @@ async def postgres(engine: AsyncEngine, database_url: str) -> AsyncIterator[Plac
 
     async with open_pool(database_url, 2, LOCK_TIMEOUT) as pool:
         both = [PostgresRecords(pool, engine, item.epoch, RETENTION, BACKENDS) for item in (term, earlier)]
-        yield Place(*both, made, wish, delete, Roster(database_url))
+        yield Place(both[0], both[1], made, wish, delete, Roster(database_url))
     await term.resign()
 
 
@@ -103,7 +103,7 @@ async def simulated() -> AsyncIterator[Place]:
         return door.delete(workspace_id)
 
     records = [SimRecords(process, database, epoch, RETENTION) for epoch in (2, 1)]
-    yield Place(*records, made, wish, delete, SimRoster(process, database))
+    yield Place(records[0], records[1], made, wish, delete, SimRoster(process, database))
     loop.close()
 
 
