@@ -57,6 +57,7 @@ check: install ## Format, lint, types, import rules
 	@$(BIN)/ruff format --check --quiet codehub tests scripts $(wildcard bench)
 	@$(BIN)/ruff check --quiet codehub tests scripts $(wildcard bench)
 	@$(BIN)/mypy
+	@$(BIN)/mypy --config-file tests/mypy.ini tests
 	@$(BIN)/lint-imports --no-logo
 	@PATH="$(TOOLS_DIR)/bin:$$PATH" npm --prefix web run --silent check
 

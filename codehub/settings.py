@@ -17,7 +17,7 @@ from codehub.domain.backends import Backends
 from codehub.domain.disk import Reserve
 from codehub.domain.hosts import is_loopback
 from codehub.domain.limits import MAX_WORKSPACES_PER_USER
-from codehub.domain.weaknesses import Weakness
+from codehub.domain.weaknesses import Weakness, holds_strangers
 
 SECRETS: Final = ("DATABASE_URL", "REDIS_URL", "ADMIN_PASSWORD", "INTERNAL_KEY")
 """What is not repeated to whoever reads the terminal or the logs."""
@@ -309,6 +309,7 @@ class Settings(BaseSettings):
             Weakness.INSECURE_PROCESS_RUNTIME: self.runtime == "process" and self.insecure_process_runtime,
             Weakness.DOCKER_FIREWALL_OFF: self.runtime == "docker" and not self.docker_firewall,
             Weakness.PRIVATE_EGRESS: bool(self.allowed_egress),
+            Weakness.WIDE_TRUSTED_PROXIES: bool(self.wide_proxies),
         }
         return tuple(weakness for weakness, is_present in found.items() if is_present)
 
@@ -316,6 +317,18 @@ class Settings(BaseSettings):
     def proxies(self) -> tuple[IPv4Network | IPv6Network, ...]:
         """Networks of proxies whose X-Forwarded-For is believed."""
         return tuple(_parse_proxies(self.trusted_proxies))
+
+    @cached_property
+    def wide_proxies(self) -> tuple[IPv4Network | IPv6Network, ...]:
+        """Networks among these in which clients are too, who can then forge their address."""
+        return tuple(network for network in self.proxies if holds_strangers(network))
+
+    @property
+    def wide_proxies_message(self) -> str:
+        return (
+            f"TRUSTED_PROXIES has {', '.join(map(str, self.wide_proxies))}, which holds clients too: "
+            "they can forge the address that sign-in limits, lockouts and the audit log use"
+        )
 
     @property
     def disk_reserve(self) -> Reserve:

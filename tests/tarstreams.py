@@ -32,7 +32,7 @@ def _headers(info: tarfile.TarInfo) -> bytes:
     fields = info.get_info()
     fields["name"] = info.name
     pax = dict(info.pax_headers)
-    header = tarfile.TarInfo._create_header(fields, tarfile.USTAR_FORMAT, "ascii", "surrogateescape")
+    header = tarfile.TarInfo._create_header(fields, tarfile.USTAR_FORMAT, "ascii", "surrogateescape")  # type: ignore[attr-defined]
     if not pax:
         return header
     return (
@@ -53,7 +53,7 @@ def pax_block(data: bytes) -> bytes:
     info = tarfile.TarInfo("./PaxHeaders/x")
     info.type = b"x"
     info.size = len(data)
-    header = tarfile.TarInfo._create_header(info.get_info(), tarfile.USTAR_FORMAT, "ascii", "surrogateescape")
+    header = tarfile.TarInfo._create_header(info.get_info(), tarfile.USTAR_FORMAT, "ascii", "surrogateescape")  # type: ignore[attr-defined]
     return header + data + bytes(-len(data) % BLOCK)
 
 

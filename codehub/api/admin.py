@@ -46,6 +46,7 @@ class OverviewView(BaseModel):
     errors: list[WorkspaceSummary]
     checks: dict[CheckName, CheckView]
     insecure_http: bool
+    wide_trusted_proxies: bool
 
 
 @router.get("/workspaces")
@@ -83,6 +84,7 @@ async def get_overview(admin: Admin, services: Shared) -> OverviewView:
             for name, check in health.checks.items()
         },
         insecure_http=config.settings.insecure_http,
+        wide_trusted_proxies=bool(config.settings.wide_proxies),
     )
 
 

@@ -38,6 +38,7 @@ from codehub.api.turns import Turns
 from codehub.bus.events import Subscriptions
 from codehub.bus.known_addresses import KnownAddresses
 from codehub.domain.problems import NotFound
+from codehub.session_lookups import SessionLookups
 from codehub.settings import Settings
 from codehub.store.engine import STATEMENT_SECONDS, create_engine
 
@@ -132,7 +133,8 @@ def _lifespan(config: Config) -> Callable[[FastAPI], AbstractAsyncContextManager
             session_ends,
             OpenStreams(),
             asyncio.Semaphore(STREAM_READS),
-            session_lookups=_turns(app, CALLS_AT_ONCE, "calls"),
+            session_turns=_turns(app, CALLS_AT_ONCE, "calls"),
+            session_lookups=SessionLookups(app.state.metrics.limited.labels("session_lookups").inc),
             calls=_turns(app, CALLS_AT_ONCE, "calls"),
             searches=_turns(app, SEARCHES_AT_ONCE, "searches"),
             sign_ins=SignInLane(known_addresses, lambda limit: app.state.metrics.limited.labels(limit).inc()),

@@ -23,8 +23,13 @@ async def _current_session(request: Request, services: Shared, now: Now) -> Asyn
     if not session_id:
         raise Unauthorized
     id_hash = hash_of(session_id)
-    async with services.session_lookups.turn(id_hash), services.engine.connect() as conn:
-        session = await find_session(conn, id_hash, now)
+
+    async def look_up() -> Session | None:
+        async with services.engine.connect() as conn:
+            return await find_session(conn, id_hash, now)
+
+    async with services.session_turns.turn(id_hash):
+        session = await services.session_lookups.find(id_hash, client_address(request), look_up)
     if session is None:
         raise Unauthorized("Your session is over. Sign in again.")
     async with services.calls.turn(session.user_id):

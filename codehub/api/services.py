@@ -19,6 +19,7 @@ from codehub.clock import utc_now
 from codehub.domain.images import Image, offered_images
 from codehub.domain.limits import Limits
 from codehub.domain.ttl import TtlDefaults
+from codehub.session_lookups import SessionLookups
 from codehub.settings import Settings
 
 
@@ -71,7 +72,8 @@ class Services:
     streams: OpenStreams
     stream_reads: asyncio.Semaphore
     """Bounds the connections, and the pieces of snapshots in memory, that all event streams use together."""
-    session_lookups: Turns
+    session_turns: Turns
+    session_lookups: SessionLookups
     calls: Turns
     searches: Turns
     sign_ins: SignInLane

@@ -165,6 +165,8 @@ def _settings(component: str) -> Settings:
     log.configure(component, settings.log_level, audit=sys.stdout)
     if settings.insecure_http and component != "coordinator":
         log.get(component).warning(settings.insecure_http_message)
+    if settings.wide_proxies and component == "gateway":
+        log.get(component).warning(settings.wide_proxies_message)
     return settings
 
 

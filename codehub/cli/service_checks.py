@@ -84,6 +84,12 @@ def check_exposure(settings: Settings) -> list[Finding]:
     elif Weakness.PLAIN_HTTP in settings.weaknesses:
         words = f"listens on {settings.host} without https: passwords travel in the clear"
         findings.append(warn("https", words, advice))
+    if settings.wide_proxies:
+        findings.append(
+            warn(
+                "proxies", settings.wide_proxies_message, "name the proxies' own addresses in TRUSTED_PROXIES"
+            )
+        )
     return findings
 
 

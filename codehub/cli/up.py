@@ -78,6 +78,8 @@ async def _prepare(settings: Settings, *, auto: bool) -> _Prepared | None:
     await _check_given(settings)
     if settings.insecure_http:
         typer.secho(f"Warning: {settings.insecure_http_message}.", fg=typer.colors.YELLOW, err=True)
+    if settings.wide_proxies:
+        typer.secho(f"Warning: {settings.wide_proxies_message}.", fg=typer.colors.YELLOW, err=True)
     if place.is_new(settings.data_dir):
         # Now already, so that a first start that fails leaves nothing behind.
         check_port_free(settings.host, settings.port)

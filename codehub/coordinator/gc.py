@@ -155,7 +155,7 @@ class GcRunner:
 
     async def _trim_timelines(self) -> None:
         if removed := await self._records.trim_timelines():
-            log.info("the oldest entries of long timelines were removed", entries=removed)
+            log.info("entries of long timelines and of purged workspaces were removed", entries=removed)
 
     async def _clear(self, due: tuple[Leftover, ...], containers: set[str]) -> None:
         """One job a workspace and cycle, since jobs of one workspace wait for each other."""

@@ -98,7 +98,7 @@ class Records(Protocol):
         """Remove some audit entries from before a time; return how many, 0 when none is left."""
 
     async def trim_timelines(self) -> int:
-        """Remove the oldest entries of long timelines; return how many."""
+        """Remove the oldest entries of long timelines, and all of purged workspaces; return how many."""
 
     async def record_counted_failures(self, now: datetime) -> None:
         """Record how many failed passwords of the hours that are over got no entry of their own."""

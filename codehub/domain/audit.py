@@ -17,6 +17,9 @@ FAILURE_WINDOW: Final = timedelta(hours=1)
 FAILURES_OF_ONE_NETWORK: Final = 20
 FAILURES_OF_ALL: Final = 200
 """Failed passwords that get entries of their own within one window; the rest are counted."""
+LOCKS_OF_ONE_ACCOUNT: Final = 3
+LOCKS_OF_ALL: Final = 100
+"""Likewise of lockouts of existing accounts: other failures cannot use up their entries."""
 
 Detail = str | int | tuple[str, ...]
 

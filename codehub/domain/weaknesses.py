@@ -1,6 +1,7 @@
 """Settings that give up some of the security that CodeHub has by default."""
 
 from enum import StrEnum
+from ipaddress import IPv4Network, IPv6Network
 from typing import Final
 
 
@@ -12,12 +13,27 @@ class Weakness(StrEnum):
     INSECURE_PROCESS_RUNTIME = "insecure_process_runtime"
     DOCKER_FIREWALL_OFF = "docker_firewall_off"
     PRIVATE_EGRESS = "private_egress"
+    WIDE_TRUSTED_PROXIES = "wide_trusted_proxies"
 
 
 OF_PART: Final = {
-    "gateway": frozenset((Weakness.PATH_MODE, Weakness.PLAIN_HTTP)),
+    "gateway": frozenset((Weakness.PATH_MODE, Weakness.PLAIN_HTTP, Weakness.WIDE_TRUSTED_PROXIES)),
     "coordinator": frozenset(
         (Weakness.INSECURE_PROCESS_RUNTIME, Weakness.DOCKER_FIREWALL_OFF, Weakness.PRIVATE_EGRESS)
     ),
 }
 """Which part each setting is for. Other parts may not have it in their environment."""
+
+SHORTEST_PREFIX: Final = {4: 8, 6: 32}
+"""Of a trusted network: what is wider than one provider's holds strangers too."""
+_PRIVATE_V6: Final = IPv6Network("fc00::/7")
+_MAPPED_V4: Final = IPv6Network("::ffff:0:0/96")
+
+
+def holds_strangers(network: IPv4Network | IPv6Network) -> bool:
+    """Return whether a network of trusted proxies is so wide that it holds others' machines."""
+    if network.version == 4:
+        return network.prefixlen < SHORTEST_PREFIX[4]
+    if network.subnet_of(_MAPPED_V4):
+        return network.prefixlen < _MAPPED_V4.prefixlen + SHORTEST_PREFIX[4]
+    return network.prefixlen < SHORTEST_PREFIX[6] and not network.subnet_of(_PRIVATE_V6)

@@ -12,6 +12,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from codehub.domain.audit import Actor
 from codehub.domain.workspace import Workspace
+from codehub.session_lookups import SessionLookups
 from codehub.store.gate import RecoverFrom
 from codehub.store.routes import Route, Situation, Visitor
 
@@ -110,6 +111,7 @@ class Directory:
         self.source = source
         self._visitors: _Cache[bytes, Visitor] = _Cache(source.visitor)
         self._routes: _Cache[str, Route] = _Cache(source.route)
+        self._lookups = SessionLookups()
         self._answered_at = -math.inf
 
     @property
@@ -141,7 +143,12 @@ class Directory:
         return id_hash in self._visitors.known
 
     async def load_visitor(self, id_hash: bytes) -> Visitor | None:
+        """Look up a session that was one before: a ticket names it, or something open belongs to it."""
         return await self._visitors.load(id_hash)
+
+    async def find_visitor(self, id_hash: bytes, address: str) -> Visitor | None:
+        """Look up the session that a cookie of the client at `address` names; raises TooManyRequests."""
+        return await self._lookups.find(id_hash, address, lambda: self._visitors.load(id_hash))
 
     async def load_route(self, workspace_id: str) -> Route | None:
         return await self._routes.load(workspace_id)

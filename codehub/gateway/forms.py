@@ -44,7 +44,7 @@ class Forms:
 
     async def _submit(self, visit: Visit, address: str, asked: dict[str, str], page: str) -> Reply:
         head = visit.head
-        visitor = await self._visitor(visit)
+        visitor = await self._visitor(visit, address)
         if visitor is None:
             return self._go(f"/login?next={quote(page, safe='/')}")
         try:
@@ -58,11 +58,11 @@ class Forms:
             return self._pages.refused(head, problem, page)
         return self._go(page)
 
-    async def _visitor(self, visit: Visit) -> Visitor | None:
+    async def _visitor(self, visit: Visit, address: str) -> Visitor | None:
         values = cookies.cookie_values(visit.head.get(b"cookie"), self._origins.session_cookie)
         if not values:
             return None
-        visitor = await self._directory.load_visitor(cookies.session_hash(values[0]))
+        visitor = await self._directory.find_visitor(cookies.session_hash(values[0]), address)
         return None if visitor is None or visitor.expires_at <= time.time() else visitor
 
     async def _fulfil(self, workspace_id: str, visitor: Visitor, address: str, asked: dict[str, str]) -> None:

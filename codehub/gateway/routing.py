@@ -12,7 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from codehub import log
 from codehub.domain.ports import parse_port, port_address
-from codehub.domain.problems import InsufficientStorage
+from codehub.domain.problems import InsufficientStorage, TooManyRequests
 from codehub.domain.states import Operation, Phase
 from codehub.gateway import cookies, reply
 from codehub.gateway.activity import FORWARDED, Recorder
@@ -102,6 +102,10 @@ class Router:
             if head.is_navigation:
                 return self._pages.unavailable(head)
             return reply.error(503, "UNAVAILABLE", "CodeHub cannot answer just now.", retry_after=RETRY_AFTER)
+        except TooManyRequests as problem:
+            if head.is_navigation:
+                return self._pages.refused(head, problem, head.target.decode())
+            return reply.error(problem.status, problem.code, problem.message, retry_after=problem.retry_after)
 
     def _no_space(self, head: RequestHead, full: InsufficientStorage) -> Reply:
         if head.is_navigation:
@@ -147,7 +151,7 @@ class Router:
             if rest.startswith(OWN):
                 if rest.partition(b"?")[0] == ENTER.encode() and not self._origins.path_mode:
                     return self._at_entry(place)
-                return self._forms.handle(place, self._client_address(head, peer).decode("latin-1"))
+                return self._forms.handle(place, self._client_text(head, peer))
             if (forwarded := _PORT.match(rest)) and (self._origins.path_mode or not forwarded[1]):
                 return self._at_port(place, forwarded)
             return self._at_entrance(place)
@@ -174,11 +178,11 @@ class Router:
             return relay
         relay.is_stream = True
         sessions = cookies.cookie_values(head.get(b"cookie"), self._origins.session_cookie)
-        return self._stream_of(sessions[0], relay) if sessions else relay
+        return self._stream_of(sessions[0], relay, self._client_text(head, peer)) if sessions else relay
 
-    async def _stream_of(self, session: bytes, relay: Relay) -> Relay:
+    async def _stream_of(self, session: bytes, relay: Relay, address: str) -> Relay:
         relay.session_hash = cookies.session_hash(session)
-        visitor = await self._directory.load_visitor(relay.session_hash)
+        visitor = await self._directory.find_visitor(relay.session_hash, address)
         relay.role = visitor.role if visitor else None
         return relay
 
@@ -218,7 +222,8 @@ class Router:
         return self._enter(visit, visitor, route)
 
     async def _look_up(self, visit: Visit, *, at_entrance: bool) -> Relay | Reply:
-        visitor = await self._directory.load_visitor(visit.session_hash)
+        address = self._client_text(visit.head, visit.peer)
+        visitor = await self._directory.find_visitor(visit.session_hash, address)
         route = await self._directory.load_route(visit.workspace_id) if visitor else None
         if visitor and not self._directory.remembers(visit.session_hash):
             # The session may have ended while the route was looked up; nobody would end what opens now.
@@ -367,6 +372,9 @@ class Router:
 
     def _forwarding(self, head: RequestHead, peer: str) -> Forwarding:
         return Forwarding(self._client_address(head, peer), head.host, self._origins.scheme)
+
+    def _client_text(self, head: RequestHead, peer: str) -> str:
+        return self._client_address(head, peer).decode("latin-1")
 
     def _client_address(self, head: RequestHead, peer: str) -> bytes:
         client = peer.encode()

@@ -18,6 +18,8 @@ from codehub.domain.audit import (
     FAILURE_WINDOW,
     FAILURES_OF_ALL,
     FAILURES_OF_ONE_NETWORK,
+    LOCKS_OF_ALL,
+    LOCKS_OF_ONE_ACCOUNT,
     Action,
     Actor,
     Detail,
@@ -56,7 +58,7 @@ class AuditedTransaction:
     ) -> None:
         """Insert an entry, or count the failure if this hour has enough of them."""
         await hold_lock(self.conn, AdvisoryLock.FAILED_PASSWORDS)
-        if await self._has_room_for_failure():
+        if await self._has_room_for_failure(action, target):
             await self.record(action, target, **details)
             return
         c = counted_failures.c
@@ -66,17 +68,30 @@ class AuditedTransaction:
             .on_conflict_do_update(index_elements=[c.window_at], set_={"failures": c.failures + 1})
         )
 
-    async def _has_room_for_failure(self) -> bool:
+    async def _has_room_for_failure(self, action: Action, target: Target | None) -> bool:
+        if action is Action.SESSION_LOCKED and target is not None:
+            everyone, account = await self._count_failures(_IS_LOCK, audit_log.c.target_id == target.id)
+            return everyone < LOCKS_OF_ALL and account < LOCKS_OF_ONE_ACCOUNT
+        everyone, network = await self._count_failures(~_IS_LOCK, _is_of_network(self.actor.address))
+        return everyone < FAILURES_OF_ALL and network < FAILURES_OF_ONE_NETWORK
+
+    async def _count_failures(
+        self, kind: ColumnElement[bool], subset: ColumnElement[bool]
+    ) -> tuple[int, int]:
+        """Return how many entries of this kind the window has, and how many of these are in the subset."""
         c = audit_log.c
-        query = select(func.count(), func.count().filter(_is_of_network(self.actor.address))).where(
-            c.at >= window_start(self.now), c.action.in_([action.value for action in FAILED_PASSWORDS])
+        query = select(func.count(), func.count().filter(subset)).where(
+            c.at >= window_start(self.now), c.action.in_([action.value for action in FAILED_PASSWORDS]), kind
         )
-        everyone, network = (await self.conn.execute(query)).one()
-        return bool(everyone < FAILURES_OF_ALL and network < FAILURES_OF_ONE_NETWORK)
+        everyone, some = (await self.conn.execute(query)).one()
+        return everyone, some
 
     def print(self) -> None:
         for values in self._written:
             _logger.info("audit", **values)
+
+
+_IS_LOCK: Final = (audit_log.c.action == Action.SESSION_LOCKED.value) & audit_log.c.target_id.is_not(None)
 
 
 def _is_of_network(address: str) -> ColumnElement[bool]:

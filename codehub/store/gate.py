@@ -301,11 +301,17 @@ async def touch(conn: AsyncConnection, seen: Mapping[str, datetime]) -> None:
 
 
 RESTART_CLOCKS = """
-    UPDATE workspaces SET last_access_at = clock_timestamp()
-    WHERE last_access_at < clock_timestamp()
-        AND id IN (SELECT id FROM workspaces WHERE phase = 'RUNNING' ORDER BY id FOR UPDATE)
+    WITH done AS (
+        UPDATE workspaces SET last_access_at = $1
+        WHERE id IN (
+            SELECT id FROM workspaces
+            WHERE phase = 'RUNNING' AND last_access_at < $1 ORDER BY id LIMIT $2 FOR UPDATE
+        )
+        RETURNING 1
+    )
+    SELECT count(*) FROM done
 """
-"""`restart_clocks` at once, for a gateway: its transaction does not hold the leadership row."""
+"""`restart_clocks` for a gateway, which has no engine."""
 
 
 async def restart_clocks(conn: AsyncConnection, now: datetime, most: int) -> int:

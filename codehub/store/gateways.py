@@ -19,6 +19,7 @@ from codehub.store.gate import RESTART_CLOCKS
 from codehub.store.tables import gateways
 
 ANSWER_WITHIN: Final = 5.0
+ROWS_AT_ONCE: Final = 1000
 BEGIN: Final = "INSERT INTO gateways (id, heard_at) VALUES ($1, clock_timestamp())"
 IS_ALONE: Final = "SELECT NOT EXISTS (SELECT FROM gateways WHERE id <> $1 AND NOT ended)"
 REPORT: Final = """
@@ -44,12 +45,13 @@ class Roster:
     async def begin(self, gateway_id: str) -> None:
         """Register a worker that will serve.
 
-        Nobody could use a workspace while no worker ran: the first one restarts the clocks.
+        Nobody could use a workspace while no worker ran: the first one restarts the clocks. It does so
+        before it registers, as no workspace stands by until then.
         """
-        async with self._connection() as connection, connection.transaction():
-            await connection.execute(BEGIN, gateway_id)
+        async with self._connection() as connection:
             if await connection.fetchval(IS_ALONE, gateway_id):
-                await connection.execute(RESTART_CLOCKS)
+                await _restart_clocks(connection)
+            await connection.execute(BEGIN, gateway_id)
 
     async def report(self, gateway_id: str, flushes: int, ago: timedelta, *, ended: bool) -> int:
         """Record that this flush has everything that the worker saw until `ago`.
@@ -70,6 +72,13 @@ class Roster:
             yield connection
         finally:
             connection.terminate()
+
+
+async def _restart_clocks(connection: asyncpg.Connection) -> None:
+    """Restart them in batches of a transaction each: none holds many rows, or lasts for long."""
+    now = await connection.fetchval("SELECT clock_timestamp()")
+    while await connection.fetchval(RESTART_CLOCKS, now, ROWS_AT_ONCE):
+        pass
 
 
 async def reports(conn: AsyncConnection) -> dict[str, GatewayReport]:

@@ -284,8 +284,6 @@ class PostgresRecords:
         async with self._fenced() as conn:
             for workspace_id in due[:PURGED_AT_ONCE]:
                 if await gate.purge(conn, workspace_id, deleted_before or LONG_AGO, now=now):
-                    words = "The grace period is over or was waived: purged."
-                    await timeline.record(conn, workspace_id, now, actor="gc", event="purged", message=words)
                     purged.append(workspace_id)
         return purged
 
@@ -325,13 +323,14 @@ class PostgresRecords:
 
     async def trim_timelines(self) -> int:
         async with self._engine.connect() as conn:
-            long = await timeline.find_long(conn)
+            kept = dict.fromkeys(await timeline.find_long(conn), timeline.KEPT)
+            kept |= dict.fromkeys(await timeline.find_purged(conn), 0)
         removed = 0
-        for workspace_id in long:
+        for workspace_id, entries in kept.items():
             some = ROWS_AT_ONCE
             while some == ROWS_AT_ONCE:
                 async with self._fenced() as conn:
-                    some = await timeline.remove_older(conn, workspace_id, ROWS_AT_ONCE)
+                    some = await timeline.remove_older(conn, workspace_id, entries, ROWS_AT_ONCE)
                 removed += some
         return removed
 

@@ -7,7 +7,7 @@ from sqlalchemy import func, insert, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from codehub.domain.states import Operation
-from codehub.store.tables import timeline
+from codehub.store.tables import timeline, workspaces
 
 KEPT: Final = 500
 """Entries of one workspace, the newest: more than are shown."""
@@ -49,7 +49,14 @@ async def find_long(conn: AsyncConnection) -> list[str]:
     return list(await conn.scalars(query))
 
 
-async def remove_older(conn: AsyncConnection, workspace_id: str, most: int) -> int:
+async def find_purged(conn: AsyncConnection) -> list[str]:
+    """Return the purged workspaces that still have entries, which nothing shows any more."""
+    entries = select(timeline.c.id).where(timeline.c.workspace_id == workspaces.c.id).limit(1)
+    query = select(workspaces.c.id).where(workspaces.c.purged_at.is_not(None), entries.exists())
+    return list(await conn.scalars(query))
+
+
+async def remove_older(conn: AsyncConnection, workspace_id: str, kept: int, most: int) -> int:
     """Remove the oldest entries beyond those that are kept; return how many."""
-    values = {"workspace_id": workspace_id, "kept": KEPT, "most": most}
+    values = {"workspace_id": workspace_id, "kept": kept, "most": most}
     return (await conn.execute(text(REMOVE_OLDER), values)).rowcount

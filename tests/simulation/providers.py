@@ -252,9 +252,9 @@ class SimArchives:
 
     def _list(self) -> "list[StoredArchive]":
         return [
-            StoredArchive(
+            StoredArchive(  # type: ignore[call-arg]
                 *key.split("/")[:2], key, len(item.content), self._reality.loop.moment(), item.complete
-            )  # type: ignore[misc]
+            )
             for key, item in self._reality.store.items()
         ]
 

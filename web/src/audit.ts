@@ -31,7 +31,8 @@ export type Weakness =
   | "plain_http"
   | "insecure_process_runtime"
   | "docker_firewall_off"
-  | "private_egress";
+  | "private_egress"
+  | "wide_trusted_proxies";
 
 /** What sentences are made of; empty where an entry has no such detail. */
 export interface AuditFacts {

@@ -159,6 +159,7 @@ export interface Overview {
   errors: Workspace[];
   checks: Partial<Record<CheckName, Check>>;
   insecure_http: boolean;
+  wide_trusted_proxies: boolean;
 }
 
 export type CheckName =

@@ -190,19 +190,22 @@ async def test_the_overview(api: Api) -> None:
     assert [item["id"] for item in seen["errors"]] == [broken["id"]]
 
 
-async def test_the_overview_shows_plain_http_on_a_public_name(settings: Settings, api: Api) -> None:
+async def test_the_overview_shows_what_weakens_security(settings: Settings, api: Api) -> None:
     root = await api.person_quickly("root", Role.ADMIN)
-    assert (await root.get("/api/v1/admin/overview")).json()["insecure_http"] is False
+    seen = (await root.get("/api/v1/admin/overview")).json()
+    assert (seen["insecure_http"], seen["wide_trusted_proxies"]) == (False, False)
     public = Settings(
         database_url=settings.database_url,
         redis_url=settings.redis_url,
         public_base_url="http://hub.example.org",
         apps_domain="apps.example.net",
         allow_insecure_http=True,
+        trusted_proxies="0.0.0.0/0",
     )
     async with Api.running(public) as exposed:
         client = await exposed.client(Cookie=f"session={root.cookies['session']}")
-        assert (await client.get("/api/v1/admin/overview")).json()["insecure_http"] is True
+        seen = (await client.get("/api/v1/admin/overview")).json()
+        assert (seen["insecure_http"], seen["wide_trusted_proxies"]) == (True, True)
 
 
 async def test_the_overview_shows_the_checks_of_readyz(api: Api) -> None:

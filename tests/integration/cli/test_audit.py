@@ -74,7 +74,7 @@ async def test_a_part_that_starts_records_what_weakens_security_and_when_that_en
         await start("coordinator", insecure_process_runtime=True, workspace_allow_egress="10.1.0.0/16")
     await start("coordinator", runtime="docker", docker_firewall=False)
     await start("gateway")
-    await start("gateway", apps_domain="apps.example.net", allow_insecure_http=True)
+    await start("gateway", trusted_proxies="::/0")
     weak = "security.weakened"
     assert await recorded(engine) == [
         ("system gateway", weak, "gateway", {"settings": ["path_mode", "plain_http"]}),
@@ -84,7 +84,7 @@ async def test_a_part_that_starts_records_what_weakens_security_and_when_that_en
         ),
         ("system coordinator", weak, "coordinator", {"settings": ["docker_firewall_off"]}),
         ("system gateway", "security.restored", "gateway", {}),
-        ("system gateway", weak, "gateway", {"settings": ["plain_http"]}),
+        ("system gateway", weak, "gateway", {"settings": ["wide_trusted_proxies"]}),
     ]  # fmt: skip
 
 

@@ -216,7 +216,8 @@ def outcomes(
     values: Mapping[str, str], request: pytest.FixtureRequest
 ) -> Iterator[Mapping[str, "Future[Outcome]"]]:
     """The chosen cases, a few at a time: each spends its time with starting Python."""
-    chosen = {item.callspec.params["name"] for item in request.session.items if _is_case(item)}
+    items = (item for item in request.session.items if _is_case(item))
+    chosen = {item.callspec.params["name"] for item in items}  # type: ignore[attr-defined]
     pool = ThreadPoolExecutor(AT_ONCE)
     yield {name: pool.submit(_start, CASES[name], values) for name in CASES if name in chosen}
     pool.shutdown(cancel_futures=True)

@@ -318,28 +318,42 @@ async def test_gc_removes_audit_entries_after_their_retention_and_not_before(ben
     assert await left() == 2
 
 
+async def add_entries(bench: Bench, workspace_id: str, count: int) -> None:
+    now = datetime.now(UTC)
+    entry = {"workspace_id": workspace_id, "at": now, "actor": "u1", "event": "wish"}
+    async with bench.engine.begin() as conn:
+        await conn.execute(insert(timeline_table), [entry | {"message": str(n)} for n in range(count)])
+
+
 async def test_gc_keeps_the_newest_entries_of_a_timeline(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each wish adds one: a workspace that is started and stopped for ever must not fill the database."""
     long, short = [await bench.create(DesiredState.ARCHIVED) for _ in range(2)]
-    entries = [
-        {
-            "workspace_id": long,
-            "at": datetime.now(UTC),
-            "actor": "u1",
-            "event": "wish",
-            "message": str(number),
-        }
-        for number in range(9)
-    ]
-    async with bench.engine.begin() as conn:
-        await conn.execute(insert(timeline_table), entries)
+    await add_entries(bench, long, 9)
     monkeypatch.setattr(timeline, "KEPT", 4)
     monkeypatch.setattr(store_records, "ROWS_AT_ONCE", 2)
     await gc_runner(bench, await bench.take_office()).tick(datetime.now(UTC))
     assert await bench.story(long) == [f"wish: {number}" for number in range(5, 9)]
     assert len(await bench.story(short)) == 1
+
+
+async def test_gc_removes_the_timelines_of_purged_workspaces_and_no_others(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are shown no more. Those that an earlier version purged go as well."""
+    purged, in_trash, living = [await bench.create(DesiredState.ARCHIVED) for _ in range(3)]
+    for workspace_id in (purged, in_trash, living):
+        await add_entries(bench, workspace_id, 5)
+    now = datetime.now(UTC)
+    async with bench.engine.begin() as conn:
+        c = workspaces.c
+        deleted = {"desired_state": DesiredState.DELETED.value, "deleted_at": now}
+        await conn.execute(update(workspaces).where(c.id.in_([purged, in_trash])).values(**deleted))
+        await conn.execute(update(workspaces).where(c.id == purged).values(purged_at=now))
+    monkeypatch.setattr(store_records, "ROWS_AT_ONCE", 2)
+    await gc_runner(bench, await bench.take_office()).tick(now)
+    assert [len(await bench.story(each)) for each in (purged, in_trash, living)] == [0, 6, 6]
 
 
 async def test_a_slow_store_does_not_cost_the_leader_its_office(bench: Bench) -> None:

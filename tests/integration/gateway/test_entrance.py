@@ -1,6 +1,7 @@
 """Who may come in, by which way, and what they see when they cannot."""
 
 from datetime import UTC, datetime
+from ipaddress import ip_network
 from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
@@ -12,6 +13,8 @@ from sqlalchemy.exc import DBAPIError
 
 from codehub.domain.problems import InvalidState, OperationInProgress, RunningLimitExceeded
 from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
+from codehub.gateway.proxies import TrustedProxies
+from codehub.network_limits import Allowance
 from codehub.store.routes import Situation
 from codehub.store.workspace_reads import Archive
 from tests.integration.gateway.browser import Browser
@@ -46,6 +49,37 @@ async def test_without_a_session_one_is_sent_to_sign_in(origin: World) -> None:
         head, _ = await origin.ask(origin.entrance("/", session, FETCH))
         assert status(head) == 401
     assert not origin.ide.heads
+
+
+async def test_random_sessions_of_one_network_cost_bounded_look_ups() -> None:
+    """At the entrance, at its forms and on the event stream, which share one allowance."""
+    async with world(trusted_proxies=TrustedProxies((ip_network("127.0.0.1"),))) as made:
+        made.gateway.directory._lookups._allowance = Allowance(5, 1e-6, "Too many.")
+
+        def guess(number: int, address: str = "192.0.2.66") -> str:
+            more = f"X-Forwarded-For: {address}\r\n{FETCH}"
+            if number % 3 == 0:
+                return made.entrance("/", f"guess-{number}", more)
+            cookie = f"Cookie: session=guess-{number}\r\n"
+            if number % 3 == 1:
+                return f"GET /api/v1/events HTTP/1.1\r\nHost: {made.platform}\r\n{cookie}{more}\r\n"
+            form = f"POST /w/{MINE}/.codehub/do?wish=start HTTP/1.1\r\nHost: {made.platform}\r\n"
+            return f"{form}Content-Length: 0\r\n{cookie}{more}\r\n"
+
+        heads = [(await made.ask(guess(number)))[0] for number in range(20)]
+        assert [status(head) for head in heads[5:]] == [429] * 15
+        assert all(int(header(head, "retry-after") or 0) > 0 for head in heads[5:])
+        assert 429 not in map(status, heads[:5]) and made.facts.asked == 5
+        assert status((await made.ask(guess(0, "192.0.2.7")))[0]) == 401, "another network has its own"
+
+
+async def test_a_session_that_was_found_before_does_not_wait_behind_random_ones(origin: World) -> None:
+    assert status((await origin.ask(origin.entrance()))[0]) == 302
+    origin.gateway.directory._lookups._allowance = Allowance(1, 1e-6, "Too many.")
+    for expected in (302, 429):
+        assert status((await origin.ask(origin.entrance("/", "guess")))[0]) == expected
+    origin.gateway.directory.forget_all()
+    assert "/login" not in (header((await origin.ask(origin.entrance()))[0], "location") or "/login")
 
 
 async def test_only_the_owner_comes_in(origin: World) -> None:

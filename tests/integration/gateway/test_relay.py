@@ -489,10 +489,10 @@ async def test_an_upstream_whose_answer_was_read_late_answers_again(origin: Worl
     (connection,) = origin.gateway._connections
     for transport, option in ((connection.transport, "SO_SNDBUF"), (client.writer, "SO_RCVBUF")):
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, getattr(socket, option), 4096)
-    client.writer.transport.pause_reading()
+    client.writer.transport.pause_reading()  # type: ignore[attr-defined]
     client.send(origin.request("/large"))
     await until(lambda: connection.write_paused, "the gateway to wait for its client")
-    client.writer.transport.resume_reading()
+    client.writer.transport.resume_reading()  # type: ignore[attr-defined]
     assert len((await client.response())[1]) == size
     client.send(origin.request("/small"))
     assert (await client.response())[1] == b"xxxxx"

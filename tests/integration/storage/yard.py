@@ -78,7 +78,7 @@ class Yard:
 
     async def fill_home(self, workspace_id: str) -> Path:
         volumes, key = self.bench.providers.volumes, (await self.bench.get(workspace_id)).home_store_key
-        await volumes.provision(key, GENERATION, 1, None)
+        await volumes.provision(key, GENERATION, 1, None, {})
         for number in range(32):
             (volumes.path(key) / f"{number}").write_bytes(os.urandom(1 << 20))
         return volumes.path(key)

@@ -15,6 +15,8 @@ from codehub.domain.audit import (
     CLI,
     FAILURES_OF_ALL,
     FAILURES_OF_ONE_NETWORK,
+    LOCKS_OF_ALL,
+    LOCKS_OF_ONE_ACCOUNT,
     Action,
     Actor,
     ActorKind,
@@ -23,6 +25,7 @@ from codehub.domain.audit import (
     window_start,
 )
 from codehub.domain.problems import Problem
+from codehub.domain.states import Role
 from codehub.store import accounts, audit, passwords, records
 from codehub.store.engine import open_pool
 from codehub.store.leader import LOCK_TIMEOUT, StaleLeader, Term, campaign
@@ -46,8 +49,9 @@ async def rows(engine: AsyncEngine) -> list[Any]:
         return list((await conn.execute(select(audit_log).order_by(audit_log.c.id))).all())
 
 
-async def put(engine: AsyncEngine, at: datetime, entries: int = 1) -> None:
+async def put(engine: AsyncEngine, at: datetime, entries: int = 1, **values: str) -> None:
     row = {"at": at, "actor_name": "x", "actor_kind": "cli", "action": "user.deleted", "outcome": "success"}
+    row |= values
     async with engine.begin() as conn:
         await conn.execute(insert(audit_log), [row | {"details": {}}] * entries)
 
@@ -142,6 +146,36 @@ async def test_a_flood_from_everywhere_is_bounded_too(engine: AsyncEngine) -> No
     for number in range(FAILURES_OF_ALL + 10):
         await fail(engine, "one", f"192.0.2.{number}")
     assert (await count(engine), await counted(engine)) == (FAILURES_OF_ALL, 10)
+
+
+async def lock_out(engine: AsyncEngine, user_id: str | None, address: str) -> None:
+    target = None if user_id is None else Target(TargetKind.USER, user_id, user_id)
+    async with audit.transaction(engine, Actor.anonymous(address), NOW) as act:
+        await act.record_failed_password(Action.SESSION_LOCKED, target, failures=5, seconds=60)
+
+
+@pytest.mark.usefixtures("cheap_passwords")
+async def test_a_flood_does_not_hide_that_an_account_is_locked_out(engine: AsyncEngine) -> None:
+    root = await accounts.create_account(engine, "root", "a good password", Role.ADMIN, actor=CLI, now=NOW)
+    await put(engine, NOW, FAILURES_OF_ALL, action="session.failed", outcome="failure")
+    for _ in range(5):
+        await fail(engine, "root", "192.0.2.1")
+    last = (await rows(engine))[-1]
+    assert (last.action, last.target_id, await counted(engine)) == ("session.locked", root.id, 4)
+
+
+async def test_entries_of_lockouts_are_bounded_too(engine: AsyncEngine) -> None:
+    """Many of one account use up no other's, and those of unknown names are failures like others."""
+    for number in range(LOCKS_OF_ONE_ACCOUNT + 2):
+        await lock_out(engine, "alice", f"192.0.2.{number}")
+    await lock_out(engine, "bob", "192.0.2.1")
+    assert (await count(engine), await counted(engine)) == (LOCKS_OF_ONE_ACCOUNT + 1, 2)
+    more = LOCKS_OF_ALL - LOCKS_OF_ONE_ACCOUNT - 1
+    await put(engine, NOW, more, action="session.locked", target_kind="user", target_id="someone")
+    await lock_out(engine, "carol", "192.0.2.1")
+    assert await count(engine) == LOCKS_OF_ALL
+    await lock_out(engine, None, "192.0.2.1")
+    assert await count(engine) == LOCKS_OF_ALL + 1
 
 
 @pytest.fixture

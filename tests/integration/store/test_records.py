@@ -1,5 +1,6 @@
 """A leader's records: the same facts about PostgreSQL's and about those that the histories live on."""
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from codehub.domain.states import DesiredState, Operation, Phase
 from codehub.domain.ttl import Expiry, TtlDefaults
 from codehub.domain.workspace import Workspace
 from codehub.gateway.handover import Reporting
-from codehub.store import gate
+from codehub.store import gate, gateways
 from codehub.store.engine import open_pool
 from codehub.store.gateways import Roster
 from codehub.store.leader import LOCK_TIMEOUT, StaleLeader, campaign
@@ -29,6 +30,7 @@ from tests.simulation.gateway import SimRoster
 from tests.simulation.house import SimRecords
 from tests.simulation.process import Faults, Process
 from tests.simulation.reality import Reality
+from tests.waiting import PATIENCE, eventually
 
 RETENTION = timedelta(days=1)
 
@@ -76,7 +78,7 @@ async def postgres(engine: AsyncEngine, database_url: str) -> AsyncIterator[Plac
 
     async with open_pool(database_url, 2, LOCK_TIMEOUT) as pool:
         both = [PostgresRecords(pool, engine, item.epoch, RETENTION, BACKENDS) for item in (term, earlier)]
-        yield Place(*both, made, wish, delete, Roster(database_url))
+        yield Place(both[0], both[1], made, wish, delete, Roster(database_url))
     await term.resign()
 
 
@@ -101,7 +103,7 @@ async def simulated() -> AsyncIterator[Place]:
         return door.delete(workspace_id)
 
     records = [SimRecords(process, database, epoch, RETENTION) for epoch in (2, 1)]
-    yield Place(*records, made, wish, delete, SimRoster(process, database))
+    yield Place(records[0], records[1], made, wish, delete, SimRoster(process, database))
     loop.close()
 
 
@@ -219,6 +221,31 @@ async def test_activity_only_goes_forward(place: Place) -> None:
     await place.records.touch({workspace.id: later, "nobody": later})
     await place.records.touch({workspace.id: later - timedelta(minutes=1)})
     assert (await place.get(workspace.id)).last_access_at == later
+
+
+async def test_the_first_gateway_restarts_many_clocks_in_small_transactions(
+    engine: AsyncEngine, postgres: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row that is locked holds up its own batch, and the gateway is not registered before the last."""
+    monkeypatch.setattr(gateways, "ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(gateways, "ANSWER_WITHIN", PATIENCE)
+    ids = sorted([(await postgres.create()).id for _ in range(5)])
+    async with engine.begin() as conn:
+        await conn.execute(text("UPDATE workspaces SET phase = 'RUNNING', last_access_at = '2026-01-01Z'"))
+
+    async def restarted() -> list[str]:
+        async with engine.connect() as conn:
+            query = "SELECT id FROM workspaces WHERE last_access_at > '2026-01-02Z' ORDER BY id"
+            return list(await conn.scalars(text(query)))
+
+    async with engine.begin() as conn:
+        await conn.execute(text("SELECT FROM workspaces WHERE id = :id FOR UPDATE"), {"id": ids[-1]})
+        beginning = asyncio.create_task(postgres.roster.begin("one"))
+        await eventually(restarted, "the batches before the locked row", lambda found: found == ids[:4])
+        assert await postgres.records.gateways() == {}
+    await beginning
+    assert await restarted() == ids
+    assert (await postgres.records.gateways()).keys() == {"one"}
 
 
 async def test_a_gateway_learns_which_of_its_flushes_is_carried(place: Place) -> None:

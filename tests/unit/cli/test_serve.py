@@ -29,8 +29,22 @@ def test_a_part_that_is_reached_by_plain_http_logs_what_that_costs(part: str, wa
         "APPS_DOMAIN": "apps.example.net",
         "ALLOW_INSECURE_HTTP": "1",
     }
+    assert ("anyone on the network can read passwords" in logged(part, given)) is warned
+
+
+@pytest.mark.parametrize(("part", "warned"), [("gateway", True), ("api", False)])
+def test_the_gateway_logs_which_proxies_let_clients_forge_their_address(part: str, warned: bool) -> None:
+    given = {
+        "DATABASE_URL": "postgresql:///none",
+        "REDIS_URL": "unix:///none",
+        "TRUSTED_PROXIES": "10.0.0.1, 0.0.0.0/0",
+    }
+    assert ("TRUSTED_PROXIES has 0.0.0.0/0" in logged(part, given)) is warned
+
+
+def logged(part: str, given: dict[str, str]) -> str:
     program = f"from codehub.cli.part_main import _settings; _settings({part!r})"
     done = subprocess.run(
         [sys.executable, "-c", program], check=True, capture_output=True, text=True, env=os.environ | given
     )
-    assert ("anyone on the network can read passwords" in done.stdout + done.stderr) is warned
+    return done.stdout + done.stderr

@@ -5,6 +5,7 @@ import pytest
 from codehub import settings
 from codehub.cli.findings import Finding, Level
 from codehub.cli.service_checks import check_exposure
+from codehub.domain.weaknesses import Weakness
 
 
 def found(subject: str, **given: object) -> Finding | None:
@@ -42,3 +43,21 @@ def test_an_apps_domain_that_shares_cookies_with_the_platform_is_reported(apps: 
 )
 def test_domains_that_share_nothing_need_no_warning(given: dict[str, str]) -> None:
     assert found("domains", **given) is None
+
+
+WIDE = ["0.0.0.0/0", "::/0", "10.0.0.1, 128.0.0.0/1", "2000::/3", "::ffff:0:0/96"]
+
+
+@pytest.mark.parametrize("networks", WIDE)
+def test_proxies_among_which_clients_are_get_a_warning(networks: str) -> None:
+    finding = found("proxies", trusted_proxies=networks)
+    assert finding is not None and finding.level is Level.WARN
+    assert networks.rpartition(" ")[2] in finding.words and "audit log" in finding.words
+    assert Weakness.WIDE_TRUSTED_PROXIES in settings.load(trusted_proxies=networks).weaknesses
+
+
+@pytest.mark.parametrize(
+    "networks", ["", "192.168.0.7", "10.0.0.0/8, fd00::/8, 2001:db8::/32", "::ffff:10.0.0.0/104"]
+)
+def test_proxies_of_ones_own_need_no_warning(networks: str) -> None:
+    assert found("proxies", trusted_proxies=networks) is None

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import asyncpg
@@ -135,7 +136,7 @@ async def test_a_part_that_dies_while_it_starts_is_an_error_with_its_last_words(
 
 
 @contextlib.contextmanager
-def stranger() -> "contextlib.Generator[subprocess.Popen[bytes]]":
+def stranger() -> Iterator[subprocess.Popen[bytes]]:
     child = subprocess.Popen(SLEEP, stdout=subprocess.PIPE)
     assert child.stdout is not None
     child.stdout.readline()

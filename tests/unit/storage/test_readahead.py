@@ -32,7 +32,7 @@ def test_no_more_is_read_than_there_is_room_for() -> None:
     next(ahead)
     os.set_blocking(ours, False)
     os.close(theirs)
-    ahead.close()
+    ahead.close()  # type: ignore[attr-defined]
     wait_for(lambda: not readers(), "the reader's end")
     assert len(os.read(ours, 2000)) >= 1000 - 10 * 11
     os.close(ours)

@@ -56,6 +56,7 @@ const weaknesses: Record<Weakness, string> = {
   insecure_process_runtime: "workspaces without isolation (INSECURE_PROCESS_RUNTIME)",
   docker_firewall_off: "no firewall (DOCKER_FIREWALL)",
   private_egress: "private networks open to workspaces (WORKSPACE_ALLOW_EGRESS)",
+  wide_trusted_proxies: "clients can forge their address (TRUSTED_PROXIES)",
 };
 
 export const auditEn = {

@@ -70,5 +70,6 @@ export const auditKo: Messages["audit"] = {
     insecure_process_runtime: "워크스페이스 격리 없음 (INSECURE_PROCESS_RUNTIME)",
     docker_firewall_off: "방화벽 꺼짐 (DOCKER_FIREWALL)",
     private_egress: "워크스페이스에 사설망 허용 (WORKSPACE_ALLOW_EGRESS)",
+    wide_trusted_proxies: "클라이언트가 주소를 위조할 수 있음 (TRUSTED_PROXIES)",
   },
 };

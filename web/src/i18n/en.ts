@@ -238,6 +238,8 @@ export const en = {
     noLeader: "No coordinator leads. Workspaces do not start or stop until one does.",
     insecureHttp:
       "CodeHub is served without https. Anyone on the network can read passwords and take over sessions, and a page in one workspace can set cookies for CodeHub and for other workspaces. Set TLS_CERT_FILE and TLS_KEY_FILE, or put a TLS proxy in front.",
+    wideProxies:
+      "TRUSTED_PROXIES holds a network in which clients are too. They can forge the address that sign-in limits, lockouts and the audit log use. Name only the addresses of your proxies.",
     phases: "Workspaces by status",
     health: "Health",
     healthy: "Good",

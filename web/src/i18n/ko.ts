@@ -233,6 +233,8 @@ export const ko: Messages = {
     noLeader: "코디네이터가 동작하지 않습니다. 워크스페이스를 시작하거나 중지할 수 없습니다.",
     insecureHttp:
       "CodeHub가 https 없이 제공되고 있습니다. 같은 네트워크에 있는 누구나 비밀번호를 읽고 세션을 가로챌 수 있으며, 한 워크스페이스의 페이지가 CodeHub와 다른 워크스페이스의 쿠키를 설정할 수 있습니다. TLS_CERT_FILE과 TLS_KEY_FILE을 설정하거나 앞에 TLS 프록시를 두세요.",
+    wideProxies:
+      "TRUSTED_PROXIES에 일반 클라이언트까지 포함하는 네트워크가 있습니다. 로그인 제한, 계정 잠금, 감사 로그에 쓰이는 주소를 클라이언트가 위조할 수 있습니다. 프록시의 주소만 지정하세요.",
     phases: "상태별 워크스페이스",
     health: "시스템 상태",
     healthy: "정상",

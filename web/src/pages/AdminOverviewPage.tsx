@@ -38,16 +38,21 @@ export function AdminOverviewPage() {
   );
 }
 
+function SecurityNote({ testId, message }: { testId: string; message: string }) {
+  return (
+    <div class="note note-error" role="note" data-testid={testId}>
+      <Icon name="alert" />
+      <p>{message}</p>
+    </div>
+  );
+}
+
 function Figures({ overview }: { overview: Overview }) {
   const text = messages.value.admin;
   return (
     <>
-      {overview.insecure_http && (
-        <div class="note note-error" role="note" data-testid="insecure-http">
-          <Icon name="alert" />
-          <p>{text.insecureHttp}</p>
-        </div>
-      )}
+      {overview.insecure_http && <SecurityNote testId="insecure-http" message={text.insecureHttp} />}
+      {overview.wide_trusted_proxies && <SecurityNote testId="wide-proxies" message={text.wideProxies} />}
       <dl class="figures">
         <div class="panel">
           <dt>{text.running}</dt>

@@ -4,11 +4,13 @@ import asyncio
 
 import pytest
 
-from codehub.api import sign_in_lane
-from codehub.api.sign_in_lane import FAILURES, REFILL_PER_SECOND, Allowance, Share
+from codehub import network_limits
 from codehub.bus import known_addresses
 from codehub.bus.known_addresses import KnownAddresses
 from codehub.domain.problems import TooManyRequests
+from codehub.network_limits import Allowance, Share
+
+FAILURES, REFILL_PER_SECOND = 20, 0.5
 
 
 class Clock:
@@ -21,7 +23,7 @@ class Clock:
 
 def test_an_allowance_fills_up_again_with_time() -> None:
     clock = Clock()
-    allowance = Allowance(clock)
+    allowance = Allowance(FAILURES, REFILL_PER_SECOND, "Too many.", clock)
     for _ in range(FAILURES):
         allowance.take("a")
     with pytest.raises(TooManyRequests) as problem:
@@ -39,7 +41,7 @@ def test_an_allowance_fills_up_again_with_time() -> None:
 
 
 def test_a_token_that_is_given_back_is_one_token() -> None:
-    allowance = Allowance(Clock())
+    allowance = Allowance(FAILURES, REFILL_PER_SECOND, "Too many.", Clock())
     allowance.give_back("a")
     for _ in range(FAILURES):
         allowance.take("a")
@@ -50,8 +52,8 @@ def test_a_token_that_is_given_back_is_one_token() -> None:
 
 
 def test_many_networks_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sign_in_lane, "MAX_NETWORKS", 3)
-    allowance = Allowance(Clock())
+    monkeypatch.setattr(network_limits, "MAX_NETWORKS", 3)
+    allowance = Allowance(FAILURES, REFILL_PER_SECOND, "Too many.", Clock())
     for number in range(10):
         allowance.take(str(number))
     assert len(allowance._buckets) == 3
@@ -71,7 +73,7 @@ class Crowd:
     """People who sign in through a share with one place; each holds it until the next one is let in."""
 
     def __init__(self, waiting: int) -> None:
-        self.share = Share(1, waiting)
+        self.share = Share(1, waiting, "Full.")
         self.order: list[str] = []
         self.tasks: dict[str, asyncio.Task[None]] = {}
         self.go_on = asyncio.Event()

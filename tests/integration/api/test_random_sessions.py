@@ -1,0 +1,98 @@
+"""A flood of cookies that are no sessions: bounded look-ups, and living sessions do not wait behind it."""
+
+import asyncio
+
+import httpx
+import pytest
+
+from codehub.api import guards
+from codehub.domain.states import Role
+from codehub.network_limits import Allowance, Share
+from tests.integration.api.conftest import PASSWORD, Api
+from tests.waiting import until
+
+MOST = 5
+ATTACKER = "192.0.2.66"
+
+
+@pytest.fixture
+def api(api: Api) -> Api:
+    api.app.state.services.session_lookups._allowance = Allowance(MOST, 1e-6, "Too many.")
+    return api
+
+
+@pytest.fixture
+def looked_up(api: Api, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The sessions that the database was asked for."""
+    found: list[bytes] = []
+    find_session = guards.find_session
+
+    async def record(conn: object, id_hash: bytes, *rest: object) -> object:
+        found.append(id_hash)
+        return await find_session(conn, id_hash, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(guards, "find_session", record)
+    return found
+
+
+async def guess(api: Api, number: int, address: str = ATTACKER) -> httpx.Response:
+    client = await api.client(**{"X-Forwarded-For": address, "Cookie": f"session=guess-{number}"})
+    return await client.get("/api/v1/session")
+
+
+async def test_random_sessions_of_one_network_cost_bounded_look_ups(api: Api, looked_up: list[bytes]) -> None:
+    answers = [await guess(api, number) for number in range(MOST + 15)]
+    assert [answer.status_code for answer in answers] == [401] * MOST + [429] * 15
+    assert answers[-1].json()["error"]["code"] == "TOO_MANY_REQUESTS"
+    assert int(answers[-1].headers["retry-after"]) > 0
+    assert len(looked_up) == MOST
+    assert (await guess(api, 0, "192.0.2.7")).status_code == 401, "another network has its own allowance"
+
+
+async def test_living_sessions_of_that_network_go_on_and_new_ones_begin(api: Api) -> None:
+    alice = await api.person_quickly("alice", Role.USER)
+    alice.headers["X-Forwarded-For"] = ATTACKER
+    assert (await alice.get("/api/v1/session")).status_code == 200
+    assert [(await guess(api, number)).status_code for number in range(MOST + 1)][-1] == 429
+    assert (await alice.get("/api/v1/session")).status_code == 200
+    bob = await api.client(**{"X-Forwarded-For": ATTACKER})
+    await api.person_quickly("bob", Role.USER)
+    assert (await bob.post("/api/v1/login", json={"username": "bob", "password": PASSWORD})).is_success
+    assert (await bob.get("/api/v1/session")).status_code == 200
+    await bob.post("/api/v1/logout")
+    assert (await alice.get("/api/v1/session")).status_code == 200
+
+
+async def test_sessions_that_are_found_use_up_nothing(api: Api) -> None:
+    for number in range(MOST + 3):
+        person = await api.person_quickly(f"person-{number}", Role.USER)
+        person.headers["X-Forwarded-For"] = ATTACKER
+        assert (await person.get("/api/v1/session")).status_code == 200
+
+
+async def test_random_sessions_from_everywhere_leave_the_database_to_living_ones(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lookups = api.app.state.services.session_lookups
+    lookups._share = Share(2, 10, "Full.")
+    alice = await api.person_quickly("alice", Role.USER)
+    assert (await alice.get("/api/v1/session")).status_code == 200
+    held, go_on = 0, asyncio.Event()
+    find_session = guards.find_session
+
+    async def hold(conn: object, id_hash: bytes, *rest: object) -> object:
+        nonlocal held
+        found = await find_session(conn, id_hash, *rest)  # type: ignore[arg-type]
+        if found is None:
+            held += 1
+            await go_on.wait()
+        return found
+
+    monkeypatch.setattr(guards, "find_session", hold)
+    guesses = [asyncio.create_task(guess(api, number, f"198.51.100.{number}")) for number in range(40)]
+    await until(lambda: sum(task.done() for task in guesses) == 40 - 12, "the queue to be full")
+    assert held == 2
+    assert (await alice.get("/api/v1/session")).status_code == 200
+    go_on.set()
+    statuses = [(await task).status_code for task in guesses]
+    assert (statuses.count(401), statuses.count(429)) == (12, 28)
