@@ -122,10 +122,16 @@ class WorkspaceSummary(BaseModel):
     version: int
 
 
+class CurrentArchiveView(BaseModel):
+    created_at: datetime
+    bytes: int
+
+
 class WorkspaceView(WorkspaceSummary):
-    """A workspace with its memo and the largest entries of its home."""
+    """A workspace with its memo, the largest entries of its home and its current archive."""
 
     memo: str
+    archive: CurrentArchiveView | None
     home: DetailedHomeView | None
 
 
@@ -176,7 +182,9 @@ def detailed_view(detailed: DetailedWorkspace, config: Config) -> WorkspaceView:
     largest = detailed.home.size.largest if detailed.home else ()
     entries = [LargeEntryView(name=entry.name, bytes=entry.bytes) for entry in largest]
     detailed_home = None if home is None else DetailedHomeView(**dict(home), largest=entries)
-    return WorkspaceView(**seen, home=detailed_home, memo=detailed.memo)
+    stored = detailed.archive
+    archive = CurrentArchiveView(created_at=stored.created_at, bytes=stored.bytes) if stored else None
+    return WorkspaceView(**seen, home=detailed_home, memo=detailed.memo, archive=archive)
 
 
 def _conditions(workspace: Workspace) -> dict[str, ConditionView]:

@@ -20,6 +20,7 @@ from codehub.store.tables import archives, home_sizes, leadership, timeline, use
 
 TIMELINE_LENGTH = 200
 ERRORS_SHOWN = 50
+STORED = (archives.c.archive_op_id, archives.c.created_at, archives.c.bytes)
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ class DetailedWorkspace(OwnedWorkspace):
     """A workspace with all that belongs to it."""
 
     memo: str
+    archive: "Archive | None"
+    """The current one."""
 
 
 @dataclass(frozen=True)
@@ -91,11 +94,16 @@ def _owned(*, detailed: bool = False) -> Select[Any]:
         (largest if column.name == "largest" else column).label(f"home_{column.name}")
         for column in home_sizes.c
     ]
-    memo = [workspaces.c.memo] if detailed else []
-    return (
-        select(*COLUMNS, users.c.username.label("owner_name"), *sizes, *memo)
+    query = (
+        select(*COLUMNS, users.c.username.label("owner_name"), *sizes)
         .join(users, users.c.id == workspaces.c.owner_id)
         .outerjoin(home_sizes, home_sizes.c.workspace_id == workspaces.c.id)
+    )
+    if not detailed:
+        return query
+    stored = [column.label(f"stored_{column.name}") for column in STORED]
+    return query.add_columns(workspaces.c.memo, *stored).outerjoin(
+        archives, archives.c.archive_key == workspaces.c.archive_key
     )
 
 
@@ -111,7 +119,13 @@ async def find(conn: AsyncConnection, workspace_id: str) -> DetailedWorkspace | 
     if row is None:
         return None
     owned = _to_owned(row)
-    return DetailedWorkspace(owned.workspace, owned.owner_name, owned.home, row["memo"])
+    return DetailedWorkspace(owned.workspace, owned.owner_name, owned.home, row["memo"], _to_archive(row))
+
+
+def _to_archive(row: RowMapping) -> Archive | None:
+    if row["stored_archive_op_id"] is None:
+        return None
+    return Archive(**{column.name: row[f"stored_{column.name}"] for column in STORED}, current=True)
 
 
 async def find_living(

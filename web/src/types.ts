@@ -118,10 +118,16 @@ export interface Workspace {
   op_started_at: string | null;
 }
 
+export interface CurrentArchive {
+  created_at: string;
+  bytes: number;
+}
+
 /** One workspace by itself: with what is too long for lists. */
 export interface DetailedWorkspace extends Workspace {
   memo: string;
   home: DetailedHome | null;
+  archive: CurrentArchive | null;
 }
 
 export interface Page<T> {

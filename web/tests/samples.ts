@@ -40,6 +40,7 @@ export const detailed = (changes: Partial<DetailedWorkspace> = {}): DetailedWork
   ...workspace(),
   memo: "",
   home: null,
+  archive: null,
   ...changes,
 });
 

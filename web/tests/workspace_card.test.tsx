@@ -5,10 +5,11 @@ import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { setLanguage } from "../src/i18n";
 import { WorkspacePage } from "../src/pages/WorkspacePage";
 import { WorkspacesPage } from "../src/pages/WorkspacesPage";
+import { forgetDetail, keepDetail } from "../src/state/detail";
 import { connection, loaded, workspaces } from "../src/state/live";
 import { session } from "../src/state/session";
 import type { Workspace } from "../src/types";
-import { workspace, session as someone } from "./samples";
+import { detailed, workspace, session as someone } from "./samples";
 
 const page = document.createElement("div");
 const button = (action: string) => page.querySelector<HTMLElement>(`[data-testid=action-${action}]`)!;
@@ -55,6 +56,7 @@ beforeEach(() => {
 
 afterEach(() => {
   act(() => render(null, page));
+  forgetDetail();
   vi.unstubAllGlobals();
   vi.useRealTimers();
   workspaces.value = new Map();
@@ -87,6 +89,14 @@ describe.each(Object.entries(VIEWS))("an action on a workspace, in %s", (_, view
     expect(alert()).toBeUndefined();
   });
 
+  it("says it in Korean, with the server's English as a detail", async () => {
+    setLanguage("ko");
+    await press("start");
+    const note = page.querySelector("[role=alert]")!;
+    expect(note.querySelector("strong")?.textContent).toBe("실행 중인 워크스페이스가 너무 많습니다.");
+    expect(note.querySelector("details:not([open])")?.textContent).toContain("refused");
+  });
+
   it("shows that the server does not answer until it does", async () => {
     answer(() => Promise.reject(new TypeError("no network")));
     await press("start");
@@ -107,6 +117,17 @@ describe.each(Object.entries(VIEWS))("an action on a workspace, in %s", (_, view
     await wait(500);
     await press("stop");
     expect(calls).toHaveBeenCalledOnce();
+  });
+});
+
+describe("an archived workspace's own page", () => {
+  it("says when it was archived, and how large the archive is", async () => {
+    const archived = workspace({ phase: "ARCHIVED", desired_state: "ARCHIVED", has_archive: true });
+    await hear(archived);
+    keepDetail(detailed({ ...archived, archive: { created_at: "2026-01-02T11:45:00Z", bytes: 168_000 }, home: null }));
+    act(() => render(<WorkspacePage id={archived.id} />, page));
+    await wait(50);
+    expect(page.querySelector("[data-testid=last-archived]")?.textContent).toMatch(/2026.*, 168 KB/);
   });
 });
 

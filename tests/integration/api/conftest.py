@@ -24,7 +24,7 @@ from codehub.settings import Settings
 from codehub.store import accounts, passwords, sessions
 from codehub.store.engine import create_engine
 from codehub.store.passwords import hash_password
-from codehub.store.tables import users, workspaces
+from codehub.store.tables import archives, users, workspaces
 from tests.waiting import PATIENCE
 
 BASE = "http://localhost:8080"
@@ -99,6 +99,20 @@ class Api:
         assert answer.status_code == 201, answer.text
         made: dict[str, Any] = answer.json()
         return made
+
+    async def add_archive(self, workspace_id: str, size: int, removed_at: datetime | None = None) -> str:
+        """Record an archive and return its key."""
+        archive_op_id = str(ULID()).lower()
+        key = f"{workspace_id}/{archive_op_id}/home.tar.zst"
+        async with self.engine.begin() as conn:
+            await conn.execute(
+                insert(archives).values(
+                    archive_op_id=archive_op_id, workspace_id=workspace_id, sha256="x", bytes=size,
+                    unpacked=size, archive_key=key, entries=1, created_at=datetime.now(UTC),
+                    removed_at=removed_at,
+                )
+            )  # fmt: skip
+        return key
 
     async def set(self, workspace_id: str, **values: Any) -> None:
         """Plays the controller, which alone writes these columns."""

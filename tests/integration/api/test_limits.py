@@ -4,14 +4,12 @@ import asyncio
 from datetime import UTC, datetime
 
 import pytest
-from sqlalchemy import func, insert, select
-from ulid import ULID
+from sqlalchemy import func, select
 
 from codehub.domain.states import Role
 from codehub.settings import Settings
 from codehub.store import sessions, tables
 from codehub.store.locks import AdvisoryLock, hold_lock
-from codehub.store.tables import archives
 from tests.integration.api.conftest import Api
 
 
@@ -143,11 +141,11 @@ async def test_archives_count_towards_a_users_share_and_keep_nothing_from_being_
         ada, eve = [await api.person_quickly(name, Role.USER) for name in ("ada", "eve")]
         root = await api.person_quickly("root", Role.ADMIN)
         kept, deleted = await api.workspace(ada), await api.workspace(ada)
-        await add_archive(api, kept["id"], 600)
+        await api.add_archive(kept["id"], 600)
         assert (await ada.get("/api/v1/session")).json()["archives"] == {"bytes": 600, "max_bytes": 1000}
         await api.workspace(ada, name="still within the limit")
-        await add_archive(api, deleted["id"], 400)
-        await add_archive(api, kept["id"], 5000, removed_at=datetime.now(UTC))
+        await api.add_archive(deleted["id"], 400)
+        await api.add_archive(kept["id"], 5000, removed_at=datetime.now(UTC))
         assert (await ada.delete(f"/api/v1/workspaces/{deleted['id']}")).status_code == 204
         refused = await ada.post("/api/v1/workspaces", json={"name": "one too many"})
         assert refused.status_code == 429
@@ -163,15 +161,3 @@ async def test_archives_count_towards_a_users_share_and_keep_nothing_from_being_
         path = f"/api/v1/workspaces/{kept['id']}"
         assert (await ada.patch(path, json={"desired_state": "ARCHIVED"})).status_code == 200
         assert (await ada.delete(path)).status_code == 204
-
-
-async def add_archive(api: Api, workspace_id: str, size: int, removed_at: datetime | None = None) -> None:
-    archive_op_id = str(ULID()).lower()
-    async with api.engine.begin() as conn:
-        await conn.execute(
-            insert(archives).values(
-                archive_op_id=archive_op_id, workspace_id=workspace_id, sha256="x", bytes=size, unpacked=size,
-                archive_key=f"{workspace_id}/{archive_op_id}/home.tar.zst", entries=1,
-                created_at=datetime.now(UTC), removed_at=removed_at,
-            )
-        )  # fmt: skip

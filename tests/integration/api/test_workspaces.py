@@ -176,3 +176,15 @@ async def test_the_home_is_shown_while_there_is_one(api: Api) -> None:
     }
     assert (await alice.patch(path, json={"memo": "x"})).json()["home"]["bytes"] == 100
     assert (await alice.get("/api/v1/workspaces")).json()["items"][0]["home"]["bytes"] == 100
+
+
+async def test_a_workspace_has_the_time_and_the_size_of_its_current_archive(api: Api) -> None:
+    alice = await api.person("alice")
+    made = await api.workspace(alice)
+    path = f"/api/v1/workspaces/{made['id']}"
+    await api.add_archive(made["id"], 1)
+    assert (await alice.get(path)).json()["archive"] is None
+    await api.set(made["id"], archive_key=await api.add_archive(made["id"], 168_000))
+    archive = (await alice.get(path)).json()["archive"]
+    assert archive["bytes"] == 168_000
+    assert datetime.fromisoformat(archive["created_at"]) <= datetime.now(UTC)

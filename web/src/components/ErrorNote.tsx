@@ -1,5 +1,5 @@
 import type { ApiError } from "../api";
-import { messages } from "../i18n";
+import { language, messages } from "../i18n";
 import { Icon } from "./Icon";
 
 interface Props {
@@ -7,18 +7,35 @@ interface Props {
   onDismiss?: () => void;
 }
 
-/** What the API refused and why, to be placed beside what caused it. */
+/**
+ * What the API refused and why, to be placed beside what caused it.
+ *
+ * The API answers in English: in another language its message is a detail.
+ */
 export function ErrorNote({ error, onDismiss }: Props) {
   if (!error) return null;
-  const text = messages.value.errors;
+  const { errors: text, failures } = messages.value;
   const titles: Record<string, string> = text.titles;
   const title = error.code === "NETWORK" ? text.network : titles[error.code];
+  const isEnglish = language.value === "en";
   return (
     <div class="note note-error" role="alert">
       <Icon name="alert" />
-      <p>
-        {title && <strong>{title}</strong>} {error.message}
-      </p>
+      {isEnglish ? (
+        <p>
+          {title && <strong>{title}</strong>} {error.message}
+        </p>
+      ) : (
+        <div>
+          <strong>{title ?? failures.unknown}</strong>
+          {error.message && (
+            <details>
+              <summary>{failures.details}</summary>
+              <span lang="en">{error.message}</span>
+            </details>
+          )}
+        </div>
+      )}
       {onDismiss && (
         <button type="button" class="icon-button" aria-label={text.dismiss} onClick={onDismiss}>
           <Icon name="close" />

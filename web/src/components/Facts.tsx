@@ -1,3 +1,4 @@
+import { bytes } from "../format";
 import { messages } from "../i18n";
 import { now } from "../state/clock";
 import { knownDetail } from "../state/detail";
@@ -8,7 +9,9 @@ import { Time } from "./Time";
 
 export function Facts({ workspace }: { workspace: Workspace }) {
   const text = messages.value.detail;
-  const largest = knownDetail(workspace.id)?.home?.largest ?? [];
+  const detail = knownDetail(workspace.id);
+  const largest = detail?.home?.largest ?? [];
+  const archive = detail?.archive ?? null;
   const kept = workspace.keep_until !== null && Date.parse(workspace.keep_until) > now.value;
   return (
     <dl class="facts">
@@ -52,8 +55,18 @@ export function Facts({ workspace }: { workspace: Workspace }) {
           )}
         </>
       )}
-      <dt>{text.hasArchive}</dt>
-      <dd>{workspace.has_archive ? text.archiveYes : text.archiveNo}</dd>
+      <dt>{text.lastArchived}</dt>
+      <dd data-testid="last-archived">
+        {archive ? (
+          <>
+            <Time at={archive.created_at} as="full" />, {bytes(archive.bytes)}
+          </>
+        ) : workspace.has_archive ? (
+          text.archived
+        ) : (
+          text.notArchived
+        )}
+      </dd>
     </dl>
   );
 }
