@@ -17,6 +17,8 @@ PYTEST := $(BIN)/python -m pytest
 # On two cores. Most tests wait as much as they compute, so that four keep both busy.
 WORKERS := 4
 TESTS := $(PYTEST) -n $(WORKERS) --no-loadscope-reorder
+# Ten people and every flood: nothing else runs beside it.
+SOAK := tests/e2e/test_soak.py
 WEB_SOURCES := $(shell find web -type f -not -path 'web/node_modules/*' -not -path 'web/dist/*' 2>/dev/null)
 say = @printf '\033[1m==> %s\033[0m\n' "$(1)"
 
@@ -43,9 +45,10 @@ test: install-tests ## Before every push: check, and representatives of every la
 # Everything at once loads two cores eight-fold: what takes 24 s alone was seen to take 300 s. The bound only ends what hangs.
 test-all: export PYTEST_TIMEOUT := 1200
 test-all: export CODEHUB_TEST_ALL := 1
-test-all: install-tests ## Everything: each layer in full, then the layers with real servers with random pauses
+test-all: install-tests ## Everything: each layer in full, the soak, then the layers with real servers with random pauses
 	@failed=0; \
-	scripts/run-in-parallel.sh "$(MAKE) --no-print-directory check test-web" "$(TESTS) tests" || failed=1; \
+	scripts/run-in-parallel.sh "$(MAKE) --no-print-directory check test-web" "$(TESTS) --ignore=$(SOAK) tests" || failed=1; \
+	scripts/run-in-parallel.sh "$(PYTEST) $(SOAK)" || failed=1; \
 	CODEHUB_TEST_ALL= CODEHUB_PAUSES=1 scripts/run-in-parallel.sh "$(TESTS) $(call layers,integration chaos docker)" || failed=1; \
 	exit $$failed
 
