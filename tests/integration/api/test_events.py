@@ -90,7 +90,7 @@ async def served(api: Api, settings: Settings, tmp_path: Path) -> AsyncIterator[
 
 def listed(workspace: dict[str, Any]) -> dict[str, Any]:
     """A workspace without a home as lists and events carry it."""
-    return {name: value for name, value in workspace.items() if name != "memo"}
+    return {name: value for name, value in workspace.items() if name not in ("memo", "archive")}
 
 
 async def test_snapshot_updates_and_deletion(served: Served) -> None:

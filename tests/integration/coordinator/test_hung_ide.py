@@ -14,7 +14,7 @@ from codehub.runtimes.process.directory import Directory, State
 from codehub.runtimes.process.procfs import descendants
 from tests.integration.coordinator.conftest import Bench
 from tests.integration.coordinator.test_life import controller_of
-from tests.waiting import eventually
+from tests.waiting import eventually, until
 
 SOON = timedelta(seconds=40)
 """Longer than a container may be silent, and than a retry waits."""
@@ -64,6 +64,8 @@ async def test_a_start_that_hangs_is_tried_again_within_its_operation(bench: Ben
     )
     first = await leader.attempt()
     assert first == f"{hung.op_id}-0"
+    home = await bench.home(workspace_id)
+    await until((home / "started").exists, "the first IDE to hang")
     leader.passed += leader.start_time * 0.45
     assert (await leader.look()).error_count == 0, "it still has time"
     leader.passed += leader.start_time * 0.1
