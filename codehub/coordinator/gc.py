@@ -1,7 +1,8 @@
 """The GC runner: purges the trash, then removes what nothing protects. When in doubt, it keeps."""
 
+import asyncio
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import structlog
 
@@ -61,6 +62,7 @@ class GcRunner:
 
     async def tick(self, now: datetime) -> int:
         """One cycle; returns the bytes freed in the store. What cannot be listed is left alone."""
+        began = asyncio.get_running_loop().time()
         await self._purge(now - self._rules.retention, now)
         await self._trim_audit_log(now)
         await self._trim_timelines()
@@ -70,7 +72,7 @@ class GcRunner:
         except (StorageProblem, RuntimeUnobservable) as error:
             log.warning("this GC cycle is skipped: something could not be listed", error=str(error))
             return 0
-        found = await self._select(listing, now)
+        found = await self._select(listing, now, began)
         self._is_urgent = found.is_urgent and not found.alarms
         self.alarms = found.alarms
         if found.alarms:
@@ -93,9 +95,11 @@ class GcRunner:
             await self._providers.volumes.leftovers(),
         )
 
-    async def _select(self, listing: Listing, now: datetime) -> Selection:
+    async def _select(self, listing: Listing, now: datetime, began: float) -> Selection:
+        """A grace begins when the database has shown an orphan, however long listing took before."""
         seen = await self._records.first_seen()
         holders = await self._records.holders(now)
+        now += timedelta(seconds=asyncio.get_running_loop().time() - began)
         found = sweep(listing.archives, holders, seen, self._rules, now)
         cleared = clearing(listing.leftovers, holders, seen, self._rules, now)
         living = {name for name, holder in holders.items() if holder.purged_at is None or holder.left_alone}

@@ -18,7 +18,8 @@ from tests.integration.coordinator.conftest import UID_BASE, Bench
 from tests.services import short_temp_dir
 
 GRACE = timedelta(hours=2)
-MOMENT = timedelta(seconds=1)
+MOMENT = timedelta(minutes=5)
+"""More than a cycle takes, which the grace does not count."""
 RULES = GcRules(orphan_grace=GRACE, retention=12 * GRACE)
 STRAY = "stray"
 STRAYS_UID = UID_BASE + 9_000 if os.geteuid() == 0 else None
@@ -70,7 +71,7 @@ async def test_a_container_without_a_row_goes_after_its_grace_and_nobody_elses(y
     for later in (timedelta(0), GRACE - MOMENT):
         await runner.tick(first_seen + later)
         assert await running(ours) == {known, STRAY}, f"{later} after it was first seen"
-    await runner.tick(first_seen + GRACE)
+    await runner.tick(first_seen + GRACE + MOMENT)
     assert await running(ours) == {known}
     assert STRAY not in await ours.observe()
     await runner.tick(first_seen + 10 * GRACE)
@@ -89,6 +90,6 @@ async def test_the_grace_begins_anew_for_a_container_that_was_gone_meanwhile(yar
     await runner.tick(first_seen + GRACE)
     await runner.tick(first_seen + 2 * GRACE - MOMENT)
     assert await running(ours) == {STRAY}
-    await runner.tick(first_seen + 2 * GRACE)
+    await runner.tick(first_seen + 2 * GRACE + MOMENT)
     assert await running(ours) == set()
     home.rmdir()
