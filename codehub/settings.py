@@ -345,7 +345,7 @@ class Settings(BaseSettings):
 
     @property
     def gateway_group(self) -> int | None:
-        """The group that may connect to workspaces' sockets; None: whoever runs the coordinator."""
+        """The group that may connect to workspaces' sockets. None: only the coordinator's user."""
         return self.gateway_uid if os.geteuid() == 0 and self.gateway_uid != 0 else None
 
     @cached_property

@@ -108,7 +108,7 @@ class EmbeddedPostgres:
         """Return the cause of its end in a sentence, or None if its log names none."""
         try:
             with self.log_file.open("rb") as file:
-                # A log that was cut meanwhile begins anew.
+                # The log was cut in the meantime: read it from its beginning.
                 file.seek(self._log_start if self._log_start <= self.log_file.stat().st_size else 0)
                 log_of_run = file.read().decode(errors="replace")
         except OSError:

@@ -257,7 +257,7 @@ async def test_caps_are_really_applied(bench: Bench) -> None:
 async def test_disk_bandwidth_and_open_files_are_really_bounded(bench: Bench) -> None:
     disk = disk_of(bench.homes)
     if disk is None:
-        pytest.skip("needs homes on a disk")
+        pytest.skip("needs homes on a disk: set TMPDIR to a directory on one")
     await bench.started("w1", image=replace(TINY_IMAGE, disk_bandwidth=50 << 20))
     first_process = bench.engine.docker("inspect", "--format", "{{.State.Pid}}", "codehub-ws-w1")
     limit = cgroup_value(first_process, "blkio")

@@ -328,7 +328,7 @@ async def add_entries(bench: Bench, workspace_id: str, count: int) -> None:
 async def test_gc_keeps_the_newest_entries_of_a_timeline(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each wish adds one: a workspace that is started and stopped for ever must not fill the database."""
+    """Each wish adds one: starting and stopping a workspace without end must not fill the database."""
     long, short = [await bench.create(DesiredState.ARCHIVED) for _ in range(2)]
     await add_entries(bench, long, 9)
     monkeypatch.setattr(timeline, "KEPT", 4)

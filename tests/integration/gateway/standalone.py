@@ -139,7 +139,7 @@ async def standalone(**options: Any) -> AsyncIterator[Standalone]:
 class _Turns:
     """The processor time of each turn of the loop, which does not rest meanwhile.
 
-    Nor is garbage collected: one collection takes as long as hundreds of turns, whoever is served.
+    Garbage is not collected either: one collection takes as long as hundreds of turns.
     """
 
     def __init__(self) -> None:

@@ -89,7 +89,7 @@ def test_a_hung_ide_of_an_earlier_operation_is_removed_and_the_timeline_says_so_
     assert first.after.error_count == 0, "it was ready once: its start did not fail"
     again = seen(first.after, now + LIMIT / 4, attempt=EARLIER_OPERATION, silent_since=NOW)
     assert (again.event, again.effect) == (None, DeleteContainer())
-    assert again.after.progress_at == first.after.progress_at, "it may not take for ever"
+    assert again.after.progress_at == first.after.progress_at, "it must end at some time"
 
 
 def test_a_start_that_hangs_is_a_failed_attempt_of_the_same_operation() -> None:
