@@ -108,7 +108,7 @@ layers = $(foreach layer,$(1),$(if $(wildcard tests/$(layer)/*),tests/$(layer)))
 # A prerequisite that is out of date when the named file is gone, whatever the stamp says.
 gone = $(if $(wildcard $(1)),,FORCE)
 
-install-tests: install .make/system-test .make/s3-server .make/jupyterlab .make/image-base
+install-tests: install .make/system-test .make/s3-server .make/jupyterlab .make/image-tar
 	@:
 
 .make/system-run: scripts/system-packages.sh
@@ -128,8 +128,8 @@ install-tests: install .make/system-test .make/s3-server .make/jupyterlab .make/
 	@if scripts/install-jupyterlab.sh; then touch $@; else echo "JupyterLab could not be installed: its tests will skip."; fi
 
 # Without it the test of the IDE's image skips and says so; the next make tries again.
-.make/image-base: scripts/make-image.sh images/code-server/packages.txt .make/system-test $(call gone,$(TOOLS_DIR)/images/*.tar)
-	@if scripts/make-image.sh base; then touch $@; else echo "No image can be made here: its test will skip."; fi
+.make/image-tar: scripts/make-image.sh images/code-server/packages.txt .make/ide .make/system-test $(call gone,$(TOOLS_DIR)/images/code-server-*.tar)
+	@if scripts/make-image.sh tar code-server; then touch $@; else echo "No image can be made here: its test will skip."; fi
 
 .make/python: requirements.lock .make/system-run $(call gone,$(BIN)/python)
 	$(call say,Installing Python packages)

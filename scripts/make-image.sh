@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# Makes an image without a registry: scripts/make-image.sh [code-server|jupyterlab]
-# `base` makes only what the images share, for which no engine is needed.
+# Make an image without a registry: scripts/make-image.sh [code-server|jupyterlab]
+# `scripts/make-image.sh tar NAME` stops before the import, so it needs no engine.
 #
-# Debian's packages come by debootstrap, code-server and its Node as `codehub ide install` built them, JupyterLab as
-# scripts/install-jupyterlab.sh installed it. What was made once is kept in the tools directory.
+# Debian's packages come from debootstrap, code-server and its Node from `codehub ide install`, JupyterLab from
+# scripts/install-jupyterlab.sh. The tools directory keeps Debian and each image as a tar: a repeat only imports.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+only_tar=
+[[ ${1:-} != tar ]] || { only_tar=1; shift; }
 name=${1:-code-server}
 tools=${CODEHUB_TOOLS_DIR:?}
 suite=bookworm
@@ -22,7 +24,7 @@ staging=$(mktemp -d "${TMPDIR:-/tmp}/codehub-image-XXXXXX")
 trap 'rm -rf "$staging"' EXIT
 
 make_base() {
-  [[ $(id -u) == 0 ]] || fail "debootstrap needs root: sudo make image (or docker build images/${name/#base/code-server})"
+  [[ $(id -u) == 0 ]] || fail "debootstrap needs root: sudo make image (or docker build images/$name)"
   [[ ! -e $base ]] || return 0
   command -v debootstrap >/dev/null || { apt-get update -qq && apt-get install -y -qq debootstrap; }
   say "Fetching Debian's packages"
@@ -34,11 +36,6 @@ make_base() {
   mv "$base.new" "$base"
   rm -rf "$staging/root"
 }
-
-if [[ $name == base ]]; then
-  make_base
-  exit 0
-fi
 
 case $name in
   code-server)
@@ -61,14 +58,7 @@ case $name in
 esac
 image=codehub/$name:$version
 recipe=$(cat scripts/make-image.sh "$system" "${sources[@]}" | sha256sum | cut -c1-16)
-
-docker version --format '{{.Server.Version}}' >/dev/null 2>&1 \
-  || fail "no Docker engine answers${DOCKER_HOST:+ at $DOCKER_HOST}: start one (apt-get install docker.io), or set DOCKER_HOST"
-if [[ $(docker image inspect --format '{{index .Config.Labels "codehub.recipe"}}' "$image" 2>/dev/null) == "$recipe" ]]; then
-  say "$image is up to date"
-  exit 0
-fi
-make_base
+tar=$tools/images/$name-$recipe.tar
 
 put_code_server() {
   mkdir -p "$opt/bin"
@@ -88,26 +78,46 @@ put_jupyterlab() {
   start="/opt/codehub/jupyterlab/bin/python -m jupyterlab"
 }
 
-say "Putting $name $version together"
-root=$staging/root
-opt=$root/opt/codehub
-mkdir -p "$root"
-tar -C "$root" -xf "$base"
-mkdir -p "$root/home/coder"
-"put_${name//-/_}"
-printf '#!/bin/sh\nexec %s "$@"\n' "$start" >"$root/usr/local/bin/$name"
-chmod 755 "$root/usr/local/bin/$name"
-chown -R 0:0 "$opt"
-echo 'coder:x:1000:1000::/home/coder:/bin/bash' >>"$root/etc/passwd"
-echo 'coder:x:1000:' >>"$root/etc/group"
-chown 1000:1000 "$root/home/coder"
+make_tar() {
+  [[ ! -e $tar ]] || return 0
+  make_base
+  say "Putting $name $version together"
+  root=$staging/root
+  opt=$root/opt/codehub
+  mkdir -p "$root"
+  tar -C "$root" -xf "$base"
+  mkdir -p "$root/home/coder"
+  "put_${name//-/_}"
+  printf '#!/bin/sh\nexec %s "$@"\n' "$start" >"$root/usr/local/bin/$name"
+  chmod 755 "$root/usr/local/bin/$name"
+  chown -R 0:0 "$opt"
+  echo 'coder:x:1000:1000::/home/coder:/bin/bash' >>"$root/etc/passwd"
+  echo 'coder:x:1000:' >>"$root/etc/group"
+  chown 1000:1000 "$root/home/coder"
+  tar -C "$root" -cf "$tar.new" .
+  rm -rf "$root" "$tools/images/$name"-*.tar
+  mv "$tar.new" "$tar"
+}
+
+if [[ -n $only_tar ]]; then
+  make_tar
+  exit 0
+fi
+
+docker version --format '{{.Server.Version}}' >/dev/null 2>&1 \
+  || fail "no Docker engine answers${DOCKER_HOST:+ at $DOCKER_HOST}: start one (apt-get install docker.io), or set DOCKER_HOST"
+if [[ $(docker image inspect --format '{{index .Config.Labels "codehub.recipe"}}' "$image" 2>/dev/null) == "$recipe" ]]; then
+  say "$image is up to date"
+  exit 0
+fi
+make_tar
 
 say "Importing $image"
-tar -C "$root" -c . | docker import \
+docker import \
   --change 'ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 SHELL=/bin/bash HOME=/home/coder' \
   --change 'USER 1000:1000' --change 'WORKDIR /home/coder' --change "EXPOSE $port" \
   --change "ENTRYPOINT $entry" --change "CMD $command" --change "LABEL codehub.recipe=$recipe" \
-  - "$image" >/dev/null
+  "$tar" "$image" >/dev/null
 if [[ -n $built_in ]] && ! docker image inspect "$built_in" >/dev/null 2>&1; then
   docker tag "$image" "$built_in"
   say "It also goes by $built_in, which the built-in list of images names"
