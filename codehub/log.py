@@ -14,7 +14,7 @@ if _hides_rich:
     del sys.modules["rich"]
 
 
-AUDIT = "codehub.store.audit"
+AUDIT = "codehub.database.audit"
 """The logger of the audit log's lines."""
 
 _component = ""

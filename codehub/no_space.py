@@ -1,8 +1,8 @@
 """What a database or Redis without room for a write means to the person who asked."""
 
 from codehub.bus.refusals import refuses_writes
+from codehub.database.engine import is_out_of_space
 from codehub.domain.problems import InsufficientStorage
-from codehub.store.engine import is_out_of_space
 
 _DATABASE = (
     "The disk of CodeHub's database is full, so nothing was saved and nothing has changed. "

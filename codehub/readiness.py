@@ -11,6 +11,8 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from codehub.bus.refusals import refuses_writes
+from codehub.database import health, schema
+from codehub.database.engine import ConnectionTrouble
 from codehub.domain.health import (
     LEADER_CHECKS,
     CheckName,
@@ -24,8 +26,6 @@ from codehub.domain.health import (
     with_remedies,
 )
 from codehub.internal_http import Answer, Handler
-from codehub.store import health, schema
-from codehub.store.engine import ConnectionTrouble
 
 PATIENCE: Final = 3.0
 """Seconds for each service."""

@@ -20,11 +20,11 @@ import asyncpg
 import httpx
 
 from codehub import internal_http
+from codehub.database import migrate
 from codehub.embedded.postgres import EmbeddedPostgres
 from codehub.embedded.process import die_with_parent
 from codehub.embedded.redis import EmbeddedRedis
 from codehub.settings import default_tools_dir
-from codehub.store import migrate
 from tests.waiting import PATIENCE, wait_for
 
 T = TypeVar("T")

@@ -18,14 +18,14 @@ from codehub.coordinator.metrics import Metrics
 from codehub.coordinator.nature import REAL
 from codehub.coordinator.observer import Memory
 from codehub.coordinator.server import rules_of
+from codehub.database.engine import asyncpg_dsn, open_pool
+from codehub.database.leader import LOCK_TIMEOUT, campaign
+from codehub.database.records import PostgresRecords
+from codehub.database.rows import to_workspace
+from codehub.database.tables import workspaces
 from codehub.domain.observation import ArchiveFact, ContainerFact, VolumeFact
 from codehub.domain.states import DesiredState, Phase
 from codehub.domain.workspace import Workspace
-from codehub.store.engine import asyncpg_dsn, open_pool
-from codehub.store.leader import LOCK_TIMEOUT, campaign
-from codehub.store.records import PostgresRecords
-from codehub.store.rows import to_workspace
-from codehub.store.tables import workspaces
 from tests.services import Services
 
 PASSES = 20

@@ -15,15 +15,15 @@ from bench.control.instant import InstantRuntime, InstantVolumes, instant_provid
 from codehub.coordinator.house import PostgresHouse
 from codehub.coordinator.providers import Providers
 from codehub.coordinator.server import serve
+from codehub.database import gate
+from codehub.database.engine import create_engine
+from codehub.database.gate import Backends
+from codehub.database.tables import users, workspaces
 from codehub.domain.limits import Limits
 from codehub.domain.states import DesiredState
 from codehub.domain.workspace import Workspace
 from codehub.embedded.postgres import EmbeddedPostgres
 from codehub.settings import Settings, load
-from codehub.store import gate
-from codehub.store.engine import create_engine
-from codehub.store.gate import Backends
-from codehub.store.tables import users, workspaces
 from tests.services import TOOLS_DIR, Services
 
 LIMITS = Limits(10**6, 10**6, 10**6)

@@ -13,10 +13,10 @@ from bench import table
 from bench.control.stage import AT_REST, Sent, Stage, Statements, set_up
 from codehub.coordinator.house import CONNECTIONS
 from codehub.coordinator.queue import WORKERS
+from codehub.database import records
+from codehub.database.engine import open_pool
+from codehub.database.leader import LOCK_TIMEOUT, campaign
 from codehub.domain.states import DesiredState
-from codehub.store import records
-from codehub.store.engine import open_pool
-from codehub.store.leader import LOCK_TIMEOUT, campaign
 from tests.services import Services
 
 OWN = (records.VERSIONS, records.LOAD, records.CONFIRM, records.SAVE)

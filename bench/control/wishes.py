@@ -10,9 +10,9 @@ import asyncpg
 
 from bench import table
 from bench.control.stage import AT_REST, LIMITS, Stage, set_up
+from codehub.database import gate
+from codehub.database.engine import asyncpg_dsn
 from codehub.domain.states import DesiredState
-from codehub.store import gate
-from codehub.store.engine import asyncpg_dsn
 from tests.services import Services
 
 

@@ -9,12 +9,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from ulid import ULID
 
 from codehub.clock import utc_now
+from codehub.database import accounts, installation
+from codehub.database.engine import create_engine
+from codehub.database.sessions import open_session
+from codehub.database.tables import workspaces
 from codehub.domain.audit import CLI
 from codehub.domain.states import DesiredState, Phase
-from codehub.store import accounts, installation
-from codehub.store.engine import create_engine
-from codehub.store.sessions import open_session
-from codehub.store.tables import workspaces
 from tests.services import Services, run
 
 HTTP_WORKSPACE: Final = f"{'http':0>26}"

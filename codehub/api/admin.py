@@ -12,10 +12,10 @@ from codehub.api.services import Shared
 from codehub.api.views import WorkspacePage, WorkspaceSummary, summary
 from codehub.api.words import SearchText
 from codehub.api.workspaces import Limit, Offset, page_of
+from codehub.database import gate, workspace_reads
+from codehub.database.workspace_reads import Leader, Selection
 from codehub.domain.health import CheckName
 from codehub.domain.states import Phase
-from codehub.store import gate, workspace_reads
-from codehub.store.workspace_reads import Leader, Selection
 
 router = APIRouter(prefix="/admin", tags=["admin"])
 

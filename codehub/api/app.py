@@ -37,10 +37,10 @@ from codehub.api.sign_in_lane import SignInLane
 from codehub.api.turns import Turns
 from codehub.bus.events import Subscriptions
 from codehub.bus.known_addresses import KnownAddresses
+from codehub.database.engine import STATEMENT_SECONDS, create_engine
 from codehub.domain.problems import NotFound
 from codehub.session_lookups import SessionLookups
 from codehub.settings import Settings
-from codehub.store.engine import STATEMENT_SECONDS, create_engine
 
 log = structlog.get_logger(__name__)
 

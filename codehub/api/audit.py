@@ -12,9 +12,9 @@ from codehub.api.guards import ULID_FORM, Admin
 from codehub.api.services import Shared
 from codehub.api.words import Words
 from codehub.api.workspaces import Limit
+from codehub.database import audit
 from codehub.domain.audit import Action, ActorKind, Outcome
 from codehub.domain.problems import ValidationFailed
-from codehub.store import audit
 
 router = APIRouter(prefix="/admin", tags=["admin"])
 

@@ -14,9 +14,9 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 
+from codehub.database.engine import ConnectionTrouble, is_timeout
 from codehub.domain.problems import Problem
 from codehub.no_space import insufficient_storage
-from codehub.store.engine import ConnectionTrouble, is_timeout
 
 log = structlog.get_logger(__name__)
 

@@ -11,10 +11,10 @@ from codehub.api.services import Services
 from codehub.api.views import summary
 from codehub.bus.events import Changes, Feed
 from codehub.clock import utc_now
+from codehub.database import workspace_reads
+from codehub.database.sessions import Session, find_session
+from codehub.database.workspace_reads import OwnedWorkspace
 from codehub.domain.workspace import Workspace
-from codehub.store import workspace_reads
-from codehub.store.sessions import Session, find_session
-from codehub.store.workspace_reads import OwnedWorkspace
 
 HEARTBEAT: Final = 30.0
 PIECE: Final = 20

@@ -16,8 +16,8 @@ from codehub.api.metrics import Metrics
 from codehub.api.protocol import transport_of
 from codehub.api.services import Services, Shared
 from codehub.bus.events import Feed
+from codehub.database.sessions import Session
 from codehub.domain.problems import TooManyRequests
-from codehub.store.sessions import Session
 
 log = structlog.get_logger(__name__)
 router = APIRouter(tags=["events"])

@@ -8,11 +8,11 @@ from fastapi import Depends, Path, Request
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from codehub.api.services import Now, Shared
+from codehub.database import workspace_reads
+from codehub.database.sessions import Session, find_session, hash_of
+from codehub.database.workspace_reads import DetailedWorkspace
 from codehub.domain.audit import Actor, Target, TargetKind
 from codehub.domain.problems import Forbidden, NotFound, Unauthorized, WorkspaceNotFound
-from codehub.store import workspace_reads
-from codehub.store.sessions import Session, find_session, hash_of
-from codehub.store.workspace_reads import DetailedWorkspace
 
 ULID_FORM: Final = re.compile(r"[0-7][0-9a-hjkmnp-tv-z]{25}")
 

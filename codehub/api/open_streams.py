@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from codehub.database.sessions import Session
 from codehub.domain.problems import TooManyRequests
-from codehub.store.sessions import Session
 
 MAX_PER_SESSION: Final = 8
 MAX_PER_USER: Final = 32

@@ -9,8 +9,8 @@ from codehub.api.guards import Caller, CallerActor, client_address
 from codehub.api.services import Config, Now, Shared
 from codehub.api.views import UserView
 from codehub.api.words import Body, Secret, Words
-from codehub.store import accounts, gate, sessions
-from codehub.store.archive_usage import archive_bytes
+from codehub.database import accounts, gate, sessions
+from codehub.database.archive_usage import archive_bytes
 
 router = APIRouter(tags=["session"])
 

@@ -17,8 +17,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.cancellation import raise_if_cancelled
 from codehub.clock import utc_now
-from codehub.store.engine import ConnectionTrouble, asyncpg_dsn
-from codehub.store.sessions import living_sessions
+from codehub.database.engine import ConnectionTrouble, asyncpg_dsn
+from codehub.database.sessions import living_sessions
 
 log = structlog.get_logger(__name__)
 

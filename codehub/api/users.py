@@ -10,9 +10,9 @@ from codehub.api.services import Now, Shared
 from codehub.api.views import AccountView, ListedAccountView
 from codehub.api.words import Body, Secret, Words
 from codehub.api.workspaces import Limit, Offset
+from codehub.database import accounts
+from codehub.database.archive_usage import archive_bytes
 from codehub.domain.states import Role
-from codehub.store import accounts
-from codehub.store.archive_usage import archive_bytes
 
 router = APIRouter(prefix="/users", tags=["users"])
 

@@ -6,14 +6,14 @@ from typing import Literal
 from pydantic import BaseModel
 
 from codehub.api.services import Config
+from codehub.database.accounts import Account
+from codehub.database.sessions import Session
+from codehub.database.workspace_reads import DetailedWorkspace, OwnedWorkspace
 from codehub.domain.conditions import holds
 from codehub.domain.states import ConditionName, DesiredState, ErrorReason, Operation, Phase, Role
 from codehub.domain.ttl import archive_at, standby_at
 from codehub.domain.wishes import WayOut, ways_out
 from codehub.domain.workspace import Workspace
-from codehub.store.accounts import Account
-from codehub.store.sessions import Session
-from codehub.store.workspace_reads import DetailedWorkspace, OwnedWorkspace
 
 
 class UserView(BaseModel):

@@ -19,10 +19,10 @@ from codehub.api.services import Now, Shared
 from codehub.api.views import WorkspaceView
 from codehub.api.words import Body
 from codehub.api.workspaces import view_changed
+from codehub.database import accounts, audit, gate, workspace_reads
 from codehub.domain.audit import Action
 from codehub.domain.problems import InvalidState, ValidationFailed
 from codehub.domain.workspace import RecoverSource
-from codehub.store import accounts, audit, gate, workspace_reads
 
 router = APIRouter(prefix="/workspaces/{workspace_id}", tags=["workspaces"])
 

@@ -12,15 +12,15 @@ from codehub.api.guards import Caller, CallerActor, WorkspaceId, audit_target, r
 from codehub.api.services import Config, Now, Shared
 from codehub.api.views import WorkspacePage, WorkspaceView, detailed_view, summary
 from codehub.api.words import Body, Description, Memo, Name, SearchText
+from codehub.database import accounts, audit, gate, workspace_reads
+from codehub.database.audit import AuditedTransaction
+from codehub.database.engine import limit_statements
+from codehub.database.sessions import Session
+from codehub.database.workspace_reads import DetailedWorkspace, Selection
 from codehub.domain.audit import Action
 from codehub.domain.problems import Forbidden, Unauthorized, ValidationFailed, WorkspaceNotFound
 from codehub.domain.states import DesiredState, Phase
 from codehub.domain.workspace import Workspace
-from codehub.store import accounts, audit, gate, workspace_reads
-from codehub.store.audit import AuditedTransaction
-from codehub.store.engine import limit_statements
-from codehub.store.sessions import Session
-from codehub.store.workspace_reads import DetailedWorkspace, Selection
 
 router = APIRouter(prefix="/workspaces", tags=["workspaces"])
 

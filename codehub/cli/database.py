@@ -9,9 +9,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.cli.errors import CommandError
 from codehub.cli.needs import reach_database
+from codehub.database.engine import create_engine
 from codehub.embedded import postgres
 from codehub.settings import Settings
-from codehub.store.engine import create_engine
 
 T = TypeVar("T")
 

@@ -39,14 +39,14 @@ def explanation(error: Exception) -> str | None:
     from sqlalchemy.exc import DBAPIError
 
     from codehub.cli.workers import WorkersError
+    from codehub.database.installation import OtherUsers
+    from codehub.database.schema import SchemaError
     from codehub.domain.images import ImagesError
     from codehub.domain.problems import Problem
     from codehub.embedded.account import EmbeddedError
     from codehub.runtimes.base import RuntimeFailure
     from codehub.settings import SettingsError
     from codehub.storage.errors import StorageProblem
-    from codehub.store.installation import OtherUsers
-    from codehub.store.schema import SchemaError
 
     if isinstance(error, DBAPIError):
         return f"the database refused: {error.orig}"

@@ -18,11 +18,11 @@ from codehub.cli.errors import explanation
 from codehub.cli.options import load_settings
 from codehub.clock import utc_now
 from codehub.coordinator.claims import make_place
+from codehub.database import accounts, backends, installation, schema
+from codehub.database.engine import create_engine
 from codehub.domain.audit import Actor, ActorKind
 from codehub.runtimes.base import RuntimeFailure, Unobservable
 from codehub.settings import Settings
-from codehub.store import accounts, backends, installation, schema
-from codehub.store.engine import create_engine
 
 RUNTIMES_ARE_TRUE_SINCE = "0009"
 """The first schema whose workspaces are on the runtime that their rows name."""
@@ -104,7 +104,7 @@ async def _migrate(database_url: str) -> str | None:
     finally:
         await engine.dispose()
     if found != schema.head():
-        from codehub.store import migrate
+        from codehub.database import migrate
 
         await migrate.upgrade(database_url)
     return found

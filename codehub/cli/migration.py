@@ -9,9 +9,9 @@ from codehub.cli import database, needs, place
 from codehub.cli.errors import CommandError
 from codehub.clock import utc_now
 from codehub.coordinator.claims import claim_storage, make_place
+from codehub.database import accounts, installation, migrate, schema
 from codehub.domain.audit import CLI
 from codehub.settings import Settings
-from codehub.store import accounts, installation, migrate, schema
 
 
 def run(settings: Settings) -> None:

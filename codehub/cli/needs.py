@@ -9,11 +9,11 @@ from redis.exceptions import AuthenticationError, RedisError, ResponseError
 from sqlalchemy.engine import make_url
 
 from codehub.cli.errors import CommandError
+from codehub.database import accounts, backends, schema, workspace_reads
+from codehub.database.engine import asyncpg_dsn, create_engine
 from codehub.domain import images
 from codehub.domain.images import Image, ImagesError
 from codehub.settings import Settings
-from codehub.store import accounts, backends, schema, workspace_reads
-from codehub.store.engine import asyncpg_dsn, create_engine
 
 PATIENCE: Final = 10.0
 OLDEST_REDIS: Final = (6, 2)

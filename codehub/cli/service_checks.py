@@ -5,6 +5,7 @@ from urllib.parse import urlsplit
 from codehub import readiness
 from codehub.cli import lock, needs, place
 from codehub.cli.findings import Finding, fail, ok, warn
+from codehub.database import schema
 from codehub.domain.health import LEADER_CHECKS, CheckName
 from codehub.domain.hosts import shared_domain
 from codehub.domain.weaknesses import Weakness
@@ -13,7 +14,6 @@ from codehub.settings import Settings
 from codehub.storage.archive_store import ArchiveStore
 from codehub.storage.errors import Unobservable
 from codehub.storage.installation import check_directory
-from codehub.store import schema
 
 
 async def check_services(settings: Settings) -> list[Finding]:

@@ -1,11 +1,11 @@
 """What a part records in the audit log when it starts: limits, and settings that weaken security."""
 
 from codehub.clock import utc_now
+from codehub.database import audit
+from codehub.database.engine import create_engine
 from codehub.domain.audit import Action, Actor, ActorKind, Target, TargetKind
 from codehub.domain.weaknesses import OF_PART
 from codehub.settings import Settings
-from codehub.store import audit
-from codehub.store.engine import create_engine
 
 
 async def record_start(settings: Settings, part: str) -> None:

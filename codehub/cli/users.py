@@ -17,7 +17,7 @@ from codehub.domain.states import Role
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-    from codehub.store.accounts import Account
+    from codehub.database.accounts import Account
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ def list_users(data_dir: DataDir = None) -> None:
     """List every account."""
 
     async def work(engine: "AsyncEngine") -> "list[Account]":
-        from codehub.store import accounts
+        from codehub.database import accounts
 
         found: list[Account] = []
         async with engine.connect() as conn:
@@ -63,7 +63,7 @@ def create(
     """Create an account; the password is asked for, or read from standard input."""
 
     async def work(engine: "AsyncEngine") -> None:
-        from codehub.store import accounts
+        from codehub.database import accounts
 
         await accounts.create_account(engine, name, password, role, actor=CLI, now=utc_now())
 
@@ -92,7 +92,7 @@ def passwd(name: Name, generate: Generate = False, data_dir: DataDir = None) -> 
     """Set a new password, which ends the user's sessions."""
 
     async def work(engine: "AsyncEngine") -> None:
-        from codehub.store import accounts
+        from codehub.database import accounts
 
         async with engine.connect() as conn:
             account = await accounts.find_account(conn, name)
@@ -114,7 +114,7 @@ def delete(
     """Delete an account, and put its workspaces into the trash."""
 
     async def work(engine: "AsyncEngine") -> None:
-        from codehub.store import accounts
+        from codehub.database import accounts
 
         async with engine.connect() as conn:
             account = await accounts.find_account(conn, name)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from codehub.coordinator.observer import Memory
 from codehub.coordinator.providers import Providers
+from codehub.database.leader import StaleLeader
 from codehub.domain.disk import Reserve, shortages, waiting_message
 from codehub.domain.effects import (
     ArchiveEmpty,
@@ -37,7 +38,6 @@ from codehub.storage.errors import (
 )
 from codehub.storage.jobspec import ArchiveJob, DeleteJob, EmptyArchiveJob, JobSpec, RestoreJob
 from codehub.storage.quota import NO_QUOTA, HomeQuota
-from codehub.store.leader import StaleLeader
 
 # Archiving makes room, so it may go on where the reserve is touched; a quarter is left to the database.
 _ARCHIVES_LEAVE = 4

@@ -11,14 +11,14 @@ from typing import Protocol
 
 import structlog
 
+from codehub.database.engine import create_unpooled_engine
+from codehub.database.installation import PostgresClaims
 from codehub.domain.claims import Location
 from codehub.settings import Settings
 from codehub.storage.archive_store import ArchiveStore
 from codehub.storage.errors import StorageProblem
 from codehub.storage.jobspec import Place
 from codehub.storage.volumes import LocalVolumes
-from codehub.store.engine import create_unpooled_engine
-from codehub.store.installation import PostgresClaims
 
 log = structlog.get_logger(__name__)
 

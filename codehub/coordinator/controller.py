@@ -15,6 +15,7 @@ from codehub.coordinator.providers import Providers
 from codehub.coordinator.queue import WorkQueue
 from codehub.coordinator.records import Records
 from codehub.coordinator.rest import Panorama, Resting, is_unfinished
+from codehub.database.records import Outdated, RowLocked
 from codehub.domain.attempt import running_job_id
 from codehub.domain.backends import why_left_alone
 from codehub.domain.decision import (
@@ -34,7 +35,6 @@ from codehub.domain.states import Operation
 from codehub.domain.steps import waits_for_room
 from codehub.domain.workspace import Workspace
 from codehub.storage.errors import StorageProblem
-from codehub.store.records import Outdated, RowLocked
 
 log = structlog.get_logger(__name__)
 

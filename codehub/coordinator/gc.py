@@ -8,6 +8,7 @@ import structlog
 
 from codehub.coordinator.providers import Providers
 from codehub.coordinator.records import Records
+from codehub.database.records import RowLocked
 from codehub.domain.gc import GcRules, Stored, Sweep, sweep
 from codehub.domain.leftovers import Clearing, Leftover, clearing
 from codehub.domain.observation import JobState
@@ -15,7 +16,6 @@ from codehub.runtimes.base import RuntimeFailure
 from codehub.runtimes.base import Unobservable as RuntimeUnobservable
 from codehub.storage.errors import StorageProblem
 from codehub.storage.jobspec import ClearJob, DeleteJob
-from codehub.store.records import RowLocked
 
 log = structlog.get_logger(__name__)
 

@@ -11,10 +11,10 @@ from redis.asyncio import Redis
 from codehub.bus.activity import ActivityLog
 from codehub.coordinator.listener import Listener
 from codehub.coordinator.records import Desk, Term
+from codehub.database import leader
+from codehub.database.engine import create_unpooled_engine, open_pool
+from codehub.database.records import PostgresRecords
 from codehub.settings import Settings
-from codehub.store import leader
-from codehub.store.engine import create_unpooled_engine, open_pool
-from codehub.store.records import PostgresRecords
 
 REDIS_ANSWERS_WITHIN = 5.0
 """Seconds. A Redis that hangs must not hold up the TTLs, or what is told of changes."""

@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 
 from codehub.bus.events import Message, publish, resync_message, sse_message
 from codehub.cancellation import raise_if_cancelled
-from codehub.store.engine import ConnectionTrouble, asyncpg_dsn
+from codehub.database.engine import ConnectionTrouble, asyncpg_dsn
 
 log = structlog.get_logger(__name__)
 

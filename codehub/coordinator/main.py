@@ -15,6 +15,9 @@ from codehub.coordinator.metrics import Metrics
 from codehub.coordinator.providers import Providers
 from codehub.coordinator.queue import WORKERS
 from codehub.coordinator.server import serve
+from codehub.database import installation, schema
+from codehub.database.engine import create_engine
+from codehub.database.gate import new_id
 from codehub.domain.host_paths import HostPaths
 from codehub.domain.images import offered_images
 from codehub.domain.port_links import PortLinks
@@ -26,9 +29,6 @@ from codehub.storage.archive_store import ArchiveStore
 from codehub.storage.jobs import LocalJobs
 from codehub.storage.jobspec import Place
 from codehub.storage.volumes import LocalVolumes
-from codehub.store import installation, schema
-from codehub.store.engine import create_engine
-from codehub.store.gate import new_id
 
 if TYPE_CHECKING:  # the client of the Docker Engine is loaded where Docker is used
     from codehub.runtimes.docker.runtime import DockerOptions, DockerRuntime

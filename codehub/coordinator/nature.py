@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from codehub.clock import utc_now
-from codehub.store.gate import new_id
+from codehub.database.gate import new_id
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ from codehub.coordinator.observer import Memory
 from codehub.coordinator.providers import Providers
 from codehub.coordinator.records import Desk, House, Listen, Term
 from codehub.coordinator.ttl import TtlRules, TtlRunner
+from codehub.database.engine import ConnectionTrouble
+from codehub.database.leader import StaleLeader
 from codehub.domain.decision import Rules
 from codehub.domain.errors import RetryPolicy
 from codehub.domain.gateways import GatewayRules
@@ -27,8 +29,6 @@ from codehub.domain.states import Operation
 from codehub.domain.ttl import TtlDefaults
 from codehub.settings import Settings
 from codehub.storage.quota import HomeQuota
-from codehub.store.engine import ConnectionTrouble
-from codehub.store.leader import StaleLeader
 
 log = structlog.get_logger(__name__)
 

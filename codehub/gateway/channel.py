@@ -8,8 +8,8 @@ import asyncpg
 
 from codehub import log
 from codehub.cancellation import raise_if_cancelled
+from codehub.database.engine import ConnectionTrouble, asyncpg_dsn
 from codehub.gateway.watch import Watch
-from codehub.store.engine import ConnectionTrouble, asyncpg_dsn
 
 logger = log.get(__name__)
 

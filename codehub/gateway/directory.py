@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import Final, Generic, Protocol, TypeVar
 
+from codehub.database.gate import RecoverFrom
+from codehub.database.routes import Route, Situation, Visitor
 from codehub.domain.audit import Actor
 from codehub.domain.workspace import Workspace
 from codehub.session_lookups import SessionLookups
-from codehub.store.gate import RecoverFrom
-from codehub.store.routes import Route, Situation, Visitor
 
 FRESH_SECONDS: Final = 5.0
 MAX_ENTRIES: Final = 100_000

@@ -7,6 +7,7 @@ from typing import Any, Final, Protocol
 from urllib.parse import parse_qs, quote, urlencode
 
 from codehub.bus.tickets import Ticket
+from codehub.database.routes import Situation, Visitor
 from codehub.domain.backends import left_alone_message
 from codehub.domain.ports import parse_port
 from codehub.domain.problems import OperationInProgress, Problem, RunningLimitExceeded, WorkspaceNotFound
@@ -17,7 +18,6 @@ from codehub.gateway.directory import Directory
 from codehub.gateway.head import RequestHead
 from codehub.gateway.pages import Pages
 from codehub.gateway.reply import Reply
-from codehub.store.routes import Situation, Visitor
 
 BEGIN: Final = "/.codehub/begin"
 ENTER: Final = "/.codehub/enter"

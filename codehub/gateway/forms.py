@@ -5,6 +5,8 @@ from collections.abc import Coroutine
 from typing import Any, Final
 from urllib.parse import parse_qs, quote
 
+from codehub.database.gate import RecoverFrom
+from codehub.database.routes import Visitor
 from codehub.domain.audit import Actor
 from codehub.domain.problems import NotFound, Problem, RunningLimitExceeded, WorkspaceNotFound
 from codehub.domain.states import Phase
@@ -16,8 +18,6 @@ from codehub.gateway.entrance import Visit, local_path
 from codehub.gateway.foreign import is_foreign
 from codehub.gateway.pages import Pages
 from codehub.gateway.reply import Reply
-from codehub.store.gate import RecoverFrom
-from codehub.store.routes import Visitor
 
 PLACE: Final = "/.codehub/do"
 

@@ -11,8 +11,8 @@ from ulid import ULID
 
 from codehub import log
 from codehub.cancellation import raise_if_cancelled
+from codehub.database.engine import ConnectionTrouble
 from codehub.gateway.activity import Recorder
-from codehub.store.engine import ConnectionTrouble
 
 logger = log.get(__name__)
 

@@ -11,6 +11,7 @@ from string import Template
 from typing import Final
 from urllib.parse import urlencode
 
+from codehub.database.routes import Situation
 from codehub.domain.backends import left_alone_message
 from codehub.domain.disk import HomeRecord, size_text
 from codehub.domain.problems import Problem
@@ -22,7 +23,6 @@ from codehub.gateway.cookies import cookie_values
 from codehub.gateway.head import RequestHead
 from codehub.gateway.reply import Reply
 from codehub.gateway.texts import TEXTS, language_of
-from codehub.store.routes import Situation
 
 _ENTRANCE_LENGTH: Final = len("/w/") + 26
 _FILES: Final = Path(__file__).parent / "pages"

@@ -11,11 +11,11 @@ import re
 import time
 from typing import TYPE_CHECKING, Final
 
+from codehub.database.routes import Route, Visitor
 from codehub.gateway.activity import FORWARDED, Recorder
 from codehub.gateway.directory import Directory
 from codehub.gateway.head import RequestHead
 from codehub.gateway.platform_tokens import target_holds_token
-from codehub.store.routes import Route, Visitor
 
 if TYPE_CHECKING:
     from codehub.gateway.exchange import Relay

@@ -5,13 +5,13 @@ from collections.abc import Callable
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.clock import utc_now
+from codehub.database import audit, gate, routes
+from codehub.database.gate import RecoverFrom
+from codehub.database.routes import Route, Situation, Visitor
 from codehub.domain.audit import Action, Actor, Target, TargetKind
 from codehub.domain.limits import Limits
 from codehub.domain.states import DesiredState
 from codehub.domain.workspace import Workspace
-from codehub.store import audit, gate, routes
-from codehub.store.gate import RecoverFrom
-from codehub.store.routes import Route, Situation, Visitor
 
 
 class PostgresSource:

@@ -11,6 +11,8 @@ from redis.exceptions import RedisError
 from sqlalchemy.exc import SQLAlchemyError
 
 from codehub import log
+from codehub.database.engine import ConnectionTrouble
+from codehub.database.routes import Route, Visitor
 from codehub.domain.ports import parse_port, port_address
 from codehub.domain.problems import InsufficientStorage, TooManyRequests
 from codehub.domain.states import Operation, Phase
@@ -32,8 +34,6 @@ from codehub.gateway.ports import PortAnswers
 from codehub.gateway.reply import RETRY_AFTER, Reply
 from codehub.gateway.rewrite import Forwarding, request_for_api, request_for_workspace
 from codehub.no_space import insufficient_storage
-from codehub.store.engine import ConnectionTrouble
-from codehub.store.routes import Route, Visitor
 
 logger = log.get(__name__)
 

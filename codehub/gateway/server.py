@@ -14,6 +14,9 @@ from codehub import log
 from codehub.bus import tickets
 from codehub.bus.activity import ActivityLog
 from codehub.bus.tickets import Ticket
+from codehub.database import routes
+from codehub.database.engine import STATEMENT_SECONDS, create_engine
+from codehub.database.gateways import Roster
 from codehub.gateway import reply
 from codehub.gateway.activity import Recorder
 from codehub.gateway.addresses import AddressShare, AddressShares
@@ -34,9 +37,6 @@ from codehub.gateway.tls import TlsServer
 from codehub.gateway.turns import TurnQueue
 from codehub.gateway.upstream import Pool
 from codehub.gateway.watch import Watch
-from codehub.store import routes
-from codehub.store.engine import STATEMENT_SECONDS, create_engine
-from codehub.store.gateways import Roster
 
 logger = log.get(__name__)
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from codehub import log
+from codehub.database.routes import Route, Visitor
 from codehub.domain.states import Phase
 from codehub.gateway.directory import Directory
 from codehub.gateway.live import LiveConnections
-from codehub.store.routes import Route, Visitor
 
 logger = log.get(__name__)
 

@@ -18,16 +18,16 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from codehub.database import installation, migrate
+from codehub.database.engine import create_engine
+from codehub.database.gate import new_id
+from codehub.database.locks import AdvisoryLock
+from codehub.database.tables import users
 from codehub.embedded.postgres import EmbeddedPostgres
 from codehub.embedded.redis import EmbeddedRedis
 from codehub.settings import load
 from codehub.storage.archive_store import ArchiveStore
 from codehub.storage.volumes import LocalVolumes
-from codehub.store import installation, migrate
-from codehub.store.engine import create_engine
-from codehub.store.gate import new_id
-from codehub.store.locks import AdvisoryLock
-from codehub.store.tables import users
 from tests import waiting
 from tests.chaos import audit
 from tests.integration.coordinator.conftest import IDE

@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from codehub.database import gate
+from codehub.database.gate import Backends
 from codehub.domain.limits import Limits
 from codehub.domain.states import DesiredState
-from codehub.store import gate
-from codehub.store.gate import Backends
 from tests.chaos.coordinators import OWNER, Site, eventually, running_ides
 from tests.trees import give_to_its_user, make_tree, tree_hash
 

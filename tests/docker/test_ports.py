@@ -1,7 +1,7 @@
 """A port of a container: through a gateway, at the container's own address."""
 
+from codehub.database.routes import Route
 from codehub.domain.states import Operation, Phase
-from codehub.store.routes import Route
 from tests.docker.conftest import Bench
 from tests.integration.gateway.harness import ALICE, MINE, World, status, world
 from tests.waiting import eventually

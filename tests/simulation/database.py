@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
+from codehub.database.leader import StaleLeader
 from codehub.domain import limits, wishes
 from codehub.domain.conditions import unobserved
 from codehub.domain.decision import CONTROLLER_COLUMNS, Decision
@@ -18,7 +19,6 @@ from codehub.domain.problems import InvalidState, ValidationFailed
 from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
 from codehub.domain.ttl import Expiry, TtlDefaults, expired
 from codehub.domain.workspace import RecoverSource, Request, RequestKind, Workspace
-from codehub.store.leader import StaleLeader
 from tests.simulation.process import Session
 from tests.simulation.providers import home_store_key
 from tests.simulation.reality import Home, Reality, Truth, is_intact

@@ -10,6 +10,9 @@ from typing import TypeVar
 from redis.exceptions import ConnectionError as RedisDown
 
 from codehub.coordinator.records import Desk, Term
+from codehub.database import records
+from codehub.database.leader import ANSWER_WITHIN, HUNG_AFTER
+from codehub.database.records import Outdated
 from codehub.domain import wishes
 from codehub.domain.conditions import holds
 from codehub.domain.decision import Decision, Event
@@ -21,9 +24,6 @@ from codehub.domain.health import CheckName, Verdict
 from codehub.domain.states import ConditionName, Operation
 from codehub.domain.ttl import Expiry, TtlDefaults
 from codehub.domain.workspace import Workspace
-from codehub.store import records
-from codehub.store.leader import ANSWER_WITHIN, HUNG_AFTER
-from codehub.store.records import Outdated
 from tests.simulation.database import Database, Gate, lost_connection
 from tests.simulation.process import Process
 from tests.simulation.redis import Redis
@@ -97,7 +97,7 @@ class SimTerm:
 
 
 class SimRecords:
-    """The records of one term; semantics of `codehub.store.records`, which the same tests hold to."""
+    """The records of one term; semantics of `codehub.database.records`, which the same tests hold to."""
 
     def __init__(self, process: Process, database: Database, epoch: int, retention: timedelta) -> None:
         self._process = process

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from codehub.database.leader import StaleLeader
+from codehub.database.records import Outdated
 from codehub.domain.observation import Unknown
 from codehub.runtimes.base import RuntimeFailure
 from codehub.storage.errors import StorageProblem
-from codehub.store.leader import StaleLeader
-from codehub.store.records import Outdated
 from tests.simulation.reality import Reality
 
 T = TypeVar("T")

@@ -19,6 +19,7 @@ from codehub.coordinator import ttl as ttl_runner
 from codehub.coordinator.actor import Actor, EffectFailed, NoRoomYet
 from codehub.coordinator.observer import Observer
 from codehub.coordinator.ttl import TtlRunner
+from codehub.database import records
 from codehub.domain import (
     disk,
     gateways,
@@ -46,7 +47,6 @@ from codehub.domain.workspace import Workspace
 from codehub.gateway.handover import Handover
 from codehub.storage.errors import StorageProblem
 from codehub.storage.jobspec import RestoreJob
-from codehub.store import records
 from tests.simulation import history as histories
 from tests.simulation.clock import VirtualLoop
 from tests.simulation.database import Database, Gate

@@ -12,10 +12,10 @@ from codehub.api.session_ends import SessionEnds
 from codehub.bus.events import Subscriptions
 from codehub.bus.known_addresses import KnownAddresses
 from codehub.cancellation import raise_if_cancelled
+from codehub.database.engine import create_engine
 from codehub.gateway.activity import Recorder
 from codehub.gateway.channel import PushChannel
 from codehub.gateway.handover import Handover
-from codehub.store.engine import create_engine
 from tests.waiting import PATIENCE
 
 NO_DATABASE = "postgresql+asyncpg:///none"

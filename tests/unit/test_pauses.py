@@ -62,7 +62,7 @@ print(json.dumps(happened))
 """
 SQLALCHEMY = """
 from sqlalchemy import text
-from codehub.store.engine import create_engine
+from codehub.database.engine import create_engine
 
 async def main():
     engine = create_engine(sys.argv[1])

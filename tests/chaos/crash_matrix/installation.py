@@ -8,12 +8,12 @@ from pathlib import Path
 
 import asyncpg
 
+from codehub.database import installation
+from codehub.database.engine import create_engine
+from codehub.database.gate import new_id
+from codehub.database.tables import users
 from codehub.settings import load
 from codehub.storage.volumes import LocalVolumes
-from codehub.store import installation
-from codehub.store.engine import create_engine
-from codehub.store.gate import new_id
-from codehub.store.tables import users
 from tests.chaos.crash_matrix.forks import Zygote
 from tests.chaos.crash_matrix.lane import OWNER, Lane
 from tests.chaos.crash_matrix.matrix import DEATHS

@@ -14,13 +14,13 @@ import asyncpg
 from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from codehub.database.engine import asyncpg_dsn, create_engine
+from codehub.database.rows import to_workspace
+from codehub.database.tables import timeline, workspaces
 from codehub.domain.states import Operation, Phase
 from codehub.domain.workspace import Workspace
 from codehub.runtimes.process.runtime import ProcessRuntime
 from codehub.storage.durable import make_directory
-from codehub.store.engine import asyncpg_dsn, create_engine
-from codehub.store.rows import to_workspace
-from codehub.store.tables import timeline, workspaces
 from tests.chaos.crash_matrix import crashing_job
 from tests.chaos.crash_matrix.forks import Process, Zygote
 from tests.chaos.crash_matrix.proxy import Fallen, Proxy

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from codehub.database.records import PostgresRecords
 from codehub.domain.decision import Decision, Event
 from codehub.domain.observation import Generation
 from codehub.domain.states import Operation
@@ -14,7 +15,6 @@ from codehub.storage import work
 from codehub.storage.archives import Archives, parse_archive_key
 from codehub.storage.jobspec import RestoreJob
 from codehub.storage.layout import WorkspaceDirectory, make_private_directory
-from codehub.store.records import PostgresRecords
 from tests.chaos.crash_matrix.steps import AFTER, BEFORE, COORDINATOR, JOB, Moment
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from sqlalchemy import update
 
+from codehub.database import gate
+from codehub.database.tables import workspaces
 from codehub.domain.images import offered_images
 from codehub.domain.limits import Limits
 from codehub.domain.observation import Generation
@@ -18,8 +20,6 @@ from codehub.domain.workspace import RecoverSource
 from codehub.runtimes.base import WorkloadSpec
 from codehub.settings import load
 from codehub.storage.layout import make_private_directory
-from codehub.store import gate
-from codehub.store.tables import workspaces
 from tests.chaos.crash_matrix.lane import MUTE, OWNER, Lane
 from tests.chaos.crash_matrix.steps import Moment
 

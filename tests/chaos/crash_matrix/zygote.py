@@ -24,6 +24,8 @@ import uvloop
 
 from codehub import log
 from codehub.coordinator import house, main
+from codehub.database import leader
+from codehub.database.records import PostgresRecords
 from codehub.domain.decision import Decision, Event, changes
 from codehub.domain.observation import JobFact, JobState
 from codehub.domain.workspace import Workspace
@@ -32,8 +34,6 @@ from codehub.runtimes.process.runtime import ProcessRuntime
 from codehub.settings import load
 from codehub.storage import job, jobs
 from codehub.storage.jobs import LocalJobs
-from codehub.store import leader
-from codehub.store.records import PostgresRecords
 from tests.chaos.crash_matrix import crashing_job
 from tests.chaos.crash_matrix.plants import PLANTS
 from tests.chaos.crash_matrix.steps import COORDINATOR, PIDS, Orders, Steps, kill

@@ -18,13 +18,13 @@ from ulid import ULID
 from codehub import readiness
 from codehub.api.app import create_app
 from codehub.bus import events as bus_events
+from codehub.database import accounts, passwords, sessions
+from codehub.database.engine import create_engine
+from codehub.database.passwords import hash_password
+from codehub.database.tables import archives, users, workspaces
 from codehub.domain.audit import CLI
 from codehub.domain.states import Role
 from codehub.settings import Settings
-from codehub.store import accounts, passwords, sessions
-from codehub.store.engine import create_engine
-from codehub.store.passwords import hash_password
-from codehub.store.tables import archives, users, workspaces
 from tests.waiting import PATIENCE
 
 BASE = "http://localhost:8080"

@@ -7,11 +7,11 @@ import httpx
 import pytest
 from sqlalchemy import func, select, update
 
+from codehub.database import accounts
+from codehub.database.tables import sessions, users
 from codehub.domain.audit import CLI
 from codehub.domain.problems import TooManyRequests, Unauthorized
 from codehub.domain.states import Role
-from codehub.store import accounts
-from codehub.store.tables import sessions, users
 from tests.integration.api.conftest import PASSWORD, Api
 
 LOGIN = "/api/v1/login"

@@ -13,10 +13,10 @@ import pytest
 from sqlalchemy import func, select, text
 
 from codehub import log
+from codehub.database import audit
+from codehub.database.tables import audit_log, users, workspaces
 from codehub.domain.audit import CLI, Action
 from codehub.domain.states import Role
-from codehub.store import audit
-from codehub.store.tables import audit_log, users, workspaces
 from tests.integration.api.conftest import PASSWORD, Api
 
 LOGIN = "/api/v1/login"

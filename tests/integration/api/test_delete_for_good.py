@@ -7,8 +7,8 @@ import httpx
 import pytest
 from sqlalchemy import select
 
+from codehub.database.tables import audit_log, workspaces
 from codehub.domain.states import Role
-from codehub.store.tables import audit_log, workspaces
 from tests.integration.api.conftest import Api
 
 NAME = "my work & more"

@@ -20,12 +20,12 @@ from codehub.api.event_source import EventSource
 from codehub.api.server import ApiProtocol
 from codehub.bus.events import Feed, publish, resync_message
 from codehub.clock import utc_now
+from codehub.database import sessions
+from codehub.database.rows import conditions_json
+from codehub.database.tables import workspaces
 from codehub.domain.conditions import unobserved
 from codehub.domain.states import Role
 from codehub.embedded.process import die_with_parent
-from codehub.store import sessions
-from codehub.store.rows import conditions_json
-from codehub.store.tables import workspaces
 from tests.integration.api.conftest import BASE, Api
 from tests.integration.api.test_events import PREFIX, Served, served
 from tests.waiting import PATIENCE, until, wait_for

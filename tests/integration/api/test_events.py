@@ -17,9 +17,9 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from codehub.api import event_source
 from codehub.api.server import listen, make_server
 from codehub.bus.events import publish, resync_message, sse_message
+from codehub.database.engine import asyncpg_dsn
 from codehub.domain.states import Role
 from codehub.settings import Settings
-from codehub.store.engine import asyncpg_dsn
 from tests.integration.api.conftest import BASE, Api
 from tests.waiting import PATIENCE
 

@@ -14,12 +14,12 @@ from codehub import internal_http, readiness
 from codehub.api import dashboard
 from codehub.api.app import create_app
 from codehub.api.server import listen, make_server
+from codehub.database import installation
+from codehub.database.tables import health_checks, leadership
 from codehub.domain.claims import Location
 from codehub.domain.health import LEADER_CHECKS, VITAL, CheckName, Readiness
 from codehub.domain.states import Role
 from codehub.settings import Settings
-from codehub.store import installation
-from codehub.store.tables import health_checks, leadership
 from tests.integration.api.conftest import BASE, Api
 from tests.services import Services, short_temp_dir
 from tests.waiting import PATIENCE, until

@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 import pytest
 from sqlalchemy import func, select
 
+from codehub.database import sessions, tables
+from codehub.database.locks import AdvisoryLock, hold_lock
 from codehub.domain.states import Role
 from codehub.settings import Settings
-from codehub.store import sessions, tables
-from codehub.store.locks import AdvisoryLock, hold_lock
 from tests.integration.api.conftest import Api
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from codehub.api import sign_in_lane
 from codehub.api.app import create_app
+from codehub.database import passwords
 from codehub.domain.states import Role
-from codehub.store import passwords
 from tests.integration.api.conftest import PASSWORD, Api
 from tests.waiting import eventually, until
 

@@ -11,13 +11,13 @@ import pytest
 from redis.asyncio import Redis
 
 from codehub import readiness
+from codehub.database import migrate
 from codehub.domain.health import CheckName
 from codehub.domain.states import Role
 from codehub.embedded.paths import make_dir
 from codehub.embedded.postgres import EmbeddedPostgres
 from codehub.embedded.redis import EmbeddedRedis
 from codehub.settings import Settings
-from codehub.store import migrate
 from tests.integration.api.conftest import Api
 from tests.integration.storage.conftest import small_disk
 from tests.integration.storage.test_one_disk import Disk

@@ -6,8 +6,8 @@ import pytest
 from sqlalchemy import text
 
 from codehub.api import workspaces as workspace_calls
+from codehub.database.engine import create_engine
 from codehub.domain.states import Role
-from codehub.store.engine import create_engine
 from tests.integration.api.conftest import Api
 
 V1 = "/api/v1"

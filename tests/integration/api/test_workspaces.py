@@ -2,9 +2,9 @@
 
 from datetime import UTC, datetime
 
+from codehub.database import homes
 from codehub.domain.disk import HomeSize, LargeEntry, Notice
 from codehub.domain.states import Role
-from codehub.store import homes
 from tests.integration.api.conftest import Api
 
 UNKNOWN = "01arz3ndektsv4rrffq69g5fav"

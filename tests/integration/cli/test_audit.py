@@ -11,11 +11,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.cli.start_records import record_start
 from codehub.clock import utc_now
+from codehub.database import accounts
+from codehub.database.engine import create_engine
+from codehub.database.tables import audit_log
 from codehub.domain.audit import CLI
 from codehub.settings import Settings
-from codehub.store import accounts
-from codehub.store.engine import create_engine
-from codehub.store.tables import audit_log
 from tests.integration.cli.conftest import outcome, program
 
 Rows = list[tuple[str, str, str | None, dict[str, Any]]]

@@ -11,10 +11,10 @@ from typing import Final
 import asyncpg
 import pytest
 
+from codehub.database import gate
+from codehub.database.engine import asyncpg_dsn, create_engine
 from codehub.domain.limits import Limits
 from codehub.domain.states import DesiredState
-from codehub.store import gate
-from codehub.store.engine import asyncpg_dsn, create_engine
 from tests.integration.cli.conftest import Impostor, Outcome, images_file, outcome
 from tests.selection import sample
 from tests.services import Services, run

@@ -9,12 +9,12 @@ import pytest
 from sqlalchemy import insert, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from codehub.database import gate
+from codehub.database.engine import create_engine
+from codehub.database.tables import users, workspaces
 from codehub.domain.limits import Limits
 from codehub.domain.states import DesiredState
 from codehub.embedded.redis import EmbeddedRedis
-from codehub.store import gate
-from codehub.store.engine import create_engine
-from codehub.store.tables import users, workspaces
 from tests.integration.cli.conftest import images_file, program
 from tests.services import TOOLS_DIR, short_temp_dir
 from tests.waiting import wait_for

@@ -8,8 +8,8 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from codehub import internal_http
-from codehub.store import installation
-from codehub.store.engine import create_engine
+from codehub.database import installation
+from codehub.database.engine import create_engine
 from tests.integration.cli.conftest import Program, outcome, program
 from tests.services import descendants, free_port
 from tests.waiting import PATIENCE, wait_for

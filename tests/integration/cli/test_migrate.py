@@ -12,15 +12,15 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.cli import migration, users
+from codehub.database import accounts, tables
+from codehub.database.engine import create_engine
+from codehub.database.installation import PostgresClaims
 from codehub.domain.claims import Location
 from codehub.settings import Settings, load
 from codehub.storage.archive_store import ArchiveStore
 from codehub.storage.errors import Unobservable
 from codehub.storage.installation import MARKER
 from codehub.storage.stores import open_objects
-from codehub.store import accounts, tables
-from codehub.store.engine import create_engine
-from codehub.store.installation import PostgresClaims
 from tests.integration.cli.conftest import program
 from tests.services import short_temp_dir
 from tests.waiting import eventually, until

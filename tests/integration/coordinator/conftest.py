@@ -19,6 +19,13 @@ from codehub.coordinator.house import PostgresHouse
 from codehub.coordinator.main import make_providers
 from codehub.coordinator.metrics import Metrics
 from codehub.coordinator.server import serve
+from codehub.database import gate, installation
+from codehub.database.engine import create_engine, open_pool
+from codehub.database.gate import Backends
+from codehub.database.leader import LOCK_TIMEOUT, campaign
+from codehub.database.records import PostgresRecords
+from codehub.database.rows import to_workspace
+from codehub.database.tables import leadership, timeline, users, workspaces
 from codehub.domain.claims import Location
 from codehub.domain.limits import Limits
 from codehub.domain.observation import JobState
@@ -28,13 +35,6 @@ from codehub.runtimes.base import RuntimeFailure
 from codehub.settings import Settings, load
 from codehub.storage.archive_store import ArchiveStore
 from codehub.storage.volumes import LocalVolumes
-from codehub.store import gate, installation
-from codehub.store.engine import create_engine, open_pool
-from codehub.store.gate import Backends
-from codehub.store.leader import LOCK_TIMEOUT, campaign
-from codehub.store.records import PostgresRecords
-from codehub.store.rows import to_workspace
-from codehub.store.tables import leadership, timeline, users, workspaces
 from tests.services import short_temp_dir
 from tests.waiting import eventually
 

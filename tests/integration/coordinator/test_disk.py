@@ -10,6 +10,9 @@ import pytest
 from sqlalchemy import select
 
 from codehub.coordinator.disk import DiskRunner
+from codehub.database import migrate
+from codehub.database.homes import to_record
+from codehub.database.tables import home_sizes
 from codehub.domain import steps
 from codehub.domain.disk import HomeRecord, LiveHome, Notice, Reserve
 from codehub.domain.states import DesiredState, Operation, Phase
@@ -17,9 +20,6 @@ from codehub.domain.workspace import Workspace
 from codehub.embedded.paths import make_dir
 from codehub.embedded.postgres import EmbeddedPostgres
 from codehub.storage.volumes import LocalVolumes
-from codehub.store import migrate
-from codehub.store.homes import to_record
-from codehub.store.tables import home_sizes
 from tests.integration.coordinator.conftest import Bench, new_bench
 from tests.integration.storage.conftest import quota_disk, small_disk
 from tests.integration.storage.test_one_disk import Disk

@@ -17,6 +17,7 @@ from codehub.coordinator.health import HealthRunner
 from codehub.coordinator.metrics import Metrics
 from codehub.coordinator.observer import Observer
 from codehub.coordinator.providers import Providers
+from codehub.database.leader import StaleLeader
 from codehub.domain.disk import Reserve
 from codehub.domain.gc import GcRules
 from codehub.domain.health import REMEDIES, CheckName, Readiness, Verdict
@@ -26,7 +27,6 @@ from codehub.domain.workspace import Workspace
 from codehub.runtimes.docker.runtime import DockerOptions, DockerRuntime
 from codehub.storage.archive_store import ArchiveStore
 from codehub.storage.installation import MARKER
-from codehub.store.leader import StaleLeader
 from tests.integration.coordinator.conftest import INSTALLATION, Bench, value
 from tests.waiting import PATIENCE, eventually
 

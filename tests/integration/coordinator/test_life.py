@@ -18,6 +18,10 @@ from codehub.coordinator.nature import REAL
 from codehub.coordinator.observer import Memory
 from codehub.coordinator.queue import WorkQueue
 from codehub.coordinator.server import rules_of
+from codehub.database import gate
+from codehub.database.gate import RecoverFrom
+from codehub.database.leader import StaleLeader
+from codehub.database.tables import workspaces
 from codehub.domain.conditions import holds
 from codehub.domain.disk import Reserve
 from codehub.domain.limits import Limits
@@ -30,10 +34,6 @@ from codehub.storage.errors import WaitsItsTurn
 from codehub.storage.jobs import LocalJobs
 from codehub.storage.jobspec import ArchiveJob, DeleteJob, JobSpec
 from codehub.storage.lock import try_lock
-from codehub.store import gate
-from codehub.store.gate import RecoverFrom
-from codehub.store.leader import StaleLeader
-from codehub.store.tables import workspaces
 from tests.integration.coordinator.conftest import LIMITS, UID_BASE, Bench, value
 from tests.trees import give_to_its_user, make_tree, tree_hash
 from tests.waiting import eventually, until, wait_for

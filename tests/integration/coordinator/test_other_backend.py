@@ -11,11 +11,11 @@ from codehub.cli import first_start, runtimes
 from codehub.coordinator.gc import GcRunner
 from codehub.coordinator.server import ttl_rules_of
 from codehub.coordinator.ttl import TtlRunner
+from codehub.database.tables import workspaces
 from codehub.domain.backends import left_alone_message
 from codehub.domain.gc import GcRules
 from codehub.domain.states import DesiredState, Operation, Phase
 from codehub.domain.workspace import Workspace
-from codehub.store.tables import workspaces
 from tests.integration.coordinator.conftest import INSTALLATION, Bench
 
 RULES = GcRules(orphan_grace=timedelta(0), retention=timedelta(0))

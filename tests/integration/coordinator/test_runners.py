@@ -19,6 +19,12 @@ from codehub.coordinator.gc import GcRunner
 from codehub.coordinator.providers import Providers
 from codehub.coordinator.server import gc_rules_of
 from codehub.coordinator.ttl import TtlRules, TtlRunner
+from codehub.database import gate, gateways, timeline
+from codehub.database import records as store_records
+from codehub.database.leader import StaleLeader, campaign
+from codehub.database.records import PostgresRecords
+from codehub.database.tables import archives, audit_log, workspaces
+from codehub.database.tables import timeline as timeline_table
 from codehub.domain.gateways import GatewayRules
 from codehub.domain.gc import GcRules
 from codehub.domain.observation import JobState
@@ -27,12 +33,6 @@ from codehub.domain.ttl import TtlDefaults
 from codehub.domain.workspace import Workspace
 from codehub.storage.archive_store import ArchiveStore
 from codehub.storage.lock import try_lock
-from codehub.store import gate, gateways, timeline
-from codehub.store import records as store_records
-from codehub.store.leader import StaleLeader, campaign
-from codehub.store.records import PostgresRecords
-from codehub.store.tables import archives, audit_log, workspaces
-from codehub.store.tables import timeline as timeline_table
 from tests.halfway import sleepy_tar
 from tests.integration.coordinator.conftest import Bench
 from tests.services import processes_of

@@ -7,10 +7,10 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from codehub.database.engine import ConnectionTrouble
 from codehub.embedded.paths import make_dir
 from codehub.embedded.postgres import EmbeddedPostgres
 from codehub.embedded.reserve import NAME, EmergencyReserve
-from codehub.store.engine import ConnectionTrouble
 from tests.integration.storage.conftest import small_disk
 from tests.integration.storage.test_one_disk import Disk
 from tests.services import TOOLS_DIR, short_temp_dir

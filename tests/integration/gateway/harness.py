@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from codehub.bus.tickets import Ticket
+from codehub.database.gate import RecoverFrom
+from codehub.database.routes import Route, Situation, Visitor
 from codehub.domain.audit import Actor
 from codehub.domain.conditions import unobserved
 from codehub.domain.limits import Limits
@@ -22,8 +24,6 @@ from codehub.gateway.config import GatewayConfig, Timeouts
 from codehub.gateway.cookies import Grant, sign
 from codehub.gateway.metrics import GatewayMetrics
 from codehub.gateway.server import Gateway
-from codehub.store.gate import RecoverFrom
-from codehub.store.routes import Route, Situation, Visitor
 from tests.services import free_port
 from tests.waiting import PATIENCE, until
 

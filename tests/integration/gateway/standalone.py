@@ -23,13 +23,13 @@ from typing import Any
 import uvloop
 
 from codehub import log
+from codehub.database.routes import Route, Visitor
 from codehub.domain.images import Activity
 from codehub.domain.limits import Limits
 from codehub.domain.states import Operation, Phase
 from codehub.gateway.certificate import CertificateFiles
 from codehub.gateway.config import GatewayConfig
 from codehub.gateway.server import Gateway
-from codehub.store.routes import Route, Visitor
 from tests.integration.gateway.harness import (
     ALICE,
     KEY,

@@ -11,12 +11,12 @@ from redis.exceptions import OutOfMemoryError
 from redis.exceptions import ResponseError as RedisResponseError
 from sqlalchemy.exc import DBAPIError
 
+from codehub.database.routes import Situation
+from codehub.database.workspace_reads import Archive
 from codehub.domain.problems import InvalidState, OperationInProgress, RunningLimitExceeded
 from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
 from codehub.gateway.proxies import TrustedProxies
 from codehub.network_limits import Allowance
-from codehub.store.routes import Situation
-from codehub.store.workspace_reads import Archive
 from tests.integration.gateway.browser import Browser
 from tests.integration.gateway.harness import (
     MINE,

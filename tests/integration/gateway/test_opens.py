@@ -15,12 +15,12 @@ from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.clock import utc_now
+from codehub.database import accounts, gate, installation, sessions
+from codehub.database.engine import create_engine
+from codehub.database.tables import timeline, workspaces
 from codehub.domain.audit import CLI
 from codehub.domain.limits import Limits
 from codehub.domain.states import DesiredState
-from codehub.store import accounts, gate, installation, sessions
-from codehub.store.engine import create_engine
-from codehub.store.tables import timeline, workspaces
 from tests.integration.gateway.harness import NAVIGATE, Client, status
 from tests.services import Services, free_port
 from tests.waiting import PATIENCE, until

@@ -7,6 +7,9 @@ from html.parser import HTMLParser
 
 import pytest
 
+from codehub.database.gate import RecoverFrom
+from codehub.database.routes import Route, Situation
+from codehub.database.workspace_reads import Archive
 from codehub.domain.audit import Actor, ActorKind
 from codehub.domain.backends import OTHER_BACKEND
 from codehub.domain.conditions import Condition
@@ -16,9 +19,6 @@ from codehub.domain.problems import InvalidState, RunningLimitExceeded
 from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
 from codehub.domain.workspace import RecoverSource, Request, RequestKind
 from codehub.gateway.texts import TEXTS, Language
-from codehub.store.gate import RecoverFrom
-from codehub.store.routes import Route, Situation
-from codehub.store.workspace_reads import Archive
 from tests.integration.gateway.harness import (
     ALICE,
     MINE,

@@ -19,6 +19,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from codehub.bus import tickets
 from codehub.bus.activity import KEY, ActivityLog
 from codehub.bus.tickets import Ticket
+from codehub.database import accounts, gate, gateways, installation, sessions
+from codehub.database.accounts import AccountChanges
+from codehub.database.engine import asyncpg_dsn, create_engine
+from codehub.database.tables import audit_log, workspaces
 from codehub.domain.audit import CLI, Action, Actor
 from codehub.domain.gateways import ActivitySnapshot
 from codehub.domain.limits import Limits
@@ -28,10 +32,6 @@ from codehub.gateway.config import GatewayConfig
 from codehub.gateway.metrics import GatewayMetrics
 from codehub.gateway.postgres import PostgresSource
 from codehub.gateway.server import serve
-from codehub.store import accounts, gate, gateways, installation, sessions
-from codehub.store.accounts import AccountChanges
-from codehub.store.engine import asyncpg_dsn, create_engine
-from codehub.store.tables import audit_log, workspaces
 from tests.integration.gateway.browser import Browser
 from tests.integration.gateway.harness import HELLO, NAVIGATE, Client, Upstream, header, status
 from tests.services import free_port

@@ -10,8 +10,8 @@ from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, unix_serve
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from codehub.database.routes import Route, Visitor
 from codehub.domain.states import Phase, Role
-from codehub.store.routes import Route, Visitor
 from tests.integration.gateway.harness import (
     MINE,
     SESSION,

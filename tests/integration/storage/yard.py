@@ -11,6 +11,7 @@ from sqlalchemy import update
 
 from codehub.coordinator.gc import GcRunner
 from codehub.coordinator.main import make_providers
+from codehub.database.tables import workspaces
 from codehub.domain.gc import GcRules
 from codehub.domain.observation import ArchiveFact, Generation, JobFact, JobState
 from codehub.domain.states import DesiredState
@@ -18,7 +19,6 @@ from codehub.storage.archive_store import ArchiveStore
 from codehub.storage.archives import archive_key, meta_text
 from codehub.storage.jobspec import JobSpec
 from codehub.storage.stores import open_objects
-from codehub.store.tables import workspaces
 from tests.faults import FaultyProxy
 from tests.halfway import sleepy_tar
 from tests.integration.coordinator.conftest import INSTALLATION, Bench

@@ -7,10 +7,10 @@ import pytest
 from argon2 import PasswordHasher, extract_parameters
 from argon2.low_level import Type
 
+from codehub.database import passwords
+from codehub.database.accounts import check_password, check_username
+from codehub.database.lockout import lock_after, lockout_key
 from codehub.domain.problems import TooManyRequests, ValidationFailed
-from codehub.store import passwords
-from codehub.store.accounts import check_password, check_username
-from codehub.store.lockout import lock_after, lockout_key
 
 
 def test_the_fifth_failure_locks_for_30_s_doubling_to_30_min() -> None:

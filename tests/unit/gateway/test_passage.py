@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from codehub.database.routes import Route, Visitor
 from codehub.domain.images import Activity
 from codehub.domain.limits import Limits
 from codehub.domain.states import Operation, Phase
@@ -20,7 +21,6 @@ from codehub.gateway.entrance import Tickets
 from codehub.gateway.passage import Passage
 from codehub.gateway.server import Gateway
 from codehub.gateway.upstream import UpstreamConnection
-from codehub.store.routes import Route, Visitor
 from tests.integration.gateway.harness import without_policy
 from tests.unit.gateway.wire import Wire, arrive
 

@@ -1,0 +1,310 @@
+"""People who may sign in, and the rules of signing in."""
+
+import re
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import Row, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from ulid import ULID
+
+from codehub.database import audit, gate, sessions
+from codehub.database.audit import AuditedTransaction
+from codehub.database.credentials import Attempt, Verified, living, verified
+from codehub.database.locks import AdvisoryLock, hold_lock
+from codehub.database.passwords import hash_password
+from codehub.database.tables import users, workspaces
+from codehub.domain.audit import Action, Actor, Target, TargetKind
+from codehub.domain.problems import (
+    Forbidden,
+    InvalidState,
+    NotFound,
+    Problem,
+    Unauthorized,
+    ValidationFailed,
+)
+from codehub.domain.states import Role
+
+MIN_PASSWORD: Final = 8
+MAX_PASSWORD: Final = 1024
+_USERNAME = re.compile(r"[a-z0-9._-]{1,64}")
+
+
+@dataclass(frozen=True)
+class Account:
+    id: str
+    username: str
+    role: Role
+    created_at: datetime
+
+    @property
+    def target(self) -> Target:
+        return Target(TargetKind.USER, self.id, self.username)
+
+
+@dataclass(frozen=True)
+class SignedIn:
+    account: Account
+    session_id: str
+
+
+def check_username(username: str) -> str:
+    """The name as it is stored: names differ by more than their case."""
+    name = username.lower()
+    if not _USERNAME.fullmatch(name):
+        raise ValidationFailed("A username has 1 to 64 characters out of a-z, 0-9, '.', '_' and '-'.")
+    return name
+
+
+def check_password(password: str) -> str:
+    if not MIN_PASSWORD <= len(password) <= MAX_PASSWORD:
+        raise ValidationFailed(f"A password has {MIN_PASSWORD} to {MAX_PASSWORD} characters.")
+    return password
+
+
+async def sign_in(
+    engine: AsyncEngine, username: str, password: str, address: str, *, now: datetime
+) -> SignedIn:
+    """Open a session, or raise Unauthorized with the same message and the same work whatever was wrong."""
+    name = username.lower()
+    if not _USERNAME.fullmatch(name):
+        name = ""  # takes the same way as any other unknown name
+    attempt = Attempt(
+        name,
+        password,
+        Actor.anonymous(address),
+        Action.SESSION_FAILED,
+        Unauthorized("The username or the password is not right."),
+        now,
+    )
+    async with verified(engine, users.c.username == name, attempt) as found:
+        account = _account(found.user)
+        actor = Actor.person(account.id, account.username, account.role, address)
+        async with audit.transaction(engine, actor, now) as act:
+            await found.hold(act.conn)
+            session_id = await sessions.open_session(act.conn, account.id, now)
+            await act.record(Action.SESSION_OPENED)
+    return SignedIn(account, session_id)
+
+
+@asynccontextmanager
+async def _confirmed(
+    engine: AsyncEngine,
+    session: sessions.Session,
+    password: str,
+    refusal: Problem,
+    actor: Actor,
+    now: datetime,
+) -> AsyncIterator[Verified]:
+    """Verify the password of someone who is signed in. A wrong one is counted like a failed sign-in."""
+    failure = Action.SESSION_CONFIRMATION_FAILED
+    attempt = Attempt(session.username, password, actor, failure, refusal, now)
+    async with verified(engine, users.c.id == session.user_id, attempt) as found:
+        yield found
+
+
+def _account(row: Row[Any]) -> Account:
+    return Account(row.id, row.username, Role(row.role), row.created_at)
+
+
+async def hold(conn: AsyncConnection, user_id: str) -> bool:
+    """Keep the user from being deleted until this transaction ends; False when it already is."""
+    query = living.where(users.c.id == user_id).with_for_update(read=True, key_share=True)
+    return (await conn.execute(query)).first() is not None
+
+
+async def list_accounts(conn: AsyncConnection, limit: int, offset: int) -> tuple[list[Account], int]:
+    total = await conn.scalar(select(func.count()).select_from(users).where(users.c.deleted_at.is_(None)))
+    rows = await conn.execute(living.order_by(users.c.username).limit(limit).offset(offset))
+    return [_account(row) for row in rows], total or 0
+
+
+async def find_account(conn: AsyncConnection, username: str) -> Account:
+    row = (await conn.execute(living.where(users.c.username == username.lower()))).first()
+    if row is None:
+        raise NotFound(f"There is no user {username!r}.")
+    return _account(row)
+
+
+async def create_account(
+    engine: AsyncEngine,
+    username: str,
+    password: str,
+    role: Role = Role.USER,
+    *,
+    actor: Actor,
+    now: datetime,
+) -> Account:
+    name, password_hash = check_username(username), await hash_password(check_password(password))
+    async with audit.transaction(engine, actor, now) as act:
+        return await _insert(act, name, password_hash, role)
+
+
+async def _insert(act: AuditedTransaction, name: str, password_hash: str, role: Role) -> Account:
+    account = Account(str(ULID()).lower(), name, role, act.now)
+    try:
+        await act.conn.execute(
+            insert(users).values(
+                id=account.id,
+                username=name,
+                password_hash=password_hash,
+                role=role.value,
+                created_at=account.created_at,
+            )
+        )
+    except IntegrityError as error:
+        raise InvalidState(f"The username {name!r} is taken.") from error
+    await act.record(Action.USER_CREATED, account.target, role=role.value)
+    return account
+
+
+async def change_own_password(
+    engine: AsyncEngine, session: sessions.Session, current: str, new: str, *, actor: Actor, now: datetime
+) -> None:
+    """Set a new password and end the user's other sessions."""
+    check_password(new)
+    refusal = ValidationFailed("The current password is not right.")
+    async with _confirmed(engine, session, current, refusal, actor, now) as found:
+        password_hash = await hash_password(new)
+        async with audit.transaction(engine, actor, now) as act:
+            await found.hold(act.conn)
+            await _set(act.conn, session.user_id, password_hash=password_hash)
+            await sessions.end_sessions(act.conn, session.user_id, spare=session.id_hash)
+            await act.record(Action.USER_PASSWORD_CHANGED, _account(found.user).target)
+
+
+@dataclass(frozen=True)
+class AccountChanges:
+    """What an admin may change; None leaves it as it is."""
+
+    password: str | None = None
+    role: Role | None = None
+
+
+async def change_account_as_admin(
+    engine: AsyncEngine,
+    admin: sessions.Session,
+    own_password: str | None,
+    user_id: str,
+    changes: AccountChanges,
+    *,
+    actor: Actor,
+    now: datetime,
+) -> Account:
+    """Change an account. Whoever sets a password confirms that with their own.
+
+    Otherwise a stolen or unattended session of an admin would be enough to become any user.
+    """
+    if changes.password is None:
+        return await change_account(engine, user_id, changes, actor=actor, now=now)
+    check_password(changes.password)
+    if own_password is None:
+        raise ValidationFailed("your_password: setting a user's password needs your own password as well.")
+    refusal = Forbidden("Your own password is not right, so nothing was changed. Enter it again.")
+    async with _confirmed(engine, admin, own_password, refusal, actor, now) as found:
+        return await change_account(
+            engine, user_id, changes, spare=admin.id_hash, confirmed=found, actor=actor, now=now
+        )
+
+
+async def change_account(
+    engine: AsyncEngine,
+    user_id: str,
+    changes: AccountChanges,
+    *,
+    spare: bytes | None = None,
+    confirmed: Verified | None = None,
+    actor: Actor,
+    now: datetime,
+) -> Account:
+    """Change an account. A new password ends the user's sessions, but for `spare`."""
+    password, role = changes.password, changes.role
+    password_hash = None if password is None else await hash_password(check_password(password))
+    async with audit.transaction(engine, actor, now) as act:
+        await _lock_admins(act.conn)
+        if confirmed is not None:
+            await confirmed.hold(act.conn)
+        account = await _locked(act.conn, user_id)
+        if role is not None and role is not account.role:
+            await _refuse_last_admin(act.conn, account)
+            await _set(act.conn, user_id, role=role.value)
+            before, after = account.role.value, role.value
+            await act.record(Action.USER_ROLE_CHANGED, account.target, before=before, after=after)
+        if password_hash is not None:
+            await _set(act.conn, user_id, password_hash=password_hash)
+            await sessions.end_sessions(act.conn, user_id, spare=spare)
+            await act.record(Action.USER_PASSWORD_SET, account.target)
+        return await _locked(act.conn, user_id)
+
+
+async def delete_account(engine: AsyncEngine, user_id: str, *, actor: Actor, now: datetime) -> None:
+    """Delete the user and all its workspaces in one transaction, or nothing while one of them is busy."""
+    async with audit.transaction(engine, actor, now) as act:
+        await _lock_admins(act.conn)
+        account = await _locked(act.conn, user_id)
+        await _refuse_last_admin(act.conn, account)
+        owned = select(workspaces.c.id).where(
+            workspaces.c.owner_id == user_id, workspaces.c.deleted_at.is_(None)
+        )
+        workspace_ids = (await act.conn.scalars(owned.order_by(workspaces.c.id))).all()
+        for workspace_id in workspace_ids:
+            await gate.delete(act.conn, workspace_id, actor=actor.name, now=now)
+        await _set(act.conn, user_id, deleted_at=now)
+        await sessions.end_sessions(act.conn, user_id)
+        await act.record(Action.USER_DELETED, account.target, workspaces=len(workspace_ids))
+
+
+async def has_admin(engine: AsyncEngine) -> bool:
+    async with engine.connect() as conn:
+        return await _count_admins(conn) > 0
+
+
+async def ensure_admin(
+    engine: AsyncEngine, username: str, password: str | None, *, actor: Actor, now: datetime
+) -> str | None:
+    """Make the first admin when there is none; return the generated password, if one was generated.
+
+    With an admin already there nothing changes, whatever the arguments say.
+    """
+    async with engine.begin() as conn:
+        if await _count_admins(conn):
+            return None
+    generated = secrets.token_urlsafe(15) if password is None else None
+    name = check_username(username)
+    password_hash = await hash_password(check_password(password or generated or ""))
+    async with audit.transaction(engine, actor, now) as act:
+        await _lock_admins(act.conn)
+        if await _count_admins(act.conn):
+            return None
+        await _insert(act, name, password_hash, Role.ADMIN)
+    return generated
+
+
+async def _lock_admins(conn: AsyncConnection) -> None:
+    await hold_lock(conn, AdvisoryLock.ADMINS)
+
+
+async def _locked(conn: AsyncConnection, user_id: str) -> Account:
+    row = (await conn.execute(living.where(users.c.id == user_id).with_for_update())).first()
+    if row is None:
+        raise NotFound("There is no such user.")
+    return _account(row)
+
+
+async def _count_admins(conn: AsyncConnection) -> int:
+    query = select(func.count()).where(users.c.role == Role.ADMIN.value, users.c.deleted_at.is_(None))
+    return await conn.scalar(query) or 0
+
+
+async def _refuse_last_admin(conn: AsyncConnection, account: Account) -> None:
+    if account.role is Role.ADMIN and await _count_admins(conn) <= 1:
+        raise InvalidState("This is the last admin. Make another one first.")
+
+
+async def _set(conn: AsyncConnection, user_id: str, **values: object) -> None:
+    await conn.execute(update(users).where(users.c.id == user_id).values(**values))

@@ -1,0 +1,20 @@
+"""How much archive storage each user takes: of living workspaces, of the trash, and of what waits for GC."""
+
+from collections.abc import Collection
+
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from codehub.database.tables import archives, workspaces
+
+
+async def archive_bytes(conn: AsyncConnection, user_ids: Collection[str]) -> dict[str, int]:
+    """Return the bytes of all archives of these users that are not removed yet; none stands for 0."""
+    w, a = workspaces.c, archives.c
+    taken = (
+        select(w.owner_id, func.sum(a.bytes).label("bytes"))
+        .join(workspaces, w.id == a.workspace_id)
+        .where(w.owner_id.in_(user_ids), a.removed_at.is_(None))
+        .group_by(w.owner_id)
+    )
+    return {row.owner_id: int(row.bytes) for row in await conn.execute(taken)}

@@ -1,0 +1,108 @@
+"""Verifying a password: one attempt at a time, counted by the lockout, and each failure in the audit log."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Row, select
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from codehub.database import audit, lockout
+from codehub.database.passwords import verify_password
+from codehub.database.tables import users
+from codehub.domain.audit import Action, Actor, Target, TargetKind
+from codehub.domain.problems import Problem, TooManyRequests, Unauthorized
+
+MAX_ATTEMPTS_AT_ONCE: Final = 16
+
+living = select(users).where(users.c.deleted_at.is_(None))
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """Someone enters the password of a username; `failure` is what a wrong one is recorded as."""
+
+    username: str
+    password: str
+    actor: Actor
+    failure: Action
+    refusal: Problem
+    now: datetime
+
+    @property
+    def key(self) -> str:
+        return lockout.lockout_key(self.username, self.actor.address)
+
+
+@dataclass(frozen=True)
+class Verified:
+    """The user whose password was entered correctly."""
+
+    user: Row[Any]
+    _key: str
+
+    async def hold(self, conn: AsyncConnection) -> None:
+        """Forget the failures and lock the user, unless it was deleted or its password changed meanwhile."""
+        await lockout.forget_failures(conn, self._key)
+        user = self.user
+        query = living.where(users.c.id == user.id, users.c.password_hash == user.password_hash)
+        if (await conn.execute(query.with_for_update())).first() is None:
+            raise Unauthorized
+
+
+@asynccontextmanager
+async def verified(
+    engine: AsyncEngine, whose: ColumnElement[bool], attempt: Attempt
+) -> AsyncIterator[Verified]:
+    """Verify a password, or raise the refusal after the same work whatever was wrong.
+
+    The next attempt waits until the caller has committed what it does with this one.
+    """
+    async with _one_attempt_at_a_time(attempt.key):
+        async with engine.begin() as conn:
+            await lockout.refuse_if_locked(conn, attempt.key, attempt.now)
+            user = (await conn.execute(living.where(whose))).first()
+        if not await verify_password(attempt.password, user.password_hash if user else None) or user is None:
+            await _record_failure(engine, attempt, user)
+            raise attempt.refusal
+        yield Verified(user, attempt.key)
+
+
+async def _record_failure(engine: AsyncEngine, attempt: Attempt, user: Row[Any] | None) -> None:
+    """A name that no user has is not recorded: people type passwords where the name belongs."""
+    target = None if user is None else Target(TargetKind.USER, user.id, user.username)
+    async with audit.transaction(engine, attempt.actor, attempt.now) as act:
+        failures = await lockout.record_failure(act.conn, attempt.key, attempt.now)
+        if failures.lock:
+            seconds = int(failures.lock.total_seconds())
+            await act.record_failed_password(
+                Action.SESSION_LOCKED, target, failures=failures.count, seconds=seconds
+            )
+        else:
+            await act.record_failed_password(attempt.failure, target)
+
+
+_attempts: dict[str, list[asyncio.Future[None]]] = {}
+
+
+@asynccontextmanager
+async def _one_attempt_at_a_time(key: str) -> AsyncIterator[None]:
+    """Queue parallel guesses, so that the fifth failure locks before a sixth is verified."""
+    line = _attempts.setdefault(key, [])
+    if len(line) >= MAX_ATTEMPTS_AT_ONCE:
+        raise TooManyRequests("Too many sign-ins at once. Try again shortly.", retry_after=2)
+    turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    line.append(turn)
+    try:
+        if line[0] is not turn:
+            await turn
+        yield
+    finally:
+        line.remove(turn)
+        if not line:
+            _attempts.pop(key, None)
+        elif not line[0].done():
+            line[0].set_result(None)

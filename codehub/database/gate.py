@@ -1,0 +1,388 @@
+"""The one gate for wishes: desired_state, deleted_at, keep_until, last_access_at and request.
+
+The API, the gateway's auto-wake and the TTL runner come through here and nowhere else (contract 3). Each
+function works inside its caller's transaction, with the row locked, and raises a Problem or returns the
+workspace as it is afterwards.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import func, insert, or_, select, text, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+from ulid import ULID
+
+from codehub.database import timeline
+from codehub.database.archive_usage import archive_bytes
+from codehub.database.locks import AdvisoryLock, hold_lock
+from codehub.database.predicates import COUNTED, TRASH
+from codehub.database.rows import COLUMNS, column_values, conditions_json, to_workspace
+from codehub.database.tables import archives, workspaces
+from codehub.domain import wishes
+from codehub.domain.backends import Backends
+from codehub.domain.conditions import unobserved
+from codehub.domain.limits import Limits, Owned, Usage, admit, admit_another, admit_archives, admit_undeleted
+from codehub.domain.problems import ValidationFailed, WorkspaceNotFound
+from codehub.domain.states import DesiredState, Operation, Phase
+from codehub.domain.timeline_text import CREATED, REQUESTED
+from codehub.domain.ttl import TtlDefaults, extended
+from codehub.domain.workspace import RecoverSource, Request, RequestKind, Workspace
+
+
+@dataclass(frozen=True)
+class RecoverFrom:
+    source: RecoverSource
+    archive_op_id: str | None = None
+
+
+def audit_details(source: RecoverFrom | None) -> dict[str, str | None]:
+    """Return what the audit log keeps of a choice."""
+    if source is None:
+        return {}
+    return {"source": source.source.value, "archive_op_id": source.archive_op_id}
+
+
+def new_id() -> str:
+    return str(ULID()).lower()
+
+
+async def lock(conn: AsyncConnection, workspace_id: str) -> Workspace:
+    """The workspace, its row locked for this transaction."""
+    row = (
+        (await conn.execute(select(*COLUMNS).where(workspaces.c.id == workspace_id).with_for_update()))
+        .mappings()
+        .one_or_none()
+    )
+    if row is None:
+        raise WorkspaceNotFound
+    return to_workspace(row)
+
+
+async def create(
+    conn: AsyncConnection,
+    *,
+    owner_id: str,
+    name: str,
+    description: str,
+    image_ref: str,
+    standby_ttl: int | None,
+    archive_ttl: int | None,
+    desired: DesiredState,
+    actor: str,
+    limits: Limits,
+    backends: Backends,
+    now: datetime,
+) -> Workspace:
+    if desired not in wishes.ASKABLE:
+        raise ValidationFailed("desired_state must be RUNNING, STANDBY or ARCHIVED.")
+    workspace_id = new_id()
+    await _lock_limits(conn)
+    admit_another(await _count_owned(conn, owner_id), limits)
+    if limits.archive_bytes_per_user:
+        admit_archives((await archive_bytes(conn, [owner_id])).get(owner_id, 0), limits)
+    if desired is DesiredState.RUNNING:
+        await _admit(conn, owner_id, workspace_id, limits)
+    made = await conn.execute(
+        insert(workspaces)
+        .values(
+            id=workspace_id,
+            owner_id=owner_id,
+            name=name,
+            description=description,
+            image_ref=image_ref,
+            instance_backend=backends.instance,
+            storage_backend=backends.storage,
+            home_store_key=f"users/{owner_id}/workspaces/{workspace_id}/home",
+            standby_ttl_seconds=standby_ttl,
+            archive_ttl_seconds=archive_ttl,
+            desired_state=desired.value,
+            last_access_at=now,
+            conditions=conditions_json(unobserved(now)),
+            phase=Phase.PENDING.value,
+            phase_changed_at=now,
+            created_at=now,
+            updated_at=now,
+        )
+        .returning(*COLUMNS)
+    )
+    await timeline.record(conn, workspace_id, now, actor=actor, event="created", message=CREATED[desired])
+    return to_workspace(made.mappings().one())
+
+
+async def wish(
+    conn: AsyncConnection,
+    workspace_id: str,
+    desired: DesiredState,
+    *,
+    actor: str,
+    limits: Limits,
+    now: datetime,
+) -> Workspace:
+    """Set desired_state. Starting or waking counts as activity."""
+    if desired is DesiredState.RUNNING:
+        await _lock_limits(conn)
+    workspace = await lock(conn, workspace_id)
+    if not wishes.check_wish(workspace, desired):
+        return workspace
+    changes: dict[str, Any] = {"desired_state": desired.value}
+    if desired is DesiredState.RUNNING:
+        await _admit(conn, workspace.owner_id, workspace_id, limits)
+        changes["last_access_at"] = now
+    return await _write(conn, workspace, changes, now, actor, "wish", REQUESTED[desired])
+
+
+async def expire(
+    conn: AsyncConnection, seen: Workspace, desired: DesiredState, sentence: str, *, now: datetime
+) -> Workspace | None:
+    """A TTL's wish: only if nothing that it was decided on has changed since. None when something has."""
+    workspace = await lock(conn, seen.id)
+    decided_on = ("desired_state", "phase", "phase_changed_at", "last_access_at", "keep_until", "operation",
+                  "deleted_at", "standby_ttl_seconds", "archive_ttl_seconds", "request")  # fmt: skip
+    if any(getattr(workspace, name) != getattr(seen, name) for name in decided_on):
+        return None
+    return await _write(conn, workspace, {"desired_state": desired.value}, now, "ttl", "expired", sentence)
+
+
+async def stop_for_disk(
+    conn: AsyncConnection, workspace_id: str, running_since: datetime, message: str, *, now: datetime
+) -> Workspace | None:
+    """Stop a workspace for the disk watchdog, or return None if it no longer runs undisturbed.
+
+    Unlike a TTL, the watchdog does not look at activity.
+    """
+    workspace = await lock(conn, workspace_id)
+    if not wishes.may_stop_for_disk(workspace) or workspace.phase_changed_at != running_since:
+        return None
+    changes = {"desired_state": DesiredState.STANDBY.value}
+    return await _write(conn, workspace, changes, now, "disk", "stopped", message)
+
+
+async def delete(conn: AsyncConnection, workspace_id: str, *, actor: str, now: datetime) -> Workspace:
+    workspace = await lock(conn, workspace_id)
+    wishes.check_delete(workspace)
+    changes = {"desired_state": DesiredState.DELETED.value, "deleted_at": now, "request": None}
+    return await _write(conn, workspace, changes, now, actor, "deleted", "Moved to the trash.")
+
+
+async def delete_now(
+    conn: AsyncConnection, workspace_id: str, confirmed_name: str, *, actor: str, now: datetime
+) -> Workspace:
+    """Delete a workspace, or one that is in the trash, without an archive and without a grace period."""
+    workspace = await lock(conn, workspace_id)
+    if not wishes.check_delete_now(workspace, confirmed_name):
+        return workspace
+    changes = {
+        "desired_state": DesiredState.DELETED.value,
+        "deleted_at": workspace.deleted_at or now,
+        "grace_waived_at": now,
+        "request": None,
+    }
+    message = "Deleted for good, without an archive: its home and all its archives are removed."
+    return await _write(conn, workspace, changes, now, actor, "deleted", message)
+
+
+async def undelete(
+    conn: AsyncConnection, workspace_id: str, *, actor: str, limits: Limits, now: datetime
+) -> Workspace:
+    await _lock_limits(conn)
+    workspace = await lock(conn, workspace_id)
+    desired = wishes.check_undelete(workspace)
+    admit_undeleted(await _count_owned(conn, workspace.owner_id), limits)
+    if desired is DesiredState.RUNNING:
+        await _admit(conn, workspace.owner_id, workspace_id, limits)
+    changes = {
+        "desired_state": desired.value,
+        "deleted_at": None,
+        "grace_waived_at": None,
+        "last_access_at": now,
+    }
+    return await _write(conn, workspace, changes, now, actor, "undeleted", "Restored from the trash.")
+
+
+async def recover(
+    conn: AsyncConnection,
+    workspace_id: str,
+    *,
+    actor: str,
+    limits: Limits,
+    source: RecoverFrom | None,
+    now: datetime,
+) -> Workspace:
+    await _lock_limits(conn)
+    workspace = await lock(conn, workspace_id)
+    kind = source.source if source else None
+    archive_op_id = source.archive_op_id if source else None
+    wishes.check_recover(workspace, kind, archive_op_id)
+    if archive_op_id is not None:
+        await _check_archive(conn, workspace_id, archive_op_id)
+    if workspace.desired_state is DesiredState.RUNNING:
+        await _admit(conn, workspace.owner_id, workspace_id, limits)
+    request = Request(RequestKind.RECOVER, actor, kind, archive_op_id)
+    changes = {"request": request, "last_access_at": now}
+    return await _write(conn, workspace, changes, now, actor, "recover", "Recovery requested.")
+
+
+async def cancel(conn: AsyncConnection, workspace_id: str, *, actor: str, now: datetime) -> Workspace:
+    workspace = await lock(conn, workspace_id)
+    wishes.check_cancel(workspace)
+    request = Request(RequestKind.CANCEL, actor)
+    message = "Cancel requested."
+    return await _write(conn, workspace, {"request": request}, now, actor, "cancel", message)
+
+
+async def extend(
+    conn: AsyncConnection,
+    workspace_id: str,
+    *,
+    by: timedelta,
+    defaults: TtlDefaults,
+    actor: str,
+    now: datetime,
+) -> Workspace:
+    """Put off the present deadline, so that asking twice adds up."""
+    workspace = await lock(conn, workspace_id)
+    wishes.check_alive(workspace)
+    until = extended(workspace, defaults, by, now)
+    message = f"Kept until {until:%Y-%m-%d %H:%M} UTC."
+    return await _write(conn, workspace, {"keep_until": until}, now, actor, "extended", message)
+
+
+async def edit(
+    conn: AsyncConnection, workspace_id: str, changes: Mapping[str, Any], *, now: datetime
+) -> Workspace:
+    """Change name, description, memo or the TTLs: what is the owner's alone and no wish."""
+    unknown = set(changes) - {"name", "description", "memo", "standby_ttl_seconds", "archive_ttl_seconds"}
+    if unknown:
+        raise ValueError(f"not editable: {', '.join(sorted(unknown))}")
+    workspace = await lock(conn, workspace_id)
+    wishes.check_alive(workspace)
+    return await _write(conn, workspace, changes, now, actor=None)
+
+
+CONSUME = """
+    UPDATE workspaces SET request = NULL, desired_state = coalesce($2, desired_state), updated_at = $3
+    WHERE id = $1 RETURNING version
+"""
+"""The controller has taken the request; a cancelled workspace rests where it stands."""
+
+
+async def purge(conn: AsyncConnection, workspace_id: str, deleted_before: datetime, *, now: datetime) -> bool:
+    """Commit that a deleted workspace will not come back. False when it was undeleted meanwhile.
+
+    Its grace period must be over or waived, in the row as it is now.
+    """
+    c = workspaces.c
+    done = await conn.execute(
+        update(workspaces)
+        .where(
+            c.id == workspace_id,
+            or_(c.deleted_at <= deleted_before, c.grace_waived_at.is_not(None)),
+            c.purged_at.is_(None),
+            c.phase == Phase.DELETED.value,
+            c.operation == Operation.NONE.value,
+        )
+        .values(purged_at=now, updated_at=now)
+    )
+    return done.rowcount == 1
+
+
+TOUCH = """
+    UPDATE workspaces SET last_access_at = seen.at
+    FROM unnest(CAST(:ids AS text[]), CAST(:times AS timestamptz[])) AS seen (id, at)
+    WHERE workspaces.id = seen.id AND last_access_at < seen.at
+"""
+
+
+async def touch(conn: AsyncConnection, seen: Mapping[str, datetime]) -> None:
+    """Carry activity over into last_access_at, only ever forward."""
+    await conn.execute(text(TOUCH), {"ids": list(seen), "times": list(seen.values())})
+
+
+RESTART_CLOCKS = """
+    WITH done AS (
+        UPDATE workspaces SET last_access_at = $1
+        WHERE id IN (
+            SELECT id FROM workspaces
+            WHERE phase = 'RUNNING' AND last_access_at < $1 ORDER BY id LIMIT $2 FOR UPDATE
+        )
+        RETURNING 1
+    )
+    SELECT count(*) FROM done
+"""
+"""`restart_clocks` for a gateway, which has no engine."""
+
+
+async def restart_clocks(conn: AsyncConnection, now: datetime, most: int) -> int:
+    """Count the idle time of RUNNING workspaces from now: their last use may be unknown. How many."""
+    c = workspaces.c
+    some = select(c.id).where(c.phase == Phase.RUNNING.value, c.last_access_at < now).limit(most)
+    done = await conn.execute(update(workspaces).where(c.id.in_(some)).values(last_access_at=now))
+    return done.rowcount
+
+
+async def _write(
+    conn: AsyncConnection,
+    workspace: Workspace,
+    changes: Mapping[str, Any],
+    now: datetime,
+    actor: str | None,
+    event: str = "",
+    message: str = "",
+) -> Workspace:
+    row = (
+        (
+            await conn.execute(
+                update(workspaces)
+                .where(workspaces.c.id == workspace.id)
+                .values(**column_values(changes), updated_at=now)
+                .returning(*COLUMNS)
+            )
+        )
+        .mappings()
+        .one()
+    )
+    if actor is not None:
+        await timeline.record(conn, workspace.id, now, actor=actor, event=event, message=message)
+    return to_workspace(row)
+
+
+async def _check_archive(conn: AsyncConnection, workspace_id: str, archive_op_id: str) -> None:
+    found = await conn.scalar(
+        select(archives.c.archive_op_id).where(
+            archives.c.workspace_id == workspace_id,
+            archives.c.archive_op_id == archive_op_id,
+            archives.c.removed_at.is_(None),
+        )
+    )
+    if found is None:
+        raise ValidationFailed("This workspace has no such archive.")
+
+
+async def _lock_limits(conn: AsyncConnection) -> None:
+    """Taken before any row lock, so that two admissions cannot wait for each other."""
+    await hold_lock(conn, AdvisoryLock.LIMITS)
+
+
+async def _count_owned(conn: AsyncConnection, owner_id: str) -> Owned:
+    c = workspaces.c
+    owned = select(func.count()).where(c.owner_id == owner_id)
+    living = owned.where(c.deleted_at.is_(None)).scalar_subquery()
+    trash = owned.where(text(TRASH)).scalar_subquery()
+    return Owned(*(await conn.execute(select(living, trash))).one())
+
+
+async def _admit(conn: AsyncConnection, owner_id: str, workspace_id: str, limits: Limits) -> None:
+    await _lock_limits(conn)
+    admit(await usage(conn, owner_id, besides=workspace_id), limits)
+
+
+async def usage(conn: AsyncConnection, owner_id: str, *, besides: str = "") -> Usage:
+    """How many workspaces count against the limits."""
+    c = workspaces.c
+    counted = select(func.count().filter(c.owner_id == owner_id), func.count()).where(
+        text(COUNTED), c.id != besides
+    )
+    mine, everyone = (await conn.execute(counted)).one()
+    return Usage(mine, everyone)

@@ -1,0 +1,103 @@
+"""What the GC runner reads and remembers."""
+
+from collections.abc import Collection, Mapping
+from datetime import datetime
+
+from sqlalchemy import ColumnElement, and_, delete, or_, select, text, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from codehub.database.predicates import WAIVED
+from codehub.database.tables import archives, gc_orphans, workspaces
+from codehub.domain.backends import Backends
+from codehub.domain.gc import Holder
+from codehub.domain.states import Operation, Phase
+
+
+def _is_of(own: Backends) -> ColumnElement[bool]:
+    c = workspaces.c
+    return and_(c.instance_backend == own.instance, c.storage_backend == own.storage)
+
+
+async def holders(
+    conn: AsyncConnection, now: datetime, own: Backends, workspace_id: str | None = None
+) -> dict[str, Holder]:
+    """What every workspace, or one of them, protects."""
+    c, a = workspaces.c, archives.c
+    kept_query = select(a.workspace_id, a.archive_key).where(a.kept_until > now)
+    left_alone = (~_is_of(own)).label("left_alone")
+    query = select(
+        c.id,
+        c.archive_key,
+        c.archive_op_id,
+        c.phase,
+        c.deleted_at,
+        c.purged_at,
+        left_alone,
+        c.grace_waived_at,
+    )
+    if workspace_id is not None:
+        kept_query = kept_query.where(a.workspace_id == workspace_id)
+        query = query.where(c.id == workspace_id).with_for_update()
+    rows = (await conn.execute(query)).all()
+    # After the rows: what a recovery leaves behind in between is then protected by one of them, or by both.
+    kept: dict[str, set[str]] = {}
+    for row in await conn.execute(kept_query):
+        kept.setdefault(row.workspace_id, set()).add(row.archive_key)
+    return {
+        row.id: Holder(
+            archive_key=row.archive_key,
+            archive_op_id=row.archive_op_id,
+            phase=Phase(row.phase),
+            deleted_at=row.deleted_at,
+            purged_at=row.purged_at,
+            kept=frozenset(kept.get(row.id, ())),
+            left_alone=row.left_alone,
+            grace_waived=row.grace_waived_at is not None,
+        )
+        for row in rows
+    }
+
+
+async def first_seen(conn: AsyncConnection) -> dict[str, datetime]:
+    rows = await conn.execute(select(gc_orphans.c.key, gc_orphans.c.first_seen_at))
+    return {row.key: row.first_seen_at for row in rows}
+
+
+async def forget(conn: AsyncConnection, keys: Collection[str]) -> None:
+    await conn.execute(delete(gc_orphans).where(gc_orphans.c.key.in_(keys)))
+
+
+async def remember(conn: AsyncConnection, seen: Mapping[str, datetime]) -> None:
+    await conn.execute(
+        insert(gc_orphans).on_conflict_do_nothing(),
+        [{"key": key, "first_seen_at": at} for key, at in seen.items()],
+    )
+
+
+async def mark_removed(conn: AsyncConnection, key: str, now: datetime) -> None:
+    await conn.execute(update(archives).where(archives.c.archive_key == key).values(removed_at=now))
+
+
+async def purge_candidates(
+    conn: AsyncConnection, deleted_before: datetime | None, own: Backends
+) -> list[str]:
+    """Return the workspaces to purge; with None those alone whose grace period was waived."""
+    c = workspaces.c
+    waived = text(WAIVED)
+    over = waived if deleted_before is None else or_(c.deleted_at <= deleted_before, waived)
+    rows = await conn.execute(
+        select(c.id).where(
+            over,
+            c.purged_at.is_(None),
+            c.phase == Phase.DELETED.value,
+            c.operation == Operation.NONE.value,
+            _is_of(own),
+        )
+    )
+    return [row.id for row in rows]
+
+
+async def current_op_ids(conn: AsyncConnection) -> set[str]:
+    rows = await conn.execute(select(workspaces.c.op_id).where(workspaces.c.op_id.is_not(None)))
+    return {row.op_id for row in rows}

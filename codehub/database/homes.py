@@ -1,0 +1,80 @@
+"""The sizes of homes and the notices of the disk watchdog. The watchdog alone writes them."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from codehub.database.rows import Row
+from codehub.database.tables import home_sizes
+from codehub.domain.disk import HomeRecord, HomeSize, LargeEntry, LiveHome, Notice
+from codehub.domain.states import Phase
+
+_COLUMNS: Final = (
+    "bytes", "entries", "complete", "largest", "quota_bytes",
+    "measured_at", "notice", "warned_at", "stopped_at",
+)  # fmt: skip
+
+LIVE: Final = f"""
+    SELECT id, number, home_store_key, phase, phase_changed_at,
+           (phase = 'RUNNING' AND desired_state = 'RUNNING' AND operation = 'NONE'
+            AND request IS NULL AND deleted_at IS NULL) AS may_stop,
+           h.workspace_id, {", ".join(f"h.{name}" for name in _COLUMNS)}
+    FROM workspaces LEFT JOIN home_sizes h ON h.workspace_id = id
+    WHERE phase IN ('RUNNING', 'STANDBY')
+"""  # noqa: S608 - the table's own columns
+"""Every home on the disk that a workspace runs on or stands by with, and its last measurement.
+
+`may_stop` is `wishes.may_stop_for_disk`, for many rows; the gate asks it once more with the row locked.
+"""
+
+
+def to_live_home(row: Row) -> LiveHome:
+    return LiveHome(
+        workspace_id=row["id"],
+        number=row["number"],
+        home_store_key=row["home_store_key"],
+        phase=Phase(row["phase"]),
+        phase_changed_at=row["phase_changed_at"],
+        may_stop=row["may_stop"],
+        record=to_record({name: row[name] for name in ("workspace_id", *_COLUMNS)}),
+    )
+
+
+def to_record(row: Mapping[str, Any]) -> HomeRecord | None:
+    """The columns of `home_sizes` in a row of a left join; None where there is no measurement."""
+    if row["workspace_id"] is None:
+        return None
+    largest = tuple(LargeEntry(item["name"], item["bytes"]) for item in row["largest"] or ())
+    size = HomeSize(row["bytes"], row["entries"], row["complete"], largest, row["quota_bytes"])
+    return HomeRecord(size, row["measured_at"], row["notice"], row["warned_at"], row["stopped_at"])
+
+
+async def record_sizes(conn: AsyncConnection, sizes: Mapping[str, HomeSize], now: datetime) -> None:
+    statement = insert(home_sizes)
+    names = ("bytes", "entries", "complete", "largest", "quota_bytes", "measured_at")
+    excluded = {name: statement.excluded[name] for name in names}
+    await conn.execute(
+        statement.on_conflict_do_update(index_elements=["workspace_id"], set_=excluded),
+        [{"workspace_id": name, **_values(size), "measured_at": now} for name, size in sizes.items()],
+    )
+
+
+async def put_notice(conn: AsyncConnection, notice: Notice, **times: datetime) -> None:
+    """Set the notice of a workspace and `warned_at` or `stopped_at`."""
+    values = {"notice": notice.message, **times}
+    statement = insert(home_sizes).values(workspace_id=notice.workspace_id, **values)
+    await conn.execute(statement.on_conflict_do_update(index_elements=["workspace_id"], set_=values))
+
+
+async def clear_notices(conn: AsyncConnection, workspace_ids: Collection[str]) -> None:
+    chosen = home_sizes.c.workspace_id.in_(list(workspace_ids))
+    await conn.execute(update(home_sizes).where(chosen).values(notice=None, warned_at=None, stopped_at=None))
+
+
+def _values(size: HomeSize) -> dict[str, Any]:
+    return {**asdict(size), "largest": [asdict(entry) for entry in size.largest]}

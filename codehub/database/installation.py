@@ -1,0 +1,70 @@
+"""Who this installation is: the id on its disks and stores, the key of its cookies, its users."""
+
+import secrets
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import exists, func, select, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from codehub.database.tables import installation, workspaces
+from codehub.domain.claims import Location
+
+_CLAIMED_AT: Final = {
+    Location.VOLUMES: installation.c.volumes_claimed_at,
+    Location.ARCHIVES: installation.c.archives_claimed_at,
+}
+
+
+@dataclass(frozen=True)
+class Installation:
+    id: str
+    cookie_key: bytes
+
+
+class OtherUsers(Exception):  # noqa: N818 - a fact, not a fault
+    """The files of this installation's homes and archives belong to other users than it would run as."""
+
+
+async def ensure(engine: AsyncEngine, new_id: str, uid_base: int) -> Installation:
+    """The installation of this database; at the first start it becomes `new_id`.
+
+    Whom files in homes and archives belong to follows from `uid_base`, so the first workspace settles it.
+    """
+    async with engine.begin() as conn:
+        await conn.execute(
+            insert(installation)
+            .values(id=new_id, cookie_key=secrets.token_bytes(32), uid_base=uid_base)
+            .on_conflict_do_nothing()
+        )
+        has_workspaces = exists(select(workspaces.c.id))
+        await conn.execute(update(installation).where(~has_workspaces).values(uid_base=uid_base))
+        row = (await conn.execute(select(installation))).one()
+    if row.uid_base != uid_base:
+        raise OtherUsers(
+            f"WORKSPACE_UID_BASE is {uid_base}, but the files in the homes and archives of this installation "
+            f"belong to users from {row.uid_base} on, and others cannot read them: set it to {row.uid_base}"
+        )
+    return Installation(row.id, bytes(row.cookie_key))
+
+
+class PostgresClaims:
+    """The installation's record of what it has claimed. A claim is made once and never withdrawn."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+
+    async def unclaimed(self) -> set[Location]:
+        async with self._engine.connect() as conn:
+            row = (await conn.execute(select(installation))).one_or_none()
+        return {
+            location
+            for location, column in _CLAIMED_AT.items()
+            if row is None or row._mapping[column] is None
+        }
+
+    async def record(self, location: Location) -> None:
+        column = _CLAIMED_AT[location]
+        async with self._engine.begin() as conn:
+            await conn.execute(update(installation).where(column.is_(None)).values({column: func.now()}))

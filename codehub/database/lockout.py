@@ -1,0 +1,70 @@
+"""Failed sign-ins, counted per account and address, so that nobody can lock out another from elsewhere."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import Row, delete, select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from codehub.database.tables import login_failures
+from codehub.domain.audit import network_of
+from codehub.domain.problems import TooManyRequests
+
+FREE_FAILURES: Final = 4
+FIRST_LOCK: Final = timedelta(seconds=30)
+LONGEST_LOCK: Final = timedelta(minutes=30)
+FORGOTTEN_AFTER: Final = timedelta(days=1)
+
+
+@dataclass(frozen=True)
+class Failures:
+    """Failures of one account from one network, and the lock that followed the last one."""
+
+    count: int
+    lock: timedelta
+
+
+def lock_after(failures: int) -> timedelta:
+    """Return how long a lock lasts after this many failures: from the fifth on, doubling each time."""
+    if failures <= FREE_FAILURES:
+        return timedelta(0)
+    doublings = min(failures - FREE_FAILURES - 1, 10)
+    return min(FIRST_LOCK * (1 << doublings), LONGEST_LOCK)
+
+
+def lockout_key(username: str, address: str) -> str:
+    """Return the key of one account seen from one network."""
+    return f"{username}@{network_of(address) or 'unknown'}"
+
+
+async def refuse_if_locked(conn: AsyncConnection, key: str, now: datetime) -> None:
+    row = await _row(conn, key)
+    if row is not None and row.locked_until is not None and row.locked_until > now:
+        wait = max(1, round((row.locked_until - now).total_seconds()))
+        raise TooManyRequests(f"Too many failed sign-ins. Try again in {wait} seconds.", retry_after=wait)
+
+
+async def record_failure(conn: AsyncConnection, key: str, now: datetime) -> Failures:
+    row = await _row(conn, key, for_update=True)
+    recent = row is not None and row.last_failed_at > now - FORGOTTEN_AFTER
+    failures = row.failures + 1 if row is not None and recent else 1
+    lock = lock_after(failures)
+    values = {"failures": failures, "last_failed_at": now, "locked_until": now + lock if lock else None}
+    await conn.execute(
+        insert(login_failures)
+        .values(key=key, **values)
+        .on_conflict_do_update(index_elements=[login_failures.c.key], set_=values)
+    )
+    await conn.execute(delete(login_failures).where(login_failures.c.last_failed_at < now - FORGOTTEN_AFTER))
+    return Failures(failures, lock)
+
+
+async def forget_failures(conn: AsyncConnection, key: str) -> None:
+    await conn.execute(delete(login_failures).where(login_failures.c.key == key))
+
+
+async def _row(conn: AsyncConnection, key: str, *, for_update: bool = False) -> Row[Any] | None:
+    query = select(login_failures).where(login_failures.c.key == key)
+    return (await conn.execute(query.with_for_update() if for_update else query)).first()

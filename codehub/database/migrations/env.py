@@ -1,0 +1,12 @@
+"""Alembic's entry: `codehub.database.migrate` hands it an open connection."""
+
+from alembic import context
+
+from codehub.database.tables import metadata
+
+connection = context.config.attributes["connection"]
+context.configure(
+    connection=connection, target_metadata=metadata, compare_type=True, compare_server_default=True
+)
+with context.begin_transaction():
+    context.run_migrations()

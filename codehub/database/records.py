@@ -1,0 +1,355 @@
+"""A leader's records in PostgreSQL: every write of one time in office, fenced by its epoch.
+
+What the controller asks for each workspace is plain SQL on asyncpg's own connections: one round trip each, as
+building the same statements anew would cost more than carrying them out.
+"""
+
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TypeAlias
+
+import asyncpg
+from asyncpg.pool import PoolConnectionProxy
+from sqlalchemy import update
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from codehub.database import audit, gate, gateways, gc, health, homes, timeline
+from codehub.database import ttl as deadlines
+from codehub.database.engine import is_lock_timeout
+from codehub.database.leader import StaleLeader, fence
+from codehub.database.rows import COLUMNS, column_values, to_workspace, to_workspaces
+from codehub.database.tables import workspaces
+from codehub.domain.audit import Actor, ActorKind
+from codehub.domain.backends import Backends
+from codehub.domain.decision import CONTROLLER_COLUMNS, Decision
+from codehub.domain.disk import HomeSize, LiveHome, Notice
+from codehub.domain.gateways import GatewayReport
+from codehub.domain.gc import Holder, Stored, protection
+from codehub.domain.health import CheckName, Verdict
+from codehub.domain.observation import ArchiveFact
+from codehub.domain.states import Operation
+from codehub.domain.ttl import Expiry, TtlDefaults
+from codehub.domain.workspace import Workspace
+
+ACTOR = "controller"
+COORDINATOR = Actor(ActorKind.SYSTEM, "coordinator")
+"""The leader, as the audit log names it."""
+ROWS_AT_ONCE = 1000
+"""In one transaction. Each holds the leadership row, which the leader's own heartbeat waits for: none may
+last longer than a fraction of the time that the heartbeat has."""
+LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+PURGED_AT_ONCE = 100
+"""Each with statements of its own."""
+Connection: TypeAlias = "PoolConnectionProxy[asyncpg.Record]"
+
+_ALL_COLUMNS = ", ".join(column.name for column in COLUMNS)
+
+VERSIONS = "SELECT array_agg(id), array_agg(version) FROM workspaces WHERE purged_at IS NULL"
+"""The idle pass. A covering index answers it; two arrays take a fraction of what as many rows would."""
+
+ARCHIVE_KEYS = """
+    SELECT id, archive_key, (conditions -> 'storage.archive_ready' ->> 'status') = 'True' AS ready
+    FROM workspaces WHERE purged_at IS NULL AND archive_key IS NOT NULL
+"""
+"""The hourly audit."""
+
+ROUTED = "SELECT id FROM workspaces WHERE purged_at IS NULL AND upstream IS NOT NULL"
+
+LOAD = f"SELECT {_ALL_COLUMNS} FROM workspaces WHERE id = ANY($1)"  # noqa: S608 - the table's own columns
+
+CHECKSUM = "SELECT sha256 FROM archives WHERE archive_key = $1"
+
+CONFIRM = "SELECT epoch, version FROM leadership LEFT JOIN workspaces ON id = $1"
+"""Before an effect: who leads, and which version the row has."""
+
+SAVE = f"""
+    WITH held AS (
+        SELECT FROM workspaces WHERE id = $2 AND version = $3 FOR NO KEY UPDATE
+    ),
+    office AS (
+        SELECT FROM leadership, held WHERE epoch = $1 FOR SHARE OF leadership
+    ),
+    saved AS (
+        UPDATE workspaces
+        SET updated_at = $4, {", ".join(f"{name} = ${n}" for n, name in enumerate(CONTROLLER_COLUMNS, 8))}
+        WHERE id = $2 AND version = $3 AND EXISTS (SELECT FROM office)
+        RETURNING id, version
+    ),
+    told AS (
+        INSERT INTO timeline (workspace_id, at, actor, event, message, operation)
+        SELECT id, $4, '{ACTOR}', $5::text, $6::text, $7::text FROM saved WHERE $5 IS NOT NULL
+    )
+    SELECT version FROM saved
+"""  # noqa: S608 - the controller's own columns
+"""A decision: the fence, the compare-and-swap, the timeline. No row: outdated, or a stale leader's.
+
+The workspace's row is locked first: a save that waits for it must not hold the leadership row.
+"""
+
+RECORD_ARCHIVE = """
+    INSERT INTO archives
+        (archive_op_id, workspace_id, archive_key, sha256, bytes, unpacked, entries, created_at)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+    ON CONFLICT DO NOTHING
+"""
+
+KEEP_ARCHIVES = "UPDATE archives SET kept_until = $2 WHERE workspace_id = $1"
+"""What a recovery leaves behind stays for the grace period."""
+
+
+class Outdated(Exception):  # noqa: N818 - a fact, not a fault
+    """The row has changed since the decision was made: look again."""
+
+
+class RowLocked(Exception):  # noqa: N818 - a fact, not a fault
+    """Another transaction keeps a row locked for longer than the leader may wait."""
+
+    def __init__(self) -> None:
+        super().__init__("another transaction keeps a row locked; trying again later")
+
+
+class PostgresRecords:
+    def __init__(
+        self, pool: asyncpg.Pool, engine: AsyncEngine, epoch: int, retention: timedelta, backends: Backends
+    ) -> None:
+        self._pool = pool
+        self._engine = engine
+        self._epoch = epoch
+        self._retention = retention
+        self._backends = backends
+
+    @asynccontextmanager
+    async def _fenced(self) -> AsyncIterator[AsyncConnection]:
+        """Begin a transaction of this term. Raises StaleLeader or RowLocked, and then writes nothing."""
+        try:
+            async with self._engine.begin() as conn:
+                await fence(conn, self._epoch)
+                yield conn
+        except DBAPIError as error:
+            if is_lock_timeout(error):
+                raise RowLocked from error
+            raise
+
+    async def versions(self) -> dict[str, int]:
+        row = await self._pool.fetchrow(VERSIONS)
+        assert row is not None
+        ids, versions = row
+        return dict(zip(ids or (), versions or (), strict=True))
+
+    async def archive_keys(self) -> dict[str, tuple[str, bool]]:
+        return {row["id"]: (row["archive_key"], row["ready"]) for row in await self._pool.fetch(ARCHIVE_KEYS)}
+
+    async def routed(self) -> set[str]:
+        return {row[0] for row in await self._pool.fetch(ROUTED)}
+
+    async def unroute(self, workspace_ids: Collection[str]) -> None:
+        c = workspaces.c
+        for some in _batches(sorted(workspace_ids)):
+            async with self._fenced() as conn:
+                stale = c.id.in_(some) & c.upstream.is_not(None)
+                await conn.execute(update(workspaces).where(stale).values(upstream=None))
+
+    async def load(self, workspace_ids: Sequence[str]) -> list[Workspace]:
+        return to_workspaces(await self._pool.fetch(LOAD, workspace_ids))
+
+    async def find(self, workspace_id: str) -> Workspace | None:
+        row = await self._pool.fetchrow(LOAD, [workspace_id])
+        return to_workspace(row) if row is not None else None
+
+    async def archive_checksum(self, key: str) -> str | None:
+        found: str | None = await self._pool.fetchval(CHECKSUM, key)
+        return found
+
+    async def save(self, before: Workspace, decision: Decision, now: datetime) -> Workspace:
+        try:
+            return await self._commit(before, decision, now)
+        except asyncpg.LockNotAvailableError as error:
+            raise RowLocked from error
+
+    async def _commit(self, before: Workspace, decision: Decision, now: datetime) -> Workspace:
+        async with self._pool.acquire() as connection:
+            if not decision.writes(before):
+                await self._confirm(connection, before)
+                return before
+            if decision.archive is None and not decision.keep_archives and not decision.changes_wish:
+                return await self._save(connection, before, decision, now)
+            async with connection.transaction():
+                saved = await self._save(connection, before, decision, now)
+                if decision.archive is not None:
+                    await connection.execute(RECORD_ARCHIVE, *_archive_row(decision.archive), now)
+                if decision.keep_archives:
+                    await connection.execute(KEEP_ARCHIVES, before.id, now + self._retention)
+                if decision.changes_wish:
+                    desired = None if decision.desired is None else decision.desired.value
+                    version = await connection.fetchval(gate.CONSUME, before.id, desired, now)
+                    saved = replace(decision.saved(), version=version, updated_at=now)
+                return saved
+
+    async def _confirm(self, connection: Connection, before: Workspace) -> None:
+        row = await connection.fetchrow(CONFIRM, before.id)
+        if row is None or row["epoch"] != self._epoch:
+            raise StaleLeader
+        if row["version"] != before.version:
+            raise Outdated
+
+    async def _save(
+        self, connection: Connection, before: Workspace, decision: Decision, now: datetime
+    ) -> Workspace:
+        """The row is known afterwards: nobody else has changed it, or nothing was saved."""
+        after, event = decision.after, decision.event
+        operation = after.operation if after.op_id else before.operation
+        columns = column_values({name: getattr(after, name) for name in CONTROLLER_COLUMNS})
+        version = await connection.fetchval(
+            SAVE,
+            self._epoch,
+            before.id,
+            before.version,
+            now,
+            None if event is None else event.value,
+            decision.sentence,
+            None if operation is Operation.NONE else operation.value,
+            *(columns[name] for name in CONTROLLER_COLUMNS),
+        )
+        if version is None:
+            await self._confirm(connection, before)
+            raise Outdated
+        return replace(after, version=version, updated_at=now)
+
+    async def touch(self, seen: Mapping[str, datetime]) -> None:
+        for some in _batches(sorted(seen)):
+            async with self._fenced() as conn:
+                await gate.touch(conn, {workspace_id: seen[workspace_id] for workspace_id in some})
+
+    async def gateways(self) -> dict[str, GatewayReport]:
+        async with self._engine.connect() as conn:
+            return await gateways.reports(conn)
+
+    async def settle_gateways(self, carried: Mapping[str, int], gone: Collection[str]) -> None:
+        async with self._fenced() as conn:
+            await gateways.settle(conn, carried, gone)
+
+    async def restart_clocks(self, now: datetime) -> None:
+        restarted = ROWS_AT_ONCE
+        while restarted == ROWS_AT_ONCE:
+            async with self._fenced() as conn:
+                restarted = await gate.restart_clocks(conn, now, ROWS_AT_ONCE)
+
+    async def expirable(self, defaults: TtlDefaults, now: datetime) -> list[Workspace]:
+        async with self._engine.connect() as conn:
+            return await deadlines.candidates(conn, defaults, now)
+
+    async def expire(self, seen: Workspace, expiry: Expiry, now: datetime) -> bool:
+        try:
+            async with self._fenced() as conn:
+                done = await gate.expire(conn, seen, expiry.desired, expiry.sentence, now=now)
+        except RowLocked:
+            return False
+        return done is not None
+
+    async def homes(self) -> list[LiveHome]:
+        return [homes.to_live_home(row) for row in await self._pool.fetch(homes.LIVE)]
+
+    async def record_sizes(self, sizes: Mapping[str, HomeSize], now: datetime) -> None:
+        for some in _batches(sorted(sizes)):
+            async with self._fenced() as conn:
+                await homes.record_sizes(conn, {name: sizes[name] for name in some}, now)
+
+    async def warn_of_disk(self, notice: Notice, now: datetime) -> None:
+        async with self._fenced() as conn:
+            await homes.put_notice(conn, notice, warned_at=now)
+            await timeline.record(
+                conn, notice.workspace_id, now, actor="disk", event="warned", message=notice.message
+            )
+
+    async def stop_for_disk(self, home: LiveHome, notice: Notice, now: datetime) -> bool:
+        async with self._fenced() as conn:
+            since = home.phase_changed_at
+            done = await gate.stop_for_disk(conn, home.workspace_id, since, notice.message, now=now)
+            if done is not None:
+                await homes.put_notice(conn, notice, stopped_at=now)
+        return done is not None
+
+    async def clear_notices(self, workspace_ids: Collection[str]) -> None:
+        for some in _batches(sorted(workspace_ids)):
+            async with self._fenced() as conn:
+                await homes.clear_notices(conn, some)
+
+    async def purge(self, deleted_before: datetime | None, now: datetime) -> list[str]:
+        purged = []
+        async with self._engine.connect() as conn:
+            due = await gc.purge_candidates(conn, deleted_before, self._backends)
+        async with self._fenced() as conn:
+            for workspace_id in due[:PURGED_AT_ONCE]:
+                if await gate.purge(conn, workspace_id, deleted_before or LONG_AGO, now=now):
+                    purged.append(workspace_id)
+        return purged
+
+    async def op_ids(self) -> set[str]:
+        async with self._engine.connect() as conn:
+            return await gc.current_op_ids(conn)
+
+    async def holders(self, now: datetime) -> dict[str, Holder]:
+        async with self._engine.connect() as conn:
+            return await gc.holders(conn, now, self._backends)
+
+    async def first_seen(self) -> dict[str, datetime]:
+        async with self._engine.connect() as conn:
+            return await gc.first_seen(conn)
+
+    async def remember(self, seen: Mapping[str, datetime]) -> None:
+        for some in _batches(sorted((await self.first_seen()).keys() - seen.keys())):
+            async with self._fenced() as conn:
+                await gc.forget(conn, some)
+        for some in _batches(sorted(seen)):
+            async with self._fenced() as conn:
+                await gc.remember(conn, {key: seen[key] for key in some})
+
+    async def condemn(self, item: Stored, present: Collection[str], now: datetime) -> str | None:
+        """Asked once more with the workspace's row locked."""
+        async with self._fenced() as conn:
+            holder = (await gc.holders(conn, now, self._backends, item.workspace_id)).get(item.workspace_id)
+            reason = protection(item, holder, present)
+            if reason is None:
+                await gc.mark_removed(conn, item.key, now)
+        return reason
+
+    async def trim_audit_log(self, before: datetime) -> int:
+        async with self._engine.begin() as conn:
+            await fence(conn, self._epoch)
+            return await audit.remove_older(conn, self._epoch, before, ROWS_AT_ONCE)
+
+    async def trim_timelines(self) -> int:
+        async with self._engine.connect() as conn:
+            kept = dict.fromkeys(await timeline.find_long(conn), timeline.KEPT)
+            kept |= dict.fromkeys(await timeline.find_purged(conn), 0)
+        removed = 0
+        for workspace_id, entries in kept.items():
+            some = ROWS_AT_ONCE
+            while some == ROWS_AT_ONCE:
+                async with self._fenced() as conn:
+                    some = await timeline.remove_older(conn, workspace_id, entries, ROWS_AT_ONCE)
+                removed += some
+        return removed
+
+    async def record_counted_failures(self, now: datetime) -> None:
+        async with audit.transaction(self._engine, COORDINATOR, now) as act:
+            await fence(act.conn, self._epoch)
+            await audit.record_counted_failures(act)
+
+    async def health_checks(self) -> Mapping[CheckName, Verdict]:
+        return (await health.read(self._pool)).checks
+
+    async def save_health_checks(self, checks: Mapping[CheckName, Verdict]) -> None:
+        await health.save(self._pool, self._epoch, checks)
+
+
+def _archive_row(fact: ArchiveFact) -> tuple[object, ...]:
+    size = (fact.bytes, fact.unpacked, fact.entries)
+    return (fact.archive_op_id, fact.workspace_id, fact.key, fact.sha256, *size)
+
+
+def _batches(names: Sequence[str]) -> Iterator[Sequence[str]]:
+    return (names[start : start + ROWS_AT_ONCE] for start in range(0, len(names), ROWS_AT_ONCE))

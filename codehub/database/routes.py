@@ -1,0 +1,100 @@
+"""What the gateway asks the database: who a session is, where a workspace is, what its pages say."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+import asyncpg
+from sqlalchemy import select, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from codehub.database import workspace_reads
+from codehub.database.engine import asyncpg_dsn
+from codehub.database.predicates import COUNTED
+from codehub.database.rows import COLUMNS, to_workspaces
+from codehub.database.sessions import find_session
+from codehub.database.tables import workspaces
+from codehub.database.workspace_reads import Archive
+from codehub.domain.disk import HomeRecord
+from codehub.domain.states import Operation, Phase, Role
+from codehub.domain.workspace import Workspace
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """The user behind a session, for as long as it lasts (`expires_at` in seconds since the epoch)."""
+
+    user_id: str
+    username: str
+    expires_at: float
+    role: Role = Role.USER
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where a workspace is. Exactly what the `route_changed` notification speaks of."""
+
+    workspace_id: str
+    owner_id: str
+    phase: Phase
+    operation: Operation
+    upstream: str | None
+    image_ref: str
+
+
+@dataclass(frozen=True)
+class Situation:
+    """A workspace that cannot be connected to now, with what its owner can choose from."""
+
+    workspace: Workspace
+    archives: list[Archive]
+    home: HomeRecord | None = None
+
+
+async def find_visitor(conn: AsyncConnection, id_hash: bytes, now: datetime) -> Visitor | None:
+    session = await find_session(conn, id_hash, now)
+    if session is None:
+        return None
+    return Visitor(session.user_id, session.username, session.expires_at.timestamp(), session.role)
+
+
+async def find_route(conn: AsyncConnection, workspace_id: str) -> Route | None:
+    """The route of a workspace that is not deleted."""
+    c = workspaces.c
+    row = (
+        await conn.execute(
+            select(c.owner_id, c.phase, c.operation, c.upstream, c.image_ref).where(
+                c.id == workspace_id, c.deleted_at.is_(None)
+            )
+        )
+    ).first()
+    if row is None:
+        return None
+    phase, operation = Phase(row.phase), Operation(row.operation)
+    return Route(workspace_id, row.owner_id, phase, operation, row.upstream, row.image_ref)
+
+
+async def find_situation(conn: AsyncConnection, workspace_id: str) -> Situation | None:
+    found = await workspace_reads.find(conn, workspace_id)
+    if found is None or found.workspace.deleted_at is not None:
+        return None
+    return Situation(found.workspace, await workspace_reads.archives_of(conn, found.workspace), found.home)
+
+
+async def counted_workspaces(conn: AsyncConnection, owner_id: str, *, besides: str) -> list[Workspace]:
+    """The owner's workspaces that count against the limits: one has to make room for another."""
+    counted = select(*COLUMNS).where(
+        workspaces.c.owner_id == owner_id, text(COUNTED), workspaces.c.id != besides
+    )
+    return to_workspaces((await conn.execute(counted.order_by(workspaces.c.number))).mappings())
+
+
+async def read_cookie_key(url: str) -> bytes:
+    """Return the key of this installation's workspace cookies.
+
+    Over a connection that is closed again: a worker that nobody visits needs no pool.
+    """
+    connection = await asyncpg.connect(asyncpg_dsn(url))
+    try:
+        return bytes(await connection.fetchval("SELECT cookie_key FROM installation"))
+    finally:
+        await connection.close()

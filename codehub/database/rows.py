@@ -1,0 +1,106 @@
+"""Between rows and the domain's facts."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any, Final, TypeAlias
+
+import asyncpg
+import structlog
+from sqlalchemy import RowMapping
+
+from codehub.database.tables import workspaces
+from codehub.domain.conditions import Condition, Conditions
+from codehub.domain.observation import Generation, Progress
+from codehub.domain.states import ConditionName, DesiredState, ErrorReason, Operation, Phase
+from codehub.domain.workspace import RecoverSource, Request, RequestKind, Workspace
+
+log = structlog.get_logger(__name__)
+
+COLUMNS: Final = tuple(column for column in workspaces.columns if column.name != "memo")
+"""The columns that a Workspace is made from."""
+
+Row: TypeAlias = "RowMapping | asyncpg.Record"
+"""As SQLAlchemy gives it, or asyncpg."""
+
+
+class CorruptRow(Exception):  # noqa: N818 - a fact about a row
+    """A row holds something that this version of CodeHub does not understand."""
+
+
+def to_workspace(row: Row) -> Workspace:
+    try:
+        return _workspace(row)
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptRow(f"workspace {row.get('id')}: {error!r}") from error
+
+
+def to_workspaces(rows: Iterable[Row]) -> list[Workspace]:
+    """All rows that can be understood; one that cannot must not stop the rest."""
+    understood = []
+    for row in rows:
+        try:
+            understood.append(to_workspace(row))
+        except CorruptRow as error:
+            log.error("a row cannot be understood and is left alone", error=str(error))
+    return understood
+
+
+def _workspace(row: Row) -> Workspace:
+    values: dict[str, Any] = {column.name: row[column.name] for column in COLUMNS}
+    values["desired_state"] = DesiredState(row["desired_state"])
+    values["phase"] = Phase(row["phase"])
+    values["operation"] = Operation(row["operation"])
+    values["error_reason"] = ErrorReason(row["error_reason"]) if row["error_reason"] else None
+    values["conditions"] = _conditions(row["conditions"])
+    values["request"] = _request(row["request"])
+    values["progress"] = Progress(**row["progress"]) if row["progress"] else None
+    values["home_ctx"] = Generation(**row["home_ctx"]) if row["home_ctx"] else None
+    return Workspace(**values)
+
+
+def _conditions(stored: Mapping[str, Mapping[str, str]]) -> Conditions:
+    return {
+        name: Condition(
+            status=stored[name]["status"] == "True",
+            reason=stored[name]["reason"],
+            message=stored[name]["message"],
+            last_transition_time=datetime.fromisoformat(stored[name]["last_transition_time"]),
+        )
+        for name in ConditionName
+    }
+
+
+def _request(stored: Mapping[str, str | None] | None) -> Request | None:
+    if stored is None:
+        return None
+    source = stored.get("source")
+    return Request(
+        kind=RequestKind(str(stored["kind"])),
+        actor=str(stored["actor"]),
+        source=RecoverSource(source) if source else None,
+        archive_op_id=stored.get("archive_op_id"),
+    )
+
+
+def conditions_json(conditions: Conditions) -> dict[str, dict[str, str]]:
+    return {
+        name.value: {
+            "status": "True" if condition.status else "False",
+            "reason": condition.reason,
+            "message": condition.message,
+            "last_transition_time": condition.last_transition_time.isoformat(),
+        }
+        for name, condition in conditions.items()
+    }
+
+
+def column_values(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Domain values as the columns hold them."""
+    values = dict(changes)
+    if "conditions" in values:
+        values["conditions"] = conditions_json(values["conditions"])
+    for name in ("request", "progress", "home_ctx"):
+        if values.get(name) is not None:
+            values[name] = asdict(values[name])
+    return values

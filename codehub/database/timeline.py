@@ -1,0 +1,62 @@
+"""What happened to a workspace, when, why, and by whom."""
+
+from datetime import datetime
+from typing import Final
+
+from sqlalchemy import func, insert, select, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from codehub.database.tables import timeline, workspaces
+from codehub.domain.states import Operation
+
+KEPT: Final = 500
+"""Entries of one workspace, the newest: more than are shown."""
+REMOVE_OLDER: Final = """
+    DELETE FROM timeline WHERE id = ANY(ARRAY(
+        SELECT id FROM timeline WHERE workspace_id = :workspace_id AND id <= (
+            SELECT id FROM timeline WHERE workspace_id = :workspace_id ORDER BY id DESC OFFSET :kept LIMIT 1
+        ) ORDER BY id LIMIT :most
+    ))
+"""
+
+
+async def record(
+    conn: AsyncConnection,
+    workspace_id: str,
+    at: datetime,
+    *,
+    actor: str,
+    event: str,
+    message: str,
+    operation: Operation = Operation.NONE,
+) -> None:
+    await conn.execute(
+        insert(timeline).values(
+            workspace_id=workspace_id,
+            at=at,
+            actor=actor,
+            event=event,
+            message=message,
+            operation=None if operation is Operation.NONE else operation.value,
+        )
+    )
+
+
+async def find_long(conn: AsyncConnection) -> list[str]:
+    """Return the workspaces whose timelines have more entries than are kept."""
+    workspace_id = timeline.c.workspace_id
+    query = select(workspace_id).group_by(workspace_id).having(func.count() > KEPT)
+    return list(await conn.scalars(query))
+
+
+async def find_purged(conn: AsyncConnection) -> list[str]:
+    """Return the purged workspaces that still have entries, which nothing shows any more."""
+    entries = select(timeline.c.id).where(timeline.c.workspace_id == workspaces.c.id).limit(1)
+    query = select(workspaces.c.id).where(workspaces.c.purged_at.is_not(None), entries.exists())
+    return list(await conn.scalars(query))
+
+
+async def remove_older(conn: AsyncConnection, workspace_id: str, kept: int, most: int) -> int:
+    """Remove the oldest entries beyond those that are kept; return how many."""
+    values = {"workspace_id": workspace_id, "kept": kept, "most": most}
+    return (await conn.execute(text(REMOVE_OLDER), values)).rowcount

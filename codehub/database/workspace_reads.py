@@ -1,0 +1,266 @@
+"""What people read about workspaces. Nothing here writes."""
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, RowMapping, Select, all_, func, null, select, text, tuple_, union_all
+from sqlalchemy.dialects.postgresql import array
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from codehub.database.homes import to_record
+from codehub.database.predicates import FAILED
+from codehub.database.rows import COLUMNS, to_workspace
+from codehub.database.tables import archives, home_sizes, leadership, timeline, users, workspaces
+from codehub.domain.disk import HomeRecord
+from codehub.domain.states import Phase
+from codehub.domain.wishes import archive_op_id_of
+from codehub.domain.workspace import Workspace
+
+TIMELINE_LENGTH = 200
+ERRORS_SHOWN = 50
+STORED = (archives.c.archive_op_id, archives.c.created_at, archives.c.bytes)
+
+
+@dataclass(frozen=True)
+class OwnedWorkspace:
+    """A workspace as lists show it: its home without the largest entries."""
+
+    workspace: Workspace
+    owner_name: str
+    home: HomeRecord | None
+
+
+@dataclass(frozen=True)
+class DetailedWorkspace(OwnedWorkspace):
+    """A workspace with all that belongs to it."""
+
+    memo: str
+    archive: "Archive | None"
+    """The current one."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which workspaces a list shows: of one owner or of all (None), living or in the trash.
+
+    Each of the words is in the name, the description or, for one owner, the memo.
+    """
+
+    owner_id: str | None
+    phase: Phase | None = None
+    words: tuple[str, ...] = ()
+    trash: bool = False
+
+
+@dataclass(frozen=True)
+class TimelineEntry:
+    at: datetime
+    actor: str
+    event: str
+    message: str
+    operation: str | None
+
+
+@dataclass(frozen=True)
+class Archive:
+    archive_op_id: str
+    created_at: datetime
+    bytes: int
+    current: bool
+
+
+@dataclass(frozen=True)
+class Leader:
+    holder: str
+    epoch: int
+    heartbeat_at: datetime | None
+    heartbeat_age: float | None
+
+
+@dataclass(frozen=True)
+class Overview:
+    phases: dict[Phase, int]
+    users: int
+    leader: Leader | None
+    errors: list[OwnedWorkspace]
+
+
+def _owned(*, detailed: bool = False) -> Select[Any]:
+    """Lists leave out what is long: memos, and the largest entries of homes."""
+    largest = home_sizes.c.largest if detailed else null()
+    sizes = [
+        (largest if column.name == "largest" else column).label(f"home_{column.name}")
+        for column in home_sizes.c
+    ]
+    query = (
+        select(*COLUMNS, users.c.username.label("owner_name"), *sizes)
+        .join(users, users.c.id == workspaces.c.owner_id)
+        .outerjoin(home_sizes, home_sizes.c.workspace_id == workspaces.c.id)
+    )
+    if not detailed:
+        return query
+    stored = [column.label(f"stored_{column.name}") for column in STORED]
+    return query.add_columns(workspaces.c.memo, *stored).outerjoin(
+        archives, archives.c.archive_key == workspaces.c.archive_key
+    )
+
+
+def _to_owned(row: RowMapping) -> OwnedWorkspace:
+    home = to_record({column.name: row[f"home_{column.name}"] for column in home_sizes.c})
+    return OwnedWorkspace(to_workspace(row), row["owner_name"], home)
+
+
+async def find(conn: AsyncConnection, workspace_id: str) -> DetailedWorkspace | None:
+    """The workspace, deleted or not, until it is purged."""
+    query = _owned(detailed=True).where(workspaces.c.id == workspace_id, workspaces.c.purged_at.is_(None))
+    row = (await conn.execute(query)).mappings().one_or_none()
+    if row is None:
+        return None
+    owned = _to_owned(row)
+    return DetailedWorkspace(owned.workspace, owned.owner_name, owned.home, row["memo"], _to_archive(row))
+
+
+def _to_archive(row: RowMapping) -> Archive | None:
+    if row["stored_archive_op_id"] is None:
+        return None
+    return Archive(**{column.name: row[f"stored_{column.name}"] for column in STORED}, current=True)
+
+
+async def find_living(
+    conn: AsyncConnection, owner_id: str, workspace_ids: tuple[str, ...]
+) -> list[OwnedWorkspace]:
+    """Those of these workspaces that the user owns and has not deleted."""
+    query = _owned().where(
+        workspaces.c.owner_id == owner_id,
+        workspaces.c.id.in_(workspace_ids),
+        workspaces.c.deleted_at.is_(None),
+    )
+    return [_to_owned(row) for row in (await conn.execute(query)).mappings()]
+
+
+async def list_living(
+    conn: AsyncConnection, owner_id: str, limit: int, after: Workspace | None = None
+) -> list[OwnedWorkspace]:
+    """The user's living workspaces, newest first, from the one that follows `after`.
+
+    What a workspace is ordered by never changes, so pages that are read at different times neither
+    repeat nor skip one.
+    """
+    c = workspaces.c
+    query = _owned().where(c.owner_id == owner_id, c.deleted_at.is_(None))
+    if after is not None:
+        query = query.where(tuple_(c.created_at, c.number) < tuple_(after.created_at, after.number))
+    query = query.order_by(c.created_at.desc(), c.number.desc()).limit(limit)
+    return [_to_owned(row) for row in (await conn.execute(query)).mappings()]
+
+
+async def list_page(
+    conn: AsyncConnection, selection: Selection, limit: int, offset: int
+) -> tuple[list[OwnedWorkspace], int]:
+    """One page, and the true count of all pages."""
+    conditions = _conditions(selection)
+    query = _owned().where(*conditions).order_by(*_newest_first(selection)).limit(limit).offset(offset)
+    items = [_to_owned(row) for row in (await conn.execute(query)).mappings()]
+    if len(items) < limit and (items or not offset):
+        return items, offset + len(items)
+    total = await conn.scalar(select(func.count()).select_from(workspaces).where(*conditions))
+    return items, total or 0
+
+
+def _conditions(selection: Selection) -> list[ColumnElement[bool]]:
+    c = workspaces.c
+    found: list[ColumnElement[bool]] = (
+        [c.deleted_at.is_not(None), c.purged_at.is_(None)] if selection.trash else [c.deleted_at.is_(None)]
+    )
+    if selection.owner_id is not None:
+        found.append(c.owner_id == selection.owner_id)
+    if selection.phase is not None:
+        found.append(c.phase == selection.phase.value)
+    if selection.words:
+        found.append(_contains(selection))
+    return found
+
+
+def _contains(selection: Selection) -> ColumnElement[bool]:
+    """One comparison with all patterns, so that PostgreSQL converts each text to lower case only once.
+
+    Memos are searched for their owner only: those of everyone are too many.
+    """
+    c = workspaces.c
+    texts = c.name + "\n" + c.description
+    if selection.owner_id is not None:
+        texts = texts + "\n" + c.memo
+    patterns = [func.lower(f"%{_LIKE_SPECIAL.sub(_ESCAPED, word)}%") for word in selection.words]
+    return func.lower(texts).like(all_(array(patterns)))
+
+
+_LIKE_SPECIAL = re.compile(r"[\\%_]")
+_ESCAPED = r"\\\g<0>"
+
+
+def _newest_first(selection: Selection) -> tuple[ColumnElement[Any], ...]:
+    c = workspaces.c
+    return ((c.deleted_at if selection.trash else c.created_at).desc(), c.number.desc())
+
+
+async def timeline_of(conn: AsyncConnection, workspace_id: str) -> list[TimelineEntry]:
+    """Newest first."""
+    c = timeline.c
+    rows = await conn.execute(
+        select(c.at, c.actor, c.event, c.message, c.operation)
+        .where(c.workspace_id == workspace_id)
+        .order_by(c.id.desc())
+        .limit(TIMELINE_LENGTH)
+    )
+    return [TimelineEntry(row.at, row.actor, row.event, row.message, row.operation) for row in rows]
+
+
+async def archives_of(conn: AsyncConnection, workspace: Workspace) -> list[Archive]:
+    """The archives that can still be restored, newest first."""
+    c = archives.c
+    current = archive_op_id_of(workspace.archive_key) if workspace.archive_key else None
+    rows = await conn.execute(
+        select(c.archive_op_id, c.created_at, c.bytes)
+        .where(c.workspace_id == workspace.id, c.removed_at.is_(None))
+        .order_by(c.created_at.desc(), c.archive_op_id.desc())
+    )
+    return [
+        Archive(row.archive_op_id, row.created_at, row.bytes, row.archive_op_id == current) for row in rows
+    ]
+
+
+async def leader(conn: AsyncConnection) -> Leader | None:
+    """Who leads, and for how many seconds it has been silent, by the database's clock."""
+    age = func.extract("epoch", func.now() - leadership.c.heartbeat_at).label("age")
+    row = (await conn.execute(select(leadership, age))).first()
+    if row is None or row.holder is None:
+        return None
+    return Leader(row.holder, row.epoch, row.heartbeat_at, None if row.age is None else float(row.age))
+
+
+async def overview(conn: AsyncConnection) -> Overview:
+    c = workspaces.c
+    people = await conn.scalar(select(func.count()).select_from(users).where(users.c.deleted_at.is_(None)))
+    failing = _owned().where(text(FAILED)).order_by(c.phase_changed_at.desc())
+    errors = [_to_owned(row) for row in (await conn.execute(failing.limit(ERRORS_SHOWN))).mappings()]
+    return Overview(await _count_phases(conn), people or 0, await leader(conn), errors)
+
+
+async def _count_phases(conn: AsyncConnection) -> dict[Phase, int]:
+    """Living ones and the trash, each through an index of its own."""
+    c = workspaces.c
+    counted = select(c.phase, func.count().label("n")).group_by(c.phase)
+    trash = counted.where(c.deleted_at.is_not(None), c.purged_at.is_(None))
+    found = dict.fromkeys(Phase, 0)
+    for row in await conn.execute(union_all(counted.where(c.deleted_at.is_(None)), trash)):
+        found[Phase(row.phase)] += row.n
+    return found
+
+
+async def image_refs(conn: AsyncConnection) -> dict[str, int]:
+    """How many workspaces that are not deleted were made from which image."""
+    c = workspaces.c
+    counted = select(c.image_ref, func.count().label("n")).where(c.deleted_at.is_(None)).group_by(c.image_ref)
+    return {row.image_ref: row.n for row in await conn.execute(counted)}

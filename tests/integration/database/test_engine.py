@@ -1,0 +1,23 @@
+"""What an error of the database shows in a log."""
+
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from codehub.database.engine import create_engine, create_unpooled_engine
+
+
+@pytest.mark.parametrize("create", [create_engine, create_unpooled_engine])
+async def test_an_error_does_not_show_the_values_of_its_statement(
+    create: Callable[[str], AsyncEngine], database_url: str
+) -> None:
+    """Among them are hashes of passwords and sessions, and what people write."""
+    engine = create(database_url)
+    with pytest.raises(DBAPIError) as error:
+        async with engine.connect() as conn:
+            await conn.execute(text("SELECT CAST(:one AS text) || no_such_column"), {"one": "a hash"})
+    assert "no_such_column" in str(error.value) and "a hash" not in str(error.value)
+    await engine.dispose()

@@ -1,0 +1,51 @@
+"""What an installation is once and for all."""
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from codehub.database import installation, migrate
+from codehub.database.engine import create_engine
+from codehub.database.installation import OtherUsers
+from tests.integration.database.conftest import create
+
+
+async def test_its_id_and_key_are_those_of_the_first_start(engine: AsyncEngine) -> None:
+    first = await installation.ensure(engine, "first", 2_000_000)
+    assert first.id == "first"
+    assert await installation.ensure(engine, "second", 2_000_000) == first
+
+
+async def test_the_numbers_of_its_users_are_settled_with_the_first_workspace(engine: AsyncEngine) -> None:
+    await installation.ensure(engine, "here", 2_000_000)
+    await installation.ensure(engine, "here", 3_000_000)
+    async with engine.begin() as conn:
+        await create(conn)
+    with pytest.raises(OtherUsers, match=r"is 2000000, but .* from 3000000 on.*: set it to 3000000"):
+        await installation.ensure(engine, "here", 2_000_000)
+    await installation.ensure(engine, "here", 3_000_000)
+
+
+async def test_a_workspace_that_is_there_before_the_first_coordinator_settles_nothing(
+    engine: AsyncEngine,
+) -> None:
+    async with engine.begin() as conn:
+        await create(conn)
+    await installation.ensure(engine, "here", 3_000_000)
+
+
+async def test_an_installation_of_an_earlier_version_keeps_the_numbers_that_it_had(database_url: str) -> None:
+    await migrate.downgrade(database_url, "0003")
+    engine = create_engine(database_url)
+    async with engine.begin() as conn:
+        await conn.execute(text("INSERT INTO installation (id, cookie_key) VALUES ('here', 'key')"))
+    await engine.dispose()
+    await migrate.upgrade(database_url)
+    async with engine.begin() as conn:
+        insert = "INSERT INTO users (id, username, password_hash, role) VALUES ('one', 'one', 'x', 'user')"
+        await conn.execute(text(insert))
+        await create(conn)
+    with pytest.raises(OtherUsers):
+        await installation.ensure(engine, "here", 3_000_000)
+    assert (await installation.ensure(engine, "here", 2_000_000)).id == "here"
+    await engine.dispose()

@@ -1,0 +1,184 @@
+"""Every query stays cheap at 100,000 workspaces: it goes through an index, and reads what it needs.
+
+`make test` has a fifth of them.
+"""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from codehub.database import (
+    accounts,
+    audit,
+    gate,
+    gc,
+    lockout,
+    records,
+    routes,
+    sessions,
+    ttl,
+    workspace_reads,
+)
+from codehub.database.audit import AuditedTransaction, Filters
+from codehub.database.workspace_reads import Selection
+from codehub.domain.audit import Action, Actor
+from codehub.domain.states import Phase
+from codehub.domain.ttl import TtlDefaults
+from tests.integration.database.conftest import BACKENDS
+from tests.integration.database.many_rows import NEWEST, OWN_TTL, ROWS, Call, Explainer, Plan, fill
+from tests.services import Services, run
+
+OWNER = "owner-5"
+WORKSPACE = "e4da3b7fbbce2345d7772b0674"  # one of that owner's
+SESSION = sessions.hash_of("5")
+NEVER_DUE = TtlDefaults(OWN_TTL, OWN_TTL)
+TTL_INDEXES = {
+    f"ix_workspaces_{kind}_ttl_{whose}" for kind in ("standby", "archive") for whose in ("default", "own")
+}
+
+
+@pytest.fixture(scope="module")
+def explainer(services: Services) -> Iterator[Explainer]:
+    url = run(services.migrated_database())
+    run(fill(url))
+    yield Explainer(url)
+    run(services.drop_database(url))
+
+
+def page(
+    owner_id: str | None = OWNER, phase: Phase | None = None, words: str = "", *, trash: bool = False
+) -> Call:
+    return lambda conn: workspace_reads.list_page(conn, Selection(owner_id, phase, words, trash), 50, 0)
+
+
+def log_page(**filters: Any) -> Call:
+    return lambda conn: audit.read(conn, Filters(**filters), 50)
+
+
+# What is called -> the indexes of workspaces (or of another table) that have to serve it.
+CALLS: dict[str, tuple[Call, set[str]]] = {
+    "an owner's list": (page(), {"ix_workspaces_owner"}),
+    "an owner's list of one phase": (page(phase=Phase.RUNNING), {"ix_workspaces_owner"}),
+    "an owner's search": (page(words=("my",)), {"ix_workspaces_owner"}),
+    "an owner's trash": (page(trash=True), {"ix_workspaces_trash"}),
+    "an owner's trash of one phase": (page(phase=Phase.DELETED, trash=True), {"ix_workspaces_trash"}),
+    "everybody's list": (page(None), {"ix_workspaces_newest"}),
+    "everybody's list of the commonest phase": (page(None, Phase.ARCHIVED), {"ix_workspaces_newest"}),
+    "everybody's list of a phase that none has": (page(None, Phase.PENDING), {"ix_workspaces_newest"}),
+    "everybody's trash": (page(None, trash=True), {"ix_workspaces_trash"}),
+    "the overview": (
+        workspace_reads.overview,
+        {"ix_workspaces_newest", "ix_workspaces_trash", "ix_workspaces_errors"},
+    ),
+    "the events of one user": (
+        lambda conn: workspace_reads.find_living(conn, OWNER, (WORKSPACE,)),
+        {"pk_workspaces"},
+    ),
+    "the limits": (lambda conn: gate.usage(conn, OWNER), {"ix_workspaces_counted"}),
+    "activity": (lambda conn: gate.touch(conn, {WORKSPACE: NEWEST}), {"pk_workspaces"}),
+    "the TTLs": (lambda conn: ttl.candidates(conn, NEVER_DUE, NEWEST), TTL_INDEXES),
+    "the controller's pass": (
+        lambda conn: conn.execute(text(records.VERSIONS)),
+        {"ix_workspaces_versions"},
+    ),
+    "the purge": (lambda conn: gc.purge_candidates(conn, NEWEST, BACKENDS), {"ix_workspaces_trash"}),
+    "the deletes without a grace period": (
+        lambda conn: gc.purge_candidates(conn, None, BACKENDS),
+        {"ix_workspaces_waived"},
+    ),
+    "the operations under way": (gc.current_op_ids, {"ix_workspaces_operations"}),
+    "what one workspace protects": (
+        lambda conn: gc.holders(conn, NEWEST, BACKENDS, WORKSPACE),
+        {"pk_workspaces"},
+    ),
+    "a route": (lambda conn: routes.find_route(conn, WORKSPACE), {"pk_workspaces"}),
+    "a loading page": (
+        lambda conn: routes.find_situation(conn, WORKSPACE),
+        {"ix_archives_workspace_id"},
+    ),
+    "what has to make room": (
+        lambda conn: routes.counted_workspaces(conn, OWNER, besides="none"),
+        {"ix_workspaces_counted"},
+    ),
+    "a visitor": (lambda conn: routes.find_visitor(conn, SESSION, NEWEST), {"pk_sessions"}),
+    "watched sessions": (lambda conn: sessions.living_sessions(conn, [SESSION], NEWEST), {"pk_sessions"}),
+    "signing in": (lambda conn: sessions.open_session(conn, OWNER, NEWEST), {"ix_sessions_expires_at"}),
+    "signing out": (lambda conn: sessions.end_session(conn, SESSION), {"pk_sessions"}),
+    "signing out everywhere": (lambda conn: sessions.end_sessions(conn, OWNER), {"ix_sessions_user_id"}),
+    "a failed sign-in": (
+        lambda conn: lockout.record_failure(conn, "x@1.2.3.4", NEWEST),
+        {"pk_login_failures", "ix_login_failures_last_failed_at"},
+    ),
+    "the users": (lambda conn: accounts.list_accounts(conn, 50, 0), {"uq_users_username"}),
+    "the audit log": (log_page(), {"pk_audit_log"}),
+    "the audit log of an action": (log_page(action=Action.USER_CREATED), {"ix_audit_log_action"}),
+    "the audit log of a user": (log_page(actor_id=OWNER), {"ix_audit_log_actor_id"}),
+    "the audit log of a name": (log_page(actor_name=OWNER), {"ix_audit_log_actor_name"}),
+    "the audit log about an id": (log_page(target_id="target-5"), {"ix_audit_log_target_id"}),
+    "the audit log about a name": (log_page(target_name="target-5"), {"ix_audit_log_target_name"}),
+    "the audit log of an hour": (
+        log_page(since=NEWEST - timedelta(hours=1), until=NEWEST),
+        {"ix_audit_log_at"},
+    ),
+    "the failed passwords of an hour": (
+        lambda conn: AuditedTransaction(conn, Actor.anonymous("192.0.2.1"), NEWEST).record_failed_password(
+            Action.SESSION_FAILED, None
+        ),
+        {"ix_audit_log_at"},
+    ),
+    "the end of the audit log": (
+        lambda conn: audit.remove_older(conn, 0, NEWEST - timedelta(days=3650), 1000),
+        {"ix_audit_log_at"},
+    ),
+    "a timeline": (lambda conn: workspace_reads.timeline_of(conn, WORKSPACE), {"ix_timeline_workspace"}),
+}
+BIG_TABLES = {"audit_log", "workspaces", "timeline", "archives", "sessions", "login_failures"}
+
+
+@pytest.mark.parametrize(("call", "indexes"), CALLS.values(), ids=CALLS.keys())
+async def test_a_query_goes_through_its_indexes(explainer: Explainer, call: Call, indexes: set[str]) -> None:
+    check(await explainer.explain(call), indexes)
+
+
+@pytest.mark.parametrize(("call", "indexes"), CALLS.values(), ids=CALLS.keys())
+async def test_it_does_so_when_the_plan_is_kept_for_any_parameters(
+    explainer: Explainer, call: Call, indexes: set[str]
+) -> None:
+    check(await explainer.explain_generic(call), indexes)
+
+
+def check(plans: list[Plan], indexes: set[str]) -> None:
+    for plan in plans:
+        assert not plan.scanned & BIG_TABLES, plan.statement
+    assert indexes <= set().union(*(plan.indexes for plan in plans))
+
+
+async def test_the_controllers_pass_reads_the_index_alone(explainer: Explainer) -> None:
+    (plan,) = await explainer.explain(lambda conn: conn.execute(text(records.VERSIONS)))
+    (scan,) = (node for node in plan.nodes() if "Index Name" in node)
+    assert scan["Node Type"] == "Index Only Scan"
+    assert scan["Heap Fetches"] < 0.01 * ROWS
+    assert scan["Actual Rows"] == pytest.approx(0.99 * ROWS, rel=0.01)
+
+
+async def test_what_is_not_due_is_not_read(explainer: Explainer) -> None:
+    (nothing,) = await explainer.explain(lambda conn: ttl.candidates(conn, NEVER_DUE, NEWEST))
+    assert nothing.rows_read == 0
+    nearly_all = timedelta(minutes=0.86 * ROWS)  # of the time since the oldest
+    soon = TtlDefaults(OWN_TTL, int(nearly_all.total_seconds()))
+    (some,) = await explainer.explain(lambda conn: ttl.candidates(conn, soon, NEWEST))
+    assert 0 < some.root["Actual Rows"] == some.rows_read < 0.03 * ROWS
+
+
+async def test_the_limits_read_only_what_counts(explainer: Explainer) -> None:
+    (plan,) = await explainer.explain(lambda conn: gate.usage(conn, OWNER))
+    assert plan.rows_read == pytest.approx(0.01 * ROWS, rel=0.01)
+
+
+async def test_no_index_is_there_in_vain(explainer: Explainer) -> None:
+    used: set[str] = set().union(*(indexes for _call, indexes in CALLS.values()))
+    unused = await explainer.plain_indexes() - used
+    assert unused == set()

@@ -1,0 +1,320 @@
+"""A leader's records: the same facts about PostgreSQL's and about those that the histories live on."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from codehub.coordinator.records import Records
+from codehub.database import gate, gateways
+from codehub.database.engine import open_pool
+from codehub.database.gateways import Roster
+from codehub.database.leader import LOCK_TIMEOUT, StaleLeader, campaign
+from codehub.database.records import Outdated, PostgresRecords
+from codehub.domain.decision import Decision, Event
+from codehub.domain.gc import Stored
+from codehub.domain.observation import ArchiveFact
+from codehub.domain.states import DesiredState, Operation, Phase
+from codehub.domain.ttl import Expiry, TtlDefaults
+from codehub.domain.workspace import Workspace
+from codehub.gateway.handover import Reporting
+from tests.integration.database.conftest import BACKENDS, LIMITS, create
+from tests.simulation.clock import VirtualLoop
+from tests.simulation.database import Database, Gate
+from tests.simulation.gateway import SimRoster
+from tests.simulation.house import SimRecords
+from tests.simulation.process import Faults, Process
+from tests.simulation.reality import Reality
+from tests.waiting import PATIENCE, eventually
+
+RETENTION = timedelta(days=1)
+
+
+@dataclass
+class Place:
+    """One kind of records, with what the rest of the system does to them."""
+
+    records: Records
+    earlier: Records
+    create: Callable[[], Awaitable[Workspace]]
+    wish: Callable[[str, DesiredState], Awaitable[object]]
+    delete: Callable[[str], Awaitable[object]]
+    roster: Reporting
+
+    async def get(self, workspace_id: str) -> Workspace:
+        found = await self.records.find(workspace_id)
+        assert found is not None
+        return found
+
+
+@pytest.fixture
+async def postgres(engine: AsyncEngine, database_url: str) -> AsyncIterator[Place]:
+    terms = [await campaign(database_url, "test")]
+    assert terms[0] is not None
+    await terms[0].resign()
+    terms.append(await campaign(database_url, "test"))
+    earlier, term = terms
+    assert earlier is not None
+    assert term is not None
+
+    async def made() -> Workspace:
+        async with engine.begin() as conn:
+            return await create(conn)
+
+    async def wish(workspace_id: str, desired: DesiredState) -> object:
+        async with engine.begin() as conn:
+            return await gate.wish(
+                conn, workspace_id, desired, actor="one", limits=LIMITS, now=datetime.now(UTC)
+            )
+
+    async def delete(workspace_id: str) -> object:
+        async with engine.begin() as conn:
+            return await gate.delete(conn, workspace_id, actor="one", now=datetime.now(UTC))
+
+    async with open_pool(database_url, 2, LOCK_TIMEOUT) as pool:
+        both = [PostgresRecords(pool, engine, item.epoch, RETENTION, BACKENDS) for item in (term, earlier)]
+        yield Place(both[0], both[1], made, wish, delete, Roster(database_url))
+    await term.resign()
+
+
+@pytest.fixture
+async def simulated() -> AsyncIterator[Place]:
+    loop = VirtualLoop()
+    reality = Reality(loop, timedelta(0))
+    database = Database(reality)
+    database.leadership.epoch = 2
+    door = Gate(database)
+    process = Process("test", reality, random.Random(1), Faults())
+
+    async def made() -> Workspace:
+        number = len(database.rows)
+        database.create(f"ws{number:03}", number, DesiredState.STANDBY)
+        return database.rows[f"ws{number:03}"]
+
+    async def wish(workspace_id: str, desired: DesiredState) -> object:
+        return door.wish(workspace_id, desired)
+
+    async def delete(workspace_id: str) -> object:
+        return door.delete(workspace_id)
+
+    records = [SimRecords(process, database, epoch, RETENTION) for epoch in (2, 1)]
+    yield Place(records[0], records[1], made, wish, delete, SimRoster(process, database))
+    loop.close()
+
+
+@pytest.fixture(params=["postgres", "simulated"])
+def place(request: pytest.FixtureRequest) -> Place:
+    found: Place = request.getfixturevalue(request.param)
+    return found
+
+
+def claim(workspace: Workspace, op_id: str = "op1") -> Decision:
+    after = replace(
+        workspace, operation=Operation.PROVISIONING, op_id=op_id, op_started_at=workspace.created_at
+    )
+    return Decision("claimed", after, Event.CLAIMED)
+
+
+async def test_a_decision_is_saved_and_the_row_is_what_is_returned(place: Place) -> None:
+    workspace = await place.create()
+    saved = await place.records.save(workspace, claim(workspace), datetime.now(UTC))
+    assert saved.operation is Operation.PROVISIONING
+    assert saved.version == workspace.version + 1
+    read = await place.get(workspace.id)
+    assert replace(read, updated_at=saved.updated_at) == saved
+    assert (await place.records.versions())[workspace.id] == saved.version
+    assert await place.records.op_ids() == {"op1"}
+
+
+async def test_a_claim_is_a_compare_and_swap(place: Place) -> None:
+    workspace = await place.create()
+    await place.records.save(workspace, claim(workspace), datetime.now(UTC))
+    with pytest.raises(Outdated):
+        await place.records.save(workspace, claim(workspace, "op2"), datetime.now(UTC))
+    assert (await place.get(workspace.id)).op_id == "op1"
+
+
+async def test_a_wish_outdates_a_decision_and_an_effect(place: Place) -> None:
+    workspace = await place.create()
+    await place.wish(workspace.id, DesiredState.ARCHIVED)
+    with pytest.raises(Outdated):
+        await place.records.save(workspace, claim(workspace), datetime.now(UTC))
+    with pytest.raises(Outdated):
+        await place.records.save(workspace, Decision("an effect", workspace), datetime.now(UTC))
+    assert (await place.get(workspace.id)).operation is Operation.NONE
+
+
+async def test_an_earlier_leader_writes_nothing(place: Place) -> None:
+    workspace = await place.create()
+    now, late = datetime.now(UTC), place.earlier
+    expiry = Expiry(DesiredState.ARCHIVED, "late")
+    for write in (
+        late.save(workspace, claim(workspace), now),
+        late.save(workspace, Decision("an effect", workspace), now),
+        late.touch({workspace.id: now}),
+        late.unroute([workspace.id]),
+        late.settle_gateways({"gateway": 1}, ["gateway"]),
+        late.restart_clocks(now),
+        late.expire(workspace, expiry, now),
+        late.purge(now, now),
+        late.remember({"key": now}),
+        late.condemn(Stored("a/b/home.tar.zst", "a", "b", 1, complete=True), frozenset(), now),
+    ):
+        with pytest.raises(StaleLeader):
+            await write
+    assert await place.get(workspace.id) == workspace
+
+
+async def test_a_cancelled_workspace_rests_where_it_stands(place: Place) -> None:
+    workspace = await place.create()
+    decision = Decision("cancelled", workspace, Event.CANCELLED, desired=DesiredState.PENDING, consume=True)
+    saved = await place.records.save(workspace, decision, datetime.now(UTC))
+    assert (saved.desired_state, saved.request) == (DesiredState.PENDING, None)
+    assert (await place.get(workspace.id)).desired_state is DesiredState.PENDING
+
+
+async def test_a_committed_archive_has_its_checksum(place: Place) -> None:
+    workspace = await place.create()
+    key = f"{workspace.id}/op/home.tar.zst"
+    fact = ArchiveFact(workspace.id, "op", key, "ab" * 32, 1, 2, 3)
+    after = replace(workspace, archive_op_id="op", archive_key=key)
+    await place.records.save(
+        workspace, Decision("archived", after, Event.ARCHIVED, archive=fact), datetime.now(UTC)
+    )
+    assert await place.records.archive_checksum(key) == "ab" * 32
+    assert await place.records.archive_keys() == {workspace.id: (key, False)}
+
+
+async def test_only_what_is_named_loses_its_route(place: Place) -> None:
+    routed = []
+    for number in range(3):
+        workspace = await place.create()
+        after = replace(workspace, upstream=f"tcp:10.222.0.{number}:8080")
+        routed.append(await place.records.save(workspace, Decision("ready", after), datetime.now(UTC)))
+    assert await place.records.routed() == {workspace.id for workspace in routed}
+    first, second, third = routed
+    await place.records.unroute([first.id, second.id, "nobody"])
+    assert await place.records.routed() == {third.id}
+    assert (await place.get(first.id)).version > first.version, "whoever decides on the old row looks again"
+
+
+async def test_a_ttl_gives_way_to_a_newer_wish(place: Place) -> None:
+    workspace = await place.create()
+    await place.wish(workspace.id, DesiredState.RUNNING)
+    expiry = Expiry(DesiredState.ARCHIVED, "idle")
+    assert not await place.records.expire(workspace, expiry, datetime.now(UTC))
+    seen = await place.get(workspace.id)
+    assert seen.desired_state is DesiredState.RUNNING
+    assert await place.records.expire(seen, expiry, datetime.now(UTC))
+    assert (await place.get(workspace.id)).desired_state is DesiredState.ARCHIVED
+    assert await place.records.expirable(TtlDefaults(60, 60), datetime.now(UTC)) == []
+
+
+async def test_activity_only_goes_forward(place: Place) -> None:
+    workspace = await place.create()
+    later = workspace.last_access_at + timedelta(minutes=5)
+    await place.records.touch({workspace.id: later, "nobody": later})
+    await place.records.touch({workspace.id: later - timedelta(minutes=1)})
+    assert (await place.get(workspace.id)).last_access_at == later
+
+
+async def test_the_first_gateway_restarts_many_clocks_in_small_transactions(
+    engine: AsyncEngine, postgres: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row that is locked holds up its own batch, and the gateway is not registered before the last."""
+    monkeypatch.setattr(gateways, "ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(gateways, "ANSWER_WITHIN", PATIENCE)
+    ids = sorted([(await postgres.create()).id for _ in range(5)])
+    async with engine.begin() as conn:
+        await conn.execute(text("UPDATE workspaces SET phase = 'RUNNING', last_access_at = '2026-01-01Z'"))
+
+    async def restarted() -> list[str]:
+        async with engine.connect() as conn:
+            query = "SELECT id FROM workspaces WHERE last_access_at > '2026-01-02Z' ORDER BY id"
+            return list(await conn.scalars(text(query)))
+
+    async with engine.begin() as conn:
+        await conn.execute(text("SELECT FROM workspaces WHERE id = :id FOR UPDATE"), {"id": ids[-1]})
+        beginning = asyncio.create_task(postgres.roster.begin("one"))
+        await eventually(restarted, "the batches before the locked row", lambda found: found == ids[:4])
+        assert await postgres.records.gateways() == {}
+    await beginning
+    assert await restarted() == ids
+    assert (await postgres.records.gateways()).keys() == {"one"}
+
+
+async def test_a_gateway_learns_which_of_its_flushes_is_carried(place: Place) -> None:
+    async def report(flushes: int, *, ended: bool = False) -> int:
+        return await place.roster.report("one", flushes, timedelta(0), ended=ended)
+
+    await place.roster.begin("one")
+    assert (await place.records.gateways())["one"].flushes == 0
+    assert await report(1) == 0
+    await place.records.settle_gateways({"one": 1, "unknown": 5}, ())
+    assert await report(2) == 1
+    await place.records.settle_gateways({"one": 0}, ())
+    assert await report(3, ended=True) == 1, "what is in the database stays there"
+    found = await place.records.gateways()
+    assert found.keys() == {"one"} and (found["one"].flushes, found["one"].ended) == (3, True)
+    await place.records.settle_gateways({}, ["one"])
+    assert await place.records.gateways() == {}
+    assert await report(4) == 0, "a worker that counted as lost comes back"
+    assert (await place.records.gateways())["one"].flushes == 4
+
+
+async def test_the_purge_takes_what_is_deleted_long_enough_and_at_rest(place: Place) -> None:
+    workspace = await place.create()
+    await place.delete(workspace.id)
+    row = await place.get(workspace.id)
+    await place.records.save(row, Decision("gone", replace(row, phase=Phase.DELETED)), datetime.now(UTC))
+    deleted_at = (await place.get(workspace.id)).deleted_at
+    assert deleted_at is not None
+    assert await place.records.purge(deleted_at - timedelta(seconds=1), datetime.now(UTC)) == []
+    assert await place.records.purge(deleted_at, datetime.now(UTC)) == [workspace.id]
+    assert workspace.id not in await place.records.versions()
+    assert (await place.records.holders(datetime.now(UTC)))[workspace.id].purged_at is not None
+
+
+async def test_orphans_keep_the_time_of_their_first_sight(place: Place) -> None:
+    first = datetime(2026, 1, 1, tzinfo=UTC)
+    await place.records.remember({"a": first, "b": first})
+    await place.records.remember({"a": first + timedelta(hours=1), "c": first})
+    assert await place.records.first_seen() == {"a": first, "c": first}
+    await place.records.remember({})
+    assert await place.records.first_seen() == {}
+
+
+async def test_orphans_may_be_more_than_the_parameters_of_a_statement(place: Place) -> None:
+    first = datetime(2026, 1, 1, tzinfo=UTC)
+    many = {str(number): first for number in range(33_000)}
+    await place.records.remember(many)
+    await place.records.remember(many)
+    assert len(await place.records.first_seen()) == len(many)
+
+
+async def test_an_archive_that_is_needed_is_not_condemned(place: Place) -> None:
+    workspace = await place.create()
+    key = f"{workspace.id}/op/home.tar.zst"
+    item, present = Stored(key, workspace.id, "op", 1, complete=True), frozenset({key})
+    after = replace(workspace, archive_op_id="op", archive_key=key)
+    await place.records.save(workspace, Decision("archived", after), datetime.now(UTC))
+    assert await place.records.condemn(item, present, datetime.now(UTC)) is not None
+    old = Stored(f"{workspace.id}/00/home.tar.zst", workspace.id, "00", 1, complete=True)
+    assert await place.records.condemn(old, present, datetime.now(UTC)) is None
+
+
+async def test_the_timeline_tells_the_decision_in_its_own_words(engine: AsyncEngine, postgres: Place) -> None:
+    workspace = await postgres.create()
+    await postgres.records.save(workspace, claim(workspace), datetime.now(UTC))
+    async with engine.connect() as conn:
+        entry = (
+            await conn.execute(
+                text("SELECT actor, event, message, operation FROM timeline WHERE event = 'claimed'")
+            )
+        ).one()
+    assert tuple(entry) == ("controller", "claimed", "claimed", "PROVISIONING")
