@@ -12,7 +12,7 @@ from bench import archives, machine, s3, tools, up
 from bench.control import measure as control
 from bench.gateway import measure as gateway
 from bench.start import measure as start
-from codehub.storage.children import remove_tree
+from codehub.storage.child_processes import remove_tree
 from tests.services import short_temp_dir
 
 LOCK = Path("/tmp/codehub-bench.lock")

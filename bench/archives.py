@@ -21,12 +21,12 @@ from ulid import ULID
 from bench import table, tools, trees
 from bench.machine import PeakMemory, Quiet, no_free_memory
 from codehub.domain.observation import Generation
-from codehub.storage.archive_store import ArchiveStore
-from codehub.storage.archives import archive_key
-from codehub.storage.job import SPEC
-from codehub.storage.jobs import environment
-from codehub.storage.jobspec import ArchiveJob, JobSpec, Place, RestoreJob, dump_spec
-from codehub.storage.volumes import LocalVolumes
+from codehub.storage.archive.archives import archive_key
+from codehub.storage.archive.store import ArchiveStore
+from codehub.storage.jobs.local_jobs import environment
+from codehub.storage.jobs.program import SPEC
+from codehub.storage.jobs.spec import ArchiveJob, JobSpec, Place, RestoreJob, dump_spec
+from codehub.storage.volumes.local_volumes import LocalVolumes
 from tests.trees import tree_hash
 
 EPOCH: Final = 1
@@ -157,7 +157,7 @@ class Job:
         directory = self._directory / "jobs" / str(ULID()).lower()
         directory.mkdir(parents=True)
         (directory / SPEC).write_bytes(dump_spec(spec))
-        return timed([sys.executable, "-m", "codehub.storage.job", str(directory)], environment())
+        return timed([sys.executable, "-m", "codehub.storage.jobs.program", str(directory)], environment())
 
 
 def measure(directory: Path, quiet: Quiet, rounds: int, scale: float) -> None:

@@ -20,11 +20,11 @@ from bench import table, tools, trees
 from bench.archives import Cost, bound_memory, timed
 from bench.machine import Quiet, cores
 from codehub.domain.observation import Generation
-from codehub.storage.archive_store import ArchiveStore
-from codehub.storage.archives import archive_key
-from codehub.storage.job import SPEC
-from codehub.storage.jobspec import ArchiveJob, JobSpec, Place, RestoreJob, dump_spec
-from codehub.storage.volumes import LocalVolumes
+from codehub.storage.archive.archives import archive_key
+from codehub.storage.archive.store import ArchiveStore
+from codehub.storage.jobs.program import SPEC
+from codehub.storage.jobs.spec import ArchiveJob, JobSpec, Place, RestoreJob, dump_spec
+from codehub.storage.volumes.local_volumes import LocalVolumes
 from tests import s3
 
 EPOCH: Final = 1
@@ -94,7 +94,7 @@ class Stage:
         place = self._directory / "jobs" / str(ULID()).lower()
         place.mkdir(parents=True)
         (place / SPEC).write_bytes(dump_spec(spec))
-        return timed([*self._before, sys.executable, "-m", "codehub.storage.job", str(place)])
+        return timed([*self._before, sys.executable, "-m", "codehub.storage.jobs.program", str(place)])
 
 
 def measure(directory: Path, quiet: Quiet, rounds: int, scale: float) -> None:

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from ulid import ULID
 
-from codehub.storage.s3 import S3Requests
+from codehub.storage.archive.s3_requests import S3Requests
 from tests.services import TOOLS_DIR, free_port, short_temp_dir
 from tests.waiting import PATIENCE, wait_for
 

@@ -2,7 +2,7 @@
 
 import tarfile
 
-from codehub.storage.tarheader import BLOCK
+from codehub.storage.tar.header import BLOCK
 
 
 def entry(name: str, kind: bytes = tarfile.REGTYPE, **fields: object) -> tuple[tarfile.TarInfo, bytes]:

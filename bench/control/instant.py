@@ -12,8 +12,8 @@ from codehub.domain.images import BUILT_IN
 from codehub.domain.leftovers import Leftover
 from codehub.domain.observation import ArchiveFact, ContainerFact, Generation, JobFact, JobState, VolumeFact
 from codehub.runtimes.base import ABSENT, WorkloadSpec
-from codehub.storage.archives import StoredArchive
-from codehub.storage.jobspec import ArchiveJob, DeleteJob, EmptyArchiveJob, JobSpec, Place, RestoreJob
+from codehub.storage.archive.archives import StoredArchive
+from codehub.storage.jobs.spec import ArchiveJob, DeleteJob, EmptyArchiveJob, JobSpec, Place, RestoreJob
 
 DONE = JobFact(JobState.SUCCEEDED, None, None, "")
 

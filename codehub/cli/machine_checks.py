@@ -12,8 +12,8 @@ from codehub.cli.findings import Finding, fail, ok, warn
 from codehub.cli.ide import CODE_SERVER_VERSION
 from codehub.domain.disk import is_near, shortages
 from codehub.settings import Settings
-from codehub.storage.free_space import free_space
-from codehub.storage.quota import QuotaState, quota_state
+from codehub.storage.volumes.free_space import free_space
+from codehub.storage.volumes.quota import QuotaState, quota_state
 
 PYTHON = (3, 11)
 QUOTAS = ("HOME_QUOTA_BYTES", "HOME_QUOTA_FILES")

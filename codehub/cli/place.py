@@ -7,10 +7,10 @@ from codehub.cli.errors import CommandError
 from codehub.coordinator.claims import Claims, claim_storage
 from codehub.domain.claims import Location
 from codehub.embedded.paths import make_dir, write_private
-from codehub.storage.archive_store import ArchiveStore
+from codehub.storage.archive.store import ArchiveStore
 from codehub.storage.errors import Unobservable
-from codehub.storage.installation import check_directory
-from codehub.storage.jobspec import Place
+from codehub.storage.installation_marker import check_directory
+from codehub.storage.jobs.spec import Place
 
 INSTALLATION_ID = "installation-id"
 PARTS = {

@@ -11,9 +11,9 @@ from codehub.domain.hosts import shared_domain
 from codehub.domain.weaknesses import Weakness
 from codehub.embedded import postgres, redis
 from codehub.settings import Settings
-from codehub.storage.archive_store import ArchiveStore
+from codehub.storage.archive.store import ArchiveStore
 from codehub.storage.errors import Unobservable
-from codehub.storage.installation import check_directory
+from codehub.storage.installation_marker import check_directory
 
 
 async def check_services(settings: Settings) -> list[Finding]:

@@ -33,7 +33,7 @@ from codehub.embedded.redis import EmbeddedRedis
 from codehub.embedded.reserve import EmergencyReserve
 from codehub.settings import Settings
 from codehub.storage.errors import JobIsRunning
-from codehub.storage.jobs import LocalJobs
+from codehub.storage.jobs.local_jobs import LocalJobs
 
 READY_SECONDS = 120.0
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -36,8 +36,8 @@ from codehub.storage.errors import (
     WaitsItsTurn,
     from_os,
 )
-from codehub.storage.jobspec import ArchiveJob, DeleteJob, EmptyArchiveJob, JobSpec, RestoreJob
-from codehub.storage.quota import NO_QUOTA, HomeQuota
+from codehub.storage.jobs.spec import ArchiveJob, DeleteJob, EmptyArchiveJob, JobSpec, RestoreJob
+from codehub.storage.volumes.quota import NO_QUOTA, HomeQuota
 
 # Archiving makes room, so it may go on where the reserve is touched; a quarter is left to the database.
 _ARCHIVES_LEAVE = 4

@@ -15,10 +15,10 @@ from codehub.database.engine import create_unpooled_engine
 from codehub.database.installation import PostgresClaims
 from codehub.domain.claims import Location
 from codehub.settings import Settings
-from codehub.storage.archive_store import ArchiveStore
+from codehub.storage.archive.store import ArchiveStore
 from codehub.storage.errors import StorageProblem
-from codehub.storage.jobspec import Place
-from codehub.storage.volumes import LocalVolumes
+from codehub.storage.jobs.spec import Place
+from codehub.storage.volumes.local_volumes import LocalVolumes
 
 log = structlog.get_logger(__name__)
 

@@ -15,7 +15,7 @@ from codehub.domain.observation import JobState
 from codehub.runtimes.base import RuntimeFailure
 from codehub.runtimes.base import Unobservable as RuntimeUnobservable
 from codehub.storage.errors import StorageProblem
-from codehub.storage.jobspec import ClearJob, DeleteJob
+from codehub.storage.jobs.spec import ClearJob, DeleteJob
 
 log = structlog.get_logger(__name__)
 

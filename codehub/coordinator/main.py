@@ -25,10 +25,10 @@ from codehub.runtimes.base import Runtime
 from codehub.runtimes.egress import Egress, host_nameservers
 from codehub.runtimes.process.runtime import ProcessRuntime
 from codehub.settings import Settings
-from codehub.storage.archive_store import ArchiveStore
-from codehub.storage.jobs import LocalJobs
-from codehub.storage.jobspec import Place
-from codehub.storage.volumes import LocalVolumes
+from codehub.storage.archive.store import ArchiveStore
+from codehub.storage.jobs.local_jobs import LocalJobs
+from codehub.storage.jobs.spec import Place
+from codehub.storage.volumes.local_volumes import LocalVolumes
 
 if TYPE_CHECKING:  # the client of the Docker Engine is loaded where Docker is used
     from codehub.runtimes.docker.runtime import DockerOptions, DockerRuntime

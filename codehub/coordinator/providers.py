@@ -13,9 +13,9 @@ from codehub.domain.images import Image
 from codehub.domain.leftovers import Leftover
 from codehub.domain.observation import ArchiveFact, Generation, JobFact, Unknown, VolumeFact
 from codehub.runtimes.base import Runtime
-from codehub.storage.archives import StoredArchive
-from codehub.storage.jobspec import JobSpec, Place
-from codehub.storage.quota import HomeQuota, Usage
+from codehub.storage.archive.archives import StoredArchive
+from codehub.storage.jobs.spec import JobSpec, Place
+from codehub.storage.volumes.quota import HomeQuota, Usage
 
 
 class Volumes(Protocol):

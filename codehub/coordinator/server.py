@@ -28,7 +28,7 @@ from codehub.domain.gc import GcRules
 from codehub.domain.states import Operation
 from codehub.domain.ttl import TtlDefaults
 from codehub.settings import Settings
-from codehub.storage.quota import HomeQuota
+from codehub.storage.volumes.quota import HomeQuota
 
 log = structlog.get_logger(__name__)
 

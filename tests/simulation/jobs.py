@@ -1,4 +1,4 @@
-"""Simulated storage jobs: the steps of `codehub.storage.work`, each of which may be the last."""
+"""Simulated storage jobs: the steps of `codehub.storage.jobs.work`, each of which may be the last."""
 
 import asyncio
 import random
@@ -15,7 +15,7 @@ from codehub.storage.errors import (
     StoreTrouble,
     VolumeBusy,
 )
-from codehub.storage.jobspec import ArchiveJob, ClearJob, DeleteJob, EmptyArchiveJob, JobSpec, RestoreJob
+from codehub.storage.jobs.spec import ArchiveJob, ClearJob, DeleteJob, EmptyArchiveJob, JobSpec, RestoreJob
 from tests.simulation.process import Faults
 from tests.simulation.reality import Disk, Home, Reality, sha256
 

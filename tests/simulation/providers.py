@@ -12,7 +12,7 @@ from codehub.domain.observation import ArchiveFact, ContainerFact, Generation, J
 from codehub.domain.states import ErrorReason
 from codehub.runtimes.base import ABSENT, RuntimeFailure, WorkloadSpec
 from codehub.runtimes.base import Unobservable as RuntimeUnobservable
-from codehub.storage.archives import StoredArchive
+from codehub.storage.archive.archives import StoredArchive
 from codehub.storage.errors import (
     GenerationMismatch,
     StaleEpoch,
@@ -21,8 +21,8 @@ from codehub.storage.errors import (
     Unobservable,
     VolumeBusy,
 )
-from codehub.storage.jobspec import JobSpec, Place
-from codehub.storage.quota import HomeQuota, Usage
+from codehub.storage.jobs.spec import JobSpec, Place
+from codehub.storage.volumes.quota import HomeQuota, Usage
 from tests.simulation.jobs import Jobs
 from tests.simulation.process import Process
 from tests.simulation.reality import Container, Disk, Home

@@ -46,7 +46,7 @@ from codehub.domain.ttl import TtlDefaults
 from codehub.domain.workspace import Workspace
 from codehub.gateway.handover import Handover
 from codehub.storage.errors import StorageProblem
-from codehub.storage.jobspec import RestoreJob
+from codehub.storage.jobs.spec import RestoreJob
 from tests.simulation import history as histories
 from tests.simulation.clock import VirtualLoop
 from tests.simulation.database import Database, Gate

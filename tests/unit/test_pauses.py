@@ -188,7 +188,7 @@ print(json.dumps([before, [function.__code__.co_name == "paused" for function in
 
 
 def test_a_storage_job_stays_light(inherited: dict[str, str]) -> None:
-    code = "import json, sys, codehub.storage.job; print(json.dumps(sorted(sys.modules)))"
+    code = "import json, sys, codehub.storage.jobs.program; print(json.dumps(sorted(sys.modules)))"
     assert not set(pauses.PAUSED) & set(child(code, **inherited))
 
 

@@ -9,7 +9,7 @@ import os
 import time
 from pathlib import Path
 
-from codehub.storage import job
+from codehub.storage.jobs import program
 from tests.chaos.crash_matrix.steps import JOB, PIDS, Orders, Steps, kill
 
 ORDERS = "job-orders.json"
@@ -25,7 +25,7 @@ def main(directory: Path) -> int:
         begun.write(f"{directory.name}\n")
     if (root / ORDERS).exists():
         _obey(root / ORDERS, directory)
-    return job.main([str(directory)])
+    return program.main([str(directory)])
 
 
 def _obey(file: Path, directory: Path) -> None:
@@ -39,7 +39,7 @@ def _obey(file: Path, directory: Path) -> None:
         kill(file.parent, orders.victims)
         _outlive(directory / WAITS, orders.holds)
 
-    kind = json.loads((directory / job.SPEC).read_bytes())["kind"]
+    kind = json.loads((directory / program.SPEC).read_bytes())["kind"]
     # An operation may have two jobs: each step says of which it is.
     steps = Steps(orders, die, prefix=f"{kind}: ")
     steps.watch_files()

@@ -11,10 +11,10 @@ from codehub.domain.decision import Decision, Event
 from codehub.domain.observation import Generation
 from codehub.domain.states import Operation
 from codehub.domain.workspace import Workspace
-from codehub.storage import work
-from codehub.storage.archives import Archives, parse_archive_key
-from codehub.storage.jobspec import RestoreJob
-from codehub.storage.layout import WorkspaceDirectory, make_private_directory
+from codehub.storage.archive.archives import Archives, parse_archive_key
+from codehub.storage.jobs import work
+from codehub.storage.jobs.spec import RestoreJob
+from codehub.storage.volumes.workspace_directory import WorkspaceDirectory, make_private_directory
 from tests.chaos.crash_matrix.steps import AFTER, BEFORE, COORDINATOR, JOB, Moment
 
 

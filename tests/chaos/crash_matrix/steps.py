@@ -198,7 +198,7 @@ class Steps:
 
     def _on_spawn(self, _process: object, command: list[object], *_: object, **__: object) -> str:
         words = [os.fsdecode(word) for word in command]  # type: ignore[arg-type]
-        if "codehub.storage.job" in words:
+        if "codehub.storage.jobs.program" in words:
             return "spawn the job"
         if "codehub.runtimes.process.nursery" in words:
             return "spawn the nursery"

@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 import obstore
 from obstore.store import S3Store
 
-from codehub.storage.installation import MARKER
-from codehub.storage.s3 import S3Requests, UnfinishedUpload
-from codehub.storage.sigv4 import Credentials
+from codehub.storage.archive.s3_requests import S3Requests, UnfinishedUpload
+from codehub.storage.archive.sigv4 import Credentials
+from codehub.storage.installation_marker import MARKER
 from tests.s3 import S3Server
 
 

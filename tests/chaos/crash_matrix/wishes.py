@@ -19,7 +19,7 @@ from codehub.domain.wishes import archive_op_id_of
 from codehub.domain.workspace import RecoverSource
 from codehub.runtimes.base import WorkloadSpec
 from codehub.settings import load
-from codehub.storage.layout import make_private_directory
+from codehub.storage.volumes.workspace_directory import make_private_directory
 from tests.chaos.crash_matrix.lane import MUTE, OWNER, Lane
 from tests.chaos.crash_matrix.steps import Moment
 

@@ -32,8 +32,8 @@ from codehub.domain.workspace import Workspace
 from codehub.runtimes.base import Runtime
 from codehub.runtimes.process.runtime import ProcessRuntime
 from codehub.settings import load
-from codehub.storage import job, jobs
-from codehub.storage.jobs import LocalJobs
+from codehub.storage.jobs import local_jobs, program
+from codehub.storage.jobs.local_jobs import LocalJobs
 from tests.chaos.crash_matrix import crashing_job
 from tests.chaos.crash_matrix.plants import PLANTS
 from tests.chaos.crash_matrix.steps import COORDINATOR, PIDS, Orders, Steps, kill
@@ -105,7 +105,7 @@ def _work(request: dict[str, Any], lock: int) -> int:
     directory = Path(request["job"])
     # Where it works tells whose it is when everything is to end.
     os.chdir(directory)
-    os.environ.update(request["environment"] | {job.LOCK_VARIABLE: str(lock)})
+    os.environ.update(request["environment"] | {program.LOCK_VARIABLE: str(lock)})
     _sow(request["plant"], directory.parent.parent)
     return crashing_job.main(directory)
 
@@ -164,7 +164,7 @@ def _coordinate(order: dict[str, Any]) -> None:
     if order["zygote"]:
         ForkedJobs.zygote, ForkedJobs.plant = order["zygote"], order["plant"]
         main.LocalJobs = ForkedJobs  # type: ignore[misc]
-        jobs._is_job = _is_forked_job
+        local_jobs._is_job = _is_forked_job
     if order["orders"]:
         orders = Orders(**order["orders"])
         ForkedJobs.steps = Steps(orders, lambda: kill(Path(orders.root), orders.victims))

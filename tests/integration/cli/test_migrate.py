@@ -17,10 +17,10 @@ from codehub.database.engine import create_engine
 from codehub.database.installation import PostgresClaims
 from codehub.domain.claims import Location
 from codehub.settings import Settings, load
-from codehub.storage.archive_store import ArchiveStore
+from codehub.storage.archive.open_objects import open_objects
+from codehub.storage.archive.store import ArchiveStore
 from codehub.storage.errors import Unobservable
-from codehub.storage.installation import MARKER
-from codehub.storage.stores import open_objects
+from codehub.storage.installation_marker import MARKER
 from tests.integration.cli.conftest import program
 from tests.services import short_temp_dir
 from tests.waiting import eventually, until

@@ -33,8 +33,8 @@ from codehub.domain.states import DesiredState, Operation, Phase
 from codehub.domain.workspace import Workspace
 from codehub.runtimes.base import RuntimeFailure
 from codehub.settings import Settings, load
-from codehub.storage.archive_store import ArchiveStore
-from codehub.storage.volumes import LocalVolumes
+from codehub.storage.archive.store import ArchiveStore
+from codehub.storage.volumes.local_volumes import LocalVolumes
 from tests.services import short_temp_dir
 from tests.waiting import eventually
 

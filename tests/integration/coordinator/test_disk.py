@@ -19,7 +19,7 @@ from codehub.domain.states import DesiredState, Operation, Phase
 from codehub.domain.workspace import Workspace
 from codehub.embedded.paths import make_dir
 from codehub.embedded.postgres import EmbeddedPostgres
-from codehub.storage.volumes import LocalVolumes
+from codehub.storage.volumes.local_volumes import LocalVolumes
 from tests.integration.coordinator.conftest import Bench, new_bench
 from tests.integration.storage.conftest import quota_disk, small_disk
 from tests.integration.storage.test_one_disk import Disk

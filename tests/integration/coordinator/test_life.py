@@ -31,9 +31,9 @@ from codehub.domain.workspace import RecoverSource, Workspace
 from codehub.runtimes.base import Unobservable, WorkloadSpec
 from codehub.runtimes.process.runtime import ProcessRuntime
 from codehub.storage.errors import WaitsItsTurn
-from codehub.storage.jobs import LocalJobs
-from codehub.storage.jobspec import ArchiveJob, DeleteJob, JobSpec
-from codehub.storage.lock import try_lock
+from codehub.storage.jobs.local_jobs import LocalJobs
+from codehub.storage.jobs.spec import ArchiveJob, DeleteJob, JobSpec
+from codehub.storage.volumes.workspace_lock import try_lock
 from tests.integration.coordinator.conftest import LIMITS, UID_BASE, Bench, value
 from tests.trees import give_to_its_user, make_tree, tree_hash
 from tests.waiting import eventually, until, wait_for

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from codehub.domain.observation import Generation, JobFact, JobState
-from codehub.storage.archive_store import ArchiveStore
-from codehub.storage.jobs import LocalJobs
-from codehub.storage.jobspec import ArchiveJob, DeleteJob, EmptyArchiveJob, JobSpec, Place, RestoreJob
-from codehub.storage.stores import open_objects
-from codehub.storage.volumes import LocalVolumes
+from codehub.storage.archive.open_objects import open_objects
+from codehub.storage.archive.store import ArchiveStore
+from codehub.storage.jobs.local_jobs import LocalJobs
+from codehub.storage.jobs.spec import ArchiveJob, DeleteJob, EmptyArchiveJob, JobSpec, Place, RestoreJob
+from codehub.storage.volumes.local_volumes import LocalVolumes
 from tests.s3 import S3Server, begin_upload
 from tests.services import short_temp_dir
 from tests.trees import make_tree

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from codehub.domain.observation import ArchiveFact
-from codehub.storage.archive_store import ArchiveStore
-from codehub.storage.archives import Archives, archive_key
+from codehub.storage.archive.archives import Archives, archive_key
+from codehub.storage.archive.open_objects import open_objects
+from codehub.storage.archive.store import ArchiveStore
 from codehub.storage.errors import CorruptedArchive, InvalidKey, StorageProblem, Unobservable
-from codehub.storage.stores import open_objects
 from tests.s3 import begin_upload, new_store_url
 from tests.waiting import wait_for
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from codehub.domain.observation import JobState, VolumeFact
-from codehub.storage.changes import check_unchanged
 from codehub.storage.errors import HomeChanged
+from codehub.storage.volumes.changed_home import check_unchanged
 from tests.integration.storage.conftest import FIRST, KEY, Site
 from tests.selection import sample
 from tests.trees import tree_hash

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 from codehub.domain.observation import JobState
-from codehub.storage.jobspec import JobSpec
+from codehub.storage.jobs.spec import JobSpec
 from tests.halfway import sleepy_tar
 from tests.integration.storage.conftest import KEY, Site
 from tests.selection import sample

@@ -15,11 +15,11 @@ import pytest
 
 from codehub.domain.observation import JobFact, JobState, VolumeFact
 from codehub.domain.states import ErrorReason
-from codehub.storage.job import SPEC
-from codehub.storage.jobspec import JobSpec, dump_spec
-from codehub.storage.report import Reporter, read_ended
-from codehub.storage.stores import open_objects
-from codehub.storage.work import Bench, perform
+from codehub.storage.archive.open_objects import open_objects
+from codehub.storage.jobs.program import SPEC
+from codehub.storage.jobs.report import Reporter, read_ended
+from codehub.storage.jobs.spec import JobSpec, dump_spec
+from codehub.storage.jobs.work import Bench, perform
 from tests.faults import Fault, FaultyProxy
 from tests.integration.storage.conftest import FIRST, KEY, Site, site_at
 from tests.s3 import S3Server, new_store_url, use
@@ -105,7 +105,7 @@ class Stage:
         environment = os.environ | self.server.environment(self.proxy.endpoint)
         if self.case.fault is Fault.HANG:
             environment |= HANGING
-        command = [sys.executable, "-m", "codehub.storage.job", directory]
+        command = [sys.executable, "-m", "codehub.storage.jobs.program", directory]
         subprocess.run(command, env=environment, capture_output=True, check=False, timeout=PATIENCE)
         return read_ended(directory)
 

@@ -16,11 +16,11 @@ import zstandard
 
 from codehub.domain.observation import ArchiveFact, JobFact, JobState
 from codehub.domain.states import ErrorReason
-from codehub.storage.archives import meta_text
-from codehub.storage.job import SPEC
-from codehub.storage.jobspec import JobSpec, dump_spec
-from codehub.storage.report import Reporter, read_ended
-from codehub.storage.work import Bench, perform
+from codehub.storage.archive.archives import meta_text
+from codehub.storage.jobs.program import SPEC
+from codehub.storage.jobs.report import Reporter, read_ended
+from codehub.storage.jobs.spec import JobSpec, dump_spec
+from codehub.storage.jobs.work import Bench, perform
 from tests.integration.storage.conftest import KEY, Site, site_at
 from tests.s3 import new_store_url, use
 from tests.selection import sample
@@ -143,7 +143,9 @@ class Scene:
         directory.mkdir(parents=True)
         (directory / SPEC).write_bytes(dump_spec(spec))
         subprocess.run(
-            [sys.executable, "-m", "codehub.storage.job", directory], capture_output=True, check=False
+            [sys.executable, "-m", "codehub.storage.jobs.program", directory],
+            capture_output=True,
+            check=False,
         )
         return read_ended(directory)
 

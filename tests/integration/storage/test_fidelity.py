@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from codehub.storage.job import SPEC
-from codehub.storage.jobspec import JobSpec, dump_spec
+from codehub.storage.jobs.program import SPEC
+from codehub.storage.jobs.spec import JobSpec, dump_spec
 from tests.integration.storage.conftest import FIRST, KEY, Site, site_at, small_disk
 from tests.selection import EVERYTHING
 from tests.services import short_temp_dir
@@ -128,7 +128,7 @@ async def nobodys_site() -> AsyncIterator[Site]:
     """An installation with an empty home, all of which belongs to an ordinary user."""
     root = short_temp_dir()
     try:
-        if as_nobody("-c", "import codehub.storage.job", check=False).returncode:
+        if as_nobody("-c", "import codehub.storage.jobs.program", check=False).returncode:
             pytest.skip("an ordinary user cannot run this Python")
         site = site_at(root)
         await site.initialise()
@@ -150,6 +150,6 @@ def nobodys_job(site: Site, spec: JobSpec) -> dict[str, Any]:
     directory.mkdir(parents=True)
     (directory / SPEC).write_bytes(dump_spec(spec))
     subprocess.run(["chown", "-R", f"{NOBODY}:{NOBODY}", site.root / "jobs"], check=True)
-    as_nobody("-m", "codehub.storage.job", directory, check=False)
+    as_nobody("-m", "codehub.storage.jobs.program", directory, check=False)
     found: dict[str, Any] = json.loads((directory / "result.json").read_bytes())
     return found

@@ -11,11 +11,11 @@ from sqlalchemy.exc import DBAPIError
 
 from codehub.database.tables import archives
 from codehub.domain.observation import JobState
-from codehub.storage.archive_store import ArchiveStore
-from codehub.storage.archives import archive_key
+from codehub.storage.archive.archives import archive_key
+from codehub.storage.archive.open_objects import open_objects
+from codehub.storage.archive.store import ArchiveStore
 from codehub.storage.errors import StoreTrouble
-from codehub.storage.jobspec import ArchiveJob, DeleteJob, RestoreJob
-from codehub.storage.stores import open_objects
+from codehub.storage.jobs.spec import ArchiveJob, DeleteJob, RestoreJob
 from tests.faults import Fault, FaultyProxy
 from tests.integration.coordinator.conftest import INSTALLATION, new_bench
 from tests.integration.storage.yard import CONTENT, GENERATION, HOUR, NOW, SHA, WHOLE, Yard

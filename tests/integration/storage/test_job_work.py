@@ -12,13 +12,13 @@ import pytest
 
 from codehub.domain.observation import ArchiveFact, Generation, JobState, VolumeFact
 from codehub.domain.states import ErrorReason
-from codehub.storage import job
-from codehub.storage.archives import Archives
+from codehub.storage.archive.archives import Archives
+from codehub.storage.archive.local_objects import LocalObjects
 from codehub.storage.errors import StoreTrouble
-from codehub.storage.jobspec import ClearJob
-from codehub.storage.local_objects import LocalObjects
-from codehub.storage.report import Reporter
-from codehub.storage.work import Bench, perform
+from codehub.storage.jobs import program
+from codehub.storage.jobs.report import Reporter
+from codehub.storage.jobs.spec import ClearJob
+from codehub.storage.jobs.work import Bench, perform
 from tests.integration.storage.conftest import FIRST, KEY, Site, on_both_stores
 from tests.trees import make_tree, tree_hash
 
@@ -147,8 +147,8 @@ async def test_what_is_left_out_is_told_by_the_attempt_that_finds_the_archive_co
             raise StoreTrouble(answers.pop())
 
     monkeypatch.setattr(Archives, "commit", commit_without_answer)
-    monkeypatch.setattr(job, "_PAUSES", (0.0,))
-    result = job._attempts(site.archive_job(), Bench(Reporter(site.root), site.root))
+    monkeypatch.setattr(program, "_PAUSES", (0.0,))
+    result = program._attempts(site.archive_job(), Bench(Reporter(site.root), site.root))
     assert (result.message, answers) == ("the archive was already complete", [])
     assert result.left_out == "left out 1 pipe: it cannot be archived (./pipe)"
 

@@ -12,10 +12,10 @@ import pytest
 from codehub.domain.observation import JobState
 from codehub.domain.states import ErrorReason
 from codehub.storage.errors import JobIsRunning, WaitsItsTurn
-from codehub.storage.jobs import LocalJobs
-from codehub.storage.jobspec import dump_spec, load_spec
-from codehub.storage.report import Reporter
-from codehub.storage.work import Bench, perform
+from codehub.storage.jobs.local_jobs import LocalJobs
+from codehub.storage.jobs.report import Reporter
+from codehub.storage.jobs.spec import dump_spec, load_spec
+from codehub.storage.jobs.work import Bench, perform
 from tests.integration.storage.conftest import KEY, Site, on_both_stores
 from tests.waiting import until
 
@@ -86,8 +86,8 @@ async def test_a_job_survives_its_starter_and_keeps_nothing_of_it(site: Site) ->
     script = (
         "import asyncio, os, signal, sys\n"
         "from pathlib import Path\n"
-        "from codehub.storage.jobs import LocalJobs\n"
-        "from codehub.storage.jobspec import load_spec\n"
+        "from codehub.storage.jobs.local_jobs import LocalJobs\n"
+        "from codehub.storage.jobs.spec import load_spec\n"
         "secret = os.open('/dev/null', os.O_RDONLY); os.set_inheritable(secret, True)\n"
         "os.environ['DATABASE_URL'] = 'secret'; os.environ['AWS_SESSION_TOKEN'] = 'passed'\n"
         "asyncio.run(LocalJobs(Path(sys.argv[1])).start('archive', load_spec(sys.stdin.buffer.read())))\n"
@@ -164,7 +164,7 @@ async def test_a_spec_that_cannot_be_read_is_a_failure_not_a_riddle(site: Site) 
     directory = site.root / "jobs" / "broken"
     directory.mkdir(parents=True)
     (directory / "spec.json").write_text("{")
-    command = [sys.executable, "-m", "codehub.storage.job", str(directory)]
+    command = [sys.executable, "-m", "codehub.storage.jobs.program", str(directory)]
     ended = await asyncio.to_thread(subprocess.run, command, capture_output=True, check=False)
     assert ended.returncode == 1
     fact = await site.jobs.status("broken")
@@ -179,7 +179,7 @@ def _processes(job: Path) -> list[int]:
             words = (process / "cmdline").read_bytes().split(b"\0")
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if b"codehub.storage.job" in words and os.fsencode(job) in words:
+        if b"codehub.storage.jobs.program" in words and os.fsencode(job) in words:
             found.append(int(process.name))
     return found
 

@@ -11,10 +11,10 @@ import pytest
 
 from bench.machine import PeakMemory
 from codehub.domain.observation import JobState
-from codehub.storage.children import remove_tree
-from codehub.storage.job import SPEC
-from codehub.storage.jobspec import JobSpec, dump_spec
-from codehub.storage.report import read_ended
+from codehub.storage.child_processes import remove_tree
+from codehub.storage.jobs.program import SPEC
+from codehub.storage.jobs.report import read_ended
+from codehub.storage.jobs.spec import JobSpec, dump_spec
 from tests.integration.storage.conftest import FIRST, KEY, Site, site_at
 from tests.s3 import new_store_url, use
 from tests.selection import EVERYTHING

@@ -14,9 +14,9 @@ from codehub.database import gate
 from codehub.domain.observation import JobState, VolumeFact
 from codehub.domain.states import DesiredState, Operation, Phase
 from codehub.domain.workspace import Workspace
-from codehub.storage.job import SPEC
-from codehub.storage.jobspec import dump_spec
-from codehub.storage.report import has_result, keep_room, read_ended
+from codehub.storage.jobs.program import SPEC
+from codehub.storage.jobs.report import has_result, keep_room, read_ended
+from codehub.storage.jobs.spec import dump_spec
 from tests.integration.coordinator.conftest import LIMITS, Bench, new_bench
 from tests.integration.storage.conftest import FIRST, KEY, Site, site_at, small_disk
 from tests.integration.storage.test_full_disk import fill

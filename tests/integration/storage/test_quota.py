@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from codehub.storage.quota import HEADROOM, HomeQuota, QuotaState, quota_state, set_quota, usage_of
+from codehub.storage.volumes.quota import HEADROOM, HomeQuota, QuotaState, quota_state, set_quota, usage_of
 from tests.integration.storage.conftest import FIRST, KEY, quota_disk, site_at
 from tests.trees import tree_hash
 

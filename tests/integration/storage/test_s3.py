@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 import pytest
 
 from codehub.domain.observation import VolumeFact
-from codehub.storage.archive_store import ArchiveStore
-from codehub.storage.archives import Archives
-from codehub.storage.objects import part_size
-from codehub.storage.s3 import S3Requests
-from codehub.storage.s3_objects import UPLOAD_MEMORY
-from codehub.storage.stores import open_objects
+from codehub.storage.archive.archives import Archives
+from codehub.storage.archive.objects import part_size
+from codehub.storage.archive.open_objects import open_objects
+from codehub.storage.archive.s3_objects import UPLOAD_MEMORY
+from codehub.storage.archive.s3_requests import S3Requests
+from codehub.storage.archive.store import ArchiveStore
 from tests.faults import Fault, FaultyProxy
 from tests.integration.storage.conftest import FIRST, INSTALLATION, KEY, Site
 from tests.s3 import S3Server, use

@@ -15,10 +15,10 @@ from codehub.database.tables import workspaces
 from codehub.domain.gc import GcRules
 from codehub.domain.observation import ArchiveFact, Generation, JobFact, JobState
 from codehub.domain.states import DesiredState
-from codehub.storage.archive_store import ArchiveStore
-from codehub.storage.archives import archive_key, meta_text
-from codehub.storage.jobspec import JobSpec
-from codehub.storage.stores import open_objects
+from codehub.storage.archive.archives import archive_key, meta_text
+from codehub.storage.archive.open_objects import open_objects
+from codehub.storage.archive.store import ArchiveStore
+from codehub.storage.jobs.spec import JobSpec
 from tests.faults import FaultyProxy
 from tests.halfway import sleepy_tar
 from tests.integration.coordinator.conftest import INSTALLATION, Bench

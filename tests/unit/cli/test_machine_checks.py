@@ -9,7 +9,7 @@ import pytest
 from codehub.cli import machine_checks
 from codehub.cli.findings import Finding, Level
 from codehub.settings import load
-from codehub.storage.quota import QuotaState
+from codehub.storage.volumes.quota import QuotaState
 
 OFF, COUNTED, ENFORCED = QuotaState.OFF, QuotaState.COUNTED, QuotaState.ENFORCED
 

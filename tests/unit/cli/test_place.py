@@ -8,8 +8,8 @@ from codehub.cli import place
 from codehub.cli.errors import CommandError
 from codehub.domain.claims import Location
 from codehub.storage.errors import Unobservable
-from codehub.storage.installation import MARKER
-from codehub.storage.jobspec import Place
+from codehub.storage.installation_marker import MARKER
+from codehub.storage.jobs.spec import Place
 
 
 class Claims:

@@ -17,9 +17,9 @@ from codehub.cli.runtimes import remember
 from codehub.cli.up import _ask_public_port, check_port_free, end_jobs
 from codehub.domain.observation import JobState
 from codehub.settings import load
-from codehub.storage.jobs import LocalJobs
-from codehub.storage.jobspec import EmptyArchiveJob, Place
-from codehub.storage.volumes import LocalVolumes
+from codehub.storage.jobs.local_jobs import LocalJobs
+from codehub.storage.jobs.spec import EmptyArchiveJob, Place
+from codehub.storage.volumes.local_volumes import LocalVolumes
 from tests.services import free_port, short_temp_dir
 
 

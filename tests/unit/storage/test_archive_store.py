@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from codehub.storage.archive_store import ArchiveStore
+from codehub.storage.archive.store import ArchiveStore
 from codehub.storage.errors import Unobservable
 from tests.waiting import PATIENCE, eventually
 
@@ -20,7 +20,7 @@ def hung(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     def find(*_: object) -> None:
         answers.wait(PATIENCE)
 
-    monkeypatch.setattr("codehub.storage.archives.Archives.find", find)
+    monkeypatch.setattr("codehub.storage.archive.archives.Archives.find", find)
     yield answers
     answers.set()
 

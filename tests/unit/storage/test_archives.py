@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from codehub.domain.observation import ArchiveFact
-from codehub.storage.archive_store import ArchiveStore
-from codehub.storage.archives import Archives, meta_text, parse_meta
+from codehub.storage.archive.archives import Archives, meta_text, parse_meta
+from codehub.storage.archive.objects import part_size
+from codehub.storage.archive.store import ArchiveStore
 from codehub.storage.errors import Unobservable
-from codehub.storage.objects import part_size
 
 SHA = "ab" * 32
 GIGABYTE = 1 << 30

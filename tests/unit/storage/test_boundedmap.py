@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from codehub.storage.boundedmap import BoundedMap
+from codehub.storage.tar.bounded_map import BoundedMap
 
 
 def key(number: int) -> bytes:

@@ -15,11 +15,11 @@ import pytest
 import zstandard
 
 from codehub.domain.observation import ArchiveFact
-from codehub.storage import codec
-from codehub.storage.boundedmap import digest
-from codehub.storage.children import check_locale
-from codehub.storage.codec import Packing, unpack
+from codehub.storage.child_processes import check_locale
 from codehub.storage.errors import CorruptedArchive, StorageProblem, Unpackable
+from codehub.storage.tar import codec
+from codehub.storage.tar.bounded_map import digest
+from codehub.storage.tar.codec import Packing, unpack
 from tests.tarstreams import HOME, entry, stream
 from tests.trees import IN_UTF_8, INVISIBLE, make_tree, snapshot, some_acl, tree_hash
 
@@ -256,7 +256,7 @@ def test_an_ordinary_user_leaves_out_the_attributes_that_only_root_may_set(
     file.chmod(0o400)
     data, fact, _ = pack(tmp_path / "home")
     monkeypatch.setattr("os.geteuid", lambda: 1000)
-    monkeypatch.setattr("codehub.storage.codec._may_write_everywhere", lambda: False)
+    monkeypatch.setattr("codehub.storage.tar.codec._may_write_everywhere", lambda: False)
     restore(data, fact, tmp_path / "back")
     monkeypatch.undo()
     back = tmp_path / "back" / "file"

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from codehub.storage.estimate import size_limit
-from codehub.storage.objects import part_size
+from codehub.storage.archive.objects import part_size
+from codehub.storage.archive.size_limit import size_limit
 
 GIGABYTE = 1 << 30
 

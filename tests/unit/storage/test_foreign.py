@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from codehub.domain.observation import ArchiveFact
-from codehub.storage.codec import Packing, unpack
-from codehub.storage.foreign import Foreign
-from codehub.storage.tarcheck import TarCheck
+from codehub.storage.tar.codec import Packing, unpack
+from codehub.storage.tar.foreign_owners import Foreign
+from codehub.storage.tar.restore_check import TarCheck
 from tests.tarstreams import entry, stream
 from tests.trees import make_tree, snapshot
 

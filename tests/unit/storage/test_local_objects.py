@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from codehub.storage.archive.local_objects import LocalObjects
+from codehub.storage.archive.objects import SMALL_BYTES
 from codehub.storage.errors import StoreTrouble
-from codehub.storage.local_objects import LocalObjects
-from codehub.storage.objects import SMALL_BYTES
 
 KEY = "w1/a1/home.tar.zst"
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from codehub.storage.measure import WalkLimits, measure
+from codehub.storage.volumes.home_size import WalkLimits, measure
 
 KIB = 1024
 

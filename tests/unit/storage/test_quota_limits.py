@@ -2,7 +2,7 @@
 
 import pytest
 
-from codehub.storage.quota import HEADROOM, HEADROOM_FILES, DiskQuota, HomeQuota, next_limits
+from codehub.storage.volumes.quota import HEADROOM, HEADROOM_FILES, DiskQuota, HomeQuota, next_limits
 
 GIB = 1 << 30
 QUOTA = HomeQuota(10 * GIB, 100_000)

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from codehub.storage.readahead import read_ahead
+from codehub.storage.tar.read_ahead import read_ahead
 from tests.waiting import wait_for
 
 

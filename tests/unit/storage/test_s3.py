@@ -9,11 +9,11 @@ from threading import Thread
 
 import pytest
 
-from codehub.storage import s3
+from codehub.storage.archive import s3_requests
+from codehub.storage.archive.s3_objects import PartHashes
+from codehub.storage.archive.s3_requests import S3Requests, UnfinishedUpload
+from codehub.storage.archive.sigv4 import Credentials, encoded_query, signed_headers
 from codehub.storage.errors import StoreTrouble
-from codehub.storage.s3 import S3Requests, UnfinishedUpload
-from codehub.storage.s3_objects import PartHashes
-from codehub.storage.sigv4 import Credentials, encoded_query, signed_headers
 from tests.s3 import use
 from tests.waiting import PATIENCE
 
@@ -79,7 +79,7 @@ def test_parts_are_hashed_where_they_are_cut(chunks: list[bytes]) -> None:
 
 
 def test_a_service_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(s3, "_PAUSES", ())
+    monkeypatch.setattr(s3_requests, "_PAUSES", ())
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/b"
         requests = S3Requests(url, "us-east-1", PUBLISHED, seconds=0.05)

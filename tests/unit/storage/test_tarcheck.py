@@ -6,10 +6,10 @@ import tarfile
 
 import pytest
 
-from codehub.storage.boundedmap import BoundedMap
 from codehub.storage.errors import CorruptedArchive
-from codehub.storage.tarcheck import TarCheck
-from codehub.storage.tarheader import BLOCK, parse_pax, read_entry
+from codehub.storage.tar.bounded_map import BoundedMap
+from codehub.storage.tar.header import BLOCK, parse_pax, read_entry
+from codehub.storage.tar.restore_check import TarCheck
 from tests.tarstreams import HOME, entry, pax_block, record, sparse, stream, with_prefix
 
 
@@ -17,9 +17,9 @@ from tests.tarstreams import HOME, entry, pax_block, record, sparse, stream, wit
 def where_names_are_kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """As for homes with very many names, of which only the first are kept in memory."""
     if request.param == "in a file":
-        monkeypatch.setattr("codehub.storage.tarcheck._NAMES_HELD", 1)
+        monkeypatch.setattr("codehub.storage.tar.restore_check._NAMES_HELD", 1)
         monkeypatch.setattr(
-            "codehub.storage.tarcheck.BoundedMap", lambda in_memory=1: BoundedMap(min(in_memory, 1))
+            "codehub.storage.tar.restore_check.BoundedMap", lambda in_memory=1: BoundedMap(min(in_memory, 1))
         )
 
 
@@ -280,7 +280,7 @@ def test_the_quick_look_at_a_file_finds_what_the_close_one_does(monkeypatch: pyt
     chance = random.Random(3)
     spoiled = [spoil(data, chance) for _ in range(1500)]
     quick = [verdict(each) for each in (data, *spoiled)]
-    monkeypatch.setattr("codehub.storage.tarcheck.PlainFiles.read", lambda *_: None)
+    monkeypatch.setattr("codehub.storage.tar.restore_check.PlainFiles.read", lambda *_: None)
     assert quick == [verdict(each) for each in (data, *spoiled)]
     assert quick[0] == data
     assert 100 < quick.count(None) < 1400

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from codehub.storage.codec import tar_create
 from codehub.storage.errors import CorruptedArchive
-from codehub.storage.left_out import Special
-from codehub.storage.tarcheck import TarCheck
-from codehub.storage.tarheader import BLOCK
-from codehub.storage.tarmaking import TarMaking
+from codehub.storage.tar.archive_filter import TarMaking
+from codehub.storage.tar.codec import tar_create
+from codehub.storage.tar.header import BLOCK
+from codehub.storage.tar.left_out import Special
+from codehub.storage.tar.restore_check import TarCheck
 from tests.tarstreams import HOME, entry, pax_block, record, sparse, stream
 from tests.trees import make_tree
 

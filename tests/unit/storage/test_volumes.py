@@ -9,8 +9,8 @@ import pytest
 from codehub.domain.disk import FreeSpace
 from codehub.domain.observation import Generation, Unknown, VolumeFact
 from codehub.storage.errors import GenerationMismatch, InvalidKey, StaleEpoch, Unobservable, VolumeBusy
-from codehub.storage.layout import WorkspaceDirectory
-from codehub.storage.volumes import LocalVolumes
+from codehub.storage.volumes.local_volumes import LocalVolumes
+from codehub.storage.volumes.workspace_directory import WorkspaceDirectory
 from tests.waiting import eventually
 
 KEY = "users/u1/workspaces/w1/home"

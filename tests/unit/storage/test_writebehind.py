@@ -7,7 +7,7 @@ from typing import IO
 
 import pytest
 
-from codehub.storage.writebehind import WriteBehind
+from codehub.storage.tar.write_behind import WriteBehind
 from tests.waiting import wait_for
 
 

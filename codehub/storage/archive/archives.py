@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from codehub.domain.observation import ArchiveFact
-from codehub.storage import installation
+from codehub.storage.archive.error_text import store_words
+from codehub.storage.archive.objects import Objects
+from codehub.storage.archive.open_objects import directory_of, open_objects
 from codehub.storage.errors import (
     CorruptedArchive,
     InvalidKey,
@@ -15,10 +17,8 @@ from codehub.storage.errors import (
     StoreTrouble,
     Unobservable,
 )
-from codehub.storage.layout import NAME, checked_name
-from codehub.storage.objects import Objects
-from codehub.storage.stores import directory_of, open_objects
-from codehub.storage.words import store_words
+from codehub.storage.installation_marker import MARKER, compare, compare_claim, is_content, marker_content
+from codehub.storage.volumes.workspace_directory import NAME, checked_name
 
 _OBJECT = "home.tar.zst"
 _META = ".meta"
@@ -79,7 +79,7 @@ class Archives:
     def _open(self) -> Objects:
         """The store, once its installation marker has been seen."""
         objects = self._connect()
-        installation.compare(objects.read(installation.MARKER), self._installation_id, self._url)
+        compare(objects.read(MARKER), self._installation_id, self._url)
         return objects
 
     def _connect(self, *, create: bool = False) -> Objects:
@@ -105,11 +105,11 @@ class Archives:
     def initialise(self) -> None:
         """Mark an empty store as this installation's; a store with a marker is only checked."""
         objects = self._connect(create=True)
-        found = objects.read(installation.MARKER)
-        if found is None and not any(installation.is_content(stored.path) for stored in objects.list()):
-            objects.create(installation.MARKER, installation.marker_content(self._installation_id))
-            found = objects.read(installation.MARKER)
-        installation.compare_claim(found, self._installation_id, self._url)
+        found = objects.read(MARKER)
+        if found is None and not any(is_content(stored.path) for stored in objects.list()):
+            objects.create(MARKER, marker_content(self._installation_id))
+            found = objects.read(MARKER)
+        compare_claim(found, self._installation_id, self._url)
 
     def find(self, workspace_id: str, archive_op_id: str) -> ArchiveFact | None:
         """The archive if it is complete: the object and its `.meta` are both there."""

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from codehub.domain.observation import ArchiveFact
-from codehub.storage.archives import Archives, StoredArchive
+from codehub.storage.archive.archives import Archives, StoredArchive
 from codehub.storage.errors import StoreTrouble, Unobservable
 
 _THREADS = 8

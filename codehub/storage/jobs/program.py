@@ -1,4 +1,4 @@
-"""The storage job: `python -m codehub.storage.job {jobs_dir}/{job_id}`.
+"""The storage job: `python -m codehub.storage.jobs.program {jobs_dir}/{job_id}`.
 
 A separate, stateless, crash-only program. It knows no database and survives whoever started it. It holds a
 lock in its own directory for its life, which proves that it runs, and the workspace's lock while it works.
@@ -15,10 +15,10 @@ from pathlib import Path
 
 from codehub.domain.states import ErrorReason
 from codehub.storage.errors import HomeChanged, StaleEpoch, StorageProblem
-from codehub.storage.jobspec import JobSpec, load_spec
-from codehub.storage.lock import is_file_at, try_lock
-from codehub.storage.report import Reporter, Result, has_result, keep_room, write_result
-from codehub.storage.work import Bench, perform
+from codehub.storage.jobs.report import Reporter, Result, has_result, keep_room, write_result
+from codehub.storage.jobs.spec import JobSpec, load_spec
+from codehub.storage.jobs.work import Bench, perform
+from codehub.storage.volumes.workspace_lock import is_file_at, try_lock
 
 LOCK = "lock"
 SPEC = "spec.json"
@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> int:
     _reuse_memory()
     _work_in_batches()
     if len(arguments) != 1:
-        print("usage: python -m codehub.storage.job JOB_DIRECTORY", file=sys.stderr)
+        print("usage: python -m codehub.storage.jobs.program JOB_DIRECTORY", file=sys.stderr)
         return 2
     directory = Path(arguments[0])
     lock = _own_lock(directory)

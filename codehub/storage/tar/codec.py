@@ -16,18 +16,18 @@ import xxhash
 import zstandard
 
 from codehub.domain.observation import ArchiveFact
-from codehub.storage.children import BYTES, PIPE, failure, spawn
+from codehub.storage.child_processes import BYTES, PIPE, failure, spawn
 from codehub.storage.durable import sync_filesystem
 from codehub.storage.errors import CorruptedArchive, Unpackable, says_no_space
-from codehub.storage.foreign import Foreign, give_all
-from codehub.storage.frame import decompressed
-from codehub.storage.left_out import LeftOut, Special
-from codehub.storage.readahead import read_ahead
-from codehub.storage.tarcheck import TarCheck
-from codehub.storage.tarheader import BLOCK, Entry
-from codehub.storage.tarmaking import TarMaking
-from codehub.storage.tarstream import Piece
-from codehub.storage.writebehind import WriteBehind
+from codehub.storage.tar.archive_filter import TarMaking
+from codehub.storage.tar.foreign_owners import Foreign, give_all
+from codehub.storage.tar.header import BLOCK, Entry
+from codehub.storage.tar.left_out import LeftOut, Special
+from codehub.storage.tar.read_ahead import read_ahead
+from codehub.storage.tar.restore_check import TarCheck
+from codehub.storage.tar.stream import Piece
+from codehub.storage.tar.write_behind import WriteBehind
+from codehub.storage.tar.zstd_frame import decompressed
 
 _CHUNK = 1 << 20
 _LEVEL = 3

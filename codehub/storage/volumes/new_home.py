@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from codehub.storage.durable import fsync_path
-from codehub.storage.layout import make_private_directory
+from codehub.storage.volumes.workspace_directory import make_private_directory
 
 _DIRECTORY_MODE, _FILE_MODE = 0o755, 0o644
 """As the workspace's own umask would make them. The home around them is private."""

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, field
 
-from codehub.storage.boundedmap import BoundedMap, digest
 from codehub.storage.errors import CorruptedArchive
-from codehub.storage.foreign import Foreign
-from codehub.storage.tarheader import (
+from codehub.storage.tar.bounded_map import BoundedMap, digest
+from codehub.storage.tar.foreign_owners import Foreign
+from codehub.storage.tar.header import (
     BLOCK,
     DIRECTORY,
     HARD_LINK,
@@ -15,7 +15,7 @@ from codehub.storage.tarheader import (
     NotOurs,
     PlainFiles,
 )
-from codehub.storage.tarstream import FIRST, TarStream
+from codehub.storage.tar.stream import FIRST, TarStream
 
 # Making a file takes about as long as writing so many bytes into it.
 _ENTRY_BYTES = 32 << 10

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 
 from codehub.storage.errors import CorruptedArchive
-from codehub.storage.tarheader import BLOCK, Entry, NotOurs, read_entry
+from codehub.storage.tar.header import BLOCK, Entry, NotOurs, read_entry
 
 _ZEROS = bytes(BLOCK)
 _BRIDGE = 8 * BLOCK

@@ -3,10 +3,10 @@
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from codehub.storage.archive.local_objects import LocalObjects
+from codehub.storage.archive.objects import Objects
 from codehub.storage.durable import make_directory
 from codehub.storage.errors import InvalidKey, Unobservable
-from codehub.storage.local_objects import LocalObjects
-from codehub.storage.objects import Objects
 
 
 def open_objects(url: str, *, create: bool = False) -> Objects:
@@ -21,7 +21,7 @@ def open_objects(url: str, *, create: bool = False) -> Objects:
         return LocalObjects(root)
     if parts.scheme == "s3" and parts.netloc:
         # Loaded only where it is needed: its client would cost every job of a local store time and memory.
-        from codehub.storage.s3_objects import S3Objects
+        from codehub.storage.archive.s3_objects import S3Objects
 
         return S3Objects(parts.netloc, unquote(parts.path).strip("/"))
     raise InvalidKey(f"{url!r} is not an archive store: file:///directory or s3://bucket/prefix")

@@ -14,14 +14,18 @@ import codehub
 from codehub.domain.observation import JobFact, JobState
 from codehub.storage.durable import fsync_path, make_directory, read_if_there, write_durably
 from codehub.storage.errors import JobIsRunning, WaitsItsTurn
-from codehub.storage.job import LOCK, LOCK_VARIABLE, SPEC
-from codehub.storage.jobspec import ArchiveJob, JobSpec, dump_spec
-from codehub.storage.layout import checked_name, is_name
-from codehub.storage.lock import is_locked, lock_within
-from codehub.storage.report import clear_progress, has_result, read_ended, read_progress
+from codehub.storage.jobs.program import LOCK, LOCK_VARIABLE, SPEC
+from codehub.storage.jobs.report import clear_progress, has_result, read_ended, read_progress
+from codehub.storage.jobs.spec import ArchiveJob, JobSpec, dump_spec
+from codehub.storage.volumes.workspace_directory import checked_name, is_name
+from codehub.storage.volumes.workspace_lock import is_locked, lock_within
 
 _PASSED_VARIABLES = ("PATH", "TMPDIR", "LANG", "SSL_CERT_FILE", "SSL_CERT_DIR", "HTTPS_PROXY", "NO_PROXY")
 _FORGOTTEN = ".forgotten-"
+
+PROGRAM = "codehub.storage.jobs.program"
+# A job that was started before an upgrade goes on under the module's former name.
+_PROGRAMS = frozenset({PROGRAM.encode(), b"codehub.storage.job"})
 
 # A look at a job takes its lock for an instant; a lock that stays taken longer is the job's own.
 _A_LOOK = 0.2
@@ -94,7 +98,7 @@ class LocalJobs:
         """The job inherits the lock that its starter took: there is no moment at which nobody has it."""
         with (directory / "log").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "codehub.storage.job", str(directory)],
+                [sys.executable, "-m", PROGRAM, str(directory)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -182,7 +186,7 @@ def _is_job(process: Path, directory: Path) -> bool:
         words = (process / "cmdline").read_bytes().split(b"\0")
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return False
-    return b"codehub.storage.job" in words and os.fsencode(directory) in words
+    return not _PROGRAMS.isdisjoint(words) and os.fsencode(directory) in words
 
 
 def _kill(pid: int, directory: Path) -> None:

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from stat import S_ISREG
 
+from codehub.storage.archive.objects import SMALL_BYTES, Objects, StoredObject
 from codehub.storage.durable import create_durably, fsync_path, write_stream
-from codehub.storage.objects import SMALL_BYTES, Objects, StoredObject
 
 
 class LocalObjects(Objects):

@@ -12,15 +12,23 @@ import structlog
 from codehub.domain.disk import FreeSpace, HomeSize
 from codehub.domain.leftovers import HOME, Leftover
 from codehub.domain.observation import Generation, Unknown, VolumeFact
-from codehub.storage.children import remove_tree
+from codehub.storage.child_processes import remove_tree
 from codehub.storage.errors import GenerationMismatch, Unobservable, from_os
-from codehub.storage.free_space import free_space
-from codehub.storage.installation import check_directory, claim_directory
-from codehub.storage.layout import WorkspaceDirectory
-from codehub.storage.lock import acquire, held
-from codehub.storage.measure import measure
-from codehub.storage.new_home import make_new_home
-from codehub.storage.quota import NO_QUOTA, HomeQuota, QuotaState, Usage, quota_state, set_quota, usage_of
+from codehub.storage.installation_marker import check_directory, claim_directory
+from codehub.storage.volumes.free_space import free_space
+from codehub.storage.volumes.home_size import measure
+from codehub.storage.volumes.new_home import make_new_home
+from codehub.storage.volumes.quota import (
+    NO_QUOTA,
+    HomeQuota,
+    QuotaState,
+    Usage,
+    quota_state,
+    set_quota,
+    usage_of,
+)
+from codehub.storage.volumes.workspace_directory import WorkspaceDirectory
+from codehub.storage.volumes.workspace_lock import acquire, held
 
 log = structlog.get_logger(__name__)
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from codehub.storage.durable import read_if_there, write_durably
 from codehub.storage.errors import StaleEpoch, Unobservable, VolumeBusy
-from codehub.storage.installation import check_directory
-from codehub.storage.layout import WorkspaceDirectory
+from codehub.storage.installation_marker import check_directory
+from codehub.storage.volumes.workspace_directory import WorkspaceDirectory
 
 _PAUSE = 0.02
 

@@ -2,9 +2,8 @@
 
 from struct import Struct
 
-from codehub.storage.boundedmap import BoundedMap, digest
-from codehub.storage.left_out import LeftOut, Special
-from codehub.storage.tarheader import (
+from codehub.storage.tar.bounded_map import BoundedMap, digest
+from codehub.storage.tar.header import (
     BLOCK,
     DIRECTORY,
     HARD_LINK,
@@ -15,7 +14,8 @@ from codehub.storage.tarheader import (
     Entry,
     NotOurs,
 )
-from codehub.storage.tarstream import FIRST, NOWHERE, TarStream
+from codehub.storage.tar.left_out import LeftOut, Special
+from codehub.storage.tar.stream import FIRST, NOWHERE, TarStream
 
 _RECORD = 20 * BLOCK
 # What tar puts before a path, to set its attributes, has to fit as well.

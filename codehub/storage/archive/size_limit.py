@@ -4,8 +4,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from codehub.storage.children import PIPE, spawn
-from codehub.storage.objects import part_size
+from codehub.storage.archive.objects import part_size
+from codehub.storage.child_processes import PIPE, spawn
 
 # More than the headers of ten million entries.
 _HEADERS = 32 << 30

@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from codehub.storage.children import PIPE, last_words, spawn
+from codehub.storage.child_processes import PIPE, last_words, spawn
 from codehub.storage.errors import HomeChanged, StorageProblem
 
 

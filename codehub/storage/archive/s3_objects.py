@@ -9,8 +9,9 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import S3Store
 
-from codehub.storage import s3
-from codehub.storage.objects import SMALL_BYTES, Objects, StoredObject, part_size
+from codehub.storage.archive import s3_requests
+from codehub.storage.archive.objects import SMALL_BYTES, Objects, StoredObject, part_size
+from codehub.storage.archive.s3_requests import S3Requests, UnfinishedUpload
 
 _ABORTS = 3
 UPLOAD_MEMORY = 12 << 20
@@ -29,7 +30,7 @@ class S3Objects(Objects):
     def __init__(self, bucket: str, prefix: str) -> None:
         super().__init__(f"s3://{bucket}/{prefix}")
         self._store = self._do(lambda: _open(bucket, prefix))
-        self._requests = s3.S3Requests.from_environment(bucket)
+        self._requests = S3Requests.from_environment(bucket)
         self._prefix = f"{prefix}/" if prefix else ""
 
     def read(self, path: str) -> bytes | None:
@@ -95,7 +96,7 @@ class S3Objects(Objects):
             return None
         try:
             return self._requests.checksum(self._prefix + path)
-        except s3.Refused:
+        except s3_requests.Refused:
             return None
 
     def sees_unfinished(self) -> bool:
@@ -104,17 +105,17 @@ class S3Objects(Objects):
     def _range(self, path: str, start: int, length: int) -> memoryview:
         return memoryview(obstore.get_range(self._store, path, start=start, length=length))
 
-    def _unfinished(self, path: str) -> Sequence[tuple[s3.S3Requests, s3.UnfinishedUpload]]:
+    def _unfinished(self, path: str) -> Sequence[tuple[S3Requests, UnfinishedUpload]]:
         return self._list_unfinished(path) or []
 
-    def _list_unfinished(self, path: str) -> Sequence[tuple[s3.S3Requests, s3.UnfinishedUpload]] | None:
+    def _list_unfinished(self, path: str) -> Sequence[tuple[S3Requests, UnfinishedUpload]] | None:
         """None where they cannot be listed."""
         requests = self._requests
         if requests is None:
             return None
         try:
             return [(requests, upload) for upload in requests.unfinished_uploads(self._prefix + path)]
-        except s3.Refused as refused:
+        except s3_requests.Refused as refused:
             if refused.is_unable:
                 return None
             raise
@@ -167,7 +168,7 @@ def _beginning(chunks: Iterator[bytes]) -> bytes:
 
 
 def _open(bucket: str, prefix: str) -> S3Store:
-    endpoint = s3.endpoint()
+    endpoint = s3_requests.endpoint()
     return S3Store(
         bucket,
         prefix=prefix or None,
@@ -175,7 +176,7 @@ def _open(bucket: str, prefix: str) -> S3Store:
         client_options={
             "allow_http": endpoint.startswith("http://"),
             "connect_timeout": "5s",
-            "timeout": s3.timeout(),
+            "timeout": s3_requests.timeout(),
         },
         retry_config={"max_retries": 3, "retry_timeout": timedelta(seconds=30)},
         checksum_algorithm="SHA256",

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from codehub.storage.children import run
+from codehub.storage.child_processes import run
 from codehub.storage.errors import StorageProblem
-from codehub.storage.left_out import NAMED, readable
+from codehub.storage.tar.left_out import NAMED, readable
 
 _GIVE: Final = (
     'cd "$1" && exec find . "(" ! -uid "$2" -o ! -gid "$2" ")" -exec chown --no-dereference -- "$2:$2" "{}" +'

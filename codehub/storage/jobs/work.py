@@ -10,10 +10,10 @@ import xxhash
 
 from codehub.domain.disk import Reserve, shortages
 from codehub.domain.observation import ArchiveFact, Generation
-from codehub.storage.archives import Archives, archive_key, parse_archive_key
-from codehub.storage.changes import check_unchanged
-from codehub.storage.children import remove_tree
-from codehub.storage.codec import OnProgress, Packing, unpack
+from codehub.storage.archive.archives import Archives, archive_key, parse_archive_key
+from codehub.storage.archive.open_objects import directory_of
+from codehub.storage.archive.size_limit import size_limit
+from codehub.storage.child_processes import remove_tree
 from codehub.storage.durable import kept_synced
 from codehub.storage.errors import (
     ArchiveMissing,
@@ -24,9 +24,8 @@ from codehub.storage.errors import (
     StoreTrouble,
     from_os,
 )
-from codehub.storage.estimate import size_limit
-from codehub.storage.free_space import free_space
-from codehub.storage.jobspec import (
+from codehub.storage.jobs.report import Reporter
+from codehub.storage.jobs.spec import (
     ArchiveJob,
     ClearJob,
     DeleteJob,
@@ -35,11 +34,12 @@ from codehub.storage.jobspec import (
     Place,
     RestoreJob,
 )
-from codehub.storage.layout import WorkspaceDirectory
-from codehub.storage.lock import held
-from codehub.storage.new_home import make_new_home
-from codehub.storage.report import Reporter
-from codehub.storage.stores import directory_of
+from codehub.storage.tar.codec import OnProgress, Packing, unpack
+from codehub.storage.volumes.changed_home import check_unchanged
+from codehub.storage.volumes.free_space import free_space
+from codehub.storage.volumes.new_home import make_new_home
+from codehub.storage.volumes.workspace_directory import WorkspaceDirectory
+from codehub.storage.volumes.workspace_lock import held
 
 # A start or a provision holds the lock for moments only; whoever holds it longer is another job.
 _LOCK_WAIT = 10.0

@@ -12,8 +12,8 @@ from urllib.error import HTTPError
 from urllib.parse import quote
 from xml.etree import ElementTree
 
+from codehub.storage.archive.sigv4 import Credentials, encoded_query, signed_headers
 from codehub.storage.errors import StoreTrouble
-from codehub.storage.sigv4 import Credentials, encoded_query, signed_headers
 
 _PAUSES = (0.2, 1.0)
 _MAX_ANSWER = 16 << 20

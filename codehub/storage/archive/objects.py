@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, TypeVar
 
+from codehub.storage.archive.error_text import store_words
 from codehub.storage.errors import NoSpace, StorageProblem, StoreTrouble, says_no_space
-from codehub.storage.words import store_words
 
 SMALL_BYTES = 64 << 10
 _READ = 8 << 20

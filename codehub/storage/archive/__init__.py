@@ -1,0 +1,1 @@
+"""Archives: the object stores, and what makes an archive of objects in one."""

@@ -1,0 +1,1 @@
+"""A home as a tar stream: written, compressed, checked and unpacked."""
