@@ -190,8 +190,8 @@ async def _serve_gateway(
 ) -> None:
     """Run one worker. Any of them answers on the internal listener, for all of them."""
     from codehub.gateway.config import GatewayConfig
-    from codehub.gateway.proxies import TrustedProxies
     from codehub.gateway.server import serve
+    from codehub.gateway.trusted_proxies import TrustedProxies
 
     config = GatewayConfig(
         host=settings.host,

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from codehub.domain.images import Activity
-from codehub.gateway.frames import FrameReader
-from codehub.gateway.head import RequestHead
+from codehub.gateway.http1.request_head import RequestHead
+from codehub.gateway.websocket_frames import FrameReader
 
 CAPTURE: Final = 256 * 1024
 HEADER: Final = 13

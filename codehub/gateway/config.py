@@ -12,7 +12,7 @@ from codehub.domain.limits import Limits
 from codehub.domain.ports import parse_port
 from codehub.gateway.certificate import CertificateFiles
 from codehub.gateway.cookies import HOST_PREFIX, SESSION_COOKIE, WORKSPACE_COOKIE
-from codehub.gateway.proxies import TrustedProxies
+from codehub.gateway.trusted_proxies import TrustedProxies
 
 WORKSPACE_ID = re.compile(r"[0-9a-hjkmnp-tv-z]{26}")
 _ID_LENGTH = 26

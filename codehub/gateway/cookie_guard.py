@@ -9,12 +9,12 @@ from dataclasses import replace
 from typing import Final
 
 from codehub.domain.hosts import parent_domains
-from codehub.gateway import reply
 from codehub.gateway.config import Origins
 from codehub.gateway.cookies import cookie_values
-from codehub.gateway.head import MAX_COOKIE, RequestHead, parse_beginning
+from codehub.gateway.http1 import reply
+from codehub.gateway.http1.reply import Reply
+from codehub.gateway.http1.request_head import MAX_COOKIE, RequestHead, parse_beginning
 from codehub.gateway.pages import Pages
-from codehub.gateway.reply import Reply
 
 MAX_CLEARING: Final = 48 << 10
 """Bytes of Set-Cookie values in one answer: browsers and proxies limit the size of a head."""

@@ -12,12 +12,13 @@ from codehub.domain.backends import left_alone_message
 from codehub.domain.ports import parse_port
 from codehub.domain.problems import OperationInProgress, Problem, RunningLimitExceeded, WorkspaceNotFound
 from codehub.domain.states import DesiredState, Operation, Phase
-from codehub.gateway import cookies, nonce, reply
+from codehub.gateway import cookies, entry_nonce
 from codehub.gateway.config import Origins
-from codehub.gateway.directory import Directory
-from codehub.gateway.head import RequestHead
+from codehub.gateway.http1 import reply
+from codehub.gateway.http1.reply import Reply
+from codehub.gateway.http1.request_head import RequestHead
 from codehub.gateway.pages import Pages
-from codehub.gateway.reply import Reply
+from codehub.gateway.route_cache import Directory
 
 BEGIN: Final = "/.codehub/begin"
 ENTER: Final = "/.codehub/enter"
@@ -61,7 +62,7 @@ class Entrance:
 
     def begin(self, head: RequestHead, workspace_id: str, port: int, to: str) -> Reply:
         """Give the browser a nonce on the workspace's origin, and send it to the platform for a ticket."""
-        nonce_hash, cookie = nonce.renew_nonce(head, self._origins)
+        nonce_hash, cookie = entry_nonce.renew_nonce(head, self._origins)
         query = {"nonce": nonce_hash, "to": to, **({"port": str(port)} if port else {})}
         entry = f"{self._origins.entrance(workspace_id)}{ENTER}?{_encoded(query)}"
         return reply.redirect(entry, ("Set-Cookie", cookie))
@@ -72,7 +73,7 @@ class Entrance:
         visit.port = parse_port(asked.get("port", "")) or 0
         visit.target = local_path(asked.get("to", "/")).encode()
         visit.nonce_hash = asked.get("nonce", "")
-        return nonce.is_hash(visit.nonce_hash)
+        return entry_nonce.is_hash(visit.nonce_hash)
 
     def admit(self, visit: Visit) -> Reply | Coroutine[Any, Any, Reply]:
         """Send a checked session on to the workspace's origin, or to the one of its port."""
@@ -109,7 +110,7 @@ class Entrance:
         entrance = f"{self._origins.entrance(workspace_id, port)}{to}"
         if ticket is None or ticket.workspace_id != workspace_id or ticket.host != host:
             return _start_over(head, entrance)
-        if ticket.nonce_hash not in map(nonce.hash_of, nonce.find_nonces(head, self._origins)):
+        if ticket.nonce_hash not in map(entry_nonce.hash_of, entry_nonce.find_nonces(head, self._origins)):
             return self._other_browser(head, entrance)
         session_hash = bytes.fromhex(ticket.session_hash)
         visitor = await self._directory.load_visitor(session_hash)

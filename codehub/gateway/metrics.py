@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
-from codehub.gateway.reply import Reply
-from codehub.gateway.texts import TEXTS
+from codehub.gateway.http1.reply import Reply
+from codehub.gateway.page_texts import TEXTS
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric

@@ -20,9 +20,9 @@ from codehub.domain.wishes import WayOut, ways_out
 from codehub.domain.workspace import Workspace
 from codehub.gateway.config import Origins
 from codehub.gateway.cookies import cookie_values
-from codehub.gateway.head import RequestHead
-from codehub.gateway.reply import Reply
-from codehub.gateway.texts import TEXTS, language_of
+from codehub.gateway.http1.reply import Reply
+from codehub.gateway.http1.request_head import RequestHead
+from codehub.gateway.page_texts import TEXTS, language_of
 
 _ENTRANCE_LENGTH: Final = len("/w/") + 26
 _FILES: Final = Path(__file__).parent / "pages"

@@ -16,23 +16,24 @@ from codehub.database.routes import Route, Visitor
 from codehub.domain.ports import parse_port, port_address
 from codehub.domain.problems import InsufficientStorage, TooManyRequests
 from codehub.domain.states import Operation, Phase
-from codehub.gateway import cookies, reply
+from codehub.gateway import cookies
 from codehub.gateway.activity import FORWARDED, Recorder
-from codehub.gateway.answer_policy import HSTS, policy_for_api, policy_for_workspace
 from codehub.gateway.config import GatewayConfig
 from codehub.gateway.cookie_guard import CookieGuard
-from codehub.gateway.directory import Directory, Unknown
 from codehub.gateway.entrance import ENTER, Entrance, Visit, may_enter
-from codehub.gateway.exchange import Relay
-from codehub.gateway.foreign import is_foreign
-from codehub.gateway.forms import Forms
-from codehub.gateway.head import RequestHead
+from codehub.gateway.http1 import reply
+from codehub.gateway.http1.exchange import Relay
+from codehub.gateway.http1.head_rewrite import Forwarding, request_for_api, request_for_workspace
+from codehub.gateway.http1.repeated_request import OWN, Passage, may_repeat
+from codehub.gateway.http1.reply import RETRY_AFTER, Reply
+from codehub.gateway.http1.request_head import RequestHead
+from codehub.gateway.origin_check import is_foreign
+from codehub.gateway.page_forms import Forms
 from codehub.gateway.pages import Pages
-from codehub.gateway.passage import OWN, Passage, may_repeat
 from codehub.gateway.platform_tokens import target_holds_token
-from codehub.gateway.ports import PortAnswers
-from codehub.gateway.reply import RETRY_AFTER, Reply
-from codehub.gateway.rewrite import Forwarding, request_for_api, request_for_workspace
+from codehub.gateway.port_errors import PortAnswers
+from codehub.gateway.response_policy import HSTS, policy_for_api, policy_for_workspace
+from codehub.gateway.route_cache import Directory, Unknown
 from codehub.no_space import insufficient_storage
 
 logger = log.get(__name__)

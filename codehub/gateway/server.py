@@ -17,26 +17,26 @@ from codehub.bus.tickets import Ticket
 from codehub.database import routes
 from codehub.database.engine import STATEMENT_SECONDS, create_engine
 from codehub.database.gateways import Roster
-from codehub.gateway import reply
 from codehub.gateway.activity import Recorder
-from codehub.gateway.addresses import AddressShare, AddressShares
+from codehub.gateway.activity_reports import Handover
+from codehub.gateway.address_limits import AddressShare, AddressShares
 from codehub.gateway.certificate import RenewedCertificate
-from codehub.gateway.channel import PushChannel
-from codehub.gateway.client import ClientConnection
 from codehub.gateway.config import GatewayConfig
-from codehub.gateway.directory import Directory, Source
 from codehub.gateway.entrance import Entrance, Tickets
-from codehub.gateway.handover import Handover
-from codehub.gateway.live import LiveConnections
+from codehub.gateway.http1 import reply
+from codehub.gateway.http1.client_connection import ClientConnection
+from codehub.gateway.http1.reply import Reply
+from codehub.gateway.http1.turn_queue import TurnQueue
+from codehub.gateway.http1.upstream import Pool
 from codehub.gateway.metrics import GatewayMetrics, WorkerMetrics
+from codehub.gateway.open_connections import LiveConnections
 from codehub.gateway.pages import Pages
-from codehub.gateway.postgres import PostgresSource
-from codehub.gateway.reply import Reply
+from codehub.gateway.postgres_source import PostgresSource
+from codehub.gateway.push_channel import PushChannel
+from codehub.gateway.revocation import Watch
+from codehub.gateway.route_cache import Directory, Source
 from codehub.gateway.routing import Router
-from codehub.gateway.tls import TlsServer
-from codehub.gateway.turns import TurnQueue
-from codehub.gateway.upstream import Pool
-from codehub.gateway.watch import Watch
+from codehub.gateway.tls_server import TlsServer
 
 logger = log.get(__name__)
 

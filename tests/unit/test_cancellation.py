@@ -14,8 +14,8 @@ from codehub.bus.known_addresses import KnownAddresses
 from codehub.cancellation import raise_if_cancelled
 from codehub.database.engine import create_engine
 from codehub.gateway.activity import Recorder
-from codehub.gateway.channel import PushChannel
-from codehub.gateway.handover import Handover
+from codehub.gateway.activity_reports import Handover
+from codehub.gateway.push_channel import PushChannel
 from tests.waiting import PATIENCE
 
 NO_DATABASE = "postgresql+asyncpg:///none"

@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from codehub.api.session_ends import SessionEnds
-from codehub.gateway.channel import PushChannel
+from codehub.gateway.push_channel import PushChannel
 from tests.waiting import until
 
 

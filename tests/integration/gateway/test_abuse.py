@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from codehub.gateway.addresses import LOOPBACK_SHARES
-from codehub.gateway.proxies import TrustedProxies
+from codehub.gateway.address_limits import LOOPBACK_SHARES
+from codehub.gateway.trusted_proxies import TrustedProxies
 from tests.integration.gateway import issuing
 from tests.integration.gateway.harness import NEVER, Client, World, header, status, world
 from tests.waiting import until

@@ -8,7 +8,7 @@ from codehub.cli.certificates import check_certificate, require_certificate
 from codehub.cli.findings import Level
 from codehub.cli.needs import UnmetError
 from codehub.gateway.certificate import CertificateError, CertificateFiles, RenewedCertificate
-from codehub.gateway.proxies import TrustedProxies
+from codehub.gateway.trusted_proxies import TrustedProxies
 from codehub.settings import Settings, SettingsError, load
 from tests.integration.gateway.issuing import issue, lock
 

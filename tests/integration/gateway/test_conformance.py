@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from codehub.gateway.passage import Passage
+from codehub.gateway.http1.repeated_request import Passage
 from tests.integration.gateway.conformance import (
     aborts,
     bodies,

@@ -15,7 +15,7 @@ from codehub.database.routes import Situation
 from codehub.database.workspace_reads import Archive
 from codehub.domain.problems import InvalidState, OperationInProgress, RunningLimitExceeded
 from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
-from codehub.gateway.proxies import TrustedProxies
+from codehub.gateway.trusted_proxies import TrustedProxies
 from codehub.network_limits import Allowance
 from tests.integration.gateway.browser import Browser
 from tests.integration.gateway.harness import (

@@ -18,7 +18,7 @@ from codehub.domain.observation import Generation, Progress
 from codehub.domain.problems import InvalidState, RunningLimitExceeded
 from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
 from codehub.domain.workspace import RecoverSource, Request, RequestKind
-from codehub.gateway.texts import TEXTS, Language
+from codehub.gateway.page_texts import TEXTS, Language
 from tests.integration.gateway.harness import (
     ALICE,
     MINE,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from codehub.gateway.head import MAX_COOKIE, MAX_HEAD
+from codehub.gateway.http1.request_head import MAX_COOKIE, MAX_HEAD
 from tests.integration.gateway.harness import MINE, NAVIGATE, SESSION, World, headers, status, world
 
 FETCH = "Sec-Fetch-Site: same-origin\r\nSec-Fetch-Mode: cors\r\nSec-Fetch-Dest: empty\r\n"

@@ -10,7 +10,7 @@ import pytest
 import uvloop
 
 from codehub.domain.internal import INTERNAL_KEY
-from codehub.gateway.proxies import TrustedProxies
+from codehub.gateway.trusted_proxies import TrustedProxies
 from tests.integration.gateway.harness import (
     MINE,
     NAVIGATE,

@@ -30,7 +30,7 @@ from codehub.domain.problems import Problem
 from codehub.domain.states import DesiredState, Role
 from codehub.gateway.config import GatewayConfig
 from codehub.gateway.metrics import GatewayMetrics
-from codehub.gateway.postgres import PostgresSource
+from codehub.gateway.postgres_source import PostgresSource
 from codehub.gateway.server import serve
 from tests.integration.gateway.browser import Browser
 from tests.integration.gateway.harness import HELLO, NAVIGATE, Client, Upstream, header, status

@@ -14,7 +14,7 @@ import websockets
 
 from codehub.cli import up
 from codehub.gateway.certificate import CertificateFiles
-from codehub.gateway.tls import TlsServer
+from codehub.gateway.tls_server import TlsServer
 from codehub.settings import Settings
 from tests.integration.gateway import issuing
 from tests.integration.gateway.browser import Browser

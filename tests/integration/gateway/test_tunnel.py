@@ -221,7 +221,7 @@ async def test_what_was_missed_while_the_push_channel_was_away_is_made_up_for(
 async def test_a_check_that_fails_is_made_again(
     origin: World, echo: Echo, withdraw: Callable[[World], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("codehub.gateway.watch.RETRY_SECONDS", 0.05)
+    monkeypatch.setattr("codehub.gateway.revocation.RETRY_SECONDS", 0.05)
     ask, tries = origin.gateway.directory._visitors._ask, 0
 
     async def away_once(id_hash: bytes) -> Visitor | None:

@@ -6,7 +6,7 @@ import pytest
 
 from codehub.gateway import activity
 from codehub.gateway.activity import Recorder
-from codehub.gateway.frames import BUDGET, FRAME_COST, PIECE, FrameReader
+from codehub.gateway.websocket_frames import BUDGET, FRAME_COST, PIECE, FrameReader
 
 WORKSPACE = "01hzy0000000000000000000aa"
 MASK = b"\x11\x22\x33\x44"

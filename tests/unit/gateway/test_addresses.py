@@ -2,8 +2,8 @@
 
 from ipaddress import ip_network
 
-from codehub.gateway.addresses import LOOPBACK_SHARES, AddressShares, peer_address
-from codehub.gateway.proxies import TrustedProxies
+from codehub.gateway.address_limits import LOOPBACK_SHARES, AddressShares, peer_address
+from codehub.gateway.trusted_proxies import TrustedProxies
 
 
 def shares(*trusted: str) -> AddressShares:

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codehub.gateway.framing import LINES, ChunkedBody, FramingError, LengthBody
-from codehub.gateway.response import BadResponseError, parse_response
+from codehub.gateway.http1.body_framing import LINES, ChunkedBody, FramingError, LengthBody
+from codehub.gateway.http1.response_head import BadResponseError, parse_response
 
 CHUNKED = b'4\r\nWiki\r\nA;ext="v"\r\n0123456789\r\n0\r\nX-Sum: x\r\n\r\n'
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codehub.gateway.head import BadRequestError, RequestHead, parse_head
+from codehub.gateway.http1.request_head import BadRequestError, RequestHead, parse_head
 
 GOOD = "GET / HTTP/1.1\r\nHost: localhost:8080\r\n"
 

@@ -14,13 +14,13 @@ from codehub.domain.images import Activity
 from codehub.domain.limits import Limits
 from codehub.domain.states import Operation, Phase
 from codehub.gateway import cookies
-from codehub.gateway.client import ClientConnection
 from codehub.gateway.config import GatewayConfig
-from codehub.gateway.directory import Source
 from codehub.gateway.entrance import Tickets
-from codehub.gateway.passage import Passage
+from codehub.gateway.http1.client_connection import ClientConnection
+from codehub.gateway.http1.repeated_request import Passage
+from codehub.gateway.http1.upstream import UpstreamConnection
+from codehub.gateway.route_cache import Source
 from codehub.gateway.server import Gateway
-from codehub.gateway.upstream import UpstreamConnection
 from tests.integration.gateway.harness import without_policy
 from tests.unit.gateway.wire import Wire, arrive
 

@@ -7,9 +7,9 @@ import string
 import pytest
 
 from codehub.domain.tokens import TOKEN_LENGTH, TOKEN_PREFIX
-from codehub.gateway.head import parse_head
+from codehub.gateway.http1.head_rewrite import Forwarding, request_for_workspace
+from codehub.gateway.http1.request_head import parse_head
 from codehub.gateway.platform_tokens import holds_token, target_holds_token
-from codehub.gateway.rewrite import Forwarding, request_for_workspace
 
 HERE = Forwarding(b"192.0.2.7", "codehub.example", "https")
 ALPHABET = string.ascii_letters + string.digits + "_-"

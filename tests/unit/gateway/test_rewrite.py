@@ -2,8 +2,8 @@
 
 import pytest
 
-from codehub.gateway.head import parse_head
-from codehub.gateway.rewrite import Forwarding, request_for_api, request_for_workspace
+from codehub.gateway.http1.head_rewrite import Forwarding, request_for_api, request_for_workspace
+from codehub.gateway.http1.request_head import parse_head
 
 FORWARDING = Forwarding(b"192.0.2.7", "codehub.example", "https")
 

@@ -9,12 +9,12 @@ from typing import Any, cast
 import pytest
 
 from codehub.domain.states import Phase
-from codehub.gateway import turns
-from codehub.gateway.client import ClientConnection
-from codehub.gateway.frames import BUDGET, FRAME_COST
-from codehub.gateway.framing import LINES
-from codehub.gateway.turns import COSTLY_A_TICK, TurnQueue
-from codehub.gateway.upstream import UpstreamConnection
+from codehub.gateway.http1 import turn_queue
+from codehub.gateway.http1.body_framing import LINES
+from codehub.gateway.http1.client_connection import ClientConnection
+from codehub.gateway.http1.turn_queue import COSTLY_A_TICK, TurnQueue
+from codehub.gateway.http1.upstream import UpstreamConnection
+from codehub.gateway.websocket_frames import BUDGET, FRAME_COST
 from tests.integration.gateway.harness import MINE, SESSION, World, without_policy
 from tests.unit.gateway.wire import Wire, arrive
 
@@ -29,7 +29,7 @@ SWITCH = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: w
 
 @pytest.fixture(autouse=True)
 def one_step_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "TURN_SECONDS", 0.0)
+    monkeypatch.setattr(turn_queue, "TURN_SECONDS", 0.0)
 
 
 class Rig:

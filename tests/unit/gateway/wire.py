@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from codehub.gateway.framing import Body
-from codehub.gateway.upstream import UpstreamConnection
+from codehub.gateway.http1.body_framing import Body
+from codehub.gateway.http1.upstream import UpstreamConnection
 
 
 class Wire:

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codehub.gateway.framing import ChunkedBody, FramingError, request_body
-from codehub.gateway.head import BadRequestError, RequestHead, parse_head
-from codehub.gateway.rewrite import Forwarding, request_for_api, request_for_workspace
+from codehub.gateway.http1.body_framing import ChunkedBody, FramingError, request_body
+from codehub.gateway.http1.head_rewrite import Forwarding, request_for_api, request_for_workspace
+from codehub.gateway.http1.request_head import BadRequestError, RequestHead, parse_head
 from tests.unit.gateway.fuzz.mutations import fuzz, in_pieces, mutated
 from tests.unit.gateway.fuzz.second import names_platform_cookie, read_request
 from tests.unit.gateway.wire import feed_all

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codehub.gateway.framing import FramingError, UntilCloseBody
-from codehub.gateway.response import BadResponseError, ResponseHead, parse_response
+from codehub.gateway.http1.body_framing import FramingError, UntilCloseBody
+from codehub.gateway.http1.response_head import BadResponseError, ResponseHead, parse_response
 from tests.unit.gateway.fuzz.mutations import fuzz, mutated
 from tests.unit.gateway.fuzz.second import names_platform_cookie, read_response
 from tests.unit.gateway.wire import feed_all

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codehub.domain.states import Operation, Phase
-from codehub.gateway.exchange import Relay
-from codehub.gateway.head import BadRequestError, RequestHead, parse_head
-from codehub.gateway.reply import Reply
+from codehub.gateway.http1.exchange import Relay
+from codehub.gateway.http1.reply import Reply
+from codehub.gateway.http1.request_head import BadRequestError, RequestHead, parse_head
 from tests.integration.gateway.harness import MINE, SESSION, THEIRS, World
 from tests.unit.gateway.fuzz.mutations import fuzz, mutated
 from tests.unit.gateway.fuzz.second import names_platform_cookie, read_request, read_response

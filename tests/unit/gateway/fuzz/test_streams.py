@@ -12,11 +12,11 @@ import h11
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codehub.gateway.client import ClientConnection
-from codehub.gateway.exchange import Relay
-from codehub.gateway.framing import Body
-from codehub.gateway.head import RequestHead
-from codehub.gateway.upstream import UpstreamConnection
+from codehub.gateway.http1.body_framing import Body
+from codehub.gateway.http1.client_connection import ClientConnection
+from codehub.gateway.http1.exchange import Relay
+from codehub.gateway.http1.request_head import RequestHead
+from codehub.gateway.http1.upstream import UpstreamConnection
 from tests.integration.gateway.harness import MINE, SESSION, World
 from tests.unit.gateway.fuzz.mutations import fuzz, in_pieces, mutated
 from tests.unit.gateway.wire import Wire, arrive

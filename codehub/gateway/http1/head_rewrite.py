@@ -5,7 +5,7 @@ from typing import Final
 
 from codehub.domain.internal import INTERNAL_KEY
 from codehub.gateway.cookies import without_platform_cookies
-from codehub.gateway.head import RequestHead
+from codehub.gateway.http1.request_head import RequestHead
 from codehub.gateway.platform_tokens import may_hold_token, without_tokens
 
 # RFC 9110, 7.6.1, and every field by which a client could claim to be, or to have come, elsewhere.

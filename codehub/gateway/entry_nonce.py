@@ -11,7 +11,7 @@ from typing import Final
 
 from codehub.gateway.config import Origins
 from codehub.gateway.cookies import ENTRY_COOKIE, HOST_PREFIX, cookie_pairs
-from codehub.gateway.head import RequestHead
+from codehub.gateway.http1.request_head import RequestHead
 
 SECONDS: Final = 120
 _NONCE = re.compile(rb"[0-9a-f]{32}")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from codehub.gateway.activity import Inspectors
-from codehub.gateway.upstream import COPIED, UpstreamConnection
+from codehub.gateway.http1.upstream import COPIED, UpstreamConnection
 
 if TYPE_CHECKING:
-    from codehub.gateway.client import ClientConnection
+    from codehub.gateway.http1.client_connection import ClientConnection
 
 CLOSE_SECONDS: Final = 5.0
 """How long the last bytes may take to reach a side that is being closed."""

@@ -9,16 +9,21 @@ from typing import TYPE_CHECKING, Final
 from codehub import log
 from codehub.domain.images import Activity
 from codehub.domain.states import Role
-from codehub.gateway.answer_policy import AnswerPolicy
-from codehub.gateway.framing import Body, FramingError, UntilCloseBody
-from codehub.gateway.head import RequestHead
-from codehub.gateway.passage import Passage
-from codehub.gateway.response import MAX_RESPONSE_HEAD, BadResponseError, ResponseHead, parse_response
-from codehub.gateway.tunnel import Tunnel
-from codehub.gateway.upstream import UpstreamConnection
+from codehub.gateway.http1.body_framing import Body, FramingError, UntilCloseBody
+from codehub.gateway.http1.repeated_request import Passage
+from codehub.gateway.http1.request_head import RequestHead
+from codehub.gateway.http1.response_head import (
+    MAX_RESPONSE_HEAD,
+    BadResponseError,
+    ResponseHead,
+    parse_response,
+)
+from codehub.gateway.http1.tunnel import Tunnel
+from codehub.gateway.http1.upstream import UpstreamConnection
+from codehub.gateway.response_policy import AnswerPolicy
 
 if TYPE_CHECKING:
-    from codehub.gateway.client import ClientConnection
+    from codehub.gateway.http1.client_connection import ClientConnection
 
 logger = log.get(__name__)
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Final, Protocol, cast
 
 from codehub.domain.ports import network_of
-from codehub.gateway.namespace import connect_through
-from codehub.gateway.turns import COSTLY_A_TICK, WINDOW, TurnQueue
+from codehub.gateway.http1.turn_queue import COSTLY_A_TICK, WINDOW, TurnQueue
+from codehub.gateway.port_connect import connect_through
 
 MAX_IDLE_PER_UPSTREAM: Final = 64
 IDLE_SECONDS: Final = 30.0

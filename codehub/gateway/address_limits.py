@@ -5,8 +5,8 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from codehub.domain.audit import network_of, parse_address
-from codehub.gateway.proxies import TrustedProxies
-from codehub.gateway.turns import COSTLY_A_TICK
+from codehub.gateway.http1.turn_queue import COSTLY_A_TICK
+from codehub.gateway.trusted_proxies import TrustedProxies
 
 REMEMBERED: Final = 4096
 LOOPBACK_SHARES: Final = 3

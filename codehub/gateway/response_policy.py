@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from codehub.gateway.config import Origins
-from codehub.gateway.foreign import asking_origin
-from codehub.gateway.head import RequestHead
+from codehub.gateway.http1.request_head import RequestHead
+from codehub.gateway.origin_check import asking_origin
 
 HSTS: Final = "Strict-Transport-Security", "max-age=31536000"
 """Without includeSubDomains and preload: other services below these domains may not speak https."""

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final
 
 from codehub.database.routes import Route, Visitor
 from codehub.gateway.activity import FORWARDED, Recorder
-from codehub.gateway.directory import Directory
-from codehub.gateway.head import RequestHead
+from codehub.gateway.http1.request_head import RequestHead
 from codehub.gateway.platform_tokens import target_holds_token
+from codehub.gateway.route_cache import Directory
 
 if TYPE_CHECKING:
-    from codehub.gateway.exchange import Relay
+    from codehub.gateway.http1.exchange import Relay
 
 OWN: Final = b"/.codehub/"
 """What is the platform's of a workspace's paths, on its own origin and below its entrance."""

@@ -8,8 +8,8 @@ from typing import Any, Final
 from codehub import log
 from codehub.database.routes import Route, Visitor
 from codehub.domain.states import Phase
-from codehub.gateway.directory import Directory
-from codehub.gateway.live import LiveConnections
+from codehub.gateway.open_connections import LiveConnections
+from codehub.gateway.route_cache import Directory
 
 logger = log.get(__name__)
 

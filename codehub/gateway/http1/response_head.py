@@ -4,9 +4,9 @@ import re
 from functools import lru_cache
 from typing import Final
 
-from codehub.gateway.answer_policy import AnswerPolicy
 from codehub.gateway.cookies import may_set
-from codehub.gateway.framing import Body, ChunkedBody, LengthBody, UntilCloseBody
+from codehub.gateway.http1.body_framing import Body, ChunkedBody, LengthBody, UntilCloseBody
+from codehub.gateway.response_policy import AnswerPolicy
 
 MAX_RESPONSE_HEAD: Final = 128 * 1024
 SHORT: Final = 4 * 1024

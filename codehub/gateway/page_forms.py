@@ -11,13 +11,14 @@ from codehub.domain.audit import Actor
 from codehub.domain.problems import NotFound, Problem, RunningLimitExceeded, WorkspaceNotFound
 from codehub.domain.states import Phase
 from codehub.domain.workspace import RecoverSource
-from codehub.gateway import cookies, reply
+from codehub.gateway import cookies
 from codehub.gateway.config import WORKSPACE_ID, Origins
-from codehub.gateway.directory import Directory
 from codehub.gateway.entrance import Visit, local_path
-from codehub.gateway.foreign import is_foreign
+from codehub.gateway.http1 import reply
+from codehub.gateway.http1.reply import Reply
+from codehub.gateway.origin_check import is_foreign
 from codehub.gateway.pages import Pages
-from codehub.gateway.reply import Reply
+from codehub.gateway.route_cache import Directory
 
 PLACE: Final = "/.codehub/do"
 

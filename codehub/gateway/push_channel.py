@@ -9,7 +9,7 @@ import asyncpg
 from codehub import log
 from codehub.cancellation import raise_if_cancelled
 from codehub.database.engine import ConnectionTrouble, asyncpg_dsn
-from codehub.gateway.watch import Watch
+from codehub.gateway.revocation import Watch
 
 logger = log.get(__name__)
 

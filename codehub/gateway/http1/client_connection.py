@@ -9,17 +9,23 @@ import struct
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, cast
 
-from codehub.gateway import reply
-from codehub.gateway.addresses import AddressShare, peer_address
-from codehub.gateway.exchange import Exchange, Relay
-from codehub.gateway.framing import Body, FramingError, request_body
-from codehub.gateway.head import MAX_HEAD, BadRequestError, RequestHead, looks_broken, parse_head
-from codehub.gateway.live import Leave
-from codehub.gateway.passage import Passage
-from codehub.gateway.reply import Reply
-from codehub.gateway.tunnel import Tunnel
-from codehub.gateway.turns import COSTLY_A_TICK, WINDOW
-from codehub.gateway.upstream import COPIED
+from codehub.gateway.address_limits import AddressShare, peer_address
+from codehub.gateway.http1 import reply
+from codehub.gateway.http1.body_framing import Body, FramingError, request_body
+from codehub.gateway.http1.exchange import Exchange, Relay
+from codehub.gateway.http1.repeated_request import Passage
+from codehub.gateway.http1.reply import Reply
+from codehub.gateway.http1.request_head import (
+    MAX_HEAD,
+    BadRequestError,
+    RequestHead,
+    looks_broken,
+    parse_head,
+)
+from codehub.gateway.http1.tunnel import Tunnel
+from codehub.gateway.http1.turn_queue import COSTLY_A_TICK, WINDOW
+from codehub.gateway.http1.upstream import COPIED
+from codehub.gateway.open_connections import Leave
 
 if TYPE_CHECKING:
     from codehub.gateway.server import Gateway

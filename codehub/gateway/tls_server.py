@@ -7,9 +7,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from codehub import log
-from codehub.gateway import reply
-from codehub.gateway.addresses import AddressShare, AddressShares, peer_address
+from codehub.gateway.address_limits import AddressShare, AddressShares, peer_address
 from codehub.gateway.certificate import RenewedCertificate
+from codehub.gateway.http1 import reply
 
 logger = log.get(__name__)
 

@@ -3,7 +3,7 @@
 from typing import Final
 
 from codehub.gateway.config import Origins
-from codehub.gateway.head import RequestHead
+from codehub.gateway.http1.request_head import RequestHead
 
 _OWN_SITES: Final = (None, b"same-origin", b"none")
 

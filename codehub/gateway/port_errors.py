@@ -2,10 +2,10 @@
 
 import os
 
-from codehub.gateway import reply
-from codehub.gateway.head import RequestHead
+from codehub.gateway.http1 import reply
+from codehub.gateway.http1.reply import Reply
+from codehub.gateway.http1.request_head import RequestHead
 from codehub.gateway.pages import Pages
-from codehub.gateway.reply import Reply
 
 
 class PortAnswers:
