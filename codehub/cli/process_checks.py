@@ -4,10 +4,10 @@ import os
 
 from codehub.cli.findings import Finding, fail, ok, warn
 from codehub.runtimes.base import RuntimeFailure
-from codehub.runtimes.process.caps import CONTROLLERS
-from codehub.runtimes.process.leftovers import Isolation
+from codehub.runtimes.process.isolation_probe import find_walls
+from codehub.runtimes.process.resource_limits import CONTROLLERS
 from codehub.runtimes.process.sandbox import Walls
-from codehub.runtimes.process.walls import find_walls
+from codehub.runtimes.process.stale_processes import Isolation
 from codehub.settings import Settings
 
 

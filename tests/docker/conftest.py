@@ -13,8 +13,8 @@ import pytest
 from codehub.domain.images import Image
 from codehub.domain.observation import ContainerFact
 from codehub.runtimes.base import WorkloadSpec
+from codehub.runtimes.docker.container_config import Label
 from codehub.runtimes.docker.runtime import DockerOptions, DockerRuntime
-from codehub.runtimes.docker.spec import Label
 from codehub.runtimes.egress import Egress
 from tests.docker.engine import TINY, EngineMissingError, OwnEngine
 from tests.docker.system import DockerSystem, on_engine, write_images

@@ -2,7 +2,7 @@
 
 from ipaddress import IPv4Address
 
-from codehub.runtimes.docker.network import SPARES
+from codehub.runtimes.docker.networks import SPARES
 from tests.docker.conftest import POOL, Bench
 
 

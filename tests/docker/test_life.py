@@ -12,9 +12,9 @@ import pytest
 from codehub.domain.observation import ContainerFact
 from codehub.domain.states import ErrorReason
 from codehub.runtimes.base import ABSENT, RuntimeFailure, WorkloadSpec
-from codehub.runtimes.docker import host
-from codehub.runtimes.docker.network import SPARES
-from codehub.runtimes.docker.spec import Setting
+from codehub.runtimes.docker import host_files
+from codehub.runtimes.docker.container_config import Setting
+from codehub.runtimes.docker.networks import SPARES
 from codehub.runtimes.readiness import why_not_ready
 from tests.docker.conftest import TINY_IMAGE, Bench
 from tests.docker.counting import noted
@@ -88,13 +88,13 @@ async def test_a_home_that_vanishes_on_the_way_is_not_made_by_the_engine(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = bench.spec("w1")
-    prepare = host.prepare
+    prepare = host_files.prepare
 
     def prepare_and_lose(lost: WorkloadSpec, setting: Setting) -> None:
         prepare(lost, setting)
         lost.home.rmdir()
 
-    monkeypatch.setattr(host, "prepare", prepare_and_lose)
+    monkeypatch.setattr(host_files, "prepare", prepare_and_lose)
     with pytest.raises(RuntimeFailure) as failure:
         await bench.runtime.start(spec)
     assert failure.value.reason is ErrorReason.ContainerWithoutVolume

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from codehub.runtimes.docker.spec import CODE_SERVER_CONFIG, HOME
+from codehub.runtimes.docker.container_config import CODE_SERVER_CONFIG, HOME
 from tests.docker.engine import OwnEngine
 from tests.docker.system import DockerSystem, on_engine, write_images
 from tests.integration.runtimes.conftest import post

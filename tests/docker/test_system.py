@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from codehub.runtimes.docker.network import SPARES
+from codehub.runtimes.docker.networks import SPARES
 from tests.docker.engine import OwnEngine
 from tests.docker.system import DockerSystem, container_of, networks
 from tests.owner import Owner

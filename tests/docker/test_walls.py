@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from codehub.runtimes.disk import disk_of
+from codehub.runtimes.block_device import disk_of
 from codehub.runtimes.egress import Egress
 from codehub.runtimes.open_files import open_files
 from tests.docker.conftest import TINY_IMAGE, Bench

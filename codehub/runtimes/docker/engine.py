@@ -13,7 +13,7 @@ import aiohttp
 from aiodocker import Docker, DockerError
 from aiodocker.networks import DockerNetwork
 
-from codehub.runtimes.docker.spec import Label, name_of
+from codehub.runtimes.docker.container_config import Label, name_of
 
 LOOK_SECONDS = 10.0
 WORK_SECONDS = 120.0

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from codehub.domain.states import ErrorReason
 from codehub.runtimes.base import RuntimeFailure
-from codehub.runtimes.docker.network import interface_prefix
+from codehub.runtimes.docker.networks import interface_prefix
 from codehub.runtimes.egress import DENIED, Egress
 
 _WAIT = ("-w", "10")

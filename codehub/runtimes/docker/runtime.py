@@ -20,12 +20,12 @@ from codehub.domain.observation import ContainerFact
 from codehub.domain.port_links import PortLinks
 from codehub.domain.states import ErrorReason
 from codehub.runtimes.base import ABSENT, RuntimeFailure, Unobservable, WorkloadSpec, last_words
-from codehub.runtimes.docker import host
+from codehub.runtimes.docker import host_files
+from codehub.runtimes.docker.container_config import Setting, container_config, name_of, wanted_hash
 from codehub.runtimes.docker.engine import Engine, EngineDown, Found, Refused
 from codehub.runtimes.docker.firewall import Firewall
-from codehub.runtimes.docker.network import Networks
+from codehub.runtimes.docker.networks import Networks
 from codehub.runtimes.docker.pull import PAUSES, Pulls
-from codehub.runtimes.docker.spec import Setting, container_config, name_of, wanted_hash
 from codehub.runtimes.egress import Egress
 from codehub.runtimes.readiness import why_not_ready
 
@@ -107,9 +107,9 @@ class DockerRuntime:
     async def start(self, spec: WorkloadSpec) -> None:
         links = self._options.port_links
         variables = {} if links is None else links.variables(spec.workspace_id)
-        host.check(spec)
-        disk = host.disk_of_home(spec)
-        setting = Setting(host.user_of(spec), self._options.root, variables, disk)
+        host_files.check(spec)
+        disk = host_files.disk_of_home(spec)
+        setting = Setting(host_files.user_of(spec), self._options.root, variables, disk)
         async with self._turn(spec.workspace_id):
             with _effects():
                 await self._start(spec, setting)
@@ -127,7 +127,7 @@ class DockerRuntime:
             await self._run(spec, setting)
 
     async def _run(self, spec: WorkloadSpec, setting: Setting) -> None:
-        host.prepare(spec, setting)
+        host_files.prepare(spec, setting)
         try:
             await self._engine.start(await self._create_behind_the_wall(spec, setting))
         except Refused:
@@ -163,7 +163,7 @@ class DockerRuntime:
                 found = await self._find(workspace_id)
                 if found is not None:
                     await self._end(found)
-                host.forget(self._options.root, workspace_id)
+                host_files.forget(self._options.root, workspace_id)
 
     async def _end(self, found: Found) -> None:
         if found.runs:
@@ -267,11 +267,11 @@ class DockerRuntime:
     async def _forget_lost(self) -> None:
         """Containers that went by `docker rm` leave their files."""
         root = self._options.root
-        names = {name for name in host.prepared(root) if _WORKSPACE_ID.fullmatch(name)}
+        names = {name for name in host_files.prepared(root) if _WORKSPACE_ID.fullmatch(name)}
         for workspace_id in names - {found.workspace_id for found in await self._engine.containers()}:
             async with self._turn(workspace_id):
                 if await self._find(workspace_id) is None:
-                    host.forget(root, workspace_id)
+                    host_files.forget(root, workspace_id)
 
     async def _ensure_firewall(self) -> None:
         if self._firewall is not None:

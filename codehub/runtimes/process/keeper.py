@@ -23,15 +23,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from codehub.runtimes.open_files import open_files
-from codehub.runtimes.process import cgroups, scratch, seccomp
-from codehub.runtimes.process.directory import Directory, Ended, State
-from codehub.runtimes.process.door import Door
+from codehub.runtimes.process import cgroups, seccomp, tmpfs
+from codehub.runtimes.process.keeper_request import Request
 from codehub.runtimes.process.keyring import leave_session_keyring
 from codehub.runtimes.process.network import Network, WayOut, enter
-from codehub.runtimes.process.output import READ_BYTES, Output, ReadBudget
+from codehub.runtimes.process.output_files import READ_BYTES, Output, ReadBudget
+from codehub.runtimes.process.port_broker import Door
 from codehub.runtimes.process.procfs import ProcessId, boot_id, descendants
-from codehub.runtimes.process.request import Request
 from codehub.runtimes.process.spawn import CANNOT_RUN, spawn
+from codehub.runtimes.process.state_directory import Directory, Ended, State
 
 STARTED, ALREADY_RUNNING, GONE = "started", "already running", "gone"
 _PR_SET_CHILD_SUBREAPER = 36
@@ -207,7 +207,7 @@ class Keeper:
             enter(door, self._request.way_out)
         if self._request.options:
             with contextlib.suppress(OSError):  # bwrap's own take their place
-                scratch.mount(self._directory.scratch, self._request.memory_bytes)
+                tmpfs.mount(self._directory.scratch, self._request.memory_bytes)
         if self._request.seccomp and not self._is_sandboxed:
             seccomp.install(base64.b64decode(self._request.seccomp))
 

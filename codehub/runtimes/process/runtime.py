@@ -19,22 +19,22 @@ from codehub.domain.port_links import PortLinks
 from codehub.domain.states import ErrorReason
 from codehub.runtimes.base import ABSENT, RuntimeFailure, Unobservable, WorkloadSpec, last_words
 from codehub.runtimes.egress import NOTHING_MORE, Egress
-from codehub.runtimes.process import cgroups, keeper, launch
-from codehub.runtimes.process.caps import find_cgroups
-from codehub.runtimes.process.directory import (
+from codehub.runtimes.process import cgroups, keeper, keeper_request_builder
+from codehub.runtimes.process.forkserver_client import NURSERY
+from codehub.runtimes.process.isolation_probe import find_walls
+from codehub.runtimes.process.keeper_request import LAUNCH_WITHIN_SECONDS, Request
+from codehub.runtimes.process.keeper_request_builder import Place
+from codehub.runtimes.process.procfs import ProcessId, boot_id, processes_with_argument
+from codehub.runtimes.process.resource_limits import find_cgroups
+from codehub.runtimes.process.sandbox import Walls
+from codehub.runtimes.process.stale_processes import Isolation, LeftoversAlive, end_leftovers
+from codehub.runtimes.process.state_directory import (
     LONGEST_SOCKET_PATH,
     Directory,
     State,
     StateGarbled,
     unfinished_removals,
 )
-from codehub.runtimes.process.keepers import NURSERY
-from codehub.runtimes.process.launch import Place
-from codehub.runtimes.process.leftovers import Isolation, LeftoversAlive, end_leftovers
-from codehub.runtimes.process.procfs import ProcessId, boot_id, processes_with_argument
-from codehub.runtimes.process.request import LAUNCH_WITHIN_SECONDS, Request
-from codehub.runtimes.process.sandbox import Walls
-from codehub.runtimes.process.walls import find_walls
 from codehub.runtimes.readiness import why_not_ready
 
 log = logging.getLogger(__name__)
@@ -146,7 +146,9 @@ class ProcessRuntime:
         walls = await self.walls()
         directory = self._directory(spec.workspace_id)
         self._check(spec, directory)
-        request = await asyncio.to_thread(launch.request_for, spec, walls, directory, self._place)
+        request = await asyncio.to_thread(
+            keeper_request_builder.request_for, spec, walls, directory, self._place
+        )
         answer = keeper.GONE
         for _ in range(3):
             if answer == keeper.GONE:
@@ -214,7 +216,7 @@ class ProcessRuntime:
             raise RuntimeFailure(ErrorReason.ActionFailed, str(error)) from error
 
     def _end_leftovers(self, directory: Directory, state: State | None) -> None:
-        groups = launch.group_directories(find_cgroups(), directory) if state is None else []
+        groups = keeper_request_builder.group_directories(find_cgroups(), directory) if state is None else []
         end_leftovers(directory.path.name, state, Isolation.NONE.value, None, groups)
 
     async def delete(self, workspace_id: str) -> None:

@@ -11,11 +11,11 @@ from pathlib import Path
 from codehub.domain.images import expand_command
 from codehub.domain.workspace_names import as_host_name
 from codehub.runtimes.base import WorkloadSpec
-from codehub.runtimes.process import scratch
-from codehub.runtimes.process.caps import NO_CGROUPS, Cgroups
-from codehub.runtimes.process.directory import Directory
-from codehub.runtimes.process.leftovers import WORKSPACE_VARIABLE, Isolation
+from codehub.runtimes.process import tmpfs
 from codehub.runtimes.process.network import RESOLVER
+from codehub.runtimes.process.resource_limits import NO_CGROUPS, Cgroups
+from codehub.runtimes.process.stale_processes import WORKSPACE_VARIABLE, Isolation
+from codehub.runtimes.process.state_directory import Directory
 
 HOME = "/home/coder"
 TOOLS = "/opt/codehub"
@@ -180,11 +180,11 @@ def _system() -> list[str]:
 def _scratch(memory_bytes: int | None = None, directory: Path | None = None) -> list[str]:
     """Places to write to in memory: the keeper's, and where it could make none, bwrap's own."""
     arguments: list[str] = []
-    for place in scratch.PARTS:
-        size = [] if memory_bytes is None else ["--size", str(scratch.size_of(place, memory_bytes))]
+    for place in tmpfs.PARTS:
+        size = [] if memory_bytes is None else ["--size", str(tmpfs.size_of(place, memory_bytes))]
         arguments += ["--perms", "1777", *size, "--tmpfs", place]
         if directory is not None:
-            arguments += ["--bind-try", str(scratch.source_of(place, directory)), place]
+            arguments += ["--bind-try", str(tmpfs.source_of(place, directory)), place]
     return arguments
 
 

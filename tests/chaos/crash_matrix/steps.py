@@ -200,7 +200,7 @@ class Steps:
         words = [os.fsdecode(word) for word in command]  # type: ignore[arg-type]
         if "codehub.storage.jobs.program" in words:
             return "spawn the job"
-        if "codehub.runtimes.process.nursery" in words:
+        if "codehub.runtimes.process.forkserver" in words:
             return "spawn the nursery"
         below = [name for word in words[1:] if (name := self.name_of(word)) is not None]
         return " ".join(["spawn", Path(words[0]).name, *below])

@@ -10,8 +10,8 @@ from codehub.coordinator.nature import REAL
 from codehub.coordinator.server import rules_of
 from codehub.domain.states import Operation, Phase
 from codehub.domain.workspace import Workspace
-from codehub.runtimes.process.directory import Directory, State
 from codehub.runtimes.process.procfs import descendants
+from codehub.runtimes.process.state_directory import Directory, State
 from tests.integration.coordinator.conftest import Bench
 from tests.integration.coordinator.test_life import controller_of
 from tests.waiting import eventually, until

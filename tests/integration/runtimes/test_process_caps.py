@@ -17,12 +17,12 @@ import pytest
 
 from codehub.domain.images import MOST_PIDS, Image
 from codehub.runtimes.base import RuntimeFailure
-from codehub.runtimes.disk import disk_of
+from codehub.runtimes.block_device import disk_of
 from codehub.runtimes.open_files import open_files
-from codehub.runtimes.process import caps, cgroups
-from codehub.runtimes.process.caps import NO_CGROUPS, Caps, Cgroups
+from codehub.runtimes.process import cgroups, resource_limits
 from codehub.runtimes.process.network import CONNECTIONS
 from codehub.runtimes.process.procfs import ProcessId, descendants
+from codehub.runtimes.process.resource_limits import NO_CGROUPS, Caps, Cgroups
 from tests.integration.runtimes.conftest import (
     ALONE,
     DELEGATE,
@@ -297,7 +297,7 @@ async def test_a_number_that_the_kernel_does_not_take_fails_the_start_by_name(
 ) -> None:
     found = (await capped.runtime.walls()).cgroups
     group = Path(found.parents["pids"], f"refused-{capped.data_dir.name}")
-    monkeypatch.setattr(caps, "plan", lambda *_: {str(group): {"pids.max": "4194305"}})
+    monkeypatch.setattr(resource_limits, "plan", lambda *_: {str(group): {"pids.max": "4194305"}})
     with pytest.raises(RuntimeFailure, match=r"no cap of 4194305 \(for pids.max\): see `cpus`"):
         await capped.runtime.start(capped.spec("w1"))
     assert not group.exists() and not (await capped.runtime.status("w1")).running
@@ -376,7 +376,7 @@ def test_groups_that_a_workspace_made_end_with_it(version_2: Path) -> None:
     version_2.mkdir()
     for path in (version_2, version_2 / "cgroup.procs", version_2 / "cgroup.subtree_control"):
         os.chown(path, DELEGATE, DELEGATE)
-    plan = caps.plan(Cgroups(2, {"pids": str(version_2)}), "w1", Caps(1, 1 << 30, 100))
+    plan = resource_limits.plan(Cgroups(2, {"pids": str(version_2)}), "w1", Caps(1, 1 << 30, 100))
     as_delegate(MAKE, json.dumps({group: _core(settings) for group, settings in plan.items()}))
     with workspace_of_delegate(version_2 / "w1" / "run", MAKE_GROUPS) as workspace:
         assert workspace.stdout is not None
@@ -395,7 +395,7 @@ def as_delegate(code: str, *arguments: str) -> None:
     prelude = (
         "import json, os, sys\n"
         "from codehub.runtimes.process import cgroups\n"
-        "from codehub.runtimes.process.leftovers import end_leftovers\n"
+        "from codehub.runtimes.process.stale_processes import end_leftovers\n"
         f"os.setgroups([]); os.setresgid(*[{DELEGATE}] * 3); os.setresuid(*[{DELEGATE}] * 3)\n"
     )
     subprocess.run([sys.executable, "-c", prelude + code, *arguments], check=True)

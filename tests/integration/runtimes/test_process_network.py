@@ -16,7 +16,7 @@ import pytest
 
 from codehub.runtimes.base import RuntimeFailure
 from codehub.runtimes.egress import Egress
-from codehub.runtimes.process import keepers
+from codehub.runtimes.process import forkserver_client
 from codehub.runtimes.process.network import HELPER_UID_OFFSET
 from codehub.runtimes.process.procfs import ProcessId, descendants, processes_with_argument
 from tests.integration.runtimes.conftest import Bench, only_programs, tun_device
@@ -49,7 +49,7 @@ def test_root_has_a_way_out_whoever_else_may_open_the_device(mode: str) -> None:
     probe = {"argv": ["/bin/true"], "env": {}, "groups": {}, "way_out": way_out}
     machine = ["/usr/bin/unshare", "-m", "/bin/sh", "-c", f'{tun_device(mode)} && exec "$@"', "-"]
     done = subprocess.run(
-        [*machine, sys.executable, "-m", "codehub.runtimes.process.probe"],
+        [*machine, sys.executable, "-m", "codehub.runtimes.process.isolation_check"],
         input=json.dumps(probe).encode(),
         capture_output=True,
         check=True,
@@ -150,13 +150,13 @@ async def test_names_are_resolved_by_the_hosts_name_servers(
     """With a name server and an /etc/resolv.conf of the test's own, on loopback, as systemd's is."""
     resolv_conf = tmp_path / "resolv.conf"
     mounted = f'mount --bind {resolv_conf} /etc/resolv.conf && exec "$@"'
-    program = keepers.python_program
+    program = forkserver_client.python_program
     monkeypatch.setattr(
-        keepers,
+        forkserver_client,
         "python_program",
         lambda module: ["unshare", "-m", "sh", "-c", mounted, "sh", *program(module)],
     )
-    monkeypatch.setattr("codehub.runtimes.process.runtime.NURSERY", keepers.Nursery())
+    monkeypatch.setattr("codehub.runtimes.process.runtime.NURSERY", forkserver_client.Nursery())
     with name_server("203.0.113.9") as address:
         resolv_conf.write_text(f"nameserver {address}\n")
         await bench.started("w1")
@@ -202,9 +202,11 @@ async def test_nobody_answers_multicast_from_where_a_workspace_may_not_send(
     answers in the order of arrival, so the last answer comes after the one to the multicast.
     """
     with machine_that_answers() as machine:
-        program = keepers.python_program
-        monkeypatch.setattr(keepers, "python_program", lambda module: machine.inside(program(module)))
-        monkeypatch.setattr("codehub.runtimes.process.runtime.NURSERY", keepers.Nursery())
+        program = forkserver_client.python_program
+        monkeypatch.setattr(
+            forkserver_client, "python_program", lambda module: machine.inside(program(module))
+        )
+        monkeypatch.setattr("codehub.runtimes.process.runtime.NURSERY", forkserver_client.Nursery())
         await bench.started("w1")
         script = f"""
 import socket, struct, time

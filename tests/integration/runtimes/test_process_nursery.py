@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from codehub.runtimes.base import RuntimeFailure
-from codehub.runtimes.process import keepers
-from codehub.runtimes.process.keepers import Nursery
+from codehub.runtimes.process import forkserver_client
+from codehub.runtimes.process.forkserver_client import Nursery
+from codehub.runtimes.process.keeper_request import Request
 from codehub.runtimes.process.procfs import ProcessId, processes_with_argument, processes_with_variable
-from codehub.runtimes.process.request import Request
 from tests.integration.runtimes.conftest import Bench
 from tests.waiting import PATIENCE, wait_for
 
@@ -26,7 +26,7 @@ from tests.waiting import PATIENCE, wait_for
 def mark(monkeypatch: pytest.MonkeyPatch) -> str:
     """On the environment of every nursery that is started from here: other tests have theirs."""
     mark = secrets.token_hex(8)
-    monkeypatch.setitem(keepers.PYTHON_ENVIRONMENT, "MARK", mark)
+    monkeypatch.setitem(forkserver_client.PYTHON_ENVIRONMENT, "MARK", mark)
     return mark
 
 
@@ -110,7 +110,7 @@ async def test_a_cancelled_start_lets_go_only_when_it_is_known_what_came_of_it(
 async def test_nothing_is_launched_after_whoever_asked_has_let_go(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("codehub.runtimes.process.launch.LAUNCH_WITHIN_SECONDS", 0.0)
+    monkeypatch.setattr("codehub.runtimes.process.keeper_request_builder.LAUNCH_WITHIN_SECONDS", 0.0)
     with pytest.raises(RuntimeFailure, match="took too long"):
         await bench.runtime.start(bench.spec("w1"))
     assert not (await bench.runtime.status("w1")).running

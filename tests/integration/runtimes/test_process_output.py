@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from codehub.runtimes.process.output import BURST_BYTES, BYTES_PER_SECOND, READ_BYTES
+from codehub.runtimes.process.output_files import BURST_BYTES, BYTES_PER_SECOND, READ_BYTES
 from tests.integration.runtimes.conftest import SERVER, Bench, script_image
 from tests.waiting import until
 

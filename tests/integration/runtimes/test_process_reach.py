@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from codehub.runtimes.process import keepers
+from codehub.runtimes.process import forkserver_client
 from codehub.runtimes.process.keyring import KEYCTL
-from codehub.runtimes.process.leftovers import Isolation
+from codehub.runtimes.process.stale_processes import Isolation
 from tests.integration.runtimes.conftest import UNCONFINED, Bench, only_programs
 from tests.integration.runtimes.outside import from_inside, listening, python_inside
 from tests.reach import from_here
@@ -109,11 +109,13 @@ assert libc.syscall(add_key, b"user", names[1], b"secret", 6, -3) > 0
 @pytest.fixture
 def key_of_codehubs(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the session keyring in which keepers are born."""
-    program = keepers.python_program
+    program = forkserver_client.python_program
     monkeypatch.setattr(
-        keepers, "python_program", lambda module: [sys.executable, "-c", WITH_A_KEY, *program(module)]
+        forkserver_client,
+        "python_program",
+        lambda module: [sys.executable, "-c", WITH_A_KEY, *program(module)],
     )
-    monkeypatch.setattr("codehub.runtimes.process.runtime.NURSERY", keepers.Nursery())
+    monkeypatch.setattr("codehub.runtimes.process.runtime.NURSERY", forkserver_client.Nursery())
 
 
 async def test_no_key_of_codehubs_or_of_another_workspace_can_be_found(

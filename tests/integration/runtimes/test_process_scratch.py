@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from codehub.runtimes.process import scratch
+from codehub.runtimes.process import tmpfs
 from tests.integration.runtimes.conftest import TINY, Bench
 
 MEMORY = 96 << 20
@@ -36,7 +36,7 @@ except OSError as error:
 
 async def in_all_places(bench: Bench, code: str) -> list[str]:
     """What it prints in each place that can be written to, one after the other."""
-    scripts = [f"python3 -c '{code.format(place=place)}'" for place in scratch.PARTS]
+    scripts = [f"python3 -c '{code.format(place=place)}'" for place in tmpfs.PARTS]
     return (await bench.inside("w1", "; ".join(scripts))).splitlines()
 
 
@@ -60,7 +60,7 @@ async def test_empty_files_without_end_leave_the_ide_alive(bench: Bench) -> None
     await a_small_workspace(bench)
     told = await in_all_places(bench, MAKE_EMPTY_FILES)
     assert told == [
-        f"No space left on device {(scratch.size_of(place, MEMORY) >> 13) - 1}" for place in scratch.PARTS
+        f"No space left on device {(tmpfs.size_of(place, MEMORY) >> 13) - 1}" for place in tmpfs.PARTS
     ]
     assert (await bench.runtime.status("w1")).ready
 
@@ -69,6 +69,6 @@ async def test_nothing_else_outside_the_home_can_be_written_to(bench: Bench) -> 
     await bench.started("w1")
     mounts = await bench.inside("w1", "cat /proc/self/mountinfo")
     writable = {line.split()[4] for line in mounts.splitlines() if line.split()[5].startswith("rw")}
-    own = {"/proc", "/dev/pts", "/home/coder", "/run/codehub", *scratch.PARTS}
+    own = {"/proc", "/dev/pts", "/home/coder", "/run/codehub", *tmpfs.PARTS}
     devices = {f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "tty")}
     assert writable <= own | devices | {"/dev/mqueue", "/dev/console"}

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from codehub.domain.images import Image
-from codehub.runtimes.process.leftovers import Isolation
+from codehub.runtimes.process.stale_processes import Isolation
 from codehub.runtimes.seccomp import machine
 from tests.integration.runtimes.conftest import TINY, UNCONFINED, Bench, only_programs
 from tests.integration.runtimes.outside import python_inside

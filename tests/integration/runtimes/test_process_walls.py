@@ -16,12 +16,12 @@ import pytest
 import codehub
 from codehub.domain.images import BUILT_IN
 from codehub.runtimes.base import RuntimeFailure
-from codehub.runtimes.process import scratch
-from codehub.runtimes.process import walls as walls_module
-from codehub.runtimes.process.caps import NO_CGROUPS
-from codehub.runtimes.process.leftovers import Isolation
+from codehub.runtimes.process import isolation_probe as walls_module
+from codehub.runtimes.process import tmpfs
 from codehub.runtimes.process.procfs import processes_of_user
+from codehub.runtimes.process.resource_limits import NO_CGROUPS
 from codehub.runtimes.process.runtime import ProcessRuntime
+from codehub.runtimes.process.stale_processes import Isolation
 from tests.integration.runtimes.conftest import (
     SERVER,
     STRANGER,
@@ -360,13 +360,13 @@ def test_without_root_what_lies_in_memory_is_limited(bench: Bench, monkeypatch: 
 @pytest.mark.usefixtures("own_network")
 def test_with_a_network_of_its_own_the_files_in_memory_are_limited_as_well(bench: Bench) -> None:
     files = assert_limited(as_stranger(bench, script=MEASURE, life=LIFE_BESIDE_SECRETS))
-    assert files == scratch.size_of("/tmp", BUILT_IN[0].memory_bytes) // 8192
+    assert files == tmpfs.size_of("/tmp", BUILT_IN[0].memory_bytes) // 8192
 
 
 def assert_limited(told: str) -> int:
     """Check the sizes, and that nothing can be written beside; return how many files /tmp may have."""
     *numbers, rest = told.split(maxsplit=4)
-    sizes = [scratch.size_of(place, BUILT_IN[0].memory_bytes) for place in scratch.PARTS]
+    sizes = [tmpfs.size_of(place, BUILT_IN[0].memory_bytes) for place in tmpfs.PARTS]
     assert [int(number) for number in numbers[:3]] == sizes
     assert rest.count("Read-only file system") == 3 and "written" not in rest
     return int(numbers[3])

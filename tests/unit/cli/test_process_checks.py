@@ -6,9 +6,9 @@ from codehub.cli import process_checks
 from codehub.cli.findings import Level
 from codehub.domain.states import ErrorReason
 from codehub.runtimes.base import RuntimeFailure
-from codehub.runtimes.process.caps import Cgroups
-from codehub.runtimes.process.leftovers import Isolation
+from codehub.runtimes.process.resource_limits import Cgroups
 from codehub.runtimes.process.sandbox import Walls
+from codehub.runtimes.process.stale_processes import Isolation
 from codehub.settings import Settings
 
 WHOLE = Walls(

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from codehub.runtimes.disk import Disk, disk_of
+from codehub.runtimes.block_device import Disk, disk_of
 
 
 def block_device(directory: Path, number: str, name: str) -> Path:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from codehub.coordinator.main import docker_options
 from codehub.runtimes.docker.firewall import chains_text
-from codehub.runtimes.docker.network import Place, free_subnets, interface_prefix
+from codehub.runtimes.docker.networks import Place, free_subnets, interface_prefix
 from codehub.runtimes.egress import DENIED, Egress, host_nameservers
 from codehub.settings import Settings
 

@@ -9,8 +9,15 @@ import pytest
 
 from codehub.domain.images import BUILT_IN
 from codehub.runtimes.base import WorkloadSpec
+from codehub.runtimes.docker.container_config import (
+    Label,
+    Setting,
+    container_config,
+    files,
+    name_of,
+    wanted_hash,
+)
 from codehub.runtimes.docker.seccomp import profile
-from codehub.runtimes.docker.spec import Label, Setting, container_config, files, name_of, wanted_hash
 
 IMAGE = replace(BUILT_IN[0], cpus=1.5, memory_bytes=512 << 20, pids=99)
 SETTING = Setting(2_000_007, Path("/data/runtime/.docker"))
@@ -43,7 +50,7 @@ def test_an_image_can_be_without_a_filter_of_system_calls() -> None:
 def test_where_there_is_no_table_of_calls_the_engines_own_profile_holds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("codehub.runtimes.docker.spec.machine", lambda: None)
+    monkeypatch.setattr("codehub.runtimes.docker.container_config.machine", lambda: None)
     assert config()["HostConfig"]["SecurityOpt"] == ["no-new-privileges:true"]
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from codehub.runtimes.process.door import Door
 from codehub.runtimes.process.network import Namespaces
+from codehub.runtimes.process.port_broker import Door
 from tests.services import short_temp_dir
 from tests.waiting import PATIENCE
 

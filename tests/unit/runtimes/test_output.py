@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from codehub.runtimes.process import output
-from codehub.runtimes.process.directory import LOG_BYTES, Directory
-from codehub.runtimes.process.output import (
+from codehub.runtimes.process import output_files
+from codehub.runtimes.process.output_files import (
     BURST_BYTES,
     BYTES_PER_SECOND,
     READ_BYTES,
     Output,
     ReadBudget,
 )
+from codehub.runtimes.process.state_directory import LOG_BYTES, Directory
 
 
 def test_a_full_file_becomes_the_older_one(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_what_a_full_disk_cost_is_told_once_there_is_room(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as disk:
-        disk.setattr(output.os, "write", full)
+        disk.setattr(output_files.os, "write", full)
         kept.write(b"12345")
         kept.write(b"67890")
     kept.write(b"again")

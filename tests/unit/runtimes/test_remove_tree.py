@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from codehub.runtimes.process import directory
-from codehub.runtimes.process.directory import remove_tree
+from codehub.runtimes.process import state_directory
+from codehub.runtimes.process.state_directory import remove_tree
 
 ORDINARY_USER = 46_998
 _AS_ORDINARY_USER = f"""
 import os, sys
 from pathlib import Path
-from codehub.runtimes.process.directory import remove_tree
+from codehub.runtimes.process.state_directory import remove_tree
 if os.geteuid() == 0:
     os.setgroups([])
     os.setresgid({ORDINARY_USER}, {ORDINARY_USER}, {ORDINARY_USER})
@@ -54,7 +54,7 @@ def test_a_tree_of_any_depth_is_removed(tmp_path: Path) -> None:
 def test_a_tree_with_more_names_than_are_looked_at_at_once_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(directory, "_ENTRIES_AT_ONCE", 3)
+    monkeypatch.setattr(state_directory, "_ENTRIES_AT_ONCE", 3)
     top = tmp_path / "top"
     for path in (top, top / "a", top / "b", top / "a" / "deeper"):
         path.mkdir()

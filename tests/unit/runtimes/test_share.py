@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from codehub.runtimes.process.directory import Directory
+from codehub.runtimes.process.state_directory import Directory
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to a group")
 WORKSPACE, GATEWAY = 4321, 4322

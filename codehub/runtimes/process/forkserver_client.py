@@ -11,8 +11,8 @@ import threading
 from dataclasses import asdict
 from pathlib import Path
 
-from codehub.runtimes.process import keeper, nursery
-from codehub.runtimes.process.request import Request
+from codehub.runtimes.process import forkserver, keeper
+from codehub.runtimes.process.keeper_request import Request
 
 PYTHON_ENVIRONMENT = {
     "PYTHONPATH": str(Path(__file__).parents[3]),
@@ -74,7 +74,7 @@ def _new_nursery() -> socket.socket:
     ours, theirs = socket.socketpair()
     with theirs:
         started = subprocess.run(
-            [*python_program(nursery.__name__), "-" * _ROOM],
+            [*python_program(forkserver.__name__), "-" * _ROOM],
             env=PYTHON_ENVIRONMENT,
             cwd="/",
             stdin=theirs.fileno(),

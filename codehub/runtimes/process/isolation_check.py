@@ -1,4 +1,4 @@
-"""Try for real what a start would do: `python -m codehub.runtimes.process.probe`, with a `Probe` for input.
+"""Try for real what a start would do: `python -m codehub.runtimes.process.isolation_check`, with a `Probe` for input.
 
 A program of its own, because it forks: what asks for it has threads. It prints an `Answer`. Whoever gives up
 on it finds all that it started below it.

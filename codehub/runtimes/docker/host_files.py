@@ -11,8 +11,8 @@ import structlog
 from codehub.domain.states import ErrorReason
 from codehub.domain.workspace_names import as_argument
 from codehub.runtimes.base import RuntimeFailure, WorkloadSpec
-from codehub.runtimes.disk import disk_of
-from codehub.runtimes.docker.spec import Setting, file_places, files, files_of
+from codehub.runtimes.block_device import disk_of
+from codehub.runtimes.docker.container_config import Setting, file_places, files, files_of
 
 log = structlog.get_logger(__name__)
 

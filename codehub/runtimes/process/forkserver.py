@@ -1,6 +1,6 @@
 """The nursery: a process that has everything loaded a keeper needs, and forks one for each request.
 
-`python -m codehub.runtimes.process.nursery ROOM`, with a Unix socket for its standard input. Each message on
+`python -m codehub.runtimes.process.forkserver ROOM`, with a Unix socket for its standard input. Each message on
 it brings a connection, from which the request is read and to which the answer goes. ROOM, whatever it says,
 makes room on the command line, where a keeper names its directory. Loading takes longer than all the rest of
 a start; forked keepers also share the memory. The nursery ends with whoever holds the other end.
@@ -16,12 +16,12 @@ import sys
 import time
 from pathlib import Path
 
-from codehub.runtimes.process.directory import Directory, DirectoryGone, StateGarbled
 from codehub.runtimes.process.keeper import ALREADY_RUNNING, GONE, Keeper
-from codehub.runtimes.process.leftovers import Isolation, LeftoversAlive, end_leftovers
+from codehub.runtimes.process.keeper_request import Request
 from codehub.runtimes.process.procfs import rename
-from codehub.runtimes.process.request import Request
 from codehub.runtimes.process.spawn import receive
+from codehub.runtimes.process.stale_processes import Isolation, LeftoversAlive, end_leftovers
+from codehub.runtimes.process.state_directory import Directory, DirectoryGone, StateGarbled
 
 
 def main() -> None:

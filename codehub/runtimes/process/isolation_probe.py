@@ -17,15 +17,15 @@ from pathlib import Path
 from codehub.domain.states import ErrorReason
 from codehub.runtimes.base import RuntimeFailure
 from codehub.runtimes.egress import NOTHING_MORE, rules
-from codehub.runtimes.process import caps, seccomp
-from codehub.runtimes.process.caps import Caps, Cgroups, find_cgroups
-from codehub.runtimes.process.keepers import PYTHON_ENVIRONMENT, python_program
-from codehub.runtimes.process.leftovers import Isolation
+from codehub.runtimes.process import resource_limits, seccomp
+from codehub.runtimes.process.forkserver_client import PYTHON_ENVIRONMENT, python_program
+from codehub.runtimes.process.isolation_check import Answer, Probe
 from codehub.runtimes.process.netlink import own_networks
 from codehub.runtimes.process.network import HELPER_UID_OFFSET, RESOLVER, WayOut
-from codehub.runtimes.process.probe import Answer, Probe
 from codehub.runtimes.process.procfs import descendants
+from codehub.runtimes.process.resource_limits import Caps, Cgroups, find_cgroups
 from codehub.runtimes.process.sandbox import SYSTEM_PATH, Walls, probe
+from codehub.runtimes.process.stale_processes import Isolation
 from codehub.runtimes.seccomp import machine
 
 _PROBE_SECONDS = 20.0
@@ -86,7 +86,7 @@ def _attempts(
     if filter_program:
         attempts["seccomp"] = Probe(["/bin/true"], seccomp=filter_program)
     if cgroups.parents:
-        plan = caps.plan(cgroups, f"probe-{os.getpid()}", _PROBE_CAPS)
+        plan = resource_limits.plan(cgroups, f"probe-{os.getpid()}", _PROBE_CAPS)
         attempts["cgroups"] = Probe(["/bin/true"], groups=plan)
     if bwrap and (setpriv or os.geteuid() != 0):
         attempts["bwrap"] = _sandbox(bwrap, setpriv, None)
@@ -135,7 +135,7 @@ async def _try(attempts: Mapping[str, Probe]) -> dict[str, str]:
 def _ask(attempt: Probe) -> Answer:
     try:
         asked = subprocess.Popen(
-            python_program("codehub.runtimes.process.probe"),
+            python_program("codehub.runtimes.process.isolation_check"),
             env=PYTHON_ENVIRONMENT,
             cwd="/",
             stdin=subprocess.PIPE,

@@ -15,8 +15,8 @@ from codehub.domain.workspace_names import as_host_name
 from codehub.runtimes.base import WorkloadSpec
 from codehub.runtimes.docker import seccomp
 from codehub.runtimes.open_files import open_files
-from codehub.runtimes.process.leftovers import WORKSPACE_VARIABLE
-from codehub.runtimes.process.scratch import tmpfs_options
+from codehub.runtimes.process.stale_processes import WORKSPACE_VARIABLE
+from codehub.runtimes.process.tmpfs import tmpfs_options
 from codehub.runtimes.seccomp import machine
 
 HOME = "/home/coder"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from codehub.runtimes.process.directory import LOG_BYTES, Directory
+from codehub.runtimes.process.state_directory import LOG_BYTES, Directory
 
 READ_BYTES = 64 << 10
 """What one read takes at most: all that a pipe holds, unless its writer has enlarged it."""

@@ -13,16 +13,16 @@ from pathlib import Path
 from codehub.domain.images import MOST_PIDS
 from codehub.domain.port_links import PortLinks
 from codehub.runtimes.base import WorkloadSpec
-from codehub.runtimes.disk import disk_of
+from codehub.runtimes.block_device import disk_of
 from codehub.runtimes.egress import Egress, rules
-from codehub.runtimes.process import caps
-from codehub.runtimes.process.caps import Caps, Cgroups, DiskCap
-from codehub.runtimes.process.directory import Directory
-from codehub.runtimes.process.leftovers import Isolation
+from codehub.runtimes.process import resource_limits
+from codehub.runtimes.process.keeper_request import LAUNCH_WITHIN_SECONDS, Request
 from codehub.runtimes.process.netlink import own_networks
 from codehub.runtimes.process.network import HELPER_UID_OFFSET, RESOLVER, WayOut
-from codehub.runtimes.process.request import LAUNCH_WITHIN_SECONDS, Request
+from codehub.runtimes.process.resource_limits import Caps, Cgroups, DiskCap
 from codehub.runtimes.process.sandbox import Walls, sandboxed, unsandboxed
+from codehub.runtimes.process.stale_processes import Isolation
+from codehub.runtimes.process.state_directory import Directory
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +74,9 @@ def request_for(spec: WorkloadSpec, walls: Walls, directory: Directory, place: P
         spare_depth=command.spare_depth,
         launch_until=time.monotonic() + LAUNCH_WITHIN_SECONDS,
         files=command.files,
-        groups=caps.plan(walls.cgroups, group_name(directory), _caps(spec, walls, command.spare_depth)),
+        groups=resource_limits.plan(
+            walls.cgroups, group_name(directory), _caps(spec, walls, command.spare_depth)
+        ),
         keepers_groups=list(walls.cgroups.keepers_groups),
         way_out=_way_out(walls, uid, place.egress),
         gateway_group=place.gateway_group,

@@ -19,8 +19,8 @@ from typing import Any
 
 from codehub.domain.states import ErrorReason
 from codehub.runtimes.base import RuntimeFailure
+from codehub.runtimes.docker.container_config import Label
 from codehub.runtimes.docker.engine import Engine, Network, Refused
-from codehub.runtimes.docker.spec import Label
 
 SUBNET_PREFIX = 29
 SPARES = 4

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from enum import StrEnum
 
 from codehub.runtimes.process import cgroups
-from codehub.runtimes.process.directory import State
 from codehub.runtimes.process.procfs import (
     ProcessId,
     boot_id,
@@ -16,6 +15,7 @@ from codehub.runtimes.process.procfs import (
     processes_of_user,
     processes_with_variable,
 )
+from codehub.runtimes.process.state_directory import State
 
 WORKSPACE_VARIABLE = "CODEHUB_WORKSPACE_ID"
 _KILL_SECONDS = 5.0
