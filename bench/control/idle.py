@@ -12,12 +12,12 @@ from sqlalchemy import text
 from bench import machine, table
 from bench.control.stage import AT_REST, Stage, Statements, set_up
 from codehub.coordinator.actor import Actor, ActorRules
+from codehub.coordinator.clock_and_ids import REAL
 from codehub.coordinator.controller import Controller, Rhythm
-from codehub.coordinator.house import CONNECTIONS
+from codehub.coordinator.leadership_loop import rules_of
 from codehub.coordinator.metrics import Metrics
-from codehub.coordinator.nature import REAL
 from codehub.coordinator.observer import Memory
-from codehub.coordinator.server import rules_of
+from codehub.coordinator.postgres_backend import CONNECTIONS
 from codehub.database.engine import asyncpg_dsn, open_pool
 from codehub.database.leader import LOCK_TIMEOUT, campaign
 from codehub.database.records import PostgresRecords

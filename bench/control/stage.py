@@ -12,9 +12,9 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from bench.control.instant import InstantRuntime, InstantVolumes, instant_providers
-from codehub.coordinator.house import PostgresHouse
+from codehub.coordinator.leadership_loop import serve
+from codehub.coordinator.postgres_backend import PostgresHouse
 from codehub.coordinator.providers import Providers
-from codehub.coordinator.server import serve
 from codehub.database import gate
 from codehub.database.engine import create_engine
 from codehub.database.gate import Backends

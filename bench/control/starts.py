@@ -11,8 +11,8 @@ from sqlalchemy import text
 
 from bench import table
 from bench.control.stage import AT_REST, Sent, Stage, Statements, set_up
-from codehub.coordinator.house import CONNECTIONS
-from codehub.coordinator.queue import WORKERS
+from codehub.coordinator.postgres_backend import CONNECTIONS
+from codehub.coordinator.work_queue import WORKERS
 from codehub.database import records
 from codehub.database.engine import open_pool
 from codehub.database.leader import LOCK_TIMEOUT, campaign

@@ -17,7 +17,7 @@ from codehub.cli import needs, place
 from codehub.cli.errors import explanation
 from codehub.cli.options import load_settings
 from codehub.clock import utc_now
-from codehub.coordinator.claims import make_place
+from codehub.coordinator.storage_claims import make_place
 from codehub.database import accounts, backends, installation, schema
 from codehub.database.engine import create_engine
 from codehub.domain.audit import Actor, ActorKind

@@ -8,7 +8,7 @@ from codehub import log
 from codehub.cli import database, needs, place
 from codehub.cli.errors import CommandError
 from codehub.clock import utc_now
-from codehub.coordinator.claims import claim_storage, make_place
+from codehub.coordinator.storage_claims import claim_storage, make_place
 from codehub.database import accounts, installation, migrate, schema
 from codehub.domain.audit import CLI
 from codehub.settings import Settings

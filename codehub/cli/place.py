@@ -4,7 +4,7 @@ from pathlib import Path
 
 from codehub import log
 from codehub.cli.errors import CommandError
-from codehub.coordinator.claims import Claims, claim_storage
+from codehub.coordinator.storage_claims import Claims, claim_storage
 from codehub.domain.claims import Location
 from codehub.embedded.paths import make_dir, write_private
 from codehub.storage.archive.store import ArchiveStore

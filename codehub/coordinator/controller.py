@@ -8,13 +8,13 @@ from datetime import datetime, timedelta
 import structlog
 
 from codehub.coordinator.actor import Actor, EffectFailed, NoRoomYet, NotNow, NotYet
+from codehub.coordinator.clock_and_ids import Nature
+from codehub.coordinator.idle_tracker import Panorama, Resting, is_unfinished
+from codehub.coordinator.leader_services import Records
 from codehub.coordinator.metrics import Metrics
-from codehub.coordinator.nature import Nature
 from codehub.coordinator.observer import Memory, Observer
 from codehub.coordinator.providers import Providers
-from codehub.coordinator.queue import WorkQueue
-from codehub.coordinator.records import Records
-from codehub.coordinator.rest import Panorama, Resting, is_unfinished
+from codehub.coordinator.work_queue import WorkQueue
 from codehub.database.records import Outdated, RowLocked
 from codehub.domain.attempt import running_job_id
 from codehub.domain.backends import why_left_alone

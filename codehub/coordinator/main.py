@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from codehub import internal_http, readiness
-from codehub.coordinator.claims import claiming, make_place
-from codehub.coordinator.house import PostgresHouse
-from codehub.coordinator.messages import UserMessages
+from codehub.coordinator.leadership_loop import serve
 from codehub.coordinator.metrics import Metrics
+from codehub.coordinator.owner_messages import UserMessages
+from codehub.coordinator.postgres_backend import PostgresHouse
 from codehub.coordinator.providers import Providers
-from codehub.coordinator.queue import WORKERS
-from codehub.coordinator.server import serve
+from codehub.coordinator.storage_claims import claiming, make_place
+from codehub.coordinator.work_queue import WORKERS
 from codehub.database import installation, schema
 from codehub.database.engine import create_engine
 from codehub.database.gate import new_id

@@ -6,7 +6,7 @@ from datetime import datetime
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from codehub.coordinator.queue import WorkQueue
+from codehub.coordinator.work_queue import WorkQueue
 from codehub.domain.decision import Decision, Event
 from codehub.domain.health import CheckName, Verdict
 from codehub.domain.observation import JobFact, JobState, Observation

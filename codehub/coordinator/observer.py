@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from codehub.coordinator.idle_tracker import Panorama
 from codehub.coordinator.providers import Providers
-from codehub.coordinator.rest import Panorama
 from codehub.domain.attempt import current_deletion_job_id, current_job_id
 from codehub.domain.observation import (
     UNLOOKED,

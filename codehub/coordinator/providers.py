@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from codehub.coordinator.messages import UserMessages
-from codehub.coordinator.records import Listen
+from codehub.coordinator.leader_services import Listen
+from codehub.coordinator.owner_messages import UserMessages
 from codehub.domain.disk import FreeSpace, HomeSize
 from codehub.domain.images import Image
 from codehub.domain.leftovers import Leftover

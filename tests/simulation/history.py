@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from codehub.coordinator.nature import Nature
-from codehub.coordinator.server import serve
+from codehub.coordinator.clock_and_ids import Nature
+from codehub.coordinator.leadership_loop import serve
 from codehub.domain.gateways import ActivitySnapshot
 from codehub.domain.problems import Problem, ValidationFailed
 from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from redis.exceptions import ConnectionError as RedisDown
 
-from codehub.coordinator.records import Desk, Term
+from codehub.coordinator.leader_services import Desk, Term
 from codehub.database import records
 from codehub.database.leader import ANSWER_WITHIN, HUNG_AFTER
 from codehub.database.records import Outdated

@@ -14,11 +14,11 @@ from datetime import datetime, timedelta
 import pytest
 import structlog
 
-from codehub.coordinator import disk as disk_runner
-from codehub.coordinator import ttl as ttl_runner
+from codehub.coordinator import disk_watchdog as disk_runner
+from codehub.coordinator import ttl_runner
 from codehub.coordinator.actor import Actor, EffectFailed, NoRoomYet
 from codehub.coordinator.observer import Observer
-from codehub.coordinator.ttl import TtlRunner
+from codehub.coordinator.ttl_runner import TtlRunner
 from codehub.database import records
 from codehub.domain import (
     disk,

@@ -23,7 +23,7 @@ from typing import Any
 import uvloop
 
 from codehub import log
-from codehub.coordinator import house, main
+from codehub.coordinator import main, postgres_backend
 from codehub.database import leader
 from codehub.database.records import PostgresRecords
 from codehub.domain.decision import Decision, Event, changes
@@ -199,7 +199,7 @@ def _watch_office(steps: Steps) -> None:
         with steps.at("take office"):
             return await real(url, holder)
 
-    house.leader.campaign = campaign
+    postgres_backend.leader.campaign = campaign
 
 
 def _watch_decisions(steps: Steps) -> None:

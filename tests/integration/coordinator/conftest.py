@@ -15,10 +15,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from codehub.coordinator.house import PostgresHouse
+from codehub.coordinator.leadership_loop import serve
 from codehub.coordinator.main import make_providers
 from codehub.coordinator.metrics import Metrics
-from codehub.coordinator.server import serve
+from codehub.coordinator.postgres_backend import PostgresHouse
 from codehub.database import gate, installation
 from codehub.database.engine import create_engine, open_pool
 from codehub.database.gate import Backends

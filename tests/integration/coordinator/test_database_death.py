@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import text
 from structlog.testing import CapturingLogger
 
-from codehub.coordinator import server
+from codehub.coordinator import leadership_loop
 from codehub.domain.states import DesiredState, Phase
 from tests.integration.coordinator.conftest import new_bench
 from tests.selection import EVERYTHING
@@ -34,7 +34,7 @@ async def test_a_database_that_dies_costs_the_office_and_no_more(
                 await conn.execute(text("CHECKPOINT"))  # the tests' server does not write through
             assert own_services.postgres.process is not None
             logger = CapturingLogger()
-            monkeypatch.setattr(server, "log", logger)
+            monkeypatch.setattr(leadership_loop, "log", logger)
             own_services.postgres.process.kill()
             own_services.postgres.process.wait()
             await until(

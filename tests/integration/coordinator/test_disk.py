@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from codehub.coordinator.disk import DiskRunner
+from codehub.coordinator.disk_watchdog import DiskRunner
 from codehub.database import migrate
 from codehub.database.homes import to_record
 from codehub.database.tables import home_sizes

@@ -11,9 +11,9 @@ import pytest
 from aiohttp import web
 
 from codehub import readiness
-from codehub.coordinator import health
-from codehub.coordinator.gc import GcRunner
-from codehub.coordinator.health import HealthRunner
+from codehub.coordinator import health_runner
+from codehub.coordinator.gc_runner import GcRunner
+from codehub.coordinator.health_runner import HealthRunner
 from codehub.coordinator.metrics import Metrics
 from codehub.coordinator.observer import Observer
 from codehub.coordinator.providers import Providers
@@ -162,7 +162,7 @@ class HangingStore(ArchiveStore):
 async def test_a_store_that_hangs_delays_no_other_check_and_is_not_asked_twice(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(health, "PATIENCE", 0.3)
+    monkeypatch.setattr(health_runner, "PATIENCE", 0.3)
     store = HangingStore(f"file://{bench.settings.data_dir}/archives", INSTALLATION)
     checks = runner(bench, await bench.take_office(), replace(bench.providers, archives=store))
     for _ in range(2):
@@ -171,7 +171,7 @@ async def test_a_store_that_hangs_delays_no_other_check_and_is_not_asked_twice(
     assert store.calls == 1
     assert "No answer within" in (await look(bench)).checks[CheckName.ARCHIVES].message
     store.answers.set()
-    monkeypatch.setattr(health, "PATIENCE", PATIENCE)
+    monkeypatch.setattr(health_runner, "PATIENCE", PATIENCE)
     await checks.tick()
     assert (await look(bench)).degraded == []
     checks.close()
@@ -186,7 +186,7 @@ async def test_results_are_written_when_a_check_turns_and_only_by_the_leader(
     written = await last_written(bench)
     await checks.tick()
     assert await last_written(bench) == written
-    monkeypatch.setattr(health, "SAVE_EVERY", 0.0)
+    monkeypatch.setattr(health_runner, "SAVE_EVERY", 0.0)
     await checks.tick()
     assert await last_written(bench) > written
     await bench.take_office()

@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from codehub.coordinator.nature import REAL
-from codehub.coordinator.server import rules_of
+from codehub.coordinator.clock_and_ids import REAL
+from codehub.coordinator.leadership_loop import rules_of
 from codehub.domain.states import Operation, Phase
 from codehub.domain.workspace import Workspace
 from codehub.runtimes.process.procfs import descendants

@@ -12,12 +12,12 @@ import pytest
 from sqlalchemy import select, text, update
 
 from codehub.coordinator.actor import Actor, ActorRules
+from codehub.coordinator.clock_and_ids import REAL
 from codehub.coordinator.controller import LOCKED_AGAIN, Controller, Rhythm
+from codehub.coordinator.leadership_loop import rules_of
 from codehub.coordinator.metrics import Metrics
-from codehub.coordinator.nature import REAL
 from codehub.coordinator.observer import Memory
-from codehub.coordinator.queue import WorkQueue
-from codehub.coordinator.server import rules_of
+from codehub.coordinator.work_queue import WorkQueue
 from codehub.database import gate
 from codehub.database.gate import RecoverFrom
 from codehub.database.leader import StaleLeader

@@ -8,9 +8,9 @@ from sqlalchemy import update
 
 from codehub.bus.activity import ActivityLog
 from codehub.cli import first_start, runtimes
-from codehub.coordinator.gc import GcRunner
-from codehub.coordinator.server import ttl_rules_of
-from codehub.coordinator.ttl import TtlRunner
+from codehub.coordinator.gc_runner import GcRunner
+from codehub.coordinator.leadership_loop import ttl_rules_of
+from codehub.coordinator.ttl_runner import TtlRunner
 from codehub.database.tables import workspaces
 from codehub.domain.backends import left_alone_message
 from codehub.domain.gc import GcRules

@@ -14,11 +14,11 @@ from redis.exceptions import RedisError
 from sqlalchemy import func, insert, select, update
 
 from codehub.bus.activity import KEY, ActivityLog
-from codehub.coordinator import house
-from codehub.coordinator.gc import GcRunner
+from codehub.coordinator import postgres_backend
+from codehub.coordinator.gc_runner import GcRunner
+from codehub.coordinator.leadership_loop import gc_rules_of
 from codehub.coordinator.providers import Providers
-from codehub.coordinator.server import gc_rules_of
-from codehub.coordinator.ttl import TtlRules, TtlRunner
+from codehub.coordinator.ttl_runner import TtlRules, TtlRunner
 from codehub.database import gate, gateways, timeline
 from codehub.database import records as store_records
 from codehub.database.leader import StaleLeader, campaign
@@ -241,12 +241,12 @@ async def test_a_start_that_took_longer_than_the_ttl_is_used_before_it_is_idle(
 
 
 async def test_a_redis_that_hangs_is_given_up(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(house, "REDIS_ANSWERS_WITHIN", 0.2)
+    monkeypatch.setattr(postgres_backend, "REDIS_ANSWERS_WITHIN", 0.2)
     term = await campaign(bench.settings.database_url, "test")
     assert term is not None
     with socket.create_server(("127.0.0.1", 0)) as silent:
         settings = bench.with_settings(redis_url=f"redis://127.0.0.1:{silent.getsockname()[1]}/0")
-        async with house.PostgresHouse(settings).desk(term) as desk:
+        async with postgres_backend.PostgresHouse(settings).desk(term) as desk:
             with pytest.raises(RedisError):
                 await desk.activity.read()
     await term.resign()

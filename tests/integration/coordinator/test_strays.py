@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from codehub.coordinator.gc import GcRunner
+from codehub.coordinator.gc_runner import GcRunner
 from codehub.coordinator.main import make_runtime
 from codehub.domain.gc import GcRules
 from codehub.domain.states import Phase

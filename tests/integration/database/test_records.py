@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from codehub.coordinator.records import Records
+from codehub.coordinator.leader_services import Records
 from codehub.database import gate, gateways
 from codehub.database.engine import open_pool
 from codehub.database.gateways import Roster

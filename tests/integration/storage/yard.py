@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sqlalchemy import update
 
-from codehub.coordinator.gc import GcRunner
+from codehub.coordinator.gc_runner import GcRunner
 from codehub.coordinator.main import make_providers
 from codehub.database.tables import workspaces
 from codehub.domain.gc import GcRules

@@ -2,7 +2,7 @@
 
 from structlog.testing import capture_logs
 
-from codehub.coordinator.messages import UserMessages
+from codehub.coordinator.owner_messages import UserMessages
 from codehub.domain.host_paths import HostPaths
 from codehub.domain.observation import JobFact, JobState, Unknown, VolumeFact
 

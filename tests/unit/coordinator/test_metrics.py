@@ -5,7 +5,7 @@ import asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
 from codehub.coordinator.metrics import Metrics
-from codehub.coordinator.queue import WorkQueue
+from codehub.coordinator.work_queue import WorkQueue
 from tests.waiting import until
 
 

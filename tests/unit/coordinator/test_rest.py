@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from codehub.coordinator.rest import Panorama, Resting, is_unfinished, waits_for_time
+from codehub.coordinator.idle_tracker import Panorama, Resting, is_unfinished, waits_for_time
 from codehub.domain.observation import Unknown
 from codehub.domain.observe import VANISHED
 from codehub.domain.states import Operation

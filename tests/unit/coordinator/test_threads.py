@@ -4,7 +4,7 @@ import asyncio
 import threading
 
 from codehub.coordinator.main import give_threads
-from codehub.coordinator.queue import WORKERS
+from codehub.coordinator.work_queue import WORKERS
 from tests.waiting import PATIENCE
 
 

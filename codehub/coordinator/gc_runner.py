@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 
 import structlog
 
+from codehub.coordinator.leader_services import Records
 from codehub.coordinator.providers import Providers
-from codehub.coordinator.records import Records
 from codehub.database.records import RowLocked
 from codehub.domain.gc import GcRules, Stored, Sweep, sweep
 from codehub.domain.leftovers import Clearing, Leftover, clearing

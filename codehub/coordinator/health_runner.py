@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
-from codehub.coordinator.gc import GcRunner
+from codehub.coordinator.gc_runner import GcRunner
+from codehub.coordinator.leader_services import Records
 from codehub.coordinator.providers import Providers
-from codehub.coordinator.records import Records
 from codehub.domain.disk import Reserve, shortages
 from codehub.domain.health import CheckName, Verdict
 from codehub.runtimes.base import Unobservable as RuntimeUnobservable

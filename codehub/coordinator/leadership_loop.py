@@ -9,16 +9,16 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from codehub.cancellation import raise_if_cancelled
 from codehub.coordinator.actor import Actor, ActorRules
+from codehub.coordinator.clock_and_ids import REAL, Nature
 from codehub.coordinator.controller import Controller, Rhythm
-from codehub.coordinator.disk import NEAR_INTERVAL, DiskRunner
-from codehub.coordinator.gc import GcRunner
-from codehub.coordinator.health import HealthRunner
+from codehub.coordinator.disk_watchdog import NEAR_INTERVAL, DiskRunner
+from codehub.coordinator.gc_runner import GcRunner
+from codehub.coordinator.health_runner import HealthRunner
+from codehub.coordinator.leader_services import Desk, House, Listen, Term
 from codehub.coordinator.metrics import Metrics
-from codehub.coordinator.nature import REAL, Nature
 from codehub.coordinator.observer import Memory
 from codehub.coordinator.providers import Providers
-from codehub.coordinator.records import Desk, House, Listen, Term
-from codehub.coordinator.ttl import TtlRules, TtlRunner
+from codehub.coordinator.ttl_runner import TtlRules, TtlRunner
 from codehub.database.engine import ConnectionTrouble
 from codehub.database.leader import StaleLeader
 from codehub.domain.decision import Rules

@@ -9,8 +9,8 @@ from datetime import timedelta
 from redis.asyncio import Redis
 
 from codehub.bus.activity import ActivityLog
-from codehub.coordinator.listener import Listener
-from codehub.coordinator.records import Desk, Term
+from codehub.coordinator.event_listener import Listener
+from codehub.coordinator.leader_services import Desk, Term
 from codehub.database import leader
 from codehub.database.engine import create_unpooled_engine, open_pool
 from codehub.database.records import PostgresRecords

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import structlog
 from redis.exceptions import RedisError
 
+from codehub.coordinator.leader_services import Activity, Records
 from codehub.coordinator.providers import Archives
-from codehub.coordinator.records import Activity, Records
 from codehub.domain.backends import Backends, why_left_alone
 from codehub.domain.gateways import (
     ActivitySnapshot,

@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 
 import structlog
 
+from codehub.coordinator.leader_services import Records
 from codehub.coordinator.providers import Volumes
-from codehub.coordinator.records import Records
 from codehub.domain.disk import (
     DiskRules,
     DiskState,
