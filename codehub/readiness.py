@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from codehub.bus.refusals import refuses_writes
-from codehub.database import health, schema
+from codehub.database import health_checks, schema_version
 from codehub.database.engine import ConnectionTrouble
 from codehub.domain.health import (
     LEADER_CHECKS,
@@ -67,7 +67,7 @@ async def look(database_url: str, redis_url: str) -> Readiness:
 async def _look_in_database(url: str) -> dict[CheckName, Verdict]:
     try:
         async with asyncio.timeout(PATIENCE):
-            connection = await health.connect(url, PATIENCE)
+            connection = await health_checks.connect(url, PATIENCE)
             try:
                 return await _read(connection)
             finally:
@@ -82,17 +82,17 @@ async def _look_in_database(url: str) -> dict[CheckName, Verdict]:
 
 async def _read(connection: "Connection[Record]") -> dict[CheckName, Verdict]:
     answers = {CheckName.DATABASE: Verdict(True, "PostgreSQL answers.")}
-    revision = await health.read_revision(connection)
+    revision = await health_checks.read_revision(connection)
     try:
-        schema.require(revision)
-    except schema.SchemaError as error:
+        schema_version.require(revision)
+    except schema_version.SchemaError as error:
         rest = unknown("the schema is not the one of this version.")
         return dict.fromkeys(CheckName, rest) | answers | {CheckName.SCHEMA: Verdict(False, f"{error}.")}
-    recorded = await health.read(connection)
+    recorded = await health_checks.read(connection)
     return (
         answers
         | {
-            CheckName.DATABASE_SPACE: judge_database_space(await health.has_space(connection)),
+            CheckName.DATABASE_SPACE: judge_database_space(await health_checks.has_space(connection)),
             CheckName.SCHEMA: Verdict(True, f"The schema is at version {revision}."),
             CheckName.COORDINATOR: judge_heartbeat(recorded.heartbeat),
             CheckName.STORAGE: judge_claims(recorded.unclaimed),

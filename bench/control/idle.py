@@ -18,10 +18,10 @@ from codehub.coordinator.leadership_loop import rules_of
 from codehub.coordinator.metrics import Metrics
 from codehub.coordinator.observer import Memory
 from codehub.coordinator.postgres_backend import CONNECTIONS
+from codehub.database.controller_writes import PostgresRecords
 from codehub.database.engine import asyncpg_dsn, open_pool
-from codehub.database.leader import LOCK_TIMEOUT, campaign
-from codehub.database.records import PostgresRecords
-from codehub.database.rows import to_workspace
+from codehub.database.leadership import LOCK_TIMEOUT, campaign
+from codehub.database.row_mapping import to_workspace
 from codehub.database.tables import workspaces
 from codehub.domain.observation import ArchiveFact, ContainerFact, VolumeFact
 from codehub.domain.states import DesiredState, Phase

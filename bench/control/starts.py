@@ -13,13 +13,13 @@ from bench import table
 from bench.control.stage import AT_REST, Sent, Stage, Statements, set_up
 from codehub.coordinator.postgres_backend import CONNECTIONS
 from codehub.coordinator.work_queue import WORKERS
-from codehub.database import records
+from codehub.database import controller_writes
 from codehub.database.engine import open_pool
-from codehub.database.leader import LOCK_TIMEOUT, campaign
+from codehub.database.leadership import LOCK_TIMEOUT, campaign
 from codehub.domain.states import DesiredState
 from tests.services import Services
 
-OWN = (records.VERSIONS, records.LOAD, records.CONFIRM, records.SAVE)
+OWN = (controller_writes.VERSIONS, controller_writes.LOAD, controller_writes.CONFIRM, controller_writes.SAVE)
 """The controller's statements."""
 
 

@@ -12,8 +12,8 @@ from codehub.api.services import Shared
 from codehub.api.views import WorkspacePage, WorkspaceSummary, summary
 from codehub.api.words import SearchText
 from codehub.api.workspaces import Limit, Offset, page_of
-from codehub.database import gate, workspace_reads
-from codehub.database.workspace_reads import Leader, Selection
+from codehub.database import gate, workspace_queries
+from codehub.database.workspace_queries import Leader, Selection
 from codehub.domain.health import CheckName
 from codehub.domain.states import Phase
 
@@ -67,7 +67,7 @@ async def get_overview(admin: Admin, services: Shared) -> OverviewView:
     """`running` counts as the limits do: what is wished to run, and whatever still has a container."""
     config = services.config
     async with services.engine.connect() as conn:
-        seen = await workspace_reads.overview(conn)
+        seen = await workspace_queries.overview(conn)
         usage = await gate.usage(conn, admin.user_id)
     health = await readiness.look(config.settings.database_url, config.settings.redis_url)
     return OverviewView(

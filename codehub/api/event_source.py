@@ -11,9 +11,9 @@ from codehub.api.services import Services
 from codehub.api.views import summary
 from codehub.bus.events import Changes, Feed
 from codehub.clock import utc_now
-from codehub.database import workspace_reads
+from codehub.database import workspace_queries
 from codehub.database.sessions import Session, find_session
-from codehub.database.workspace_reads import OwnedWorkspace
+from codehub.database.workspace_queries import OwnedWorkspace
 from codehub.domain.workspace import Workspace
 
 HEARTBEAT: Final = 30.0
@@ -93,7 +93,7 @@ class EventSource:
         more = True
         while more:
             async with self._services.stream_reads, self._services.engine.connect() as conn:
-                found = await workspace_reads.list_living(conn, self._session.user_id, PIECE + 1, last)
+                found = await workspace_queries.list_living(conn, self._session.user_id, PIECE + 1, last)
             more = len(found) > PIECE
             found = found[:PIECE]
             last = found[-1].workspace if found else None
@@ -116,7 +116,7 @@ class EventSource:
         for start in range(0, len(ids), PIECE):
             some = ids[start : start + PIECE]
             async with self._services.stream_reads, self._services.engine.connect() as conn:
-                found = await workspace_reads.find_living(conn, self._session.user_id, some)
+                found = await workspace_queries.find_living(conn, self._session.user_id, some)
             living = {item.id: item for item in self._items(found)}
             for workspace_id in some:
                 item = living.get(workspace_id)

@@ -8,9 +8,9 @@ from fastapi import Depends, Path, Request
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from codehub.api.services import Now, Shared
-from codehub.database import workspace_reads
+from codehub.database import workspace_queries
 from codehub.database.sessions import Session, find_session, hash_of
-from codehub.database.workspace_reads import DetailedWorkspace
+from codehub.database.workspace_queries import DetailedWorkspace
 from codehub.domain.audit import Actor, Target, TargetKind
 from codehub.domain.problems import Forbidden, NotFound, Unauthorized, WorkspaceNotFound
 
@@ -99,7 +99,7 @@ async def reach(conn: AsyncConnection, session: Session, workspace_id: str) -> D
 
 async def reach_even_deleted(conn: AsyncConnection, session: Session, workspace_id: str) -> DetailedWorkspace:
     """As `reach`, but the trash counts as well."""
-    owned = await workspace_reads.find(conn, workspace_id)
+    owned = await workspace_queries.find(conn, workspace_id)
     if owned is None:
         raise WorkspaceNotFound
     _refuse_others(owned, session)
@@ -107,7 +107,7 @@ async def reach_even_deleted(conn: AsyncConnection, session: Session, workspace_
 
 
 async def _living(conn: AsyncConnection, workspace_id: str) -> DetailedWorkspace:
-    owned = await workspace_reads.find(conn, workspace_id)
+    owned = await workspace_queries.find(conn, workspace_id)
     if owned is None or owned.workspace.deleted_at is not None:
         raise WorkspaceNotFound
     return owned

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from codehub.api.services import Config
 from codehub.database.accounts import Account
 from codehub.database.sessions import Session
-from codehub.database.workspace_reads import DetailedWorkspace, OwnedWorkspace
+from codehub.database.workspace_queries import DetailedWorkspace, OwnedWorkspace
 from codehub.domain.conditions import holds
 from codehub.domain.states import ConditionName, DesiredState, ErrorReason, Operation, Phase, Role
 from codehub.domain.ttl import archive_at, standby_at

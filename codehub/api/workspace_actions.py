@@ -19,7 +19,7 @@ from codehub.api.services import Now, Shared
 from codehub.api.views import WorkspaceView
 from codehub.api.words import Body
 from codehub.api.workspaces import view_changed
-from codehub.database import accounts, audit, gate, workspace_reads
+from codehub.database import accounts, audit, gate, workspace_queries
 from codehub.domain.audit import Action
 from codehub.domain.problems import InvalidState, ValidationFailed
 from codehub.domain.workspace import RecoverSource
@@ -142,7 +142,7 @@ async def extend_workspace(
 async def get_timeline(workspace_id: WorkspaceId, session: Caller, services: Shared) -> Timeline:
     async with services.engine.connect() as conn:
         await reach_even_deleted(conn, session, workspace_id)
-        entries = await workspace_reads.timeline_of(conn, workspace_id)
+        entries = await workspace_queries.timeline_of(conn, workspace_id)
     return Timeline(items=[TimelineItem(**vars(entry)) for entry in entries])
 
 
@@ -150,5 +150,5 @@ async def get_timeline(workspace_id: WorkspaceId, session: Caller, services: Sha
 async def get_archives(workspace_id: WorkspaceId, session: Caller, services: Shared) -> Archives:
     async with services.engine.connect() as conn:
         owned = await reach_even_deleted(conn, session, workspace_id)
-        found = await workspace_reads.archives_of(conn, owned.workspace)
+        found = await workspace_queries.archives_of(conn, owned.workspace)
     return Archives(items=[ArchiveItem(**vars(archive)) for archive in found])

@@ -12,11 +12,11 @@ from codehub.api.guards import Caller, CallerActor, WorkspaceId, audit_target, r
 from codehub.api.services import Config, Now, Shared
 from codehub.api.views import WorkspacePage, WorkspaceView, detailed_view, summary
 from codehub.api.words import Body, Description, Memo, Name, SearchText
-from codehub.database import accounts, audit, gate, workspace_reads
+from codehub.database import accounts, audit, gate, workspace_queries
 from codehub.database.audit import AuditedTransaction
 from codehub.database.engine import limit_statements
 from codehub.database.sessions import Session
-from codehub.database.workspace_reads import DetailedWorkspace, Selection
+from codehub.database.workspace_queries import DetailedWorkspace, Selection
 from codehub.domain.audit import Action
 from codehub.domain.problems import Forbidden, Unauthorized, ValidationFailed, WorkspaceNotFound
 from codehub.domain.states import DesiredState, Phase
@@ -108,7 +108,7 @@ async def page_of(
         conn = await stack.enter_async_context(services.engine.connect())
         if selection.words:
             await limit_statements(conn, SEARCH_SECONDS)
-        items, total = await workspace_reads.list_page(conn, selection, limit, offset)
+        items, total = await workspace_queries.list_page(conn, selection, limit, offset)
     return WorkspacePage(items=[summary(item, services.config) for item in items], total=total)
 
 
@@ -157,7 +157,7 @@ async def _change(
 
 async def view_changed(conn: AsyncConnection, workspace_id: str, config: Config) -> WorkspaceView:
     """Return the workspace as this transaction, which has locked its row, leaves it."""
-    detailed = await workspace_reads.find(conn, workspace_id)
+    detailed = await workspace_queries.find(conn, workspace_id)
     if detailed is None:
         raise WorkspaceNotFound
     return detailed_view(detailed, config)

@@ -40,7 +40,7 @@ def explanation(error: Exception) -> str | None:
 
     from codehub.cli.workers import WorkersError
     from codehub.database.installation import OtherUsers
-    from codehub.database.schema import SchemaError
+    from codehub.database.schema_version import SchemaError
     from codehub.domain.images import ImagesError
     from codehub.domain.problems import Problem
     from codehub.embedded.account import EmbeddedError

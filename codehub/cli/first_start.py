@@ -18,7 +18,7 @@ from codehub.cli.errors import explanation
 from codehub.cli.options import load_settings
 from codehub.clock import utc_now
 from codehub.coordinator.storage_claims import make_place
-from codehub.database import accounts, backends, installation, schema
+from codehub.database import accounts, backends, installation, schema_version
 from codehub.database.engine import create_engine
 from codehub.domain.audit import Actor, ActorKind
 from codehub.runtimes.base import RuntimeFailure, Unobservable
@@ -100,10 +100,10 @@ async def _migrate(database_url: str) -> str | None:
     engine = create_engine(database_url)
     try:
         async with engine.connect() as conn:
-            found = await schema.found_in(conn)
+            found = await schema_version.found_in(conn)
     finally:
         await engine.dispose()
-    if found != schema.head():
+    if found != schema_version.head():
         from codehub.database import migrate
 
         await migrate.upgrade(database_url)

@@ -9,7 +9,7 @@ from codehub.cli import database, needs, place
 from codehub.cli.errors import CommandError
 from codehub.clock import utc_now
 from codehub.coordinator.storage_claims import claim_storage, make_place
-from codehub.database import accounts, installation, migrate, schema
+from codehub.database import accounts, installation, migrate, schema_version
 from codehub.domain.audit import CLI
 from codehub.settings import Settings
 
@@ -22,7 +22,7 @@ def run(settings: Settings) -> None:
 
 async def prepare(engine: AsyncEngine, settings: Settings) -> None:
     await migrate.upgrade(database.database_url(settings))
-    typer.echo(f"the database is at schema {schema.head()}")
+    typer.echo(f"the database is at schema {schema_version.head()}")
     known = place.installation_id(settings.data_dir)
     found = await installation.ensure(engine, str(ULID()).lower(), settings.workspace_uid_base)
     if known is not None and known != found.id:

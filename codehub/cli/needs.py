@@ -9,7 +9,7 @@ from redis.exceptions import AuthenticationError, RedisError, ResponseError
 from sqlalchemy.engine import make_url
 
 from codehub.cli.errors import CommandError
-from codehub.database import accounts, backends, schema, workspace_reads
+from codehub.database import accounts, backends, schema_version, workspace_queries
 from codehub.database.engine import asyncpg_dsn, create_engine
 from codehub.domain import images
 from codehub.domain.images import Image, ImagesError
@@ -80,7 +80,7 @@ async def admin_is_missing(settings: Settings) -> bool:
 async def require_schema(url: str) -> None:
     engine = create_engine(url)
     try:
-        await schema.check(engine)
+        await schema_version.check(engine)
     finally:
         await engine.dispose()
 
@@ -115,7 +115,7 @@ async def missing_images(settings: Settings) -> list[str]:
     engine = create_engine(settings.database_url)
     try:
         async with engine.connect() as conn:
-            used = await workspace_reads.image_refs(conn)
+            used = await workspace_queries.image_refs(conn)
     finally:
         await engine.dispose()
     return [

@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 from codehub import readiness
 from codehub.cli import lock, needs, place
 from codehub.cli.findings import Finding, fail, ok, warn
-from codehub.database import schema
+from codehub.database import schema_version
 from codehub.domain.health import LEADER_CHECKS, CheckName
 from codehub.domain.hosts import shared_domain
 from codehub.domain.weaknesses import Weakness
@@ -106,11 +106,11 @@ async def _database(url: str) -> Finding:
     try:
         await needs.reach_database(url)
         await needs.require_schema(url)
-    except schema.SchemaError as error:
+    except schema_version.SchemaError as error:
         return fail("database", str(error))
     except needs.UnmetError as error:
         return fail("database", error.words, error.advice)
-    return ok("database", f"answers, schema {schema.head()}")
+    return ok("database", f"answers, schema {schema_version.head()}")
 
 
 async def _redis(url: str) -> Finding:

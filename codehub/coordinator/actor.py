@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from codehub.coordinator.observer import Memory
 from codehub.coordinator.providers import Providers
-from codehub.database.leader import StaleLeader
+from codehub.database.leadership import StaleLeader
 from codehub.domain.disk import Reserve, shortages, waiting_message
 from codehub.domain.effects import (
     ArchiveEmpty,

@@ -15,7 +15,7 @@ from codehub.coordinator.metrics import Metrics
 from codehub.coordinator.observer import Memory, Observer
 from codehub.coordinator.providers import Providers
 from codehub.coordinator.work_queue import WorkQueue
-from codehub.database.records import Outdated, RowLocked
+from codehub.database.controller_writes import Outdated, RowLocked
 from codehub.domain.attempt import running_job_id
 from codehub.domain.backends import why_left_alone
 from codehub.domain.decision import (

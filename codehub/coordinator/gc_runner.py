@@ -8,7 +8,7 @@ import structlog
 
 from codehub.coordinator.leader_services import Records
 from codehub.coordinator.providers import Providers
-from codehub.database.records import RowLocked
+from codehub.database.controller_writes import RowLocked
 from codehub.domain.gc import GcRules, Stored, Sweep, sweep
 from codehub.domain.leftovers import Clearing, Leftover, clearing
 from codehub.domain.observation import JobState

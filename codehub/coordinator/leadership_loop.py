@@ -20,7 +20,7 @@ from codehub.coordinator.observer import Memory
 from codehub.coordinator.providers import Providers
 from codehub.coordinator.ttl_runner import TtlRules, TtlRunner
 from codehub.database.engine import ConnectionTrouble
-from codehub.database.leader import StaleLeader
+from codehub.database.leadership import StaleLeader
 from codehub.domain.decision import Rules
 from codehub.domain.errors import RetryPolicy
 from codehub.domain.gateways import GatewayRules

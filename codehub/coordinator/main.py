@@ -15,7 +15,7 @@ from codehub.coordinator.postgres_backend import PostgresHouse
 from codehub.coordinator.providers import Providers
 from codehub.coordinator.storage_claims import claiming, make_place
 from codehub.coordinator.work_queue import WORKERS
-from codehub.database import installation, schema
+from codehub.database import installation, schema_version
 from codehub.database.engine import create_engine
 from codehub.database.gate import new_id
 from codehub.domain.host_paths import HostPaths
@@ -54,7 +54,7 @@ async def _coordinate(settings: Settings, stop: asyncio.Event, metrics: Metrics)
     give_threads()
     engine = create_engine(settings.database_url)
     try:
-        await schema.check(engine)
+        await schema_version.check(engine)
         own = await installation.ensure(engine, new_id(), settings.workspace_uid_base)
     finally:
         await engine.dispose()

@@ -11,9 +11,9 @@ from redis.asyncio import Redis
 from codehub.bus.activity import ActivityLog
 from codehub.coordinator.event_listener import Listener
 from codehub.coordinator.leader_services import Desk, Term
-from codehub.database import leader
+from codehub.database import leadership
+from codehub.database.controller_writes import PostgresRecords
 from codehub.database.engine import create_unpooled_engine, open_pool
-from codehub.database.records import PostgresRecords
 from codehub.settings import Settings
 
 REDIS_ANSWERS_WITHIN = 5.0
@@ -27,7 +27,7 @@ class PostgresHouse:
         self._settings = settings
 
     async def campaign(self) -> Term | None:
-        return await leader.campaign(self._settings.database_url, f"{socket.gethostname()}:{os.getpid()}")
+        return await leadership.campaign(self._settings.database_url, f"{socket.gethostname()}:{os.getpid()}")
 
     @asynccontextmanager
     async def desk(self, term: Term) -> AsyncIterator[Desk]:
@@ -51,7 +51,7 @@ class PostgresHouse:
             ).run()
 
         try:
-            async with open_pool(settings.database_url, CONNECTIONS, leader.LOCK_TIMEOUT) as pool:
+            async with open_pool(settings.database_url, CONNECTIONS, leadership.LOCK_TIMEOUT) as pool:
                 records = PostgresRecords(pool, engine, term.epoch, retention, settings.backends)
                 yield Desk(records, ActivityLog(redis), listen)
         finally:

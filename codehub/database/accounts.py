@@ -14,9 +14,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from ulid import ULID
 
 from codehub.database import audit, gate, sessions
+from codehub.database.advisory_locks import AdvisoryLock, hold_lock
 from codehub.database.audit import AuditedTransaction
 from codehub.database.credentials import Attempt, Verified, living, verified
-from codehub.database.locks import AdvisoryLock, hold_lock
 from codehub.database.passwords import hash_password
 from codehub.database.tables import users, workspaces
 from codehub.domain.audit import Action, Actor, Target, TargetKind

@@ -13,7 +13,7 @@ from sqlalchemy.dialects.postgresql import INET
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from codehub.database.locks import AdvisoryLock, hold_lock
+from codehub.database.advisory_locks import AdvisoryLock, hold_lock
 from codehub.database.tables import audit_log, counted_failures
 from codehub.domain.audit import (
     FAILED_PASSWORDS,

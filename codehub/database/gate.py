@@ -15,10 +15,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from ulid import ULID
 
 from codehub.database import timeline
+from codehub.database.advisory_locks import AdvisoryLock, hold_lock
 from codehub.database.archive_usage import archive_bytes
-from codehub.database.locks import AdvisoryLock, hold_lock
-from codehub.database.predicates import COUNTED, TRASH
-from codehub.database.rows import COLUMNS, column_values, conditions_json, to_workspace
+from codehub.database.index_predicates import COUNTED, TRASH
+from codehub.database.row_mapping import COLUMNS, column_values, conditions_json, to_workspace
 from codehub.database.tables import archives, workspaces
 from codehub.domain import wishes
 from codehub.domain.backends import Backends

@@ -6,14 +6,14 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection
 
-from codehub.database import schema
+from codehub.database import schema_version
+from codehub.database.advisory_locks import AdvisoryLock, hold_lock
 from codehub.database.engine import create_engine
-from codehub.database.locks import AdvisoryLock, hold_lock
 
 
 def config() -> Config:
     made = Config()
-    made.set_main_option("script_location", str(schema.MIGRATIONS))
+    made.set_main_option("script_location", str(schema_version.MIGRATIONS))
     return made
 
 
@@ -23,7 +23,7 @@ async def upgrade(url: str, revision: str = "head") -> None:
     try:
         async with engine.begin() as conn:
             await hold_lock(conn, AdvisoryLock.MIGRATION)
-            await schema.found_in(conn)
+            await schema_version.found_in(conn)
             await conn.run_sync(_run, lambda made: command.upgrade(made, revision))
     finally:
         await engine.dispose()

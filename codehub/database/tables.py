@@ -19,7 +19,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import INET, JSONB
 
-from codehub.database.predicates import ARCHIVE_TTL, COUNTED, FAILED, STANDBY_TTL, TRASH, WAIVED, Ttl
+from codehub.database.index_predicates import ARCHIVE_TTL, COUNTED, FAILED, STANDBY_TTL, TRASH, WAIVED, Ttl
 from codehub.domain.audit import ActorKind, Outcome
 from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase, Role
 

@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 from urllib.parse import parse_qs, quote, urlencode
 
 from codehub.bus.tickets import Ticket
-from codehub.database.routes import Situation, Visitor
+from codehub.database.gateway_queries import Situation, Visitor
 from codehub.domain.backends import left_alone_message
 from codehub.domain.ports import parse_port
 from codehub.domain.problems import OperationInProgress, Problem, RunningLimitExceeded, WorkspaceNotFound

@@ -6,7 +6,7 @@ from typing import Any, Final
 from urllib.parse import parse_qs, quote
 
 from codehub.database.gate import RecoverFrom
-from codehub.database.routes import Visitor
+from codehub.database.gateway_queries import Visitor
 from codehub.domain.audit import Actor
 from codehub.domain.problems import NotFound, Problem, RunningLimitExceeded, WorkspaceNotFound
 from codehub.domain.states import Phase

@@ -11,7 +11,7 @@ from string import Template
 from typing import Final
 from urllib.parse import urlencode
 
-from codehub.database.routes import Situation
+from codehub.database.gateway_queries import Situation
 from codehub.domain.backends import left_alone_message
 from codehub.domain.disk import HomeRecord, size_text
 from codehub.domain.problems import Problem

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.clock import utc_now
-from codehub.database import audit, gate, routes
+from codehub.database import audit, gate, gateway_queries
 from codehub.database.gate import RecoverFrom
-from codehub.database.routes import Route, Situation, Visitor
+from codehub.database.gateway_queries import Route, Situation, Visitor
 from codehub.domain.audit import Action, Actor, Target, TargetKind
 from codehub.domain.limits import Limits
 from codehub.domain.states import DesiredState
@@ -22,19 +22,19 @@ class PostgresSource:
 
     async def visitor(self, id_hash: bytes) -> Visitor | None:
         async with self._engine.connect() as conn:
-            return await routes.find_visitor(conn, id_hash, utc_now())
+            return await gateway_queries.find_visitor(conn, id_hash, utc_now())
 
     async def route(self, workspace_id: str) -> Route | None:
         async with self._engine.connect() as conn:
-            return await routes.find_route(conn, workspace_id)
+            return await gateway_queries.find_route(conn, workspace_id)
 
     async def situation(self, workspace_id: str) -> Situation | None:
         async with self._engine.connect() as conn:
-            return await routes.find_situation(conn, workspace_id)
+            return await gateway_queries.find_situation(conn, workspace_id)
 
     async def counted(self, owner_id: str, *, besides: str) -> list[Workspace]:
         async with self._engine.connect() as conn:
-            return await routes.counted_workspaces(conn, owner_id, besides=besides)
+            return await gateway_queries.counted_workspaces(conn, owner_id, besides=besides)
 
     async def wake(self, workspace_id: str, actor: str) -> None:
         if await self._wish(workspace_id, DesiredState.RUNNING, actor):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from codehub import log
-from codehub.database.routes import Route, Visitor
+from codehub.database.gateway_queries import Route, Visitor
 from codehub.domain.states import Phase
 from codehub.gateway.open_connections import LiveConnections
 from codehub.gateway.route_cache import Directory

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Final, Generic, Protocol, TypeVar
 
 from codehub.database.gate import RecoverFrom
-from codehub.database.routes import Route, Situation, Visitor
+from codehub.database.gateway_queries import Route, Situation, Visitor
 from codehub.domain.audit import Actor
 from codehub.domain.workspace import Workspace
 from codehub.session_lookups import SessionLookups

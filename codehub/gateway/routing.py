@@ -12,7 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from codehub import log
 from codehub.database.engine import ConnectionTrouble
-from codehub.database.routes import Route, Visitor
+from codehub.database.gateway_queries import Route, Visitor
 from codehub.domain.ports import parse_port, port_address
 from codehub.domain.problems import InsufficientStorage, TooManyRequests
 from codehub.domain.states import Operation, Phase

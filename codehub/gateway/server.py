@@ -14,9 +14,9 @@ from codehub import log
 from codehub.bus import tickets
 from codehub.bus.activity import ActivityLog
 from codehub.bus.tickets import Ticket
-from codehub.database import routes
+from codehub.database import gateway_queries
 from codehub.database.engine import STATEMENT_SECONDS, create_engine
-from codehub.database.gateways import Roster
+from codehub.database.gateway_reports import Roster
 from codehub.gateway.activity import Recorder
 from codehub.gateway.activity_reports import Handover
 from codehub.gateway.address_limits import AddressShare, AddressShares
@@ -231,7 +231,7 @@ async def serve(
     engine = create_engine(config.database_url, statement_seconds=STATEMENT_SECONDS)
     redis: Redis = Redis.from_url(config.redis_url, socket_timeout=5, socket_connect_timeout=5)
     try:
-        cookie_key = await routes.read_cookie_key(config.database_url)
+        cookie_key = await gateway_queries.read_cookie_key(config.database_url)
         source = PostgresSource(engine, config.limits, counts.woke)
         gateway = Gateway(config, source, RedisTickets(redis, config.timeouts.ticket), cookie_key, counts)
         channel = PushChannel(config.database_url, gateway.watch)

@@ -19,9 +19,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.database import installation, migrate
+from codehub.database.advisory_locks import AdvisoryLock
 from codehub.database.engine import create_engine
 from codehub.database.gate import new_id
-from codehub.database.locks import AdvisoryLock
 from codehub.database.tables import users
 from codehub.embedded.postgres import EmbeddedPostgres
 from codehub.embedded.redis import EmbeddedRedis

@@ -1,6 +1,6 @@
 """A port of a container: through a gateway, at the container's own address."""
 
-from codehub.database.routes import Route
+from codehub.database.gateway_queries import Route
 from codehub.domain.states import Operation, Phase
 from tests.docker.conftest import Bench
 from tests.integration.gateway.harness import ALICE, MINE, World, status, world

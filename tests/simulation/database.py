@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from codehub.database.leader import StaleLeader
+from codehub.database.leadership import StaleLeader
 from codehub.domain import limits, wishes
 from codehub.domain.conditions import unobserved
 from codehub.domain.decision import CONTROLLER_COLUMNS, Decision

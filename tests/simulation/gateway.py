@@ -38,7 +38,7 @@ class SimFlushing:
 
 
 class SimRoster:
-    """Semantics of `codehub.database.gateways.Roster`."""
+    """Semantics of `codehub.database.gateway_reports.Roster`."""
 
     def __init__(self, process: Process, database: Database) -> None:
         self._process = process

@@ -10,9 +10,9 @@ from typing import TypeVar
 from redis.exceptions import ConnectionError as RedisDown
 
 from codehub.coordinator.leader_services import Desk, Term
-from codehub.database import records
-from codehub.database.leader import ANSWER_WITHIN, HUNG_AFTER
-from codehub.database.records import Outdated
+from codehub.database import controller_writes
+from codehub.database.controller_writes import Outdated
+from codehub.database.leadership import ANSWER_WITHIN, HUNG_AFTER
 from codehub.domain import wishes
 from codehub.domain.conditions import holds
 from codehub.domain.decision import Decision, Event
@@ -97,7 +97,7 @@ class SimTerm:
 
 
 class SimRecords:
-    """The records of one term; semantics of `codehub.database.records`, which the same tests hold to."""
+    """The records of one term; semantics of `codehub.database.controller_writes`, which the same tests hold to."""
 
     def __init__(self, process: Process, database: Database, epoch: int, retention: timedelta) -> None:
         self._process = process
@@ -264,7 +264,7 @@ class SimRecords:
 
     def _purge(self, deleted_before: datetime | None) -> list[str]:
         """The heartbeat waits for as long as a transaction lasts: one that is too long costs the office."""
-        due = self._db.purgeable(deleted_before)[: records.PURGED_AT_ONCE]
+        due = self._db.purgeable(deleted_before)[: controller_writes.PURGED_AT_ONCE]
         if len(due) * PURGE_SECONDS > ANSWER_WITHIN:
             self._db.leadership.session = None
             raise lost_connection()

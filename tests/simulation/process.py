@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from codehub.database.leader import StaleLeader
-from codehub.database.records import Outdated
+from codehub.database.controller_writes import Outdated
+from codehub.database.leadership import StaleLeader
 from codehub.domain.observation import Unknown
 from codehub.runtimes.base import RuntimeFailure
 from codehub.storage.errors import StorageProblem

@@ -19,7 +19,7 @@ from codehub.coordinator import ttl_runner
 from codehub.coordinator.actor import Actor, EffectFailed, NoRoomYet
 from codehub.coordinator.observer import Observer
 from codehub.coordinator.ttl_runner import TtlRunner
-from codehub.database import records
+from codehub.database import controller_writes
 from codehub.domain import (
     disk,
     gateways,
@@ -444,7 +444,7 @@ def test_a_large_purge_ends() -> None:
 
 
 def test_planted_a_purge_in_one_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "PURGED_AT_ONCE", 1_000_000)
+    monkeypatch.setattr(controller_writes, "PURGED_AT_ONCE", 1_000_000)
     monkeypatch.setattr(histories, "PATIENCE", 2000.0)
     find("does not come to rest", FullTrash)
 

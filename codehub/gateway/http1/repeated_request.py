@@ -11,7 +11,7 @@ import re
 import time
 from typing import TYPE_CHECKING, Final
 
-from codehub.database.routes import Route, Visitor
+from codehub.database.gateway_queries import Route, Visitor
 from codehub.gateway.activity import FORWARDED, Recorder
 from codehub.gateway.http1.request_head import RequestHead
 from codehub.gateway.platform_tokens import target_holds_token

@@ -15,7 +15,7 @@ from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from codehub.database.engine import asyncpg_dsn, create_engine
-from codehub.database.rows import to_workspace
+from codehub.database.row_mapping import to_workspace
 from codehub.database.tables import timeline, workspaces
 from codehub.domain.states import Operation, Phase
 from codehub.domain.workspace import Workspace

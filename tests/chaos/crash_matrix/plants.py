@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from codehub.database.records import PostgresRecords
+from codehub.database.controller_writes import PostgresRecords
 from codehub.domain.decision import Decision, Event
 from codehub.domain.observation import Generation
 from codehub.domain.states import Operation

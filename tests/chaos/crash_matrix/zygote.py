@@ -24,8 +24,8 @@ import uvloop
 
 from codehub import log
 from codehub.coordinator import main, postgres_backend
-from codehub.database import leader
-from codehub.database.records import PostgresRecords
+from codehub.database import leadership
+from codehub.database.controller_writes import PostgresRecords
 from codehub.domain.decision import Decision, Event, changes
 from codehub.domain.observation import JobFact, JobState
 from codehub.domain.workspace import Workspace
@@ -193,13 +193,13 @@ def watch(steps: Steps) -> None:
 
 
 def _watch_office(steps: Steps) -> None:
-    real = leader.campaign
+    real = leadership.campaign
 
-    async def campaign(url: str, holder: str) -> leader.Term | None:
+    async def campaign(url: str, holder: str) -> leadership.Term | None:
         with steps.at("take office"):
             return await real(url, holder)
 
-    postgres_backend.leader.campaign = campaign
+    postgres_backend.leadership.campaign = campaign
 
 
 def _watch_decisions(steps: Steps) -> None:

@@ -21,7 +21,7 @@ from codehub.api.server import ApiProtocol
 from codehub.bus.events import Feed, publish, resync_message
 from codehub.clock import utc_now
 from codehub.database import sessions
-from codehub.database.rows import conditions_json
+from codehub.database.row_mapping import conditions_json
 from codehub.database.tables import workspaces
 from codehub.domain.conditions import unobserved
 from codehub.domain.states import Role

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import func, select
 
 from codehub.database import sessions, tables
-from codehub.database.locks import AdvisoryLock, hold_lock
+from codehub.database.advisory_locks import AdvisoryLock, hold_lock
 from codehub.domain.states import Role
 from codehub.settings import Settings
 from tests.integration.api.conftest import Api

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from codehub.database import homes
+from codehub.database import home_sizes
 from codehub.domain.disk import HomeSize, LargeEntry, Notice
 from codehub.domain.states import Role
 from tests.integration.api.conftest import Api
@@ -156,8 +156,8 @@ async def test_the_home_is_shown_while_there_is_one(api: Api) -> None:
     path, now = f"/api/v1/workspaces/{made['id']}", datetime.now(UTC)
     size = HomeSize(100, 3, largest=(LargeEntry("data", 90),), quota_bytes=100)
     async with api.engine.begin() as conn:
-        await homes.record_sizes(conn, {made["id"]: size}, now)
-        await homes.put_notice(conn, Notice(made["id"], "Warning: the disk."), warned_at=now)
+        await home_sizes.record_sizes(conn, {made["id"]: size}, now)
+        await home_sizes.put_notice(conn, Notice(made["id"], "Warning: the disk."), warned_at=now)
     assert (await alice.get(path)).json()["home"] is None, "it was of a home that is gone"
     there = made["conditions"] | {
         "storage.volume_ready": made["conditions"]["storage.volume_ready"] | {"status": "True"}

@@ -20,11 +20,11 @@ from codehub.coordinator.main import make_providers
 from codehub.coordinator.metrics import Metrics
 from codehub.coordinator.postgres_backend import PostgresHouse
 from codehub.database import gate, installation
+from codehub.database.controller_writes import PostgresRecords
 from codehub.database.engine import create_engine, open_pool
 from codehub.database.gate import Backends
-from codehub.database.leader import LOCK_TIMEOUT, campaign
-from codehub.database.records import PostgresRecords
-from codehub.database.rows import to_workspace
+from codehub.database.leadership import LOCK_TIMEOUT, campaign
+from codehub.database.row_mapping import to_workspace
 from codehub.database.tables import leadership, timeline, users, workspaces
 from codehub.domain.claims import Location
 from codehub.domain.limits import Limits

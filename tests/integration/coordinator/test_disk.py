@@ -11,7 +11,7 @@ from sqlalchemy import select
 
 from codehub.coordinator.disk_watchdog import DiskRunner
 from codehub.database import migrate
-from codehub.database.homes import to_record
+from codehub.database.home_sizes import to_record
 from codehub.database.tables import home_sizes
 from codehub.domain import steps
 from codehub.domain.disk import HomeRecord, LiveHome, Notice, Reserve

@@ -17,7 +17,7 @@ from codehub.coordinator.health_runner import HealthRunner
 from codehub.coordinator.metrics import Metrics
 from codehub.coordinator.observer import Observer
 from codehub.coordinator.providers import Providers
-from codehub.database.leader import StaleLeader
+from codehub.database.leadership import StaleLeader
 from codehub.domain.disk import Reserve
 from codehub.domain.gc import GcRules
 from codehub.domain.health import REMEDIES, CheckName, Readiness, Verdict

@@ -20,7 +20,7 @@ from codehub.coordinator.observer import Memory
 from codehub.coordinator.work_queue import WorkQueue
 from codehub.database import gate
 from codehub.database.gate import RecoverFrom
-from codehub.database.leader import StaleLeader
+from codehub.database.leadership import StaleLeader
 from codehub.database.tables import workspaces
 from codehub.domain.conditions import holds
 from codehub.domain.disk import Reserve

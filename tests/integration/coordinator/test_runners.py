@@ -19,10 +19,10 @@ from codehub.coordinator.gc_runner import GcRunner
 from codehub.coordinator.leadership_loop import gc_rules_of
 from codehub.coordinator.providers import Providers
 from codehub.coordinator.ttl_runner import TtlRules, TtlRunner
-from codehub.database import gate, gateways, timeline
-from codehub.database import records as store_records
-from codehub.database.leader import StaleLeader, campaign
-from codehub.database.records import PostgresRecords
+from codehub.database import controller_writes as store_records
+from codehub.database import gate, gateway_reports, timeline
+from codehub.database.controller_writes import PostgresRecords
+from codehub.database.leadership import StaleLeader, campaign
 from codehub.database.tables import archives, audit_log, workspaces
 from codehub.database.tables import timeline as timeline_table
 from codehub.domain.gateways import GatewayRules
@@ -79,7 +79,7 @@ async def report(
     ended: bool = False,
 ) -> int:
     """Report as a gateway that has handed over what it had seen until then."""
-    roster = gateways.Roster(bench.settings.database_url)
+    roster = gateway_reports.Roster(bench.settings.database_url)
     return await roster.report(name, flushes, ago, ended=ended)
 
 
@@ -89,7 +89,7 @@ async def is_wished(bench: Bench, workspace_id: str, desired: DesiredState) -> b
 
 async def known_gateways(bench: Bench) -> set[str]:
     async with bench.engine.connect() as conn:
-        return set(await gateways.reports(conn))
+        return set(await gateway_reports.reports(conn))
 
 
 def gc_runner(bench: Bench, epoch: int, providers: Providers | None = None) -> GcRunner:

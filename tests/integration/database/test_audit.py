@@ -11,10 +11,10 @@ from sqlalchemy import func, insert, select, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from codehub.database import accounts, audit, passwords, records
+from codehub.database import accounts, audit, controller_writes, passwords
+from codehub.database.controller_writes import PostgresRecords
 from codehub.database.engine import open_pool
-from codehub.database.leader import LOCK_TIMEOUT, StaleLeader, Term, campaign
-from codehub.database.records import PostgresRecords
+from codehub.database.leadership import LOCK_TIMEOUT, StaleLeader, Term, campaign
 from codehub.database.tables import audit_log, counted_failures
 from codehub.domain.audit import (
     CLI,
@@ -215,7 +215,7 @@ async def test_counted_failures_become_one_entry_when_their_hour_is_over(
 async def test_the_retention_removes_small_batches_and_no_more_than_it_should(
     engine: AsyncEngine, leader: PostgresRecords, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(records, "ROWS_AT_ONCE", 10)
+    monkeypatch.setattr(controller_writes, "ROWS_AT_ONCE", 10)
     now = datetime.now(UTC)
     await put(engine, now - 366 * DAY, 25)
     await put(engine, now - 364 * DAY, 3)

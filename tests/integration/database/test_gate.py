@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import func, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from codehub.database import gate, routes
-from codehub.database.rows import to_workspace
+from codehub.database import gate, gateway_queries
+from codehub.database.row_mapping import to_workspace
 from codehub.database.tables import workspaces
 from codehub.domain.limits import Limits, counts
 from codehub.domain.problems import (
@@ -152,7 +152,7 @@ async def test_what_counts_is_the_same_in_sql_and_in_the_domain(engine: AsyncEng
         async with engine.connect() as conn:
             row = (await conn.execute(select(workspaces))).mappings().one()
             counted = await gate.usage(conn, "one")
-            listed = await routes.counted_workspaces(conn, "one", besides="")
+            listed = await gateway_queries.counted_workspaces(conn, "one", besides="")
         assert counted.user == len(listed) == counts(to_workspace(row)), values
         assert bool(counted.everyone) == bool(listed)
 

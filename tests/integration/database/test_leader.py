@@ -8,9 +8,9 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from codehub.database.controller_writes import PostgresRecords
 from codehub.database.engine import asyncpg_dsn, create_engine, open_pool
-from codehub.database.leader import LOCK_TIMEOUT, StaleLeader, campaign, fence
-from codehub.database.records import PostgresRecords
+from codehub.database.leadership import LOCK_TIMEOUT, StaleLeader, campaign, fence
 from codehub.domain.decision import Decision, Event
 from tests.integration.database.conftest import BACKENDS, create
 from tests.waiting import eventually

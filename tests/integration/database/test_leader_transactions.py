@@ -9,10 +9,10 @@ import pytest
 from sqlalchemy import insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from codehub.database import records
+from codehub.database import controller_writes
+from codehub.database.controller_writes import PostgresRecords, RowLocked
 from codehub.database.engine import open_pool
-from codehub.database.leader import LOCK_TIMEOUT, Term, campaign
-from codehub.database.records import PostgresRecords, RowLocked
+from codehub.database.leadership import LOCK_TIMEOUT, Term, campaign
 from codehub.database.tables import home_sizes, workspaces
 from codehub.domain.decision import Decision
 from codehub.domain.disk import HomeSize
@@ -61,8 +61,8 @@ async def office(
     engine: AsyncEngine, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Office]:
     """A leader that writes ten rows at once."""
-    monkeypatch.setattr(records, "ROWS_AT_ONCE", 10)
-    monkeypatch.setattr(records, "PURGED_AT_ONCE", 10)
+    monkeypatch.setattr(controller_writes, "ROWS_AT_ONCE", 10)
+    monkeypatch.setattr(controller_writes, "PURGED_AT_ONCE", 10)
     term = await campaign(database_url, "test")
     assert term is not None
     async with open_pool(database_url, 2, LOCK_TIMEOUT) as pool:

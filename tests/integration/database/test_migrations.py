@@ -11,7 +11,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import RowMapping, insert, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from codehub.database import migrate, schema
+from codehub.database import migrate, schema_version
 from codehub.database.engine import create_engine
 from codehub.database.tables import (
     archives,
@@ -147,29 +147,29 @@ async def test_a_database_of_a_newer_codehub_is_refused(database_url: str) -> No
     engine = create_engine(database_url)
     async with engine.begin() as conn:
         await conn.execute(text("UPDATE alembic_version SET version_num = '9999'"))
-    with pytest.raises(schema.SchemaError, match=r"newer CodeHub .schema 9999"):
+    with pytest.raises(schema_version.SchemaError, match=r"newer CodeHub .schema 9999"):
         await migrate.upgrade(database_url)
-    with pytest.raises(schema.SchemaError, match=r"newer CodeHub .schema 9999"):
-        await schema.check(engine)
+    with pytest.raises(schema_version.SchemaError, match=r"newer CodeHub .schema 9999"):
+        await schema_version.check(engine)
     await engine.dispose()
 
 
 async def test_a_database_of_an_older_codehub_says_to_migrate(database_url: str) -> None:
     await migrate.downgrade(database_url, "0001")
     engine = create_engine(database_url)
-    with pytest.raises(schema.SchemaError, match=r"at schema 0001.*codehub migrate"):
-        await schema.check(engine)
+    with pytest.raises(schema_version.SchemaError, match=r"at schema 0001.*codehub migrate"):
+        await schema_version.check(engine)
     await engine.dispose()
 
 
 async def test_an_empty_database_says_to_migrate(empty_database_url: str) -> None:
     engine = create_engine(empty_database_url)
-    with pytest.raises(schema.SchemaError, match="codehub migrate"):
-        await schema.check(engine)
+    with pytest.raises(schema_version.SchemaError, match="codehub migrate"):
+        await schema_version.check(engine)
     await engine.dispose()
 
 
 def test_the_revisions_that_are_told_without_alembic_are_its_own() -> None:
     scripts = ScriptDirectory.from_config(migrate.config())
-    assert schema.known() == sorted(script.revision for script in scripts.walk_revisions())
-    assert schema.head() == scripts.get_current_head()
+    assert schema_version.known() == sorted(script.revision for script in scripts.walk_revisions())
+    assert schema_version.head() == scripts.get_current_head()

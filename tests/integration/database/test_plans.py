@@ -13,17 +13,17 @@ from sqlalchemy import text
 from codehub.database import (
     accounts,
     audit,
+    controller_writes,
     gate,
-    gc,
+    gateway_queries,
+    gc_queries,
     lockout,
-    records,
-    routes,
     sessions,
-    ttl,
-    workspace_reads,
+    ttl_queries,
+    workspace_queries,
 )
 from codehub.database.audit import AuditedTransaction, Filters
-from codehub.database.workspace_reads import Selection
+from codehub.database.workspace_queries import Selection
 from codehub.domain.audit import Action, Actor
 from codehub.domain.states import Phase
 from codehub.domain.ttl import TtlDefaults
@@ -51,7 +51,7 @@ def explainer(services: Services) -> Iterator[Explainer]:
 def page(
     owner_id: str | None = OWNER, phase: Phase | None = None, words: str = "", *, trash: bool = False
 ) -> Call:
-    return lambda conn: workspace_reads.list_page(conn, Selection(owner_id, phase, words, trash), 50, 0)
+    return lambda conn: workspace_queries.list_page(conn, Selection(owner_id, phase, words, trash), 50, 0)
 
 
 def log_page(**filters: Any) -> Call:
@@ -70,40 +70,40 @@ CALLS: dict[str, tuple[Call, set[str]]] = {
     "everybody's list of a phase that none has": (page(None, Phase.PENDING), {"ix_workspaces_newest"}),
     "everybody's trash": (page(None, trash=True), {"ix_workspaces_trash"}),
     "the overview": (
-        workspace_reads.overview,
+        workspace_queries.overview,
         {"ix_workspaces_newest", "ix_workspaces_trash", "ix_workspaces_errors"},
     ),
     "the events of one user": (
-        lambda conn: workspace_reads.find_living(conn, OWNER, (WORKSPACE,)),
+        lambda conn: workspace_queries.find_living(conn, OWNER, (WORKSPACE,)),
         {"pk_workspaces"},
     ),
     "the limits": (lambda conn: gate.usage(conn, OWNER), {"ix_workspaces_counted"}),
     "activity": (lambda conn: gate.touch(conn, {WORKSPACE: NEWEST}), {"pk_workspaces"}),
-    "the TTLs": (lambda conn: ttl.candidates(conn, NEVER_DUE, NEWEST), TTL_INDEXES),
+    "the TTLs": (lambda conn: ttl_queries.candidates(conn, NEVER_DUE, NEWEST), TTL_INDEXES),
     "the controller's pass": (
-        lambda conn: conn.execute(text(records.VERSIONS)),
+        lambda conn: conn.execute(text(controller_writes.VERSIONS)),
         {"ix_workspaces_versions"},
     ),
-    "the purge": (lambda conn: gc.purge_candidates(conn, NEWEST, BACKENDS), {"ix_workspaces_trash"}),
+    "the purge": (lambda conn: gc_queries.purge_candidates(conn, NEWEST, BACKENDS), {"ix_workspaces_trash"}),
     "the deletes without a grace period": (
-        lambda conn: gc.purge_candidates(conn, None, BACKENDS),
+        lambda conn: gc_queries.purge_candidates(conn, None, BACKENDS),
         {"ix_workspaces_waived"},
     ),
-    "the operations under way": (gc.current_op_ids, {"ix_workspaces_operations"}),
+    "the operations under way": (gc_queries.current_op_ids, {"ix_workspaces_operations"}),
     "what one workspace protects": (
-        lambda conn: gc.holders(conn, NEWEST, BACKENDS, WORKSPACE),
+        lambda conn: gc_queries.holders(conn, NEWEST, BACKENDS, WORKSPACE),
         {"pk_workspaces"},
     ),
-    "a route": (lambda conn: routes.find_route(conn, WORKSPACE), {"pk_workspaces"}),
+    "a route": (lambda conn: gateway_queries.find_route(conn, WORKSPACE), {"pk_workspaces"}),
     "a loading page": (
-        lambda conn: routes.find_situation(conn, WORKSPACE),
+        lambda conn: gateway_queries.find_situation(conn, WORKSPACE),
         {"ix_archives_workspace_id"},
     ),
     "what has to make room": (
-        lambda conn: routes.counted_workspaces(conn, OWNER, besides="none"),
+        lambda conn: gateway_queries.counted_workspaces(conn, OWNER, besides="none"),
         {"ix_workspaces_counted"},
     ),
-    "a visitor": (lambda conn: routes.find_visitor(conn, SESSION, NEWEST), {"pk_sessions"}),
+    "a visitor": (lambda conn: gateway_queries.find_visitor(conn, SESSION, NEWEST), {"pk_sessions"}),
     "watched sessions": (lambda conn: sessions.living_sessions(conn, [SESSION], NEWEST), {"pk_sessions"}),
     "signing in": (lambda conn: sessions.open_session(conn, OWNER, NEWEST), {"ix_sessions_expires_at"}),
     "signing out": (lambda conn: sessions.end_session(conn, SESSION), {"pk_sessions"}),
@@ -133,7 +133,7 @@ CALLS: dict[str, tuple[Call, set[str]]] = {
         lambda conn: audit.remove_older(conn, 0, NEWEST - timedelta(days=3650), 1000),
         {"ix_audit_log_at"},
     ),
-    "a timeline": (lambda conn: workspace_reads.timeline_of(conn, WORKSPACE), {"ix_timeline_workspace"}),
+    "a timeline": (lambda conn: workspace_queries.timeline_of(conn, WORKSPACE), {"ix_timeline_workspace"}),
 }
 BIG_TABLES = {"audit_log", "workspaces", "timeline", "archives", "sessions", "login_failures"}
 
@@ -157,7 +157,7 @@ def check(plans: list[Plan], indexes: set[str]) -> None:
 
 
 async def test_the_controllers_pass_reads_the_index_alone(explainer: Explainer) -> None:
-    (plan,) = await explainer.explain(lambda conn: conn.execute(text(records.VERSIONS)))
+    (plan,) = await explainer.explain(lambda conn: conn.execute(text(controller_writes.VERSIONS)))
     (scan,) = (node for node in plan.nodes() if "Index Name" in node)
     assert scan["Node Type"] == "Index Only Scan"
     assert scan["Heap Fetches"] < 0.01 * ROWS
@@ -165,11 +165,11 @@ async def test_the_controllers_pass_reads_the_index_alone(explainer: Explainer) 
 
 
 async def test_what_is_not_due_is_not_read(explainer: Explainer) -> None:
-    (nothing,) = await explainer.explain(lambda conn: ttl.candidates(conn, NEVER_DUE, NEWEST))
+    (nothing,) = await explainer.explain(lambda conn: ttl_queries.candidates(conn, NEVER_DUE, NEWEST))
     assert nothing.rows_read == 0
     nearly_all = timedelta(minutes=0.86 * ROWS)  # of the time since the oldest
     soon = TtlDefaults(OWN_TTL, int(nearly_all.total_seconds()))
-    (some,) = await explainer.explain(lambda conn: ttl.candidates(conn, soon, NEWEST))
+    (some,) = await explainer.explain(lambda conn: ttl_queries.candidates(conn, soon, NEWEST))
     assert 0 < some.root["Actual Rows"] == some.rows_read < 0.03 * ROWS
 
 

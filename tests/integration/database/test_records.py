@@ -11,11 +11,11 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.coordinator.leader_services import Records
-from codehub.database import gate, gateways
+from codehub.database import gate, gateway_reports
+from codehub.database.controller_writes import Outdated, PostgresRecords
 from codehub.database.engine import open_pool
-from codehub.database.gateways import Roster
-from codehub.database.leader import LOCK_TIMEOUT, StaleLeader, campaign
-from codehub.database.records import Outdated, PostgresRecords
+from codehub.database.gateway_reports import Roster
+from codehub.database.leadership import LOCK_TIMEOUT, StaleLeader, campaign
 from codehub.domain.decision import Decision, Event
 from codehub.domain.gc import Stored
 from codehub.domain.observation import ArchiveFact
@@ -227,8 +227,8 @@ async def test_the_first_gateway_restarts_many_clocks_in_small_transactions(
     engine: AsyncEngine, postgres: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A row that is locked holds up its own batch, and the gateway is not registered before the last."""
-    monkeypatch.setattr(gateways, "ROWS_AT_ONCE", 2)
-    monkeypatch.setattr(gateways, "ANSWER_WITHIN", PATIENCE)
+    monkeypatch.setattr(gateway_reports, "ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(gateway_reports, "ANSWER_WITHIN", PATIENCE)
     ids = sorted([(await postgres.create()).id for _ in range(5)])
     async with engine.begin() as conn:
         await conn.execute(text("UPDATE workspaces SET phase = 'RUNNING', last_access_at = '2026-01-01Z'"))

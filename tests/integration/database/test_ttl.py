@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from codehub.database import ttl
-from codehub.database.rows import conditions_json, to_workspaces
+from codehub.database import ttl_queries
+from codehub.database.row_mapping import conditions_json, to_workspaces
 from codehub.database.tables import workspaces
 from codehub.domain.conditions import unobserved
 from codehub.domain.states import DesiredState, Operation, Phase
@@ -69,7 +69,7 @@ async def test_whatever_has_expired_is_a_candidate(engine: AsyncEngine, time_zon
         for standby, archive in itertools.product((0, 60, 86_400), repeat=2):
             defaults = TtlDefaults(standby, archive)
             due = {item.id for item in everything if expired(item, defaults, NOW, NOW) is not None}
-            found = [item.id for item in await ttl.candidates(conn, defaults, NOW)]
+            found = [item.id for item in await ttl_queries.candidates(conn, defaults, NOW)]
             assert due, "the grid has nothing to find"
             assert due <= set(found)
             assert len(found) == len(set(found))

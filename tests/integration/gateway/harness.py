@@ -14,7 +14,7 @@ from typing import Any
 
 from codehub.bus.tickets import Ticket
 from codehub.database.gate import RecoverFrom
-from codehub.database.routes import Route, Situation, Visitor
+from codehub.database.gateway_queries import Route, Situation, Visitor
 from codehub.domain.audit import Actor
 from codehub.domain.conditions import unobserved
 from codehub.domain.limits import Limits

@@ -23,7 +23,7 @@ from typing import Any
 import uvloop
 
 from codehub import log
-from codehub.database.routes import Route, Visitor
+from codehub.database.gateway_queries import Route, Visitor
 from codehub.domain.images import Activity
 from codehub.domain.limits import Limits
 from codehub.domain.states import Operation, Phase

@@ -11,8 +11,8 @@ from redis.exceptions import OutOfMemoryError
 from redis.exceptions import ResponseError as RedisResponseError
 from sqlalchemy.exc import DBAPIError
 
-from codehub.database.routes import Situation
-from codehub.database.workspace_reads import Archive
+from codehub.database.gateway_queries import Situation
+from codehub.database.workspace_queries import Archive
 from codehub.domain.problems import InvalidState, OperationInProgress, RunningLimitExceeded
 from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
 from codehub.gateway.trusted_proxies import TrustedProxies

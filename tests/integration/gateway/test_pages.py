@@ -8,8 +8,8 @@ from html.parser import HTMLParser
 import pytest
 
 from codehub.database.gate import RecoverFrom
-from codehub.database.routes import Route, Situation
-from codehub.database.workspace_reads import Archive
+from codehub.database.gateway_queries import Route, Situation
+from codehub.database.workspace_queries import Archive
 from codehub.domain.audit import Actor, ActorKind
 from codehub.domain.backends import OTHER_BACKEND
 from codehub.domain.conditions import Condition

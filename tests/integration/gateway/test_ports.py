@@ -13,7 +13,7 @@ from websockets.asyncio.client import connect
 from websockets.asyncio.server import serve
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from codehub.database.routes import Route
+from codehub.database.gateway_queries import Route
 from codehub.domain.states import Operation, Phase
 from tests.integration.gateway.browser import Browser
 from tests.integration.gateway.harness import (

@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from codehub.bus import tickets
 from codehub.bus.activity import KEY, ActivityLog
 from codehub.bus.tickets import Ticket
-from codehub.database import accounts, gate, gateways, installation, sessions
+from codehub.database import accounts, gate, gateway_reports, installation, sessions
 from codehub.database.accounts import AccountChanges
 from codehub.database.engine import asyncpg_dsn, create_engine
 from codehub.database.tables import audit_log, workspaces
@@ -111,7 +111,7 @@ class Installation:
     async def silences(self) -> list[float]:
         """For how many seconds each worker has not been heard."""
         async with self.engine.connect() as conn:
-            reports = (await gateways.reports(conn)).values()
+            reports = (await gateway_reports.reports(conn)).values()
         return [report.silence.total_seconds() for report in reports if not report.ended]
 
     async def connect(self) -> Client:
@@ -423,7 +423,7 @@ async def test_a_redis_that_lost_activity_gets_it_again_until_it_is_carried(
     seen = await flushed("the request", lambda seen: seen.uses.get(served.workspace_id, 0) >= before)
 
     async with served.engine.begin() as conn:
-        await gateways.settle(conn, seen.flushes, ())
+        await gateway_reports.settle(conn, seen.flushes, ())
     [(gateway_id, number)] = seen.flushes.items()
     await flushed("the next report", lambda seen: seen.flushes[gateway_id] > number + 1)
     await redis.delete(KEY)
@@ -434,7 +434,7 @@ async def test_a_redis_that_lost_activity_gets_it_again_until_it_is_carried(
 
 async def test_the_first_gateway_restarts_the_clocks_and_a_second_one_does_not(served: Installation) -> None:
     long_ago = datetime(2026, 1, 1, tzinfo=UTC)
-    roster = gateways.Roster(served.config.database_url)
+    roster = gateway_reports.Roster(served.config.database_url)
     await served.run()
 
     async def last_access_after(gateway_id: str) -> datetime:

@@ -10,7 +10,7 @@ from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, unix_serve
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from codehub.database.routes import Route, Visitor
+from codehub.database.gateway_queries import Route, Visitor
 from codehub.domain.states import Phase, Role
 from tests.integration.gateway.harness import (
     MINE,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from codehub.database.routes import Route, Visitor
+from codehub.database.gateway_queries import Route, Visitor
 from codehub.domain.images import Activity
 from codehub.domain.limits import Limits
 from codehub.domain.states import Operation, Phase

@@ -16,11 +16,11 @@ from sqlalchemy import update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from codehub.database import audit, gate, gateways, gc, health, homes, timeline
-from codehub.database import ttl as deadlines
+from codehub.database import audit, gate, gateway_reports, gc_queries, health_checks, home_sizes, timeline
+from codehub.database import ttl_queries as deadlines
 from codehub.database.engine import is_lock_timeout
-from codehub.database.leader import StaleLeader, fence
-from codehub.database.rows import COLUMNS, column_values, to_workspace, to_workspaces
+from codehub.database.leadership import StaleLeader, fence
+from codehub.database.row_mapping import COLUMNS, column_values, to_workspace, to_workspaces
 from codehub.database.tables import workspaces
 from codehub.domain.audit import Actor, ActorKind
 from codehub.domain.backends import Backends
@@ -225,11 +225,11 @@ class PostgresRecords:
 
     async def gateways(self) -> dict[str, GatewayReport]:
         async with self._engine.connect() as conn:
-            return await gateways.reports(conn)
+            return await gateway_reports.reports(conn)
 
     async def settle_gateways(self, carried: Mapping[str, int], gone: Collection[str]) -> None:
         async with self._fenced() as conn:
-            await gateways.settle(conn, carried, gone)
+            await gateway_reports.settle(conn, carried, gone)
 
     async def restart_clocks(self, now: datetime) -> None:
         restarted = ROWS_AT_ONCE
@@ -250,16 +250,16 @@ class PostgresRecords:
         return done is not None
 
     async def homes(self) -> list[LiveHome]:
-        return [homes.to_live_home(row) for row in await self._pool.fetch(homes.LIVE)]
+        return [home_sizes.to_live_home(row) for row in await self._pool.fetch(home_sizes.LIVE)]
 
     async def record_sizes(self, sizes: Mapping[str, HomeSize], now: datetime) -> None:
         for some in _batches(sorted(sizes)):
             async with self._fenced() as conn:
-                await homes.record_sizes(conn, {name: sizes[name] for name in some}, now)
+                await home_sizes.record_sizes(conn, {name: sizes[name] for name in some}, now)
 
     async def warn_of_disk(self, notice: Notice, now: datetime) -> None:
         async with self._fenced() as conn:
-            await homes.put_notice(conn, notice, warned_at=now)
+            await home_sizes.put_notice(conn, notice, warned_at=now)
             await timeline.record(
                 conn, notice.workspace_id, now, actor="disk", event="warned", message=notice.message
             )
@@ -269,18 +269,18 @@ class PostgresRecords:
             since = home.phase_changed_at
             done = await gate.stop_for_disk(conn, home.workspace_id, since, notice.message, now=now)
             if done is not None:
-                await homes.put_notice(conn, notice, stopped_at=now)
+                await home_sizes.put_notice(conn, notice, stopped_at=now)
         return done is not None
 
     async def clear_notices(self, workspace_ids: Collection[str]) -> None:
         for some in _batches(sorted(workspace_ids)):
             async with self._fenced() as conn:
-                await homes.clear_notices(conn, some)
+                await home_sizes.clear_notices(conn, some)
 
     async def purge(self, deleted_before: datetime | None, now: datetime) -> list[str]:
         purged = []
         async with self._engine.connect() as conn:
-            due = await gc.purge_candidates(conn, deleted_before, self._backends)
+            due = await gc_queries.purge_candidates(conn, deleted_before, self._backends)
         async with self._fenced() as conn:
             for workspace_id in due[:PURGED_AT_ONCE]:
                 if await gate.purge(conn, workspace_id, deleted_before or LONG_AGO, now=now):
@@ -289,31 +289,33 @@ class PostgresRecords:
 
     async def op_ids(self) -> set[str]:
         async with self._engine.connect() as conn:
-            return await gc.current_op_ids(conn)
+            return await gc_queries.current_op_ids(conn)
 
     async def holders(self, now: datetime) -> dict[str, Holder]:
         async with self._engine.connect() as conn:
-            return await gc.holders(conn, now, self._backends)
+            return await gc_queries.holders(conn, now, self._backends)
 
     async def first_seen(self) -> dict[str, datetime]:
         async with self._engine.connect() as conn:
-            return await gc.first_seen(conn)
+            return await gc_queries.first_seen(conn)
 
     async def remember(self, seen: Mapping[str, datetime]) -> None:
         for some in _batches(sorted((await self.first_seen()).keys() - seen.keys())):
             async with self._fenced() as conn:
-                await gc.forget(conn, some)
+                await gc_queries.forget(conn, some)
         for some in _batches(sorted(seen)):
             async with self._fenced() as conn:
-                await gc.remember(conn, {key: seen[key] for key in some})
+                await gc_queries.remember(conn, {key: seen[key] for key in some})
 
     async def condemn(self, item: Stored, present: Collection[str], now: datetime) -> str | None:
         """Asked once more with the workspace's row locked."""
         async with self._fenced() as conn:
-            holder = (await gc.holders(conn, now, self._backends, item.workspace_id)).get(item.workspace_id)
+            holder = (await gc_queries.holders(conn, now, self._backends, item.workspace_id)).get(
+                item.workspace_id
+            )
             reason = protection(item, holder, present)
             if reason is None:
-                await gc.mark_removed(conn, item.key, now)
+                await gc_queries.mark_removed(conn, item.key, now)
         return reason
 
     async def trim_audit_log(self, before: datetime) -> int:
@@ -340,10 +342,10 @@ class PostgresRecords:
             await audit.record_counted_failures(act)
 
     async def health_checks(self) -> Mapping[CheckName, Verdict]:
-        return (await health.read(self._pool)).checks
+        return (await health_checks.read(self._pool)).checks
 
     async def save_health_checks(self, checks: Mapping[CheckName, Verdict]) -> None:
-        await health.save(self._pool, self._epoch, checks)
+        await health_checks.save(self._pool, self._epoch, checks)
 
 
 def _archive_row(fact: ArchiveFact) -> tuple[object, ...]:

@@ -9,9 +9,9 @@ from sqlalchemy import ColumnElement, RowMapping, Select, all_, func, null, sele
 from sqlalchemy.dialects.postgresql import array
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from codehub.database.homes import to_record
-from codehub.database.predicates import FAILED
-from codehub.database.rows import COLUMNS, to_workspace
+from codehub.database.home_sizes import to_record
+from codehub.database.index_predicates import FAILED
+from codehub.database.row_mapping import COLUMNS, to_workspace
 from codehub.database.tables import archives, home_sizes, leadership, timeline, users, workspaces
 from codehub.domain.disk import HomeRecord
 from codehub.domain.states import Phase

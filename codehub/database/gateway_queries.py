@@ -7,13 +7,13 @@ import asyncpg
 from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from codehub.database import workspace_reads
+from codehub.database import workspace_queries
 from codehub.database.engine import asyncpg_dsn
-from codehub.database.predicates import COUNTED
-from codehub.database.rows import COLUMNS, to_workspaces
+from codehub.database.index_predicates import COUNTED
+from codehub.database.row_mapping import COLUMNS, to_workspaces
 from codehub.database.sessions import find_session
 from codehub.database.tables import workspaces
-from codehub.database.workspace_reads import Archive
+from codehub.database.workspace_queries import Archive
 from codehub.domain.disk import HomeRecord
 from codehub.domain.states import Operation, Phase, Role
 from codehub.domain.workspace import Workspace
@@ -74,10 +74,10 @@ async def find_route(conn: AsyncConnection, workspace_id: str) -> Route | None:
 
 
 async def find_situation(conn: AsyncConnection, workspace_id: str) -> Situation | None:
-    found = await workspace_reads.find(conn, workspace_id)
+    found = await workspace_queries.find(conn, workspace_id)
     if found is None or found.workspace.deleted_at is not None:
         return None
-    return Situation(found.workspace, await workspace_reads.archives_of(conn, found.workspace), found.home)
+    return Situation(found.workspace, await workspace_queries.archives_of(conn, found.workspace), found.home)
 
 
 async def counted_workspaces(conn: AsyncConnection, owner_id: str, *, besides: str) -> list[Workspace]:

@@ -6,8 +6,8 @@ from typing import Any
 from sqlalchemy import DateTime, Select, bindparam, or_, select, text, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from codehub.database.predicates import ARCHIVE_TTL, STANDBY_TTL, Ttl
-from codehub.database.rows import COLUMNS, to_workspaces
+from codehub.database.index_predicates import ARCHIVE_TTL, STANDBY_TTL, Ttl
+from codehub.database.row_mapping import COLUMNS, to_workspaces
 from codehub.database.tables import workspaces
 from codehub.domain.ttl import TtlDefaults
 from codehub.domain.workspace import Workspace

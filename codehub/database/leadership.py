@@ -8,8 +8,8 @@ import asyncpg
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from codehub.database.advisory_locks import AdvisoryLock
 from codehub.database.engine import ConnectionTrouble, asyncpg_dsn
-from codehub.database.locks import AdvisoryLock
 
 ANSWER_WITHIN = 5.0
 """Seconds in which the leader's own session must answer a heartbeat."""

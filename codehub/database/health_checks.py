@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import asyncpg
 
 from codehub.database.engine import asyncpg_dsn, is_out_of_space
-from codehub.database.leader import StaleLeader
+from codehub.database.leadership import StaleLeader
 from codehub.domain.health import CheckName, DatedVerdict, Heartbeat, Verdict
 
 REVISION = "SELECT version_num FROM alembic_version"

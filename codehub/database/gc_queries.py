@@ -7,7 +7,7 @@ from sqlalchemy import ColumnElement, and_, delete, or_, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from codehub.database.predicates import WAIVED
+from codehub.database.index_predicates import WAIVED
 from codehub.database.tables import archives, gc_orphans, workspaces
 from codehub.domain.backends import Backends
 from codehub.domain.gc import Holder

@@ -9,7 +9,7 @@ from sqlalchemy import update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from codehub.database.rows import Row
+from codehub.database.row_mapping import Row
 from codehub.database.tables import home_sizes
 from codehub.domain.disk import HomeRecord, HomeSize, LargeEntry, LiveHome, Notice
 from codehub.domain.states import Phase
