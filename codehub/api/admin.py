@@ -7,10 +7,10 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
 from codehub import readiness
-from codehub.api.guards import Admin
+from codehub.api.fields import SearchText
+from codehub.api.permissions import Admin
 from codehub.api.services import Shared
 from codehub.api.views import WorkspacePage, WorkspaceSummary, summary
-from codehub.api.words import SearchText
 from codehub.api.workspaces import Limit, Offset, page_of
 from codehub.database import gate, workspace_queries
 from codehub.database.workspace_queries import Leader, Selection

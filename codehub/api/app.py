@@ -24,17 +24,17 @@ from codehub.api import (
     workspace_actions,
     workspaces,
 )
-from codehub.api.bodies import BodyLimitMiddleware
+from codehub.api.body_limit import BodyLimitMiddleware
+from codehub.api.concurrency_limits import Turns
 from codehub.api.csrf import CsrfMiddleware
-from codehub.api.dashboard import Dashboard
-from codehub.api.headers import SecurityHeadersMiddleware
-from codehub.api.internal import InternalKeyMiddleware
+from codehub.api.dashboard_files import Dashboard
+from codehub.api.internal_key import InternalKeyMiddleware
 from codehub.api.metrics import Metrics, MetricsMiddleware
 from codehub.api.open_streams import OpenStreams
+from codehub.api.security_headers import SecurityHeadersMiddleware
 from codehub.api.services import Config, Services
-from codehub.api.session_ends import SessionEnds
 from codehub.api.sign_in_lane import SignInLane
-from codehub.api.turns import Turns
+from codehub.api.stream_revocation import SessionEnds
 from codehub.bus.events import Subscriptions
 from codehub.bus.known_addresses import KnownAddresses
 from codehub.database.engine import STATEMENT_SECONDS, create_engine

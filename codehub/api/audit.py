@@ -8,9 +8,9 @@ from fastapi import APIRouter, Query
 from pydantic import AwareDatetime, BaseModel, Field
 from sqlalchemy import Row
 
-from codehub.api.guards import ULID_FORM, Admin
+from codehub.api.fields import Words
+from codehub.api.permissions import ULID_FORM, Admin
 from codehub.api.services import Shared
-from codehub.api.words import Words
 from codehub.api.workspaces import Limit
 from codehub.database import audit
 from codehub.domain.audit import Action, ActorKind, Outcome

@@ -11,10 +11,10 @@ from starlette.types import Receive, Scope, Send
 
 from codehub.api.errors import problem_response
 from codehub.api.event_source import HEADERS, REPLACED, EventSource
-from codehub.api.guards import Caller
 from codehub.api.metrics import Metrics
-from codehub.api.protocol import transport_of
+from codehub.api.permissions import Caller
 from codehub.api.services import Services, Shared
+from codehub.api.uvicorn_protocol import transport_of
 from codehub.bus.events import Feed
 from codehub.database.sessions import Session
 from codehub.domain.problems import TooManyRequests

@@ -3,7 +3,7 @@
 from fastapi import APIRouter
 from pydantic import BaseModel
 
-from codehub.api.guards import Caller
+from codehub.api.permissions import Caller
 from codehub.api.services import Shared
 
 router = APIRouter(prefix="/images", tags=["images"])

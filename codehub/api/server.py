@@ -12,7 +12,7 @@ from fastapi import FastAPI
 
 from codehub import internal_http, readiness
 from codehub.api.app import create_app
-from codehub.api.protocol import ApiProtocol
+from codehub.api.uvicorn_protocol import ApiProtocol
 from codehub.settings import Settings
 
 GOODBYE_SECONDS: Final = 5

@@ -10,10 +10,10 @@ from fastapi import Depends, Request
 from redis.asyncio import Redis
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from codehub.api.concurrency_limits import Turns
 from codehub.api.open_streams import OpenStreams
-from codehub.api.session_ends import SessionEnds
 from codehub.api.sign_in_lane import SignInLane
-from codehub.api.turns import Turns
+from codehub.api.stream_revocation import SessionEnds
 from codehub.bus.events import Subscriptions
 from codehub.clock import utc_now
 from codehub.domain.images import Image, offered_images

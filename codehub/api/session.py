@@ -5,10 +5,10 @@ from typing import Literal
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 
-from codehub.api.guards import Caller, CallerActor, client_address
+from codehub.api.fields import Body, Secret, Words
+from codehub.api.permissions import Caller, CallerActor, client_address
 from codehub.api.services import Config, Now, Shared
 from codehub.api.views import UserView
-from codehub.api.words import Body, Secret, Words
 from codehub.database import accounts, gate, sessions
 from codehub.database.archive_usage import archive_bytes
 

@@ -5,10 +5,10 @@ from typing import Literal
 from fastapi import APIRouter, Response
 from pydantic import BaseModel
 
-from codehub.api.guards import Admin, CallerActor, UserId
+from codehub.api.fields import Body, Secret, Words
+from codehub.api.permissions import Admin, CallerActor, UserId
 from codehub.api.services import Now, Shared
 from codehub.api.views import AccountView, ListedAccountView
-from codehub.api.words import Body, Secret, Words
 from codehub.api.workspaces import Limit, Offset
 from codehub.database import accounts
 from codehub.database.archive_usage import archive_bytes

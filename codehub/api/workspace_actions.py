@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
-from codehub.api.guards import (
+from codehub.api.fields import Body
+from codehub.api.permissions import (
     Caller,
     CallerActor,
     WorkspaceId,
@@ -17,7 +18,6 @@ from codehub.api.guards import (
 )
 from codehub.api.services import Now, Shared
 from codehub.api.views import WorkspaceView
-from codehub.api.words import Body
 from codehub.api.workspaces import view_changed
 from codehub.database import accounts, audit, gate, workspace_queries
 from codehub.domain.audit import Action

@@ -8,10 +8,10 @@ from fastapi import APIRouter, Query, Response
 from pydantic import Field
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from codehub.api.guards import Caller, CallerActor, WorkspaceId, audit_target, reach, reach_even_deleted
+from codehub.api.fields import Body, Description, Memo, Name, SearchText
+from codehub.api.permissions import Caller, CallerActor, WorkspaceId, audit_target, reach, reach_even_deleted
 from codehub.api.services import Config, Now, Shared
 from codehub.api.views import WorkspacePage, WorkspaceView, detailed_view, summary
-from codehub.api.words import Body, Description, Memo, Name, SearchText
 from codehub.database import accounts, audit, gate, workspace_queries
 from codehub.database.audit import AuditedTransaction
 from codehub.database.engine import limit_statements

@@ -119,7 +119,7 @@ def _is_low(port: int) -> bool:
 
 def _needed(settings: Settings) -> list[Path]:
     """Return what the API and the gateway read while they run: modules, pages, sockets."""
-    from codehub.api.dashboard import find_dist  # only `up` and `doctor` get here
+    from codehub.api.dashboard_files import find_dist  # only `up` and `doctor` get here
 
     program = [Path(sys.base_prefix), Path(sys.prefix), *map(Path, codehub.__path__)]
     dist = find_dist()

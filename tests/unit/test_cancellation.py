@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 from redis.exceptions import RedisError
 
-from codehub.api.session_ends import SessionEnds
+from codehub.api.stream_revocation import SessionEnds
 from codehub.bus.events import Subscriptions
 from codehub.bus.known_addresses import KnownAddresses
 from codehub.cancellation import raise_if_cancelled

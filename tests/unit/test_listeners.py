@@ -7,7 +7,7 @@ from unittest.mock import MagicMock
 import asyncpg
 import pytest
 
-from codehub.api.session_ends import SessionEnds
+from codehub.api.stream_revocation import SessionEnds
 from codehub.gateway.push_channel import PushChannel
 from tests.waiting import until
 

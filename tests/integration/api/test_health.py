@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import func, insert, text, update
 
 from codehub import internal_http, readiness
-from codehub.api import dashboard
+from codehub.api import dashboard_files
 from codehub.api.app import create_app
 from codehub.api.server import listen, make_server
 from codehub.database import installation
@@ -227,7 +227,7 @@ def dist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (made / "index.html").write_text("<!doctype html><title>CodeHub</title>")
     (made / "assets" / "index-1a2b.js").write_text("1")
     (tmp_path / "secret").write_text("secret")
-    monkeypatch.setattr(dashboard, "find_dist", lambda: made)
+    monkeypatch.setattr(dashboard_files, "find_dist", lambda: made)
     return made
 
 
@@ -252,6 +252,6 @@ async def test_the_dashboard_is_served_with_its_headers(dist: Path, api: Api) ->
 async def test_without_a_dashboard_it_says_how_to_build_one(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dashboard, "find_dist", lambda: None)
+    monkeypatch.setattr(dashboard_files, "find_dist", lambda: None)
     page = await (await api.client()).get("/")
     assert page.status_code == 503 and "make install" in page.text

@@ -5,7 +5,7 @@ import asyncio
 import httpx
 import pytest
 
-from codehub.api import guards
+from codehub.api import permissions
 from codehub.domain.states import Role
 from codehub.network_limits import Allowance, Share
 from tests.integration.api.conftest import PASSWORD, Api
@@ -25,13 +25,13 @@ def api(api: Api) -> Api:
 def looked_up(api: Api, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """The sessions that the database was asked for."""
     found: list[bytes] = []
-    find_session = guards.find_session
+    find_session = permissions.find_session
 
     async def record(conn: object, id_hash: bytes, *rest: object) -> object:
         found.append(id_hash)
         return await find_session(conn, id_hash, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(guards, "find_session", record)
+    monkeypatch.setattr(permissions, "find_session", record)
     return found
 
 
@@ -78,7 +78,7 @@ async def test_random_sessions_from_everywhere_leave_the_database_to_living_ones
     alice = await api.person_quickly("alice", Role.USER)
     assert (await alice.get("/api/v1/session")).status_code == 200
     held, go_on = 0, asyncio.Event()
-    find_session = guards.find_session
+    find_session = permissions.find_session
 
     async def hold(conn: object, id_hash: bytes, *rest: object) -> object:
         nonlocal held
@@ -88,7 +88,7 @@ async def test_random_sessions_from_everywhere_leave_the_database_to_living_ones
             await go_on.wait()
         return found
 
-    monkeypatch.setattr(guards, "find_session", hold)
+    monkeypatch.setattr(permissions, "find_session", hold)
     guesses = [asyncio.create_task(guess(api, number, f"198.51.100.{number}")) for number in range(40)]
     await until(lambda: sum(task.done() for task in guesses) == 40 - 12, "the queue to be full")
     await until(lambda: held == 2, "two look-ups to find nothing")

@@ -5,12 +5,12 @@ import asyncio
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from codehub.api import bodies
+from codehub.api import body_limit
 from tests.waiting import PATIENCE
 
 
 async def test_a_body_that_drips_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "MAX_SECONDS", 0.1)
+    monkeypatch.setattr(body_limit, "MAX_SECONDS", 0.1)
     statuses: list[int] = []
 
     async def drip() -> Message:
@@ -25,5 +25,5 @@ async def test_a_body_that_drips_is_given_up(monkeypatch: pytest.MonkeyPatch) ->
             statuses.append(message["status"])
 
     scope = {"type": "http", "method": "POST", "headers": []}
-    await asyncio.wait_for(bodies.BodyLimitMiddleware(never)(scope, drip, send), PATIENCE)
+    await asyncio.wait_for(body_limit.BodyLimitMiddleware(never)(scope, drip, send), PATIENCE)
     assert statuses == [408]

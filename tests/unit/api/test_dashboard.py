@@ -8,7 +8,7 @@ import pytest
 from starlette.types import ASGIApp
 
 from codehub.api import app
-from codehub.api.dashboard import IMMUTABLE, REVALIDATE, Dashboard
+from codehub.api.dashboard_files import IMMUTABLE, REVALIDATE, Dashboard
 
 SCRIPT = b"console.log('codehub');" * 200
 
