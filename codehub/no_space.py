@@ -1,6 +1,6 @@
 """What a database or Redis without room for a write means to the person who asked."""
 
-from codehub.bus.refusals import refuses_writes
+from codehub.bus.write_refusals import refuses_writes
 from codehub.database.engine import is_out_of_space
 from codehub.domain.problems import InsufficientStorage
 

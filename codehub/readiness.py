@@ -10,7 +10,7 @@ from asyncpg import Connection, Record
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from codehub.bus.refusals import refuses_writes
+from codehub.bus.write_refusals import refuses_writes
 from codehub.database import health_checks, schema_version
 from codehub.database.engine import ConnectionTrouble
 from codehub.domain.health import (
