@@ -5,7 +5,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from codehub.cli.findings import Finding, fail, ok, warn
-from codehub.cli.needs import UnmetError
+from codehub.cli.requirements import UnmetError
 from codehub.clock import utc_now
 from codehub.gateway.certificate import Certificate, CertificateError, CertificateFiles
 from codehub.settings import Settings

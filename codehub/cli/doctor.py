@@ -2,7 +2,7 @@
 
 from rich.console import Console
 
-from codehub.cli import runtimes
+from codehub.cli import runtime_choice
 from codehub.cli.certificates import check_certificate
 from codehub.cli.findings import Finding, Level, fail, merged, ok, warn
 from codehub.cli.machine_checks import check_machine
@@ -16,7 +16,7 @@ STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
 
 
 async def examine(settings: Settings) -> list[Finding]:
-    used = runtimes.remembered(settings.data_dir)
+    used = runtime_choice.remembered(settings.data_dir)
     if used is not None:
         settings = settings.model_copy(update={"runtime": used})
     engine = await _engine(settings)
@@ -30,7 +30,7 @@ async def examine(settings: Settings) -> list[Finding]:
 async def _engine(settings: Settings) -> Finding:
     """Docker is a fault only where it is used."""
     try:
-        version = await runtimes.engine(settings)
+        version = await runtime_choice.engine(settings)
     except RuntimeFailure as failure:
         if settings.runtime == "docker":
             return fail("docker", failure.message, "start the engine; workspaces wait for it as they are")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from codehub.cli import lock, place, runtimes
+from codehub.cli import data_directory, data_lock, runtime_choice
 from codehub.cli.errors import CommandError
 from codehub.cli.supervisor import birth
 from codehub.embedded.process import wait_until
@@ -19,7 +19,7 @@ STOP_SECONDS = 180.0
 
 def stop_system(data_dir: Path) -> None:
     """Ends the `up` of a data directory and returns when it has ended."""
-    pid = lock.holder(data_dir)
+    pid = data_lock.holder(data_dir)
     if pid is None:
         typer.echo(f"CodeHub is not running on {data_dir}")
         return
@@ -33,12 +33,12 @@ def stop_system(data_dir: Path) -> None:
 
 async def stop_workspaces(settings: Settings) -> None:
     """Ends every workspace of a system that has stopped. Homes stay; the next `up` starts them again."""
-    if lock.holder(settings.data_dir) is not None:
+    if data_lock.holder(settings.data_dir) is not None:
         raise CommandError("CodeHub is running again, and would start its workspaces again")
-    kind = runtimes.remembered(settings.data_dir) or settings.runtime
+    kind = runtime_choice.remembered(settings.data_dir) or settings.runtime
     used = settings.model_copy(update={"runtime": kind})
     try:
-        ended = await runtimes.end_all(used, place.installation_id(settings.data_dir) or "")
+        ended = await runtime_choice.end_all(used, data_directory.installation_id(settings.data_dir) or "")
     except Unobservable as trouble:
         raise CommandError(f"the workspaces cannot be looked at: {trouble.message}") from trouble
     typer.echo(f"{ended} workspace{'' if ended == 1 else 's'} stopped")

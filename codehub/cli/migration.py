@@ -5,7 +5,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from ulid import ULID
 
 from codehub import log
-from codehub.cli import database, needs, place
+from codehub.cli import data_directory, operator_database, requirements
 from codehub.cli.errors import CommandError
 from codehub.clock import utc_now
 from codehub.coordinator.storage_claims import claim_storage, make_place
@@ -17,16 +17,16 @@ from codehub.settings import Settings
 def run(settings: Settings) -> None:
     """Migrate, claim what was never claimed, and make the first admin if ADMIN_PASSWORD is set."""
     log.configure("migrate", settings.log_level)
-    database.with_engine(settings, lambda engine: prepare(engine, settings))
+    operator_database.with_engine(settings, lambda engine: prepare(engine, settings))
 
 
 async def prepare(engine: AsyncEngine, settings: Settings) -> None:
-    await migrate.upgrade(database.database_url(settings))
+    await migrate.upgrade(operator_database.database_url(settings))
     typer.echo(f"the database is at schema {schema_version.head()}")
-    known = place.installation_id(settings.data_dir)
+    known = data_directory.installation_id(settings.data_dir)
     found = await installation.ensure(engine, str(ULID()).lower(), settings.workspace_uid_base)
     if known is not None and known != found.id:
-        raise CommandError(place.two_installations(settings.data_dir, known, found.id))
+        raise CommandError(data_directory.two_installations(settings.data_dir, known, found.id))
     await _claim(engine, settings, found.id)
     await _first_admin(engine, settings)
 
@@ -41,7 +41,7 @@ async def _first_admin(engine: AsyncEngine, settings: Settings) -> None:
     if await accounts.has_admin(engine):
         return
     if settings.admin_password is None:
-        typer.echo(needs.NO_ADMIN)
+        typer.echo(requirements.NO_ADMIN)
         return
     await accounts.ensure_admin(
         engine, settings.admin_username, settings.admin_password, actor=CLI, now=utc_now()

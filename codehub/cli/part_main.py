@@ -21,12 +21,12 @@ import typer
 import uvloop
 
 from codehub import internal_http, log, readiness
-from codehub.cli import certificates, first_start, needs, part_users
+from codehub.cli import certificates, database_setup, part_users, requirements
 from codehub.cli.errors import CommandError, told
 from codehub.cli.heartbeats import Heartbeats
 from codehub.cli.options import load_settings
 from codehub.cli.part_users import PartUser
-from codehub.cli.start_records import record_start
+from codehub.cli.start_audit import record_start
 from codehub.cli.workers import LOOK_SECONDS, run_apart, run_workers
 from codehub.domain.images import known_images
 from codehub.domain.limits import Limits
@@ -88,7 +88,7 @@ def coordinator() -> None:
 
 PARTS: Mapping[str, Callable[..., None]] = {"coordinator": coordinator, "api": api, "gateway": gateway}
 """In the order in which `codehub up` starts them."""
-PROGRAMS: Mapping[str, Callable[..., None]] = {**PARTS, "first-start": first_start.main}
+PROGRAMS: Mapping[str, Callable[..., None]] = {**PARTS, "first-start": database_setup.main}
 """What the fork server can run."""
 _MODULES = ("codehub.coordinator.main", "codehub.api.server", "codehub.gateway.server")
 _DOCKER = "codehub.runtimes.docker.runtime"
@@ -129,10 +129,10 @@ def _require(settings: Settings, part: str) -> None:
         with told():
             if part == "gateway":
                 certificates.require_certificate(settings)
-            asyncio.run(needs.require(settings))
+            asyncio.run(requirements.require(settings))
             asyncio.run(record_start(settings, part))
-            if part == "api" and asyncio.run(needs.admin_is_missing(settings)):
-                log.get("api").warning(needs.NO_ADMIN)
+            if part == "api" and asyncio.run(requirements.admin_is_missing(settings)):
+                log.get("api").warning(requirements.NO_ADMIN)
 
     if code := run_apart(check):
         raise typer.Exit(code)
@@ -142,7 +142,7 @@ def _leave_root(settings: Settings, part: str, user: PartUser | None) -> None:
     """Become the part's user, if there is one, and check as that user what the part needs."""
     if user is None:
         return
-    needs.offered_images(settings)  # reads the file that others need not read
+    requirements.offered_images(settings)  # reads the file that others need not read
     part_users.become(user)
     try:
         _require(settings, part)
@@ -173,7 +173,10 @@ def _settings(component: str) -> Settings:
 async def _serve_coordinator(settings: Settings) -> None:
     from codehub.coordinator.main import run
 
-    for sentence in (*await needs.missing_images(settings), *await needs.workspaces_left_alone(settings)):
+    for sentence in (
+        *await requirements.missing_images(settings),
+        *await requirements.workspaces_left_alone(settings),
+    ):
         log.get("coordinator").warning(sentence)
     await run(settings, _stop_event())
 

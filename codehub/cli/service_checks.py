@@ -3,7 +3,7 @@
 from urllib.parse import urlsplit
 
 from codehub import readiness
-from codehub.cli import lock, needs, place
+from codehub.cli import data_directory, data_lock, requirements
 from codehub.cli.findings import Finding, fail, ok, warn
 from codehub.database import schema_version
 from codehub.domain.health import LEADER_CHECKS, CheckName
@@ -48,7 +48,7 @@ async def recorded_checks(settings: Settings) -> list[Finding]:
 
 def _urls(settings: Settings) -> tuple[str | None, str | None]:
     """Return where PostgreSQL and Redis are, given or embedded; None for what does not run."""
-    if lock.holder(settings.data_dir) is None:
+    if data_lock.holder(settings.data_dir) is None:
         return settings.database_url or None, settings.redis_url or None
     return (
         settings.database_url or postgres.url_of(settings.data_dir) or "",
@@ -94,7 +94,7 @@ def check_exposure(settings: Settings) -> list[Finding]:
 
 
 def _running(settings: Settings) -> Finding:
-    pid = lock.holder(settings.data_dir)
+    pid = data_lock.holder(settings.data_dir)
     if pid is not None:
         return ok("codehub", f"`codehub up` runs on {settings.data_dir} (process {pid})")
     if settings.database_url:
@@ -104,26 +104,26 @@ def _running(settings: Settings) -> Finding:
 
 async def _database(url: str) -> Finding:
     try:
-        await needs.reach_database(url)
-        await needs.require_schema(url)
+        await requirements.reach_database(url)
+        await requirements.require_schema(url)
     except schema_version.SchemaError as error:
         return fail("database", str(error))
-    except needs.UnmetError as error:
+    except requirements.UnmetError as error:
         return fail("database", error.words, error.advice)
     return ok("database", f"answers, schema {schema_version.head()}")
 
 
 async def _redis(url: str) -> Finding:
     try:
-        version = await needs.reach_redis(url)
-    except needs.UnmetError as error:
+        version = await requirements.reach_redis(url)
+    except requirements.UnmetError as error:
         return fail("redis", error.words, error.advice)
     return ok("redis", f"answers, version {version}")
 
 
 async def _markers(settings: Settings) -> list[Finding]:
     """Volumes and archives carry the installation's id, which a disk that is not mounted does not."""
-    owner = place.installation_id(settings.data_dir)
+    owner = data_directory.installation_id(settings.data_dir)
     if owner is None:
         return []
     archive_url = settings.archive_url or f"file://{settings.data_dir / 'archives'}"

@@ -18,7 +18,15 @@ import typer
 from ulid import ULID
 
 from codehub import internal_http, log
-from codehub.cli import certificate_copy, certificates, lock, needs, part_users, place, runtimes
+from codehub.cli import (
+    certificate_copy,
+    certificates,
+    data_directory,
+    data_lock,
+    part_users,
+    requirements,
+    runtime_choice,
+)
 from codehub.cli.certificate_copy import CertificateCopy
 from codehub.cli.errors import CommandError
 from codehub.cli.part_main import PARTS
@@ -42,7 +50,7 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 @dataclass(frozen=True)
 class _Prepared:
     settings: Settings
-    held: lock.DataLock
+    held: data_lock.DataLock
 
 
 def run(settings: Settings, *, auto: bool) -> None:
@@ -74,24 +82,24 @@ async def _prepare(settings: Settings, *, auto: bool) -> _Prepared | None:
     """Check everything that can be checked before the start; None if told to stop meanwhile."""
     stop = _stop_event()
     _check_socket_path(settings.data_dir.expanduser().absolute())
-    settings = settings.model_copy(update={"runtime": await runtimes.choose(settings, auto=auto)})
+    settings = settings.model_copy(update={"runtime": await runtime_choice.choose(settings, auto=auto)})
     await _check_given(settings)
     if settings.insecure_http:
         typer.secho(f"Warning: {settings.insecure_http_message}.", fg=typer.colors.YELLOW, err=True)
     if settings.wide_proxies:
         typer.secho(f"Warning: {settings.wide_proxies_message}.", fg=typer.colors.YELLOW, err=True)
-    if place.is_new(settings.data_dir):
+    if data_directory.is_new(settings.data_dir):
         # Now already, so that a first start that fails leaves nothing behind.
         check_port_free(settings.host, settings.port)
-    data_dir = place.prepare(settings.data_dir)
+    data_dir = data_directory.prepare(settings.data_dir)
     settings = settings.model_copy(update={"data_dir": data_dir})
-    held = lock.take(data_dir)
+    held = data_lock.take(data_dir)
     try:
-        await _unless_stopped(runtimes.prepare(settings), stop)
+        await _unless_stopped(runtime_choice.prepare(settings), stop)
         if not stop.is_set():
             end_leftovers(data_dir / "run", [PartForkServer.name, *PARTS])
             check_port_free(settings.host, settings.port)
-            await runtimes.leave_the_other(settings)
+            await runtime_choice.leave_the_other(settings)
     except BaseException:
         held.release()
         raise
@@ -146,10 +154,10 @@ class _System:
         environment = self._environment(database_url, redis_url, archive_url)
         password = await self._first_start(environment)
         # Not before: the first start reads from the note whether this is another runtime than last time.
-        runtimes.remember(settings.data_dir, settings.runtime)
+        runtime_choice.remember(settings.data_dir, settings.runtime)
         try:
             await self._supervisor.start(self._forkserver)
-            await asyncio.to_thread(runtimes.share_sockets, settings)
+            await asyncio.to_thread(runtime_choice.share_sockets, settings)
             parts = [self._part(name, environment) for name in PARTS]
             for part in parts:
                 await self._supervisor.start(part)
@@ -354,12 +362,12 @@ def check_port_free(host: str, port: int) -> None:
 async def _check_given(settings: Settings) -> None:
     """What the environment names is looked at first, so that a mistake there leaves nothing behind."""
     _refuse_internal_listen(settings)
-    needs.offered_images(settings)
+    requirements.offered_images(settings)
     certificates.require_certificate(settings)
     if settings.database_url:
-        await needs.reach_database(settings.database_url)
+        await requirements.reach_database(settings.database_url)
     if settings.redis_url:
-        await needs.reach_redis(settings.redis_url)
+        await requirements.reach_redis(settings.redis_url)
 
 
 def _refuse_internal_listen(settings: Settings) -> None:

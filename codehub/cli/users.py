@@ -129,7 +129,7 @@ def delete(
 
 def _with_engine(data_dir: Path | None, work: "Callable[[AsyncEngine], Coroutine[Any, Any, T]]") -> T:
     from codehub import log
-    from codehub.cli.database import with_engine
+    from codehub.cli.operator_database import with_engine
 
     settings = load_settings(data_dir=data_dir)
     log.configure("cli", settings.log_level)

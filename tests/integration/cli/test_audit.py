@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from codehub.cli.start_records import record_start
+from codehub.cli.start_audit import record_start
 from codehub.clock import utc_now
 from codehub.database import accounts
 from codehub.database.engine import create_engine

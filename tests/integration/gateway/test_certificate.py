@@ -6,7 +6,7 @@ import pytest
 
 from codehub.cli.certificates import check_certificate, require_certificate
 from codehub.cli.findings import Level
-from codehub.cli.needs import UnmetError
+from codehub.cli.requirements import UnmetError
 from codehub.gateway.certificate import CertificateError, CertificateFiles, RenewedCertificate
 from codehub.gateway.trusted_proxies import TrustedProxies
 from codehub.settings import Settings, SettingsError, load

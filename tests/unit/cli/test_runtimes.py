@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from codehub.cli.runtimes import end_all
+from codehub.cli.runtime_choice import end_all
 from codehub.runtimes.base import RuntimeFailure
 from codehub.settings import load
 

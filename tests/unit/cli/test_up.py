@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from codehub.cli.errors import CommandError
 from codehub.cli.main import app
-from codehub.cli.runtimes import remember
+from codehub.cli.runtime_choice import remember
 from codehub.cli.up import _ask_public_port, check_port_free, end_jobs
 from codehub.domain.observation import JobState
 from codehub.settings import load

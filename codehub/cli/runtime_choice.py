@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 import typer
 
-from codehub.cli import ide, place
+from codehub.cli import data_directory, ide
 from codehub.cli.errors import CommandError
 from codehub.coordinator.main import docker_options, make_runtime
 from codehub.domain.images import offered_images
@@ -62,7 +62,7 @@ async def engine(settings: Settings) -> str:
 async def leave_the_other(settings: Settings) -> None:
     """End the containers of the runtime that is not used any more: two of them would share a home."""
     left: Kind = "process" if settings.runtime == "docker" else "docker"
-    installation_id = place.installation_id(settings.data_dir)
+    installation_id = data_directory.installation_id(settings.data_dir)
     if installation_id is None or (left == "docker" and remembered(settings.data_dir) != "docker"):
         return
     try:

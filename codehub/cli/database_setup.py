@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from ulid import ULID
 
 from codehub import log
-from codehub.cli import needs, place
+from codehub.cli import data_directory, requirements
 from codehub.cli.errors import explanation
 from codehub.cli.options import load_settings
 from codehub.clock import utc_now
@@ -47,16 +47,16 @@ async def _prepare(settings: Settings) -> str | None:
     before = await _migrate(settings.database_url)
     engine = create_engine(settings.database_url)
     try:
-        known = place.installation_id(settings.data_dir)
+        known = data_directory.installation_id(settings.data_dir)
         found = await installation.ensure(engine, known or str(ULID()).lower(), settings.workspace_uid_base)
         if known == found.id:
             await carry_over(engine, settings, found.id, before)
         for sentence in (
-            *await needs.missing_images(settings), *await needs.workspaces_left_alone(settings)
+            *await requirements.missing_images(settings), *await requirements.workspaces_left_alone(settings)
         ):  # fmt: skip
             typer.echo(sentence, err=True)
         where = make_place(settings, found.id)
-        await place.settle(settings.data_dir, where, installation.PostgresClaims(engine))
+        await data_directory.settle(settings.data_dir, where, installation.PostgresClaims(engine))
         actor = Actor(ActorKind.SYSTEM, "up")
         return await accounts.ensure_admin(
             engine, settings.admin_username, settings.admin_password, actor=actor, now=utc_now()
@@ -75,9 +75,9 @@ async def carry_over(
     an operator says so. A note of this runtime means that the last `up` used it: then the workspaces came
     from elsewhere and are left alone, unless the schema is so old that nothing kept the column true.
     """
-    from codehub.cli import runtimes  # with the coordinator, which the other parts do not load
+    from codehub.cli import runtime_choice  # with the coordinator, which the other parts do not load
 
-    noted = runtimes.remembered(settings.data_dir)
+    noted = runtime_choice.remembered(settings.data_dir)
     is_old = schema_before is not None and schema_before < RUNTIMES_ARE_TRUE_SINCE
     if noted == settings.runtime and not is_old:
         return
@@ -86,7 +86,7 @@ async def carry_over(
         return
     if noted is None:
         try:
-            await runtimes.end_all(settings.model_copy(update={"runtime": other}), installation_id)
+            await runtime_choice.end_all(settings.model_copy(update={"runtime": other}), installation_id)
         except (RuntimeFailure, Unobservable) as trouble:
             log.get("up").warning("the containers of the other runtime count as gone", reason=str(trouble))
     await backends.move_all(engine, other, settings.runtime)

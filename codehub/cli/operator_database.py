@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.cli.errors import CommandError
-from codehub.cli.needs import reach_database
+from codehub.cli.requirements import reach_database
 from codehub.database.engine import create_engine
 from codehub.embedded import postgres
 from codehub.settings import Settings
