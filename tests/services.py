@@ -22,8 +22,8 @@ import httpx
 from codehub import internal_http
 from codehub.database import migrate
 from codehub.embedded.postgres import EmbeddedPostgres
-from codehub.embedded.process import die_with_parent
 from codehub.embedded.redis import EmbeddedRedis
+from codehub.embedded.server_processes import die_with_parent
 from codehub.settings import default_tools_dir
 from tests.waiting import PATIENCE, wait_for
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from bench.gateway import ours
 from bench.machine import cores
-from codehub.embedded import process
-from codehub.embedded.account import own_account
+from codehub.embedded import server_processes
+from codehub.embedded.server_account import own_account
 from tests.services import Services
 from tests.waiting import wait_for
 
@@ -92,12 +92,12 @@ class Stack:
 
     def stop(self) -> None:
         for child in reversed(self._processes):
-            process.end(child, STOP)
+            server_processes.end(child, STOP)
 
     def _start(
         self, name: str, core: int, *command: str | Path, environment: Mapping[str, str] | None = None
     ) -> int:
-        child = process.spawn(
+        child = server_processes.spawn(
             pinned(core, *command), log=self._directory / f"{name}.log", death_signal=signal.SIGTERM,
             account=own_account(), environment=environment or {"PATH": os.environ["PATH"]},
         )  # fmt: skip
@@ -120,7 +120,9 @@ class Stack:
         return target
 
     def _logs(self) -> str:
-        return "\n".join(f"== {log.name}\n{process.tail(log)}" for log in self._directory.glob("*.log"))
+        return "\n".join(
+            f"== {log.name}\n{server_processes.tail(log)}" for log in self._directory.glob("*.log")
+        )
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from codehub import log
-from codehub.embedded.paths import make_dir
+from codehub.embedded.private_paths import make_dir
 from codehub.gateway.certificate import CertificateError, CertificateFiles
 
 CHECK_SECONDS: Final = 1.0

@@ -6,7 +6,7 @@ from codehub import log
 from codehub.cli.errors import CommandError
 from codehub.coordinator.storage_claims import Claims, claim_storage
 from codehub.domain.claims import Location
-from codehub.embedded.paths import make_dir, write_private
+from codehub.embedded.private_paths import make_dir, write_private
 from codehub.storage.archive.store import ArchiveStore
 from codehub.storage.errors import Unobservable
 from codehub.storage.installation_marker import check_directory

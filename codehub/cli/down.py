@@ -10,7 +10,7 @@ import typer
 from codehub.cli import data_directory, data_lock, runtime_choice
 from codehub.cli.errors import CommandError
 from codehub.cli.supervisor import birth
-from codehub.embedded.process import wait_until
+from codehub.embedded.server_processes import wait_until
 from codehub.runtimes.base import Unobservable
 from codehub.settings import Settings
 

@@ -43,7 +43,7 @@ def explanation(error: Exception) -> str | None:
     from codehub.database.schema_version import SchemaError
     from codehub.domain.images import ImagesError
     from codehub.domain.problems import Problem
-    from codehub.embedded.account import EmbeddedError
+    from codehub.embedded.server_account import EmbeddedError
     from codehub.runtimes.base import RuntimeFailure
     from codehub.settings import SettingsError
     from codehub.storage.errors import StorageProblem

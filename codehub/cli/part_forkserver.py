@@ -25,7 +25,7 @@ from functools import partial
 import typer
 
 from codehub.cli.part_users import PartUser
-from codehub.embedded.process import die_with_parent
+from codehub.embedded.server_processes import die_with_parent
 from codehub.runtimes.process.procfs import rename
 
 MAX_REQUEST_BYTES = 1 << 20

@@ -16,8 +16,8 @@ from typing import Self
 from codehub.cli import part_forkserver
 from codehub.cli.part_main import load_all, prepare
 from codehub.cli.part_users import PartUser
-from codehub.embedded import process
-from codehub.embedded.process import die_with_parent
+from codehub.embedded import server_processes
+from codehub.embedded.server_processes import die_with_parent
 
 UNKNOWN_EXIT_CODE = -signal.SIGTERM
 """Of a part whose fork server was killed: the kernel sent the part this signal, and no one read its code."""
@@ -101,7 +101,7 @@ class PartForkServer:
     def stop(self) -> None:
         self._requests.close()
         if self.process is not None:
-            process.end(self.process, [(signal.SIGTERM, 5), (signal.SIGKILL, 5)])
+            server_processes.end(self.process, [(signal.SIGTERM, 5), (signal.SIGKILL, 5)])
 
     async def run(
         self, name: str, environment: Mapping[str, str], log: Path, user: PartUser | None = None
@@ -170,7 +170,7 @@ class Part:
 
     def stop(self) -> None:
         if self.process is not None:
-            process.end(self.process, [(signal.SIGTERM, self._patience), (signal.SIGKILL, 5)])
+            server_processes.end(self.process, [(signal.SIGTERM, self._patience), (signal.SIGKILL, 5)])
 
 
 def _started_as_a_program(requests: socket.socket, log_file: Path) -> subprocess.Popen[bytes]:

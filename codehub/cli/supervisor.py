@@ -15,8 +15,8 @@ from typing import Protocol, runtime_checkable
 from codehub import log
 from codehub.cli.errors import CommandError
 from codehub.cli.parts import ForkedProcess
-from codehub.embedded import process
-from codehub.embedded.account import EmbeddedError
+from codehub.embedded import server_processes
+from codehub.embedded.server_account import EmbeddedError
 from codehub.runtimes.process.procfs import boot_id
 
 STEADY_SECONDS = 60.0  # a part that ran this long has its earlier failures forgiven
@@ -68,7 +68,7 @@ class Supervisor:
                 raise CommandError(
                     (f"{cause}\n" if cause else "")
                     + f"{service.name} ended with exit code {service.process.returncode} while it started; "
-                    f"its log {service.log_file} ends with:\n{process.tail(service.log_file)}"
+                    f"its log {service.log_file} ends with:\n{server_processes.tail(service.log_file)}"
                 )
 
     def keep(self) -> None:
@@ -186,7 +186,7 @@ def end_leftovers(run_dir: Path, names: Sequence[str]) -> None:
     def alive() -> list[int]:
         return [entry["pid"] for entry in known if birth(entry["pid"]) == entry["birth"]]
 
-    if alive() and not process.end_all(alive, [(signal.SIGTERM, 20), (signal.SIGKILL, 5)]):
+    if alive() and not server_processes.end_all(alive, [(signal.SIGTERM, 20), (signal.SIGKILL, 5)]):
         raise CommandError(f"processes {alive()} of an earlier start do not end")
     with contextlib.suppress(FileNotFoundError):
         (run_dir / "children.json").unlink()

@@ -34,11 +34,11 @@ from codehub.cli.part_users import PartUsers
 from codehub.cli.parts import Part, PartForkServer
 from codehub.cli.supervisor import Supervisor, end_leftovers
 from codehub.cli.watchdog import watch
-from codehub.embedded.account import EmbeddedError
-from codehub.embedded.paths import SOCKET_PATH_LIMIT
+from codehub.embedded.emergency_reserve import EmergencyReserve
 from codehub.embedded.postgres import EmbeddedPostgres
+from codehub.embedded.private_paths import SOCKET_PATH_LIMIT
 from codehub.embedded.redis import EmbeddedRedis
-from codehub.embedded.reserve import EmergencyReserve
+from codehub.embedded.server_account import EmbeddedError
 from codehub.settings import Settings
 from codehub.storage.errors import JobIsRunning
 from codehub.storage.jobs.local_jobs import LocalJobs

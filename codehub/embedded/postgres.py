@@ -11,9 +11,9 @@ from pathlib import Path
 from urllib.parse import quote
 
 from codehub import log
-from codehub.embedded import binaries, process
-from codehub.embedded.account import EmbeddedError, server_account
-from codehub.embedded.paths import (
+from codehub.embedded import server_processes, server_programs
+from codehub.embedded.postgres_log import why_it_ended
+from codehub.embedded.private_paths import (
     make_dir,
     make_socket_dir,
     socket_dir,
@@ -21,7 +21,7 @@ from codehub.embedded.paths import (
     sync_dir,
     write_private,
 )
-from codehub.embedded.postgres_log import why_it_ended
+from codehub.embedded.server_account import EmbeddedError, server_account
 
 USER = DATABASE = "codehub"
 SOCKET_NAME = ".s.PGSQL.5432"
@@ -90,12 +90,12 @@ class EmbeddedPostgres:
             )
         make_socket_dir(self.socket_dir, self._account, self._clients)
         make_dir(self.log_file.parent, 0o700)
-        home = binaries.postgres_home(self._cluster_version(), self._tools_dir, self._account)
+        home = server_programs.postgres_home(self._cluster_version(), self._tools_dir, self._account)
         self._end_orphan()
         if not self.cluster.exists():
             self._create_cluster(home)
         self._log_start = self.log_file.stat().st_size if self.log_file.exists() else 0
-        self.process = process.spawn(
+        self.process = server_processes.spawn(
             [
                 home / "bin" / "postgres", "-D", self.cluster, "-k", self.socket_dir,
                 *self._options(self.cluster),
@@ -118,7 +118,7 @@ class EmbeddedPostgres:
     def stop(self) -> None:
         """Fast shutdown: open transactions are rolled back, everything committed is on disk."""
         if self.process is not None:
-            process.end(self.process, FAST_SHUTDOWN)
+            server_processes.end(self.process, FAST_SHUTDOWN)
             self.process = None
 
     def _options(self, cluster: Path) -> list[str]:
@@ -193,7 +193,7 @@ class EmbeddedPostgres:
         orphans = self._working
         if orphans():
             log.get("embedded").info("ending the PostgreSQL of an earlier start", pids=orphans())
-        if not process.end_all(orphans, FAST_SHUTDOWN):
+        if not server_processes.end_all(orphans, FAST_SHUTDOWN):
             raise EmbeddedError(f"PostgreSQL processes {orphans()} of an earlier start do not end")
         # Its lock files name process ids, which another process may have by now.
         (self.cluster / "postmaster.pid").unlink(missing_ok=True)
@@ -201,7 +201,7 @@ class EmbeddedPostgres:
             leftover.unlink()
 
     def _working(self) -> list[int]:
-        return process.working_in(self.cluster, "postgres")
+        return server_processes.working_in(self.cluster, "postgres")
 
     async def _accepting(self) -> None:
         """Wait until the server has written that it is ready, where its own `pg_ctl` looks for it."""
@@ -210,11 +210,11 @@ class EmbeddedPostgres:
         while not self._is_ready():
             if self.process.poll() is not None:
                 why = self.why_it_ended() or "PostgreSQL ended while it started."
-                raise EmbeddedError(f"{why}\nIts log ends with:\n{process.tail(self.log_file)}")
+                raise EmbeddedError(f"{why}\nIts log ends with:\n{server_processes.tail(self.log_file)}")
             if time.monotonic() > deadline:
                 self.stop()
                 raise EmbeddedError(
-                    f"PostgreSQL was not ready within {START_SECONDS:.0f} s:\n{process.tail(self.log_file)}"
+                    f"PostgreSQL was not ready within {START_SECONDS:.0f} s:\n{server_processes.tail(self.log_file)}"
                 )
             await asyncio.sleep(0.01)
 

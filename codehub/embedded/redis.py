@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 
 from codehub import log
-from codehub.embedded import binaries, process
-from codehub.embedded.account import EmbeddedError, server_account
-from codehub.embedded.paths import make_dir, make_socket_dir, socket_dir, socket_mode
+from codehub.embedded import server_processes, server_programs
+from codehub.embedded.private_paths import make_dir, make_socket_dir, socket_dir, socket_mode
+from codehub.embedded.server_account import EmbeddedError, server_account
 
 SOCKET_NAME = "redis.sock"
 START_SECONDS = 30.0
@@ -43,10 +43,10 @@ class EmbeddedRedis:
         make_dir(self._directory, 0o700, self._account)
         make_socket_dir(self._socket.parent, self._account, self._clients)
         make_dir(self.log_file.parent, 0o700)
-        program = binaries.redis_server(self._tools_dir, self._account)
+        program = server_programs.redis_server(self._tools_dir, self._account)
         self._end_orphan()
         # A snapshot keeps a minute-old picture of activity over a restart of the machine.
-        self.process = process.spawn(
+        self.process = server_processes.spawn(
             [
                 program, "--port", "0", "--unixsocket", self._socket,
                 "--unixsocketperm", socket_mode(self._clients),
@@ -60,29 +60,29 @@ class EmbeddedRedis:
 
     def stop(self) -> None:
         if self.process is not None:
-            process.end(self.process, SHUTDOWN)
+            server_processes.end(self.process, SHUTDOWN)
             self.process = None
 
     def _end_orphan(self) -> None:
         if orphans := self._working():
             log.get("embedded").info("ending the Redis of an earlier start", pids=orphans)
-        if not process.end_all(self._working, SHUTDOWN):
+        if not server_processes.end_all(self._working, SHUTDOWN):
             raise EmbeddedError(f"Redis processes {self._working()} of an earlier start do not end")
         self._socket.unlink(missing_ok=True)
 
     def _working(self) -> list[int]:
-        return process.working_in(self._directory, "redis-server")
+        return server_processes.working_in(self._directory, "redis-server")
 
     async def _answering(self) -> None:
         assert self.process is not None
         deadline = time.monotonic() + START_SECONDS
         while not await self._pongs():
             if self.process.poll() is not None:
-                raise EmbeddedError(f"Redis ended while it started:\n{process.tail(self.log_file)}")
+                raise EmbeddedError(f"Redis ended while it started:\n{server_processes.tail(self.log_file)}")
             if time.monotonic() > deadline:
                 self.stop()
                 raise EmbeddedError(
-                    f"Redis did not answer in {START_SECONDS:.0f} s:\n{process.tail(self.log_file)}"
+                    f"Redis did not answer in {START_SECONDS:.0f} s:\n{server_processes.tail(self.log_file)}"
                 )
             await asyncio.sleep(0.01)
 

@@ -14,8 +14,8 @@ from codehub import readiness
 from codehub.database import migrate
 from codehub.domain.health import CheckName
 from codehub.domain.states import Role
-from codehub.embedded.paths import make_dir
 from codehub.embedded.postgres import EmbeddedPostgres
+from codehub.embedded.private_paths import make_dir
 from codehub.embedded.redis import EmbeddedRedis
 from codehub.settings import Settings
 from tests.integration.api.conftest import Api

@@ -17,8 +17,8 @@ from codehub.domain import steps
 from codehub.domain.disk import HomeRecord, LiveHome, Notice, Reserve
 from codehub.domain.states import DesiredState, Operation, Phase
 from codehub.domain.workspace import Workspace
-from codehub.embedded.paths import make_dir
 from codehub.embedded.postgres import EmbeddedPostgres
+from codehub.embedded.private_paths import make_dir
 from codehub.storage.volumes.local_volumes import LocalVolumes
 from tests.integration.coordinator.conftest import Bench, new_bench
 from tests.integration.storage.conftest import quota_disk, small_disk

@@ -13,10 +13,10 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from codehub.embedded import binaries, paths, postgres
-from codehub.embedded.account import Account, EmbeddedError, server_account
+from codehub.embedded import postgres, private_paths, server_programs
 from codehub.embedded.postgres import EmbeddedPostgres
-from codehub.embedded.process import working_in
+from codehub.embedded.server_account import Account, EmbeddedError, server_account
+from codehub.embedded.server_processes import working_in
 from tests.services import TOOLS_DIR, run, short_temp_dir
 from tests.waiting import PATIENCE, wait_for
 
@@ -182,7 +182,7 @@ async def test_a_long_path_gets_a_short_place_for_its_socket(data_dir: Path) -> 
         assert await execute(server.url, "SELECT 1") == 1
     finally:
         server.stop()
-        shutil.rmtree(paths.short_run_dir(long))
+        shutil.rmtree(private_paths.short_run_dir(long))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root starts servers as another user")
@@ -205,17 +205,17 @@ def test_programs_that_the_user_cannot_reach_are_copied_once(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in a clone below /root."""
-    package = binaries._package_dir(binaries.POSTGRES_PACKAGE)
+    package = server_programs._package_dir(server_programs.POSTGRES_PACKAGE)
     private = data_dir / "private"
     private.mkdir(mode=0o700)
     shutil.copytree(package, private / package.name)
     shutil.copytree(package.with_name(f"{package.name}.libs"), private / f"{package.name}.libs")
-    monkeypatch.setattr(binaries, "_package_dir", lambda _name: private / package.name)
+    monkeypatch.setattr(server_programs, "_package_dir", lambda _name: private / package.name)
     account: Account = server_account()
-    home = binaries.postgres_home(None, data_dir / "tools", account)
+    home = server_programs.postgres_home(None, data_dir / "tools", account)
     assert home.is_relative_to(data_dir / "tools")
     for program in ("postgres", "initdb"):
         assert account.run([home / "bin" / program, "--version"]).returncode == 0
     made = home.stat().st_ctime_ns
-    assert binaries.postgres_home(None, data_dir / "tools", account) == home
+    assert server_programs.postgres_home(None, data_dir / "tools", account) == home
     assert home.stat().st_ctime_ns == made

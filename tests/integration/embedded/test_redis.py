@@ -12,8 +12,8 @@ import pytest
 from redis.asyncio import Redis
 
 from codehub.embedded import redis
-from codehub.embedded.process import working_in
 from codehub.embedded.redis import EmbeddedRedis
+from codehub.embedded.server_processes import working_in
 from tests.services import TOOLS_DIR, short_temp_dir
 from tests.waiting import PATIENCE, wait_for
 

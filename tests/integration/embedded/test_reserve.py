@@ -8,9 +8,9 @@ import asyncpg
 import pytest
 
 from codehub.database.engine import ConnectionTrouble
-from codehub.embedded.paths import make_dir
+from codehub.embedded.emergency_reserve import NAME, EmergencyReserve
 from codehub.embedded.postgres import EmbeddedPostgres
-from codehub.embedded.reserve import NAME, EmergencyReserve
+from codehub.embedded.private_paths import make_dir
 from tests.integration.storage.conftest import small_disk
 from tests.integration.storage.test_one_disk import Disk
 from tests.services import TOOLS_DIR, short_temp_dir

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from codehub.cli.supervisor import ExplainsItsEnd
-from codehub.embedded.account import EmbeddedError
-from codehub.embedded.paths import make_dir
 from codehub.embedded.postgres import EmbeddedPostgres
 from codehub.embedded.postgres_log import why_it_ended
+from codehub.embedded.private_paths import make_dir
+from codehub.embedded.server_account import EmbeddedError
 from tests.integration.storage.conftest import small_disk
 from tests.integration.storage.test_one_disk import Disk
 from tests.services import TOOLS_DIR, short_temp_dir

@@ -16,8 +16,8 @@ import pytest
 
 from codehub.cli.errors import CommandError
 from codehub.cli.supervisor import Supervisor, birth, end_leftovers
-from codehub.embedded import process
-from codehub.embedded.account import own_account
+from codehub.embedded import server_processes
+from codehub.embedded.server_account import own_account
 from codehub.runtimes.process.procfs import boot_id
 
 SLEEP = [sys.executable, "-c", "import signal; print('up', flush=True); signal.pause()"]
@@ -36,14 +36,14 @@ class Sleeper:
 
     async def start(self) -> None:
         self.starts += 1
-        self.process = process.spawn(
+        self.process = server_processes.spawn(
             self._command, log=self.log_file, death_signal=signal.SIGKILL, account=own_account()
         )
 
     def stop(self) -> None:
         assert self.process is not None
         self.ended.append(self.name)
-        process.end(self.process, [(signal.SIGKILL, 5)])
+        server_processes.end(self.process, [(signal.SIGKILL, 5)])
 
 
 async def until(condition: object) -> None:
@@ -79,7 +79,7 @@ async def test_a_part_that_cannot_be_started_is_tried_again(tmp_path: Path, why:
             await super().start()
             if self.starts == 2:
                 assert self.process is not None
-                process.end(self.process, [(signal.SIGKILL, 5)])
+                server_processes.end(self.process, [(signal.SIGKILL, 5)])
                 raise why
 
     supervisor, part = Supervisor(tmp_path), Unlucky(tmp_path, "part")
@@ -189,7 +189,7 @@ async def test_what_is_recorded_is_what_a_later_start_ends(tmp_path: Path) -> No
 def test_children_end_when_their_supervisor_is_killed(tmp_path: Path) -> None:
     program = (
         "import signal, sys; from pathlib import Path;"
-        "from codehub.embedded import process; from codehub.embedded.account import own_account;"
+        "from codehub.embedded import process; from codehub.embedded.server_account import own_account;"
         "child = process.spawn([sys.executable, '-c', 'import signal; signal.pause()'],"
         "    log=Path(sys.argv[1]), death_signal=signal.SIGTERM, account=own_account());"
         "print(child.pid, flush=True); signal.pause()"
@@ -200,4 +200,4 @@ def test_children_end_when_their_supervisor_is_killed(tmp_path: Path) -> None:
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    assert process.wait_until(lambda: birth(child) is None, 10)
+    assert server_processes.wait_until(lambda: birth(child) is None, 10)

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from codehub.embedded.process import wait_until
+from codehub.embedded.server_processes import wait_until
 from tests.services import descendants
 
 PROGRAM = """

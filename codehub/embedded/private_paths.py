@@ -5,7 +5,7 @@ import os
 import stat
 from pathlib import Path
 
-from codehub.embedded.account import Account, EmbeddedError
+from codehub.embedded.server_account import Account, EmbeddedError
 
 SOCKET_PATH_LIMIT = 107  # sun_path holds 108 bytes with its closing NUL
 
