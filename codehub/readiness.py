@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 from codehub.bus.write_refusals import refuses_writes
 from codehub.database import health_checks, schema_version
 from codehub.database.engine import ConnectionTrouble
-from codehub.domain.health import (
+from codehub.domain.health_checks import (
     LEADER_CHECKS,
     CheckName,
     Readiness,

@@ -15,9 +15,9 @@ from sqlalchemy.exc import ArgumentError
 
 from codehub.domain.backends import Backends
 from codehub.domain.disk import Reserve
-from codehub.domain.hosts import is_loopback
+from codehub.domain.host_names import is_loopback
 from codehub.domain.limits import MAX_WORKSPACES_PER_USER
-from codehub.domain.weaknesses import Weakness, holds_strangers
+from codehub.domain.weak_settings import Weakness, holds_strangers
 
 SECRETS: Final = ("DATABASE_URL", "REDIS_URL", "ADMIN_PASSWORD", "INTERNAL_KEY")
 """What is not repeated to whoever reads the terminal or the logs."""

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from codehub.coordinator.providers import Providers
 from codehub.domain.images import BUILT_IN
-from codehub.domain.leftovers import Leftover
 from codehub.domain.observation import ArchiveFact, ContainerFact, Generation, JobFact, JobState, VolumeFact
+from codehub.domain.volume_leftovers import Leftover
 from codehub.runtimes.base import ABSENT, WorkloadSpec
 from codehub.storage.archive.archives import StoredArchive
 from codehub.storage.jobs.spec import ArchiveJob, DeleteJob, EmptyArchiveJob, JobSpec, Place, RestoreJob

@@ -14,7 +14,7 @@ from codehub.api.views import WorkspacePage, WorkspaceSummary, summary
 from codehub.api.workspaces import Limit, Offset, page_of
 from codehub.database import gate, workspace_queries
 from codehub.database.workspace_queries import Leader, Selection
-from codehub.domain.health import CheckName
+from codehub.domain.health_checks import CheckName
 from codehub.domain.states import Phase
 
 router = APIRouter(prefix="/admin", tags=["admin"])

@@ -9,10 +9,10 @@ from codehub.api.services import Config
 from codehub.database.accounts import Account
 from codehub.database.sessions import Session
 from codehub.database.workspace_queries import DetailedWorkspace, OwnedWorkspace
+from codehub.domain.allowed_changes import WayOut, ways_out
 from codehub.domain.conditions import holds
 from codehub.domain.states import ConditionName, DesiredState, ErrorReason, Operation, Phase, Role
 from codehub.domain.ttl import archive_at, standby_at
-from codehub.domain.wishes import WayOut, ways_out
 from codehub.domain.workspace import Workspace
 
 

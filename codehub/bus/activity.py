@@ -10,7 +10,7 @@ from typing import Final
 
 from redis.asyncio import Redis
 
-from codehub.domain.gateways import ActivitySnapshot
+from codehub.domain.gateway_reports import ActivitySnapshot
 
 KEY: Final = "codehub:activity"
 GATEWAY: Final = "gateway:"

@@ -5,7 +5,7 @@ from pathlib import Path
 from codehub import log
 from codehub.cli.errors import CommandError
 from codehub.coordinator.storage_claims import Claims, claim_storage
-from codehub.domain.claims import Location
+from codehub.domain.storage_location import Location
 from codehub.embedded.private_paths import make_dir, write_private
 from codehub.storage.archive.store import ArchiveStore
 from codehub.storage.errors import Unobservable

@@ -6,9 +6,9 @@ from codehub import readiness
 from codehub.cli import data_directory, data_lock, requirements
 from codehub.cli.findings import Finding, fail, ok, warn
 from codehub.database import schema_version
-from codehub.domain.health import LEADER_CHECKS, CheckName
-from codehub.domain.hosts import shared_domain
-from codehub.domain.weaknesses import Weakness
+from codehub.domain.health_checks import LEADER_CHECKS, CheckName
+from codehub.domain.host_names import shared_domain
+from codehub.domain.weak_settings import Weakness
 from codehub.embedded import postgres, redis
 from codehub.settings import Settings
 from codehub.storage.archive.store import ArchiveStore

@@ -4,7 +4,7 @@ from codehub.clock import utc_now
 from codehub.database import audit
 from codehub.database.engine import create_engine
 from codehub.domain.audit import Action, Actor, ActorKind, Target, TargetKind
-from codehub.domain.weaknesses import OF_PART
+from codehub.domain.weak_settings import OF_PART
 from codehub.settings import Settings
 
 

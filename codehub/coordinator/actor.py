@@ -21,7 +21,7 @@ from codehub.domain.effects import (
     SetHomeAside,
     StartContainer,
 )
-from codehub.domain.errors import Failure
+from codehub.domain.error_policy import Failure
 from codehub.domain.observation import Generation
 from codehub.domain.states import ErrorReason
 from codehub.domain.workspace import Workspace

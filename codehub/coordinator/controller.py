@@ -16,7 +16,7 @@ from codehub.coordinator.observer import Memory, Observer
 from codehub.coordinator.providers import Providers
 from codehub.coordinator.work_queue import WorkQueue
 from codehub.database.controller_writes import Outdated, RowLocked
-from codehub.domain.attempt import running_job_id
+from codehub.domain.attempt_jobs import running_job_id
 from codehub.domain.backends import why_left_alone
 from codehub.domain.decision import (
     Context,

@@ -10,8 +10,8 @@ from codehub.coordinator.leader_services import Records
 from codehub.coordinator.providers import Providers
 from codehub.database.controller_writes import RowLocked
 from codehub.domain.gc import GcRules, Stored, Sweep, sweep
-from codehub.domain.leftovers import Clearing, Leftover, clearing
 from codehub.domain.observation import JobState
+from codehub.domain.volume_leftovers import Clearing, Leftover, clearing
 from codehub.runtimes.base import RuntimeFailure
 from codehub.runtimes.base import Unobservable as RuntimeUnobservable
 from codehub.storage.errors import StorageProblem

@@ -7,7 +7,7 @@ from codehub.coordinator.gc_runner import GcRunner
 from codehub.coordinator.leader_services import Records
 from codehub.coordinator.providers import Providers
 from codehub.domain.disk import Reserve, shortages
-from codehub.domain.health import CheckName, Verdict
+from codehub.domain.health_checks import CheckName, Verdict
 from codehub.runtimes.base import Unobservable as RuntimeUnobservable
 from codehub.storage.errors import StorageProblem
 

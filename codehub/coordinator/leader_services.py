@@ -8,9 +8,9 @@ from typing import Protocol
 
 from codehub.domain.decision import Decision
 from codehub.domain.disk import HomeSize, LiveHome, Notice
-from codehub.domain.gateways import ActivitySnapshot, GatewayReport
+from codehub.domain.gateway_reports import ActivitySnapshot, GatewayReport
 from codehub.domain.gc import Holder, Stored
-from codehub.domain.health import CheckName, Verdict
+from codehub.domain.health_checks import CheckName, Verdict
 from codehub.domain.ttl import Expiry, TtlDefaults
 from codehub.domain.workspace import Workspace
 

@@ -22,8 +22,8 @@ from codehub.coordinator.ttl_runner import TtlRules, TtlRunner
 from codehub.database.engine import ConnectionTrouble
 from codehub.database.leadership import StaleLeader
 from codehub.domain.decision import Rules
-from codehub.domain.errors import RetryPolicy
-from codehub.domain.gateways import GatewayRules
+from codehub.domain.error_policy import RetryPolicy
+from codehub.domain.gateway_reports import GatewayRules
 from codehub.domain.gc import GcRules
 from codehub.domain.states import Operation
 from codehub.domain.ttl import TtlDefaults

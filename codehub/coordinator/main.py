@@ -18,8 +18,8 @@ from codehub.coordinator.work_queue import WORKERS
 from codehub.database import installation, schema_version
 from codehub.database.engine import create_engine
 from codehub.database.gate import new_id
-from codehub.domain.host_paths import HostPaths
 from codehub.domain.images import offered_images
+from codehub.domain.path_redaction import HostPaths
 from codehub.domain.port_links import PortLinks
 from codehub.runtimes.base import Runtime
 from codehub.runtimes.egress import Egress, host_nameservers

@@ -8,7 +8,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from codehub.coordinator.work_queue import WorkQueue
 from codehub.domain.decision import Decision, Event
-from codehub.domain.health import CheckName, Verdict
+from codehub.domain.health_checks import CheckName, Verdict
 from codehub.domain.observation import JobFact, JobState, Observation
 from codehub.domain.states import DesiredState, Operation
 from codehub.domain.workspace import Workspace

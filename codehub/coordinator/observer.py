@@ -6,7 +6,8 @@ from datetime import datetime
 
 from codehub.coordinator.idle_tracker import Panorama
 from codehub.coordinator.providers import Providers
-from codehub.domain.attempt import current_deletion_job_id, current_job_id
+from codehub.domain.allowed_changes import archive_op_id_of
+from codehub.domain.attempt_jobs import current_deletion_job_id, current_job_id
 from codehub.domain.observation import (
     UNLOOKED,
     ArchiveFact,
@@ -19,7 +20,6 @@ from codehub.domain.observation import (
 )
 from codehub.domain.observe import silent_since
 from codehub.domain.plan import looks_at_archive
-from codehub.domain.wishes import archive_op_id_of
 from codehub.domain.workspace import Workspace
 from codehub.runtimes.base import Unobservable as RuntimeUnobservable
 from codehub.storage.errors import CorruptedArchive, StorageProblem

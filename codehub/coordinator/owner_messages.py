@@ -5,8 +5,8 @@ from typing import Final, TypeVar
 
 import structlog
 
-from codehub.domain.host_paths import HostPaths
 from codehub.domain.observation import ContainerFact, JobFact, Unknown
+from codehub.domain.path_redaction import HostPaths
 
 log = structlog.get_logger(__name__)
 

@@ -10,8 +10,8 @@ from codehub.coordinator.leader_services import Listen
 from codehub.coordinator.owner_messages import UserMessages
 from codehub.domain.disk import FreeSpace, HomeSize
 from codehub.domain.images import Image
-from codehub.domain.leftovers import Leftover
 from codehub.domain.observation import ArchiveFact, Generation, JobFact, Unknown, VolumeFact
+from codehub.domain.volume_leftovers import Leftover
 from codehub.runtimes.base import Runtime
 from codehub.storage.archive.archives import StoredArchive
 from codehub.storage.jobs.spec import JobSpec, Place

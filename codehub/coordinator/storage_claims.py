@@ -13,7 +13,7 @@ import structlog
 
 from codehub.database.engine import create_unpooled_engine
 from codehub.database.installation import PostgresClaims
-from codehub.domain.claims import Location
+from codehub.domain.storage_location import Location
 from codehub.settings import Settings
 from codehub.storage.archive.store import ArchiveStore
 from codehub.storage.errors import StorageProblem

@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 from codehub.coordinator.leader_services import Activity, Records
 from codehub.coordinator.providers import Archives
 from codehub.domain.backends import Backends, why_left_alone
-from codehub.domain.gateways import (
+from codehub.domain.gateway_reports import (
     ActivitySnapshot,
     Assessment,
     GatewayReport,

@@ -26,9 +26,9 @@ from codehub.domain.audit import Actor, ActorKind
 from codehub.domain.backends import Backends
 from codehub.domain.decision import CONTROLLER_COLUMNS, Decision
 from codehub.domain.disk import HomeSize, LiveHome, Notice
-from codehub.domain.gateways import GatewayReport
+from codehub.domain.gateway_reports import GatewayReport
 from codehub.domain.gc import Holder, Stored, protection
-from codehub.domain.health import CheckName, Verdict
+from codehub.domain.health_checks import CheckName, Verdict
 from codehub.domain.observation import ArchiveFact
 from codehub.domain.states import Operation
 from codehub.domain.ttl import Expiry, TtlDefaults

@@ -20,7 +20,7 @@ from codehub.database.archive_usage import archive_bytes
 from codehub.database.index_predicates import COUNTED, TRASH
 from codehub.database.row_mapping import COLUMNS, column_values, conditions_json, to_workspace
 from codehub.database.tables import archives, workspaces
-from codehub.domain import wishes
+from codehub.domain import allowed_changes
 from codehub.domain.backends import Backends
 from codehub.domain.conditions import unobserved
 from codehub.domain.limits import Limits, Owned, Usage, admit, admit_another, admit_archives, admit_undeleted
@@ -75,7 +75,7 @@ async def create(
     backends: Backends,
     now: datetime,
 ) -> Workspace:
-    if desired not in wishes.ASKABLE:
+    if desired not in allowed_changes.ASKABLE:
         raise ValidationFailed("desired_state must be RUNNING, STANDBY or ARCHIVED.")
     workspace_id = new_id()
     await _lock_limits(conn)
@@ -124,7 +124,7 @@ async def wish(
     if desired is DesiredState.RUNNING:
         await _lock_limits(conn)
     workspace = await lock(conn, workspace_id)
-    if not wishes.check_wish(workspace, desired):
+    if not allowed_changes.check_wish(workspace, desired):
         return workspace
     changes: dict[str, Any] = {"desired_state": desired.value}
     if desired is DesiredState.RUNNING:
@@ -153,7 +153,7 @@ async def stop_for_disk(
     Unlike a TTL, the watchdog does not look at activity.
     """
     workspace = await lock(conn, workspace_id)
-    if not wishes.may_stop_for_disk(workspace) or workspace.phase_changed_at != running_since:
+    if not allowed_changes.may_stop_for_disk(workspace) or workspace.phase_changed_at != running_since:
         return None
     changes = {"desired_state": DesiredState.STANDBY.value}
     return await _write(conn, workspace, changes, now, "disk", "stopped", message)
@@ -161,7 +161,7 @@ async def stop_for_disk(
 
 async def delete(conn: AsyncConnection, workspace_id: str, *, actor: str, now: datetime) -> Workspace:
     workspace = await lock(conn, workspace_id)
-    wishes.check_delete(workspace)
+    allowed_changes.check_delete(workspace)
     changes = {"desired_state": DesiredState.DELETED.value, "deleted_at": now, "request": None}
     return await _write(conn, workspace, changes, now, actor, "deleted", "Moved to the trash.")
 
@@ -171,7 +171,7 @@ async def delete_now(
 ) -> Workspace:
     """Delete a workspace, or one that is in the trash, without an archive and without a grace period."""
     workspace = await lock(conn, workspace_id)
-    if not wishes.check_delete_now(workspace, confirmed_name):
+    if not allowed_changes.check_delete_now(workspace, confirmed_name):
         return workspace
     changes = {
         "desired_state": DesiredState.DELETED.value,
@@ -188,7 +188,7 @@ async def undelete(
 ) -> Workspace:
     await _lock_limits(conn)
     workspace = await lock(conn, workspace_id)
-    desired = wishes.check_undelete(workspace)
+    desired = allowed_changes.check_undelete(workspace)
     admit_undeleted(await _count_owned(conn, workspace.owner_id), limits)
     if desired is DesiredState.RUNNING:
         await _admit(conn, workspace.owner_id, workspace_id, limits)
@@ -214,7 +214,7 @@ async def recover(
     workspace = await lock(conn, workspace_id)
     kind = source.source if source else None
     archive_op_id = source.archive_op_id if source else None
-    wishes.check_recover(workspace, kind, archive_op_id)
+    allowed_changes.check_recover(workspace, kind, archive_op_id)
     if archive_op_id is not None:
         await _check_archive(conn, workspace_id, archive_op_id)
     if workspace.desired_state is DesiredState.RUNNING:
@@ -226,7 +226,7 @@ async def recover(
 
 async def cancel(conn: AsyncConnection, workspace_id: str, *, actor: str, now: datetime) -> Workspace:
     workspace = await lock(conn, workspace_id)
-    wishes.check_cancel(workspace)
+    allowed_changes.check_cancel(workspace)
     request = Request(RequestKind.CANCEL, actor)
     message = "Cancel requested."
     return await _write(conn, workspace, {"request": request}, now, actor, "cancel", message)
@@ -243,7 +243,7 @@ async def extend(
 ) -> Workspace:
     """Put off the present deadline, so that asking twice adds up."""
     workspace = await lock(conn, workspace_id)
-    wishes.check_alive(workspace)
+    allowed_changes.check_alive(workspace)
     until = extended(workspace, defaults, by, now)
     message = f"Kept until {until:%Y-%m-%d %H:%M} UTC."
     return await _write(conn, workspace, {"keep_until": until}, now, actor, "extended", message)
@@ -257,7 +257,7 @@ async def edit(
     if unknown:
         raise ValueError(f"not editable: {', '.join(sorted(unknown))}")
     workspace = await lock(conn, workspace_id)
-    wishes.check_alive(workspace)
+    allowed_changes.check_alive(workspace)
     return await _write(conn, workspace, changes, now, actor=None)
 
 

@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from codehub.database.engine import asyncpg_dsn
 from codehub.database.gate import RESTART_CLOCKS
 from codehub.database.tables import gateways
-from codehub.domain.gateways import GatewayReport
+from codehub.domain.gateway_reports import GatewayReport
 
 ANSWER_WITHIN: Final = 5.0
 ROWS_AT_ONCE: Final = 1000

@@ -7,7 +7,7 @@ import asyncpg
 
 from codehub.database.engine import asyncpg_dsn, is_out_of_space
 from codehub.database.leadership import StaleLeader
-from codehub.domain.health import CheckName, DatedVerdict, Heartbeat, Verdict
+from codehub.domain.health_checks import CheckName, DatedVerdict, Heartbeat, Verdict
 
 REVISION = "SELECT version_num FROM alembic_version"
 

@@ -7,7 +7,7 @@ parameters come knows nothing about them, so the words stand in the SQL itself.
 from dataclasses import dataclass
 from typing import Final
 
-from codehub.domain.errors import TERMINAL
+from codehub.domain.error_policy import TERMINAL
 from codehub.domain.states import ConditionName, DesiredState, Operation, Phase
 
 FAILED: Final = f"phase = '{Phase.ERROR.value}'"

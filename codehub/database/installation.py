@@ -9,7 +9,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.database.tables import installation, workspaces
-from codehub.domain.claims import Location
+from codehub.domain.storage_location import Location
 
 _CLAIMED_AT: Final = {
     Location.VOLUMES: installation.c.volumes_claimed_at,

@@ -7,7 +7,7 @@ from enum import StrEnum
 from codehub.domain.backends import Backends
 from codehub.domain.conditions import holds
 from codehub.domain.effects import Effect
-from codehub.domain.errors import Failure, RetryPolicy, is_terminal, verdict
+from codehub.domain.error_policy import Failure, RetryPolicy, is_terminal, verdict
 from codehub.domain.judge import judge
 from codehub.domain.observation import ArchiveFact, Generation
 from codehub.domain.observe import removes_volume

@@ -4,8 +4,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from codehub.domain.allowed_changes import archive_op_id_of
 from codehub.domain.states import Phase
-from codehub.domain.wishes import archive_op_id_of
 
 GUARD_FROM = 20
 """From this many archives on, the mass-deletion guard applies."""

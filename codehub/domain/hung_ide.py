@@ -3,10 +3,10 @@
 from dataclasses import replace
 from datetime import datetime
 
-from codehub.domain.attempt import current_job_id
+from codehub.domain.attempt_jobs import current_job_id
 from codehub.domain.decision import Context, Decision, Event, failed
 from codehub.domain.effects import DeleteContainer
-from codehub.domain.errors import Failure
+from codehub.domain.error_policy import Failure
 from codehub.domain.observation import ContainerFact, Observation
 from codehub.domain.states import ErrorReason, Operation
 from codehub.domain.workspace import Workspace

@@ -3,7 +3,7 @@
 from datetime import datetime
 
 from codehub.domain.conditions import Conditions, holds
-from codehub.domain.errors import is_terminal
+from codehub.domain.error_policy import is_terminal
 from codehub.domain.states import ConditionName, ErrorReason, Level, Phase
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from codehub.domain.conditions import holds
 from codehub.domain.disk import size_text
-from codehub.domain.errors import is_terminal
+from codehub.domain.error_policy import is_terminal
 from codehub.domain.problems import ArchiveLimitExceeded, RunningLimitExceeded, WorkspaceLimitExceeded
 from codehub.domain.states import ConditionName, DesiredState
 from codehub.domain.workspace import Workspace

@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 
-from codehub.domain.attempt import by_job, current_deletion_job_id, current_job_id, end_after_job
+from codehub.domain.allowed_changes import archive_committed, archive_key
+from codehub.domain.attempt_jobs import by_job, current_deletion_job_id, current_job_id, end_after_job
 from codehub.domain.conditions import holds
+from codehub.domain.data_loss import archive_loss
 from codehub.domain.decision import Context, Decision, Event, ended, failed
 from codehub.domain.effects import (
     ArchiveEmpty,
@@ -16,9 +18,8 @@ from codehub.domain.effects import (
     StartContainer,
     job_id,
 )
-from codehub.domain.errors import Failure
+from codehub.domain.error_policy import Failure
 from codehub.domain.hung_ide import replace_if_hung
-from codehub.domain.losses import archive_loss
 from codehub.domain.observation import (
     ArchiveFact,
     Generation,
@@ -30,7 +31,6 @@ from codehub.domain.observation import (
 )
 from codehub.domain.observe import VANISHED
 from codehub.domain.states import ConditionName, ErrorReason, Operation
-from codehub.domain.wishes import archive_committed, archive_key
 from codehub.domain.workspace import Workspace
 
 

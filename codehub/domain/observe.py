@@ -3,6 +3,7 @@
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from codehub.domain.allowed_changes import archive_committed
 from codehub.domain.conditions import Condition, changed, holds
 from codehub.domain.observation import (
     ArchiveFact,
@@ -13,7 +14,6 @@ from codehub.domain.observation import (
     VolumeFact,
 )
 from codehub.domain.states import ConditionName, Operation
-from codehub.domain.wishes import archive_committed
 from codehub.domain.workspace import Workspace
 
 SILENCE = timedelta(seconds=30)

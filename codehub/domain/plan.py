@@ -2,19 +2,19 @@
 
 from dataclasses import replace
 
+from codehub.domain.allowed_changes import archive_key
 from codehub.domain.backends import left_alone, why_left_alone
 from codehub.domain.conditions import holds
+from codehub.domain.data_loss import archive_loss, home_loss
 from codehub.domain.decision import Context, Decision, Event, ended, failed, forgiven, settle, without_note
 from codehub.domain.effects import DeleteContainer, SetHomeAside
-from codehub.domain.errors import STABLE_AFTER, Failure, is_terminal, waits_for_retry
+from codehub.domain.error_policy import STABLE_AFTER, Failure, is_terminal, waits_for_retry
 from codehub.domain.judge import level_of
-from codehub.domain.losses import archive_loss, home_loss
 from codehub.domain.observation import ContainerFact, Observation, Unknown, VolumeFact
 from codehub.domain.observe import VANISHED, observed, volume_generation
 from codehub.domain.states import ConditionName, DesiredState, ErrorReason, Level, Operation
 from codehub.domain.steps import step
 from codehub.domain.timeline_text import BEGUN
-from codehub.domain.wishes import archive_key
 from codehub.domain.workspace import RecoverSource, Request, RequestKind, Workspace
 
 

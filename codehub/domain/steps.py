@@ -4,19 +4,19 @@ from dataclasses import replace
 from datetime import datetime
 
 from codehub.domain import timeline_text
-from codehub.domain.attempt import end_after_job, running_job_id
+from codehub.domain.allowed_changes import archive_committed
+from codehub.domain.attempt_jobs import end_after_job, running_job_id
 from codehub.domain.conditions import holds
+from codehub.domain.data_loss import home_loss
 from codehub.domain.decision import Context, Decision, Event, ended, failed, forgiven, without_note
 from codehub.domain.disk import START_WAITS
 from codehub.domain.effects import DeleteContainer
-from codehub.domain.errors import Failure, is_terminal, waits_for_retry
+from codehub.domain.error_policy import Failure, is_terminal, waits_for_retry
 from codehub.domain.judge import level_of
-from codehub.domain.losses import home_loss
 from codehub.domain.next_effect import archive_seen, container_exists, next_effect
 from codehub.domain.observation import ArchiveFact, ContainerFact, Observation, Progress, Unknown
 from codehub.domain.observe import VANISHED, volume_generation
 from codehub.domain.states import CANCELLABLE, ConditionName, DesiredState, ErrorReason, Operation
-from codehub.domain.wishes import archive_committed
 from codehub.domain.workspace import RequestKind, Workspace
 
 

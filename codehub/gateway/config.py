@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from urllib.parse import urlsplit
 
-from codehub.domain.hosts import is_loopback
+from codehub.domain.host_names import is_loopback
 from codehub.domain.images import Activity
 from codehub.domain.limits import Limits
 from codehub.domain.ports import parse_port

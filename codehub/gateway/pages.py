@@ -12,11 +12,11 @@ from typing import Final
 from urllib.parse import urlencode
 
 from codehub.database.gateway_queries import Situation
+from codehub.domain.allowed_changes import WayOut, ways_out
 from codehub.domain.backends import left_alone_message
 from codehub.domain.disk import HomeRecord, size_text
 from codehub.domain.problems import Problem
 from codehub.domain.states import DesiredState, Operation, Phase
-from codehub.domain.wishes import WayOut, ways_out
 from codehub.domain.workspace import Workspace
 from codehub.gateway.config import Origins
 from codehub.gateway.cookies import cookie_values

@@ -4,7 +4,7 @@ import re
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
-from codehub.domain.tokens import TOKEN_LENGTH, TOKEN_PREFIX
+from codehub.domain.token_format import TOKEN_LENGTH, TOKEN_PREFIX
 
 _PREFIX: Final = TOKEN_PREFIX.encode()
 _IN_BASE64: Final = (b"Y2h1Yl", b"NodWJf", b"jaHViX")

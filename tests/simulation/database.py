@@ -5,13 +5,13 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from codehub.database.leadership import StaleLeader
-from codehub.domain import limits, wishes
+from codehub.domain import allowed_changes, limits
 from codehub.domain.conditions import unobserved
 from codehub.domain.decision import CONTROLLER_COLUMNS, Decision
 from codehub.domain.disk import HomeRecord, HomeSize, LiveHome, Notice
-from codehub.domain.errors import is_terminal
+from codehub.domain.error_policy import is_terminal
 from codehub.domain.gc import Holder, Stored, protection
-from codehub.domain.health import CheckName, Verdict
+from codehub.domain.health_checks import CheckName, Verdict
 from codehub.domain.judge import judge
 from codehub.domain.limits import Limits, Usage
 from codehub.domain.observation import ArchiveFact
@@ -133,7 +133,7 @@ class Database:
         return after
 
     def _op_key(self, row: Workspace) -> str | None:
-        return None if row.archive_op_id is None else wishes.archive_key(row.id, row.archive_op_id)
+        return None if row.archive_op_id is None else allowed_changes.archive_key(row.id, row.archive_op_id)
 
     def _check_row(self, before: Workspace, after: Workspace) -> None:
         fail, name = self.reality.fail, after.id
@@ -267,7 +267,7 @@ class Database:
         rows = [] if self.blank else self.rows.values()
         return [
             LiveHome(row.id, row.number, row.home_store_key, row.phase, row.phase_changed_at,
-                     wishes.may_stop_for_disk(row), self.homes.get(row.id))
+                     allowed_changes.may_stop_for_disk(row), self.homes.get(row.id))
             for row in rows if row.phase in (Phase.RUNNING, Phase.STANDBY)
         ]  # fmt: skip
 
@@ -344,14 +344,14 @@ def _shall_run(row: Workspace) -> bool:
 
 
 class Gate:
-    """The wishes of users, by the rules of `codehub.domain.wishes`."""
+    """The wishes of users, by the rules of `codehub.domain.allowed_changes`."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
 
     def wish(self, workspace_id: str, desired: DesiredState) -> None:
         row = self._db.rows[workspace_id]
-        if not wishes.check_wish(row, desired):
+        if not allowed_changes.check_wish(row, desired):
             return
         changes: dict[str, object] = {"desired_state": desired}
         if desired is DesiredState.RUNNING:
@@ -361,12 +361,12 @@ class Gate:
 
     def delete(self, workspace_id: str) -> None:
         row = self._db.rows[workspace_id]
-        wishes.check_delete(row)
+        allowed_changes.check_delete(row)
         self._put(row, "deletes", desired_state=DesiredState.DELETED, deleted_at=self._db.now(), request=None)
 
     def delete_now(self, workspace_id: str) -> None:
         row = self._db.rows[workspace_id]
-        if not wishes.check_delete_now(row, row.name):
+        if not allowed_changes.check_delete_now(row, row.name):
             return
         self._db.reality.waived.add(workspace_id)
         self._put(row, "deletes without an archive", desired_state=DesiredState.DELETED, request=None,
@@ -374,7 +374,7 @@ class Gate:
 
     def undelete(self, workspace_id: str) -> None:
         row = self._db.rows[workspace_id]
-        desired = wishes.check_undelete(row)
+        desired = allowed_changes.check_undelete(row)
         if desired is DesiredState.RUNNING:
             self._db.admit(row)
         self._db.reality.waived.discard(workspace_id)
@@ -386,7 +386,7 @@ class Gate:
 
     def recover(self, workspace_id: str, source: RecoverSource | None, archive_op_id: str | None) -> None:
         row = self._db.rows[workspace_id]
-        wishes.check_recover(row, source, archive_op_id)
+        allowed_changes.check_recover(row, source, archive_op_id)
         known = self._db.archives.get(archive_op_id or "")
         if archive_op_id is not None and (known is None or known.removed):
             raise ValidationFailed("no such archive")
@@ -397,7 +397,7 @@ class Gate:
 
     def cancel(self, workspace_id: str) -> None:
         row = self._db.rows[workspace_id]
-        wishes.check_cancel(row)
+        allowed_changes.check_cancel(row)
         if row.request is not None:
             raise InvalidState("already asked for")
         self._put(row, f"cancels {row.operation}", request=Request(RequestKind.CANCEL, "user"))

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from codehub.coordinator.clock_and_ids import Nature
 from codehub.coordinator.leadership_loop import serve
-from codehub.domain.gateways import ActivitySnapshot
+from codehub.domain.gateway_reports import ActivitySnapshot
 from codehub.domain.problems import Problem, ValidationFailed
 from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
 from codehub.domain.workspace import RecoverSource, Workspace

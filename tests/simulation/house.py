@@ -13,14 +13,14 @@ from codehub.coordinator.leader_services import Desk, Term
 from codehub.database import controller_writes
 from codehub.database.controller_writes import Outdated
 from codehub.database.leadership import ANSWER_WITHIN, HUNG_AFTER
-from codehub.domain import wishes
+from codehub.domain import allowed_changes
 from codehub.domain.conditions import holds
 from codehub.domain.decision import Decision, Event
 from codehub.domain.disk import HomeSize, LiveHome, Notice
 from codehub.domain.effects import DeleteContainer
-from codehub.domain.gateways import ActivitySnapshot, GatewayReport
+from codehub.domain.gateway_reports import ActivitySnapshot, GatewayReport
 from codehub.domain.gc import Holder, Stored
-from codehub.domain.health import CheckName, Verdict
+from codehub.domain.health_checks import CheckName, Verdict
 from codehub.domain.states import ConditionName, Operation
 from codehub.domain.ttl import Expiry, TtlDefaults
 from codehub.domain.workspace import Workspace
@@ -247,7 +247,7 @@ class SimRecords:
 
     def _stop_for_disk(self, home: LiveHome, notice: Notice) -> bool:
         row = self._db.rows[home.workspace_id]
-        if not wishes.may_stop_for_disk(row) or row.phase_changed_at != home.phase_changed_at:
+        if not allowed_changes.may_stop_for_disk(row) or row.phase_changed_at != home.phase_changed_at:
             return False
         self._db.stop_for_disk(row, notice)
         return True

@@ -7,9 +7,9 @@ from pathlib import Path
 from codehub.coordinator.providers import Providers
 from codehub.domain.disk import FreeSpace, HomeSize
 from codehub.domain.images import BUILT_IN
-from codehub.domain.leftovers import HOME, Leftover
 from codehub.domain.observation import ArchiveFact, ContainerFact, Generation, JobFact, Unknown, VolumeFact
 from codehub.domain.states import ErrorReason
+from codehub.domain.volume_leftovers import HOME, Leftover
 from codehub.runtimes.base import ABSENT, RuntimeFailure, WorkloadSpec
 from codehub.runtimes.base import Unobservable as RuntimeUnobservable
 from codehub.storage.archive.archives import StoredArchive

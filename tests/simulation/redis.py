@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from codehub.domain.gateways import ActivitySnapshot
+from codehub.domain.gateway_reports import ActivitySnapshot
 
 
 @dataclass

@@ -8,10 +8,20 @@ from typing import Any
 
 import pytest
 
-from codehub.domain import attempt, gc, hung_ide, leftovers, next_effect, observe, plan, steps, ttl
+from codehub.domain import (
+    attempt_jobs,
+    gc,
+    hung_ide,
+    next_effect,
+    observe,
+    plan,
+    steps,
+    ttl,
+    volume_leftovers,
+)
 from codehub.domain.decision import Decision, failed, forgiven
 from codehub.domain.effects import DeleteVolume
-from codehub.domain.errors import Failure
+from codehub.domain.error_policy import Failure
 from codehub.domain.observation import ArchiveFact, VolumeFact
 from codehub.domain.states import DesiredState, ErrorReason, Operation
 from tests.simulation.model import controller, people, runners, storage
@@ -40,8 +50,8 @@ def _volume_first() -> list[Patch]:
     def archive(workspace: Any, look: Any, context: Any) -> Decision:
         if not next_effect.archive_seen(workspace, look):
             return real(workspace, look, context)
-        deletion = DeleteVolume(attempt.current_deletion_job_id(workspace), workspace.home_ctx)
-        return attempt.by_job(workspace, look.deletion, look.job_is_ours, deletion, context)
+        deletion = DeleteVolume(attempt_jobs.current_deletion_job_id(workspace), workspace.home_ctx)
+        return attempt_jobs.by_job(workspace, look.deletion, look.job_is_ours, deletion, context)
 
     return [(next_effect, "_archive", archive)]
 
@@ -85,7 +95,7 @@ def _no_alarm() -> list[Patch]:
     def mass_alarm(suspicious: int, total: int, what: str, *, known: int) -> None:
         return None
 
-    return [(gc, "mass_alarm", mass_alarm), (leftovers, "mass_alarm", mass_alarm)]
+    return [(gc, "mass_alarm", mass_alarm), (volume_leftovers, "mass_alarm", mass_alarm)]
 
 
 def _ttl_without_condition() -> list[Patch]:
@@ -127,8 +137,8 @@ def _delete_without_archive() -> list[Patch]:
     def archive(workspace: Any, look: Any, context: Any) -> Decision:
         if workspace.deleted_at is None:
             return real(workspace, look, context)
-        deletion = DeleteVolume(attempt.current_deletion_job_id(workspace), workspace.home_ctx)
-        return attempt.by_job(workspace, look.deletion, look.job_is_ours, deletion, context)
+        deletion = DeleteVolume(attempt_jobs.current_deletion_job_id(workspace), workspace.home_ctx)
+        return attempt_jobs.by_job(workspace, look.deletion, look.job_is_ours, deletion, context)
 
     return [(next_effect, "_archive", archive)]
 
@@ -268,7 +278,7 @@ def test_planted_forgotten_wish_never_converges(monkeypatch: pytest.MonkeyPatch)
 
 def test_planted_attempt_without_a_new_job_ends_in_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """What fails once is tried again; a failed job that is only looked at again fails three times at once."""
-    monkeypatch.setattr(attempt, "job_id", lambda op_id, number: f"{op_id}-0")
+    monkeypatch.setattr(attempt_jobs, "job_id", lambda op_id, number: f"{op_id}-0")
     assert "ERROR (RetryExceeded)" in _settled({"wish": 1, "trouble": 1, "fault": 1})
 
 

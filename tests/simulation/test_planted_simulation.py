@@ -22,23 +22,23 @@ from codehub.coordinator.ttl_runner import TtlRunner
 from codehub.database import controller_writes
 from codehub.domain import (
     disk,
-    gateways,
+    gateway_reports,
     gc,
     hung_ide,
-    leftovers,
     limits,
     next_effect,
     observe,
     plan,
     steps,
     ttl,
+    volume_leftovers,
 )
-from codehub.domain.attempt import by_job, current_deletion_job_id
+from codehub.domain.attempt_jobs import by_job, current_deletion_job_id
 from codehub.domain.conditions import Condition, changed
 from codehub.domain.decision import Context, Decision, failed
 from codehub.domain.effects import DeleteVolume, Effect
-from codehub.domain.errors import Failure
-from codehub.domain.gateways import Assessment, GatewayReport
+from codehub.domain.error_policy import Failure
+from codehub.domain.gateway_reports import Assessment, GatewayReport
 from codehub.domain.observation import ArchiveFact, ContainerFact, JobState, Observation, Unknown, Unlooked
 from codehub.domain.problems import Problem
 from codehub.domain.states import ConditionName, DesiredState, ErrorReason, Operation, Phase
@@ -226,7 +226,7 @@ def test_an_empty_database_costs_nothing() -> None:
 
 
 def test_planted_gc_on_an_empty_database(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (gc, leftovers):
+    for module in (gc, volume_leftovers):
         monkeypatch.setattr(module, "mass_alarm", lambda *_, **__: None)
     find("is removed before its grace is over|no complete copy|is deleted before", EmptyDatabase)
 
@@ -331,7 +331,7 @@ def test_lost_flushes_and_absent_gateways_stop_nobody(history: type[History]) ->
 
 
 def test_planted_reports_that_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateways, "known_until", lambda _silences, now, _longest: now)
+    monkeypatch.setattr(gateway_reports, "known_until", lambda _silences, now, _longest: now)
     find("is stopped under its user|before its user could come back", LostFlushes)
 
 
@@ -351,7 +351,7 @@ def test_planted_a_flush_that_is_not_sent_again(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_planted_a_redis_that_loses_a_flush_unnoticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = gateways.assess
+    original = gateway_reports.assess
 
     def trusting(reports: Mapping[str, GatewayReport], _flushes: object, *rest: object) -> Assessment:
         return original(reports, {name: report.flushes for name, report in reports.items()}, *rest)  # type: ignore[arg-type]
@@ -374,7 +374,7 @@ def test_planted_a_first_gateway_that_restarts_no_clock() -> None:
 
 
 def test_planted_a_last_goodbye_that_is_forgotten_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = gateways.assess
+    original = gateway_reports.assess
 
     def hasty(reports: Mapping[str, GatewayReport], *rest: object) -> Assessment:
         staying = {name: report for name, report in reports.items() if not report.ended}

@@ -10,8 +10,8 @@ from types import MappingProxyType
 import structlog
 
 from codehub.domain.disk import FreeSpace, HomeSize
-from codehub.domain.leftovers import HOME, Leftover
 from codehub.domain.observation import Generation, Unknown, VolumeFact
+from codehub.domain.volume_leftovers import HOME, Leftover
 from codehub.storage.child_processes import remove_tree
 from codehub.storage.errors import GenerationMismatch, Unobservable, from_os
 from codehub.storage.installation_marker import check_directory, claim_directory

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from sqlalchemy import text
 
-from codehub.domain.leftovers import ASIDE
 from codehub.domain.states import DesiredState, Phase
+from codehub.domain.volume_leftovers import ASIDE
 from codehub.domain.workspace import Workspace
 from tests.chaos.crash_matrix.lane import GC, SEEN_BY_GC, Lane, Stuck
 from tests.chaos.crash_matrix.scenario import EMPTY, NOTHING, PARTS, Scenario

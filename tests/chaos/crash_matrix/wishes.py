@@ -11,11 +11,11 @@ from sqlalchemy import update
 
 from codehub.database import gate
 from codehub.database.tables import workspaces
+from codehub.domain.allowed_changes import archive_op_id_of
 from codehub.domain.images import offered_images
 from codehub.domain.limits import Limits
 from codehub.domain.observation import Generation
 from codehub.domain.states import DesiredState, Phase
-from codehub.domain.wishes import archive_op_id_of
 from codehub.domain.workspace import RecoverSource
 from codehub.runtimes.base import WorkloadSpec
 from codehub.settings import load

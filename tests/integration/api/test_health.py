@@ -16,9 +16,9 @@ from codehub.api.app import create_app
 from codehub.api.server import listen, make_server
 from codehub.database import installation
 from codehub.database.tables import health_checks, leadership
-from codehub.domain.claims import Location
-from codehub.domain.health import LEADER_CHECKS, VITAL, CheckName, Readiness
+from codehub.domain.health_checks import LEADER_CHECKS, VITAL, CheckName, Readiness
 from codehub.domain.states import Role
+from codehub.domain.storage_location import Location
 from codehub.settings import Settings
 from tests.integration.api.conftest import BASE, Api
 from tests.services import Services, short_temp_dir

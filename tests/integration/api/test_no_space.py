@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 
 from codehub import readiness
 from codehub.database import migrate
-from codehub.domain.health import CheckName
+from codehub.domain.health_checks import CheckName
 from codehub.domain.states import Role
 from codehub.embedded.postgres import EmbeddedPostgres
 from codehub.embedded.private_paths import make_dir

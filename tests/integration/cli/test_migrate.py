@@ -15,7 +15,7 @@ from codehub.cli import migration, users
 from codehub.database import accounts, tables
 from codehub.database.engine import create_engine
 from codehub.database.installation import PostgresClaims
-from codehub.domain.claims import Location
+from codehub.domain.storage_location import Location
 from codehub.settings import Settings, load
 from codehub.storage.archive.open_objects import open_objects
 from codehub.storage.archive.store import ArchiveStore

@@ -26,10 +26,10 @@ from codehub.database.gate import Backends
 from codehub.database.leadership import LOCK_TIMEOUT, campaign
 from codehub.database.row_mapping import to_workspace
 from codehub.database.tables import leadership, timeline, users, workspaces
-from codehub.domain.claims import Location
 from codehub.domain.limits import Limits
 from codehub.domain.observation import JobState
 from codehub.domain.states import DesiredState, Operation, Phase
+from codehub.domain.storage_location import Location
 from codehub.domain.workspace import Workspace
 from codehub.runtimes.base import RuntimeFailure
 from codehub.settings import Settings, load

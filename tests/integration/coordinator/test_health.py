@@ -20,7 +20,7 @@ from codehub.coordinator.providers import Providers
 from codehub.database.leadership import StaleLeader
 from codehub.domain.disk import Reserve
 from codehub.domain.gc import GcRules
-from codehub.domain.health import REMEDIES, CheckName, Readiness, Verdict
+from codehub.domain.health_checks import REMEDIES, CheckName, Readiness, Verdict
 from codehub.domain.observation import Observation
 from codehub.domain.states import DesiredState, Phase
 from codehub.domain.workspace import Workspace

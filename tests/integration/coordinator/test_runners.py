@@ -25,7 +25,7 @@ from codehub.database.controller_writes import PostgresRecords
 from codehub.database.leadership import StaleLeader, campaign
 from codehub.database.tables import archives, audit_log, workspaces
 from codehub.database.tables import timeline as timeline_table
-from codehub.domain.gateways import GatewayRules
+from codehub.domain.gateway_reports import GatewayRules
 from codehub.domain.gc import GcRules
 from codehub.domain.observation import JobState
 from codehub.domain.states import DesiredState, Operation, Phase

@@ -24,7 +24,7 @@ from codehub.database.accounts import AccountChanges
 from codehub.database.engine import asyncpg_dsn, create_engine
 from codehub.database.tables import audit_log, workspaces
 from codehub.domain.audit import CLI, Action, Actor
-from codehub.domain.gateways import ActivitySnapshot
+from codehub.domain.gateway_reports import ActivitySnapshot
 from codehub.domain.limits import Limits
 from codehub.domain.problems import Problem
 from codehub.domain.states import DesiredState, Role

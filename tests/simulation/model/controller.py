@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from codehub.domain import decision as deciding
 from codehub.domain import plan as planning
-from codehub.domain.attempt import running_job_id
+from codehub.domain.attempt_jobs import running_job_id
 from codehub.domain.decision import Context, Decision, Event
-from codehub.domain.errors import Failure
+from codehub.domain.error_policy import Failure
 from codehub.domain.observation import Observation
 from codehub.domain.states import ErrorReason, Operation
 from tests.simulation.model import contracts

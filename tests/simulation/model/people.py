@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from codehub.domain import wishes
+from codehub.domain import allowed_changes
 from codehub.domain.problems import Problem
 from codehub.domain.states import DesiredState
 from codehub.domain.workspace import RecoverSource
@@ -51,38 +51,38 @@ def _used(activity: Activity) -> Activity:
 
 
 def _states(row: Row, activity: Activity) -> Iterator[Step]:
-    for desired in wishes.ASKABLE:
+    for desired in allowed_changes.ASKABLE:
         yield from _allowed(_state(row, activity, desired))
 
 
 def _state(row: Row, activity: Activity, desired: DesiredState) -> Iterator[Step]:
-    if wishes.check_wish(to_workspace(row), desired):
+    if allowed_changes.check_wish(to_workspace(row), desired):
         used = _used(activity) if desired is DesiredState.RUNNING else activity
         yield step(f"the owner wishes {desired}", "wish", row=row._replace(desired=desired), activity=used)
 
 
 def _delete(row: Row, activity: Activity) -> Iterator[Step]:
-    wishes.check_delete(to_workspace(row))
+    allowed_changes.check_delete(to_workspace(row))
     after = row._replace(desired=DesiredState.DELETED, deleted=1, request=None)
     yield step("the owner deletes it", "wish", row=after)
 
 
 def _delete_now(row: Row, activity: Activity) -> Iterator[Step]:
     workspace = to_workspace(row)
-    if wishes.check_delete_now(workspace, workspace.name):
+    if allowed_changes.check_delete_now(workspace, workspace.name):
         deleted = row.deleted or 1
         after = row._replace(desired=DesiredState.DELETED, deleted=deleted, waived=True, request=None)
         yield step("the owner deletes it without an archive", "wish", row=after)
 
 
 def _undelete(row: Row, activity: Activity) -> Iterator[Step]:
-    desired = wishes.check_undelete(to_workspace(row))
+    desired = allowed_changes.check_undelete(to_workspace(row))
     after = row._replace(desired=desired, deleted=0, waived=row.waived and WAIVER_AFTER_UNDELETE)
     yield step(f"the owner undeletes it, to be {desired}", "wish", row=after, activity=_used(activity))
 
 
 def _cancel(row: Row, activity: Activity) -> Iterator[Step]:
-    wishes.check_cancel(to_workspace(row))
+    allowed_changes.check_cancel(to_workspace(row))
     if row.request is None:
         yield step("the owner cancels", "wish", row=row._replace(request=Ask("cancel")))
 
@@ -99,7 +99,7 @@ def _recover(
     row: Row, activity: Activity, source: RecoverSource | None, record: Record | None
 ) -> Iterator[Step]:
     arc = None if record is None else record.arc
-    wishes.check_recover(to_workspace(row), source, arc_name(arc))
+    allowed_changes.check_recover(to_workspace(row), source, arc_name(arc))
     asked = Ask("recover", None if source is None else source.value, arc)
     words = f"the owner recovers it: {asked.source or 'as it is'} {arc_name(arc) or ''}"
     yield step(words, "wish", row=row._replace(request=asked), activity=_used(activity))

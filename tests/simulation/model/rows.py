@@ -4,7 +4,8 @@ from datetime import timedelta
 from functools import cache
 
 from codehub.domain import effects as domain_effects
-from codehub.domain.attempt import current_job_id
+from codehub.domain.allowed_changes import archive_key, archive_op_id_of
+from codehub.domain.attempt_jobs import current_job_id
 from codehub.domain.conditions import Condition
 from codehub.domain.decision import Decision
 from codehub.domain.observation import (
@@ -20,7 +21,6 @@ from codehub.domain.observation import (
 )
 from codehub.domain.observation import Generation as Marker
 from codehub.domain.states import DesiredState, Operation, Phase
-from codehub.domain.wishes import archive_key, archive_op_id_of
 from codehub.domain.workspace import RecoverSource, Request, RequestKind, Workspace
 from tests.simulation.model.parts import Act, Arc, Ask, Fact, Generation, JobLook, Look, Op, Row
 from tests.unit.domain import builders

@@ -10,13 +10,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from codehub.domain import gc as archives
-from codehub.domain import leftovers
 from codehub.domain import ttl as deadlines
+from codehub.domain import volume_leftovers
+from codehub.domain.allowed_changes import archive_op_id_of
 from codehub.domain.gc import GcRules, Holder
-from codehub.domain.leftovers import Leftover
 from codehub.domain.states import Operation, Phase
 from codehub.domain.ttl import TtlDefaults
-from codehub.domain.wishes import archive_op_id_of
+from codehub.domain.volume_leftovers import Leftover
 from tests.simulation.model import contracts
 from tests.simulation.model.effects import job_order
 from tests.simulation.model.engine import Step, rule, step
@@ -183,7 +183,7 @@ def gc_lists(gc: Gc, store: Store, disk: Disk, lead: Leader) -> Iterator[Step]:
         return
     beside = [f"{ASIDE}{number}" for number in range(1, len(disk.asides) + 1)]
     beside += [STAGING] if disk.staging is not None else []
-    beside += [leftovers.HOME] if disk.home is not None else []
+    beside += [volume_leftovers.HOME] if disk.home is not None else []
     listed = tuple(item.arc for item in store.archives)
     if listed or beside:
         made = gc._replace(epoch=lead.epoch, at="listed", listed=listed, leftovers=tuple(beside))
@@ -220,7 +220,7 @@ def gc_selects(gc: Gc, row: Row, store: Store, disk: Disk, lead: Leader) -> Iter
     listed = {name: Leftover(_HOME_KEY, ID, name, marker_of(disk.marker)) for name in gc.leftovers}
     seen |= {listed[name].key: _SEEN_AT[age] for name, age in gc.remains if name in listed}
     found = archives.sweep([_stored(arc) for arc in gc.listed], known, seen, RULES, NOW)
-    cleared = leftovers.clearing(list(listed.values()), known, seen, RULES, NOW)
+    cleared = volume_leftovers.clearing(list(listed.values()), known, seen, RULES, NOW)
     after = gc._replace(
         at="due",
         orphans=tuple((arc, _age(found.first_seen[key])) for arc in gc.listed
@@ -254,7 +254,7 @@ def gc_clears(gc: Gc, jobs: tuple[Job, ...], disk: Disk, row: Row, lead: Leader)
     """One job a workspace and cycle."""
     if gc.at != "due" or not gc.clear:
         return
-    home = leftovers.HOME in gc.clear
+    home = volume_leftovers.HOME in gc.clear
     kind = "purge" if home else "clear"
     job = Job(None, 0, kind, disk.marker if home else None, None, gc.epoch, names=() if home else gc.clear)
     after = gc._replace(clear=())

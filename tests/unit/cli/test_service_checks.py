@@ -5,7 +5,7 @@ import pytest
 from codehub import settings
 from codehub.cli.findings import Finding, Level
 from codehub.cli.service_checks import check_exposure
-from codehub.domain.weaknesses import Weakness
+from codehub.domain.weak_settings import Weakness
 
 
 def found(subject: str, **given: object) -> Finding | None:

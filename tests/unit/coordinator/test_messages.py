@@ -3,8 +3,8 @@
 from structlog.testing import capture_logs
 
 from codehub.coordinator.owner_messages import UserMessages
-from codehub.domain.host_paths import HostPaths
 from codehub.domain.observation import JobFact, JobState, Unknown, VolumeFact
+from codehub.domain.path_redaction import HostPaths
 
 MESSAGES = {"/data": "the data directory"}
 

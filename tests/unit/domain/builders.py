@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from codehub.domain.allowed_changes import archive_key
 from codehub.domain.conditions import Condition, Conditions
 from codehub.domain.decision import DEFAULT_RULES, Context, Decision
 from codehub.domain.observation import (
@@ -21,7 +22,6 @@ from codehub.domain.observation import (
     VolumeFact,
 )
 from codehub.domain.states import ConditionName, DesiredState, ErrorReason, Operation, Phase
-from codehub.domain.wishes import archive_key
 from codehub.domain.workspace import RecoverSource, Request, RequestKind, Workspace
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

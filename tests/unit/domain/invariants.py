@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import fields
 
+from codehub.domain.allowed_changes import archive_key
 from codehub.domain.decision import Decision, Event
 from codehub.domain.effects import (
     ArchiveEmpty,
@@ -26,7 +27,6 @@ from codehub.domain.observation import (
 )
 from codehub.domain.observe import VANISHED
 from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
-from codehub.domain.wishes import archive_key
 from codehub.domain.workspace import RequestKind, Workspace
 from tests.unit.domain import oracle
 from tests.unit.domain.builders import (

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from codehub.domain.audit import CLI, Action, Actor, Entry, Outcome, Target, TargetKind, network_of
-from codehub.domain.weaknesses import OF_PART, Weakness
+from codehub.domain.weak_settings import OF_PART, Weakness
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 WORDS = (Path(__file__).parents[3] / "web" / "src" / "audit.ts").read_text()

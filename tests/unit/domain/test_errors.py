@@ -7,7 +7,7 @@ from itertools import pairwise, product
 import pytest
 
 from codehub.domain.decision import DEFAULT_TIMEOUTS, Event, failed
-from codehub.domain.errors import Failure, RetryPolicy, is_terminal, retry_delay, verdict
+from codehub.domain.error_policy import Failure, RetryPolicy, is_terminal, retry_delay, verdict
 from codehub.domain.observation import Generation, Progress
 from codehub.domain.plan import plan
 from codehub.domain.states import ErrorReason, Operation

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from codehub.domain.gateways import Assessment, GatewayReport, GatewayRules, assess
+from codehub.domain.gateway_reports import Assessment, GatewayReport, GatewayRules, assess
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SECOND = timedelta(seconds=1)

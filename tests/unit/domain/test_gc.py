@@ -6,9 +6,9 @@ from itertools import product
 
 import pytest
 
+from codehub.domain.allowed_changes import archive_key, archive_op_id_of
 from codehub.domain.gc import GcRules, Holder, Stored, protection, sweep
 from codehub.domain.states import Phase
-from codehub.domain.wishes import archive_key, archive_op_id_of
 from tests.unit.domain.builders import ID, NOW
 
 RULES = GcRules(orphan_grace=timedelta(hours=2), retention=timedelta(days=7))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from codehub.domain.health import (
+from codehub.domain.health_checks import (
     LEADER_CHECKS,
     REMEDIES,
     VITAL,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from codehub.domain.host_paths import HostPaths
+from codehub.domain.path_redaction import HostPaths
 
 HOME = "/var/lib/codehub/volumes/users/01u/workspaces/01w/home"
 PATHS = HostPaths(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from codehub.domain.hosts import is_loopback, parent_domains, shared_domain
+from codehub.domain.host_names import is_loopback, parent_domains, shared_domain
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "::1", "hub.localhost"])

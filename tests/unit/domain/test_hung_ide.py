@@ -7,7 +7,7 @@ import pytest
 
 from codehub.domain.decision import DEFAULT_RULES, DEFAULT_TIMEOUTS, Context, Decision, Event
 from codehub.domain.effects import DeleteContainer, StartContainer, job_id
-from codehub.domain.errors import RetryPolicy
+from codehub.domain.error_policy import RetryPolicy
 from codehub.domain.observation import Generation
 from codehub.domain.plan import plan
 from codehub.domain.states import ErrorReason, Operation, Phase

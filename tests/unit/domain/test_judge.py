@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 from codehub.domain.conditions import unobserved
-from codehub.domain.errors import is_terminal
+from codehub.domain.error_policy import is_terminal
 from codehub.domain.judge import judge, level_of
 from codehub.domain.plan import wanted_operation
 from codehub.domain.states import DesiredState, ErrorReason, Level, Operation, Phase

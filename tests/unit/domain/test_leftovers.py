@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 
 from codehub.domain.gc import GcRules, Holder
-from codehub.domain.leftovers import HOME, Leftover, clearing
 from codehub.domain.states import Phase
+from codehub.domain.volume_leftovers import HOME, Leftover, clearing
 from tests.unit.domain.builders import ID, KEY, NOW
 
 RULES = GcRules(orphan_grace=timedelta(hours=2), retention=timedelta(days=7))

@@ -21,7 +21,7 @@ from codehub.domain.effects import (
     deletion_job_id,
     job_id,
 )
-from codehub.domain.errors import STABLE_AFTER, Failure
+from codehub.domain.error_policy import STABLE_AFTER, Failure
 from codehub.domain.observation import Generation, JobState, Observation, Progress
 from codehub.domain.observe import MISSING, VANISHED
 from codehub.domain.plan import looks_at_archive, plan

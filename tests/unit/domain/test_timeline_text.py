@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from codehub.domain import timeline_text, wishes
+from codehub.domain import allowed_changes, timeline_text
 from codehub.domain.states import DesiredState, Operation
 
 
@@ -27,5 +27,5 @@ def test_every_operation_and_wish_has_its_sentence() -> None:
     operations = set(Operation) - {Operation.NONE}
     assert set(timeline_text.BEGUN) == operations
     assert all(timeline_text.finished(operation, timedelta(0)) for operation in operations)
-    assert set(timeline_text.CREATED) == set(wishes.ASKABLE)
+    assert set(timeline_text.CREATED) == set(allowed_changes.ASKABLE)
     assert set(timeline_text.REQUESTED) == set(DesiredState) - {DesiredState.PENDING}

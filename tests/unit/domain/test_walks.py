@@ -9,10 +9,10 @@ from itertools import product
 
 import pytest
 
+from codehub.domain.allowed_changes import check_undelete, home_is_lost
 from codehub.domain.effects import RestoreHome
 from codehub.domain.observation import Generation, Observation, Unlooked
 from codehub.domain.states import DesiredState, ErrorReason, Level, Operation, Phase
-from codehub.domain.wishes import check_undelete, home_is_lost
 from codehub.domain.workspace import RecoverSource
 from tests.unit.domain.builders import CANCEL, RECOVER, UNKNOWN, recover
 from tests.unit.domain.tiny_world import Container, Home, Walk

@@ -5,11 +5,11 @@ from itertools import product
 
 import pytest
 
-from codehub.domain import problems, wishes
+from codehub.domain import allowed_changes, problems
+from codehub.domain.allowed_changes import WayOut
 from codehub.domain.observation import Generation
 from codehub.domain.problems import Problem
 from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
-from codehub.domain.wishes import WayOut
 from codehub.domain.workspace import RecoverSource, Workspace
 from tests.unit.domain import oracle
 from tests.unit.domain.builders import (
@@ -96,7 +96,7 @@ def test_a_wish(wish: DesiredState) -> None:
             expected = "INVALID_STATE"
         else:
             expected = True
-        assert outcome(lambda item=item: wishes.check_wish(item, wish)) == expected
+        assert outcome(lambda item=item: allowed_changes.check_wish(item, wish)) == expected
 
 
 def test_a_delete() -> None:
@@ -106,7 +106,7 @@ def test_a_delete() -> None:
             expected = "WORKSPACE_NOT_FOUND"
         else:
             expected = None if item.operation is Operation.NONE else "OPERATION_IN_PROGRESS"
-        assert outcome(lambda item=item: wishes.check_delete(item)) == expected
+        assert outcome(lambda item=item: allowed_changes.check_delete(item)) == expected
 
 
 def test_a_cancel() -> None:
@@ -116,7 +116,7 @@ def test_a_cancel() -> None:
             expected = "WORKSPACE_NOT_FOUND"
         else:
             expected = None if item.operation in cancellable else "INVALID_STATE"
-        assert outcome(lambda item=item: wishes.check_cancel(item)) == expected
+        assert outcome(lambda item=item: allowed_changes.check_cancel(item)) == expected
 
 
 @pytest.mark.parametrize("operation", Operation)
@@ -125,7 +125,7 @@ def test_only_an_archive_that_is_not_committed_can_be_cancelled(
     operation: Operation, key: str | None
 ) -> None:
     item = workspace(operation=operation, archive_key=key, archive_op_id=ARCHIVE_OP)
-    refused = outcome(lambda: wishes.check_cancel(item)) == "INVALID_STATE"
+    refused = outcome(lambda: allowed_changes.check_cancel(item)) == "INVALID_STATE"
     too_late = operation is Operation.ARCHIVING and key == KEY
     never = operation in (
         Operation.NONE, Operation.STOPPING, Operation.CREATE_EMPTY_ARCHIVE, Operation.DELETING
@@ -146,7 +146,7 @@ def test_an_undelete() -> None:
             expected = "OPERATION_IN_PROGRESS"
         else:
             expected = DesiredState(oracle.level(item.conditions))
-        assert outcome(lambda item=item: wishes.check_undelete(item)) == expected
+        assert outcome(lambda item=item: allowed_changes.check_undelete(item)) == expected
 
 
 @pytest.mark.parametrize("source", [None, *RecoverSource])
@@ -169,7 +169,7 @@ def test_a_recover(source: RecoverSource | None, archive_op_id: str | None) -> N
             must_choose = source is None and item.error_reason in lost and not (expected_is_there or volume)
             would_replace = source is not None and volume
             expected = "VALIDATION_ERROR" if incomplete or must_choose or would_replace else None
-        got = outcome(lambda item=item: wishes.check_recover(item, source, archive_op_id))
+        got = outcome(lambda item=item: allowed_changes.check_recover(item, source, archive_op_id))
         assert got == expected, item
 
 
@@ -182,9 +182,9 @@ def test_every_error_has_a_way_out_and_each_way_that_is_shown_is_accepted() -> N
     }
     for base, home, volume, archive in product(STATES, (None, HOME), (True, False), (True, False)):
         item = workspace(**{**base.__dict__, "home_ctx": home, "conditions": conditions(volume, archive)})
-        ways = wishes.ways_out(item)
+        ways = allowed_changes.ways_out(item)
         accepted = {source for source in asked.values() if outcome(
-            lambda item=item, source=source: wishes.check_recover(item, *source)) is None}  # fmt: skip
+            lambda item=item, source=source: allowed_changes.check_recover(item, *source)) is None}  # fmt: skip
         assert {asked[way] for way in ways} == accepted, item
         stuck = item.phase is Phase.ERROR and item.deleted_at is None and item.request is None
         assert bool(ways) or not (stuck and item.operation is Operation.NONE), item
@@ -208,14 +208,14 @@ def test_the_ways_out_of_each_error(
     item = workspace(
         phase=Phase.ERROR, error_reason=reason, home_ctx=home, conditions=conditions(volume, False)
     )
-    assert wishes.ways_out(item) == expected
+    assert allowed_changes.ways_out(item) == expected
 
 
 @pytest.mark.parametrize("key", [None, OLD_KEY, KEY])
 @pytest.mark.parametrize("archive_op_id", [None, OLD_ARCHIVE_OP, ARCHIVE_OP])
 def test_an_archive_is_committed_for_its_own_claim(key: str | None, archive_op_id: str | None) -> None:
     item = workspace(archive_key=key, archive_op_id=archive_op_id)
-    assert wishes.archive_committed(item) == (
+    assert allowed_changes.archive_committed(item) == (
         (key, archive_op_id) in ((KEY, ARCHIVE_OP), (OLD_KEY, OLD_ARCHIVE_OP))
     )
 
@@ -231,5 +231,7 @@ def test_each_problem_has_its_code_and_words() -> None:
 
 
 def test_a_deleted_workspace_is_not_found() -> None:
-    wishes.check_alive(workspace())
-    assert outcome(lambda: wishes.check_alive(workspace(deleted_at=EARLIER))) == "WORKSPACE_NOT_FOUND"
+    allowed_changes.check_alive(workspace())
+    assert (
+        outcome(lambda: allowed_changes.check_alive(workspace(deleted_at=EARLIER))) == "WORKSPACE_NOT_FOUND"
+    )

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from codehub.domain.attempt import current_deletion_job_id, current_job_id
+from codehub.domain.allowed_changes import archive_op_id_of
+from codehub.domain.attempt_jobs import current_deletion_job_id, current_job_id
 from codehub.domain.conditions import unobserved
 from codehub.domain.decision import DEFAULT_RULES, Context, Decision
 from codehub.domain.effects import (
@@ -32,7 +33,6 @@ from codehub.domain.observation import (
 )
 from codehub.domain.plan import looks_at_archive, plan
 from codehub.domain.states import DesiredState, Operation
-from codehub.domain.wishes import archive_op_id_of
 from codehub.domain.workspace import Request, Workspace
 from tests.unit.domain.builders import NOW, archive, workspace
 

@@ -6,7 +6,7 @@ import string
 
 import pytest
 
-from codehub.domain.tokens import TOKEN_LENGTH, TOKEN_PREFIX
+from codehub.domain.token_format import TOKEN_LENGTH, TOKEN_PREFIX
 from codehub.gateway.http1.head_rewrite import Forwarding, request_for_workspace
 from codehub.gateway.http1.request_head import parse_head
 from codehub.gateway.platform_tokens import holds_token, target_holds_token

@@ -1,7 +1,7 @@
 """A home that was there and is gone is never papered over: ERROR, and its owner chooses."""
 
 from codehub.domain.conditions import holds
-from codehub.domain.errors import Failure
+from codehub.domain.error_policy import Failure
 from codehub.domain.observe import MISSING, is_home_lost
 from codehub.domain.states import ConditionName, ErrorReason
 from codehub.domain.workspace import Workspace

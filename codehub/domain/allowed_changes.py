@@ -3,7 +3,7 @@
 from enum import StrEnum
 
 from codehub.domain.conditions import holds
-from codehub.domain.errors import is_terminal
+from codehub.domain.error_policy import is_terminal
 from codehub.domain.judge import level_of
 from codehub.domain.problems import InvalidState, OperationInProgress, ValidationFailed, WorkspaceNotFound
 from codehub.domain.states import CANCELLABLE, ConditionName, DesiredState, ErrorReason, Operation, Phase

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from codehub.domain.decision import Context, Decision, failed
 from codehub.domain.effects import CancelJob, Effect, deletion_job_id, job_id
-from codehub.domain.errors import Failure
+from codehub.domain.error_policy import Failure
 from codehub.domain.observation import JobFact, JobState, Observation
 from codehub.domain.states import ErrorReason
 from codehub.domain.workspace import Workspace
