@@ -243,14 +243,18 @@ class Database:
         self.put(replace(self.rows[seen.id], desired_state=expiry.desired))
 
     def _check_idle(self, row: Workspace) -> None:
-        """Nobody is stopped who could not be there yet, or who was there before the coordinator looked."""
+        """Nobody is stopped who could not be there yet, or who was there before the coordinator looked.
+
+        A use of the last seconds may still be in a gateway's memory, after a deadline that has passed.
+        """
         assert self.activity_read_at is not None
         looked = self.activity_read_at.timestamp()
         if looked - row.phase_changed_at.timestamp() < STANDBY_TTL:
             self.reality.fail(row.id, "is stopped as soon as it runs")
-        used = self.reality.used_at.get(row.id, 0.0)
+        uses = self.reality.uses.get(row.id, [])
+        used = max((at for at in uses if at < looked - SEEN_AFTER), default=0.0)
         self._check_reachable(row, max(used, row.phase_changed_at.timestamp()), looked)
-        if looked - STANDBY_TTL < used < looked - SEEN_AFTER:
+        if looked - STANDBY_TTL < used:
             self.reality.fail(
                 row.id, f"is stopped under its user, who was there {looked - used:.0f} s before"
             )

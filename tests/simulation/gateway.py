@@ -22,7 +22,8 @@ class SimRecorder(Recorder):
 
     def touch(self, workspace_id: str) -> None:
         now = self._database.now().timestamp()
-        self._seen[workspace_id] = self._database.reality.used_at[workspace_id] = now
+        self._seen[workspace_id] = now
+        self._database.reality.uses.setdefault(workspace_id, []).append(now)
 
 
 class SimFlushing:

@@ -106,8 +106,8 @@ class Reality:
         self.store: dict[str, Stored] = {}
         self.truths: dict[str, Truth] = {}
         self.down: dict[str, float] = {}
-        self.used_at: dict[str, float] = {}
-        """When somebody last did something in a workspace, known to CodeHub or not."""
+        self.uses: dict[str, list[float]] = {}
+        """When somebody did something in a workspace, known to CodeHub or not."""
         self.open_gateways: set[str] = set()
         self.reachable_since: float | None = None
         self._reachable_before: tuple[float | None, float | None] = None, None
