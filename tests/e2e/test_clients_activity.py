@@ -122,7 +122,7 @@ LOADED = 70
 ACT_EVERY = 40
 """Seconds between keys. It exceeds the TTL, so presence has to count in between.
 
-VS Code reports an empty window 40 s after the last key at the earliest. The TTL then leaves 20 s for the next key.
+VS Code reports an empty window 40 s after the last key at the earliest. The TTL then leaves 20 s more.
 """
 BUSY = ("editor", "terminal", "output")
 QUIET = ("visible", "hidden", "laptop")
