@@ -10,11 +10,11 @@ from codehub.database.gate import new_id
 
 
 @dataclass(frozen=True)
-class Nature:
+class ClockAndIds:
     clock: Callable[[], datetime]
     new_id: Callable[[], str]
     jitter: Callable[[], float]
     """Evenly from [0, 1)."""
 
 
-REAL = Nature(utc_now, new_id, random.random)
+REAL = ClockAndIds(utc_now, new_id, random.random)

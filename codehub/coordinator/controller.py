@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 import structlog
 
 from codehub.coordinator.actor import Actor, EffectFailed, NoRoomYet, NotNow, NotYet
-from codehub.coordinator.clock_and_ids import Nature
+from codehub.coordinator.clock_and_ids import ClockAndIds
 from codehub.coordinator.idle_tracker import Panorama, Resting, is_unfinished
 from codehub.coordinator.leader_services import Records
 from codehub.coordinator.metrics import Metrics
@@ -68,7 +68,7 @@ class Controller:
         *,
         rules: Rules,
         rhythm: Rhythm,
-        nature: Nature,
+        nature: ClockAndIds,
         metrics: Metrics,
     ) -> None:
         self._records = records

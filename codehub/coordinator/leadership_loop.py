@@ -9,7 +9,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from codehub.cancellation import raise_if_cancelled
 from codehub.coordinator.actor import Actor, ActorRules
-from codehub.coordinator.clock_and_ids import REAL, Nature
+from codehub.coordinator.clock_and_ids import REAL, ClockAndIds
 from codehub.coordinator.controller import Controller, Rhythm
 from codehub.coordinator.disk_watchdog import NEAR_INTERVAL, DiskRunner
 from codehub.coordinator.gc_runner import GcRunner
@@ -50,7 +50,7 @@ async def serve(
     house: House,
     *,
     stop: asyncio.Event,
-    nature: Nature = REAL,
+    nature: ClockAndIds = REAL,
     metrics: Metrics | None = None,
 ) -> None:
     """Lead whenever nobody else does, until `stop` is set. Jobs and workspaces live on."""
@@ -76,7 +76,7 @@ def _raise_unexpected(leading: "asyncio.Task[None]") -> None:
 
 
 async def _campaign_and_lead(
-    settings: Settings, providers: Providers, house: House, nature: Nature, metrics: Metrics
+    settings: Settings, providers: Providers, house: House, nature: ClockAndIds, metrics: Metrics
 ) -> None:
     term = await _win(house, settings.coordinator_leader_retry_interval)
     log.info("this coordinator leads", epoch=term.epoch)
@@ -113,7 +113,7 @@ class Leader:
         providers: Providers,
         desk: Desk,
         term: Term,
-        nature: Nature,
+        nature: ClockAndIds,
         metrics: Metrics,
     ) -> None:
         self._settings = settings

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from codehub.coordinator.clock_and_ids import Nature
+from codehub.coordinator.clock_and_ids import ClockAndIds
 from codehub.coordinator.leadership_loop import serve
 from codehub.domain.gateway_reports import ActivitySnapshot
 from codehub.domain.problems import Problem, ValidationFailed
@@ -78,7 +78,7 @@ class Member:
     def __init__(self, history: "History", name: str) -> None:
         self.process = Process(name, history.reality, history.fork(name), history.faults)
         house = history.house(self.process, history.database, history.redis, history.retention)
-        nature = Nature(history.loop.moment, history.new_id, self.process.chance.random)
+        nature = ClockAndIds(history.loop.moment, history.new_id, self.process.chance.random)
         self.stop = asyncio.Event()
         self.task = asyncio.create_task(
             serve(
