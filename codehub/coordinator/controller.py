@@ -9,7 +9,7 @@ import structlog
 
 from codehub.coordinator.actor import Actor, EffectFailed, NoRoomYet, NotNow, NotYet
 from codehub.coordinator.clock_and_ids import ClockAndIds
-from codehub.coordinator.idle_tracker import Panorama, Resting, is_unfinished
+from codehub.coordinator.idle_tracker import BulkObservation, Resting, is_unfinished
 from codehub.coordinator.leader_services import Records
 from codehub.coordinator.metrics import Metrics
 from codehub.coordinator.observer import Memory, Observer
@@ -110,7 +110,7 @@ class Controller:
                 self._consider(workspace, seen, context)
             await asyncio.sleep(0)
 
-    async def _unroute(self, seen: Panorama) -> None:
+    async def _unroute(self, seen: BulkObservation) -> None:
         """An address whose container is gone may be given to another: nobody must be led there.
 
         Until the containers have been seen, none is started.
@@ -124,7 +124,7 @@ class Controller:
         self._present = present
         self.has_looked.set()
 
-    def _consider(self, workspace: Workspace, seen: Panorama, context: Context) -> None:
+    def _consider(self, workspace: Workspace, seen: BulkObservation, context: Context) -> None:
         ours = why_left_alone(workspace, self._rules.backends) is None
         if ours and seen.is_outage and workspace.operation is Operation.NONE:
             return  # nothing could be decided, and every row would be rewritten to say so

@@ -11,7 +11,7 @@ from codehub.domain.workspace import Workspace
 
 
 @dataclass(frozen=True)
-class Panorama:
+class BulkObservation:
     """One look at all containers and all volumes, by workspace id."""
 
     containers: Mapping[str, ContainerFact | Unknown] | Unknown
@@ -44,7 +44,7 @@ class Resting:
         self._volumes: Mapping[str, VolumeFact | Unknown] = {}
         self._restless: set[str] = set()
 
-    def others(self, versions: Mapping[str, int], seen: Panorama) -> list[str]:
+    def others(self, versions: Mapping[str, int], seen: BulkObservation) -> list[str]:
         """The workspaces that may not rest any more, or were never found to."""
         restless = self._restless | _changed(self._versions, versions)
         if not isinstance(seen.containers, Unknown):

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from codehub.coordinator.idle_tracker import Panorama
+from codehub.coordinator.idle_tracker import BulkObservation
 from codehub.coordinator.providers import Providers
 from codehub.domain.allowed_changes import archive_op_id_of
 from codehub.domain.attempt_jobs import current_deletion_job_id, current_job_id
@@ -74,11 +74,11 @@ class Observer:
             ),
         )
 
-    async def look_at_all(self) -> Panorama:
+    async def look_at_all(self) -> BulkObservation:
         """Look at all containers and volumes, in one call each."""
-        return Panorama(await self._all_containers(), await self._all_volumes())
+        return BulkObservation(await self._all_containers(), await self._all_volumes())
 
-    def single_out(self, workspace: Workspace, seen: Panorama, at: datetime) -> Observation:
+    def single_out(self, workspace: Workspace, seen: BulkObservation, at: datetime) -> Observation:
         """What a look at all shows of one workspace."""
         shown = self._providers.messages.in_fact
         container, volume = shown(seen.container(workspace.id)), shown(seen.volume(workspace.id))

@@ -5,14 +5,14 @@ from datetime import timedelta
 
 import pytest
 
-from codehub.coordinator.idle_tracker import Panorama, Resting, is_unfinished, waits_for_time
+from codehub.coordinator.idle_tracker import BulkObservation, Resting, is_unfinished, waits_for_time
 from codehub.domain.observation import Unknown
 from codehub.domain.observe import VANISHED
 from codehub.domain.states import Operation
 from codehub.domain.workspace import Workspace
 from tests.unit.domain.builders import NOW, READY_CONTAINER, condition, conditions, volume, workspace
 
-HERE = Panorama({"a": READY_CONTAINER}, {"a": volume(), "b": volume()})
+HERE = BulkObservation({"a": READY_CONTAINER}, {"a": volume(), "b": volume()})
 VERSIONS = {"a": 1, "b": 1, "c": 1}
 
 
@@ -46,7 +46,7 @@ def resting() -> Resting:
     ],
 )
 def test_what_changes_is_looked_at(
-    resting: Resting, versions: dict[str, int], seen: Panorama, others: list[str]
+    resting: Resting, versions: dict[str, int], seen: BulkObservation, others: list[str]
 ) -> None:
     assert resting.others(versions, seen) == others
     assert resting.others(versions, seen) == others, "until it is found at rest again"
