@@ -20,8 +20,8 @@ from ulid import ULID
 
 from bench import table, tools, trees
 from bench.machine import PeakMemory, Quiet, no_free_memory
+from codehub.domain.archive_keys import archive_key
 from codehub.domain.observation import Generation
-from codehub.storage.archive.archives import archive_key
 from codehub.storage.archive.store import ArchiveStore
 from codehub.storage.jobs.local_jobs import environment
 from codehub.storage.jobs.program import SPEC

@@ -19,8 +19,8 @@ from ulid import ULID
 from bench import table, tools, trees
 from bench.archives import Cost, bound_memory, timed
 from bench.machine import Quiet, cores
+from codehub.domain.archive_keys import archive_key
 from codehub.domain.observation import Generation
-from codehub.storage.archive.archives import archive_key
 from codehub.storage.archive.store import ArchiveStore
 from codehub.storage.jobs.program import SPEC
 from codehub.storage.jobs.spec import ArchiveJob, JobSpec, Place, RestoreJob, dump_spec

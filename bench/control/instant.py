@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from codehub.coordinator.providers import Providers
+from codehub.domain.archive_keys import archive_key
 from codehub.domain.images import BUILT_IN
 from codehub.domain.observation import ArchiveFact, ContainerFact, Generation, JobFact, JobState, VolumeFact
 from codehub.domain.volume_leftovers import Leftover
@@ -90,7 +91,7 @@ class InstantVolumes:
         self._done.add(job_id)
         match spec:
             case ArchiveJob() | EmptyArchiveJob():
-                key = f"{spec.workspace_id}/{spec.archive_op_id}/home.tar.zst"
+                key = archive_key(spec.workspace_id, spec.archive_op_id)
                 fact = ArchiveFact(spec.workspace_id, spec.archive_op_id, key, "0" * 64, 1, 1, 1)
                 self.stored[key] = fact
             case RestoreJob():
@@ -111,7 +112,7 @@ class InstantArchives:
         return
 
     async def find(self, workspace_id: str, archive_op_id: str) -> ArchiveFact | None:
-        return self._volumes.stored.get(f"{workspace_id}/{archive_op_id}/home.tar.zst")
+        return self._volumes.stored.get(archive_key(workspace_id, archive_op_id))
 
     async def list(self) -> list[StoredArchive]:
         now = datetime.now(UTC)

@@ -13,7 +13,7 @@ from codehub.database.home_sizes import to_record
 from codehub.database.index_predicates import FAILED
 from codehub.database.row_mapping import COLUMNS, to_workspace
 from codehub.database.tables import archives, home_sizes, leadership, timeline, users, workspaces
-from codehub.domain.allowed_changes import archive_op_id_of
+from codehub.domain.archive_keys import archive_op_id_of
 from codehub.domain.disk import HomeRecord
 from codehub.domain.states import Phase
 from codehub.domain.workspace import Workspace

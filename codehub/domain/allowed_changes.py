@@ -2,6 +2,7 @@
 
 from enum import StrEnum
 
+from codehub.domain.archive_keys import archive_key
 from codehub.domain.conditions import holds
 from codehub.domain.error_policy import is_terminal
 from codehub.domain.judge import level_of
@@ -145,15 +146,3 @@ def archive_committed(workspace: Workspace) -> bool:
     if workspace.archive_key is None or workspace.archive_op_id is None:
         return False
     return workspace.archive_key == archive_key(workspace.id, workspace.archive_op_id)
-
-
-def archive_key(workspace_id: str, archive_op_id: str) -> str:
-    return f"{workspace_id}/{archive_op_id}/home.tar.zst"
-
-
-def archive_op_id_of(key: str) -> str:
-    """The archive_op_id inside an archive key."""
-    parts = key.split("/")
-    if len(parts) != 3:
-        raise ValueError(f"not an archive key: {key!r}")
-    return parts[1]

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from codehub.domain.allowed_changes import archive_op_id_of
+from codehub.domain.archive_keys import archive_op_id_of
 from codehub.domain.states import Phase
 
 GUARD_FROM = 20

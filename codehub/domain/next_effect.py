@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from codehub.domain.allowed_changes import archive_committed, archive_key
+from codehub.domain.allowed_changes import archive_committed
+from codehub.domain.archive_keys import archive_key
 from codehub.domain.attempt_jobs import by_job, current_deletion_job_id, current_job_id, end_after_job
 from codehub.domain.conditions import holds
 from codehub.domain.data_loss import archive_loss

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from codehub.domain.allowed_changes import archive_key
+from codehub.domain.archive_keys import archive_key
 from codehub.domain.backends import left_alone, why_left_alone
 from codehub.domain.conditions import holds
 from codehub.domain.data_loss import archive_loss, home_loss

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from codehub.domain.allowed_changes import archive_key
+from codehub.domain.archive_keys import archive_key
 
 AUDITED = ("workspaces", "timeline", "archives", "gc_orphans")
 

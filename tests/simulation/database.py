@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 from codehub.database.leadership import StaleLeader
 from codehub.domain import allowed_changes, limits
+from codehub.domain.archive_keys import archive_key
 from codehub.domain.conditions import unobserved
 from codehub.domain.decision import CONTROLLER_COLUMNS, Decision
 from codehub.domain.disk import HomeRecord, HomeSize, LiveHome, Notice
@@ -133,7 +134,7 @@ class Database:
         return after
 
     def _op_key(self, row: Workspace) -> str | None:
-        return None if row.archive_op_id is None else allowed_changes.archive_key(row.id, row.archive_op_id)
+        return None if row.archive_op_id is None else archive_key(row.id, row.archive_op_id)
 
     def _check_row(self, before: Workspace, after: Workspace) -> None:
         fail, name = self.reality.fail, after.id

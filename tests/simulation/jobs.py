@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from codehub.domain.archive_keys import archive_key
 from codehub.domain.observation import Generation, JobFact, JobState, Progress
 from codehub.storage.errors import (
     ArchiveMissing,
@@ -116,7 +117,7 @@ class Jobs:
             case ArchiveJob():
                 await self._archive(job, disk, spec)
             case EmptyArchiveJob():
-                await self._store(job, f"{spec.workspace_id}/{spec.archive_op_id}/home.tar.zst", lambda: b"")
+                await self._store(job, archive_key(spec.workspace_id, spec.archive_op_id), lambda: b"")
             case RestoreJob():
                 await self._restore(job, disk, spec)
             case DeleteJob():
@@ -131,7 +132,7 @@ class Jobs:
         if disk.home is None or disk.marker != spec.generation:
             raise GenerationMismatch
         home = disk.home
-        await self._store(job, f"{spec.workspace_id}/{spec.archive_op_id}/home.tar.zst", lambda: home.content)
+        await self._store(job, archive_key(spec.workspace_id, spec.archive_op_id), lambda: home.content)
 
     async def _store(self, job: Job, key: str, read: Callable[[], bytes]) -> None:
         """Read and upload in two halves, so that what is written meanwhile tears the archive."""

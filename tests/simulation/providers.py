@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from codehub.coordinator.providers import Providers
+from codehub.domain.archive_keys import archive_key
 from codehub.domain.disk import FreeSpace, HomeSize
 from codehub.domain.images import BUILT_IN
 from codehub.domain.observation import ArchiveFact, ContainerFact, Generation, JobFact, Unknown, VolumeFact
@@ -241,7 +242,7 @@ class SimArchives:
         await self._process.look(lambda: None, StoreTrouble, "store")
 
     async def find(self, workspace_id: str, archive_op_id: str) -> ArchiveFact | None:
-        key = f"{workspace_id}/{archive_op_id}/home.tar.zst"
+        key = archive_key(workspace_id, archive_op_id)
         return await self._process.look(lambda: self._reality.find(key), StoreTrouble, "store")
 
     async def list(self) -> "list[StoredArchive]":

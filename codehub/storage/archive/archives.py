@@ -6,6 +6,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
+from codehub.domain.archive_keys import (
+    META_NAME,
+    OBJECT_NAME,
+    archive_key,
+    is_archive_key,
+    meta_key,
+    parse_archive_key,
+)
 from codehub.domain.observation import ArchiveFact
 from codehub.storage.archive.error_text import store_words
 from codehub.storage.archive.objects import Objects
@@ -18,11 +26,8 @@ from codehub.storage.errors import (
     Unobservable,
 )
 from codehub.storage.installation_marker import MARKER, compare, compare_claim, is_content, marker_content
-from codehub.storage.volumes.workspace_directory import NAME, checked_name
+from codehub.storage.volumes.workspace_directory import checked_id
 
-_OBJECT = "home.tar.zst"
-_META = ".meta"
-_KEY = re.compile(rf"({NAME})/({NAME})/home\.tar\.zst")
 _META_TEXT = re.compile(r"sha256:([0-9a-f]{64})\nbytes=(\d{1,18}) unpacked=(\d{1,18}) entries=(\d{1,12})\n")
 _MAX_META = 4096
 
@@ -39,20 +44,17 @@ class StoredArchive:
     complete: bool
 
 
-def archive_key(workspace_id: str, archive_op_id: str) -> str:
-    return f"{checked_name(workspace_id)}/{checked_name(archive_op_id)}/{_OBJECT}"
+def checked_archive_key(workspace_id: str, archive_op_id: str) -> str:
+    """Return the archive_key of these ids; raise InvalidKey if one is unsafe in a path."""
+    return archive_key(checked_id(workspace_id), checked_id(archive_op_id))
 
 
-def parse_archive_key(key: str) -> tuple[str, str]:
-    """(workspace_id, archive_op_id)."""
-    match = _KEY.fullmatch(key)
-    if match is None:
-        raise InvalidKey(f"{key!r} is not an archive_key")
-    return match[1], match[2]
-
-
-def _meta_key(key: str) -> str:
-    return key.removesuffix(_OBJECT) + _META
+def parsed_archive_key(key: str) -> tuple[str, str]:
+    """Return (workspace_id, archive_op_id); raise InvalidKey if this is not an archive_key."""
+    try:
+        return parse_archive_key(key)
+    except ValueError as error:
+        raise InvalidKey(str(error)) from error
 
 
 def meta_text(fact: ArchiveFact) -> bytes:
@@ -64,7 +66,7 @@ def parse_meta(key: str, content: bytes) -> ArchiveFact:
     match = _META_TEXT.fullmatch(content[:_MAX_META].decode("ascii", "replace"))
     if match is None:
         raise CorruptedArchive(f"the .meta of archive {key} is malformed")
-    workspace_id, archive_op_id = parse_archive_key(key)
+    workspace_id, archive_op_id = parsed_archive_key(key)
     sizes = [int(match[number]) for number in (2, 3, 4)]
     return ArchiveFact(workspace_id, archive_op_id, key, match[1], *sizes)
 
@@ -113,9 +115,9 @@ class Archives:
 
     def find(self, workspace_id: str, archive_op_id: str) -> ArchiveFact | None:
         """The archive if it is complete: the object and its `.meta` are both there."""
-        key = archive_key(workspace_id, archive_op_id)
+        key = checked_archive_key(workspace_id, archive_op_id)
         objects = self._open()
-        meta = objects.read(_meta_key(key))
+        meta = objects.read(meta_key(key))
         size = objects.size(key)
         if meta is None or size is None:
             return None
@@ -131,15 +133,15 @@ class Archives:
         for stored in objects.list():
             folder, _, name = stored.path.rpartition("/")
             finished, _, _ = name.partition("#")
-            if finished in (_OBJECT, _META) and _KEY.fullmatch(f"{folder}/{_OBJECT}"):
+            if finished in (OBJECT_NAME, META_NAME) and is_archive_key(f"{folder}/{OBJECT_NAME}"):
                 found.setdefault(folder, {})[name] = (stored.size, stored.last_modified)
         return [_stored_archive(folder, parts) for folder, parts in sorted(found.items())]
 
     def remove(self, key: str) -> None:
         """Remove an archive, `.meta` first: a crash in between leaves what counts as unfinished."""
-        parse_archive_key(key)
+        parsed_archive_key(key)
         objects = self._open()
-        objects.remove(_meta_key(key))
+        objects.remove(meta_key(key))
         objects.remove(key)
         objects.remove_rest(key)
 
@@ -148,13 +150,13 @@ class Archives:
 
         True when the store has confirmed it by a checksum of its own; else it is to be read back.
         """
-        parse_archive_key(key)
+        parsed_archive_key(key)
         objects = self._open()
-        if objects.read(_meta_key(key)) is not None:
+        if objects.read(meta_key(key)) is not None:
             if objects.size(key) is not None:
                 raise StorageProblem(f"the archive {key} is already complete and is never written again")
             # Its object was lost. Until the new one is whole, there is no archive.
-            objects.remove(_meta_key(key))
+            objects.remove(meta_key(key))
         objects.remove_rest(key)
         try:
             return objects.upload(key, chunks, size_limit)
@@ -166,7 +168,7 @@ class Archives:
     def commit(self, fact: ArchiveFact) -> None:
         """Write the `.meta`. The object must have been confirmed or read back before."""
         objects = self._open()
-        objects.write(_meta_key(fact.key), meta_text(fact))
+        objects.write(meta_key(fact.key), meta_text(fact))
         # An attempt that was killed while it began an upload may have begun it after this one looked.
         objects.remove_rest(fact.key)
 
@@ -187,8 +189,8 @@ def _stored_archive(folder: str, parts: dict[str, tuple[int, datetime]]) -> Stor
     return StoredArchive(
         workspace_id,
         archive_op_id,
-        f"{folder}/{_OBJECT}",
+        f"{folder}/{OBJECT_NAME}",
         bytes=sum(size for size, _ in parts.values()),
         last_modified=max(modified for _, modified in parts.values()),
-        complete=_OBJECT in parts and _META in parts,
+        complete=OBJECT_NAME in parts and META_NAME in parts,
     )

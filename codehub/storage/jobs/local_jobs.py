@@ -11,13 +11,14 @@ import time
 from pathlib import Path
 
 import codehub
+from codehub.domain.archive_keys import is_path_id
 from codehub.domain.observation import JobFact, JobState
 from codehub.storage.durable import fsync_path, make_directory, read_if_there, write_durably
 from codehub.storage.errors import JobIsRunning, WaitsItsTurn
 from codehub.storage.jobs.program import LOCK, LOCK_VARIABLE, SPEC
 from codehub.storage.jobs.report import clear_progress, has_result, read_ended, read_progress
 from codehub.storage.jobs.spec import ArchiveJob, JobSpec, dump_spec
-from codehub.storage.volumes.workspace_directory import checked_name, is_name
+from codehub.storage.volumes.workspace_directory import checked_id
 from codehub.storage.volumes.workspace_lock import is_locked, lock_within
 
 _PASSED_VARIABLES = ("PATH", "TMPDIR", "LANG", "SSL_CERT_FILE", "SSL_CERT_DIR", "HTTPS_PROXY", "NO_PROXY")
@@ -69,7 +70,7 @@ class LocalJobs:
         return await asyncio.to_thread(_job_ids, self._jobs_dir)
 
     def _directory(self, job_id: str) -> Path:
-        return self._jobs_dir / checked_name(job_id)
+        return self._jobs_dir / checked_id(job_id)
 
     def _start(self, directory: Path, spec: JobSpec) -> bool:
         if self._archives_at_once is None or not isinstance(spec, ArchiveJob):
@@ -138,7 +139,7 @@ def _running_archives(jobs_dir: Path, besides: Path) -> int:
 
 
 def _job_ids(jobs_dir: Path) -> list[str]:
-    return sorted(path.name for path in jobs_dir.glob("*") if is_name(path.name) and _is_ours(path))
+    return sorted(path.name for path in jobs_dir.glob("*") if is_path_id(path.name) and _is_ours(path))
 
 
 def _is_ours(directory: Path) -> bool:

@@ -10,7 +10,7 @@ import xxhash
 
 from codehub.domain.disk import Reserve, shortages
 from codehub.domain.observation import ArchiveFact, Generation
-from codehub.storage.archive.archives import Archives, archive_key, parse_archive_key
+from codehub.storage.archive.archives import Archives, checked_archive_key, parsed_archive_key
 from codehub.storage.archive.open_objects import directory_of
 from codehub.storage.archive.size_limit import size_limit
 from codehub.storage.child_processes import remove_tree
@@ -126,7 +126,7 @@ def _store(
     progress: OnProgress,
 ) -> Done:
     """Upload, have it confirmed or read it back, and only then commit with the `.meta`."""
-    key = archive_key(workspace_id, archive_op_id)
+    key = checked_archive_key(workspace_id, archive_op_id)
     try:
         complete = archives.find(workspace_id, archive_op_id)
     except CorruptedArchive:
@@ -206,7 +206,7 @@ def _check_room(whose: str, path: Path, reserve: Reserve) -> None:
 
 
 def _wanted_archive(spec: RestoreJob, archives: Archives) -> ArchiveFact:
-    workspace_id, archive_op_id = parse_archive_key(spec.archive_key)
+    workspace_id, archive_op_id = parsed_archive_key(spec.archive_key)
     if workspace_id != spec.workspace_id:
         raise InvalidKey(f"the archive {spec.archive_key} is of another workspace")
     fact = archives.find(workspace_id, archive_op_id)

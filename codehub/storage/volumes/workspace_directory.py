@@ -13,13 +13,12 @@ import stat
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from codehub.domain.archive_keys import PATH_ID, is_path_id
 from codehub.domain.observation import Generation, VolumeFact
 from codehub.storage.durable import fsync_path, make_directory, read_if_there, write_durably
 from codehub.storage.errors import InvalidKey
 
-NAME = r"[0-9A-Za-z_-]{1,64}"
-_HOME_KEY = re.compile(rf"users/({NAME})/workspaces/({NAME})/home")
-_NAME = re.compile(NAME)
+_HOME_KEY = re.compile(rf"users/({PATH_ID})/workspaces/({PATH_ID})/home")
 
 LEFTOVER_KINDS = ("staging", "deleted", "aside")
 
@@ -27,15 +26,11 @@ LEFTOVER_KINDS = ("staging", "deleted", "aside")
 _DIRECTORY_MODE = 0o711
 
 
-def is_name(name: str) -> bool:
-    """Whether it is an id, safe as one component of a path."""
-    return _NAME.fullmatch(name) is not None
-
-
-def checked_name(name: str) -> str:
-    if not is_name(name):
-        raise InvalidKey(f"{name!r} is not an id")
-    return name
+def checked_id(text: str) -> str:
+    """Return an id that is safe as one component of a path; raise InvalidKey for anything else."""
+    if not is_path_id(text):
+        raise InvalidKey(f"{text!r} is not an id")
+    return text
 
 
 @dataclass(frozen=True)
@@ -78,7 +73,7 @@ class WorkspaceDirectory:
         return self.path / ".fence"
 
     def staging(self, op_id: str) -> Path:
-        return self.path / f".staging-{checked_name(op_id)}"
+        return self.path / f".staging-{checked_id(op_id)}"
 
     def leftovers(self, kind: str) -> list[Path]:
         """What earlier attempts left behind: kind is `staging`, `deleted` or `aside`."""
@@ -119,11 +114,11 @@ class WorkspaceDirectory:
 
     def set_aside(self, op_id: str) -> Path:
         """Keep a home that is not the workspace's under another name; nobody knows what it is worth."""
-        return self._move_home(f".aside-{checked_name(op_id)}")
+        return self._move_home(f".aside-{checked_id(op_id)}")
 
     def condemn(self, generation: Generation | None) -> Path:
         """Take the home out of sight. From then on there is no volume, only a tree to remove."""
-        return self._move_home(f".deleted-{checked_name(generation.op_id if generation else 'unmarked')}")
+        return self._move_home(f".deleted-{checked_id(generation.op_id if generation else 'unmarked')}")
 
     def _move_home(self, name: str) -> Path:
         target = self.path / name

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from codehub.database.controller_writes import PostgresRecords
+from codehub.domain.archive_keys import parse_archive_key
 from codehub.domain.decision import Decision, Event
 from codehub.domain.observation import Generation
 from codehub.domain.states import Operation
 from codehub.domain.workspace import Workspace
-from codehub.storage.archive.archives import Archives, parse_archive_key
+from codehub.storage.archive.archives import Archives
 from codehub.storage.jobs import work
 from codehub.storage.jobs.spec import RestoreJob
 from codehub.storage.volumes.workspace_directory import WorkspaceDirectory, make_private_directory

@@ -11,7 +11,7 @@ from sqlalchemy import update
 
 from codehub.database import gate
 from codehub.database.tables import workspaces
-from codehub.domain.allowed_changes import archive_op_id_of
+from codehub.domain.archive_keys import archive_op_id_of
 from codehub.domain.images import offered_images
 from codehub.domain.limits import Limits
 from codehub.domain.observation import Generation

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from codehub.domain.archive_keys import archive_key
 from codehub.domain.observation import ArchiveFact
-from codehub.storage.archive.archives import Archives, archive_key
+from codehub.storage.archive.archives import Archives
 from codehub.storage.archive.open_objects import open_objects
 from codehub.storage.archive.store import ArchiveStore
 from codehub.storage.errors import CorruptedArchive, InvalidKey, StorageProblem, Unobservable

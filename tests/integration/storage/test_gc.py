@@ -10,8 +10,8 @@ from sqlalchemy import insert, text
 from sqlalchemy.exc import DBAPIError
 
 from codehub.database.tables import archives
+from codehub.domain.archive_keys import archive_key
 from codehub.domain.observation import JobState
-from codehub.storage.archive.archives import archive_key
 from codehub.storage.archive.open_objects import open_objects
 from codehub.storage.archive.store import ArchiveStore
 from codehub.storage.errors import StoreTrouble

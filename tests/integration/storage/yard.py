@@ -12,10 +12,11 @@ from sqlalchemy import update
 from codehub.coordinator.gc_runner import GcRunner
 from codehub.coordinator.main import make_providers
 from codehub.database.tables import workspaces
+from codehub.domain.archive_keys import archive_key, meta_key
 from codehub.domain.gc import GcRules
 from codehub.domain.observation import ArchiveFact, Generation, JobFact, JobState
 from codehub.domain.states import DesiredState
-from codehub.storage.archive.archives import archive_key, meta_text
+from codehub.storage.archive.archives import meta_text
 from codehub.storage.archive.open_objects import open_objects
 from codehub.storage.archive.store import ArchiveStore
 from codehub.storage.jobs.spec import JobSpec
@@ -62,7 +63,7 @@ class Yard:
         self._objects.write(key, CONTENT)
         if meta:
             fact = ArchiveFact(workspace_id, archive_op_id, key, SHA, len(CONTENT), 10, 1)
-            self._objects.write(key.replace("home.tar.zst", ".meta"), meta_text(fact))
+            self._objects.write(meta_key(key), meta_text(fact))
         return key
 
     def names(self) -> set[str]:

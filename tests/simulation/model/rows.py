@@ -4,7 +4,7 @@ from datetime import timedelta
 from functools import cache
 
 from codehub.domain import effects as domain_effects
-from codehub.domain.allowed_changes import archive_key, archive_op_id_of
+from codehub.domain.archive_keys import archive_key, archive_op_id_of
 from codehub.domain.attempt_jobs import current_job_id
 from codehub.domain.conditions import Condition
 from codehub.domain.decision import Decision

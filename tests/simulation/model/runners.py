@@ -12,7 +12,7 @@ from typing import Any
 from codehub.domain import gc as archives
 from codehub.domain import ttl as deadlines
 from codehub.domain import volume_leftovers
-from codehub.domain.allowed_changes import archive_op_id_of
+from codehub.domain.archive_keys import archive_op_id_of
 from codehub.domain.gc import GcRules, Holder
 from codehub.domain.states import Operation, Phase
 from codehub.domain.ttl import TtlDefaults

@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from codehub.domain.allowed_changes import archive_key
+from codehub.domain.archive_keys import archive_key
 from codehub.domain.conditions import Condition, Conditions
 from codehub.domain.decision import DEFAULT_RULES, Context, Decision
 from codehub.domain.observation import (

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import fields
 
-from codehub.domain.allowed_changes import archive_key
+from codehub.domain.archive_keys import archive_key
 from codehub.domain.decision import Decision, Event
 from codehub.domain.effects import (
     ArchiveEmpty,

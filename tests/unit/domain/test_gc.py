@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from codehub.domain.allowed_changes import archive_key, archive_op_id_of
+from codehub.domain.archive_keys import archive_key, archive_op_id_of
 from codehub.domain.gc import GcRules, Holder, Stored, protection, sweep
 from codehub.domain.states import Phase
 from tests.unit.domain.builders import ID, NOW
@@ -171,5 +171,5 @@ def test_a_living_workspace_without_an_archive_key_counts_as_suspicious() -> Non
 def test_the_archive_op_id_of_a_key() -> None:
     assert archive_op_id_of(archive_key("ws", "op")) == "op"
     for wrong in ("", "ws", "ws/op", "a/b/c/d"):
-        with pytest.raises(ValueError, match="not an archive key"):
+        with pytest.raises(ValueError, match="is not an archive_key"):
             archive_op_id_of(wrong)

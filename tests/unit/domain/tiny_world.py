@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from codehub.domain.allowed_changes import archive_op_id_of
+from codehub.domain.archive_keys import archive_op_id_of
 from codehub.domain.attempt_jobs import current_deletion_job_id, current_job_id
 from codehub.domain.conditions import unobserved
 from codehub.domain.decision import DEFAULT_RULES, Context, Decision
