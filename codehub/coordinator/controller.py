@@ -9,7 +9,7 @@ import structlog
 
 from codehub.coordinator.actor import Actor, EffectFailed, NoRoomYet, NotNow, NotYet
 from codehub.coordinator.clock_and_ids import ClockAndIds
-from codehub.coordinator.idle_tracker import BulkObservation, Resting, is_unfinished
+from codehub.coordinator.idle_tracker import BulkObservation, IdleTracker, is_unfinished
 from codehub.coordinator.leader_services import Records
 from codehub.coordinator.metrics import Metrics
 from codehub.coordinator.observer import Memory, Observer
@@ -80,7 +80,7 @@ class Controller:
         self._rhythm = rhythm
         self._nature = nature
         self._metrics = metrics
-        self._resting = Resting()
+        self._resting = IdleTracker()
         self._active_until: dict[str, datetime] = {}
         self._looks: dict[str, int] = {}
         self._audited_at: datetime | None = None

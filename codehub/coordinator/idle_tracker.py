@@ -29,7 +29,7 @@ class BulkObservation:
         return self.volumes if isinstance(self.volumes, Unknown) else self.volumes.get(workspace_id)
 
 
-class Resting:
+class IdleTracker:
     """Tells from one pass to the next which workspaces need a closer look.
 
     A workspace that was found at rest stays so as long as neither its row nor what is seen of it changes: the

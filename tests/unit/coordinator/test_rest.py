@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from codehub.coordinator.idle_tracker import BulkObservation, Resting, is_unfinished, waits_for_time
+from codehub.coordinator.idle_tracker import BulkObservation, IdleTracker, is_unfinished, waits_for_time
 from codehub.domain.observation import Unknown
 from codehub.domain.observe import VANISHED
 from codehub.domain.states import Operation
@@ -21,8 +21,8 @@ def row(name: str, version: int = 1, **given: object) -> Workspace:
 
 
 @pytest.fixture
-def resting() -> Resting:
-    found = Resting()
+def resting() -> IdleTracker:
+    found = IdleTracker()
     assert found.others(VERSIONS, HERE) == ["a", "b", "c"], "nobody was found at rest yet"
     for name in VERSIONS:
         found.add(row(name))
@@ -46,20 +46,20 @@ def resting() -> Resting:
     ],
 )
 def test_what_changes_is_looked_at(
-    resting: Resting, versions: dict[str, int], seen: BulkObservation, others: list[str]
+    resting: IdleTracker, versions: dict[str, int], seen: BulkObservation, others: list[str]
 ) -> None:
     assert resting.others(versions, seen) == others
     assert resting.others(versions, seen) == others, "until it is found at rest again"
 
 
-def test_after_an_outage_only_what_changed_meanwhile_is_looked_at(resting: Resting) -> None:
+def test_after_an_outage_only_what_changed_meanwhile_is_looked_at(resting: IdleTracker) -> None:
     assert resting.others(VERSIONS, replace(HERE, volumes=Unknown("no disk"))) == []
     assert resting.others(VERSIONS | {"c": 2}, replace(HERE, volumes=Unknown("no disk"))) == ["c"]
     resting.add(row("c", version=2))
     assert resting.others(VERSIONS | {"c": 2}, replace(HERE, volumes={"a": volume()})) == ["b"]
 
 
-def test_a_row_that_changed_during_the_pass_does_not_rest(resting: Resting) -> None:
+def test_a_row_that_changed_during_the_pass_does_not_rest(resting: IdleTracker) -> None:
     resting.disturb("a")
     assert resting.others(VERSIONS, HERE) == ["a"]
     resting.add(row("a", version=2))
@@ -74,7 +74,7 @@ def test_a_row_that_changed_during_the_pass_does_not_rest(resting: Resting) -> N
         {"conditions": conditions(True, False, True, condition(True, "NotAnswering"))},
     ],
 )
-def test_time_alone_may_end_a_rest(resting: Resting, given: dict[str, object]) -> None:
+def test_time_alone_may_end_a_rest(resting: IdleTracker, given: dict[str, object]) -> None:
     waiting = row("a", **given)
     assert waits_for_time(waiting)
     resting.disturb("a")
