@@ -132,7 +132,7 @@ Listen = Callable[[Callable[[str], None], Callable[[], None]], Awaitable[None]]
 
 
 @dataclass(frozen=True)
-class Desk:
+class LeaderServices:
     """What a leader works with."""
 
     records: Records
@@ -146,4 +146,4 @@ class House(Protocol):
     async def campaign(self) -> Term | None:
         """Take office if nobody holds it."""
 
-    def desk(self, term: Term) -> AbstractAsyncContextManager[Desk]: ...
+    def desk(self, term: Term) -> AbstractAsyncContextManager[LeaderServices]: ...

@@ -14,7 +14,7 @@ from codehub.coordinator.controller import Controller, Rhythm
 from codehub.coordinator.disk_watchdog import NEAR_INTERVAL, DiskRunner
 from codehub.coordinator.gc_runner import GcRunner
 from codehub.coordinator.health_runner import HealthRunner
-from codehub.coordinator.leader_services import Desk, House, Listen, Term
+from codehub.coordinator.leader_services import LeaderServices, House, Listen, Term
 from codehub.coordinator.metrics import Metrics
 from codehub.coordinator.observer import Memory
 from codehub.coordinator.providers import Providers
@@ -111,7 +111,7 @@ class Leader:
         self,
         settings: Settings,
         providers: Providers,
-        desk: Desk,
+        desk: LeaderServices,
         term: Term,
         nature: ClockAndIds,
         metrics: Metrics,

@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 
 from codehub.bus.activity import ActivityLog
 from codehub.coordinator.event_listener import Listener
-from codehub.coordinator.leader_services import Desk, Term
+from codehub.coordinator.leader_services import LeaderServices, Term
 from codehub.database import leadership
 from codehub.database.controller_writes import PostgresRecords
 from codehub.database.engine import create_unpooled_engine, open_pool
@@ -30,7 +30,7 @@ class PostgresHouse:
         return await leadership.campaign(self._settings.database_url, f"{socket.gethostname()}:{os.getpid()}")
 
     @asynccontextmanager
-    async def desk(self, term: Term) -> AsyncIterator[Desk]:
+    async def desk(self, term: Term) -> AsyncIterator[LeaderServices]:
         settings = self._settings
         engine = create_unpooled_engine(settings.database_url)
         redis = Redis.from_url(
@@ -53,7 +53,7 @@ class PostgresHouse:
         try:
             async with open_pool(settings.database_url, CONNECTIONS, leadership.LOCK_TIMEOUT) as pool:
                 records = PostgresRecords(pool, engine, term.epoch, retention, settings.backends)
-                yield Desk(records, ActivityLog(redis), listen)
+                yield LeaderServices(records, ActivityLog(redis), listen)
         finally:
             await engine.dispose()
             await redis.aclose()

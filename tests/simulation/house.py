@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from redis.exceptions import ConnectionError as RedisDown
 
-from codehub.coordinator.leader_services import Desk, Term
+from codehub.coordinator.leader_services import LeaderServices, Term
 from codehub.database import controller_writes
 from codehub.database.controller_writes import Outdated
 from codehub.database.leadership import ANSWER_WITHIN, HUNG_AFTER
@@ -345,9 +345,9 @@ class SimHouse:
         return None
 
     @asynccontextmanager
-    async def desk(self, term: Term) -> AsyncIterator[Desk]:
+    async def desk(self, term: Term) -> AsyncIterator[LeaderServices]:
         records = self.records(self._process, self._db, term.epoch, self._retention)
-        yield Desk(records, SimActivity(self._process, self._redis, self._db), self._listen)
+        yield LeaderServices(records, SimActivity(self._process, self._redis, self._db), self._listen)
 
     async def _listen(self, hint: Callable[[str], None], resync: Callable[[], None]) -> None:
         chance, loop = self._process.chance, self._db.reality.loop
