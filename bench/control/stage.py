@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from bench.control.instant import InstantRuntime, InstantVolumes, instant_providers
 from codehub.coordinator.leadership_loop import serve
-from codehub.coordinator.postgres_backend import PostgresHouse
+from codehub.coordinator.postgres_backend import PostgresBackend
 from codehub.coordinator.providers import Providers
 from codehub.database import gate
 from codehub.database.engine import create_engine
@@ -55,7 +55,7 @@ class Stage:
     async def led(self) -> AsyncIterator[None]:
         stop = asyncio.Event()
         task = asyncio.create_task(
-            serve(self.settings, self.providers, PostgresHouse(self.settings), stop=stop)
+            serve(self.settings, self.providers, PostgresBackend(self.settings), stop=stop)
         )
         try:
             yield

@@ -11,7 +11,7 @@ from codehub import internal_http, readiness
 from codehub.coordinator.leadership_loop import serve
 from codehub.coordinator.metrics import Metrics
 from codehub.coordinator.owner_messages import UserMessages
-from codehub.coordinator.postgres_backend import PostgresHouse
+from codehub.coordinator.postgres_backend import PostgresBackend
 from codehub.coordinator.providers import Providers
 from codehub.coordinator.storage_claims import claiming, make_place
 from codehub.coordinator.work_queue import WORKERS
@@ -62,7 +62,7 @@ async def _coordinate(settings: Settings, stop: asyncio.Event, metrics: Metrics)
     providers = replace(providers, claim=claiming(settings.database_url, providers.place))
     warming_up = asyncio.create_task(_warm_up(providers.runtime))
     try:
-        await serve(settings, providers, PostgresHouse(settings), stop=stop, metrics=metrics)
+        await serve(settings, providers, PostgresBackend(settings), stop=stop, metrics=metrics)
     finally:
         await warming_up
         await providers.runtime.close()

@@ -22,7 +22,7 @@ CONNECTIONS = 10
 """For the controller; the runners have theirs."""
 
 
-class PostgresHouse:
+class PostgresBackend:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
 

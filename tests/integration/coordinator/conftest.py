@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from codehub.coordinator.leadership_loop import serve
 from codehub.coordinator.main import make_providers
 from codehub.coordinator.metrics import Metrics
-from codehub.coordinator.postgres_backend import PostgresHouse
+from codehub.coordinator.postgres_backend import PostgresBackend
 from codehub.database import gate, installation
 from codehub.database.controller_writes import PostgresRecords
 from codehub.database.engine import create_engine, open_pool
@@ -104,7 +104,7 @@ class Bench:
     async def start(self, settings: Settings | None = None) -> Metrics:
         stop, metrics = asyncio.Event(), Metrics()
         chosen = settings or self.settings
-        providers, house = make_providers(chosen, INSTALLATION), PostgresHouse(chosen)
+        providers, house = make_providers(chosen, INSTALLATION), PostgresBackend(chosen)
         task = asyncio.create_task(serve(chosen, providers, house, stop=stop, metrics=metrics))
         self._stops.append((stop, task))
         return metrics

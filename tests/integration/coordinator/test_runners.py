@@ -246,7 +246,7 @@ async def test_a_redis_that_hangs_is_given_up(bench: Bench, monkeypatch: pytest.
     assert term is not None
     with socket.create_server(("127.0.0.1", 0)) as silent:
         settings = bench.with_settings(redis_url=f"redis://127.0.0.1:{silent.getsockname()[1]}/0")
-        async with postgres_backend.PostgresHouse(settings).desk(term) as desk:
+        async with postgres_backend.PostgresBackend(settings).desk(term) as desk:
             with pytest.raises(RedisError):
                 await desk.activity.read()
     await term.resign()
