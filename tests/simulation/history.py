@@ -16,7 +16,7 @@ from codehub.settings import Settings, load
 from tests.simulation.clock import VirtualLoop
 from tests.simulation.database import FLUSH_EVERY, LIMITS, STANDBY_TTL, Database, Gate
 from tests.simulation.gateway import Gateway
-from tests.simulation.house import STARTING_TIMEOUT, SimHouse
+from tests.simulation.house import STARTING_TIMEOUT, SimulatedBackend
 from tests.simulation.jobs import Jobs
 from tests.simulation.process import Faults, Process
 from tests.simulation.providers import providers_of
@@ -95,7 +95,7 @@ class Member:
 class History:
     """`house`, `gateway` and the functions of the product are what a planted bug replaces."""
 
-    house = SimHouse
+    house = SimulatedBackend
     gateway = Gateway
     troubled = TROUBLED
 

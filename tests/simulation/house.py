@@ -320,7 +320,7 @@ class SimRecords:
         self._db.check_epoch(self._epoch)
 
 
-class SimHouse:
+class SimulatedBackend:
     records = SimRecords
 
     def __init__(self, process: Process, database: Database, redis: Redis, retention: timedelta) -> None:

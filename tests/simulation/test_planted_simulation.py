@@ -53,7 +53,7 @@ from tests.simulation.database import Database, Gate
 from tests.simulation.filling_disk import FillingDisk, FillingInodes
 from tests.simulation.gateway import Gateway, SimRoster
 from tests.simulation.history import History, run
-from tests.simulation.house import SimHouse, SimRecords
+from tests.simulation.house import SimulatedBackend, SimRecords
 from tests.simulation.jobs import Job, Jobs
 from tests.simulation.reality import Disk, Home, Violation
 
@@ -232,7 +232,7 @@ def test_planted_gc_on_an_empty_database(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def planted(records: type[SimRecords], history: type[History] = History) -> type[History]:
-    house = type("PlantedHouse", (SimHouse,), {"records": records})
+    house = type("PlantedHouse", (SimulatedBackend,), {"records": records})
     return type("PlantedHistory", (history,), {"house": house})
 
 
