@@ -140,7 +140,7 @@ class LeaderServices:
     listen: Listen
 
 
-class House(Protocol):
+class CoordinatorBackend(Protocol):
     """Where leaders are elected, and their records lie."""
 
     async def campaign(self) -> Term | None:

@@ -14,7 +14,7 @@ from codehub.coordinator.controller import Controller, Rhythm
 from codehub.coordinator.disk_watchdog import NEAR_INTERVAL, DiskRunner
 from codehub.coordinator.gc_runner import GcRunner
 from codehub.coordinator.health_runner import HealthRunner
-from codehub.coordinator.leader_services import LeaderServices, House, Listen, Term
+from codehub.coordinator.leader_services import LeaderServices, CoordinatorBackend, Listen, Term
 from codehub.coordinator.metrics import Metrics
 from codehub.coordinator.observer import Memory
 from codehub.coordinator.providers import Providers
@@ -47,7 +47,7 @@ DatabaseTrouble = (*ConnectionTrouble, SQLAlchemyError)
 async def serve(
     settings: Settings,
     providers: Providers,
-    house: House,
+    house: CoordinatorBackend,
     *,
     stop: asyncio.Event,
     nature: ClockAndIds = REAL,
@@ -76,7 +76,7 @@ def _raise_unexpected(leading: "asyncio.Task[None]") -> None:
 
 
 async def _campaign_and_lead(
-    settings: Settings, providers: Providers, house: House, nature: ClockAndIds, metrics: Metrics
+    settings: Settings, providers: Providers, house: CoordinatorBackend, nature: ClockAndIds, metrics: Metrics
 ) -> None:
     term = await _win(house, settings.coordinator_leader_retry_interval)
     log.info("this coordinator leads", epoch=term.epoch)
@@ -91,7 +91,7 @@ async def _campaign_and_lead(
         await term.resign()
 
 
-async def _win(house: House, retry_interval: float) -> Term:
+async def _win(house: CoordinatorBackend, retry_interval: float) -> Term:
     while True:
         try:
             term = await house.campaign()
