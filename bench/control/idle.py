@@ -18,7 +18,7 @@ from codehub.coordinator.leadership_loop import rules_of
 from codehub.coordinator.metrics import Metrics
 from codehub.coordinator.observer import Memory
 from codehub.coordinator.postgres_backend import CONNECTIONS
-from codehub.database.controller_writes import PostgresRecords
+from codehub.database.controller_writes import PostgresLeaderDatabase
 from codehub.database.engine import asyncpg_dsn, open_pool
 from codehub.database.leadership import LOCK_TIMEOUT, campaign
 from codehub.database.row_mapping import to_workspace
@@ -83,7 +83,7 @@ async def _leading(stage: Stage) -> AsyncIterator[Controller]:
     memory = Memory()
     actor = Actor(stage.providers, memory, ActorRules(0, 0), term.epoch)
     async with open_pool(stage.url, CONNECTIONS, LOCK_TIMEOUT) as pool:
-        made = PostgresRecords(pool, stage.engine, term.epoch, timedelta(days=7), stage.settings.backends)
+        made = PostgresLeaderDatabase(pool, stage.engine, term.epoch, timedelta(days=7), stage.settings.backends)
         yield Controller(
             made, stage.providers, actor, memory,
             rules=rules_of(stage.settings), rhythm=Rhythm(1, 30), nature=REAL, metrics=Metrics(),

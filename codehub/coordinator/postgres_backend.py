@@ -12,7 +12,7 @@ from codehub.bus.activity import ActivityLog
 from codehub.coordinator.event_listener import Listener
 from codehub.coordinator.leader_services import LeaderServices, Term
 from codehub.database import leadership
-from codehub.database.controller_writes import PostgresRecords
+from codehub.database.controller_writes import PostgresLeaderDatabase
 from codehub.database.engine import create_unpooled_engine, open_pool
 from codehub.settings import Settings
 
@@ -52,7 +52,7 @@ class PostgresBackend:
 
         try:
             async with open_pool(settings.database_url, CONNECTIONS, leadership.LOCK_TIMEOUT) as pool:
-                records = PostgresRecords(pool, engine, term.epoch, retention, settings.backends)
+                records = PostgresLeaderDatabase(pool, engine, term.epoch, retention, settings.backends)
                 yield LeaderServices(records, ActivityLog(redis), listen)
         finally:
             await engine.dispose()

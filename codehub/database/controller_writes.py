@@ -111,7 +111,7 @@ class RowLocked(Exception):  # noqa: N818 - a fact, not a fault
         super().__init__("another transaction keeps a row locked; trying again later")
 
 
-class PostgresRecords:
+class PostgresLeaderDatabase:
     def __init__(
         self, pool: asyncpg.Pool, engine: AsyncEngine, epoch: int, retention: timedelta, backends: Backends
     ) -> None:

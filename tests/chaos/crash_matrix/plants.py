@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from codehub.database.controller_writes import PostgresRecords
+from codehub.database.controller_writes import PostgresLeaderDatabase
 from codehub.domain.archive_keys import parse_archive_key
 from codehub.domain.decision import Decision, Event
 from codehub.domain.observation import Generation
@@ -85,13 +85,13 @@ def _stages_left(_: Path) -> None:
 
 
 def _before_each_commit(first: Callable[[Workspace, Decision], Awaitable[None]]) -> None:
-    real = PostgresRecords.save
+    real = PostgresLeaderDatabase.save
 
-    async def save(self: PostgresRecords, before: Workspace, decision: Decision, now: Any) -> Workspace:
+    async def save(self: PostgresLeaderDatabase, before: Workspace, decision: Decision, now: Any) -> Workspace:
         await first(before, decision)
         return await real(self, before, decision, now)
 
-    PostgresRecords.save = save  # type: ignore[method-assign]
+    PostgresLeaderDatabase.save = save  # type: ignore[method-assign]
 
 
 PLANTS = {

@@ -25,7 +25,7 @@ import uvloop
 from codehub import log
 from codehub.coordinator import main, postgres_backend
 from codehub.database import leadership
-from codehub.database.controller_writes import PostgresRecords
+from codehub.database.controller_writes import PostgresLeaderDatabase
 from codehub.domain.decision import Decision, Event, changes
 from codehub.domain.observation import JobFact, JobState
 from codehub.domain.workspace import Workspace
@@ -203,15 +203,15 @@ def _watch_office(steps: Steps) -> None:
 
 
 def _watch_decisions(steps: Steps) -> None:
-    real = PostgresRecords.save
+    real = PostgresLeaderDatabase.save
 
-    async def save(self: PostgresRecords, before: Workspace, decision: Decision, now: Any) -> Workspace:
+    async def save(self: PostgresLeaderDatabase, before: Workspace, decision: Decision, now: Any) -> Workspace:
         if not decision.writes(before):
             return await real(self, before, decision, now)
         with steps.at(_name_of(before, decision)):
             return await real(self, before, decision, now)
 
-    PostgresRecords.save = save  # type: ignore[method-assign]
+    PostgresLeaderDatabase.save = save  # type: ignore[method-assign]
 
 
 def _name_of(before: Workspace, decision: Decision) -> str:
@@ -223,13 +223,13 @@ def _name_of(before: Workspace, decision: Decision) -> str:
 
 
 def _watch_method(steps: Steps, name: str) -> None:
-    real = getattr(PostgresRecords, name)
+    real = getattr(PostgresLeaderDatabase, name)
 
-    async def watched(self: PostgresRecords, *args: Any) -> Any:
+    async def watched(self: PostgresLeaderDatabase, *args: Any) -> Any:
         with steps.at(f"commit {name}"):
             return await real(self, *args)
 
-    setattr(PostgresRecords, name, watched)
+    setattr(PostgresLeaderDatabase, name, watched)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from codehub.coordinator.main import make_providers
 from codehub.coordinator.metrics import Metrics
 from codehub.coordinator.postgres_backend import PostgresBackend
 from codehub.database import gate, installation
-from codehub.database.controller_writes import PostgresRecords
+from codehub.database.controller_writes import PostgresLeaderDatabase
 from codehub.database.engine import create_engine, open_pool
 from codehub.database.gate import Backends
 from codehub.database.leadership import LOCK_TIMEOUT, campaign
@@ -122,8 +122,8 @@ class Bench:
         async with self.engine.connect() as conn:
             return int(await conn.scalar(select(leadership.c.epoch)) or 0)
 
-    def records(self, epoch: int, retention: timedelta) -> PostgresRecords:
-        return PostgresRecords(self.pool, self.engine, epoch, retention, self.settings.backends)
+    def records(self, epoch: int, retention: timedelta) -> PostgresLeaderDatabase:
+        return PostgresLeaderDatabase(self.pool, self.engine, epoch, retention, self.settings.backends)
 
     def with_settings(self, **changes: object) -> Settings:
         return self.settings.model_copy(update=changes)

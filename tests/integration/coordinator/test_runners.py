@@ -21,7 +21,7 @@ from codehub.coordinator.providers import Providers
 from codehub.coordinator.ttl_runner import TtlRules, TtlRunner
 from codehub.database import controller_writes as store_records
 from codehub.database import gate, gateway_reports, timeline
-from codehub.database.controller_writes import PostgresRecords
+from codehub.database.controller_writes import PostgresLeaderDatabase
 from codehub.database.leadership import StaleLeader, campaign
 from codehub.database.tables import archives, audit_log, workspaces
 from codehub.database.tables import timeline as timeline_table
@@ -44,7 +44,7 @@ MINUTE = timedelta(minutes=1)
 RULES = GcRules(orphan_grace=2 * HOUR, retention=24 * HOUR)
 
 
-def records_of(bench: Bench, epoch: int) -> PostgresRecords:
+def records_of(bench: Bench, epoch: int) -> PostgresLeaderDatabase:
     return bench.records(epoch, RULES.retention)
 
 

@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.database import accounts, audit, controller_writes, passwords
-from codehub.database.controller_writes import PostgresRecords
+from codehub.database.controller_writes import PostgresLeaderDatabase
 from codehub.database.engine import open_pool
 from codehub.database.leadership import LOCK_TIMEOUT, StaleLeader, Term, campaign
 from codehub.database.tables import audit_log, counted_failures
@@ -187,14 +187,14 @@ async def term(database_url: str) -> AsyncIterator[Term]:
 
 
 @pytest.fixture
-async def leader(engine: AsyncEngine, database_url: str, term: Term) -> AsyncIterator[PostgresRecords]:
+async def leader(engine: AsyncEngine, database_url: str, term: Term) -> AsyncIterator[PostgresLeaderDatabase]:
     async with open_pool(database_url, 1, LOCK_TIMEOUT) as pool:
-        yield PostgresRecords(pool, engine, term.epoch, DAY, BACKENDS)
+        yield PostgresLeaderDatabase(pool, engine, term.epoch, DAY, BACKENDS)
 
 
 @pytest.mark.usefixtures("cheap_passwords")
 async def test_counted_failures_become_one_entry_when_their_hour_is_over(
-    engine: AsyncEngine, leader: PostgresRecords
+    engine: AsyncEngine, leader: PostgresLeaderDatabase
 ) -> None:
     for number in range(FAILURES_OF_ONE_NETWORK + 7):
         await fail(engine, f"name{number}", "192.0.2.1")
@@ -213,7 +213,7 @@ async def test_counted_failures_become_one_entry_when_their_hour_is_over(
 
 
 async def test_the_retention_removes_small_batches_and_no_more_than_it_should(
-    engine: AsyncEngine, leader: PostgresRecords, monkeypatch: pytest.MonkeyPatch
+    engine: AsyncEngine, leader: PostgresLeaderDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(controller_writes, "ROWS_AT_ONCE", 10)
     now = datetime.now(UTC)
@@ -224,7 +224,7 @@ async def test_the_retention_removes_small_batches_and_no_more_than_it_should(
 
 
 async def test_a_leaders_clock_that_is_ahead_removes_nothing_of_the_last_day(
-    engine: AsyncEngine, leader: PostgresRecords
+    engine: AsyncEngine, leader: PostgresLeaderDatabase
 ) -> None:
     now = datetime.now(UTC)
     await put(engine, now - 25 * HOUR)
@@ -234,7 +234,7 @@ async def test_a_leaders_clock_that_is_ahead_removes_nothing_of_the_last_day(
 
 
 async def test_a_late_leader_neither_removes_nor_records(
-    engine: AsyncEngine, leader: PostgresRecords
+    engine: AsyncEngine, leader: PostgresLeaderDatabase
 ) -> None:
     await put(engine, NOW - 400 * DAY)
     async with engine.begin() as conn:

@@ -8,7 +8,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from codehub.database.controller_writes import PostgresRecords
+from codehub.database.controller_writes import PostgresLeaderDatabase
 from codehub.database.engine import asyncpg_dsn, create_engine, open_pool
 from codehub.database.leadership import LOCK_TIMEOUT, StaleLeader, campaign, fence
 from codehub.domain.decision import Decision, Event
@@ -69,7 +69,7 @@ async def test_a_late_leader_writes_nothing(database_url: str, engine: AsyncEngi
     assert second is not None
     decision = Decision("late", workspace, Event.FAILED)
     async with open_pool(database_url, 1, LOCK_TIMEOUT) as pool:
-        records = PostgresRecords(pool, engine, first.epoch, timedelta(1), BACKENDS)
+        records = PostgresLeaderDatabase(pool, engine, first.epoch, timedelta(1), BACKENDS)
         with pytest.raises(StaleLeader):
             await records.save(workspace, decision, datetime.now(UTC))
     connection = await asyncpg.connect(asyncpg_dsn(database_url))

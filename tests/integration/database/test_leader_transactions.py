@@ -10,7 +10,7 @@ from sqlalchemy import insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.database import controller_writes
-from codehub.database.controller_writes import PostgresRecords, RowLocked
+from codehub.database.controller_writes import PostgresLeaderDatabase, RowLocked
 from codehub.database.engine import open_pool
 from codehub.database.leadership import LOCK_TIMEOUT, Term, campaign
 from codehub.database.tables import home_sizes, workspaces
@@ -35,7 +35,7 @@ IN_TRASH = {"desired_state": "DELETED", "phase": "DELETED", "deleted_at": LONG_A
 class Office:
     engine: AsyncEngine
     term: Term
-    records: PostgresRecords
+    records: PostgresLeaderDatabase
 
     async def create(self, count: int, **values: object) -> list[str]:
         async with self.engine.begin() as conn:
@@ -66,7 +66,7 @@ async def office(
     term = await campaign(database_url, "test")
     assert term is not None
     async with open_pool(database_url, 2, LOCK_TIMEOUT) as pool:
-        yield Office(engine, term, PostgresRecords(pool, engine, term.epoch, timedelta(days=7), BACKENDS))
+        yield Office(engine, term, PostgresLeaderDatabase(pool, engine, term.epoch, timedelta(days=7), BACKENDS))
     await term.resign()
 
 
@@ -193,7 +193,7 @@ async def test_a_save_that_waits_for_its_row_does_not_hold_up_the_heartbeat(
             return await conn.scalar(text(WAITING))
 
     async with open_pool(database_url, 1, lock_timeout=600.0) as pool:
-        patient = PostgresRecords(pool, office.engine, office.term.epoch, timedelta(days=7), BACKENDS)
+        patient = PostgresLeaderDatabase(pool, office.engine, office.term.epoch, timedelta(days=7), BACKENDS)
         async with office.engine.begin() as other:
             await other.execute(select(workspaces.c.id).with_for_update())
             decision = Decision("x", replace(workspace, upstream="tcp:10.222.0.1:8080"))

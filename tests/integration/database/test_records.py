@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.coordinator.leader_services import Records
 from codehub.database import gate, gateway_reports
-from codehub.database.controller_writes import Outdated, PostgresRecords
+from codehub.database.controller_writes import Outdated, PostgresLeaderDatabase
 from codehub.database.engine import open_pool
 from codehub.database.gateway_reports import Roster
 from codehub.database.leadership import LOCK_TIMEOUT, StaleLeader, campaign
@@ -77,7 +77,7 @@ async def postgres(engine: AsyncEngine, database_url: str) -> AsyncIterator[Plac
             return await gate.delete(conn, workspace_id, actor="one", now=datetime.now(UTC))
 
     async with open_pool(database_url, 2, LOCK_TIMEOUT) as pool:
-        both = [PostgresRecords(pool, engine, item.epoch, RETENTION, BACKENDS) for item in (term, earlier)]
+        both = [PostgresLeaderDatabase(pool, engine, item.epoch, RETENTION, BACKENDS) for item in (term, earlier)]
         yield Place(both[0], both[1], made, wish, delete, Roster(database_url))
     await term.resign()
 
