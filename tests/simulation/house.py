@@ -96,7 +96,7 @@ class SimTerm:
             self._db.leadership.session = None
 
 
-class SimRecords:
+class SimulatedLeaderDatabase:
     """The records of one term; semantics of `codehub.database.controller_writes`, which the same tests hold to."""
 
     def __init__(self, process: Process, database: Database, epoch: int, retention: timedelta) -> None:
@@ -321,7 +321,7 @@ class SimRecords:
 
 
 class SimulatedBackend:
-    records = SimRecords
+    records = SimulatedLeaderDatabase
 
     def __init__(self, process: Process, database: Database, redis: Redis, retention: timedelta) -> None:
         self._process = process

@@ -53,7 +53,7 @@ from tests.simulation.database import Database, Gate
 from tests.simulation.filling_disk import FillingDisk, FillingInodes
 from tests.simulation.gateway import Gateway, SimRoster
 from tests.simulation.history import History, run
-from tests.simulation.house import SimulatedBackend, SimRecords
+from tests.simulation.house import SimulatedBackend, SimulatedLeaderDatabase
 from tests.simulation.jobs import Job, Jobs
 from tests.simulation.reality import Disk, Home, Violation
 
@@ -231,14 +231,14 @@ def test_planted_gc_on_an_empty_database(monkeypatch: pytest.MonkeyPatch) -> Non
     find("is removed before its grace is over|no complete copy|is deleted before", EmptyDatabase)
 
 
-def planted(records: type[SimRecords], history: type[History] = History) -> type[History]:
+def planted(records: type[SimulatedLeaderDatabase], history: type[History] = History) -> type[History]:
     house = type("PlantedHouse", (SimulatedBackend,), {"records": records})
     return type("PlantedHistory", (history,), {"house": house})
 
 
 @pytest.mark.full
 def test_planted_a_ttl_overwriting_a_newer_wish() -> None:
-    class Rash(SimRecords):
+    class Rash(SimulatedLeaderDatabase):
         async def expirable(self, defaults: TtlDefaults, now: datetime) -> list[Workspace]:
             due = await super().expirable(defaults, now)
             await asyncio.sleep(15)
@@ -252,7 +252,7 @@ def test_planted_a_ttl_overwriting_a_newer_wish() -> None:
 
 
 def test_planted_a_claim_without_compare_and_swap() -> None:
-    class Blind(SimRecords):
+    class Blind(SimulatedLeaderDatabase):
         def compare(self, before: Workspace) -> None:
             return
 
@@ -260,7 +260,7 @@ def test_planted_a_claim_without_compare_and_swap() -> None:
 
 
 def test_planted_a_write_without_the_epoch() -> None:
-    class Unfenced(SimRecords):
+    class Unfenced(SimulatedLeaderDatabase):
         def check_epoch(self) -> None:
             return
 
@@ -336,7 +336,7 @@ def test_planted_reports_that_are_not_waited_for(monkeypatch: pytest.MonkeyPatch
 
 
 def test_planted_lost_gateways_that_take_their_activity_along(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Forgetful(SimRecords):
+    class Forgetful(SimulatedLeaderDatabase):
         async def restart_clocks(self, now: datetime) -> None:
             return
 

@@ -27,7 +27,7 @@ from tests.integration.database.conftest import BACKENDS, LIMITS, create
 from tests.simulation.clock import VirtualLoop
 from tests.simulation.database import Database, Gate
 from tests.simulation.gateway import SimRoster
-from tests.simulation.house import SimRecords
+from tests.simulation.house import SimulatedLeaderDatabase
 from tests.simulation.process import Faults, Process
 from tests.simulation.reality import Reality
 from tests.waiting import PATIENCE, eventually
@@ -102,7 +102,7 @@ async def simulated() -> AsyncIterator[Place]:
     async def delete(workspace_id: str) -> object:
         return door.delete(workspace_id)
 
-    records = [SimRecords(process, database, epoch, RETENTION) for epoch in (2, 1)]
+    records = [SimulatedLeaderDatabase(process, database, epoch, RETENTION) for epoch in (2, 1)]
     yield Place(records[0], records[1], made, wish, delete, SimRoster(process, database))
     loop.close()
 
