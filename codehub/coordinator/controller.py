@@ -10,7 +10,7 @@ import structlog
 from codehub.coordinator.actor import Actor, EffectFailed, NoRoomYet, NotNow, NotYet
 from codehub.coordinator.clock_and_ids import ClockAndIds
 from codehub.coordinator.idle_tracker import BulkObservation, IdleTracker, is_unfinished
-from codehub.coordinator.leader_services import Records
+from codehub.coordinator.leader_services import LeaderDatabase
 from codehub.coordinator.metrics import Metrics
 from codehub.coordinator.observer import Memory, Observer
 from codehub.coordinator.providers import Providers
@@ -61,7 +61,7 @@ class Rhythm:
 class Controller:
     def __init__(
         self,
-        records: Records,
+        records: LeaderDatabase,
         providers: Providers,
         actor: Actor,
         memory: Memory,

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from codehub.coordinator.leader_services import Records
+from codehub.coordinator.leader_services import LeaderDatabase
 from codehub.coordinator.providers import Volumes
 from codehub.domain.disk import (
     DiskRules,
@@ -57,7 +57,7 @@ class DiskRunner:
 
     def __init__(
         self,
-        records: Records,
+        records: LeaderDatabase,
         volumes: Volumes,
         reserve: Reserve,
         grace: timedelta,

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from codehub.coordinator.leader_services import Records
+from codehub.coordinator.leader_services import LeaderDatabase
 from codehub.coordinator.providers import Providers
 from codehub.database.controller_writes import RowLocked
 from codehub.domain.gc import GcRules, Stored, Sweep, sweep
@@ -44,7 +44,7 @@ class Selection:
 
 
 class GcRunner:
-    def __init__(self, records: Records, providers: Providers, rules: GcRules, epoch: int) -> None:
+    def __init__(self, records: LeaderDatabase, providers: Providers, rules: GcRules, epoch: int) -> None:
         self._records = records
         self._providers = providers
         self._rules = rules

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
 from codehub.coordinator.gc_runner import GcRunner
-from codehub.coordinator.leader_services import Records
+from codehub.coordinator.leader_services import LeaderDatabase
 from codehub.coordinator.providers import Providers
 from codehub.domain.disk import Reserve, shortages
 from codehub.domain.health_checks import CheckName, Verdict
@@ -25,7 +25,7 @@ class Failed(Exception):  # noqa: N818 - a fact, not a fault
 
 
 class HealthRunner:
-    def __init__(self, records: Records, providers: Providers, gc: GcRunner, disk_reserve: Reserve) -> None:
+    def __init__(self, records: LeaderDatabase, providers: Providers, gc: GcRunner, disk_reserve: Reserve) -> None:
         self._records = records
         self._providers = providers
         self._gc = gc

@@ -15,7 +15,7 @@ from codehub.domain.ttl import Expiry, TtlDefaults
 from codehub.domain.workspace import Workspace
 
 
-class Records(Protocol):
+class LeaderDatabase(Protocol):
     """Every write is fenced by the leader's epoch, and raises StaleLeader once another one leads.
 
     A write raises RowLocked if another transaction keeps a row locked for too long.
@@ -135,7 +135,7 @@ Listen = Callable[[Callable[[str], None], Callable[[], None]], Awaitable[None]]
 class LeaderServices:
     """What a leader works with."""
 
-    records: Records
+    records: LeaderDatabase
     activity: Activity
     listen: Listen
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import structlog
 from redis.exceptions import RedisError
 
-from codehub.coordinator.leader_services import Activity, Records
+from codehub.coordinator.leader_services import Activity, LeaderDatabase
 from codehub.coordinator.providers import Archives
 from codehub.domain.backends import Backends, why_left_alone
 from codehub.domain.gateway_reports import (
@@ -36,7 +36,7 @@ class TtlRules:
 class TtlRunner:
     def __init__(
         self,
-        records: Records,
+        records: LeaderDatabase,
         activity: Activity,
         archives: Archives,
         rules: TtlRules,

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from codehub.coordinator.leader_services import Records
+from codehub.coordinator.leader_services import LeaderDatabase
 from codehub.database import gate, gateway_reports
 from codehub.database.controller_writes import Outdated, PostgresLeaderDatabase
 from codehub.database.engine import open_pool
@@ -39,8 +39,8 @@ RETENTION = timedelta(days=1)
 class Place:
     """One kind of records, with what the rest of the system does to them."""
 
-    records: Records
-    earlier: Records
+    records: LeaderDatabase
+    earlier: LeaderDatabase
     create: Callable[[], Awaitable[Workspace]]
     wish: Callable[[str, DesiredState], Awaitable[object]]
     delete: Callable[[str], Awaitable[object]]
