@@ -16,7 +16,7 @@ from codehub.coordinator.clock_and_ids import REAL
 from codehub.coordinator.controller import Controller, Rhythm
 from codehub.coordinator.leadership_loop import rules_of
 from codehub.coordinator.metrics import Metrics
-from codehub.coordinator.observer import Memory
+from codehub.coordinator.observer import LeaderState
 from codehub.coordinator.postgres_backend import CONNECTIONS
 from codehub.database.controller_writes import PostgresLeaderDatabase
 from codehub.database.engine import asyncpg_dsn, open_pool
@@ -80,7 +80,7 @@ async def _written(stage: Stage) -> int:
 async def _leading(stage: Stage) -> AsyncIterator[Controller]:
     term = await campaign(stage.url, "bench")
     assert term is not None
-    memory = Memory()
+    memory = LeaderState()
     actor = Actor(stage.providers, memory, ActorRules(0, 0), term.epoch)
     async with open_pool(stage.url, CONNECTIONS, LOCK_TIMEOUT) as pool:
         made = PostgresLeaderDatabase(pool, stage.engine, term.epoch, timedelta(days=7), stage.settings.backends)

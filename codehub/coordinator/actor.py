@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from codehub.coordinator.observer import Memory
+from codehub.coordinator.observer import LeaderState
 from codehub.coordinator.providers import Providers
 from codehub.database.leadership import StaleLeader
 from codehub.domain.disk import Reserve, shortages, waiting_message
@@ -73,7 +73,7 @@ class ActorRules:
 class Actor:
     """`epoch` is the leader's: disks refuse an earlier leader's effects, as the database its writes."""
 
-    def __init__(self, providers: Providers, memory: Memory, rules: ActorRules, epoch: int) -> None:
+    def __init__(self, providers: Providers, memory: LeaderState, rules: ActorRules, epoch: int) -> None:
         self._providers = providers
         self._memory = memory
         self._rules = rules

@@ -12,7 +12,7 @@ from codehub.coordinator.clock_and_ids import ClockAndIds
 from codehub.coordinator.idle_tracker import BulkObservation, IdleTracker, is_unfinished
 from codehub.coordinator.leader_services import LeaderDatabase
 from codehub.coordinator.metrics import Metrics
-from codehub.coordinator.observer import Memory, Observer
+from codehub.coordinator.observer import LeaderState, Observer
 from codehub.coordinator.providers import Providers
 from codehub.coordinator.work_queue import WorkQueue
 from codehub.database.controller_writes import Outdated, RowLocked
@@ -64,7 +64,7 @@ class Controller:
         records: LeaderDatabase,
         providers: Providers,
         actor: Actor,
-        memory: Memory,
+        memory: LeaderState,
         *,
         rules: Rules,
         rhythm: Rhythm,

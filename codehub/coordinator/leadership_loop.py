@@ -16,7 +16,7 @@ from codehub.coordinator.gc_runner import GcRunner
 from codehub.coordinator.health_runner import HealthRunner
 from codehub.coordinator.leader_services import LeaderServices, CoordinatorBackend, Listen, Term
 from codehub.coordinator.metrics import Metrics
-from codehub.coordinator.observer import Memory
+from codehub.coordinator.observer import LeaderState
 from codehub.coordinator.providers import Providers
 from codehub.coordinator.ttl_runner import TtlRules, TtlRunner
 from codehub.database.engine import ConnectionTrouble
@@ -123,7 +123,7 @@ class Leader:
         self._term = term
         self._clock = nature.clock
         self._metrics = metrics
-        memory = self._memory = Memory()
+        memory = self._memory = LeaderState()
         quota = HomeQuota(settings.home_quota_bytes, settings.home_quota_files)
         rules = ActorRules(settings.disk_reserve, settings.workspace_uid_base, quota)
         self._controller = Controller(

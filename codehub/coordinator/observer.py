@@ -26,7 +26,7 @@ from codehub.storage.errors import CorruptedArchive, StorageProblem
 
 
 @dataclass
-class Memory:
+class LeaderState:
     """What this controller remembers of its own: nothing that convergence depends on."""
 
     seen: set[str] = field(default_factory=set)
@@ -50,7 +50,7 @@ class Memory:
 
 
 class Observer:
-    def __init__(self, providers: Providers, memory: Memory) -> None:
+    def __init__(self, providers: Providers, memory: LeaderState) -> None:
         self._providers = providers
         self._memory = memory
 

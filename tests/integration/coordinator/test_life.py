@@ -16,7 +16,7 @@ from codehub.coordinator.clock_and_ids import REAL
 from codehub.coordinator.controller import LOCKED_AGAIN, Controller, Rhythm
 from codehub.coordinator.leadership_loop import rules_of
 from codehub.coordinator.metrics import Metrics
-from codehub.coordinator.observer import Memory
+from codehub.coordinator.observer import LeaderState
 from codehub.coordinator.work_queue import WorkQueue
 from codehub.database import gate
 from codehub.database.gate import RecoverFrom
@@ -41,7 +41,7 @@ from tests.waiting import eventually, until, wait_for
 
 def controller_of(bench: Bench, epoch: int, clock: Callable[[], datetime] = REAL.clock) -> Controller:
     """Return a leader's controller, which does nothing but what the test asks of it."""
-    memory, settings = Memory(), bench.settings
+    memory, settings = LeaderState(), bench.settings
     return Controller(
         bench.records(epoch, timedelta(1)),
         bench.providers,
