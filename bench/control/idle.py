@@ -13,7 +13,7 @@ from bench import machine, table
 from bench.control.stage import AT_REST, Stage, Statements, set_up
 from codehub.coordinator.actor import Actor, ActorRules
 from codehub.coordinator.clock_and_ids import REAL
-from codehub.coordinator.controller import Controller, Rhythm
+from codehub.coordinator.controller import Controller, Intervals
 from codehub.coordinator.leadership_loop import rules_of
 from codehub.coordinator.metrics import Metrics
 from codehub.coordinator.observer import LeaderState
@@ -86,7 +86,7 @@ async def _leading(stage: Stage) -> AsyncIterator[Controller]:
         made = PostgresLeaderDatabase(pool, stage.engine, term.epoch, timedelta(days=7), stage.settings.backends)
         yield Controller(
             made, stage.providers, actor, memory,
-            rules=rules_of(stage.settings), rhythm=Rhythm(1, 30), nature=REAL, metrics=Metrics(),
+            rules=rules_of(stage.settings), rhythm=Intervals(1, 30), nature=REAL, metrics=Metrics(),
         )  # fmt: skip
     await term.resign()
 

@@ -52,7 +52,7 @@ FRESH = timedelta(seconds=1)
 
 
 @dataclass(frozen=True)
-class Rhythm:
+class Intervals:
     active_interval: float
     active_duration: float
     audit_interval: timedelta = timedelta(hours=1)
@@ -67,7 +67,7 @@ class Controller:
         memory: LeaderState,
         *,
         rules: Rules,
-        rhythm: Rhythm,
+        rhythm: Intervals,
         nature: ClockAndIds,
         metrics: Metrics,
     ) -> None:

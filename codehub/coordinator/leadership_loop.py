@@ -10,7 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from codehub.cancellation import raise_if_cancelled
 from codehub.coordinator.actor import Actor, ActorRules
 from codehub.coordinator.clock_and_ids import REAL, ClockAndIds
-from codehub.coordinator.controller import Controller, Rhythm
+from codehub.coordinator.controller import Controller, Intervals
 from codehub.coordinator.disk_watchdog import NEAR_INTERVAL, DiskRunner
 from codehub.coordinator.gc_runner import GcRunner
 from codehub.coordinator.health_runner import HealthRunner
@@ -132,7 +132,7 @@ class Leader:
             Actor(providers, memory, rules, term.epoch),
             memory,
             rules=rules_of(settings),
-            rhythm=Rhythm(settings.coordinator_active_interval, settings.coordinator_active_duration),
+            rhythm=Intervals(settings.coordinator_active_interval, settings.coordinator_active_duration),
             nature=nature,
             metrics=metrics,
         )

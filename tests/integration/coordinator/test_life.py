@@ -13,7 +13,7 @@ from sqlalchemy import select, text, update
 
 from codehub.coordinator.actor import Actor, ActorRules
 from codehub.coordinator.clock_and_ids import REAL
-from codehub.coordinator.controller import LOCKED_AGAIN, Controller, Rhythm
+from codehub.coordinator.controller import LOCKED_AGAIN, Controller, Intervals
 from codehub.coordinator.leadership_loop import rules_of
 from codehub.coordinator.metrics import Metrics
 from codehub.coordinator.observer import LeaderState
@@ -48,7 +48,7 @@ def controller_of(bench: Bench, epoch: int, clock: Callable[[], datetime] = REAL
         Actor(bench.providers, memory, ActorRules(Reserve(0), settings.workspace_uid_base), epoch),
         memory,
         rules=rules_of(settings),
-        rhythm=Rhythm(1, 1),
+        rhythm=Intervals(1, 1),
         nature=replace(REAL, clock=clock),
         metrics=Metrics(),
     )
