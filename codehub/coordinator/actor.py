@@ -51,11 +51,11 @@ class EffectFailed(Exception):  # noqa: N818 - a fact, not a fault
         self.failure = Failure(reason, message)
 
 
-class NotNow(Exception):  # noqa: N818 - a fact, not a fault
+class EffectDeferred(Exception):  # noqa: N818 - a fact, not a fault
     """The world is not as the decision saw it: look again."""
 
 
-class NotYet(NotNow):
+class NotYet(EffectDeferred):
     """Others come first. Waiting for them is no standstill."""
 
 
@@ -80,7 +80,7 @@ class Actor:
         self._epoch = epoch
 
     async def perform(self, workspace: Workspace, effect: Effect, sha256: str | None) -> None:
-        """Carry out one effect, or raise EffectFailed, NotNow or StaleLeader."""
+        """Carry out one effect, or raise EffectFailed, EffectDeferred or StaleLeader."""
         with self._told(workspace):
             await self._perform(workspace, effect, sha256)
 
@@ -99,10 +99,10 @@ class Actor:
             self._memory.newest_epoch = max(self._memory.newest_epoch, error.newest)
             raise StaleLeader from error
         except VolumeBusy as error:
-            raise NotNow(error.message) from error
+            raise EffectDeferred(error.message) from error
         except JobIsRunning as error:
             # Counted as a failure, it would be the next attempt's job that is looked at, and this one lost.
-            raise NotNow(error.message) from error
+            raise EffectDeferred(error.message) from error
         except WaitsItsTurn as error:
             raise NotYet(error.message) from error
         except StorageProblem as error:
@@ -182,12 +182,12 @@ class Actor:
                 await self._check_generation(workspace, of)
             container = await self._providers.runtime.status(workspace.id)
             if container.exists:
-                raise NotNow("A container of this workspace has appeared.")
+                raise EffectDeferred("A container of this workspace has appeared.")
 
     async def _check_generation(self, workspace: Workspace, generation: Generation) -> None:
         volume = await self._providers.volumes.status(workspace.home_store_key)
         if volume is None or volume.generation != generation:
-            raise NotNow("The home is not the one that was meant.")
+            raise EffectDeferred("The home is not the one that was meant.")
 
     async def _start_job(self, job_id: str, spec: JobSpec) -> None:
         if await self._providers.jobs.start(job_id, spec):
@@ -243,7 +243,7 @@ class Actor:
             free = await self._providers.volumes.free_space()
         except Unobservable as error:
             # A start that waits asks again and again: what fails once must not add up to an error.
-            raise NotNow(error.message) from error
+            raise EffectDeferred(error.message) from error
         short = shortages(free, self._rules.disk_reserve)
         if short:
             raise NoRoomYet(waiting_message(short[0]))

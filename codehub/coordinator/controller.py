@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from codehub.coordinator.actor import Actor, EffectFailed, NoRoomYet, NotNow, NotYet
+from codehub.coordinator.actor import Actor, EffectFailed, NoRoomYet, EffectDeferred, NotYet
 from codehub.coordinator.clock_and_ids import ClockAndIds
 from codehub.coordinator.idle_tracker import BulkObservation, IdleTracker, is_unfinished
 from codehub.coordinator.leader_services import LeaderDatabase
@@ -201,7 +201,7 @@ class Controller:
             return True
         try:
             await self._actor.fence(workspace)
-        except (NotNow, EffectFailed) as reason:
+        except (EffectDeferred, EffectFailed) as reason:
             log.debug("an operation cannot end yet", workspace_id=workspace.id, reason=str(reason))
         else:
             self._memory.fenced.add(workspace.id)
@@ -217,7 +217,7 @@ class Controller:
             return await self._let_wait_for_room(workspace, str(reason), look)
         except NotYet as reason:
             return await self._let_wait(workspace, str(reason))
-        except NotNow as reason:
+        except EffectDeferred as reason:
             log.debug("an effect waits", workspace_id=workspace.id, reason=str(reason))
         except EffectFailed as error:
             return await self._count(workspace, error, look)
