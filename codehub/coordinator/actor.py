@@ -55,11 +55,11 @@ class EffectDeferred(Exception):  # noqa: N818 - a fact, not a fault
     """The world is not as the decision saw it: look again."""
 
 
-class NotYet(EffectDeferred):
+class EffectQueued(EffectDeferred):
     """Others come first. Waiting for them is no standstill."""
 
 
-class NoRoomYet(NotYet):
+class NoRoomYet(EffectQueued):
     """The disk is below its reserve. The owner is told what the operation waits for."""
 
 
@@ -104,7 +104,7 @@ class Actor:
             # Counted as a failure, it would be the next attempt's job that is looked at, and this one lost.
             raise EffectDeferred(error.message) from error
         except WaitsItsTurn as error:
-            raise NotYet(error.message) from error
+            raise EffectQueued(error.message) from error
         except StorageProblem as error:
             raise EffectFailed(error.reason, for_users(error.message)) from error
         except RuntimeFailure as error:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from codehub.coordinator.actor import Actor, EffectFailed, NoRoomYet, EffectDeferred, NotYet
+from codehub.coordinator.actor import Actor, EffectFailed, NoRoomYet, EffectDeferred, EffectQueued
 from codehub.coordinator.clock_and_ids import ClockAndIds
 from codehub.coordinator.idle_tracker import BulkObservation, IdleTracker, is_unfinished
 from codehub.coordinator.leader_services import LeaderDatabase
@@ -215,7 +215,7 @@ class Controller:
             await self._actor.perform(workspace, effect, sha256)
         except NoRoomYet as reason:
             return await self._let_wait_for_room(workspace, str(reason), look)
-        except NotYet as reason:
+        except EffectQueued as reason:
             return await self._let_wait(workspace, str(reason))
         except EffectDeferred as reason:
             log.debug("an effect waits", workspace_id=workspace.id, reason=str(reason))
