@@ -59,7 +59,7 @@ class EffectQueued(EffectDeferred):
     """Others come first. Waiting for them is no standstill."""
 
 
-class NoRoomYet(EffectQueued):
+class DiskSpaceShortage(EffectQueued):
     """The disk is below its reserve. The owner is told what the operation waits for."""
 
 
@@ -238,7 +238,7 @@ class Actor:
         return self._rules.uid_base + workspace.number if os.geteuid() == 0 else None
 
     async def _check_disk(self) -> None:
-        """Raise NoRoomYet while the disk is below its reserve: a full disk would stop the database."""
+        """Raise DiskSpaceShortage while the disk is below its reserve: a full disk would stop the database."""
         try:
             free = await self._providers.volumes.free_space()
         except Unobservable as error:
@@ -246,4 +246,4 @@ class Actor:
             raise EffectDeferred(error.message) from error
         short = shortages(free, self._rules.disk_reserve)
         if short:
-            raise NoRoomYet(waiting_message(short[0]))
+            raise DiskSpaceShortage(waiting_message(short[0]))

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from codehub.coordinator.actor import Actor, EffectFailed, NoRoomYet, EffectDeferred, EffectQueued
+from codehub.coordinator.actor import Actor, EffectFailed, DiskSpaceShortage, EffectDeferred, EffectQueued
 from codehub.coordinator.clock_and_ids import ClockAndIds
 from codehub.coordinator.idle_tracker import BulkObservation, IdleTracker, is_unfinished
 from codehub.coordinator.leader_services import LeaderDatabase
@@ -213,7 +213,7 @@ class Controller:
             sha256 = await self._records.archive_checksum(effect.archive_key)
         try:
             await self._actor.perform(workspace, effect, sha256)
-        except NoRoomYet as reason:
+        except DiskSpaceShortage as reason:
             return await self._let_wait_for_room(workspace, str(reason), look)
         except EffectQueued as reason:
             return await self._let_wait(workspace, str(reason))

@@ -16,7 +16,7 @@ import structlog
 
 from codehub.coordinator import disk_watchdog as disk_runner
 from codehub.coordinator import ttl_runner
-from codehub.coordinator.actor import Actor, EffectFailed, NoRoomYet
+from codehub.coordinator.actor import Actor, EffectFailed, DiskSpaceShortage
 from codehub.coordinator.observer import Observer
 from codehub.coordinator.ttl_runner import TtlRunner
 from codehub.database import controller_writes
@@ -602,7 +602,7 @@ def test_planted_a_full_disk_counted_as_an_error(monkeypatch: pytest.MonkeyPatch
     async def strict(self: Actor) -> None:
         try:
             await original(self)
-        except NoRoomYet as reason:
+        except DiskSpaceShortage as reason:
             raise EffectFailed(ErrorReason.ActionFailed, str(reason)) from reason
 
     monkeypatch.setattr(Actor, "_check_disk", strict)
