@@ -64,7 +64,7 @@ class DiskSpaceShortage(EffectQueued):
 
 
 @dataclass(frozen=True)
-class ActorRules:
+class ExecutorRules:
     disk_reserve: Reserve
     uid_base: int
     quota: HomeQuota = NO_QUOTA
@@ -73,7 +73,7 @@ class ActorRules:
 class Actor:
     """`epoch` is the leader's: disks refuse an earlier leader's effects, as the database its writes."""
 
-    def __init__(self, providers: Providers, memory: LeaderState, rules: ActorRules, epoch: int) -> None:
+    def __init__(self, providers: Providers, memory: LeaderState, rules: ExecutorRules, epoch: int) -> None:
         self._providers = providers
         self._memory = memory
         self._rules = rules

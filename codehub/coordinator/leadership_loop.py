@@ -8,7 +8,7 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
 from codehub.cancellation import raise_if_cancelled
-from codehub.coordinator.actor import Actor, ActorRules
+from codehub.coordinator.actor import Actor, ExecutorRules
 from codehub.coordinator.clock_and_ids import REAL, ClockAndIds
 from codehub.coordinator.controller import Controller, Intervals
 from codehub.coordinator.disk_watchdog import NEAR_INTERVAL, DiskRunner
@@ -125,7 +125,7 @@ class Leader:
         self._metrics = metrics
         memory = self._memory = LeaderState()
         quota = HomeQuota(settings.home_quota_bytes, settings.home_quota_files)
-        rules = ActorRules(settings.disk_reserve, settings.workspace_uid_base, quota)
+        rules = ExecutorRules(settings.disk_reserve, settings.workspace_uid_base, quota)
         self._controller = Controller(
             desk.records,
             providers,
