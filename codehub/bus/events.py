@@ -16,7 +16,7 @@ from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
 from redis.exceptions import RedisError
 
-from codehub.cancellation import raise_if_cancelled
+from codehub.host.cancellation import raise_if_cancelled
 
 log = structlog.get_logger(__name__)
 

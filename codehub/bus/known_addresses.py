@@ -8,8 +8,8 @@ import structlog
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from codehub.cancellation import raise_if_cancelled
 from codehub.clock import utc_now
+from codehub.host.cancellation import raise_if_cancelled
 
 log = structlog.get_logger(__name__)
 

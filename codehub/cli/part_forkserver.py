@@ -26,7 +26,7 @@ import typer
 
 from codehub.cli.part_users import PartUser
 from codehub.embedded.server_processes import die_with_parent
-from codehub.runtimes.process.procfs import rename
+from codehub.host.processes import rename
 
 MAX_REQUEST_BYTES = 1 << 20
 NAME = "part-forkserver"

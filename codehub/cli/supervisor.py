@@ -17,7 +17,7 @@ from codehub.cli.errors import CommandError
 from codehub.cli.parts import ForkedProcess
 from codehub.embedded import server_processes
 from codehub.embedded.server_account import EmbeddedError
-from codehub.runtimes.process.procfs import boot_id
+from codehub.host.processes import boot_id
 
 STEADY_SECONDS = 60.0  # a part that ran this long has its earlier failures forgiven
 MAX_BACKOFF = 30.0

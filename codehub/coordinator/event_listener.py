@@ -10,8 +10,8 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from codehub.bus.events import Message, publish, resync_message, sse_message
-from codehub.cancellation import raise_if_cancelled
 from codehub.database.engine import ConnectionTrouble, asyncpg_dsn
+from codehub.host.cancellation import raise_if_cancelled
 
 log = structlog.get_logger(__name__)
 

@@ -7,14 +7,13 @@ from datetime import timedelta
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
-from codehub.cancellation import raise_if_cancelled
 from codehub.coordinator.actor import Actor, ExecutorRules
 from codehub.coordinator.clock_and_ids import REAL, ClockAndIds
 from codehub.coordinator.controller import Controller, Intervals
 from codehub.coordinator.disk_watchdog import NEAR_INTERVAL, DiskRunner
 from codehub.coordinator.gc_runner import GcRunner
 from codehub.coordinator.health_runner import HealthRunner
-from codehub.coordinator.leader_services import LeaderServices, CoordinatorBackend, Listen, Term
+from codehub.coordinator.leader_services import CoordinatorBackend, LeaderServices, Listen, Term
 from codehub.coordinator.metrics import Metrics
 from codehub.coordinator.observer import LeaderState
 from codehub.coordinator.providers import Providers
@@ -27,6 +26,7 @@ from codehub.domain.gateway_reports import GatewayRules
 from codehub.domain.gc import GcRules
 from codehub.domain.states import Operation
 from codehub.domain.ttl import TtlDefaults
+from codehub.host.cancellation import raise_if_cancelled
 from codehub.settings import Settings
 from codehub.storage.volumes.quota import HomeQuota
 

@@ -10,9 +10,9 @@ from redis.exceptions import RedisError
 from ulid import ULID
 
 from codehub import log
-from codehub.cancellation import raise_if_cancelled
 from codehub.database.engine import ConnectionTrouble
 from codehub.gateway.activity import Recorder
+from codehub.host.cancellation import raise_if_cancelled
 
 logger = log.get(__name__)
 

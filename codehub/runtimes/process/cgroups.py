@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from codehub.runtimes.process.procfs import ProcessId
+from codehub.host.processes import ProcessId
 
 Plan = dict[str, dict[str, str]]
 """Groups to make, by directory, and what to write into the files of each."""

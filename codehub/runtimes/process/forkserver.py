@@ -16,9 +16,9 @@ import sys
 import time
 from pathlib import Path
 
+from codehub.host.processes import rename
 from codehub.runtimes.process.keeper import ALREADY_RUNNING, GONE, Keeper
 from codehub.runtimes.process.keeper_request import Request
-from codehub.runtimes.process.procfs import rename
 from codehub.runtimes.process.spawn import receive
 from codehub.runtimes.process.stale_processes import Isolation, LeftoversAlive, end_leftovers
 from codehub.runtimes.process.state_directory import Directory, DirectoryGone, StateGarbled

@@ -15,6 +15,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from codehub.domain.states import ErrorReason
+from codehub.host.processes import descendants
 from codehub.runtimes.base import RuntimeFailure
 from codehub.runtimes.egress import NOTHING_MORE, rules
 from codehub.runtimes.process import resource_limits, seccomp
@@ -22,7 +23,6 @@ from codehub.runtimes.process.forkserver_client import PYTHON_ENVIRONMENT, pytho
 from codehub.runtimes.process.isolation_check import Answer, Probe
 from codehub.runtimes.process.netlink import own_networks
 from codehub.runtimes.process.network import HELPER_UID_OFFSET, RESOLVER, WayOut
-from codehub.runtimes.process.procfs import descendants
 from codehub.runtimes.process.resource_limits import Caps, Cgroups, find_cgroups
 from codehub.runtimes.process.sandbox import SYSTEM_PATH, Walls, probe
 from codehub.runtimes.process.stale_processes import Isolation

@@ -22,6 +22,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from codehub.host.processes import ProcessId, boot_id, descendants
 from codehub.runtimes.open_files import open_files
 from codehub.runtimes.process import cgroups, seccomp, tmpfs
 from codehub.runtimes.process.keeper_request import Request
@@ -29,7 +30,6 @@ from codehub.runtimes.process.keyring import leave_session_keyring
 from codehub.runtimes.process.network import Network, WayOut, enter
 from codehub.runtimes.process.output_files import READ_BYTES, Output, ReadBudget
 from codehub.runtimes.process.port_broker import Door
-from codehub.runtimes.process.procfs import ProcessId, boot_id, descendants
 from codehub.runtimes.process.spawn import CANNOT_RUN, spawn
 from codehub.runtimes.process.state_directory import Directory, Ended, State
 

@@ -17,6 +17,7 @@ from typing import Any
 from codehub.domain.observation import ContainerFact, Unknown
 from codehub.domain.port_links import PortLinks
 from codehub.domain.states import ErrorReason
+from codehub.host.processes import ProcessId, boot_id, processes_with_argument
 from codehub.runtimes.base import ABSENT, RuntimeFailure, Unobservable, WorkloadSpec, last_words
 from codehub.runtimes.egress import NOTHING_MORE, Egress
 from codehub.runtimes.process import cgroups, keeper, keeper_request_builder
@@ -24,7 +25,6 @@ from codehub.runtimes.process.forkserver_client import NURSERY
 from codehub.runtimes.process.isolation_probe import find_walls
 from codehub.runtimes.process.keeper_request import LAUNCH_WITHIN_SECONDS, Request
 from codehub.runtimes.process.keeper_request_builder import Place
-from codehub.runtimes.process.procfs import ProcessId, boot_id, processes_with_argument
 from codehub.runtimes.process.resource_limits import find_cgroups
 from codehub.runtimes.process.sandbox import Walls
 from codehub.runtimes.process.stale_processes import Isolation, LeftoversAlive, end_leftovers

@@ -7,14 +7,14 @@ import time
 from collections.abc import Iterable
 from enum import StrEnum
 
-from codehub.runtimes.process import cgroups
-from codehub.runtimes.process.procfs import (
+from codehub.host.processes import (
     ProcessId,
     boot_id,
     descendants,
     processes_of_user,
     processes_with_variable,
 )
+from codehub.runtimes.process import cgroups
 from codehub.runtimes.process.state_directory import State
 
 WORKSPACE_VARIABLE = "CODEHUB_WORKSPACE_ID"

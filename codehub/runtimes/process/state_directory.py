@@ -29,7 +29,7 @@ from itertools import islice
 from pathlib import Path
 
 from codehub.domain.ports import DOOR_NAME
-from codehub.runtimes.process.procfs import ProcessId, boot_id
+from codehub.host.processes import ProcessId, boot_id
 
 LOG_BYTES = 1 << 20
 LONGEST_SOCKET_PATH = 107

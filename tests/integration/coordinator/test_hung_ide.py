@@ -10,7 +10,7 @@ from codehub.coordinator.clock_and_ids import REAL
 from codehub.coordinator.leadership_loop import rules_of
 from codehub.domain.states import Operation, Phase
 from codehub.domain.workspace import Workspace
-from codehub.runtimes.process.procfs import descendants
+from codehub.host.processes import descendants
 from codehub.runtimes.process.state_directory import Directory, State
 from tests.integration.coordinator.conftest import Bench
 from tests.integration.coordinator.test_life import controller_of

@@ -18,10 +18,10 @@ import pytest
 
 from codehub.domain.images import BUILT_IN, Image
 from codehub.domain.observation import ContainerFact
+from codehub.host.processes import processes_with_argument
 from codehub.runtimes.base import WorkloadSpec
 from codehub.runtimes.egress import NOTHING_MORE, Egress
 from codehub.runtimes.process.isolation_probe import find_walls
-from codehub.runtimes.process.procfs import processes_with_argument
 from codehub.runtimes.process.runtime import ProcessRuntime
 from codehub.runtimes.process.sandbox import Walls
 from codehub.runtimes.process.state_directory import Directory

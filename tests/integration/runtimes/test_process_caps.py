@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 
 from codehub.domain.images import MOST_PIDS, Image
+from codehub.host.processes import ProcessId, descendants
 from codehub.runtimes.base import RuntimeFailure
 from codehub.runtimes.block_device import disk_of
 from codehub.runtimes.open_files import open_files
 from codehub.runtimes.process import cgroups, resource_limits
 from codehub.runtimes.process.network import CONNECTIONS
-from codehub.runtimes.process.procfs import ProcessId, descendants
 from codehub.runtimes.process.resource_limits import NO_CGROUPS, Caps, Cgroups
 from tests.integration.runtimes.conftest import (
     ALONE,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from codehub.runtimes.process.procfs import descendants
+from codehub.host.processes import descendants
 from tests.integration.runtimes.conftest import Bench
 from tests.integration.runtimes.outside import open_files, python_inside
 

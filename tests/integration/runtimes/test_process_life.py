@@ -20,8 +20,8 @@ import uvloop
 
 from codehub.domain.observation import Unknown
 from codehub.domain.states import ErrorReason
+from codehub.host.processes import ProcessId, descendants
 from codehub.runtimes.base import ABSENT, RuntimeFailure, Unobservable
-from codehub.runtimes.process.procfs import ProcessId, descendants
 from codehub.runtimes.readiness import why_not_ready
 from tests.integration.runtimes.conftest import ALONE, SERVER, TINY, Bench, script_image, state_of
 from tests.integration.runtimes.outside import open_files

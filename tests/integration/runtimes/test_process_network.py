@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from codehub.host.processes import ProcessId, descendants, processes_with_argument
 from codehub.runtimes.base import RuntimeFailure
 from codehub.runtimes.egress import Egress
 from codehub.runtimes.process import forkserver_client
 from codehub.runtimes.process.network import HELPER_UID_OFFSET
-from codehub.runtimes.process.procfs import ProcessId, descendants, processes_with_argument
 from tests.integration.runtimes.conftest import Bench, only_programs, tun_device
 from tests.integration.runtimes.outside import (
     PORT,

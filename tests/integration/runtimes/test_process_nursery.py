@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from codehub.host.processes import ProcessId, processes_with_argument, processes_with_variable
 from codehub.runtimes.base import RuntimeFailure
 from codehub.runtimes.process import forkserver_client
 from codehub.runtimes.process.forkserver_client import Nursery
 from codehub.runtimes.process.keeper_request import Request
-from codehub.runtimes.process.procfs import ProcessId, processes_with_argument, processes_with_variable
 from tests.integration.runtimes.conftest import Bench
 from tests.waiting import PATIENCE, wait_for
 

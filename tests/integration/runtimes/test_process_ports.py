@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from codehub.gateway.port_connect import connect_through
-from codehub.runtimes.process.procfs import descendants
+from codehub.host.processes import descendants
 from tests.integration.runtimes.conftest import Bench, only_programs
 from tests.integration.runtimes.outside import from_inside, listening, open_files
 from tests.integration.runtimes.test_process_walls import LIFE, as_stranger

@@ -15,10 +15,10 @@ import pytest
 
 import codehub
 from codehub.domain.images import BUILT_IN
+from codehub.host.processes import processes_of_user
 from codehub.runtimes.base import RuntimeFailure
 from codehub.runtimes.process import isolation_probe as walls_module
 from codehub.runtimes.process import tmpfs
-from codehub.runtimes.process.procfs import processes_of_user
 from codehub.runtimes.process.resource_limits import NO_CGROUPS
 from codehub.runtimes.process.runtime import ProcessRuntime
 from codehub.runtimes.process.stale_processes import Isolation

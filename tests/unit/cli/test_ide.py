@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from codehub.cli import ide, ide_progress
 from codehub.cli.ide import CODE_SERVER_VERSION, InstallError, code_server_command, install_code_server
 from codehub.cli.main import app
-from codehub.runtimes.process.procfs import ProcessId
+from codehub.host.processes import ProcessId
 from tests.waiting import PATIENCE, wait_for
 
 

@@ -18,7 +18,7 @@ from codehub.cli.errors import CommandError
 from codehub.cli.supervisor import Supervisor, birth, end_leftovers
 from codehub.embedded import server_processes
 from codehub.embedded.server_account import own_account
-from codehub.runtimes.process.procfs import boot_id
+from codehub.host.processes import boot_id
 
 SLEEP = [sys.executable, "-c", "import signal; print('up', flush=True); signal.pause()"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from codehub.runtimes.process.procfs import (
+from codehub.host.processes import (
     ProcessId,
     descendants,
     processes_of_user,

@@ -11,11 +11,11 @@ from redis.exceptions import RedisError
 from codehub.api.stream_revocation import SessionEnds
 from codehub.bus.events import Subscriptions
 from codehub.bus.known_addresses import KnownAddresses
-from codehub.cancellation import raise_if_cancelled
 from codehub.database.engine import create_engine
 from codehub.gateway.activity import Recorder
 from codehub.gateway.activity_reports import Handover
 from codehub.gateway.push_channel import PushChannel
+from codehub.host.cancellation import raise_if_cancelled
 from tests.waiting import PATIENCE
 
 NO_DATABASE = "postgresql+asyncpg:///none"
