@@ -11,7 +11,7 @@ from sqlalchemy import text
 
 from bench import machine, table
 from bench.control.stage import AT_REST, Stage, Statements, set_up
-from codehub.coordinator.actor import Actor, ExecutorRules
+from codehub.coordinator.actor import EffectExecutor, ExecutorRules
 from codehub.coordinator.clock_and_ids import REAL
 from codehub.coordinator.controller import Controller, Intervals
 from codehub.coordinator.leadership_loop import rules_of
@@ -81,7 +81,7 @@ async def _leading(stage: Stage) -> AsyncIterator[Controller]:
     term = await campaign(stage.url, "bench")
     assert term is not None
     memory = LeaderState()
-    actor = Actor(stage.providers, memory, ExecutorRules(0, 0), term.epoch)
+    actor = EffectExecutor(stage.providers, memory, ExecutorRules(0, 0), term.epoch)
     async with open_pool(stage.url, CONNECTIONS, LOCK_TIMEOUT) as pool:
         made = PostgresLeaderDatabase(pool, stage.engine, term.epoch, timedelta(days=7), stage.settings.backends)
         yield Controller(

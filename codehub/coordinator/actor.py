@@ -70,7 +70,7 @@ class ExecutorRules:
     quota: HomeQuota = NO_QUOTA
 
 
-class Actor:
+class EffectExecutor:
     """`epoch` is the leader's: disks refuse an earlier leader's effects, as the database its writes."""
 
     def __init__(self, providers: Providers, memory: LeaderState, rules: ExecutorRules, epoch: int) -> None:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from codehub.coordinator.actor import Actor, EffectFailed, DiskSpaceShortage, EffectDeferred, EffectQueued
+from codehub.coordinator.actor import EffectExecutor, EffectFailed, DiskSpaceShortage, EffectDeferred, EffectQueued
 from codehub.coordinator.clock_and_ids import ClockAndIds
 from codehub.coordinator.idle_tracker import BulkObservation, IdleTracker, is_unfinished
 from codehub.coordinator.leader_services import LeaderDatabase
@@ -63,7 +63,7 @@ class Controller:
         self,
         records: LeaderDatabase,
         providers: Providers,
-        actor: Actor,
+        actor: EffectExecutor,
         memory: LeaderState,
         *,
         rules: Rules,

@@ -7,7 +7,7 @@ from datetime import timedelta
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
-from codehub.coordinator.actor import Actor, ExecutorRules
+from codehub.coordinator.actor import EffectExecutor, ExecutorRules
 from codehub.coordinator.clock_and_ids import REAL, ClockAndIds
 from codehub.coordinator.controller import Controller, Intervals
 from codehub.coordinator.disk_watchdog import NEAR_INTERVAL, DiskRunner
@@ -129,7 +129,7 @@ class Leader:
         self._controller = Controller(
             desk.records,
             providers,
-            Actor(providers, memory, rules, term.epoch),
+            EffectExecutor(providers, memory, rules, term.epoch),
             memory,
             rules=rules_of(settings),
             rhythm=Intervals(settings.coordinator_active_interval, settings.coordinator_active_duration),

@@ -16,7 +16,7 @@ import structlog
 
 from codehub.coordinator import disk_watchdog as disk_runner
 from codehub.coordinator import ttl_runner
-from codehub.coordinator.actor import Actor, EffectFailed, DiskSpaceShortage
+from codehub.coordinator.actor import EffectExecutor, EffectFailed, DiskSpaceShortage
 from codehub.coordinator.observer import Observer
 from codehub.coordinator.ttl_runner import TtlRunner
 from codehub.database import controller_writes
@@ -525,11 +525,11 @@ def test_planted_archiving_under_a_hung_container(monkeypatch: pytest.MonkeyPatc
         answers = isinstance(look.container, ContainerFact) and look.container.ready
         return changed(workspace.conditions, ConditionName.CONTAINER_EXISTS, answers, "Answers", "", now)
 
-    async def trust(self: Actor, workspace: Workspace, of: object = None) -> None:
+    async def trust(self: EffectExecutor, workspace: Workspace, of: object = None) -> None:
         return
 
     monkeypatch.setattr(observe, "_container_exists", exists)
-    monkeypatch.setattr(Actor, "_fence_out_containers", trust)
+    monkeypatch.setattr(EffectExecutor, "_fence_out_containers", trust)
     find("no complete copy|is deleted before|shows", Hanging)
 
 
@@ -597,15 +597,15 @@ def test_planted_a_stop_without_a_warning(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_planted_a_full_disk_counted_as_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = Actor._check_disk
+    original = EffectExecutor._check_disk
 
-    async def strict(self: Actor) -> None:
+    async def strict(self: EffectExecutor) -> None:
         try:
             await original(self)
         except DiskSpaceShortage as reason:
             raise EffectFailed(ErrorReason.ActionFailed, str(reason)) from reason
 
-    monkeypatch.setattr(Actor, "_check_disk", strict)
+    monkeypatch.setattr(EffectExecutor, "_check_disk", strict)
     find("a full disk counts as an error", FillingDisk)
 
 
