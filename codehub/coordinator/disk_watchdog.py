@@ -52,7 +52,7 @@ NOTICEABLE_ENTRIES = 1000
 """Or when the number of its entries has changed by more than this and by more than that fraction."""
 
 
-class DiskRunner:
+class DiskWatchdog:
     """`uid_base`: under root a home belongs to the user of this number plus its workspace's own."""
 
     def __init__(

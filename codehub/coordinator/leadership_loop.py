@@ -10,7 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from codehub.coordinator.actor import EffectExecutor, ExecutorRules
 from codehub.coordinator.clock_and_ids import REAL, ClockAndIds
 from codehub.coordinator.controller import Controller, Intervals
-from codehub.coordinator.disk_watchdog import NEAR_INTERVAL, DiskRunner
+from codehub.coordinator.disk_watchdog import NEAR_INTERVAL, DiskWatchdog
 from codehub.coordinator.gc_runner import GcRunner
 from codehub.coordinator.health_runner import HealthRunner
 from codehub.coordinator.leader_services import CoordinatorBackend, LeaderServices, Listen, Term
@@ -140,7 +140,7 @@ class Leader:
         self._ttl = TtlRunner(
             desk.records, desk.activity, providers.archives, ttl_rules_of(settings), nature.clock
         )
-        self._disk = DiskRunner(
+        self._disk = DiskWatchdog(
             desk.records,
             providers.volumes,
             settings.disk_reserve,

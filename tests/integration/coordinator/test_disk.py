@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from codehub.coordinator.disk_watchdog import DiskRunner
+from codehub.coordinator.disk_watchdog import DiskWatchdog
 from codehub.database import migrate
 from codehub.database.home_sizes import to_record
 from codehub.database.tables import home_sizes
@@ -171,8 +171,8 @@ def fill_with_files(home: Path, disk: Path, *, leave: int) -> None:
         (home / "files" / f"{number}").touch()
 
 
-def runner(bench: Bench, epoch: int, volumes: LocalVolumes | None = None) -> DiskRunner:
-    return DiskRunner(
+def runner(bench: Bench, epoch: int, volumes: LocalVolumes | None = None) -> DiskWatchdog:
+    return DiskWatchdog(
         bench.records(epoch, timedelta(days=1)),
         volumes or bench.providers.volumes,
         Reserve(RESERVE),
