@@ -117,7 +117,7 @@ class Activity(Protocol):
     async def remove(self, carried: ActivitySnapshot) -> int: ...
 
 
-class Term(Protocol):
+class LeadershipTerm(Protocol):
     """One time in office."""
 
     @property
@@ -143,7 +143,7 @@ class LeaderServices:
 class CoordinatorBackend(Protocol):
     """Where leaders are elected, and their records lie."""
 
-    async def campaign(self) -> Term | None:
+    async def campaign(self) -> LeadershipTerm | None:
         """Take office if nobody holds it."""
 
-    def desk(self, term: Term) -> AbstractAsyncContextManager[LeaderServices]: ...
+    def desk(self, term: LeadershipTerm) -> AbstractAsyncContextManager[LeaderServices]: ...

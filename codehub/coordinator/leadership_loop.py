@@ -13,7 +13,7 @@ from codehub.coordinator.controller import Controller, Intervals
 from codehub.coordinator.disk_watchdog import NEAR_INTERVAL, DiskWatchdog
 from codehub.coordinator.gc_runner import GcRunner
 from codehub.coordinator.health_runner import HealthRunner
-from codehub.coordinator.leader_services import CoordinatorBackend, LeaderServices, Listen, Term
+from codehub.coordinator.leader_services import CoordinatorBackend, LeaderServices, Listen, LeadershipTerm
 from codehub.coordinator.metrics import Metrics
 from codehub.coordinator.observer import LeaderState
 from codehub.coordinator.providers import Providers
@@ -91,7 +91,7 @@ async def _campaign_and_lead(
         await term.resign()
 
 
-async def _win(house: CoordinatorBackend, retry_interval: float) -> Term:
+async def _win(house: CoordinatorBackend, retry_interval: float) -> LeadershipTerm:
     while True:
         try:
             term = await house.campaign()
@@ -112,7 +112,7 @@ class Leader:
         settings: Settings,
         providers: Providers,
         desk: LeaderServices,
-        term: Term,
+        term: LeadershipTerm,
         nature: ClockAndIds,
         metrics: Metrics,
     ) -> None:

@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 
 from codehub.bus.activity import ActivityLog
 from codehub.coordinator.event_listener import Listener
-from codehub.coordinator.leader_services import LeaderServices, Term
+from codehub.coordinator.leader_services import LeaderServices, LeadershipTerm
 from codehub.database import leadership
 from codehub.database.controller_writes import PostgresLeaderDatabase
 from codehub.database.engine import create_unpooled_engine, open_pool
@@ -26,11 +26,11 @@ class PostgresBackend:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
 
-    async def campaign(self) -> Term | None:
+    async def campaign(self) -> LeadershipTerm | None:
         return await leadership.campaign(self._settings.database_url, f"{socket.gethostname()}:{os.getpid()}")
 
     @asynccontextmanager
-    async def desk(self, term: Term) -> AsyncIterator[LeaderServices]:
+    async def desk(self, term: LeadershipTerm) -> AsyncIterator[LeaderServices]:
         settings = self._settings
         engine = create_unpooled_engine(settings.database_url)
         redis = Redis.from_url(

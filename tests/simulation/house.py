@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from redis.exceptions import ConnectionError as RedisDown
 
-from codehub.coordinator.leader_services import LeaderServices, Term
+from codehub.coordinator.leader_services import LeaderServices, LeadershipTerm
 from codehub.database import controller_writes
 from codehub.database.controller_writes import Outdated
 from codehub.database.leadership import ANSWER_WITHIN, HUNG_AFTER
@@ -329,10 +329,10 @@ class SimulatedBackend:
         self._redis = redis
         self._retention = retention
 
-    async def campaign(self) -> Term | None:
+    async def campaign(self) -> LeadershipTerm | None:
         return await self._process.look(self._campaign, lost_connection, "database")
 
-    def _campaign(self) -> Term | None:
+    def _campaign(self) -> LeadershipTerm | None:
         leadership, now = self._db.leadership, self._db.reality.loop.time()
         if leadership.session is None:
             leadership.session = self._process.new_session()
@@ -345,7 +345,7 @@ class SimulatedBackend:
         return None
 
     @asynccontextmanager
-    async def desk(self, term: Term) -> AsyncIterator[LeaderServices]:
+    async def desk(self, term: LeadershipTerm) -> AsyncIterator[LeaderServices]:
         records = self.records(self._process, self._db, term.epoch, self._retention)
         yield LeaderServices(records, SimActivity(self._process, self._redis, self._db), self._listen)
 
