@@ -9,7 +9,7 @@ from codehub.api.services import Config
 from codehub.database.accounts import Account
 from codehub.database.sessions import Session
 from codehub.database.workspace_queries import DetailedWorkspace, OwnedWorkspace
-from codehub.domain.allowed_changes import WayOut, ways_out
+from codehub.domain.allowed_changes import RecoveryOption, ways_out
 from codehub.domain.conditions import holds
 from codehub.domain.states import ConditionName, DesiredState, ErrorReason, Operation, Phase, Role
 from codehub.domain.ttl import archive_at, standby_at
@@ -102,7 +102,7 @@ class WorkspaceSummary(BaseModel):
     error_reason: ErrorReason | None
     error_count: int
     error_message: str | None
-    ways_out: list[WayOut]
+    ways_out: list[RecoveryOption]
     progress: ProgressView | None
     home: HomeView | None
     has_archive: bool

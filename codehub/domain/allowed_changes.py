@@ -13,7 +13,7 @@ from codehub.domain.workspace import RecoverSource, Workspace
 _LOSSES = (ErrorReason.DataLost, ErrorReason.ContainerWithoutVolume)
 
 
-class WayOut(StrEnum):
+class RecoveryOption(StrEnum):
     """A way out of ERROR: look again, the home that is there, one of the archives, or an empty home."""
 
     LOOK_AGAIN = "look_again"
@@ -102,25 +102,25 @@ def check_recover(workspace: Workspace, source: RecoverSource | None, archive_op
     if source is not RecoverSource.ARCHIVE and archive_op_id is not None:
         raise ValidationFailed('archive_op_id goes with "from": "archive" only.')
     ways = ways_out(workspace)
-    if source is None and not {WayOut.LOOK_AGAIN, WayOut.HOME} & set(ways):
+    if source is None and not {RecoveryOption.LOOK_AGAIN, RecoveryOption.HOME} & set(ways):
         raise ValidationFailed(
             "The home of this workspace was lost. Choose what to restore: "
             '{"from": "archive", "archive_op_id": ...} or {"from": "empty"}.'
         )
-    if source is not None and WayOut.EMPTY not in ways:
+    if source is not None and RecoveryOption.EMPTY not in ways:
         raise ValidationFailed("The home of this workspace is there: it will not be replaced.")
 
 
-def ways_out(workspace: Workspace) -> tuple[WayOut, ...]:
+def ways_out(workspace: Workspace) -> tuple[RecoveryOption, ...]:
     """What its owner can choose to bring a workspace out of ERROR; none while a choice is carried out."""
     busy = workspace.operation is not Operation.NONE or workspace.request is not None
     if workspace.deleted_at is not None or busy or not in_error(workspace):
         return ()
     if holds(workspace.conditions, ConditionName.VOLUME_READY):
-        return (WayOut.HOME if workspace.error_reason in _LOSSES else WayOut.LOOK_AGAIN,)
+        return (RecoveryOption.HOME if workspace.error_reason in _LOSSES else RecoveryOption.LOOK_AGAIN,)
     if home_is_lost(workspace):
-        return (WayOut.ARCHIVE, WayOut.EMPTY)
-    return (WayOut.LOOK_AGAIN, WayOut.ARCHIVE, WayOut.EMPTY)
+        return (RecoveryOption.ARCHIVE, RecoveryOption.EMPTY)
+    return (RecoveryOption.LOOK_AGAIN, RecoveryOption.ARCHIVE, RecoveryOption.EMPTY)
 
 
 def home_is_lost(workspace: Workspace) -> bool:

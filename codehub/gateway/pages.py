@@ -12,7 +12,7 @@ from typing import Final
 from urllib.parse import urlencode
 
 from codehub.database.gateway_queries import Situation
-from codehub.domain.allowed_changes import WayOut, ways_out
+from codehub.domain.allowed_changes import RecoveryOption, ways_out
 from codehub.domain.backends import left_alone_message
 from codehub.domain.disk import HomeRecord, size_text
 from codehub.domain.problems import Problem
@@ -116,9 +116,9 @@ class Pages:
         actions = [
             Action(page.say(f"error.{way}"), "POST", recover, {}, {"wish": "recover"})
             for way in ways
-            if way in (WayOut.LOOK_AGAIN, WayOut.HOME)
+            if way in (RecoveryOption.LOOK_AGAIN, RecoveryOption.HOME)
         ]
-        if WayOut.EMPTY not in ways:
+        if RecoveryOption.EMPTY not in ways:
             return self._reply(502, page, details=details, actions=actions, refresh=not ways)
         rows = [
             page.row(

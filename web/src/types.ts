@@ -70,7 +70,7 @@ export interface DetailedHome extends Home {
 }
 
 /** What can bring a workspace out of ERROR. */
-export type WayOut = "look_again" | "home" | "archive" | "empty";
+export type RecoveryOption = "look_again" | "home" | "archive" | "empty";
 
 /** Why a workspace is, or may soon be, in ERROR. */
 export type ErrorReason =
@@ -97,7 +97,7 @@ export interface Workspace {
   error_reason: ErrorReason | null;
   error_count: number;
   error_message: string | null;
-  ways_out: WayOut[];
+  ways_out: RecoveryOption[];
   /** Grows with every change, whatever the clocks say. */
   version: number;
   progress: Progress | null;

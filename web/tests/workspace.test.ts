@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 
-import type { Operation, Phase, WayOut } from "../src/types";
+import type { Operation, Phase, RecoveryOption } from "../src/types";
 import { actionsFor, asksHowToRecover, isWaiting, nextDeadline, placesFor, select } from "../src/workspace";
 import { workspace } from "./samples";
 
@@ -51,7 +51,7 @@ describe("what the owner can do", () => {
 });
 
 describe("recovery", () => {
-  const failed = (...ways_out: WayOut[]) => workspace({ phase: "ERROR", desired_state: "RUNNING", ways_out });
+  const failed = (...ways_out: RecoveryOption[]) => workspace({ phase: "ERROR", desired_state: "RUNNING", ways_out });
   it("is offered as long as the server knows a way out", () => {
     for (const viewer of ["owner", "admin"] as const) {
       expect(actionsFor(failed("look_again"), viewer)).toEqual(["recover", "delete"]);

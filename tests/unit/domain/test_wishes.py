@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 
 from codehub.domain import allowed_changes, problems
-from codehub.domain.allowed_changes import WayOut
+from codehub.domain.allowed_changes import RecoveryOption
 from codehub.domain.observation import Generation
 from codehub.domain.problems import Problem
 from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
@@ -175,10 +175,10 @@ def test_a_recover(source: RecoverSource | None, archive_op_id: str | None) -> N
 
 def test_every_error_has_a_way_out_and_each_way_that_is_shown_is_accepted() -> None:
     asked = {
-        WayOut.LOOK_AGAIN: (None, None),
-        WayOut.HOME: (None, None),
-        WayOut.ARCHIVE: (RecoverSource.ARCHIVE, OLD_ARCHIVE_OP),
-        WayOut.EMPTY: (RecoverSource.EMPTY, None),
+        RecoveryOption.LOOK_AGAIN: (None, None),
+        RecoveryOption.HOME: (None, None),
+        RecoveryOption.ARCHIVE: (RecoverSource.ARCHIVE, OLD_ARCHIVE_OP),
+        RecoveryOption.EMPTY: (RecoverSource.EMPTY, None),
     }
     for base, home, volume, archive in product(STATES, (None, HOME), (True, False), (True, False)):
         item = workspace(**{**base.__dict__, "home_ctx": home, "conditions": conditions(volume, archive)})
@@ -193,17 +193,17 @@ def test_every_error_has_a_way_out_and_each_way_that_is_shown_is_accepted() -> N
 @pytest.mark.parametrize(
     ("reason", "home", "volume", "expected"),
     [
-        (ErrorReason.ContainerWithoutVolume, HOME, False, (WayOut.ARCHIVE, WayOut.EMPTY)),
-        (ErrorReason.DataLost, HOME, False, (WayOut.ARCHIVE, WayOut.EMPTY)),
-        (ErrorReason.DataLost, HOME, True, (WayOut.HOME,)),
-        (ErrorReason.ArchiveCorrupted, None, False, (WayOut.LOOK_AGAIN, WayOut.ARCHIVE, WayOut.EMPTY)),
-        (ErrorReason.RetryExceeded, None, False, (WayOut.LOOK_AGAIN, WayOut.ARCHIVE, WayOut.EMPTY)),
-        (ErrorReason.RetryExceeded, HOME, True, (WayOut.LOOK_AGAIN,)),
+        (ErrorReason.ContainerWithoutVolume, HOME, False, (RecoveryOption.ARCHIVE, RecoveryOption.EMPTY)),
+        (ErrorReason.DataLost, HOME, False, (RecoveryOption.ARCHIVE, RecoveryOption.EMPTY)),
+        (ErrorReason.DataLost, HOME, True, (RecoveryOption.HOME,)),
+        (ErrorReason.ArchiveCorrupted, None, False, (RecoveryOption.LOOK_AGAIN, RecoveryOption.ARCHIVE, RecoveryOption.EMPTY)),
+        (ErrorReason.RetryExceeded, None, False, (RecoveryOption.LOOK_AGAIN, RecoveryOption.ARCHIVE, RecoveryOption.EMPTY)),
+        (ErrorReason.RetryExceeded, HOME, True, (RecoveryOption.LOOK_AGAIN,)),
     ],
     ids=["container without volume", "lost", "come back", "spoiled archive", "foreign home", "crash loop"],
 )
 def test_the_ways_out_of_each_error(
-    reason: ErrorReason, home: Generation | None, volume: bool, expected: tuple[WayOut, ...]
+    reason: ErrorReason, home: Generation | None, volume: bool, expected: tuple[RecoveryOption, ...]
 ) -> None:
     item = workspace(
         phase=Phase.ERROR, error_reason=reason, home_ctx=home, conditions=conditions(volume, False)
