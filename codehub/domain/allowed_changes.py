@@ -101,7 +101,7 @@ def check_recover(workspace: Workspace, source: RecoverSource | None, archive_op
         raise ValidationFailed("Say which archive to restore: archive_op_id is missing.")
     if source is not RecoverSource.ARCHIVE and archive_op_id is not None:
         raise ValidationFailed('archive_op_id goes with "from": "archive" only.')
-    ways = ways_out(workspace)
+    ways = recovery_options(workspace)
     if source is None and not {RecoveryOption.LOOK_AGAIN, RecoveryOption.HOME} & set(ways):
         raise ValidationFailed(
             "The home of this workspace was lost. Choose what to restore: "
@@ -111,7 +111,7 @@ def check_recover(workspace: Workspace, source: RecoverSource | None, archive_op
         raise ValidationFailed("The home of this workspace is there: it will not be replaced.")
 
 
-def ways_out(workspace: Workspace) -> tuple[RecoveryOption, ...]:
+def recovery_options(workspace: Workspace) -> tuple[RecoveryOption, ...]:
     """What its owner can choose to bring a workspace out of ERROR; none while a choice is carried out."""
     busy = workspace.operation is not Operation.NONE or workspace.request is not None
     if workspace.deleted_at is not None or busy or not in_error(workspace):

@@ -12,7 +12,7 @@ from typing import Final
 from urllib.parse import urlencode
 
 from codehub.database.gateway_queries import Situation
-from codehub.domain.allowed_changes import RecoveryOption, ways_out
+from codehub.domain.allowed_changes import RecoveryOption, recovery_options
 from codehub.domain.backends import left_alone_message
 from codehub.domain.disk import HomeRecord, size_text
 from codehub.domain.problems import Problem
@@ -112,7 +112,7 @@ class Pages:
         if situation.home is not None and situation.home.size.is_full:
             details += page.room(situation.home)
         recover = f"{_api(workspace)}/recover"
-        ways = ways_out(workspace)
+        ways = recovery_options(workspace)
         actions = [
             Action(page.say(f"error.{way}"), "POST", recover, {}, {"wish": "recover"})
             for way in ways

@@ -182,7 +182,7 @@ def test_every_error_has_a_way_out_and_each_way_that_is_shown_is_accepted() -> N
     }
     for base, home, volume, archive in product(STATES, (None, HOME), (True, False), (True, False)):
         item = workspace(**{**base.__dict__, "home_ctx": home, "conditions": conditions(volume, archive)})
-        ways = allowed_changes.ways_out(item)
+        ways = allowed_changes.recovery_options(item)
         accepted = {source for source in asked.values() if outcome(
             lambda item=item, source=source: allowed_changes.check_recover(item, *source)) is None}  # fmt: skip
         assert {asked[way] for way in ways} == accepted, item
@@ -208,7 +208,7 @@ def test_the_ways_out_of_each_error(
     item = workspace(
         phase=Phase.ERROR, error_reason=reason, home_ctx=home, conditions=conditions(volume, False)
     )
-    assert allowed_changes.ways_out(item) == expected
+    assert allowed_changes.recovery_options(item) == expected
 
 
 @pytest.mark.parametrize("key", [None, OLD_KEY, KEY])
