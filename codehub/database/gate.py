@@ -124,7 +124,7 @@ async def wish(
     if desired is DesiredState.RUNNING:
         await _lock_limits(conn)
     workspace = await lock(conn, workspace_id)
-    if not allowed_changes.check_wish(workspace, desired):
+    if not allowed_changes.check_desired_state(workspace, desired):
         return workspace
     changes: dict[str, Any] = {"desired_state": desired.value}
     if desired is DesiredState.RUNNING:

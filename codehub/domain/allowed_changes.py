@@ -41,7 +41,7 @@ def in_error(workspace: Workspace) -> bool:
     return workspace.phase is Phase.ERROR or is_terminal(workspace.error_reason)
 
 
-def check_wish(workspace: Workspace, desired: DesiredState) -> bool:
+def check_desired_state(workspace: Workspace, desired: DesiredState) -> bool:
     """Whether the wish changes anything; asking for what is already wished changes nothing and is fine."""
     check_alive(workspace)
     if desired not in ASKABLE:

@@ -356,7 +356,7 @@ class Gate:
 
     def wish(self, workspace_id: str, desired: DesiredState) -> None:
         row = self._db.rows[workspace_id]
-        if not allowed_changes.check_wish(row, desired):
+        if not allowed_changes.check_desired_state(row, desired):
             return
         changes: dict[str, object] = {"desired_state": desired}
         if desired is DesiredState.RUNNING:

@@ -56,7 +56,7 @@ def _states(row: Row, activity: Activity) -> Iterator[Step]:
 
 
 def _state(row: Row, activity: Activity, desired: DesiredState) -> Iterator[Step]:
-    if allowed_changes.check_wish(to_workspace(row), desired):
+    if allowed_changes.check_desired_state(to_workspace(row), desired):
         used = _used(activity) if desired is DesiredState.RUNNING else activity
         yield step(f"the owner wishes {desired}", "wish", row=row._replace(desired=desired), activity=used)
 

@@ -96,7 +96,7 @@ def test_a_wish(wish: DesiredState) -> None:
             expected = "INVALID_STATE"
         else:
             expected = True
-        assert outcome(lambda item=item: allowed_changes.check_wish(item, wish)) == expected
+        assert outcome(lambda item=item: allowed_changes.check_desired_state(item, wish)) == expected
 
 
 def test_a_delete() -> None:
