@@ -75,7 +75,7 @@ async def create(
     backends: Backends,
     now: datetime,
 ) -> Workspace:
-    if desired not in allowed_changes.ASKABLE:
+    if desired not in allowed_changes.REQUESTABLE_STATES:
         raise ValidationFailed("desired_state must be RUNNING, STANDBY or ARCHIVED.")
     workspace_id = new_id()
     await _lock_limits(conn)

@@ -22,7 +22,7 @@ class RecoveryOption(StrEnum):
     EMPTY = "empty"
 
 
-ASKABLE = (DesiredState.RUNNING, DesiredState.STANDBY, DesiredState.ARCHIVED)
+REQUESTABLE_STATES = (DesiredState.RUNNING, DesiredState.STANDBY, DesiredState.ARCHIVED)
 
 
 def check_alive(workspace: Workspace) -> None:
@@ -44,7 +44,7 @@ def in_error(workspace: Workspace) -> bool:
 def check_desired_state(workspace: Workspace, desired: DesiredState) -> bool:
     """Whether the wish changes anything; asking for what is already wished changes nothing and is fine."""
     check_alive(workspace)
-    if desired not in ASKABLE:
+    if desired not in REQUESTABLE_STATES:
         raise ValidationFailed("desired_state must be RUNNING, STANDBY or ARCHIVED.")
     if workspace.desired_state is desired:
         return False

@@ -51,7 +51,7 @@ def _used(activity: Activity) -> Activity:
 
 
 def _states(row: Row, activity: Activity) -> Iterator[Step]:
-    for desired in allowed_changes.ASKABLE:
+    for desired in allowed_changes.REQUESTABLE_STATES:
         yield from _allowed(_state(row, activity, desired))
 
 

@@ -27,5 +27,5 @@ def test_every_operation_and_wish_has_its_sentence() -> None:
     operations = set(Operation) - {Operation.NONE}
     assert set(timeline_text.BEGUN) == operations
     assert all(timeline_text.finished(operation, timedelta(0)) for operation in operations)
-    assert set(timeline_text.CREATED) == set(allowed_changes.ASKABLE)
+    assert set(timeline_text.CREATED) == set(allowed_changes.REQUESTABLE_STATES)
     assert set(timeline_text.REQUESTED) == set(DesiredState) - {DesiredState.PENDING}
