@@ -15,7 +15,7 @@ from codehub.domain.observation import (
     JobFact,
     Observation,
     Unknown,
-    Unlooked,
+    Skipped,
     VolumeFact,
 )
 from codehub.domain.observe import silent_since
@@ -114,7 +114,7 @@ class Observer:
         except StorageProblem as error:
             return Unknown(str(error))
 
-    async def _archive(self, workspace: Workspace) -> ArchiveFact | Unknown | Unlooked | None:
+    async def _archive(self, workspace: Workspace) -> ArchiveFact | Unknown | Skipped | None:
         """The archive of the operation under way, else the one that the row names."""
         audit = workspace.id in self._memory.to_audit
         self._memory.to_audit.discard(workspace.id)

@@ -27,7 +27,7 @@ from codehub.domain.observation import (
     JobState,
     Observation,
     Unknown,
-    Unlooked,
+    Skipped,
     VolumeFact,
 )
 from codehub.domain.observe import VANISHED
@@ -145,7 +145,7 @@ def _commit_or(workspace: Workspace, look: Observation, effect: Effect, context:
         if look.job is not None and look.job.left_out:
             words = f"{words} It {look.job.left_out}."
         return Decision(words, after, Event.ARCHIVED, archive=look.archive)
-    unseen = isinstance(look.archive, Unknown | Unlooked)
+    unseen = isinstance(look.archive, Unknown | Skipped)
     if unseen and look.job is not None and look.job.state is JobState.SUCCEEDED:
         return Decision("The archive cannot be looked at now; waiting.", workspace)
     return by_job(workspace, look.job, look.job_is_ours, effect, context)

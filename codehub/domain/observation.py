@@ -90,11 +90,11 @@ class Unknown:
 
 
 @dataclass(frozen=True)
-class Unlooked:
+class Skipped:
     """Not part of this look: the last known value stands."""
 
 
-UNLOOKED = Unlooked()
+UNLOOKED = Skipped()
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Observation:
     at: datetime
     container: ContainerFact | Unknown | None
     volume: VolumeFact | Unknown | None
-    archive: ArchiveFact | Unknown | Unlooked | None = UNLOOKED
+    archive: ArchiveFact | Unknown | Skipped | None = UNLOOKED
     job: JobFact | None = None
     deletion: JobFact | None = None
     silent_since: datetime | None = None

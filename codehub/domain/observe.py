@@ -10,7 +10,7 @@ from codehub.domain.observation import (
     Generation,
     Observation,
     Unknown,
-    Unlooked,
+    Skipped,
     VolumeFact,
 )
 from codehub.domain.states import ConditionName, Operation
@@ -85,7 +85,7 @@ def _volume(workspace: Workspace, look: Observation, now: datetime) -> Condition
 
 def _archive(workspace: Workspace, look: Observation, now: datetime) -> Condition:
     name, old = ConditionName.ARCHIVE_READY, workspace.conditions
-    if isinstance(look.archive, Unlooked):
+    if isinstance(look.archive, Skipped):
         return old[name]
     if isinstance(look.archive, Unknown):
         return changed(old, name, old[name].status, "Unobservable", look.archive.message, now)

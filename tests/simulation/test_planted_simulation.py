@@ -39,7 +39,7 @@ from codehub.domain.decision import Context, Decision, failed
 from codehub.domain.effects import DeleteVolume, Effect
 from codehub.domain.error_policy import Failure
 from codehub.domain.gateway_reports import Assessment, GatewayReport
-from codehub.domain.observation import ArchiveFact, ContainerFact, JobState, Observation, Unknown, Unlooked
+from codehub.domain.observation import ArchiveFact, ContainerFact, JobState, Observation, Unknown, Skipped
 from codehub.domain.problems import Problem
 from codehub.domain.states import ConditionName, DesiredState, ErrorReason, Operation, Phase
 from codehub.domain.ttl import TtlDefaults
@@ -168,7 +168,7 @@ def test_planted_a_restore_taken_as_done_because_a_volume_exists(monkeypatch: py
 
 @pytest.mark.full
 def test_planted_archiving_satisfied_by_an_older_archive(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def look(self: Observer, workspace: Workspace) -> ArchiveFact | Unknown | Unlooked | None:
+    async def look(self: Observer, workspace: Workspace) -> ArchiveFact | Unknown | Skipped | None:
         key = workspace.archive_key
         if key is None or not workspace.operation.makes_archive:
             return await original(self, workspace)
@@ -463,7 +463,7 @@ def test_planted_a_delete_that_skips_the_archive(monkeypatch: pytest.MonkeyPatch
 
 
 def test_planted_an_unobservable_store_read_as_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def look(self: Observer, workspace: Workspace) -> ArchiveFact | Unknown | Unlooked | None:
+    async def look(self: Observer, workspace: Workspace) -> ArchiveFact | Unknown | Skipped | None:
         seen = await original(self, workspace)
         return None if isinstance(seen, Unknown) else seen
 

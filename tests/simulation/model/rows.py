@@ -16,7 +16,7 @@ from codehub.domain.observation import (
     JobState,
     Observation,
     Unknown,
-    Unlooked,
+    Skipped,
     VolumeFact,
 )
 from codehub.domain.observation import Generation as Marker
@@ -188,7 +188,7 @@ def _volume(seen: tuple[Generation | None] | str | None) -> VolumeFact | Unknown
     return None if seen is None else VolumeFact(marker_of(seen[0]))
 
 
-def _archive(seen: Arc | str | None) -> ArchiveFact | Unknown | Unlooked | None:
+def _archive(seen: Arc | str | None) -> ArchiveFact | Unknown | Skipped | None:
     if isinstance(seen, str):
         return UNLOOKED if seen == "unlooked" else builders.UNKNOWN
     return None if seen is None else builders.archive(arc_name(seen) or "")

@@ -18,7 +18,7 @@ from codehub.domain.observation import (
     Observation,
     Progress,
     Unknown,
-    Unlooked,
+    Skipped,
     VolumeFact,
 )
 from codehub.domain.states import ConditionName, DesiredState, ErrorReason, Operation, Phase
@@ -170,7 +170,7 @@ def job(
 def look(
     container: ContainerFact | Unknown | None = None,
     volume: VolumeFact | Unknown | None = None,
-    archive: ArchiveFact | Unknown | Unlooked | None = UNLOOKED,
+    archive: ArchiveFact | Unknown | Skipped | None = UNLOOKED,
     *,
     at: datetime = LOOKED_AT,
     job: JobFact | None = None,

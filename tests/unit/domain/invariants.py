@@ -22,7 +22,7 @@ from codehub.domain.observation import (
     JobState,
     Observation,
     Unknown,
-    Unlooked,
+    Skipped,
     VolumeFact,
 )
 from codehub.domain.observe import VANISHED
@@ -285,7 +285,7 @@ def unknown_keeps_its_last_value(before: Workspace, look: Observation, decision:
     kept = True
     if isinstance(look.volume, Unknown):
         kept = kept and old[VOLUME].status == new[VOLUME].status
-    if isinstance(look.archive, Unknown | Unlooked) and not decision.keep_archives:
+    if isinstance(look.archive, Unknown | Skipped) and not decision.keep_archives:
         kept = kept and old[ARCHIVE].status == new[ARCHIVE].status
     if isinstance(look.container, Unknown):
         kept = kept and all(old[name].status == new[name].status for name in (EXISTS, READY))

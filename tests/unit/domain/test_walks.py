@@ -11,7 +11,7 @@ import pytest
 
 from codehub.domain.allowed_changes import check_undelete, home_is_lost
 from codehub.domain.effects import RestoreHome
-from codehub.domain.observation import Generation, Observation, Unlooked
+from codehub.domain.observation import Generation, Observation, Skipped
 from codehub.domain.states import DesiredState, ErrorReason, Level, Operation, Phase
 from codehub.domain.workspace import RecoverSource
 from tests.unit.domain.builders import CANCEL, RECOVER, UNKNOWN, recover
@@ -138,7 +138,7 @@ def see_no_volume(walk: Walk) -> None:
 
 def see_no_archive(walk: Walk) -> None:
     def blind(look: Observation) -> Observation:
-        return look if isinstance(look.archive, Unlooked) else replace(look, archive=UNKNOWN)
+        return look if isinstance(look.archive, Skipped) else replace(look, archive=UNKNOWN)
 
     walk.distort = blind
 

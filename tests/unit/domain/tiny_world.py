@@ -28,7 +28,7 @@ from codehub.domain.observation import (
     JobFact,
     JobState,
     Observation,
-    Unlooked,
+    Skipped,
     VolumeFact,
 )
 from codehub.domain.plan import looks_at_archive, plan
@@ -222,7 +222,7 @@ class Walk:
             job_is_ours=not self.restarted,
         )
 
-    def _archive(self) -> ArchiveFact | Unlooked | None:
+    def _archive(self) -> ArchiveFact | Skipped | None:
         item = self.workspace
         if not looks_at_archive(item):
             return UNLOOKED

@@ -22,7 +22,7 @@ from codehub.domain.observation import (
     JobState,
     Observation,
     Unknown,
-    Unlooked,
+    Skipped,
     VolumeFact,
 )
 from codehub.domain.observe import VANISHED
@@ -77,7 +77,7 @@ class VolumeCase:
 
 @dataclass(frozen=True)
 class ArchiveCase:
-    seen: ArchiveFact | Unknown | Unlooked | None
+    seen: ArchiveFact | Unknown | Skipped | None
     known: Condition
     key: str | None
 
