@@ -9,7 +9,7 @@ from codehub.coordinator.providers import Providers
 from codehub.domain.archive_keys import archive_op_id_of
 from codehub.domain.attempt_jobs import current_deletion_job_id, current_job_id
 from codehub.domain.observation import (
-    UNLOOKED,
+    SKIPPED,
     ArchiveFact,
     ContainerFact,
     JobFact,
@@ -119,13 +119,13 @@ class Observer:
         audit = workspace.id in self._memory.to_audit
         self._memory.to_audit.discard(workspace.id)
         if not audit and not looks_at_archive(workspace):
-            return UNLOOKED
+            return SKIPPED
         if workspace.operation.makes_archive and workspace.archive_op_id is not None:
             archive_op_id = workspace.archive_op_id
         elif workspace.archive_key is not None:
             archive_op_id = archive_op_id_of(workspace.archive_key)
         else:
-            return UNLOOKED
+            return SKIPPED
         try:
             return await self._providers.archives.find(workspace.id, archive_op_id)
         except CorruptedArchive as error:

@@ -94,7 +94,7 @@ class Skipped:
     """Not part of this look: the last known value stands."""
 
 
-UNLOOKED = Skipped()
+SKIPPED = Skipped()
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Observation:
     at: datetime
     container: ContainerFact | Unknown | None
     volume: VolumeFact | Unknown | None
-    archive: ArchiveFact | Unknown | Skipped | None = UNLOOKED
+    archive: ArchiveFact | Unknown | Skipped | None = SKIPPED
     job: JobFact | None = None
     deletion: JobFact | None = None
     silent_since: datetime | None = None

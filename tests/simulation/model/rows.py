@@ -9,7 +9,7 @@ from codehub.domain.attempt_jobs import current_job_id
 from codehub.domain.conditions import Condition
 from codehub.domain.decision import Decision
 from codehub.domain.observation import (
-    UNLOOKED,
+    SKIPPED,
     ArchiveFact,
     ContainerFact,
     JobFact,
@@ -190,7 +190,7 @@ def _volume(seen: tuple[Generation | None] | str | None) -> VolumeFact | Unknown
 
 def _archive(seen: Arc | str | None) -> ArchiveFact | Unknown | Skipped | None:
     if isinstance(seen, str):
-        return UNLOOKED if seen == "unlooked" else builders.UNKNOWN
+        return SKIPPED if seen == "unlooked" else builders.UNKNOWN
     return None if seen is None else builders.archive(arc_name(seen) or "")
 
 

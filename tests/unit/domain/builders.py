@@ -9,7 +9,7 @@ from codehub.domain.archive_keys import archive_key
 from codehub.domain.conditions import Condition, Conditions
 from codehub.domain.decision import DEFAULT_RULES, Context, Decision
 from codehub.domain.observation import (
-    UNLOOKED,
+    SKIPPED,
     ArchiveFact,
     ContainerFact,
     Generation,
@@ -170,7 +170,7 @@ def job(
 def look(
     container: ContainerFact | Unknown | None = None,
     volume: VolumeFact | Unknown | None = None,
-    archive: ArchiveFact | Unknown | Skipped | None = UNLOOKED,
+    archive: ArchiveFact | Unknown | Skipped | None = SKIPPED,
     *,
     at: datetime = LOOKED_AT,
     job: JobFact | None = None,

@@ -21,7 +21,7 @@ from codehub.domain.effects import (
     StartContainer,
 )
 from codehub.domain.observation import (
-    UNLOOKED,
+    SKIPPED,
     ArchiveFact,
     ContainerFact,
     Generation,
@@ -225,7 +225,7 @@ class Walk:
     def _archive(self) -> ArchiveFact | Skipped | None:
         item = self.workspace
         if not looks_at_archive(item):
-            return UNLOOKED
+            return SKIPPED
         op_id = (
             item.archive_op_id if item.operation.makes_archive else archive_op_id_of(item.archive_key or "")
         )

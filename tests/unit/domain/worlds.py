@@ -14,7 +14,7 @@ from typing import Any
 
 from codehub.domain.conditions import Condition
 from codehub.domain.observation import (
-    UNLOOKED,
+    SKIPPED,
     ArchiveFact,
     ContainerFact,
     Generation,
@@ -116,10 +116,10 @@ HOMES_TO_ARCHIVE = (THERE, HOMES[2], *HOMES[5:8], HOMES[9])
 
 OLDER = archive(OLD_ARCHIVE_OP)
 ARCHIVES = (
-    ArchiveCase(UNLOOKED, NO, None),
+    ArchiveCase(SKIPPED, NO, None),
     ArchiveCase(None, NO, None),
-    ArchiveCase(UNLOOKED, YES, KEY),
-    ArchiveCase(UNLOOKED, MISSING, KEY),
+    ArchiveCase(SKIPPED, YES, KEY),
+    ArchiveCase(SKIPPED, MISSING, KEY),
     ArchiveCase(UNKNOWN, YES, KEY),
     ArchiveCase(UNKNOWN, NO, KEY),
     ArchiveCase(None, YES, KEY),
@@ -207,7 +207,7 @@ def _under_way(
 
 
 NOTHING_STORED = [(ARCHIVES[0], None, None)]
-STORED = (ArchiveCase(UNLOOKED, YES, OLD_KEY), ArchiveCase(UNLOOKED, MISSING, OLD_KEY))
+STORED = (ArchiveCase(SKIPPED, YES, OLD_KEY), ArchiveCase(SKIPPED, MISSING, OLD_KEY))
 TO_RESTORE = (
     *STORED,
     ArchiveCase(UNKNOWN, YES, OLD_KEY),
@@ -215,7 +215,7 @@ TO_RESTORE = (
     ArchiveCase(None, GONE_ONCE, OLD_KEY),
     ArchiveCase(archive(OLD_ARCHIVE_OP), YES, OLD_KEY),
 )
-STORE_LOOKS = (UNLOOKED, UNKNOWN, None, OLDER, archive())
+STORE_LOOKS = (SKIPPED, UNKNOWN, None, OLDER, archive())
 OF_ARCHIVING = [
     (ArchiveCase(seen, YES, OLD_KEY), main, None) for seen, main in product(STORE_LOOKS, JOBS)
 ] + [
