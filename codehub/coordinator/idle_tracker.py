@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from codehub.domain.observation import ContainerFact, Unknown, VolumeFact
 from codehub.domain.observe import VANISHED
-from codehub.domain.plan import looks_at_archive
+from codehub.domain.plan import must_observe_archive
 from codehub.domain.states import ConditionName, Operation
 from codehub.domain.workspace import Workspace
 
@@ -78,7 +78,7 @@ def is_unfinished(workspace: Workspace) -> bool:
     """Whether it needs a closer look, whatever the bulk look shows."""
     under_way = workspace.operation is not Operation.NONE or workspace.request is not None
     vanished = any(condition.reason == VANISHED for condition in workspace.conditions.values())
-    return under_way or vanished or looks_at_archive(workspace)
+    return under_way or vanished or must_observe_archive(workspace)
 
 
 def waits_for_time(workspace: Workspace) -> bool:

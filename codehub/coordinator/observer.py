@@ -19,7 +19,7 @@ from codehub.domain.observation import (
     VolumeFact,
 )
 from codehub.domain.observe import silent_since
-from codehub.domain.plan import looks_at_archive
+from codehub.domain.plan import must_observe_archive
 from codehub.domain.workspace import Workspace
 from codehub.runtimes.base import Unobservable as RuntimeUnobservable
 from codehub.storage.errors import CorruptedArchive, StorageProblem
@@ -118,7 +118,7 @@ class Observer:
         """The archive of the operation under way, else the one that the row names."""
         audit = workspace.id in self._memory.to_audit
         self._memory.to_audit.discard(workspace.id)
-        if not audit and not looks_at_archive(workspace):
+        if not audit and not must_observe_archive(workspace):
             return SKIPPED
         if workspace.operation.makes_archive and workspace.archive_op_id is not None:
             archive_op_id = workspace.archive_op_id

@@ -69,7 +69,7 @@ def _from_below(workspace: Workspace, level: Level, desired: DesiredState) -> Op
     return Operation.CREATE_EMPTY_ARCHIVE if desired is DesiredState.ARCHIVED else Operation.PROVISIONING
 
 
-def looks_at_archive(workspace: Workspace) -> bool:
+def must_observe_archive(workspace: Workspace) -> bool:
     """Whether a look must include the archive; otherwise it is left to the hourly audit."""
     if workspace.operation.makes_archive or workspace.operation is Operation.RESTORING:
         return True

@@ -164,7 +164,7 @@ def decide(
 def _archive_looks(row: Row, store: Store) -> Iterator[tuple[str | None, Arc | str | None]]:
     arc = archive_looked_for(row)
     there = arc if store.complete(arc) is not None else None
-    if planning.looks_at_archive(to_workspace(row)) and arc is not None:
+    if planning.must_observe_archive(to_workspace(row)) and arc is not None:
         yield None, unobservable_or(there)
         yield "unseen", unobservable_or("unknown")
         return

@@ -24,7 +24,7 @@ from codehub.domain.effects import (
 from codehub.domain.error_policy import STABLE_AFTER, Failure
 from codehub.domain.observation import Generation, JobState, Observation, Progress
 from codehub.domain.observe import MISSING, VANISHED
-from codehub.domain.plan import looks_at_archive, plan
+from codehub.domain.plan import must_observe_archive, plan
 from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
 from codehub.domain.workspace import Workspace
 from tests.unit.domain import oracle
@@ -346,7 +346,7 @@ def test_a_recover_with_a_choice_forgets_the_lost_home(request_: Any, key: str |
     assert (after.conditions[ARCHIVE].status, after.conditions[ARCHIVE].reason) == (False, "NotObserved")
     assert after.conditions[HEALTHY].status
     assert (decision.keep_archives, decision.consume) == (True, True)
-    assert looks_at_archive(replace(after, request=None)) == (key is not None)
+    assert must_observe_archive(replace(after, request=None)) == (key is not None)
 
 
 @pytest.mark.parametrize("request_", [RECOVER_ARCHIVE, RECOVER_EMPTY])
@@ -453,4 +453,4 @@ def test_when_a_look_includes_the_archive() -> None:
         )
         by_operation = operation in (O.ARCHIVING, O.CREATE_EMPTY_ARCHIVE, O.RESTORING)
         unsettled = reason in (VANISHED, "Unobservable", "NotObserved") or not (status or has_home)
-        assert looks_at_archive(item) == (by_operation or (key is not None and unsettled))
+        assert must_observe_archive(item) == (by_operation or (key is not None and unsettled))

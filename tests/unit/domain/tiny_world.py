@@ -31,7 +31,7 @@ from codehub.domain.observation import (
     Skipped,
     VolumeFact,
 )
-from codehub.domain.plan import looks_at_archive, plan
+from codehub.domain.plan import must_observe_archive, plan
 from codehub.domain.states import DesiredState, Operation
 from codehub.domain.workspace import Request, Workspace
 from tests.unit.domain.builders import NOW, archive, workspace
@@ -224,7 +224,7 @@ class Walk:
 
     def _archive(self) -> ArchiveFact | Skipped | None:
         item = self.workspace
-        if not looks_at_archive(item):
+        if not must_observe_archive(item):
             return SKIPPED
         op_id = (
             item.archive_op_id if item.operation.makes_archive else archive_op_id_of(item.archive_key or "")
