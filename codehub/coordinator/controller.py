@@ -26,7 +26,7 @@ from codehub.domain.decision import (
     changes,
     failed,
     settle,
-    without_note,
+    without_waiting_message,
 )
 from codehub.domain.effects import Effect, RestoreHome, deletion_job_id, job_id
 from codehub.domain.observation import Observation, Unknown
@@ -223,7 +223,7 @@ class Controller:
             return await self._count(workspace, error, look)
         if workspace.error_message is not None and workspace.error_reason is None:
             now = self._nature.clock()
-            return await self._save(workspace, Decision("There is room again.", without_note(workspace)), now)
+            return await self._save(workspace, Decision("There is room again.", without_waiting_message(workspace)), now)
         return workspace
 
     async def _let_wait_for_room(self, workspace: Workspace, message: str, look: Observation) -> Workspace:

@@ -141,7 +141,7 @@ def forgiven(workspace: Workspace) -> Workspace:
     return replace(workspace, error_reason=None, error_count=0, error_message=None, next_retry_at=None)
 
 
-def without_note(workspace: Workspace) -> Workspace:
+def without_waiting_message(workspace: Workspace) -> Workspace:
     """The workspace without a message that belongs to no error: what its last operation waited for."""
     return workspace if workspace.error_reason is not None else replace(workspace, error_message=None)
 

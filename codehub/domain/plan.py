@@ -6,7 +6,7 @@ from codehub.domain.archive_keys import archive_key
 from codehub.domain.backends import left_alone, why_left_alone
 from codehub.domain.conditions import holds
 from codehub.domain.data_loss import archive_loss, home_loss
-from codehub.domain.decision import Context, Decision, Event, ended, failed, forgiven, settle, without_note
+from codehub.domain.decision import Context, Decision, Event, ended, failed, forgiven, settle, without_waiting_message
 from codehub.domain.effects import DeleteContainer, SetHomeAside
 from codehub.domain.error_policy import STABLE_AFTER, Failure, is_terminal, waits_for_retry
 from codehub.domain.judge import level_of
@@ -195,7 +195,7 @@ def _claim(workspace: Workspace, operation: Operation, context: Context) -> Deci
     if waits_for_retry(workspace.next_retry_at, context.rules.retry, context.now):
         return Decision(f"{operation} will be tried at {workspace.next_retry_at:%H:%M:%S}.", workspace)
     after = replace(
-        without_note(ended(workspace)),
+        without_waiting_message(ended(workspace)),
         operation=operation,
         op_id=context.op_id,
         op_started_at=context.now,

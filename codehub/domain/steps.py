@@ -8,7 +8,7 @@ from codehub.domain.allowed_changes import archive_committed
 from codehub.domain.attempt_jobs import end_after_job, running_job_id
 from codehub.domain.conditions import holds
 from codehub.domain.data_loss import home_loss
-from codehub.domain.decision import Context, Decision, Event, ended, failed, forgiven, without_note
+from codehub.domain.decision import Context, Decision, Event, ended, failed, forgiven, without_waiting_message
 from codehub.domain.disk import START_WAITS
 from codehub.domain.effects import DeleteContainer
 from codehub.domain.error_policy import Failure, is_terminal, waits_for_retry
@@ -148,7 +148,7 @@ def _finished(workspace: Workspace, look: Observation, context: Context) -> Deci
 def _after_success(workspace: Workspace, operation: Operation, now: datetime) -> Workspace:
     """A start is forgiven only once it has lasted, a terminal error only by a recovery."""
     if operation is Operation.STARTING:
-        return replace(without_note(workspace), started_at=now, next_retry_at=None)
+        return replace(without_waiting_message(workspace), started_at=now, next_retry_at=None)
     return workspace if is_terminal(workspace.error_reason) else forgiven(workspace)
 
 
