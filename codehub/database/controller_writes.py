@@ -174,7 +174,7 @@ class PostgresLeaderDatabase:
             if not decision.writes(before):
                 await self._confirm(connection, before)
                 return before
-            if decision.archive is None and not decision.keep_archives and not decision.changes_wish:
+            if decision.archive is None and not decision.keep_archives and not decision.changes_request:
                 return await self._save(connection, before, decision, now)
             async with connection.transaction():
                 saved = await self._save(connection, before, decision, now)
@@ -182,7 +182,7 @@ class PostgresLeaderDatabase:
                     await connection.execute(RECORD_ARCHIVE, *_archive_row(decision.archive), now)
                 if decision.keep_archives:
                     await connection.execute(KEEP_ARCHIVES, before.id, now + self._retention)
-                if decision.changes_wish:
+                if decision.changes_request:
                     desired = None if decision.desired is None else decision.desired.value
                     version = await connection.fetchval(gate.CONSUME, before.id, desired, now)
                     saved = replace(decision.saved(), version=version, updated_at=now)

@@ -79,15 +79,15 @@ class Decision:
 
     def writes(self, before: Workspace) -> bool:
         """Whether there is anything to save."""
-        return self.changes_wish or self.event is not None or bool(changes(before, self.after))
+        return self.changes_request or self.event is not None or bool(changes(before, self.after))
 
     @property
-    def changes_wish(self) -> bool:
+    def changes_request(self) -> bool:
         return self.consume or self.desired is not None
 
     def saved(self) -> Workspace:
         """The row as it shall be: a request that was taken is gone, and a cancelled workspace rests."""
-        if not self.changes_wish:
+        if not self.changes_request:
             return self.after
         return replace(self.after, request=None, desired_state=self.desired or self.after.desired_state)
 

@@ -214,7 +214,7 @@ class Database:
         row, told = self.rows[before.id], decision.after
         if told.phase is not judge(told.conditions, told.deleted_at, told.error_reason, told.grace_waived_at):
             self.reality.fail(row.id, f"{told.phase} is not what the conditions amount to")
-        wish = ("request", "desired_state") if decision.changes_wish else ()
+        wish = ("request", "desired_state") if decision.changes_request else ()
         saved = decision.saved()
         after = replace(row, **{name: getattr(saved, name) for name in (*CONTROLLER_COLUMNS, *wish)})
         if decision.archive is not None:

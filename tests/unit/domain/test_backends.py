@@ -43,7 +43,7 @@ def test_nothing_is_begun_ended_or_destroyed_whatever_is_seen() -> None:
     )
     for before, seen in islice(everything, 0, None, EVERY):
         decision = plan(before, seen, ELSEWHERE)
-        acts = decision.effect is not None or decision.event is not None or decision.changes_wish
+        acts = decision.effect is not None or decision.event is not None or decision.changes_request
         assert not acts, told(before, seen, decision)
         assert set(changes(before, decision.after)) <= {"conditions", "phase", "phase_changed_at"}
         for name in ConditionName:
