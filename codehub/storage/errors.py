@@ -62,7 +62,7 @@ class NoSpace(StorageProblem):
     """The disk is full."""
 
 
-class Unpackable(StorageProblem):
+class CannotArchive(StorageProblem):
     """The home cannot be put into an archive completely."""
 
 

@@ -18,7 +18,7 @@ import zstandard
 from codehub.domain.observation import ArchiveFact
 from codehub.storage.child_processes import BYTES, PIPE, failure, spawn
 from codehub.storage.durable import sync_filesystem
-from codehub.storage.errors import CorruptedArchive, Unpackable, says_no_space
+from codehub.storage.errors import CorruptedArchive, CannotArchive, says_no_space
 from codehub.storage.tar.archive_filter import TarMaking
 from codehub.storage.tar.foreign_owners import Foreign, give_all
 from codehub.storage.tar.header import BLOCK, Entry
@@ -134,7 +134,7 @@ class Packing:
                     self.bytes += len(chunk)
                     yield chunk
             except CorruptedArchive as problem:
-                raise Unpackable(f"the home cannot be archived: {problem.message}") from problem
+                raise CannotArchive(f"the home cannot be archived: {problem.message}") from problem
             finally:
                 _kill(tar)
                 _output(tar).close()
@@ -147,7 +147,7 @@ class Packing:
                 yield from chunker.compress(piece)
             self._check_holes()
             if os.fstat(said.fileno()).st_size > _MOST_WORDS:
-                raise Unpackable("the home cannot be archived: it has too many sockets, or files that change")
+                raise CannotArchive("the home cannot be archived: it has too many sockets, or files that change")
             self._on_progress(self._check.bytes, self._check.entries)
         self._judge(tar.wait(), said)
         self._check.finish()
@@ -161,7 +161,7 @@ class Packing:
         others = [line for line in lines if not _IGNORED.fullmatch(line)]
         if code != 0 or others:
             words = _words(others) or f"tar ended with {code}"
-            raise Unpackable(f"the home cannot be archived completely: {words}")
+            raise CannotArchive(f"the home cannot be archived completely: {words}")
         self.left_out = self._check.left_out
         if ignored:
             self.left_out.add(Special.SOCKET, (match[1] for match in ignored), len(ignored))
@@ -170,7 +170,7 @@ class Packing:
         """A file that tar took for one great hole must be one."""
         for path in self._check.holes:
             if not _is_hole(self._home, path):
-                raise Unpackable(f"the home cannot be archived: {path!r} changed while it was read")
+                raise CannotArchive(f"the home cannot be archived: {path!r} changed while it was read")
         self._check.holes.clear()
 
 

@@ -16,7 +16,7 @@ import zstandard
 
 from codehub.domain.observation import ArchiveFact
 from codehub.storage.child_processes import check_locale
-from codehub.storage.errors import CorruptedArchive, StorageProblem, Unpackable
+from codehub.storage.errors import CorruptedArchive, StorageProblem, CannotArchive
 from codehub.storage.tar import codec
 from codehub.storage.tar.bounded_map import digest
 from codehub.storage.tar.codec import Packing, unpack
@@ -166,7 +166,7 @@ def test_devices_are_left_out_and_named(home: Path) -> None:
 def test_a_file_that_cannot_be_read_fails_the_archive(home: Path) -> None:
     (home / "unreadable").write_text("x")
     (home / "unreadable").chmod(0)
-    with pytest.raises(Unpackable, match="Permission denied"):
+    with pytest.raises(CannotArchive, match="Permission denied"):
         pack(home)
 
 
@@ -175,7 +175,7 @@ def test_a_file_that_changes_while_it_is_read_fails_the_archive(tmp_path: Path) 
     log = tmp_path / "home" / "log"
     log.write_bytes(os.urandom(32 << 20))  # more than is read ahead
     chunks = iter(Packing(tmp_path / "home", [], lambda done, files: os.truncate(log, 10)))
-    with pytest.raises(Unpackable, match="log"):
+    with pytest.raises(CannotArchive, match="log"):
         list(chunks)
 
 
@@ -207,7 +207,7 @@ def test_the_longest_path_that_is_archived_can_be_restored(kind: str, tmp_path: 
 )
 def test_a_path_too_long_to_restore_fails_the_archive(length: int, words: str, tmp_path: Path) -> None:
     make_deep_file(tmp_path / "home", length, "nothing")
-    with pytest.raises(Unpackable, match=words):
+    with pytest.raises(CannotArchive, match=words):
         pack(tmp_path / "home")
     subprocess.run(["rm", "-rf", tmp_path / "home"], check=True)
 
@@ -287,12 +287,12 @@ def test_a_home_of_sockets_without_end_is_refused(tmp_path: Path) -> None:
         listener.bind(str(tmp_path / "socket"))
     for number in range(2000):
         os.link(tmp_path / "socket", folder / f"{number}")
-    with pytest.raises(Unpackable, match="too many sockets"):
+    with pytest.raises(CannotArchive, match="too many sockets"):
         pack(tmp_path / "home")
 
 
 def test_a_vanished_home_fails_the_archive(tmp_path: Path) -> None:
-    with pytest.raises((Unpackable, OSError)):
+    with pytest.raises((CannotArchive, OSError)):
         pack(tmp_path / "gone")
 
 
