@@ -105,7 +105,7 @@ class GcRunner:
         living = {name for name, holder in holders.items() if holder.purged_at is None or holder.left_alone}
         strays = {name: seen.get(CONTAINER + name, now) for name in listing.containers if name not in living}
         due = [name for name, at in strays.items() if now - at >= self._rules.orphan_grace]
-        at_once = {name for name, holder in holders.items() if holder.goes_at_once}
+        at_once = {name for name, holder in holders.items() if holder.skips_grace}
         due_now = {item.workspace_id for item in listing.archives}
         due_now |= {item.workspace_id for item in listing.leftovers}
         selection = Selection(found, due, cleared, not at_once.isdisjoint(due_now))

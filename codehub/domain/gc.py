@@ -39,7 +39,7 @@ class Holder:
     """Whether its owner or an admin asked to delete it without a grace period."""
 
     @property
-    def goes_at_once(self) -> bool:
+    def skips_grace(self) -> bool:
         return self.purged_at is not None and self.grace_waived
 
 
@@ -104,7 +104,7 @@ def sweep(
 def _grace(item: Stored, holders: Mapping[str, Holder], rules: GcRules) -> timedelta:
     """Archives of workspaces that the database does not know wait as long as the trash does."""
     holder = holders.get(item.workspace_id)
-    if holder is not None and holder.goes_at_once:
+    if holder is not None and holder.skips_grace:
         return timedelta(0)
     unknown = holder is None
     return max(rules.retention, rules.orphan_grace) if unknown else rules.orphan_grace

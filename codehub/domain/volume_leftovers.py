@@ -63,7 +63,7 @@ def _grace(item: Leftover, holders: Mapping[str, Holder], rules: GcRules) -> tim
     if holder.left_alone:
         return None
     if holder.purged_at is not None:
-        return timedelta(0) if holder.goes_at_once else rules.orphan_grace
+        return timedelta(0) if holder.skips_grace else rules.orphan_grace
     if item.is_home:
         return None
     if item.name.startswith(ASIDE):
