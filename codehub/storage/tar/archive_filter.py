@@ -33,7 +33,7 @@ _TIMED_FORMS = frozenset(
 )
 
 
-class TarMaking(TarStream):
+class ArchiveFilter(TarStream):
     """Pipes and devices, and hard links to them, are dropped and remembered; `ending` replaces tar's padding.
 
     Nearly all headers hold nothing but a short path, numbers and a time: their form tells that a restore will

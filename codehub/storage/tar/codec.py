@@ -19,7 +19,7 @@ from codehub.domain.observation import ArchiveFact
 from codehub.storage.child_processes import BYTES, PIPE, failure, spawn
 from codehub.storage.durable import sync_filesystem
 from codehub.storage.errors import CorruptedArchive, CannotArchive, says_no_space
-from codehub.storage.tar.archive_filter import TarMaking
+from codehub.storage.tar.archive_filter import ArchiveFilter
 from codehub.storage.tar.foreign_owners import Foreign, give_all
 from codehub.storage.tar.header import BLOCK, Entry
 from codehub.storage.tar.left_out import LeftOut, Special
@@ -98,7 +98,7 @@ class Packing:
         self._home = home
         self._locks = locks
         self._on_progress = on_progress
-        self._check = TarMaking()
+        self._check = ArchiveFilter()
         self._hash = hashlib.sha256()
         self._fingerprint = xxhash.xxh3_128()
         self.bytes = 0

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from codehub.storage.errors import CorruptedArchive
-from codehub.storage.tar.archive_filter import TarMaking
+from codehub.storage.tar.archive_filter import ArchiveFilter
 from codehub.storage.tar.codec import tar_create
 from codehub.storage.tar.header import BLOCK
 from codehub.storage.tar.left_out import Special
@@ -18,14 +18,14 @@ from tests.tarstreams import HOME, entry, pax_block, record, sparse, stream
 from tests.trees import make_tree
 
 
-class NeverSkimming(TarMaking):
+class NeverSkimming(ArchiveFilter):
     """Looks at every header as closely as at the oddest."""
 
     def _skim(self, data: bytes, position: int) -> int:
         return 0
 
 
-def fed(making: TarMaking, data: bytes, step: int) -> bytes:
+def fed(making: ArchiveFilter, data: bytes, step: int) -> bytes:
     cuts = (data[start : start + step] for start in range(0, len(data), step))
     out = b"".join(piece for cut in cuts for _, piece in making.feed(cut))
     making.finish()
@@ -47,7 +47,7 @@ def said(tmp_path: Path) -> Iterator[bytes]:
 
 @pytest.mark.parametrize("step", [700, 4096, 4608, 5000, 100_000, 1 << 20])
 def test_what_is_made_is_what_a_restore_counts_however_it_is_cut(said: bytes, step: int) -> None:
-    making = TarMaking()
+    making = ArchiveFilter()
     made = fed(making, said, step)
     check = TarCheck(making.entries)
     assert b"".join(piece for _, piece in check.feed(made)) == made
@@ -58,7 +58,7 @@ def test_what_is_made_is_what_a_restore_counts_however_it_is_cut(said: bytes, st
 
 @pytest.mark.parametrize("step", [700, 1 << 20])
 def test_a_quick_look_sees_what_a_close_look_sees(said: bytes, step: int) -> None:
-    quick, close = TarMaking(), NeverSkimming()
+    quick, close = ArchiveFilter(), NeverSkimming()
     assert fed(quick, said, step) == fed(close, said, step)
     assert (quick.entries, quick.bytes, quick.holes) == (close.entries, close.bytes, close.holes)
     assert quick.left_out == close.left_out
@@ -67,7 +67,7 @@ def test_a_quick_look_sees_what_a_close_look_sees(said: bytes, step: int) -> Non
 
 
 def test_pipes_devices_and_links_to_them_are_left_out() -> None:
-    making = TarMaking()
+    making = ArchiveFilter()
     data = stream(
         HOME,
         entry("./a", content=b"x" * 600),
@@ -106,4 +106,4 @@ NOT_TO_BE_RESTORED = {
 @pytest.mark.parametrize("name", NOT_TO_BE_RESTORED)
 def test_a_stream_that_a_restore_would_refuse_is_not_made(name: str) -> None:
     with pytest.raises(CorruptedArchive):
-        fed(TarMaking(), NOT_TO_BE_RESTORED[name], 1 << 20)
+        fed(ArchiveFilter(), NOT_TO_BE_RESTORED[name], 1 << 20)
