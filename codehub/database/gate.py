@@ -23,7 +23,7 @@ from codehub.database.tables import archives, workspaces
 from codehub.domain import allowed_changes
 from codehub.domain.backends import Backends
 from codehub.domain.conditions import unobserved
-from codehub.domain.limits import Limits, Owned, Usage, admit, admit_another, admit_archives, admit_undeleted
+from codehub.domain.limits import Limits, Owned, Usage, admit, admit_workspace, admit_archives, admit_undeleted
 from codehub.domain.problems import ValidationFailed, WorkspaceNotFound
 from codehub.domain.states import DesiredState, Operation, Phase
 from codehub.domain.timeline_text import CREATED, REQUESTED
@@ -79,7 +79,7 @@ async def create(
         raise ValidationFailed("desired_state must be RUNNING, STANDBY or ARCHIVED.")
     workspace_id = new_id()
     await _lock_limits(conn)
-    admit_another(await _count_owned(conn, owner_id), limits)
+    admit_workspace(await _count_owned(conn, owner_id), limits)
     if limits.archive_bytes_per_user:
         admit_archives((await archive_bytes(conn, [owner_id])).get(owner_id, 0), limits)
     if desired is DesiredState.RUNNING:

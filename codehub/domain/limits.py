@@ -41,7 +41,7 @@ class Owned:
     trash: int
 
 
-def admit_another(owned: Owned, limits: Limits) -> None:
+def admit_workspace(owned: Owned, limits: Limits) -> None:
     """Raise WorkspaceLimitExceeded unless the user may have one more living workspace.
 
     The trash has no limit while there is room for twice as many in all. Without this second bound,
@@ -75,7 +75,7 @@ def admit_archives(taken: int, limits: Limits) -> None:
 
 def admit_undeleted(owned: Owned, limits: Limits) -> None:
     """Raise WorkspaceLimitExceeded unless a workspace may return from the trash."""
-    admit_another(Owned(owned.living, 0), limits)
+    admit_workspace(Owned(owned.living, 0), limits)
 
 
 def counts(workspace: Workspace) -> bool:

@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 
-from codehub.domain.limits import Limits, Owned, Usage, admit, admit_another, admit_undeleted
+from codehub.domain.limits import Limits, Owned, Usage, admit, admit_workspace, admit_undeleted
 from codehub.domain.problems import RunningLimitExceeded, WorkspaceLimitExceeded
 
 
@@ -26,7 +26,7 @@ def test_another_workspace_is_admitted_while_there_is_room_for_it_and_its_trash(
     limits = Limits(1, 1, 3)
     for living, trash in product(range(5), range(8)):
         owned = Owned(living, trash)
-        assert _admits(admit_another, owned, limits) == (living < 3 and living + trash < 6)
+        assert _admits(admit_workspace, owned, limits) == (living < 3 and living + trash < 6)
         assert _admits(admit_undeleted, owned, limits) == (living < 3)
 
 
