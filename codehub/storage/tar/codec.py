@@ -24,7 +24,7 @@ from codehub.storage.tar.foreign_owners import Foreign, give_all
 from codehub.storage.tar.header import BLOCK, Entry
 from codehub.storage.tar.left_out import LeftOut, Special
 from codehub.storage.tar.read_ahead import read_ahead
-from codehub.storage.tar.restore_check import TarCheck
+from codehub.storage.tar.restore_check import RestoreCheck
 from codehub.storage.tar.stream import Piece
 from codehub.storage.tar.write_behind import WriteBehind
 from codehub.storage.tar.zstd_frame import decompressed
@@ -204,7 +204,7 @@ def unpack(
         tars = [
             _Extractor(target, owner, locks, said, stack) for _ in range(2 if mighty and _CORES > 1 else 1)
         ]
-        check = TarCheck(fact.entries, len(tars), unlocks=not mighty, owner=owner)
+        check = RestoreCheck(fact.entries, len(tars), unlocks=not mighty, owner=owner)
         working = list(tars)
         for chunk in decompressed(_hashed(chunks, digest.update), fact.unpacked):
             pieces = check.feed(chunk)

@@ -35,7 +35,7 @@ class _Directory:
     has_others: bool = False
 
 
-class TarCheck(TarStream):
+class RestoreCheck(TarStream):
     """A stream that comes back from a store, and may be anybody's work: anything doubtful raises.
 
     tar completes a directory before it goes on beside it. So names are remembered only for the directories

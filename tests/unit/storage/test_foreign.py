@@ -11,7 +11,7 @@ import pytest
 from codehub.domain.observation import ArchiveFact
 from codehub.storage.tar.codec import Packing, unpack
 from codehub.storage.tar.foreign_owners import Foreign
-from codehub.storage.tar.restore_check import TarCheck
+from codehub.storage.tar.restore_check import RestoreCheck
 from tests.tarstreams import entry, stream
 from tests.trees import make_tree, snapshot
 
@@ -127,7 +127,7 @@ def test_without_an_owner_everybody_keeps_theirs(home: Path, tmp_path: Path) -> 
 def test_owners_are_read_as_tar_reads_them(owner: int, ids: dict[str, object], count: int) -> None:
     """The pax header comes first. An owner of 2^32 - 1 would leave the file to root."""
     ours = {"pax_headers": {"uid": str(owner), "gid": str(owner)}}
-    check = TarCheck(10, owner=owner)
+    check = RestoreCheck(10, owner=owner)
     check.feed(stream(entry("./", tarfile.DIRTYPE, **ours), entry("./file", content=b"x", **ids)))
     check.finish()
     assert check.foreign.count == count

@@ -9,7 +9,7 @@ import pytest
 from codehub.storage.errors import CorruptedArchive
 from codehub.storage.tar.bounded_map import BoundedMap
 from codehub.storage.tar.header import BLOCK, parse_pax, read_entry
-from codehub.storage.tar.restore_check import TarCheck
+from codehub.storage.tar.restore_check import RestoreCheck
 from tests.tarstreams import HOME, entry, pax_block, record, sparse, stream, with_prefix
 
 
@@ -23,8 +23,8 @@ def where_names_are_kept(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
         )
 
 
-def feed(data: bytes, step: int = 1 << 20, max_entries: int = 100) -> tuple[bytes, TarCheck]:
-    check = TarCheck(max_entries)
+def feed(data: bytes, step: int = 1 << 20, max_entries: int = 100) -> tuple[bytes, RestoreCheck]:
+    check = RestoreCheck(max_entries)
     out = io.BytesIO()
     for start in range(0, len(data), step):
         for _, piece in check.feed(data[start : start + step]):
@@ -71,9 +71,9 @@ def test_from_a_directory_that_hands_down_rights_on_one_reader_goes_on_alone(ste
     assert any(member.isreg() for member in second.values())
 
 
-def share(data: bytes, step: int) -> tuple[TarCheck, dict[str, tarfile.TarInfo], dict[str, tarfile.TarInfo]]:
+def share(data: bytes, step: int) -> tuple[RestoreCheck, dict[str, tarfile.TarInfo], dict[str, tarfile.TarInfo]]:
     """What each of two readers gets of a stream."""
-    check = TarCheck(100, readers=2)
+    check = RestoreCheck(100, readers=2)
     streams = io.BytesIO(), io.BytesIO()
     for start in range(0, len(data), step):
         for goes, piece in check.feed(data[start : start + step]):
@@ -217,7 +217,7 @@ def test_a_hostile_stream_is_refused(name: str, step: int) -> None:
 
 
 def test_nothing_of_a_hostile_entry_goes_on_before_it_is_refused() -> None:
-    check = TarCheck(100)
+    check = RestoreCheck(100)
     passed = b""
     with pytest.raises(CorruptedArchive):
         for byte in stream(HOME, entry("./ok", content=b"fine"), entry("/etc/passwd", content=b"bad")):

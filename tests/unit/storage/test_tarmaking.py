@@ -13,7 +13,7 @@ from codehub.storage.tar.archive_filter import ArchiveFilter
 from codehub.storage.tar.codec import tar_create
 from codehub.storage.tar.header import BLOCK
 from codehub.storage.tar.left_out import Special
-from codehub.storage.tar.restore_check import TarCheck
+from codehub.storage.tar.restore_check import RestoreCheck
 from tests.tarstreams import HOME, entry, pax_block, record, sparse, stream
 from tests.trees import make_tree
 
@@ -49,7 +49,7 @@ def said(tmp_path: Path) -> Iterator[bytes]:
 def test_what_is_made_is_what_a_restore_counts_however_it_is_cut(said: bytes, step: int) -> None:
     making = ArchiveFilter()
     made = fed(making, said, step)
-    check = TarCheck(making.entries)
+    check = RestoreCheck(making.entries)
     assert b"".join(piece for _, piece in check.feed(made)) == made
     check.finish()
     assert (check.entries, check.bytes) == (making.entries, making.bytes)
