@@ -23,7 +23,7 @@ from codehub.database.tables import archives, workspaces
 from codehub.domain import allowed_changes
 from codehub.domain.backends import Backends
 from codehub.domain.conditions import unobserved
-from codehub.domain.limits import Limits, Owned, Usage, admit, admit_workspace, admit_archives, admit_undeleted
+from codehub.domain.limits import Limits, WorkspaceCounts, Usage, admit, admit_workspace, admit_archives, admit_undeleted
 from codehub.domain.problems import ValidationFailed, WorkspaceNotFound
 from codehub.domain.states import DesiredState, Operation, Phase
 from codehub.domain.timeline_text import CREATED, REQUESTED
@@ -365,12 +365,12 @@ async def _lock_limits(conn: AsyncConnection) -> None:
     await hold_lock(conn, AdvisoryLock.LIMITS)
 
 
-async def _count_owned(conn: AsyncConnection, owner_id: str) -> Owned:
+async def _count_owned(conn: AsyncConnection, owner_id: str) -> WorkspaceCounts:
     c = workspaces.c
     owned = select(func.count()).where(c.owner_id == owner_id)
     living = owned.where(c.deleted_at.is_(None)).scalar_subquery()
     trash = owned.where(text(TRASH)).scalar_subquery()
-    return Owned(*(await conn.execute(select(living, trash))).one())
+    return WorkspaceCounts(*(await conn.execute(select(living, trash))).one())
 
 
 async def _admit(conn: AsyncConnection, owner_id: str, workspace_id: str, limits: Limits) -> None:

@@ -34,14 +34,14 @@ class Usage:
 
 
 @dataclass(frozen=True)
-class Owned:
+class WorkspaceCounts:
     """Workspaces of one user: living ones, and deleted ones that can still be undeleted."""
 
     living: int
     trash: int
 
 
-def admit_workspace(owned: Owned, limits: Limits) -> None:
+def admit_workspace(owned: WorkspaceCounts, limits: Limits) -> None:
     """Raise WorkspaceLimitExceeded unless the user may have one more living workspace.
 
     The trash has no limit while there is room for twice as many in all. Without this second bound,
@@ -73,9 +73,9 @@ def admit_archives(taken: int, limits: Limits) -> None:
         )
 
 
-def admit_undeleted(owned: Owned, limits: Limits) -> None:
+def admit_undeleted(owned: WorkspaceCounts, limits: Limits) -> None:
     """Raise WorkspaceLimitExceeded unless a workspace may return from the trash."""
-    admit_workspace(Owned(owned.living, 0), limits)
+    admit_workspace(WorkspaceCounts(owned.living, 0), limits)
 
 
 def counts(workspace: Workspace) -> bool:

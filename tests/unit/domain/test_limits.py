@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 
-from codehub.domain.limits import Limits, Owned, Usage, admit, admit_workspace, admit_undeleted
+from codehub.domain.limits import Limits, WorkspaceCounts, Usage, admit, admit_workspace, admit_undeleted
 from codehub.domain.problems import RunningLimitExceeded, WorkspaceLimitExceeded
 
 
@@ -25,12 +25,12 @@ def test_one_more_is_admitted_exactly_while_both_limits_have_room() -> None:
 def test_another_workspace_is_admitted_while_there_is_room_for_it_and_its_trash() -> None:
     limits = Limits(1, 1, 3)
     for living, trash in product(range(5), range(8)):
-        owned = Owned(living, trash)
+        owned = WorkspaceCounts(living, trash)
         assert _admits(admit_workspace, owned, limits) == (living < 3 and living + trash < 6)
         assert _admits(admit_undeleted, owned, limits) == (living < 3)
 
 
-def _admits(decide: Callable[[Owned, Limits], None], owned: Owned, limits: Limits) -> bool:
+def _admits(decide: Callable[[WorkspaceCounts, Limits], None], owned: WorkspaceCounts, limits: Limits) -> bool:
     try:
         decide(owned, limits)
     except WorkspaceLimitExceeded:
