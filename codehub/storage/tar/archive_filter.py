@@ -12,7 +12,7 @@ from codehub.storage.tar.header import (
     SPECIAL,
     SYMLINK,
     Entry,
-    NotOurs,
+    UnsupportedTar,
 )
 from codehub.storage.tar.left_out import LeftOut, Special
 from codehub.storage.tar.stream import FIRST, NOWHERE, TarStream
@@ -82,7 +82,7 @@ class ArchiveFilter(TarStream):
 
     def _admit(self, entry: Entry, _position: int) -> int:
         if len(entry.path) > _MAX_PATH:
-            raise NotOurs(
+            raise UnsupportedTar(
                 f"a path of {len(entry.path)} bytes is too long to be restored: {entry.path[:80]!r}..."
             )
         special = self._special(entry)

@@ -60,7 +60,7 @@ _NUMBER_KEYS = frozenset({b"size", b"GNU.sparse.realsize", b"GNU.sparse.major", 
 _SPARSE_KEYS = frozenset(b"GNU.sparse." + key for key in (b"major", b"minor", b"name", b"realsize"))
 
 
-class NotOurs(CorruptedArchive):
+class UnsupportedTar(CorruptedArchive):
     """The tar stream contains something that no archive of CodeHub contains."""
 
 
@@ -204,7 +204,7 @@ def read_entry(data: bytes, start: int, *, checksums: bool = True) -> Entry | No
     pax: Mapping[bytes, bytes] = {}
     if header.kind == PAX:
         if header.size > _MAX_PAX:
-            raise NotOurs("a pax header is too large")
+            raise UnsupportedTar("a pax header is too large")
         if len(data) - position < padded(header.size) + BLOCK:
             return None
         records = data[position : position + header.size]
@@ -228,7 +228,7 @@ def _entry(
     header: _Header, pax: Mapping[bytes, bytes], data: bytes, start: int, position: int
 ) -> Entry | None:
     if header.kind not in (REGULAR, HARD_LINK, SYMLINK, DIRECTORY) and header.kind not in SPECIAL:
-        raise NotOurs(f"an entry has the type {header.kind!r}")
+        raise UnsupportedTar(f"an entry has the type {header.kind!r}")
     size = _size(header, pax)
     path = pax.get(b"GNU.sparse.name", pax.get(b"path", header.path))
     target = pax.get(b"linkpath", header.target)
@@ -242,7 +242,7 @@ def _entry(
         size -= map_length
     check_path(path, header.kind == DIRECTORY)
     if header.kind != REGULAR and size:
-        raise NotOurs("an entry that is not a file has content")
+        raise UnsupportedTar("an entry that is not a file has content")
     length = position - start
     hands_down = header.kind == DIRECTORY and (_DEFAULT_ACL in pax or bool(header.mode & _SETGID))
     uid, gid = int(pax.get(b"uid", header.uid)), int(pax.get(b"gid", header.gid))
@@ -256,7 +256,7 @@ def _size(header: _Header, pax: Mapping[bytes, bytes]) -> int:
         return header.size
     size = int(pax[b"size"])
     if header.size or size <= _MAX_HEADER_SIZE:
-        raise NotOurs("an entry has two sizes")
+        raise UnsupportedTar("an entry has two sizes")
     return size
 
 
@@ -265,35 +265,35 @@ def _target(kind: bytes, target: bytes) -> bytes:
         check_path(target, is_directory=False)
     elif kind == SYMLINK:
         if not target:
-            raise NotOurs("a symbolic link points nowhere")
+            raise UnsupportedTar("a symbolic link points nowhere")
     elif target:
-        raise NotOurs("an entry that is no link has a target")
+        raise UnsupportedTar("an entry that is no link has a target")
     return target
 
 
 def check_path(path: bytes, is_directory: bool) -> None:
     """Paths are `./`, or `./` and plain components; only directories end with a slash."""
     if len(path) > _MAX_PATH:
-        raise NotOurs(f"a path of {len(path)} bytes is longer than a system can open: {path[:80]!r}...")
+        raise UnsupportedTar(f"a path of {len(path)} bytes is longer than a system can open: {path[:80]!r}...")
     if path == b"./" and is_directory:
         return
     if not path.startswith(b"./"):
-        raise NotOurs(f"the path {path!r} is not below the home")
+        raise UnsupportedTar(f"the path {path!r} is not below the home")
     if path.endswith(b"/") != is_directory:
-        raise NotOurs(f"the path {path!r} does not fit its type")
+        raise UnsupportedTar(f"the path {path!r} does not fit its type")
     suspicious = path.find(b"/.", 1) > 0 or b"//" in path or b"\0" in path
     if suspicious and _UNSAFE.search(path[:-1] if is_directory else path, 1):
-        raise NotOurs(f"the path {path!r} has an unsafe component")
+        raise UnsupportedTar(f"the path {path!r} has an unsafe component")
 
 
 def _header(block: bytes, checksums: bool) -> _Header:
     fields = _FIELDS.fullmatch(block, 100, 265)
     if fields is None:
-        raise NotOurs("a header is not in pax format")
+        raise UnsupportedTar("a header is not in pax format")
     if checksums and int(fields[5], 8) != _checksum(block, 0):
-        raise NotOurs("a header has a wrong checksum")
+        raise UnsupportedTar("a header has a wrong checksum")
     if block[345:] != _NO_PREFIX:
-        raise NotOurs("a header splits its path")
+        raise UnsupportedTar("a header splits its path")
     mode, uid, gid, size = (int(number, 8) for number in fields.groups()[:4])
     return _Header(fields[6], _text(block[:100]), _text(fields[7]), size, mode, uid, gid)
 
@@ -311,7 +311,7 @@ def _checksum(data: bytes, start: int) -> int:
 def _text(field: bytes) -> bytes:
     text = field.rstrip(b"\0")
     if b"\0" in text:
-        raise NotOurs("a header hides bytes behind a name")
+        raise UnsupportedTar("a header hides bytes behind a name")
     return text
 
 
@@ -323,7 +323,7 @@ def parse_pax(data: bytes) -> dict[bytes, bytes]:
     records: dict[bytes, bytes] = {}
     for _, key, value in _records(data):
         if key in records:
-            raise NotOurs(f"the pax key {key!r} comes twice")
+            raise UnsupportedTar(f"the pax key {key!r} comes twice")
         _check_record(key, value)
         records[key] = value
     return records
@@ -335,11 +335,11 @@ def _records(data: bytes) -> Iterator[tuple[int, bytes, bytes]]:
     while position < len(data):
         space = data.find(b" ", position, position + 12)
         if space < 0 or not _DECIMAL.fullmatch(data[position:space]):
-            raise NotOurs("a pax record has no length")
+            raise UnsupportedTar("a pax record has no length")
         end = position + int(data[position:space])
         key, equals, value = data[space + 1 : end - 1].partition(b"=")
         if end > len(data) or data[end - 1 : end] != b"\n" or not equals:
-            raise NotOurs("a pax record is malformed")
+            raise UnsupportedTar("a pax record is malformed")
         yield space + 1, key, value
         position = end
 
@@ -356,9 +356,9 @@ def _check_record(key: bytes, value: bytes) -> None:
     elif key == b"mtime":
         valid = _TIME.fullmatch(value) is not None
     else:
-        raise NotOurs(f"the pax key {key!r} is not one of ours")
+        raise UnsupportedTar(f"the pax key {key!r} is not one of ours")
     if not valid:
-        raise NotOurs(f"the pax key {key!r} has an impossible value")
+        raise UnsupportedTar(f"the pax key {key!r} has an impossible value")
 
 
 def _sparse(
@@ -366,16 +366,16 @@ def _sparse(
 ) -> tuple[int, bool] | None:
     """Check the map of a sparse file, which stands before its content. (length of the map, all hole?)"""
     if kind != REGULAR or not pax.keys() >= _SPARSE_KEYS:
-        raise NotOurs("a sparse entry is incomplete")
+        raise UnsupportedTar("a sparse entry is incomplete")
     if (pax[b"GNU.sparse.major"], pax[b"GNU.sparse.minor"]) != (b"1", b"0"):
-        raise NotOurs("a sparse entry is of another version")
+        raise UnsupportedTar("a sparse entry is of another version")
     extents = _SparseMap.read(data, position, min(size, _MAX_MAP), int(pax[b"GNU.sparse.realsize"]))
     if extents is None:
         if len(data) - position >= min(size, _MAX_MAP):
-            raise NotOurs("a sparse entry has no complete map")
+            raise UnsupportedTar("a sparse entry has no complete map")
         return None
     if extents.length + extents.content != size:
-        raise NotOurs("a sparse entry's map does not fit its size")
+        raise UnsupportedTar("a sparse entry's map does not fit its size")
     return extents.length, extents.content == 0 and int(pax[b"GNU.sparse.realsize"]) > 0
 
 
@@ -395,7 +395,7 @@ class _SparseMap(NamedTuple):
         first = _LINE.match(data, start, last)
         if first is None:
             if last - start > _LONGEST_LINE:
-                raise NotOurs("a sparse map is malformed")
+                raise UnsupportedTar("a sparse map is malformed")
             return None
         if data.count(b"\n", first.end(), last) < 2 * int(first[1]):
             return None
@@ -403,10 +403,10 @@ class _SparseMap(NamedTuple):
         for _ in range(int(first[1])):
             extent = _EXTENT.match(data, position, last)
             if extent is None:
-                raise NotOurs("a sparse map is malformed")
+                raise UnsupportedTar("a sparse map is malformed")
             offset, length = int(extent[1]), int(extent[2])
             if empty or offset < end or offset + length > real_size or (length and content % BLOCK):
-                raise NotOurs("a sparse map leads out of its file")
+                raise UnsupportedTar("a sparse map leads out of its file")
             position, end, content, empty = extent.end(), offset + length, content + length, not length
         used = padded(position - start)
         return cls(used, content) if start + used <= last else None

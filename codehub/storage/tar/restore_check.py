@@ -12,7 +12,7 @@ from codehub.storage.tar.header import (
     PASSED_OVER,
     SPECIAL,
     Entry,
-    NotOurs,
+    UnsupportedTar,
     PlainFiles,
 )
 from codehub.storage.tar.stream import FIRST, TarStream
@@ -115,7 +115,7 @@ class RestoreCheck(TarStream):
         if self.entries > self._max_entries:
             raise CorruptedArchive("the archive has more entries than it declares")
         if entry.kind in SPECIAL:
-            raise NotOurs(f"{entry.path!r} is a pipe or a device")
+            raise UnsupportedTar(f"{entry.path!r} is a pipe or a device")
         if self._owner is not None and {entry.uid, entry.gid} != {self._owner}:
             self.foreign.add(entry.path)
         if entry.locked and self._unlocks:
@@ -148,7 +148,7 @@ class RestoreCheck(TarStream):
         )
         name = name if len(name) <= _BRIEF else _brief(name)
         if name in here.names or (here.has_others and self._other_names.get(digest(path)) is not None):
-            raise NotOurs(f"the path {path!r} comes twice")
+            raise UnsupportedTar(f"the path {path!r} comes twice")
         self._remember(here, name, path)
 
     def _remember(self, here: _Directory, name: bytes, path: bytes) -> None:
@@ -163,14 +163,14 @@ class RestoreCheck(TarStream):
         while self._open and self._open[-1].path != parent:
             self._names_held -= len(self._open.pop().names)
         if not self._open:
-            raise NotOurs(f"the path {path!r} does not lie in a directory that leads there")
+            raise UnsupportedTar(f"the path {path!r} does not lie in a directory that leads there")
         return self._open[-1]
 
     def _open_directory(self, path: bytes) -> None:
         if self._open:
             self._place(path)
         elif path != b".":
-            raise NotOurs("the archive does not begin with the home itself")
+            raise UnsupportedTar("the archive does not begin with the home itself")
         reader = self._loads.index(min(self._loads))
         self._open.append(_Directory(path, reader))
         self._readers.add(digest(path), reader)
@@ -180,7 +180,7 @@ class RestoreCheck(TarStream):
         directory, _, _ = link.target.rpartition(b"/")
         reader = self._readers.get(digest(directory))
         if reader is None:
-            raise NotOurs(f"the hard link {link.path!r} leads to {link.target!r}, which is not there")
+            raise UnsupportedTar(f"the hard link {link.path!r} leads to {link.target!r}, which is not there")
         return reader if self.readers > 1 else 0
 
     def _go_on_alone(self) -> None:

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 
 from codehub.storage.errors import CorruptedArchive
-from codehub.storage.tar.header import BLOCK, Entry, NotOurs, read_entry
+from codehub.storage.tar.header import BLOCK, Entry, UnsupportedTar, read_entry
 
 _ZEROS = bytes(BLOCK)
 _BRIDGE = 8 * BLOCK
@@ -105,6 +105,6 @@ class TarStream(ABC):
         rest = data[position:]
         blocks = len(rest) // BLOCK
         if rest.count(0) != len(rest):
-            raise NotOurs("there is data after the end of the archive")
+            raise UnsupportedTar("there is data after the end of the archive")
         self._zero_blocks += blocks
         return blocks * BLOCK
