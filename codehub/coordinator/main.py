@@ -19,7 +19,7 @@ from codehub.database import installation, schema_version
 from codehub.database.engine import create_engine
 from codehub.database.gate import new_id
 from codehub.domain.images import offered_images
-from codehub.domain.path_redaction import HostPaths
+from codehub.domain.path_redaction import PathRedactor
 from codehub.domain.port_links import PortLinks
 from codehub.runtimes.base import Runtime
 from codehub.runtimes.egress import Egress, host_nameservers
@@ -91,7 +91,7 @@ def make_providers(settings: Settings, installation_id: str) -> Providers:
     )
 
 
-def host_paths(settings: Settings, place: Place) -> HostPaths:
+def host_paths(settings: Settings, place: Place) -> PathRedactor:
     """Return the places of this machine that messages of the runtime and the storage may name."""
     data_dir = settings.data_dir.absolute()
     names = {str(path): "CodeHub's data directory" for path in (data_dir, data_dir.resolve())}
@@ -101,7 +101,7 @@ def host_paths(settings: Settings, place: Place) -> HostPaths:
         scheme, _, path = url.partition("://")
         if scheme in ("file", "unix"):
             names[path] = name
-    return HostPaths(names)
+    return PathRedactor(names)
 
 
 def make_runtime(settings: Settings, installation_id: str) -> ProcessRuntime | DockerRuntime:

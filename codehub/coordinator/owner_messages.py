@@ -6,7 +6,7 @@ from typing import Final, TypeVar
 import structlog
 
 from codehub.domain.observation import ContainerFact, JobFact, Unknown
-from codehub.domain.path_redaction import HostPaths
+from codehub.domain.path_redaction import PathRedactor
 
 log = structlog.get_logger(__name__)
 
@@ -18,8 +18,8 @@ Fact = TypeVar("Fact")
 class UserMessages:
     """Filter for what providers report. Rows are compared with later looks, so it comes before decisions."""
 
-    def __init__(self, paths: HostPaths | None = None) -> None:
-        self._paths = paths or HostPaths()
+    def __init__(self, paths: PathRedactor | None = None) -> None:
+        self._paths = paths or PathRedactor()
         self._logged: set[str] = set()
 
     def for_users(self, message: str) -> str:

@@ -9,7 +9,7 @@ _REST: Final = r"(?:/[^\s'\",;:)\]]*)?"
 _HOME = re.compile(r".*/users/[^/]+/workspaces/[^/]+/home(?=/|$)")
 
 
-class HostPaths:
+class PathRedactor:
     """Replaces paths below known roots; each root comes with what to call it."""
 
     def __init__(self, names: Mapping[str, str] | None = None) -> None:

@@ -4,13 +4,13 @@ from structlog.testing import capture_logs
 
 from codehub.coordinator.owner_messages import UserMessages
 from codehub.domain.observation import JobFact, JobState, Unknown, VolumeFact
-from codehub.domain.path_redaction import HostPaths
+from codehub.domain.path_redaction import PathRedactor
 
 MESSAGES = {"/data": "the data directory"}
 
 
 def test_the_log_has_each_message_in_full_once() -> None:
-    messages = UserMessages(HostPaths(MESSAGES))
+    messages = UserMessages(PathRedactor(MESSAGES))
     with capture_logs() as logged:
         for _ in range(3):
             assert messages.for_users("/data/x is gone") == "the data directory is gone"
@@ -19,7 +19,7 @@ def test_the_log_has_each_message_in_full_once() -> None:
 
 
 def test_facts_with_a_message_are_filtered_and_others_stay() -> None:
-    messages = UserMessages(HostPaths(MESSAGES))
+    messages = UserMessages(PathRedactor(MESSAGES))
     job = JobFact(JobState.FAILED, None, None, "/data/jobs is full")
     assert messages.in_fact(job).message == "the data directory is full"
     assert messages.in_fact(Unknown("/data: no")) == Unknown("the data directory: no")

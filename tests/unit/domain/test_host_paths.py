@@ -2,10 +2,10 @@
 
 import pytest
 
-from codehub.domain.path_redaction import HostPaths
+from codehub.domain.path_redaction import PathRedactor
 
 HOME = "/var/lib/codehub/volumes/users/01u/workspaces/01w/home"
-PATHS = HostPaths(
+PATHS = PathRedactor(
     {
         "/var/lib/codehub": "the data directory",
         "/var/lib/codehub/archives": "the archive store",
@@ -44,4 +44,4 @@ def test_a_message_as_its_readers_see_it(text: str, shown: str) -> None:
 
 
 def test_without_roots_nothing_changes() -> None:
-    assert HostPaths().hide("/var/lib") == HostPaths({"/": "all"}).hide("/var/lib") == "/var/lib"
+    assert PathRedactor().hide("/var/lib") == PathRedactor({"/": "all"}).hide("/var/lib") == "/var/lib"
