@@ -25,7 +25,7 @@ from codehub.domain.observation import Generation
 from codehub.storage.archive.store import ArchiveStore
 from codehub.storage.jobs.local_jobs import environment
 from codehub.storage.jobs.program import SPEC
-from codehub.storage.jobs.spec import ArchiveJob, JobSpec, Place, RestoreJob, dump_spec
+from codehub.storage.jobs.spec import ArchiveJob, JobSpec, StorageLocation, RestoreJob, dump_spec
 from codehub.storage.volumes.local_volumes import LocalVolumes
 from tests.trees import tree_hash
 
@@ -120,7 +120,7 @@ class Job:
         self._installation = str(ULID()).lower()
         self._workspace = str(ULID()).lower()
         self._generation = Generation(str(ULID()).lower(), None)
-        self._place = Place(directory / "volumes", f"file://{directory}/archives", self._installation)
+        self._place = StorageLocation(directory / "volumes", f"file://{directory}/archives", self._installation)
         self._archive_key = "none yet"
         self._numbers = itertools.count()
         self.restored = directory

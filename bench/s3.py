@@ -23,7 +23,7 @@ from codehub.domain.archive_keys import archive_key
 from codehub.domain.observation import Generation
 from codehub.storage.archive.store import ArchiveStore
 from codehub.storage.jobs.program import SPEC
-from codehub.storage.jobs.spec import ArchiveJob, JobSpec, Place, RestoreJob, dump_spec
+from codehub.storage.jobs.spec import ArchiveJob, JobSpec, StorageLocation, RestoreJob, dump_spec
 from codehub.storage.volumes.local_volumes import LocalVolumes
 from tests import s3
 
@@ -53,7 +53,7 @@ class Stage:
     def __init__(self, directory: Path, home: Path, server: s3.S3Server, before: Sequence[str]) -> None:
         self._directory, self._home, self._server, self._before = directory, home, server, list(before)
         self._url = s3.new_store_url()
-        self._place = Place(directory / "volumes", self._url, "bench")
+        self._place = StorageLocation(directory / "volumes", self._url, "bench")
         os.environ.update(server.environment())
         asyncio.run(ArchiveStore(self._url, "bench").initialise())
 

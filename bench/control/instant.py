@@ -14,7 +14,7 @@ from codehub.domain.observation import ArchiveFact, ContainerFact, Generation, J
 from codehub.domain.volume_leftovers import Leftover
 from codehub.runtimes.base import ABSENT, WorkloadSpec
 from codehub.storage.archive.archives import StoredArchive
-from codehub.storage.jobs.spec import ArchiveJob, DeleteJob, EmptyArchiveJob, JobSpec, Place, RestoreJob
+from codehub.storage.jobs.spec import ArchiveJob, DeleteJob, EmptyArchiveJob, JobSpec, StorageLocation, RestoreJob
 
 DONE = JobFact(JobState.SUCCEEDED, None, None, "")
 
@@ -154,7 +154,7 @@ def instant_providers() -> tuple[Providers, InstantRuntime, InstantVolumes]:
             archives=InstantArchives(volumes),
             jobs=InstantJobs(volumes),
             images={image.name: image for image in BUILT_IN},
-            place=Place(Path("/volumes"), "file:///archives", "bench"),
+            place=StorageLocation(Path("/volumes"), "file:///archives", "bench"),
         ),
         runtime,
         volumes,

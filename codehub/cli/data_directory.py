@@ -10,7 +10,7 @@ from codehub.embedded.private_paths import make_dir, write_private
 from codehub.storage.archive.store import ArchiveStore
 from codehub.storage.errors import Unobservable
 from codehub.storage.installation_marker import check_directory
-from codehub.storage.jobs.spec import Place
+from codehub.storage.jobs.spec import StorageLocation
 
 INSTALLATION_ID = "installation-id"
 PARTS = {
@@ -59,7 +59,7 @@ def two_installations(data_dir: Path, known: str, database_id: str) -> str:
     )
 
 
-async def settle(data_dir: Path, place: Place, claims: Claims) -> None:
+async def settle(data_dir: Path, place: StorageLocation, claims: Claims) -> None:
     """Claim volumes and archives at the first start; from then on only check them.
 
     An empty directory after the first start is a disk that is not mounted, and is never claimed again: the

@@ -27,7 +27,7 @@ from codehub.runtimes.process.runtime import ProcessRuntime
 from codehub.settings import Settings
 from codehub.storage.archive.store import ArchiveStore
 from codehub.storage.jobs.local_jobs import LocalJobs
-from codehub.storage.jobs.spec import Place
+from codehub.storage.jobs.spec import StorageLocation
 from codehub.storage.volumes.local_volumes import LocalVolumes
 
 if TYPE_CHECKING:  # the client of the Docker Engine is loaded where Docker is used
@@ -91,7 +91,7 @@ def make_providers(settings: Settings, installation_id: str) -> Providers:
     )
 
 
-def host_paths(settings: Settings, place: Place) -> PathRedactor:
+def host_paths(settings: Settings, place: StorageLocation) -> PathRedactor:
     """Return the places of this machine that messages of the runtime and the storage may name."""
     data_dir = settings.data_dir.absolute()
     names = {str(path): "CodeHub's data directory" for path in (data_dir, data_dir.resolve())}

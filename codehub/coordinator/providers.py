@@ -14,7 +14,7 @@ from codehub.domain.observation import ArchiveFact, Generation, JobFact, Unknown
 from codehub.domain.volume_leftovers import Leftover
 from codehub.runtimes.base import Runtime
 from codehub.storage.archive.archives import StoredArchive
-from codehub.storage.jobs.spec import JobSpec, Place
+from codehub.storage.jobs.spec import JobSpec, StorageLocation
 from codehub.storage.volumes.quota import HomeQuota, Usage
 
 
@@ -62,7 +62,7 @@ class Providers:
     archives: Archives
     jobs: Jobs
     images: Mapping[str, Image]
-    place: Place
+    place: StorageLocation
     messages: UserMessages = field(default_factory=UserMessages)
     hints: Listen | None = None
     """Where the runtime tells of containers by itself."""

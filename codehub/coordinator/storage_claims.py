@@ -17,16 +17,16 @@ from codehub.domain.storage_location import Location
 from codehub.settings import Settings
 from codehub.storage.archive.store import ArchiveStore
 from codehub.storage.errors import StorageProblem
-from codehub.storage.jobs.spec import Place
+from codehub.storage.jobs.spec import StorageLocation
 from codehub.storage.volumes.local_volumes import LocalVolumes
 
 log = structlog.get_logger(__name__)
 
 
-def make_place(settings: Settings, installation_id: str) -> Place:
+def make_place(settings: Settings, installation_id: str) -> StorageLocation:
     """Return where the homes and archives of this installation are."""
     archive_url = settings.archive_url or f"file://{settings.data_dir / 'archives'}"
-    return Place(settings.data_dir / "volumes", archive_url, installation_id)
+    return StorageLocation(settings.data_dir / "volumes", archive_url, installation_id)
 
 
 class Claims(Protocol):
@@ -36,7 +36,7 @@ class Claims(Protocol):
     async def record(self, location: Location) -> None: ...
 
 
-async def claim_storage(claims: Claims, place: Place, *, create: bool) -> list[str]:
+async def claim_storage(claims: Claims, place: StorageLocation, *, create: bool) -> list[str]:
     """Claim what was never claimed, or raise StorageProblem with what is in the way.
 
     Without `create`, a directory that does not exist is left to the coordinator: this may be another machine.
@@ -65,7 +65,7 @@ async def claim_storage(claims: Claims, place: Place, *, create: bool) -> list[s
     return left
 
 
-def claiming(database_url: str, place: Place) -> Callable[[], Awaitable[bool]]:
+def claiming(database_url: str, place: StorageLocation) -> Callable[[], Awaitable[bool]]:
     """Return the leader's attempt to claim; True once everything is claimed."""
 
     async def attempt() -> bool:

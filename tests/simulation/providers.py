@@ -22,7 +22,7 @@ from codehub.storage.errors import (
     Unobservable,
     VolumeBusy,
 )
-from codehub.storage.jobs.spec import JobSpec, Place
+from codehub.storage.jobs.spec import JobSpec, StorageLocation
 from codehub.storage.volumes.quota import HomeQuota, Usage
 from tests.simulation.jobs import Jobs
 from tests.simulation.process import Process
@@ -292,7 +292,7 @@ def providers_of(process: Process, jobs: Jobs) -> Providers:
         archives=SimArchives(process),
         jobs=SimJobs(process, jobs),
         images={image.name: image for image in BUILT_IN},
-        place=Place(Path("/volumes"), "file:///archives", "simulated"),
+        place=StorageLocation(Path("/volumes"), "file:///archives", "simulated"),
     )
 
 

@@ -9,7 +9,7 @@ from codehub.domain.observation import Generation
 
 
 @dataclass(frozen=True)
-class Place:
+class StorageLocation:
     """Where homes and archives lie, and whose they must be."""
 
     volumes_root: Path
@@ -25,7 +25,7 @@ class ArchiveJob:
     """
 
     kind: ClassVar[str] = "archive"
-    place: Place
+    place: StorageLocation
     workspace_id: str
     home_store_key: str
     generation: Generation
@@ -39,7 +39,7 @@ class EmptyArchiveJob:
     """Put the archive of a new home into the store; `uid` will own the home, and `files` will be in it."""
 
     kind: ClassVar[str] = "empty-archive"
-    place: Place
+    place: StorageLocation
     workspace_id: str
     home_store_key: str
     archive_op_id: str
@@ -57,7 +57,7 @@ class RestoreJob:
     """
 
     kind: ClassVar[str] = "restore"
-    place: Place
+    place: StorageLocation
     workspace_id: str
     home_store_key: str
     op_id: str
@@ -77,7 +77,7 @@ class DeleteJob:
     """
 
     kind: ClassVar[str] = "delete"
-    place: Place
+    place: StorageLocation
     workspace_id: str
     home_store_key: str
     generation: Generation | None
@@ -90,7 +90,7 @@ class ClearJob:
     """Remove these leftovers beside a home. The home stays as it is."""
 
     kind: ClassVar[str] = "clear"
-    place: Place
+    place: StorageLocation
     workspace_id: str
     home_store_key: str
     names: list[str]
@@ -115,4 +115,4 @@ def load_spec(content: bytes) -> JobSpec:
     place["volumes_root"] = Path(place["volumes_root"])
     if fields.get("generation") is not None:
         fields["generation"] = Generation(**fields["generation"])
-    return job(place=Place(**place), **fields)
+    return job(place=StorageLocation(**place), **fields)

@@ -31,7 +31,7 @@ from codehub.storage.jobs.spec import (
     DeleteJob,
     EmptyArchiveJob,
     JobSpec,
-    Place,
+    StorageLocation,
     RestoreJob,
 )
 from codehub.storage.tar.codec import OnProgress, Packing, unpack
@@ -239,5 +239,5 @@ def _clear(spec: ClearJob, directory: WorkspaceDirectory, bench: Bench) -> Done:
     return Done(f"{len(named)} leftovers are removed")
 
 
-def _archives(place: Place) -> Archives:
+def _archives(place: StorageLocation) -> Archives:
     return Archives(place.archive_url, place.installation_id)

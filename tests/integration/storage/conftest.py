@@ -13,7 +13,7 @@ from codehub.domain.observation import Generation, JobFact, JobState
 from codehub.storage.archive.open_objects import open_objects
 from codehub.storage.archive.store import ArchiveStore
 from codehub.storage.jobs.local_jobs import LocalJobs
-from codehub.storage.jobs.spec import ArchiveJob, DeleteJob, EmptyArchiveJob, JobSpec, Place, RestoreJob
+from codehub.storage.jobs.spec import ArchiveJob, DeleteJob, EmptyArchiveJob, JobSpec, StorageLocation, RestoreJob
 from codehub.storage.volumes.local_volumes import LocalVolumes
 from tests.s3 import S3Server, begin_upload
 from tests.services import short_temp_dir
@@ -30,7 +30,7 @@ on_both_stores = pytest.mark.parametrize("site", ["directory", "s3"], indirect=T
 @dataclass
 class Site:
     root: Path
-    place: Place
+    place: StorageLocation
     server: S3Server | None = None
     """Where the archives are, unless they are in a directory."""
 
@@ -121,7 +121,7 @@ class Site:
 
 def site_at(root: Path, volumes: Path | None = None, archives: Path | None = None) -> Site:
     return Site(
-        root, Place(volumes or root / "volumes", f"file://{archives or root / 'archives'}", INSTALLATION)
+        root, StorageLocation(volumes or root / "volumes", f"file://{archives or root / 'archives'}", INSTALLATION)
     )
 
 

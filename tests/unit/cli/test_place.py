@@ -9,7 +9,7 @@ from codehub.cli.errors import CommandError
 from codehub.domain.storage_location import Location
 from codehub.storage.errors import Unobservable
 from codehub.storage.installation_marker import MARKER
-from codehub.storage.jobs.spec import Place
+from codehub.storage.jobs.spec import StorageLocation
 
 
 class Claims:
@@ -31,7 +31,7 @@ def claims() -> Claims:
 
 
 async def settle(data_dir: Path, installation_id: str, claims: Claims) -> None:
-    where = Place(data_dir / "volumes", f"file://{data_dir}/archives", installation_id)
+    where = StorageLocation(data_dir / "volumes", f"file://{data_dir}/archives", installation_id)
     await data_directory.settle(data_dir, where, claims)
 
 

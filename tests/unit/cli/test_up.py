@@ -18,7 +18,7 @@ from codehub.cli.up import _ask_public_port, check_port_free, end_jobs
 from codehub.domain.observation import JobState
 from codehub.settings import load
 from codehub.storage.jobs.local_jobs import LocalJobs
-from codehub.storage.jobs.spec import EmptyArchiveJob, Place
+from codehub.storage.jobs.spec import EmptyArchiveJob, StorageLocation
 from codehub.storage.volumes.local_volumes import LocalVolumes
 from tests.services import free_port, short_temp_dir
 
@@ -51,7 +51,7 @@ async def test_jobs_end_with_up(tmp_path: Path) -> None:
     volumes = LocalVolumes(tmp_path / "volumes", "here")
     volumes.initialise()
     jobs, key = LocalJobs(tmp_path / "jobs"), "users/u1/workspaces/w1/home"
-    place = Place(tmp_path / "volumes", f"file://{tmp_path}/archives", "here")
+    place = StorageLocation(tmp_path / "volumes", f"file://{tmp_path}/archives", "here")
     async with volumes.hold(key, epoch=1):  # which the job waits for
         await jobs.start("op1-0", EmptyArchiveJob(place, "w1", key, "a1", None, epoch=1))
         running = await jobs.status("op1-0")
