@@ -17,7 +17,7 @@ from codehub.domain.backends import Backends
 from codehub.domain.disk import Reserve
 from codehub.domain.host_names import is_loopback
 from codehub.domain.limits import MAX_WORKSPACES_PER_USER
-from codehub.domain.weak_settings import Weakness, holds_strangers
+from codehub.domain.weak_settings import Weakness, is_too_wide
 
 SECRETS: Final = ("DATABASE_URL", "REDIS_URL", "ADMIN_PASSWORD", "INTERNAL_KEY")
 """What is not repeated to whoever reads the terminal or the logs."""
@@ -321,7 +321,7 @@ class Settings(BaseSettings):
     @cached_property
     def wide_proxies(self) -> tuple[IPv4Network | IPv6Network, ...]:
         """Networks among these in which clients are too, who can then forge their address."""
-        return tuple(network for network in self.proxies if holds_strangers(network))
+        return tuple(network for network in self.proxies if is_too_wide(network))
 
     @property
     def wide_proxies_message(self) -> str:

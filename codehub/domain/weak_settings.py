@@ -30,7 +30,7 @@ _PRIVATE_V6: Final = IPv6Network("fc00::/7")
 _MAPPED_V4: Final = IPv6Network("::ffff:0:0/96")
 
 
-def holds_strangers(network: IPv4Network | IPv6Network) -> bool:
+def is_too_wide(network: IPv4Network | IPv6Network) -> bool:
     """Return whether a network of trusted proxies is so wide that it holds others' machines."""
     if network.version == 4:
         return network.prefixlen < SHORTEST_PREFIX[4]
