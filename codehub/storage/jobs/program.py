@@ -17,7 +17,7 @@ from codehub.domain.states import ErrorReason
 from codehub.storage.errors import HomeChanged, StaleEpoch, StorageProblem
 from codehub.storage.jobs.report import Reporter, Result, has_result, keep_room, write_result
 from codehub.storage.jobs.spec import JobSpec, load_spec
-from codehub.storage.jobs.work import Bench, perform
+from codehub.storage.jobs.work import JobContext, perform
 from codehub.storage.volumes.workspace_lock import is_file_at, try_lock
 
 LOCK = "lock"
@@ -83,7 +83,7 @@ def _run(directory: Path, lock: int) -> Result | None:
     """
     try:
         spec = load_spec((directory / SPEC).read_bytes())
-        return _attempts(spec, Bench(Reporter(directory), directory, [lock]))
+        return _attempts(spec, JobContext(Reporter(directory), directory, [lock]))
     except StaleEpoch as over:
         _say(over.message)
         return None
@@ -94,7 +94,7 @@ def _run(directory: Path, lock: int) -> Result | None:
         return Result(False, ErrorReason.ActionFailed, f"the storage job failed: {error!r}")
 
 
-def _attempts(spec: JobSpec, bench: Bench) -> Result:
+def _attempts(spec: JobSpec, bench: JobContext) -> Result:
     """Passing troubles of the store are tried again here; the rest is for the controller to judge."""
     for pause in _PAUSES:
         try:
@@ -113,7 +113,7 @@ def _say(words: str) -> None:
         print(words, file=sys.stderr)
 
 
-def _attempt(spec: JobSpec, bench: Bench) -> Result:
+def _attempt(spec: JobSpec, bench: JobContext) -> Result:
     done = perform(spec, bench)
     told = bench.reporter
     return Result(True, None, done.message, done.archive, left_out=told.left_out, changed=told.changed)

@@ -52,7 +52,7 @@ class Done:
 
 
 @dataclass(frozen=True)
-class Bench:
+class JobContext:
     """What a job works with: its reporter, and the locks that its children share."""
 
     reporter: Reporter
@@ -60,7 +60,7 @@ class Bench:
     locks: list[int] = field(default_factory=list)
 
 
-def perform(spec: JobSpec, bench: Bench) -> Done:
+def perform(spec: JobSpec, bench: JobContext) -> Done:
     """Do what the spec says; raises StorageProblem."""
     directory = WorkspaceDirectory.of_key(spec.place.volumes_root, spec.home_store_key)
     if directory.workspace_id != spec.workspace_id:
@@ -83,7 +83,7 @@ def perform(spec: JobSpec, bench: Bench) -> Done:
 
 
 @contextmanager
-def _working(directory: WorkspaceDirectory, spec: JobSpec, bench: Bench) -> Iterator[None]:
+def _working(directory: WorkspaceDirectory, spec: JobSpec, bench: JobContext) -> Iterator[None]:
     with held(directory, spec.place.installation_id, spec.epoch, wait=_LOCK_WAIT) as fd:
         bench.locks.append(fd)
         try:
@@ -92,7 +92,7 @@ def _working(directory: WorkspaceDirectory, spec: JobSpec, bench: Bench) -> Iter
             bench.locks.remove(fd)
 
 
-def _archive(spec: ArchiveJob, directory: WorkspaceDirectory, bench: Bench) -> Done:
+def _archive(spec: ArchiveJob, directory: WorkspaceDirectory, bench: JobContext) -> Done:
     fact = directory.look()
     if fact is None:
         raise GenerationMismatch("generation differs: there is no home to archive")
@@ -109,7 +109,7 @@ def _archive(spec: ArchiveJob, directory: WorkspaceDirectory, bench: Bench) -> D
     return _store(archives, spec.workspace_id, spec.archive_op_id, directory.home, bench, progress)
 
 
-def _archive_nothing(spec: EmptyArchiveJob, bench: Bench) -> Done:
+def _archive_nothing(spec: EmptyArchiveJob, bench: JobContext) -> Done:
     with tempfile.TemporaryDirectory(dir=bench.scratch) as scratch:
         home = Path(scratch) / "home"
         make_new_home(home, spec.uid, spec.files)
@@ -122,7 +122,7 @@ def _store(
     workspace_id: str,
     archive_op_id: str,
     home: Path,
-    bench: Bench,
+    bench: JobContext,
     progress: OnProgress,
 ) -> Done:
     """Upload, have it confirmed or read it back, and only then commit with the `.meta`."""
@@ -162,7 +162,7 @@ def _read_back(archives: Archives, fact: ArchiveFact, fingerprint: bytes, report
         raise StoreTrouble(f"the archive {fact.key} reads back differently from what was written")
 
 
-def _restore(spec: RestoreJob, directory: WorkspaceDirectory, bench: Bench) -> Done:
+def _restore(spec: RestoreJob, directory: WorkspaceDirectory, bench: JobContext) -> Done:
     there = directory.look()
     if there is not None and there.generation is not None:
         if there.generation.op_id == spec.op_id:
@@ -217,7 +217,7 @@ def _wanted_archive(spec: RestoreJob, archives: Archives) -> ArchiveFact:
     return fact
 
 
-def _delete(spec: DeleteJob, directory: WorkspaceDirectory, bench: Bench) -> Done:
+def _delete(spec: DeleteJob, directory: WorkspaceDirectory, bench: JobContext) -> Done:
     there = directory.look()
     if there is not None and there.generation != spec.generation:
         raise GenerationMismatch("generation differs: another home has taken the place of the one meant")
@@ -232,7 +232,7 @@ def _delete(spec: DeleteJob, directory: WorkspaceDirectory, bench: Bench) -> Don
     return Done("the home is removed" if there is not None else "there was no home")
 
 
-def _clear(spec: ClearJob, directory: WorkspaceDirectory, bench: Bench) -> Done:
+def _clear(spec: ClearJob, directory: WorkspaceDirectory, bench: JobContext) -> Done:
     named = [path for path in directory.all_leftovers() if path.name in spec.names]
     for leftover in named:
         remove_tree(leftover, bench.locks)

@@ -59,7 +59,7 @@ def _deleted_before_committed(data_dir: Path) -> None:
 def _restored_in_place(_: Path) -> None:
     """The home is swapped in, with its marker, before it is whole and its checksum has held."""
 
-    def restore(spec: RestoreJob, directory: WorkspaceDirectory, bench: work.Bench) -> work.Done:
+    def restore(spec: RestoreJob, directory: WorkspaceDirectory, bench: work.JobContext) -> work.Done:
         if directory.look() is not None:
             return work.Done("the home was already restored")
         archives = Archives(spec.place.archive_url, spec.place.installation_id)
