@@ -32,7 +32,7 @@ class Leftover:
 
 
 @dataclass(frozen=True)
-class Clearing:
+class LeftoverSweep:
     remove: tuple[Leftover, ...]
     first_seen: Mapping[str, datetime]
     alarm: str | None
@@ -44,7 +44,7 @@ def clearing(
     first_seen: Mapping[str, datetime],
     rules: GcRules,
     now: datetime,
-) -> Clearing:
+) -> LeftoverSweep:
     """What to remove now, and which leftovers to remember."""
     graces = {item: grace for item in listed if (grace := _grace(item, holders, rules)) is not None}
     seen = {item.key: first_seen.get(item.key, now) for item in graces}
@@ -52,7 +52,7 @@ def clearing(
     homes = [item for item in listed if item.is_home]
     unknown = sum(1 for item in homes if item.workspace_id not in holders)
     alarm = mass_alarm(unknown, len(homes), "homes", known=len(holders))
-    return Clearing(() if alarm else due, seen, alarm)
+    return LeftoverSweep(() if alarm else due, seen, alarm)
 
 
 def _grace(item: Leftover, holders: Mapping[str, Holder], rules: GcRules) -> timedelta | None:
