@@ -20,7 +20,7 @@ from codehub.storage.child_processes import BYTES, PIPE, failure, spawn
 from codehub.storage.durable import sync_filesystem
 from codehub.storage.errors import CorruptedArchive, CannotArchive, says_no_space
 from codehub.storage.tar.archive_filter import ArchiveFilter
-from codehub.storage.tar.foreign_owners import Foreign, give_all
+from codehub.storage.tar.foreign_owners import ForeignEntries, give_all
 from codehub.storage.tar.header import BLOCK, Entry
 from codehub.storage.tar.left_out import LeftOut, Special
 from codehub.storage.tar.read_ahead import read_ahead
@@ -192,7 +192,7 @@ def unpack(
     locks: Sequence[int],
     on_progress: OnProgress,
     owner: int | None = None,
-) -> Foreign:
+) -> ForeignEntries:
     """Fill an empty directory from an archive that is exactly what `fact` says; otherwise raise.
 
     With an owner, everything belongs to that user afterwards. Return what belonged to others.

@@ -17,7 +17,7 @@ capabilities from each file that gets another owner."""
 
 
 @dataclass
-class Foreign:
+class ForeignEntries:
     """How many there are, and the first of their names."""
 
     count: int = 0

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from codehub.storage.errors import CorruptedArchive
 from codehub.storage.tar.bounded_map import BoundedMap, digest
-from codehub.storage.tar.foreign_owners import Foreign
+from codehub.storage.tar.foreign_owners import ForeignEntries
 from codehub.storage.tar.header import (
     BLOCK,
     DIRECTORY,
@@ -60,7 +60,7 @@ class RestoreCheck(TarStream):
     ) -> None:
         super().__init__()
         self._owner = owner
-        self.foreign = Foreign()
+        self.foreign = ForeignEntries()
         self._unlocks = unlocks
         self.locked: list[Entry] = []
         self._passed_over: list[int] = []

@@ -10,7 +10,7 @@ import pytest
 
 from codehub.domain.observation import ArchiveFact
 from codehub.storage.tar.codec import Packing, unpack
-from codehub.storage.tar.foreign_owners import Foreign
+from codehub.storage.tar.foreign_owners import ForeignEntries
 from codehub.storage.tar.restore_check import RestoreCheck
 from tests.tarstreams import entry, stream
 from tests.trees import make_tree, snapshot
@@ -31,7 +31,7 @@ def given(path: Path, owner: int, mode: int = 0o644) -> Path:
     return path
 
 
-def restored(home: Path, target: Path, owner: int | None) -> Foreign:
+def restored(home: Path, target: Path, owner: int | None) -> ForeignEntries:
     packing = Packing(home, [], lambda done, files: None)
     data = b"".join(packing)
     fact = ArchiveFact("w", "a", "w/a", packing.sha256, packing.bytes, packing.unpacked, packing.entries)
@@ -134,7 +134,7 @@ def test_owners_are_read_as_tar_reads_them(owner: int, ids: dict[str, object], c
 
 
 def test_names_are_shown_as_one_line_and_few_of_them() -> None:
-    foreign = Foreign()
+    foreign = ForeignEntries()
     for number in range(7):
         foreign.add(b"./one line\nor two %d" % number)
     assert foreign.sentence().startswith("gave 7 entries of other users")
