@@ -11,7 +11,7 @@ from codehub.coordinator.providers import Providers
 from codehub.database.controller_writes import RowLocked
 from codehub.domain.gc import GcRules, Stored, Sweep, sweep
 from codehub.domain.observation import JobState
-from codehub.domain.volume_leftovers import LeftoverSweep, Leftover, clearing
+from codehub.domain.volume_leftovers import LeftoverSweep, Leftover, sweep_leftovers
 from codehub.runtimes.base import RuntimeFailure
 from codehub.runtimes.base import Unobservable as RuntimeUnobservable
 from codehub.storage.errors import StorageProblem
@@ -101,7 +101,7 @@ class GcRunner:
         holders = await self._records.holders(now)
         now += timedelta(seconds=asyncio.get_running_loop().time() - began)
         found = sweep(listing.archives, holders, seen, self._rules, now)
-        cleared = clearing(listing.leftovers, holders, seen, self._rules, now)
+        cleared = sweep_leftovers(listing.leftovers, holders, seen, self._rules, now)
         living = {name for name, holder in holders.items() if holder.purged_at is None or holder.left_alone}
         strays = {name: seen.get(CONTAINER + name, now) for name in listing.containers if name not in living}
         due = [name for name, at in strays.items() if now - at >= self._rules.orphan_grace]

@@ -38,7 +38,7 @@ class LeftoverSweep:
     alarm: str | None
 
 
-def clearing(
+def sweep_leftovers(
     listed: Collection[Leftover],
     holders: Mapping[str, Holder],
     first_seen: Mapping[str, datetime],

@@ -220,7 +220,7 @@ def gc_selects(gc: Gc, row: Row, store: Store, disk: Disk, lead: Leader) -> Iter
     listed = {name: Leftover(_HOME_KEY, ID, name, marker_of(disk.marker)) for name in gc.leftovers}
     seen |= {listed[name].key: _SEEN_AT[age] for name, age in gc.remains if name in listed}
     found = archives.sweep([_stored(arc) for arc in gc.listed], known, seen, RULES, NOW)
-    cleared = volume_leftovers.clearing(list(listed.values()), known, seen, RULES, NOW)
+    cleared = volume_leftovers.sweep_leftovers(list(listed.values()), known, seen, RULES, NOW)
     after = gc._replace(
         at="due",
         orphans=tuple((arc, _age(found.first_seen[key])) for arc in gc.listed

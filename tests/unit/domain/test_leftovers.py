@@ -7,7 +7,7 @@ import pytest
 
 from codehub.domain.gc import GcRules, Holder
 from codehub.domain.states import Phase
-from codehub.domain.volume_leftovers import HOME, Leftover, clearing
+from codehub.domain.volume_leftovers import HOME, Leftover, sweep_leftovers
 from tests.unit.domain.builders import ID, KEY, NOW
 
 RULES = GcRules(orphan_grace=timedelta(hours=2), retention=timedelta(days=7))
@@ -50,20 +50,20 @@ def leftover(name: str, workspace_id: str = ID) -> Leftover:
 def test_each_waits_its_time(name: str, holder: Holder | None, grace: timedelta | None) -> None:
     item = leftover(name)
     holders = {"another": LIVING} if holder is None else {ID: holder}
-    first = clearing([item], holders, {}, RULES, NOW)
+    first = sweep_leftovers([item], holders, {}, RULES, NOW)
     assert first.remove == ()
     assert first.first_seen == ({} if grace is None else {item.key: NOW})
     long = grace or timedelta(days=999)
-    early = clearing([item], holders, first.first_seen, RULES, NOW + long - SECOND)
+    early = sweep_leftovers([item], holders, first.first_seen, RULES, NOW + long - SECOND)
     assert early.remove == ()
-    late = clearing([item], holders, first.first_seen, RULES, NOW + long)
+    late = sweep_leftovers([item], holders, first.first_seen, RULES, NOW + long)
     assert late.remove == (() if grace is None else (item,))
 
 
 def test_an_empty_database_is_a_lost_database_and_no_home_goes() -> None:
     item = leftover(HOME)
-    first = clearing([item], {}, {}, RULES, NOW)
-    late = clearing([item], {}, first.first_seen, RULES, NOW + 2 * DAYS)
+    first = sweep_leftovers([item], {}, {}, RULES, NOW)
+    late = sweep_leftovers([item], {}, first.first_seen, RULES, NOW + 2 * DAYS)
     assert "knows no workspace" in (late.alarm or "")
     assert late.remove == ()
 
@@ -71,10 +71,10 @@ def test_an_empty_database_is_a_lost_database_and_no_home_goes() -> None:
 def test_many_unknown_homes_at_once_are_an_alarm_and_nothing_goes() -> None:
     homes = [leftover(HOME, f"w{number}") for number in range(20)]
     holders = {item.workspace_id: LIVING for item in homes[3:]}
-    first = clearing(homes, holders, {}, RULES, NOW)
-    found = clearing(homes, holders, first.first_seen, RULES, NOW + 2 * DAYS)
+    first = sweep_leftovers(homes, holders, {}, RULES, NOW)
+    found = sweep_leftovers(homes, holders, first.first_seen, RULES, NOW + 2 * DAYS)
     assert found.alarm is not None
     assert "3 of 20 homes" in found.alarm
     assert found.remove == ()
-    fewer = clearing(homes, holders | {"w0": LIVING}, first.first_seen, RULES, NOW + 2 * DAYS)
+    fewer = sweep_leftovers(homes, holders | {"w0": LIVING}, first.first_seen, RULES, NOW + 2 * DAYS)
     assert (fewer.alarm, len(fewer.remove)) == (None, 2)
