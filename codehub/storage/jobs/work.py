@@ -34,7 +34,7 @@ from codehub.storage.jobs.spec import (
     StorageLocation,
     RestoreJob,
 )
-from codehub.storage.tar.codec import OnProgress, Packing, unpack
+from codehub.storage.tar.codec import OnProgress, ArchiveStream, unpack
 from codehub.storage.volumes.changed_home import check_unchanged
 from codehub.storage.volumes.free_space import free_space
 from codehub.storage.volumes.new_home import make_new_home
@@ -135,7 +135,7 @@ def _store(
         complete = None
     if complete is not None:
         return Done("the archive was already complete", complete)
-    packing = Packing(home, bench.locks, progress)
+    packing = ArchiveStream(home, bench.locks, progress)
     confirmed = archives.upload(key, packing, lambda: size_limit(home, bench.locks))
     fact = ArchiveFact(
         workspace_id, archive_op_id, key, packing.sha256, packing.bytes, packing.unpacked, packing.entries

@@ -87,7 +87,7 @@ def _tar_extract(target: Path, owner: int | None) -> list[str | Path]:
     return ["tar", "--extract", *dialect, *reading, "-C", target]
 
 
-class Packing:
+class ArchiveStream:
     """One pass over a home. Iterate over it for the compressed stream; what it was is known afterwards.
 
     tar's exit code and last words are judged before the stream ends, so that a consumer that commits at its

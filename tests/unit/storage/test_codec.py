@@ -19,13 +19,13 @@ from codehub.storage.child_processes import check_locale
 from codehub.storage.errors import CorruptedArchive, StorageProblem, CannotArchive
 from codehub.storage.tar import codec
 from codehub.storage.tar.bounded_map import digest
-from codehub.storage.tar.codec import Packing, unpack
+from codehub.storage.tar.codec import ArchiveStream, unpack
 from tests.tarstreams import HOME, entry, stream
 from tests.trees import IN_UTF_8, INVISIBLE, make_tree, snapshot, some_acl, tree_hash
 
 
-def pack(home: Path) -> tuple[bytes, ArchiveFact, Packing]:
-    packing = Packing(home, [], lambda done, files: None)
+def pack(home: Path) -> tuple[bytes, ArchiveFact, ArchiveStream]:
+    packing = ArchiveStream(home, [], lambda done, files: None)
     data = b"".join(packing)
     fact = ArchiveFact(
         "w", "a", "w/a/home.tar.zst", packing.sha256, packing.bytes, packing.unpacked, packing.entries
@@ -174,7 +174,7 @@ def test_a_file_that_changes_while_it_is_read_fails_the_archive(tmp_path: Path) 
     (tmp_path / "home").mkdir()
     log = tmp_path / "home" / "log"
     log.write_bytes(os.urandom(32 << 20))  # more than is read ahead
-    chunks = iter(Packing(tmp_path / "home", [], lambda done, files: os.truncate(log, 10)))
+    chunks = iter(ArchiveStream(tmp_path / "home", [], lambda done, files: os.truncate(log, 10)))
     with pytest.raises(CannotArchive, match="log"):
         list(chunks)
 
@@ -183,7 +183,7 @@ def test_a_store_that_takes_nothing_holds_the_home_back(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "bulk").write_bytes(os.urandom(160 << 20))
     read: list[int] = []
-    chunks = iter(Packing(tmp_path / "home", [], lambda done, files: read.append(done)))
+    chunks = iter(ArchiveStream(tmp_path / "home", [], lambda done, files: read.append(done)))
     written = 0
     for _ in range(40):
         written += len(next(chunks))

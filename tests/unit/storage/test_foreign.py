@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from codehub.domain.observation import ArchiveFact
-from codehub.storage.tar.codec import Packing, unpack
+from codehub.storage.tar.codec import ArchiveStream, unpack
 from codehub.storage.tar.foreign_owners import ForeignEntries
 from codehub.storage.tar.restore_check import RestoreCheck
 from tests.tarstreams import entry, stream
@@ -32,7 +32,7 @@ def given(path: Path, owner: int, mode: int = 0o644) -> Path:
 
 
 def restored(home: Path, target: Path, owner: int | None) -> ForeignEntries:
-    packing = Packing(home, [], lambda done, files: None)
+    packing = ArchiveStream(home, [], lambda done, files: None)
     data = b"".join(packing)
     fact = ArchiveFact("w", "a", "w/a", packing.sha256, packing.bytes, packing.unpacked, packing.entries)
     target.mkdir(mode=0o700)
