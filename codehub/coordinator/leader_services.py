@@ -9,7 +9,7 @@ from typing import Protocol
 from codehub.domain.decision import Decision
 from codehub.domain.disk import HomeSize, LiveHome, Notice
 from codehub.domain.gateway_reports import ActivitySnapshot, GatewayReport
-from codehub.domain.gc import Holder, Stored
+from codehub.domain.gc import ArchiveHolder, Stored
 from codehub.domain.health_checks import CheckName, Verdict
 from codehub.domain.ttl import Expiry, TtlDefaults
 from codehub.domain.workspace import Workspace
@@ -82,7 +82,7 @@ class LeaderDatabase(Protocol):
     async def op_ids(self) -> set[str]:
         """The operations under way."""
 
-    async def holders(self, now: datetime) -> dict[str, Holder]:
+    async def holders(self, now: datetime) -> dict[str, ArchiveHolder]:
         """What every workspace that there ever was protects."""
 
     async def first_seen(self) -> dict[str, datetime]:

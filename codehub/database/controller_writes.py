@@ -27,7 +27,7 @@ from codehub.domain.backends import Backends
 from codehub.domain.decision import CONTROLLER_COLUMNS, Decision
 from codehub.domain.disk import HomeSize, LiveHome, Notice
 from codehub.domain.gateway_reports import GatewayReport
-from codehub.domain.gc import Holder, Stored, protection
+from codehub.domain.gc import ArchiveHolder, Stored, protection
 from codehub.domain.health_checks import CheckName, Verdict
 from codehub.domain.observation import ArchiveFact
 from codehub.domain.states import Operation
@@ -291,7 +291,7 @@ class PostgresLeaderDatabase:
         async with self._engine.connect() as conn:
             return await gc_queries.current_op_ids(conn)
 
-    async def holders(self, now: datetime) -> dict[str, Holder]:
+    async def holders(self, now: datetime) -> dict[str, ArchiveHolder]:
         async with self._engine.connect() as conn:
             return await gc_queries.holders(conn, now, self._backends)
 

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from codehub.database.index_predicates import WAIVED
 from codehub.database.tables import archives, gc_orphans, workspaces
 from codehub.domain.backends import Backends
-from codehub.domain.gc import Holder
+from codehub.domain.gc import ArchiveHolder
 from codehub.domain.states import Operation, Phase
 
 
@@ -21,7 +21,7 @@ def _is_of(own: Backends) -> ColumnElement[bool]:
 
 async def holders(
     conn: AsyncConnection, now: datetime, own: Backends, workspace_id: str | None = None
-) -> dict[str, Holder]:
+) -> dict[str, ArchiveHolder]:
     """What every workspace, or one of them, protects."""
     c, a = workspaces.c, archives.c
     kept_query = select(a.workspace_id, a.archive_key).where(a.kept_until > now)
@@ -45,7 +45,7 @@ async def holders(
     for row in await conn.execute(kept_query):
         kept.setdefault(row.workspace_id, set()).add(row.archive_key)
     return {
-        row.id: Holder(
+        row.id: ArchiveHolder(
             archive_key=row.archive_key,
             archive_op_id=row.archive_op_id,
             phase=Phase(row.phase),

@@ -23,7 +23,7 @@ class Stored:
 
 
 @dataclass(frozen=True)
-class Holder:
+class ArchiveHolder:
     """What the database says about a workspace that may hold archives."""
 
     archive_key: str | None
@@ -60,7 +60,7 @@ class Sweep:
     """The keys of all that is complete."""
 
 
-def protection(stored: Stored, holder: Holder | None, present: Collection[str]) -> str | None:
+def protection(stored: Stored, holder: ArchiveHolder | None, present: Collection[str]) -> str | None:
     """Why an archive must stay, or None. `present` are the keys of all that is complete in the store."""
     if holder is None:
         return None
@@ -87,7 +87,7 @@ def protection(stored: Stored, holder: Holder | None, present: Collection[str]) 
 
 def sweep(
     listed: Collection[Stored],
-    holders: Mapping[str, Holder],
+    holders: Mapping[str, ArchiveHolder],
     first_seen: Mapping[str, datetime],
     rules: GcRules,
     now: datetime,
@@ -101,7 +101,7 @@ def sweep(
     return Sweep(() if alarm else due, seen, alarm, present)
 
 
-def _grace(item: Stored, holders: Mapping[str, Holder], rules: GcRules) -> timedelta:
+def _grace(item: Stored, holders: Mapping[str, ArchiveHolder], rules: GcRules) -> timedelta:
     """Archives of workspaces that the database does not know wait as long as the trash does."""
     holder = holders.get(item.workspace_id)
     if holder is not None and holder.skips_grace:
@@ -110,7 +110,7 @@ def _grace(item: Stored, holders: Mapping[str, Holder], rules: GcRules) -> timed
     return max(rules.retention, rules.orphan_grace) if unknown else rules.orphan_grace
 
 
-def _alarm(total: int, orphans: Iterable[Stored], holders: Mapping[str, Holder]) -> str | None:
+def _alarm(total: int, orphans: Iterable[Stored], holders: Mapping[str, ArchiveHolder]) -> str | None:
     """More than a tenth orphaned at once is more likely a mistake of ours than garbage.
 
     What is expected to go does not count: archives of purged workspaces, and those that a newer archive
@@ -131,5 +131,5 @@ def mass_alarm(suspicious: int, total: int, what: str, *, known: int) -> str | N
     return None
 
 
-def _is_expected(holder: Holder | None) -> bool:
+def _is_expected(holder: ArchiveHolder | None) -> bool:
     return holder is not None and (holder.purged_at is not None or holder.archive_key is not None)

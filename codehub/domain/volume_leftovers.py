@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from codehub.domain.gc import GcRules, Holder, mass_alarm
+from codehub.domain.gc import GcRules, ArchiveHolder, mass_alarm
 from codehub.domain.observation import Generation
 from codehub.domain.states import Phase
 
@@ -40,7 +40,7 @@ class LeftoverSweep:
 
 def sweep_leftovers(
     listed: Collection[Leftover],
-    holders: Mapping[str, Holder],
+    holders: Mapping[str, ArchiveHolder],
     first_seen: Mapping[str, datetime],
     rules: GcRules,
     now: datetime,
@@ -55,7 +55,7 @@ def sweep_leftovers(
     return LeftoverSweep(() if alarm else due, seen, alarm)
 
 
-def _grace(item: Leftover, holders: Mapping[str, Holder], rules: GcRules) -> timedelta | None:
+def _grace(item: Leftover, holders: Mapping[str, ArchiveHolder], rules: GcRules) -> timedelta | None:
     """How long it waits from its first sight on; None while it is protected."""
     holder = holders.get(item.workspace_id)
     if holder is None:

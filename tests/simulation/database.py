@@ -11,7 +11,7 @@ from codehub.domain.conditions import unobserved
 from codehub.domain.decision import CONTROLLER_COLUMNS, Decision
 from codehub.domain.disk import HomeRecord, HomeSize, LiveHome, Notice
 from codehub.domain.error_policy import is_terminal
-from codehub.domain.gc import Holder, Stored, protection
+from codehub.domain.gc import ArchiveHolder, Stored, protection
 from codehub.domain.health_checks import CheckName, Verdict
 from codehub.domain.judge import judge
 from codehub.domain.limits import Limits, Usage
@@ -310,12 +310,12 @@ class Database:
             self.put(replace(row, purged_at=self.now()))
         return [row.id for row in due]
 
-    def holders(self, only: str | None = None) -> dict[str, Holder]:
+    def holders(self, only: str | None = None) -> dict[str, ArchiveHolder]:
         if self.blank:
             return {}
         rows = self.rows.values() if only is None else [self.rows[only]] if only in self.rows else []
         return {
-            row.id: Holder(
+            row.id: ArchiveHolder(
                 row.archive_key,
                 row.archive_op_id,
                 row.phase,

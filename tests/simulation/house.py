@@ -19,7 +19,7 @@ from codehub.domain.decision import Decision, Event
 from codehub.domain.disk import HomeSize, LiveHome, Notice
 from codehub.domain.effects import DeleteContainer
 from codehub.domain.gateway_reports import ActivitySnapshot, GatewayReport
-from codehub.domain.gc import Holder, Stored
+from codehub.domain.gc import ArchiveHolder, Stored
 from codehub.domain.health_checks import CheckName, Verdict
 from codehub.domain.states import ConditionName, Operation
 from codehub.domain.ttl import Expiry, TtlDefaults
@@ -275,7 +275,7 @@ class SimulatedLeaderDatabase:
             lambda: {row.op_id for row in self._db.rows.values() if row.op_id is not None}
         )
 
-    async def holders(self, now: datetime) -> dict[str, Holder]:
+    async def holders(self, now: datetime) -> dict[str, ArchiveHolder]:
         return await self._read(self._db.holders)
 
     async def first_seen(self) -> dict[str, datetime]:

@@ -166,7 +166,7 @@ def _late_job_swaps_in() -> list[Patch]:
 
 def _everyone_waives_the_grace() -> list[Patch]:
     purged = property(lambda holder: holder.purged_at is not None)
-    return [(gc.Holder, "skips_grace", purged)]
+    return [(gc.ArchiveHolder, "skips_grace", purged)]
 
 
 def _waived_without_being_asked() -> list[Patch]:

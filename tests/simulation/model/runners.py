@@ -13,7 +13,7 @@ from codehub.domain import gc as archives
 from codehub.domain import ttl as deadlines
 from codehub.domain import volume_leftovers
 from codehub.domain.archive_keys import archive_op_id_of
-from codehub.domain.gc import GcRules, Holder
+from codehub.domain.gc import GcRules, ArchiveHolder
 from codehub.domain.states import Operation, Phase
 from codehub.domain.ttl import TtlDefaults
 from codehub.domain.volume_leftovers import Leftover
@@ -190,14 +190,14 @@ def gc_lists(gc: Gc, store: Store, disk: Disk, lead: Leader) -> Iterator[Step]:
         yield step("gc: lists the store and the homes", "gc", gc=made)
 
 
-def holders(row: Row, store: Store, blind: bool) -> dict[str, Holder]:
+def holders(row: Row, store: Store, blind: bool) -> dict[str, ArchiveHolder]:
     """`store.gc.holders`."""
     if blind:
         return {}
     kept = frozenset(key_name(item.arc) or "" for item in store.records if item.kept)
     workspace = to_workspace(row)
     return {
-        ID: Holder(
+        ID: ArchiveHolder(
             workspace.archive_key, workspace.archive_op_id, row.phase, workspace.deleted_at,
             workspace.purged_at, kept, grace_waived=row.waived,
         )

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from codehub.domain.archive_keys import archive_key, archive_op_id_of
-from codehub.domain.gc import GcRules, Holder, Stored, protection, sweep
+from codehub.domain.gc import GcRules, ArchiveHolder, Stored, protection, sweep
 from codehub.domain.states import Phase
 from tests.unit.domain.builders import ID, NOW
 
@@ -25,7 +25,7 @@ def stored(number: int = THIS, workspace_id: str = ID) -> Stored:
 
 
 ITEM = Stored(KEYS[THIS], ID, OP_IDS[THIS], 100, complete=True)
-LIVING = Holder(KEYS[3], OP_IDS[3], Phase.STANDBY, None, None, frozenset())
+LIVING = ArchiveHolder(KEYS[3], OP_IDS[3], Phase.STANDBY, None, None, frozenset())
 PRESENT = set(KEYS)
 
 
@@ -47,7 +47,7 @@ def test_an_older_archive_that_was_replaced_is_not_protected() -> None:
         (replace(LIVING, left_alone=True, deleted_at=NOW, purged_at=NOW), "another backend"),
     ],
 )
-def test_each_protection_alone(holder: Holder, words: str) -> None:
+def test_each_protection_alone(holder: ArchiveHolder, words: str) -> None:
     assert words in (protection(ITEM, holder, PRESENT) or "")
 
 
@@ -66,7 +66,7 @@ def test_every_combination_of_protections() -> None:
     ):
         if purged is not None and deleted is None:
             continue
-        holder = Holder(key, op_id, phase, deleted, purged, left)
+        holder = ArchiveHolder(key, op_id, phase, deleted, purged, left)
         protected = purged is None and (
             deleted is not None
             or phase is Phase.ERROR
@@ -126,11 +126,11 @@ def test_an_orphan_is_first_seen_now_and_forgotten_once_it_is_protected() -> Non
     assert dict(sweep([newest], {ID: LIVING}, first.first_seen, RULES, later).first_seen) == {}
 
 
-def a_store(total: int, orphans: int) -> tuple[list[Stored], dict[str, Holder]]:
+def a_store(total: int, orphans: int) -> tuple[list[Stored], dict[str, ArchiveHolder]]:
     """So many archives, the first of them of workspaces that the database does not know."""
     listed = [stored(number, f"01ws{number:022}") for number in range(total)]
     holders = {
-        item.workspace_id: Holder(item.key, item.archive_op_id, Phase.ARCHIVED, None, None, frozenset())
+        item.workspace_id: ArchiveHolder(item.key, item.archive_op_id, Phase.ARCHIVED, None, None, frozenset())
         for item in listed[orphans:]
     }
     return listed, holders
@@ -151,7 +151,7 @@ def test_the_mass_guard(total: int) -> None:
 def test_what_is_expected_to_go_raises_no_alarm() -> None:
     """A newer archive replaced them, or their workspaces were purged: the ordinary garbage of a busy day."""
     listed = [stored(number) for number in range(40)]
-    replaced = Holder(listed[-1].key, listed[-1].archive_op_id, Phase.ARCHIVED, None, None, frozenset())
+    replaced = ArchiveHolder(listed[-1].key, listed[-1].archive_op_id, Phase.ARCHIVED, None, None, frozenset())
     purged = replace(replaced, deleted_at=NOW, purged_at=NOW, phase=Phase.DELETED)
     long_ago = {item.key: NOW - timedelta(days=30) for item in listed}
     for holder, removed in ((replaced, 39), (purged, 40)):
@@ -161,7 +161,7 @@ def test_what_is_expected_to_go_raises_no_alarm() -> None:
 
 def test_a_living_workspace_without_an_archive_key_counts_as_suspicious() -> None:
     listed = [stored(number) for number in range(40)]
-    holder = Holder(None, None, Phase.STANDBY, None, None, frozenset())
+    holder = ArchiveHolder(None, None, Phase.STANDBY, None, None, frozenset())
     long_ago = {item.key: NOW - timedelta(days=30) for item in listed}
     swept = sweep(listed, {ID: holder}, long_ago, RULES, NOW)
     assert swept.alarm is not None

@@ -5,13 +5,13 @@ from datetime import timedelta
 
 import pytest
 
-from codehub.domain.gc import GcRules, Holder
+from codehub.domain.gc import GcRules, ArchiveHolder
 from codehub.domain.states import Phase
 from codehub.domain.volume_leftovers import HOME, Leftover, sweep_leftovers
 from tests.unit.domain.builders import ID, KEY, NOW
 
 RULES = GcRules(orphan_grace=timedelta(hours=2), retention=timedelta(days=7))
-LIVING = Holder(KEY, None, Phase.STANDBY, None, None, frozenset())
+LIVING = ArchiveHolder(KEY, None, Phase.STANDBY, None, None, frozenset())
 TRASH = replace(LIVING, phase=Phase.DELETED, deleted_at=NOW)
 PURGED = replace(TRASH, purged_at=NOW)
 ERROR = replace(LIVING, phase=Phase.ERROR)
@@ -47,7 +47,7 @@ def leftover(name: str, workspace_id: str = ID) -> Leftover:
         (".staging-op", LEFT_ALONE, NEVER),
     ],
 )
-def test_each_waits_its_time(name: str, holder: Holder | None, grace: timedelta | None) -> None:
+def test_each_waits_its_time(name: str, holder: ArchiveHolder | None, grace: timedelta | None) -> None:
     item = leftover(name)
     holders = {"another": LIVING} if holder is None else {ID: holder}
     first = sweep_leftovers([item], holders, {}, RULES, NOW)
