@@ -46,7 +46,7 @@ _LOCK_WAIT = 10.0
 
 
 @dataclass(frozen=True)
-class Done:
+class JobOutcome:
     message: str
     archive: ArchiveFact | None = None
 
@@ -60,7 +60,7 @@ class JobContext:
     locks: list[int] = field(default_factory=list)
 
 
-def perform(spec: JobSpec, bench: JobContext) -> Done:
+def perform(spec: JobSpec, bench: JobContext) -> JobOutcome:
     """Do what the spec says; raises StorageProblem."""
     directory = WorkspaceDirectory.of_key(spec.place.volumes_root, spec.home_store_key)
     if directory.workspace_id != spec.workspace_id:
@@ -92,7 +92,7 @@ def _working(directory: WorkspaceDirectory, spec: JobSpec, bench: JobContext) ->
             bench.locks.remove(fd)
 
 
-def _archive(spec: ArchiveJob, directory: WorkspaceDirectory, bench: JobContext) -> Done:
+def _archive(spec: ArchiveJob, directory: WorkspaceDirectory, bench: JobContext) -> JobOutcome:
     fact = directory.look()
     if fact is None:
         raise GenerationMismatch("generation differs: there is no home to archive")
@@ -109,7 +109,7 @@ def _archive(spec: ArchiveJob, directory: WorkspaceDirectory, bench: JobContext)
     return _store(archives, spec.workspace_id, spec.archive_op_id, directory.home, bench, progress)
 
 
-def _archive_nothing(spec: EmptyArchiveJob, bench: JobContext) -> Done:
+def _archive_nothing(spec: EmptyArchiveJob, bench: JobContext) -> JobOutcome:
     with tempfile.TemporaryDirectory(dir=bench.scratch) as scratch:
         home = Path(scratch) / "home"
         make_new_home(home, spec.uid, spec.files)
@@ -124,7 +124,7 @@ def _store(
     home: Path,
     bench: JobContext,
     progress: OnProgress,
-) -> Done:
+) -> JobOutcome:
     """Upload, have it confirmed or read it back, and only then commit with the `.meta`."""
     key = checked_archive_key(workspace_id, archive_op_id)
     try:
@@ -134,7 +134,7 @@ def _store(
         archives.remove(key)
         complete = None
     if complete is not None:
-        return Done("the archive was already complete", complete)
+        return JobOutcome("the archive was already complete", complete)
     packing = ArchiveStream(home, bench.locks, progress)
     confirmed = archives.upload(key, packing, lambda: size_limit(home, bench.locks))
     fact = ArchiveFact(
@@ -147,7 +147,7 @@ def _store(
     archives.commit(fact)
     left_out = bench.reporter.left_out
     stored = f"archived {fact.entries} entries in {fact.bytes} bytes"
-    return Done(f"{stored}; {left_out}" if left_out else stored, fact)
+    return JobOutcome(f"{stored}; {left_out}" if left_out else stored, fact)
 
 
 def _read_back(archives: Archives, fact: ArchiveFact, fingerprint: bytes, reporter: Reporter) -> None:
@@ -162,11 +162,11 @@ def _read_back(archives: Archives, fact: ArchiveFact, fingerprint: bytes, report
         raise StoreTrouble(f"the archive {fact.key} reads back differently from what was written")
 
 
-def _restore(spec: RestoreJob, directory: WorkspaceDirectory, bench: JobContext) -> Done:
+def _restore(spec: RestoreJob, directory: WorkspaceDirectory, bench: JobContext) -> JobOutcome:
     there = directory.look()
     if there is not None and there.generation is not None:
         if there.generation.op_id == spec.op_id:
-            return Done("the home was already restored")
+            return JobOutcome("the home was already restored")
         raise GenerationMismatch.found(there.generation)
     # Whoever made them is dead, since the lock is ours.
     for leftover in directory.leftovers("staging"):
@@ -192,7 +192,7 @@ def _restore(spec: RestoreJob, directory: WorkspaceDirectory, bench: JobContext)
         directory.set_aside(spec.op_id)
     directory.swap_in(staging, Generation(spec.op_id, spec.archive_key))
     restored = f"restored {fact.entries} entries"
-    return Done(f"{restored}; {changed}" if (changed := bench.reporter.changed) else restored, fact)
+    return JobOutcome(f"{restored}; {changed}" if (changed := bench.reporter.changed) else restored, fact)
 
 
 def _check_room(whose: str, path: Path, reserve: Reserve) -> None:
@@ -217,7 +217,7 @@ def _wanted_archive(spec: RestoreJob, archives: Archives) -> ArchiveFact:
     return fact
 
 
-def _delete(spec: DeleteJob, directory: WorkspaceDirectory, bench: JobContext) -> Done:
+def _delete(spec: DeleteJob, directory: WorkspaceDirectory, bench: JobContext) -> JobOutcome:
     there = directory.look()
     if there is not None and there.generation != spec.generation:
         raise GenerationMismatch("generation differs: another home has taken the place of the one meant")
@@ -229,14 +229,14 @@ def _delete(spec: DeleteJob, directory: WorkspaceDirectory, bench: JobContext) -
         directory.drop_marker()
     for leftover in directory.leftovers("deleted"):
         remove_tree(leftover, bench.locks)
-    return Done("the home is removed" if there is not None else "there was no home")
+    return JobOutcome("the home is removed" if there is not None else "there was no home")
 
 
-def _clear(spec: ClearJob, directory: WorkspaceDirectory, bench: JobContext) -> Done:
+def _clear(spec: ClearJob, directory: WorkspaceDirectory, bench: JobContext) -> JobOutcome:
     named = [path for path in directory.all_leftovers() if path.name in spec.names]
     for leftover in named:
         remove_tree(leftover, bench.locks)
-    return Done(f"{len(named)} leftovers are removed")
+    return JobOutcome(f"{len(named)} leftovers are removed")
 
 
 def _archives(place: StorageLocation) -> Archives:

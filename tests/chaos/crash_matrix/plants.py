@@ -59,9 +59,9 @@ def _deleted_before_committed(data_dir: Path) -> None:
 def _restored_in_place(_: Path) -> None:
     """The home is swapped in, with its marker, before it is whole and its checksum has held."""
 
-    def restore(spec: RestoreJob, directory: WorkspaceDirectory, bench: work.JobContext) -> work.Done:
+    def restore(spec: RestoreJob, directory: WorkspaceDirectory, bench: work.JobContext) -> work.JobOutcome:
         if directory.look() is not None:
-            return work.Done("the home was already restored")
+            return work.JobOutcome("the home was already restored")
         archives = Archives(spec.place.archive_url, spec.place.installation_id)
         fact = archives.find(*parse_archive_key(spec.archive_key))
         assert fact is not None
@@ -69,7 +69,7 @@ def _restored_in_place(_: Path) -> None:
         staging.mkdir(mode=0o700)
         directory.swap_in(staging, Generation(spec.op_id, spec.archive_key))
         work.unpack(archives.read(fact), fact, directory.home, bench.locks, bench.reporter.progress)
-        return work.Done("restored")
+        return work.JobOutcome("restored")
 
     work._restore = restore
 
