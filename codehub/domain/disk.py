@@ -200,13 +200,13 @@ def share_of(disk: DiskState, sizes: Sequence[int], rules: DiskRules) -> int:
     missing = rules.reserve - disk.free
     if not is_urgent(disk, rules):
         missing -= disk.to_come
-    share = level_after(sizes, missing)
+    share = largest_after_freeing(sizes, missing)
     if is_urgent(disk, rules):
         share = share * disk.free * URGENT // rules.reserve
     return max(share, rules.reserve // SMALL)
 
 
-def level_after(sizes: Sequence[int], missing: int) -> int:
+def largest_after_freeing(sizes: Sequence[int], missing: int) -> int:
     """Return the size to which the largest have to shrink to give back `missing` bytes together."""
     ordered = sorted(sizes, reverse=True)
     if not ordered or missing <= 0:

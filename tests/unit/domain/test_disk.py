@@ -16,7 +16,7 @@ from codehub.domain.disk import (
     grace_of,
     is_calm,
     is_near,
-    level_after,
+    largest_after_freeing,
     relieve,
     share_of,
     shortages,
@@ -139,7 +139,7 @@ sizes = st.lists(st.integers(0, 100 * GIB), min_size=1, max_size=12)
 
 @given(sizes, st.integers(0, 4 * GIB))
 def test_homes_cut_to_the_level_give_back_what_is_missing(found: list[int], missing: int) -> None:
-    level = level_after(found, missing)
+    level = largest_after_freeing(found, missing)
     given_back = sum(max(size - level, 0) for size in found)
     assert given_back >= min(missing, sum(found))
     assert given_back - missing < len(found) or missing == 0
