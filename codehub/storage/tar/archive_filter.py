@@ -14,7 +14,7 @@ from codehub.storage.tar.header import (
     Entry,
     UnsupportedTar,
 )
-from codehub.storage.tar.left_out import LeftOut, Special
+from codehub.storage.tar.left_out import LeftOut, SpecialFile
 from codehub.storage.tar.stream import FIRST, NOWHERE, TarStream
 
 _RECORD = 20 * BLOCK
@@ -95,11 +95,11 @@ class ArchiveFilter(TarStream):
         self.entries += 1
         return FIRST
 
-    def _special(self, entry: Entry) -> Special | None:
+    def _special(self, entry: Entry) -> SpecialFile | None:
         """Return what an entry is, or is a hard link to, if no archive holds such things."""
         if entry.kind in SPECIAL:
-            return Special.PIPE if entry.kind == PIPE else Special.DEVICE
+            return SpecialFile.PIPE if entry.kind == PIPE else SpecialFile.DEVICE
         if entry.kind != HARD_LINK or not self.left_out.count:
             return None
         linked = self._left_out.get(digest(entry.target))
-        return None if linked is None else Special(linked)
+        return None if linked is None else SpecialFile(linked)

@@ -22,7 +22,7 @@ from codehub.storage.errors import CorruptedArchive, CannotArchive, says_no_spac
 from codehub.storage.tar.archive_filter import ArchiveFilter
 from codehub.storage.tar.foreign_owners import ForeignEntries, give_all
 from codehub.storage.tar.header import BLOCK, Entry
-from codehub.storage.tar.left_out import LeftOut, Special
+from codehub.storage.tar.left_out import LeftOut, SpecialFile
 from codehub.storage.tar.read_ahead import read_ahead
 from codehub.storage.tar.restore_check import RestoreCheck
 from codehub.storage.tar.stream import Piece
@@ -164,7 +164,7 @@ class ArchiveStream:
             raise CannotArchive(f"the home cannot be archived completely: {words}")
         self.left_out = self._check.left_out
         if ignored:
-            self.left_out.add(Special.SOCKET, (match[1] for match in ignored), len(ignored))
+            self.left_out.add(SpecialFile.SOCKET, (match[1] for match in ignored), len(ignored))
 
     def _check_holes(self) -> None:
         """A file that tar took for one great hole must be one."""

@@ -10,7 +10,7 @@ NAMED: Final = 5
 _MOST_CHARACTERS: Final = 80
 
 
-class Special(IntEnum):
+class SpecialFile(IntEnum):
     SOCKET = 1
     PIPE = 2
     DEVICE = 3
@@ -20,14 +20,14 @@ class Special(IntEnum):
 class LeftOut:
     """How many of each kind, and the first of their names."""
 
-    kinds: Counter[Special] = field(default_factory=Counter)
+    kinds: Counter[SpecialFile] = field(default_factory=Counter)
     names: list[str] = field(default_factory=list)
 
     @property
     def count(self) -> int:
         return self.kinds.total()
 
-    def add(self, kind: Special, paths: Iterable[bytes], count: int = 1) -> None:
+    def add(self, kind: SpecialFile, paths: Iterable[bytes], count: int = 1) -> None:
         """Count what has this kind; `paths` are the first of their paths."""
         self.kinds[kind] += count
         for path in paths:
@@ -41,7 +41,7 @@ class LeftOut:
             return ""
         parts = [
             f"{self.kinds[kind]} {kind.name.lower()}{'s' if self.kinds[kind] > 1 else ''}"
-            for kind in Special
+            for kind in SpecialFile
             if self.kinds[kind]
         ]
         kinds = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))

@@ -12,7 +12,7 @@ from codehub.storage.errors import CorruptedArchive
 from codehub.storage.tar.archive_filter import ArchiveFilter
 from codehub.storage.tar.codec import tar_create
 from codehub.storage.tar.header import BLOCK
-from codehub.storage.tar.left_out import Special
+from codehub.storage.tar.left_out import SpecialFile
 from codehub.storage.tar.restore_check import RestoreCheck
 from tests.tarstreams import HOME, entry, pax_block, record, sparse, stream
 from tests.trees import make_tree
@@ -82,7 +82,7 @@ def test_pipes_devices_and_links_to_them_are_left_out() -> None:
     assert making.ending() == bytes(10_240 - len(out))
     assert making.bytes == 10_240
     assert making.left_out.names == ["./pipe", "./device", "./link"]
-    assert making.left_out.kinds == {Special.PIPE: 2, Special.DEVICE: 1}
+    assert making.left_out.kinds == {SpecialFile.PIPE: 2, SpecialFile.DEVICE: 1}
     assert making.entries == 3
 
 
