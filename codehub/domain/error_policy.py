@@ -35,7 +35,7 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class FailureOutcome:
     """What a failure makes of a workspace's error fields."""
 
     reason: ErrorReason
@@ -52,15 +52,15 @@ def is_terminal(reason: ErrorReason | None) -> bool:
     return reason in TERMINAL
 
 
-def verdict(failure: Failure, count: int, policy: RetryPolicy, now: datetime, jitter: float) -> Verdict:
+def verdict(failure: Failure, count: int, policy: RetryPolicy, now: datetime, jitter: float) -> FailureOutcome:
     """The consequence of one more failure after `count` earlier ones. `jitter` is in [0, 1)."""
     count += 1
     if failure.reason in AT_ONCE:
-        return Verdict(failure.reason, count, failure.message, None)
+        return FailureOutcome(failure.reason, count, failure.message, None)
     if count >= policy.max_retries:
         words = f"{failure.message} (tried {count} times)"
-        return Verdict(ErrorReason.RetryExceeded, count, words, None)
-    return Verdict(failure.reason, count, failure.message, now + retry_delay(count, policy, jitter))
+        return FailureOutcome(ErrorReason.RetryExceeded, count, words, None)
+    return FailureOutcome(failure.reason, count, failure.message, now + retry_delay(count, policy, jitter))
 
 
 def retry_delay(count: int, policy: RetryPolicy, jitter: float) -> timedelta:
