@@ -90,14 +90,14 @@ function factsOf({ actor, target, details }: AuditEntry): AuditFacts {
     after: roleName(detail("after")),
     source: detail("source"),
     failures: detail("failures"),
-    lockedFor: span(Number(details["seconds"] ?? 0)),
+    lockedFor: span(Number(details.seconds ?? 0)),
     since: time("since"),
     until: time("until"),
     workspaces: detail("workspaces"),
     perUser: detail("max_running_per_user"),
     inAll: detail("max_running_global"),
     owned: detail("max_workspaces_per_user"),
-    weaknesses: weaknessNames(details["settings"]),
+    weaknesses: weaknessNames(details.settings),
   };
 }
 

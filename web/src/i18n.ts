@@ -19,6 +19,7 @@ export const messages = computed<Messages>(() => DICTIONARIES[language.value]);
 
 /** A cookie, not local storage: the gateway's pages speak the same language. */
 export function setLanguage(next: Language): void {
+  // biome-ignore lint/suspicious/noDocumentCookie: Firefox has no Cookie Store API
   document.cookie = `lang=${next}; path=/; max-age=${ONE_YEAR_SECONDS}; SameSite=Lax`;
   language.value = next;
 }

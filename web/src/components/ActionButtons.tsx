@@ -46,6 +46,7 @@ export function ActionButtons({ workspace, viewer, task, onDone = () => {} }: Pr
     );
   };
   return (
+    // biome-ignore lint/a11y/useSemanticElements: a fieldset is for the fields of a form
     <div class="actions" ref={group} role="group" aria-label={workspace.name} tabIndex={-1} {...keepFocus}>
       {placesFor(actions).map((action, place) => (
         <div key={place} class="action-place">

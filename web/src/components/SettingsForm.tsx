@@ -94,7 +94,9 @@ export function SettingsForm({ workspace }: { workspace: Workspace }) {
         conflict={fields.some((field) => field.conflict)}
         busy={task.busy}
         testId="settings-save"
-        onDiscard={() => fields.forEach((field) => field.discard())}
+        onDiscard={() => {
+          for (const field of fields) field.discard();
+        }}
       />
     </form>
   );

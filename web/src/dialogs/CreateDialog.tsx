@@ -52,6 +52,7 @@ export function CreateDialog() {
               type="text"
               required
               maxLength={64}
+              // biome-ignore lint/a11y/noAutofocus: the user opened this dialog to fill it in
               autoFocus
               autoComplete="off"
               data-testid="create-name"

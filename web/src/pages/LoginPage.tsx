@@ -74,6 +74,7 @@ function LoginForm() {
             {...ids}
             type="text"
             required
+            // biome-ignore lint/a11y/noAutofocus: the page has no other purpose than this form
             autoFocus
             autoComplete="username"
             autoCapitalize="none"
