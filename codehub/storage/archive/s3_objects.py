@@ -96,7 +96,7 @@ class S3Objects(Objects):
             return None
         try:
             return self._requests.checksum(self._prefix + path)
-        except s3_requests.Refused:
+        except s3_requests.RequestRejected:
             return None
 
     def sees_unfinished(self) -> bool:
@@ -115,7 +115,7 @@ class S3Objects(Objects):
             return None
         try:
             return [(requests, upload) for upload in requests.unfinished_uploads(self._prefix + path)]
-        except s3_requests.Refused as refused:
+        except s3_requests.RequestRejected as refused:
             if refused.is_unable:
                 return None
             raise

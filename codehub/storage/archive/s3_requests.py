@@ -38,7 +38,7 @@ class UnfinishedUpload:
     initiated: datetime
 
 
-class Refused(StoreTrouble):
+class RequestRejected(StoreTrouble):
     """The service has answered with an error that a repetition does not mend."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -96,7 +96,7 @@ class S3Requests:
         while True:
             try:
                 listing = self._xml(upload.key, {"uploadId": upload.upload_id, "part-number-marker": marker})
-            except Refused as refused:
+            except RequestRejected as refused:
                 if refused.is_gone:
                     return None
                 if refused.is_unable:
@@ -111,7 +111,7 @@ class S3Requests:
         """Remove an unfinished upload, or nothing when it has ended."""
         try:
             self.ask("DELETE", upload.key, {"uploadId": upload.upload_id})
-        except Refused as refused:
+        except RequestRejected as refused:
             if not refused.is_gone:
                 raise
 
@@ -136,7 +136,7 @@ class S3Requests:
         for pause in _PAUSES:
             try:
                 return self._ask_once(method, key, query, headers or {})
-            except Refused:
+            except RequestRejected:
                 raise
             except StoreTrouble:
                 time.sleep(pause)
@@ -157,7 +157,7 @@ class S3Requests:
             words = f"the archive store {self.bucket_url} failed: it answered {error.code} {error.reason}"
             if error.code >= 500 and error.code != 501:
                 raise StoreTrouble(words) from error
-            raise Refused(error.code, words) from error
+            raise RequestRejected(error.code, words) from error
         except (OSError, HTTPException) as error:
             raise StoreTrouble(f"the archive store {self.bucket_url} failed: {_cause(error)}") from error
 
