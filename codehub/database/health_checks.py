@@ -7,7 +7,7 @@ import asyncpg
 
 from codehub.database.engine import asyncpg_dsn, is_out_of_space
 from codehub.database.leadership import StaleLeader
-from codehub.domain.health_checks import CheckName, DatedVerdict, Heartbeat, Verdict
+from codehub.domain.health_checks import CheckName, DatedCheckResult, Heartbeat, Verdict
 
 REVISION = "SELECT version_num FROM alembic_version"
 
@@ -52,7 +52,7 @@ class Recorded:
     heartbeat: Heartbeat | None
     unclaimed: tuple[str, ...]
     """Of the volumes and the archive store."""
-    checks: Mapping[CheckName, DatedVerdict]
+    checks: Mapping[CheckName, DatedCheckResult]
 
 
 async def connect(url: str, seconds: float) -> "asyncpg.Connection[asyncpg.Record]":
@@ -90,7 +90,7 @@ async def read(connection: "asyncpg.Connection[asyncpg.Record] | asyncpg.Pool") 
         heartbeat,
         tuple(name for name in ("volumes", "archives") if not rows or not rows[0][name]),
         {
-            CheckName(row["name"]): DatedVerdict(row["ok"], row["message"], row["age"])
+            CheckName(row["name"]): DatedCheckResult(row["ok"], row["message"], row["age"])
             for row in rows
             if row["name"] in known
         },

@@ -66,7 +66,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class DatedVerdict(Verdict):
+class DatedCheckResult(Verdict):
     """Outcome of a check that the leader made `age` seconds ago."""
 
     age: float
@@ -128,7 +128,7 @@ def judge_claims(unclaimed: Collection[str]) -> Verdict:
     return Verdict(True, "The volumes and the archive store are claimed.")
 
 
-def judge_leader_check(found: DatedVerdict | None) -> Verdict:
+def judge_leader_check(found: DatedCheckResult | None) -> Verdict:
     """Return the leader's verdict; a missing or old one says nothing about the present."""
     if found is None:
         return Verdict(False, "Unknown: no coordinator has checked this yet.")

@@ -10,7 +10,7 @@ from codehub.domain.health_checks import (
     REMEDIES,
     VITAL,
     CheckName,
-    DatedVerdict,
+    DatedCheckResult,
     Heartbeat,
     Verdict,
     judge_heartbeat,
@@ -38,7 +38,7 @@ def test_only_a_vital_check_that_fails_takes_readiness_away(name: CheckName) -> 
 
 
 def test_a_result_stands_for_three_minutes() -> None:
-    found = DatedVerdict(True, "Good.", 180.0)
+    found = DatedCheckResult(True, "Good.", 180.0)
     assert judge_leader_check(found) == Verdict(True, "Good.")
     old = judge_leader_check(replace(found, age=600.0))
     assert old == Verdict(False, "Unknown: last checked 10 minutes ago (Good.)")
