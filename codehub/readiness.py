@@ -17,7 +17,7 @@ from codehub.domain.health_checks import (
     LEADER_CHECKS,
     CheckName,
     Readiness,
-    Verdict,
+    CheckResult,
     judge_claims,
     judge_database_space,
     judge_heartbeat,
@@ -64,7 +64,7 @@ async def look(database_url: str, redis_url: str) -> Readiness:
     return with_remedies({**in_database, CheckName.REDIS: redis})
 
 
-async def _look_in_database(url: str) -> dict[CheckName, Verdict]:
+async def _look_in_database(url: str) -> dict[CheckName, CheckResult]:
     try:
         async with asyncio.timeout(PATIENCE):
             connection = await health_checks.connect(url, PATIENCE)
@@ -77,23 +77,23 @@ async def _look_in_database(url: str) -> dict[CheckName, Verdict]:
     except ConnectionTrouble as error:
         failure = f"PostgreSQL does not answer ({type(error).__name__})."
     rest = unknown("PostgreSQL does not answer.")
-    return dict.fromkeys(CheckName, rest) | {CheckName.DATABASE: Verdict(False, failure)}
+    return dict.fromkeys(CheckName, rest) | {CheckName.DATABASE: CheckResult(False, failure)}
 
 
-async def _read(connection: "Connection[Record]") -> dict[CheckName, Verdict]:
-    answers = {CheckName.DATABASE: Verdict(True, "PostgreSQL answers.")}
+async def _read(connection: "Connection[Record]") -> dict[CheckName, CheckResult]:
+    answers = {CheckName.DATABASE: CheckResult(True, "PostgreSQL answers.")}
     revision = await health_checks.read_revision(connection)
     try:
         schema_version.require(revision)
     except schema_version.SchemaError as error:
         rest = unknown("the schema is not the one of this version.")
-        return dict.fromkeys(CheckName, rest) | answers | {CheckName.SCHEMA: Verdict(False, f"{error}.")}
+        return dict.fromkeys(CheckName, rest) | answers | {CheckName.SCHEMA: CheckResult(False, f"{error}.")}
     recorded = await health_checks.read(connection)
     return (
         answers
         | {
             CheckName.DATABASE_SPACE: judge_database_space(await health_checks.has_space(connection)),
-            CheckName.SCHEMA: Verdict(True, f"The schema is at version {revision}."),
+            CheckName.SCHEMA: CheckResult(True, f"The schema is at version {revision}."),
             CheckName.COORDINATOR: judge_heartbeat(recorded.heartbeat),
             CheckName.STORAGE: judge_claims(recorded.unclaimed),
         }
@@ -101,21 +101,21 @@ async def _read(connection: "Connection[Record]") -> dict[CheckName, Verdict]:
     )
 
 
-async def _look_at_redis(url: str) -> Verdict:
+async def _look_at_redis(url: str) -> CheckResult:
     client = Redis.from_url(url, socket_connect_timeout=PATIENCE, socket_timeout=PATIENCE)
     try:
         async with asyncio.timeout(PATIENCE):
             await client.ping()
             await client.set(PROBE, "", ex=60)
     except TimeoutError:
-        return Verdict(False, f"Redis did not answer within {PATIENCE:.0f} s.")
+        return CheckResult(False, f"Redis did not answer within {PATIENCE:.0f} s.")
     except (RedisError, OSError) as error:
         if refuses_writes(error):
-            return Verdict(False, "Redis answers, and refuses to write: its disk or its memory is full.")
-        return Verdict(False, f"Redis does not answer ({type(error).__name__}).")
+            return CheckResult(False, "Redis answers, and refuses to write: its disk or its memory is full.")
+        return CheckResult(False, f"Redis does not answer ({type(error).__name__}).")
     finally:
         await client.aclose()
-    return Verdict(True, "Redis answers.")
+    return CheckResult(True, "Redis answers.")
 
 
 def _json(status: int, content: dict[str, object]) -> Answer:

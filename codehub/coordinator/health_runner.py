@@ -7,7 +7,7 @@ from codehub.coordinator.gc_runner import GcRunner
 from codehub.coordinator.leader_services import LeaderDatabase
 from codehub.coordinator.providers import Providers
 from codehub.domain.disk import Reserve, shortages
-from codehub.domain.health_checks import CheckName, Verdict
+from codehub.domain.health_checks import CheckName, CheckResult
 from codehub.runtimes.base import Unobservable as RuntimeUnobservable
 from codehub.storage.errors import StorageProblem
 
@@ -37,10 +37,10 @@ class HealthRunner:
             CheckName.DISK: self._disk,
         }
         self._running: dict[CheckName, asyncio.Future[str]] = {}
-        self._saved: Mapping[CheckName, Verdict] | None = None
+        self._saved: Mapping[CheckName, CheckResult] | None = None
         self._saved_at: float | None = None
 
-    async def tick(self) -> Mapping[CheckName, Verdict]:
+    async def tick(self) -> Mapping[CheckName, CheckResult]:
         """Make every check, and save the results if one has turned or the saved ones grow old."""
         if self._saved is None:
             self._saved = await self._records.health_checks()
@@ -57,19 +57,19 @@ class HealthRunner:
         for probe in self._running.values():
             probe.cancel()
 
-    async def _check(self, name: CheckName) -> Verdict:
+    async def _check(self, name: CheckName) -> CheckResult:
         """Wait a limited time for one check. A check that hangs is not started a second time."""
         probe = self._running.get(name)
         if probe is None:
             probe = self._running[name] = asyncio.ensure_future(self._probes[name]())
         done, _ = await asyncio.wait({probe}, timeout=PATIENCE)
         if not done:
-            return Verdict(False, f"No answer within {PATIENCE:.0f} s.")
+            return CheckResult(False, f"No answer within {PATIENCE:.0f} s.")
         del self._running[name]
         try:
-            return Verdict(True, probe.result())
+            return CheckResult(True, probe.result())
         except (Failed, StorageProblem, RuntimeUnobservable, OSError) as error:
-            return Verdict(False, str(error))
+            return CheckResult(False, str(error))
 
     async def _archives(self) -> str:
         await self._providers.archives.check()
@@ -92,15 +92,15 @@ class HealthRunner:
             raise Failed(f"{numbers}: starts and restores wait.")
         return f"{numbers}."
 
-    def _gc_verdict(self, saved: Mapping[CheckName, Verdict]) -> Verdict:
+    def _gc_verdict(self, saved: Mapping[CheckName, CheckResult]) -> CheckResult:
         """An earlier leader's alarm stands until GC has run in this term."""
         if self._gc.alarms is None:
-            return saved.get(CheckName.GC, Verdict(True, "GC has not run yet."))
+            return saved.get(CheckName.GC, CheckResult(True, "GC has not run yet."))
         if self._gc.alarms:
-            return Verdict(False, " ".join(self._gc.alarms))
-        return Verdict(True, "The last GC cycle raised no alarm.")
+            return CheckResult(False, " ".join(self._gc.alarms))
+        return CheckResult(True, "The last GC cycle raised no alarm.")
 
 
-def _turned(saved: Mapping[CheckName, Verdict], found: Mapping[CheckName, Verdict]) -> bool:
+def _turned(saved: Mapping[CheckName, CheckResult], found: Mapping[CheckName, CheckResult]) -> bool:
     """Whether a check has turned good or bad; a new message alone is not worth a write."""
     return any(name not in saved or saved[name].ok != verdict.ok for name, verdict in found.items())

@@ -10,7 +10,7 @@ from codehub.domain.decision import Decision
 from codehub.domain.disk import HomeSize, LiveHome, Notice
 from codehub.domain.gateway_reports import ActivitySnapshot, GatewayReport
 from codehub.domain.gc import ArchiveHolder, Stored
-from codehub.domain.health_checks import CheckName, Verdict
+from codehub.domain.health_checks import CheckName, CheckResult
 from codehub.domain.ttl import Expiry, TtlDefaults
 from codehub.domain.workspace import Workspace
 
@@ -103,10 +103,10 @@ class LeaderDatabase(Protocol):
     async def record_counted_failures(self, now: datetime) -> None:
         """Record how many failed passwords of the hours that are over got no entry of their own."""
 
-    async def health_checks(self) -> Mapping[CheckName, Verdict]:
+    async def health_checks(self) -> Mapping[CheckName, CheckResult]:
         """Return the results that this leader or an earlier one has saved."""
 
-    async def save_health_checks(self, checks: Mapping[CheckName, Verdict]) -> None:
+    async def save_health_checks(self, checks: Mapping[CheckName, CheckResult]) -> None:
         """Replace the results of these checks."""
 
 

@@ -8,7 +8,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from codehub.coordinator.work_queue import WorkQueue
 from codehub.domain.decision import Decision, Event
-from codehub.domain.health_checks import CheckName, Verdict
+from codehub.domain.health_checks import CheckName, CheckResult
 from codehub.domain.observation import JobFact, JobState, Observation
 from codehub.domain.states import DesiredState, Operation
 from codehub.domain.workspace import Workspace
@@ -120,7 +120,7 @@ class Metrics:
     def count_expiration(self, desired: DesiredState) -> None:
         self._ttl.labels(desired.value).inc()
 
-    def show_checks(self, found: Mapping[CheckName, Verdict]) -> None:
+    def show_checks(self, found: Mapping[CheckName, CheckResult]) -> None:
         for name, verdict in found.items():
             self._checks.labels(name.value).set(verdict.ok)
 

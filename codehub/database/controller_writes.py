@@ -28,7 +28,7 @@ from codehub.domain.decision import CONTROLLER_COLUMNS, Decision
 from codehub.domain.disk import HomeSize, LiveHome, Notice
 from codehub.domain.gateway_reports import GatewayReport
 from codehub.domain.gc import ArchiveHolder, Stored, protection
-from codehub.domain.health_checks import CheckName, Verdict
+from codehub.domain.health_checks import CheckName, CheckResult
 from codehub.domain.observation import ArchiveFact
 from codehub.domain.states import Operation
 from codehub.domain.ttl import Expiry, TtlDefaults
@@ -341,10 +341,10 @@ class PostgresLeaderDatabase:
             await fence(act.conn, self._epoch)
             await audit.record_counted_failures(act)
 
-    async def health_checks(self) -> Mapping[CheckName, Verdict]:
+    async def health_checks(self) -> Mapping[CheckName, CheckResult]:
         return (await health_checks.read(self._pool)).checks
 
-    async def save_health_checks(self, checks: Mapping[CheckName, Verdict]) -> None:
+    async def save_health_checks(self, checks: Mapping[CheckName, CheckResult]) -> None:
         await health_checks.save(self._pool, self._epoch, checks)
 
 

@@ -7,7 +7,7 @@ import asyncpg
 
 from codehub.database.engine import asyncpg_dsn, is_out_of_space
 from codehub.database.leadership import StaleLeader
-from codehub.domain.health_checks import CheckName, DatedCheckResult, Heartbeat, Verdict
+from codehub.domain.health_checks import CheckName, DatedCheckResult, Heartbeat, CheckResult
 
 REVISION = "SELECT version_num FROM alembic_version"
 
@@ -97,7 +97,7 @@ async def read(connection: "asyncpg.Connection[asyncpg.Record] | asyncpg.Pool") 
     )
 
 
-async def save(pool: asyncpg.Pool, epoch: int, checks: Mapping[CheckName, Verdict]) -> None:
+async def save(pool: asyncpg.Pool, epoch: int, checks: Mapping[CheckName, CheckResult]) -> None:
     """Replace the results of these checks; raises StaleLeader once another coordinator leads."""
     saved = await pool.fetch(
         SAVE,

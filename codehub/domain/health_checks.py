@@ -58,7 +58,7 @@ STALE_SECONDS = 180.0
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CheckResult:
     """Outcome of one check."""
 
     ok: bool
@@ -66,7 +66,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class DatedCheckResult(Verdict):
+class DatedCheckResult(CheckResult):
     """Outcome of a check that the leader made `age` seconds ago."""
 
     age: float
@@ -103,45 +103,45 @@ class Readiness:
         return [name for name, check in self.checks.items() if name not in VITAL and not check.ok]
 
 
-def judge_heartbeat(heartbeat: Heartbeat | None) -> Verdict:
+def judge_heartbeat(heartbeat: Heartbeat | None) -> CheckResult:
     if heartbeat is None or heartbeat.age is None:
-        return Verdict(False, "No coordinator has ever led.")
+        return CheckResult(False, "No coordinator has ever led.")
     if heartbeat.age > HEARTBEAT_SECONDS:
-        return Verdict(
+        return CheckResult(
             False,
             f"The leader {heartbeat.holder} has sent no heartbeat for {heartbeat.age:.0f} s: "
             "no workspace starts or stops.",
         )
-    return Verdict(True, f"{heartbeat.holder} leads.")
+    return CheckResult(True, f"{heartbeat.holder} leads.")
 
 
-def judge_database_space(has_space: bool) -> Verdict:
+def judge_database_space(has_space: bool) -> CheckResult:
     if has_space:
-        return Verdict(True, "PostgreSQL can write to its disk.")
-    return Verdict(False, "PostgreSQL cannot write: its disk has no bytes or no inodes left.")
+        return CheckResult(True, "PostgreSQL can write to its disk.")
+    return CheckResult(False, "PostgreSQL cannot write: its disk has no bytes or no inodes left.")
 
 
-def judge_claims(unclaimed: Collection[str]) -> Verdict:
+def judge_claims(unclaimed: Collection[str]) -> CheckResult:
     """Without its volumes and its archive store, an installation starts no workspace."""
     if unclaimed:
-        return Verdict(False, f"Not claimed yet: {' and '.join(unclaimed)}. No workspace starts until then.")
-    return Verdict(True, "The volumes and the archive store are claimed.")
+        return CheckResult(False, f"Not claimed yet: {' and '.join(unclaimed)}. No workspace starts until then.")
+    return CheckResult(True, "The volumes and the archive store are claimed.")
 
 
-def judge_leader_check(found: DatedCheckResult | None) -> Verdict:
+def judge_leader_check(found: DatedCheckResult | None) -> CheckResult:
     """Return the leader's verdict; a missing or old one says nothing about the present."""
     if found is None:
-        return Verdict(False, "Unknown: no coordinator has checked this yet.")
+        return CheckResult(False, "Unknown: no coordinator has checked this yet.")
     if found.age > STALE_SECONDS:
-        return Verdict(False, f"Unknown: last checked {found.age / 60:.0f} minutes ago ({found.message})")
-    return Verdict(found.ok, found.message)
+        return CheckResult(False, f"Unknown: last checked {found.age / 60:.0f} minutes ago ({found.message})")
+    return CheckResult(found.ok, found.message)
 
 
-def unknown(reason: str) -> Verdict:
-    return Verdict(False, f"Unknown: {reason}")
+def unknown(reason: str) -> CheckResult:
+    return CheckResult(False, f"Unknown: {reason}")
 
 
-def with_remedies(verdicts: Mapping[CheckName, Verdict]) -> Readiness:
+def with_remedies(verdicts: Mapping[CheckName, CheckResult]) -> Readiness:
     return Readiness(
         {
             name: Check(

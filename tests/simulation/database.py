@@ -12,7 +12,7 @@ from codehub.domain.decision import CONTROLLER_COLUMNS, Decision
 from codehub.domain.disk import HomeRecord, HomeSize, LiveHome, Notice
 from codehub.domain.error_policy import is_terminal
 from codehub.domain.gc import ArchiveHolder, Stored, protection
-from codehub.domain.health_checks import CheckName, Verdict
+from codehub.domain.health_checks import CheckName, CheckResult
 from codehub.domain.judge import judge
 from codehub.domain.limits import Limits, Usage
 from codehub.domain.observation import ArchiveFact
@@ -87,7 +87,7 @@ class Database:
     wished: dict[str, int] = field(default_factory=dict)
     gateways: dict[str, GatewayRow] = field(default_factory=dict)
     activity_read_at: datetime | None = None
-    checks: dict[CheckName, Verdict] = field(default_factory=dict)
+    checks: dict[CheckName, CheckResult] = field(default_factory=dict)
     homes: dict[str, HomeRecord] = field(default_factory=dict)
     before_disk_stop: Callable[[Workspace], None] = lambda row: None
     blank: bool = False

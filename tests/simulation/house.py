@@ -20,7 +20,7 @@ from codehub.domain.disk import HomeSize, LiveHome, Notice
 from codehub.domain.effects import DeleteContainer
 from codehub.domain.gateway_reports import ActivitySnapshot, GatewayReport
 from codehub.domain.gc import ArchiveHolder, Stored
-from codehub.domain.health_checks import CheckName, Verdict
+from codehub.domain.health_checks import CheckName, CheckResult
 from codehub.domain.states import ConditionName, Operation
 from codehub.domain.ttl import Expiry, TtlDefaults
 from codehub.domain.workspace import Workspace
@@ -300,10 +300,10 @@ class SimulatedLeaderDatabase:
     async def record_counted_failures(self, now: datetime) -> None:
         pass
 
-    async def health_checks(self) -> dict[CheckName, Verdict]:
+    async def health_checks(self) -> dict[CheckName, CheckResult]:
         return await self._read(lambda: dict(self._db.checks))
 
-    async def save_health_checks(self, checks: Mapping[CheckName, Verdict]) -> None:
+    async def save_health_checks(self, checks: Mapping[CheckName, CheckResult]) -> None:
         await self._write(lambda: self._db.checks.update(checks))
 
     async def _read(self, read: Callable[[], T]) -> T:

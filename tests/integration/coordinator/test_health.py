@@ -20,7 +20,7 @@ from codehub.coordinator.providers import Providers
 from codehub.database.leadership import StaleLeader
 from codehub.domain.disk import Reserve
 from codehub.domain.gc import GcRules
-from codehub.domain.health_checks import REMEDIES, CheckName, Readiness, Verdict
+from codehub.domain.health_checks import REMEDIES, CheckName, Readiness, CheckResult
 from codehub.domain.observation import Observation
 from codehub.domain.states import DesiredState, Phase
 from codehub.domain.workspace import Workspace
@@ -191,7 +191,7 @@ async def test_results_are_written_when_a_check_turns_and_only_by_the_leader(
     assert await last_written(bench) > written
     await bench.take_office()
     with pytest.raises(StaleLeader):
-        await bench.records(epoch, timedelta(1)).save_health_checks({CheckName.DISK: Verdict(False, "late")})
+        await bench.records(epoch, timedelta(1)).save_health_checks({CheckName.DISK: CheckResult(False, "late")})
     assert (await look(bench)).checks[CheckName.DISK].ok
 
 

@@ -12,14 +12,14 @@ from codehub.domain.health_checks import (
     CheckName,
     DatedCheckResult,
     Heartbeat,
-    Verdict,
+    CheckResult,
     judge_heartbeat,
     judge_leader_check,
     with_remedies,
 )
 
 ROOT = Path(__file__).parents[3]
-GOOD = dict.fromkeys(CheckName, Verdict(True, "Good."))
+GOOD = dict.fromkeys(CheckName, CheckResult(True, "Good."))
 
 
 def test_every_check_is_vital_or_the_leaders_but_for_the_databases_space_and_has_a_remedy() -> None:
@@ -29,7 +29,7 @@ def test_every_check_is_vital_or_the_leaders_but_for_the_databases_space_and_has
 
 @pytest.mark.parametrize("name", CheckName)
 def test_only_a_vital_check_that_fails_takes_readiness_away(name: CheckName) -> None:
-    found = with_remedies(GOOD | {name: Verdict(False, "Bad.")})
+    found = with_remedies(GOOD | {name: CheckResult(False, "Bad.")})
     assert found.ready is (name not in VITAL)
     assert found.degraded == ([] if name in VITAL else [name])
     assert {each: check.remedy for each, check in found.checks.items() if check.remedy} == {
@@ -39,9 +39,9 @@ def test_only_a_vital_check_that_fails_takes_readiness_away(name: CheckName) -> 
 
 def test_a_result_stands_for_three_minutes() -> None:
     found = DatedCheckResult(True, "Good.", 180.0)
-    assert judge_leader_check(found) == Verdict(True, "Good.")
+    assert judge_leader_check(found) == CheckResult(True, "Good.")
     old = judge_leader_check(replace(found, age=600.0))
-    assert old == Verdict(False, "Unknown: last checked 10 minutes ago (Good.)")
+    assert old == CheckResult(False, "Unknown: last checked 10 minutes ago (Good.)")
     assert not judge_leader_check(None).ok
 
 
