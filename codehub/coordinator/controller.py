@@ -32,7 +32,7 @@ from codehub.domain.effects import Effect, RestoreHome, deletion_job_id, job_id
 from codehub.domain.observation import Observation, Unknown
 from codehub.domain.plan import plan
 from codehub.domain.states import Operation
-from codehub.domain.steps import waits_for_room
+from codehub.domain.steps import wait_for_disk_space
 from codehub.domain.workspace import Workspace
 from codehub.storage.errors import StorageProblem
 
@@ -229,7 +229,7 @@ class Controller:
     async def _let_wait_for_room(self, workspace: Workspace, message: str, look: Observation) -> Workspace:
         """Show the owner what the operation waits for, and give the wish back after a while."""
         now = self._nature.clock()
-        decision = waits_for_room(workspace, message, now)
+        decision = wait_for_disk_space(workspace, message, now)
         if decision.event is None and workspace.error_message is not None:
             return await self._let_wait(workspace, message)
         decision = settle(decision, now)

@@ -178,7 +178,7 @@ def _at_level(workspace: Workspace, sentence: str) -> Decision:
     return Decision(sentence, after, Event.CANCELLED, desired=desired, consume=True)
 
 
-def waits_for_room(workspace: Workspace, message: str, now: datetime) -> Decision:
+def wait_for_disk_space(workspace: Workspace, message: str, now: datetime) -> Decision:
     """Let an operation wait for disk space with its clock standing, or give the wish back after a while.
 
     A deleted workspace starts nothing, so the wish is always the owner's to give back.
