@@ -35,7 +35,7 @@ def end_after_job(workspace: Workspace, look: Observation, end: Callable[[], Dec
     return Decision(f"Stopping the job of {workspace.operation}: {why}.", workspace, effect=CancelJob(alive))
 
 
-def by_job(
+def run_job(
     workspace: Workspace, job: JobFact | None, ours: bool, effect: Effect, context: Context
 ) -> Decision:
     """Start the job, wait for it, or take its failure."""

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from codehub.domain.allowed_changes import archive_committed
 from codehub.domain.archive_keys import archive_key
-from codehub.domain.attempt_jobs import by_job, current_deletion_job_id, current_job_id, end_after_job
+from codehub.domain.attempt_jobs import run_job, current_deletion_job_id, current_job_id, end_after_job
 from codehub.domain.conditions import holds
 from codehub.domain.data_loss import archive_loss
 from codehub.domain.decision import Context, Decision, Event, ended, failed
@@ -94,7 +94,7 @@ def _restore(workspace: Workspace, look: Observation, context: Context) -> Decis
         if loss is not None:
             return failed(workspace, loss, context)
     restore = RestoreHome(current_job_id(workspace), workspace.op_id or "", workspace.archive_key or "")
-    return by_job(workspace, look.job, look.job_is_ours, restore, context)
+    return run_job(workspace, look.job, look.job_is_ours, restore, context)
 
 
 def _archive(workspace: Workspace, look: Observation, context: Context) -> Decision:
@@ -114,7 +114,7 @@ def _archive(workspace: Workspace, look: Observation, context: Context) -> Decis
     if look.deletion is not None and look.deletion.outdated:
         return _archive_anew(workspace, look.deletion.message, context)
     deletion = DeleteVolume(current_deletion_job_id(workspace), workspace.home_ctx)
-    return by_job(workspace, look.deletion, look.job_is_ours, deletion, context)
+    return run_job(workspace, look.deletion, look.job_is_ours, deletion, context)
 
 
 def _archive_besides_container(workspace: Workspace, look: Observation) -> Decision:
@@ -148,4 +148,4 @@ def _commit_or(workspace: Workspace, look: Observation, effect: Effect, context:
     unseen = isinstance(look.archive, Unknown | Skipped)
     if unseen and look.job is not None and look.job.state is JobState.SUCCEEDED:
         return Decision("The archive cannot be looked at now; waiting.", workspace)
-    return by_job(workspace, look.job, look.job_is_ours, effect, context)
+    return run_job(workspace, look.job, look.job_is_ours, effect, context)

@@ -51,7 +51,7 @@ def _volume_first() -> list[Patch]:
         if not next_effect.archive_seen(workspace, look):
             return real(workspace, look, context)
         deletion = DeleteVolume(attempt_jobs.current_deletion_job_id(workspace), workspace.home_ctx)
-        return attempt_jobs.by_job(workspace, look.deletion, look.job_is_ours, deletion, context)
+        return attempt_jobs.run_job(workspace, look.deletion, look.job_is_ours, deletion, context)
 
     return [(next_effect, "_archive", archive)]
 
@@ -138,7 +138,7 @@ def _delete_without_archive() -> list[Patch]:
         if workspace.deleted_at is None:
             return real(workspace, look, context)
         deletion = DeleteVolume(attempt_jobs.current_deletion_job_id(workspace), workspace.home_ctx)
-        return attempt_jobs.by_job(workspace, look.deletion, look.job_is_ours, deletion, context)
+        return attempt_jobs.run_job(workspace, look.deletion, look.job_is_ours, deletion, context)
 
     return [(next_effect, "_archive", archive)]
 

@@ -33,7 +33,7 @@ from codehub.domain import (
     ttl,
     volume_leftovers,
 )
-from codehub.domain.attempt_jobs import by_job, current_deletion_job_id
+from codehub.domain.attempt_jobs import run_job, current_deletion_job_id
 from codehub.domain.conditions import Condition, changed
 from codehub.domain.decision import Context, Decision, failed
 from codehub.domain.effects import DeleteVolume, Effect
@@ -143,7 +143,7 @@ def test_planted_a_volume_deleted_before_archive_key_is_committed(monkeypatch: p
             return original(workspace, look, effect, context)
         assert workspace.home_ctx is not None
         deletion = DeleteVolume(current_deletion_job_id(workspace), workspace.home_ctx)
-        return by_job(workspace, look.deletion, look.job_is_ours, deletion, context)
+        return run_job(workspace, look.deletion, look.job_is_ours, deletion, context)
 
     monkeypatch.setattr(next_effect, "_commit_or", careless)
     find("the home is deleted before its archive is safe and committed|DataLost although nobody")
@@ -456,7 +456,7 @@ def test_planted_a_delete_that_skips_the_archive(monkeypatch: pytest.MonkeyPatch
         if workspace.deleted_at is None or workspace.home_ctx is None:
             return original(workspace, look, context)
         deletion = DeleteVolume(current_deletion_job_id(workspace), workspace.home_ctx)
-        return by_job(workspace, look.deletion, look.job_is_ours, deletion, context)
+        return run_job(workspace, look.deletion, look.job_is_ours, deletion, context)
 
     monkeypatch.setattr(next_effect, "_archive", skip)
     find("the home is deleted before its archive is safe and committed|DataLost although nobody")
