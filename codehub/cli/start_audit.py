@@ -4,7 +4,7 @@ from codehub.clock import utc_now
 from codehub.database import audit
 from codehub.database.engine import create_engine
 from codehub.domain.audit import Action, Actor, ActorKind, Target, TargetKind
-from codehub.domain.weak_settings import OF_PART
+from codehub.domain.weak_settings import WEAKNESSES_OF_PART
 from codehub.settings import Settings
 
 
@@ -26,7 +26,7 @@ async def record_start(settings: Settings, part: str) -> None:
             )
             return
         target = Target(TargetKind.SETTINGS, None, part)
-        weak = tuple(item.value for item in settings.weaknesses if item in OF_PART[part])
+        weak = tuple(item.value for item in settings.weaknesses if item in WEAKNESSES_OF_PART[part])
         if weak:
             await audit.record_if_changed(engine, actor, Action.SECURITY_WEAKENED, target, now, settings=weak)
         else:

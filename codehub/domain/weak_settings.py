@@ -16,7 +16,7 @@ class Weakness(StrEnum):
     WIDE_TRUSTED_PROXIES = "wide_trusted_proxies"
 
 
-OF_PART: Final = {
+WEAKNESSES_OF_PART: Final = {
     "gateway": frozenset((Weakness.PATH_MODE, Weakness.PLAIN_HTTP, Weakness.WIDE_TRUSTED_PROXIES)),
     "coordinator": frozenset(
         (Weakness.INSECURE_PROCESS_RUNTIME, Weakness.DOCKER_FIREWALL_OFF, Weakness.PRIVATE_EGRESS)

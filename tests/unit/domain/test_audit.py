@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from codehub.domain.audit import CLI, Action, Actor, Entry, Outcome, Target, TargetKind, network_of
-from codehub.domain.weak_settings import OF_PART, Weakness
+from codehub.domain.weak_settings import WEAKNESSES_OF_PART, Weakness
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 WORDS = (Path(__file__).parents[3] / "web" / "src" / "audit.ts").read_text()
@@ -64,4 +64,4 @@ def test_the_dashboard_has_words_for_every_action_and_weakness() -> None:
 
 
 def test_every_weakness_is_recorded_by_one_part() -> None:
-    assert sorted(weakness for part in OF_PART.values() for weakness in part) == sorted(Weakness)
+    assert sorted(weakness for part in WEAKNESSES_OF_PART.values() for weakness in part) == sorted(Weakness)
