@@ -25,7 +25,7 @@ SECRETS: Final = ("DATABASE_URL", "REDIS_URL", "ADMIN_PASSWORD", "INTERNAL_KEY")
 _ADDRESS = re.compile(r"unix:/.+|tcp:(?:\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(?P<port>\d{1,5})")
 _INTERNAL_KEY = re.compile(r"[!-~]{32,}")
 
-MOST_BESIDE: Final = 16
+MAX_INTERNAL_SOCKETS: Final = 16
 """Parts of one kind that find a default internal address on one data directory."""
 
 Seconds = Annotated[float, Field(gt=0, le=31_536_000, allow_inf_nan=False)]
@@ -388,7 +388,7 @@ class Settings(BaseSettings):
         if self.internal_listen:
             return (self.internal_listen,)
         first = f"unix:{self.run_dir.absolute() / part}-internal"
-        return (f"{first}.sock", *(f"{first}-{number}.sock" for number in range(2, MOST_BESIDE + 1)))
+        return (f"{first}.sock", *(f"{first}-{number}.sock" for number in range(2, MAX_INTERNAL_SOCKETS + 1)))
 
     @cached_property
     def images_text(self) -> str | None:
