@@ -226,7 +226,7 @@ class DiskWatchdog:
             if home.may_stop and (size := sizes[home.workspace_id]) is not None
         ]
         to_come = sum(
-            size.of(resource) for home in homes if home.is_to_come and (size := sizes[home.workspace_id])
+            size.of(resource) for home in homes if home.frees_space_soon and (size := sizes[home.workspace_id])
         )
         disk = DiskState(shortage.free, to_come, self._full_in(resource), resource)
         relief = relieve(disk, running, DiskRules(shortage.reserve, self._grace), now)

@@ -150,7 +150,7 @@ class LiveHome:
         return stopped is not None and self.phase is Phase.RUNNING and self.phase_changed_at > stopped
 
     @property
-    def is_to_come(self) -> bool:
+    def frees_space_soon(self) -> bool:
         """Whether the watchdog stopped it and archiving will free its space."""
         stopped = self.record is not None and self.record.stopped_at is not None
         return stopped and not self.has_run_again
