@@ -17,7 +17,7 @@ from codehub.domain.disk import (
     FreeSpace,
     HomeSize,
     LiveHome,
-    Relief,
+    DiskActions,
     Reserve,
     Resource,
     RunningHome,
@@ -217,7 +217,7 @@ class DiskWatchdog:
         done = {notice.workspace_id for notice in (*relief.warn, *relief.stop)}
         return [home for home in homes if home.workspace_id not in done]
 
-    def _decide(self, homes: list[LiveHome], shortage: Shortage, now: datetime) -> Relief:
+    def _decide(self, homes: list[LiveHome], shortage: Shortage, now: datetime) -> DiskActions:
         resource = shortage.resource
         sizes = {home.workspace_id: self._known_size(home) for home in homes}
         running = [
@@ -234,7 +234,7 @@ class DiskWatchdog:
             self._log_shortage(shortage, to_come, now)
         return relief
 
-    async def _carry_out(self, relief: Relief, homes: list[LiveHome], now: datetime) -> None:
+    async def _carry_out(self, relief: DiskActions, homes: list[LiveHome], now: datetime) -> None:
         by_id = {home.workspace_id: home for home in homes}
         for notice in relief.warn:
             await self._records.warn_of_disk(notice, now)

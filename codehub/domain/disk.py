@@ -174,22 +174,22 @@ class Notice:
 
 
 @dataclass(frozen=True)
-class Relief:
+class DiskActions:
     warn: tuple[Notice, ...] = ()
     stop: tuple[Notice, ...] = ()
 
 
-def relieve(disk: DiskState, homes: Sequence[RunningHome], rules: DiskRules, now: datetime) -> Relief:
+def relieve(disk: DiskState, homes: Sequence[RunningHome], rules: DiskRules, now: datetime) -> DiskActions:
     """Return which of the running workspaces to warn and to stop now, the largest first."""
     if disk.free >= rules.reserve:
-        return Relief()
+        return DiskActions()
     share = share_of(disk, [home.size for home in homes], rules)
     above = sorted((home for home in homes if home.size > share), key=_largest_first)
     grace = grace_of(disk, rules)
     due = [home for home in above if home.warned_at is not None and now - home.warned_at >= grace]
     stopped = due if is_urgent(disk, rules) else due[:1]
     warned = [home for home in above if home.warned_at is None]
-    return Relief(
+    return DiskActions(
         tuple(Notice(home.workspace_id, _warning(disk, home, rules, grace)) for home in warned),
         tuple(Notice(home.workspace_id, _stop_reason(disk, home, rules)) for home in stopped),
     )
