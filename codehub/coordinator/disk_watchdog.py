@@ -25,7 +25,7 @@ from codehub.domain.disk import (
     amount_text,
     is_calm,
     is_near,
-    relieve,
+    choose_disk_actions,
     shortages,
 )
 from codehub.domain.states import Phase
@@ -229,7 +229,7 @@ class DiskWatchdog:
             size.of(resource) for home in homes if home.frees_space_soon and (size := sizes[home.workspace_id])
         )
         disk = DiskState(shortage.free, to_come, self._full_in(resource), resource)
-        relief = relieve(disk, running, DiskRules(shortage.reserve, self._grace), now)
+        relief = choose_disk_actions(disk, running, DiskRules(shortage.reserve, self._grace), now)
         if not relief.warn and not relief.stop:
             self._log_shortage(shortage, to_come, now)
         return relief

@@ -575,7 +575,7 @@ def test_planted_a_watchdog_that_looks_at_bytes_alone(monkeypatch: pytest.Monkey
 
 
 def test_planted_a_watchdog_that_does_not_act(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_runner, "relieve", lambda *_: disk.DiskActions())
+    monkeypatch.setattr(disk_runner, "choose_disk_actions", lambda *_: disk.DiskActions())
     find("the disk is full|nobody is stopped", FillingDisk)
 
 
@@ -586,13 +586,13 @@ def test_planted_a_watchdog_that_stops_the_smallest(monkeypatch: pytest.MonkeyPa
 
 
 def test_planted_a_stop_without_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = disk.relieve
+    original = disk.choose_disk_actions
 
     def rash(state: object, homes: list[disk.RunningHome], rules: object, now: datetime) -> disk.DiskActions:
         long_ago = now - timedelta(days=1)
         return original(state, [replace(home, warned_at=long_ago) for home in homes], rules, now)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(disk_runner, "relieve", rash)
+    monkeypatch.setattr(disk_runner, "choose_disk_actions", rash)
     find("without a warning", FillingDisk)
 
 

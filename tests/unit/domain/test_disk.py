@@ -17,7 +17,7 @@ from codehub.domain.disk import (
     is_calm,
     is_near,
     largest_after_freeing,
-    relieve,
+    choose_disk_actions,
     share_of,
     shortages,
     size_text,
@@ -39,45 +39,45 @@ def warned(name: str, size: int, ago: timedelta = timedelta(minutes=3)) -> Runni
 
 
 def test_with_the_reserve_free_nobody_is_warned() -> None:
-    relief = relieve(DiskState(free=GIB), [RunningHome("hog", 40 * GIB)], RULES, NOW)
+    relief = choose_disk_actions(DiskState(free=GIB), [RunningHome("hog", 40 * GIB)], RULES, NOW)
     assert (relief.warn, relief.stop) == ((), ())
 
 
 def test_the_largest_is_warned_first_and_stopped_after_the_grace() -> None:
     homes = [RunningHome("small", GIB), RunningHome("hog", 40 * GIB)]
-    assert ids(relieve(LOW, homes, RULES, NOW).warn) == ["hog"]
-    early = relieve(LOW, [homes[0], warned("hog", 40 * GIB, timedelta(seconds=119))], RULES, NOW)
+    assert ids(choose_disk_actions(LOW, homes, RULES, NOW).warn) == ["hog"]
+    early = choose_disk_actions(LOW, [homes[0], warned("hog", 40 * GIB, timedelta(seconds=119))], RULES, NOW)
     assert (early.warn, early.stop) == ((), ())
-    late = relieve(LOW, [homes[0], warned("hog", 40 * GIB)], RULES, NOW)
+    late = choose_disk_actions(LOW, [homes[0], warned("hog", 40 * GIB)], RULES, NOW)
     assert ids(late.stop) == ["hog"]
 
 
 def test_one_is_stopped_at_a_time_and_its_space_counts_as_to_come() -> None:
     """Stopping frees nothing at once; the archive does later."""
     homes = [warned("a", 2 * GIB), warned("b", 2 * GIB + 1), warned("c", 100 * MIB)]
-    assert ids(relieve(LOW, homes, RULES, NOW).stop) == ["b"]
+    assert ids(choose_disk_actions(LOW, homes, RULES, NOW).stop) == ["b"]
     after = DiskState(LOW.free, to_come=2 * GIB)
-    assert relieve(after, [homes[0], homes[2]], RULES, NOW).stop == ()
+    assert choose_disk_actions(after, [homes[0], homes[2]], RULES, NOW).stop == ()
 
 
 def test_below_a_quarter_of_the_reserve_nothing_to_come_counts() -> None:
     urgent = DiskState(free=200 * MIB, to_come=50 * GIB)
     homes = [warned("a", 5 * GIB), warned("b", 5 * GIB), warned("c", 100 * MIB)]
-    assert ids(relieve(urgent, homes, RULES, NOW).stop) == ["a", "b"]
+    assert ids(choose_disk_actions(urgent, homes, RULES, NOW).stop) == ["a", "b"]
 
 
 def test_the_share_shrinks_with_the_last_quarter_so_that_a_small_writer_is_reached() -> None:
     homes = [warned("writer", GIB), warned("other", 5 * GIB)]
-    assert ids(relieve(DiskState(free=250 * MIB), homes, RULES, NOW).stop) == ["other"]
-    assert ids(relieve(DiskState(free=25 * MIB), homes, RULES, NOW).stop) == ["other", "writer"]
+    assert ids(choose_disk_actions(DiskState(free=250 * MIB), homes, RULES, NOW).stop) == ["other"]
+    assert ids(choose_disk_actions(DiskState(free=25 * MIB), homes, RULES, NOW).stop) == ["other", "writer"]
 
 
 def test_a_lone_home_is_stopped_although_nobody_is_smaller() -> None:
-    assert ids(relieve(LOW, [warned("only", 3 * GIB)], RULES, NOW).stop) == ["only"]
+    assert ids(choose_disk_actions(LOW, [warned("only", 3 * GIB)], RULES, NOW).stop) == ["only"]
 
 
 def test_a_home_that_holds_next_to_nothing_is_left_alone() -> None:
-    assert relieve(DiskState(free=0), [warned("tiny", 100 * MIB)], RULES, NOW).stop == ()
+    assert choose_disk_actions(DiskState(free=0), [warned("tiny", 100 * MIB)], RULES, NOW).stop == ()
 
 
 def test_the_grace_ends_before_the_disk_is_full() -> None:
@@ -112,7 +112,7 @@ def test_a_file_system_without_a_fixed_number_of_inodes_is_never_short_of_them()
 def test_short_of_inodes_the_home_with_the_most_files_is_stopped() -> None:
     rules, low = DiskRules(reserve=10_000), DiskState(free=4000, resource=Resource.FILES)
     homes = [warned("few", 40_000), warned("many", 900_000)]
-    stop = relieve(low, homes, rules, NOW).stop
+    stop = choose_disk_actions(low, homes, rules, NOW).stop
     assert [notice.message for notice in stop] == [
         "Stopped: the disk can take only 4,000 more files (reserve 10,000) and this home has 900,000 files, "
         "more than its share. Nothing was removed. Remove files after the next start, or ask an admin to "
@@ -125,12 +125,12 @@ def test_short_of_inodes_the_home_with_the_most_files_is_stopped() -> None:
 
 
 def test_what_is_said_names_the_numbers_and_what_to_do() -> None:
-    stopped = relieve(LOW, [warned("hog", 41 * GIB)], RULES, NOW).stop[0].message
+    stopped = choose_disk_actions(LOW, [warned("hog", 41 * GIB)], RULES, NOW).stop[0].message
     assert stopped == (
         "Stopped: the disk has 600 MiB left (reserve 1.0 GiB) and this home has 41.0 GiB, more than its "
         "share. Nothing was removed. Remove files after the next start, or ask an admin to make room."
     )
-    assert "in about 120 s" in relieve(LOW, [RunningHome("hog", 41 * GIB)], RULES, NOW).warn[0].message
+    assert "in about 120 s" in choose_disk_actions(LOW, [RunningHome("hog", 41 * GIB)], RULES, NOW).warn[0].message
     assert size_text(12) == "12 bytes"
 
 
@@ -151,14 +151,14 @@ def test_nobody_at_or_below_the_share_is_touched(found: list[int], free: int, to
     share = share_of(disk, found, RULES) if free < RULES.reserve else max(found)
     for seen in (timedelta(0), timedelta(hours=1)):
         homes = [warned(str(n), size, seen) for n, size in enumerate(found)]
-        for notice in relieve(disk, homes, RULES, NOW).stop:
+        for notice in choose_disk_actions(disk, homes, RULES, NOW).stop:
             assert found[int(notice.workspace_id)] > share
 
 
 @given(sizes, st.integers(0, GIB - 1))
 def test_below_the_reserve_the_largest_is_stopped_unless_it_is_small(found: list[int], free: int) -> None:
     homes = [warned(str(n), size) for n, size in enumerate(found)]
-    stopped = relieve(DiskState(free), homes, RULES, NOW).stop
+    stopped = choose_disk_actions(DiskState(free), homes, RULES, NOW).stop
     if max(found) > RULES.reserve // 8:
         assert found[int(stopped[0].workspace_id)] == max(found)
     else:
