@@ -22,7 +22,7 @@ from codehub.database.row_mapping import COLUMNS, column_values, conditions_json
 from codehub.database.tables import archives, workspaces
 from codehub.domain import allowed_changes
 from codehub.domain.backends import Backends
-from codehub.domain.conditions import unobserved
+from codehub.domain.conditions import initial_conditions
 from codehub.domain.limits import Limits, WorkspaceCounts, Usage, admit, admit_workspace, admit_archives, admit_undeleted
 from codehub.domain.problems import ValidationFailed, WorkspaceNotFound
 from codehub.domain.states import DesiredState, Operation, Phase
@@ -99,7 +99,7 @@ async def create(
             archive_ttl_seconds=archive_ttl,
             desired_state=desired.value,
             last_access_at=now,
-            conditions=conditions_json(unobserved(now)),
+            conditions=conditions_json(initial_conditions(now)),
             phase=Phase.PENDING.value,
             phase_changed_at=now,
             created_at=now,

@@ -18,7 +18,7 @@ class Condition:
 Conditions = Mapping[ConditionName, Condition]
 
 
-def unobserved(now: datetime) -> dict[ConditionName, Condition]:
+def initial_conditions(now: datetime) -> dict[ConditionName, Condition]:
     """What holds before the first observation."""
     return {name: Condition(name is ConditionName.HEALTHY, "NotObserved", "", now) for name in ConditionName}
 

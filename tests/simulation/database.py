@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from codehub.database.leadership import StaleLeader
 from codehub.domain import allowed_changes, limits
 from codehub.domain.archive_keys import archive_key
-from codehub.domain.conditions import unobserved
+from codehub.domain.conditions import initial_conditions
 from codehub.domain.decision import CONTROLLER_COLUMNS, Decision
 from codehub.domain.disk import HomeRecord, HomeSize, LiveHome, Notice
 from codehub.domain.error_policy import is_terminal
@@ -107,7 +107,7 @@ class Database:
             home_store_key=home_store_key(workspace_id), standby_ttl_seconds=None, archive_ttl_seconds=None,
             desired_state=desired, deleted_at=None, purged_at=None, grace_waived_at=None,
             keep_until=None, last_access_at=now,
-            request=None, conditions=unobserved(now), observed_at=None, phase=Phase.PENDING,
+            request=None, conditions=initial_conditions(now), observed_at=None, phase=Phase.PENDING,
             phase_changed_at=now, operation=Operation.NONE, op_id=None, op_started_at=None, progress=None,
             progress_at=None, archive_op_id=None, archive_key=None, upstream=None, error_count=0,
             error_reason=None, error_message=None, next_retry_at=None, started_at=None, home_ctx=None,

@@ -23,7 +23,7 @@ from codehub.clock import utc_now
 from codehub.database import sessions
 from codehub.database.row_mapping import conditions_json
 from codehub.database.tables import workspaces
-from codehub.domain.conditions import unobserved
+from codehub.domain.conditions import initial_conditions
 from codehub.domain.states import Role
 from codehub.embedded.server_processes import die_with_parent
 from tests.integration.api.conftest import BASE, Api
@@ -56,7 +56,7 @@ async def make_many(api: Api, owner: str, count: int) -> None:
             "home_store_key": f"key-{number}",
             "desired_state": "STANDBY",
             "last_access_at": now,
-            "conditions": conditions_json(unobserved(now)),
+            "conditions": conditions_json(initial_conditions(now)),
             "phase": "PENDING",
             "phase_changed_at": now,
             "created_at": now,

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from codehub.database import ttl_queries
 from codehub.database.row_mapping import conditions_json, to_workspaces
 from codehub.database.tables import workspaces
-from codehub.domain.conditions import unobserved
+from codehub.domain.conditions import initial_conditions
 from codehub.domain.states import DesiredState, Operation, Phase
 from codehub.domain.ttl import TtlDefaults, expired
 
@@ -49,7 +49,7 @@ def rows() -> Iterator[dict[str, Any]]:
             "deleted_at": NOW if desired is DesiredState.DELETED else None,
             "keep_until": keep_until,
             "last_access_at": NOW - age,
-            "conditions": conditions_json(unobserved(NOW)),
+            "conditions": conditions_json(initial_conditions(NOW)),
             "phase": phase.value,
             "phase_changed_at": NOW - age,
             "operation": operation.value,

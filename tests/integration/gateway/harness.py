@@ -16,7 +16,7 @@ from codehub.bus.tickets import Ticket
 from codehub.database.gate import RecoverFrom
 from codehub.database.gateway_queries import Route, Situation, Visitor
 from codehub.domain.audit import Actor
-from codehub.domain.conditions import unobserved
+from codehub.domain.conditions import initial_conditions
 from codehub.domain.limits import Limits
 from codehub.domain.states import DesiredState, Operation, Phase
 from codehub.domain.workspace import Workspace
@@ -67,7 +67,7 @@ def a_workspace(workspace_id: str, phase: Phase, **changes: Any) -> Workspace:
         "home_store_key": workspace_id,
         "desired_state": DesiredState.STANDBY,
         "last_access_at": now,
-        "conditions": unobserved(now),
+        "conditions": initial_conditions(now),
         "phase": phase,
         "phase_changed_at": now,
         "operation": Operation.NONE,

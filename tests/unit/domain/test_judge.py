@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from codehub.domain.conditions import unobserved
+from codehub.domain.conditions import initial_conditions
 from codehub.domain.error_policy import is_terminal
 from codehub.domain.judge import judge, level_of
 from codehub.domain.plan import wanted_operation
@@ -42,7 +42,7 @@ def test_terminal_reasons_are_those_of_the_table() -> None:
 
 
 def test_before_the_first_observation_only_health_holds() -> None:
-    seen = unobserved(NOW)
+    seen = initial_conditions(NOW)
     assert {name for name, item in seen.items() if item.status} == {HEALTHY}
     assert {item.reason for item in seen.values()} == {"NotObserved"}
     assert judge(seen, None, None, None) is Phase.PENDING

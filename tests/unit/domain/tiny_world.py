@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from codehub.domain.archive_keys import archive_op_id_of
 from codehub.domain.attempt_jobs import current_deletion_job_id, current_job_id
-from codehub.domain.conditions import unobserved
+from codehub.domain.conditions import initial_conditions
 from codehub.domain.decision import DEFAULT_RULES, Context, Decision
 from codehub.domain.effects import (
     ArchiveEmpty,
@@ -162,7 +162,7 @@ class Walk:
     world: World = field(default_factory=World)
     workspace: Workspace = field(
         default_factory=lambda: workspace(
-            desired_state=DesiredState.PENDING, conditions=unobserved(NOW), observed_at=None
+            desired_state=DesiredState.PENDING, conditions=initial_conditions(NOW), observed_at=None
         )
     )
     now: datetime = NOW
