@@ -26,7 +26,7 @@ import typer
 
 from codehub.cli.part_users import PartUser
 from codehub.embedded.server_processes import die_with_parent
-from codehub.host.processes import rename
+from codehub.host.processes import set_command_line
 
 MAX_REQUEST_BYTES = 1 << 20
 NAME = "part-forkserver"
@@ -55,7 +55,7 @@ def serve(
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1):
         os.dup2(null, stream)
-    rename("codehub", NAME)
+    set_command_line("codehub", NAME)
     children: dict[int, _Child] = {}
     poller = select.poll()
     poller.register(requests, select.POLLIN)
@@ -112,7 +112,7 @@ def _become(part: Callable[[], None], name: str, streams: list[int]) -> None:
             os.dup2(stream, standard)
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))
         os.chdir("/")
-        rename("codehub", name)
+        set_command_line("codehub", name)
         part()
         code = 0
     except typer.Exit as end:

@@ -17,7 +17,7 @@ from codehub.cli.errors import CommandError
 from codehub.cli.parts import ForkedProcess
 from codehub.embedded import server_processes
 from codehub.embedded.server_account import EmbeddedError
-from codehub.host.processes import boot_id
+from codehub.host.processes import ProcessId, boot_id
 
 STEADY_SECONDS = 60.0  # a part that ran this long has its earlier failures forgiven
 MAX_BACKOFF = 30.0
@@ -121,7 +121,7 @@ class Supervisor:
         """Who runs, for `doctor`, for tests, and for the next start after a kill -9 of this process."""
         boot = boot_id()
         children = {
-            service.name: {"pid": service.process.pid, "birth": birth(service.process.pid), "boot": boot}
+            service.name: {"pid": service.process.pid, "birth": start_time(service.process.pid), "boot": boot}
             for service in self._services
             if service.process is not None and service.process.poll() is None
         }
@@ -161,14 +161,10 @@ async def _ended(service: Service) -> int | None:
     return child.wait()
 
 
-def birth(pid: int) -> int | None:
-    """When a living process began, in the kernel's ticks: with its id that names one process of this boot."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    fields = stat.rpartition(")")[2].split()
-    return None if fields[0] == "Z" else int(fields[19])
+def start_time(pid: int) -> int | None:
+    """Return when a living process began, in clock ticks since boot, or None if it is dead."""
+    process = ProcessId.of(pid)
+    return None if process is None else process.started
 
 
 def end_leftovers(run_dir: Path, names: Sequence[str]) -> None:
@@ -184,7 +180,7 @@ def end_leftovers(run_dir: Path, names: Sequence[str]) -> None:
     known = [entry for name, entry in children.items() if name in names and entry.get("boot") == boot]
 
     def alive() -> list[int]:
-        return [entry["pid"] for entry in known if birth(entry["pid"]) == entry["birth"]]
+        return [entry["pid"] for entry in known if start_time(entry["pid"]) == entry["birth"]]
 
     if alive() and not server_processes.end_all(alive, [(signal.SIGTERM, 20), (signal.SIGKILL, 5)]):
         raise CommandError(f"processes {alive()} of an earlier start do not end")

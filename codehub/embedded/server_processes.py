@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from codehub.embedded.server_account import Account, plain_environment
+from codehub.host.processes import parent_of
 
 PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -67,16 +68,7 @@ def working_in(directory: Path, program: str) -> list[int]:
 
 def leaders(pids: Sequence[int]) -> list[int]:
     """Those whose parent is not one of them: a server's first process answers for its helpers."""
-    parents = {pid: _parent(pid) for pid in pids}
-    return [pid for pid in pids if parents[pid] not in parents]
-
-
-def _parent(pid: int) -> int:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return 0
-    return int(stat.rpartition(")")[2].split()[1])
+    return [pid for pid in pids if parent_of(pid) not in pids]
 
 
 class Child(Protocol):

@@ -1,4 +1,4 @@
-"""Processes as the kernel tells of them. Standard library only: the keeper imports it, and starts fast."""
+"""Processes, as /proc shows them. The keeper imports this module and must start fast: import little here."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ PROC = Path("/proc")
 
 @dataclass(frozen=True)
 class ProcessId:
-    """A process for good: a PID is used again, a PID with its start time (in ticks since boot) is not."""
+    """Identity of a process: PIDs are reused, a PID with its start time (in ticks since boot) is not."""
 
     pid: int
     started: int
 
     @classmethod
     def of(cls, pid: int) -> ProcessId | None:
+        """Return the identity of the process that has this PID now, or None if it is dead."""
         stat = _stat(pid)
         return cls(pid, stat.started) if stat is not None and not stat.dead else None
 
@@ -62,12 +63,12 @@ def _stat(pid: int) -> _Stat | None:
 
 
 def _is_dead(state: bytes, threads: int) -> bool:
-    """A process whose main thread alone has ended is a zombie by its state; its other threads go on."""
+    """A process is a zombie by its state as soon as its main thread ends; its other threads may go on."""
     return state == b"X" or (state == b"Z" and threads <= 1)
 
 
-def rename(*arguments: str) -> None:
-    """Show other arguments on our own command line, as far as the present ones leave room."""
+def set_command_line(*arguments: str) -> None:
+    """Replace the arguments that `ps` shows for this process, cut to the length of the present ones."""
     fields = (PROC / "self/stat").read_bytes().rpartition(b")")[2].split()
     start, end = int(fields[45]), int(fields[46])
     text = b"".join(os.fsencode(argument) + b"\0" for argument in arguments)[: end - start - 1]
@@ -75,11 +76,18 @@ def rename(*arguments: str) -> None:
 
 
 def boot_id() -> str:
+    """Return the random id that the kernel gave to this boot."""
     return (PROC / "sys/kernel/random/boot_id").read_text().strip()
 
 
+def parent_of(pid: int) -> int | None:
+    """Return the PID of the parent, or None if there is no such process."""
+    stat = _stat(pid)
+    return None if stat is None else stat.parent
+
+
 def descendants(ancestor: int) -> dict[ProcessId, int]:
-    """Every living process below `ancestor`, with its depth (a child has depth 1)."""
+    """Return every living process below `ancestor`, with its depth (a child has depth 1)."""
     stats = {pid: stat for pid in _pids() if (stat := _stat(pid)) is not None}
     children: dict[int, list[int]] = {}
     for pid, stat in stats.items():
@@ -98,13 +106,13 @@ def processes_of_user(uid: int) -> list[ProcessId]:
 
 
 def processes_with_variable(assignment: str) -> list[ProcessId]:
-    """Processes of our own user whose environment holds `NAME=value`."""
+    """Return the processes of our own user whose environment holds `NAME=value`."""
     wanted = assignment.encode()
     return [process for process in _all() if wanted in _split(process.pid, "environ")]
 
 
 def processes_with_argument(argument: str) -> list[ProcessId]:
-    """Processes of our own user that were started with this argument."""
+    """Return the processes of our own user that were started with this argument."""
     wanted, uid = argument.encode(), os.geteuid()
     return [
         process
@@ -131,7 +139,7 @@ def _split(pid: int, name: str) -> list[bytes]:
 
 
 def _read_by_threads(process: Path, name: str) -> bytes:
-    """A main thread that has ended has no memory any more, in which to look; the others may."""
+    """Read the file of another thread. The main thread has no memory left once it has ended."""
     try:
         threads = list((process / "task").iterdir())
     except (FileNotFoundError, ProcessLookupError):

@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-from codehub.host.processes import rename
+from codehub.host.processes import set_command_line
 from codehub.runtimes.process.keeper import ALREADY_RUNNING, GONE, Keeper
 from codehub.runtimes.process.keeper_request import Request
 from codehub.runtimes.process.spawn import receive
@@ -29,7 +29,7 @@ def main() -> None:
     if os.fork() != 0:
         return
     os.setsid()
-    rename("codehub-nursery")
+    set_command_line("codehub-nursery")
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -70,7 +70,7 @@ def serve(connection: socket.socket) -> None:
 
 def answer(request: Request, connection: socket.socket) -> str:
     """Start a keeper; what came of it. The keeper, a process of its own, never returns from here."""
-    rename("codehub-keeper", request.directory)
+    set_command_line("codehub-keeper", request.directory)
     directory = Directory(Path(request.directory))
     try:
         with directory.locked() as lock:
