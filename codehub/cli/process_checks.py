@@ -6,7 +6,7 @@ from codehub.cli.findings import Finding, fail, ok, warn
 from codehub.runtimes.base import RuntimeFailure
 from codehub.runtimes.process.isolation_probe import find_walls
 from codehub.runtimes.process.resource_limits import CONTROLLERS
-from codehub.runtimes.process.sandbox import Walls
+from codehub.runtimes.process.sandbox import IsolationBarriers
 from codehub.runtimes.process.stale_processes import Isolation
 from codehub.settings import Settings
 
@@ -26,7 +26,7 @@ async def check_process_runtime(settings: Settings) -> list[Finding]:
     ]
 
 
-def sandbox(walls: Walls, is_accepted: bool) -> Finding:
+def sandbox(walls: IsolationBarriers, is_accepted: bool) -> Finding:
     if walls.isolation is Isolation.SANDBOX:
         return ok("sandbox", "bubblewrap works: a workspace has its own view of processes and files")
     advice = (
@@ -41,7 +41,7 @@ def sandbox(walls: Walls, is_accepted: bool) -> Finding:
     return level("sandbox", f"{walls.why_not_better}; nothing keeps workspaces apart", advice)
 
 
-def system_calls(walls: Walls) -> Finding:
+def system_calls(walls: IsolationBarriers) -> Finding:
     if walls.seccomp:
         return ok("seccomp", "a workspace cannot make user namespaces or use io_uring, keyrings, BPF or perf")
     return warn(
@@ -51,7 +51,7 @@ def system_calls(walls: Walls) -> Finding:
     )
 
 
-def network(walls: Walls) -> Finding:
+def network(walls: IsolationBarriers) -> Finding:
     if walls.slirp is not None:
         words = "slirp4netns works: a workspace reaches the internet, not this machine's networks"
         return ok("network", words)
@@ -63,7 +63,7 @@ def network(walls: Walls) -> Finding:
     )
 
 
-def caps(walls: Walls) -> Finding:
+def caps(walls: IsolationBarriers) -> Finding:
     found = walls.cgroups
     missing = [name for name in CONTROLLERS if name not in found.parents]
     if not missing:

@@ -24,7 +24,7 @@ from codehub.runtimes.process.isolation_check import Answer, Probe
 from codehub.runtimes.process.netlink import own_networks
 from codehub.runtimes.process.network import HELPER_UID_OFFSET, RESOLVER, WayOut
 from codehub.runtimes.process.resource_limits import Caps, Cgroups, find_cgroups
-from codehub.runtimes.process.sandbox import SYSTEM_PATH, Walls, probe
+from codehub.runtimes.process.sandbox import SYSTEM_PATH, IsolationBarriers, probe
 from codehub.runtimes.process.stale_processes import Isolation
 from codehub.runtimes.seccomp import machine
 
@@ -47,7 +47,7 @@ _UNCLEAR = (
 )
 
 
-async def find_walls() -> Walls:
+async def find_walls() -> IsolationBarriers:
     """The strongest there are. A program that is installed but may not do its work is no wall; one that was
     only not able to do it now is a failure, lest a bad moment take walls away for as long as CodeHub runs."""
     bwrap, setpriv, slirp = _program("bwrap"), _program("setpriv"), _program("slirp4netns")
@@ -64,14 +64,14 @@ async def find_walls() -> Walls:
 
 def _sandbox_and_network(
     bwrap: str | None, setpriv: str | None, slirp: str | None, cgroups: Cgroups, troubles: Mapping[str, str]
-) -> Walls:
+) -> IsolationBarriers:
     if troubles.get("cgroups"):
         cgroups = replace(cgroups, parents={}, why_not_all=troubles["cgroups"])
     if troubles.get("bwrap") != "":
         isolation = Isolation.USER if os.geteuid() == 0 else Isolation.NONE
         why = _why_no_sandbox(bwrap, troubles)
-        return Walls(isolation, None, setpriv, why, cgroups, None, f"it takes a sandbox: {why}")
-    walls = Walls(Isolation.SANDBOX, bwrap, setpriv, cgroups=cgroups)
+        return IsolationBarriers(isolation, None, setpriv, why, cgroups, None, f"it takes a sandbox: {why}")
+    walls = IsolationBarriers(Isolation.SANDBOX, bwrap, setpriv, cgroups=cgroups)
     if slirp is None:
         return replace(walls, why_no_network=_MISSING.format("slirp4netns"))
     if troubles["slirp"]:

@@ -20,7 +20,7 @@ from codehub.runtimes.process.keeper_request import LAUNCH_WITHIN_SECONDS, Reque
 from codehub.runtimes.process.netlink import own_networks
 from codehub.runtimes.process.network import HELPER_UID_OFFSET, RESOLVER, WayOut
 from codehub.runtimes.process.resource_limits import Caps, Cgroups, DiskCap
-from codehub.runtimes.process.sandbox import Walls, sandboxed, unsandboxed
+from codehub.runtimes.process.sandbox import IsolationBarriers, sandboxed, unsandboxed
 from codehub.runtimes.process.stale_processes import Isolation
 from codehub.runtimes.process.state_directory import Directory
 
@@ -45,7 +45,7 @@ class Place:
         return {} if self.port_links is None else self.port_links.variables(workspace_id)
 
 
-def request_for(spec: WorkloadSpec, walls: Walls, directory: Directory, place: Place) -> Request:
+def request_for(spec: WorkloadSpec, walls: IsolationBarriers, directory: Directory, place: Place) -> Request:
     uid = spec.uid if os.geteuid() == 0 else None
     spec = replace(spec, home=spec.home.absolute(), uid=uid)
     command = (
@@ -83,7 +83,7 @@ def request_for(spec: WorkloadSpec, walls: Walls, directory: Directory, place: P
     )
 
 
-def _caps(spec: WorkloadSpec, walls: Walls, spare: int) -> Caps:
+def _caps(spec: WorkloadSpec, walls: IsolationBarriers, spare: int) -> Caps:
     """The sandbox's own processes and the network's helper are not the workspace's."""
     helpers = 0 if walls.slirp is None else 1
     pids = min(spec.image.pids + spare + helpers, MOST_PIDS)
@@ -101,7 +101,7 @@ def _disk_cap(spec: WorkloadSpec, cgroups: Cgroups) -> DiskCap | None:
     return DiskCap(disk.number, spec.image.disk_bandwidth)
 
 
-def _way_out(walls: Walls, uid: int | None, egress: Egress) -> WayOut | None:
+def _way_out(walls: IsolationBarriers, uid: int | None, egress: Egress) -> WayOut | None:
     if walls.slirp is None:
         return None
     helper = None if uid is None else uid + HELPER_UID_OFFSET

@@ -26,7 +26,7 @@ from codehub.runtimes.process.isolation_probe import find_walls
 from codehub.runtimes.process.keeper_request import LAUNCH_WITHIN_SECONDS, Request
 from codehub.runtimes.process.keeper_request_builder import Place
 from codehub.runtimes.process.resource_limits import find_cgroups
-from codehub.runtimes.process.sandbox import Walls
+from codehub.runtimes.process.sandbox import IsolationBarriers
 from codehub.runtimes.process.stale_processes import Isolation, LeftoversAlive, end_leftovers
 from codehub.runtimes.process.state_directory import (
     LONGEST_SOCKET_PATH,
@@ -84,7 +84,7 @@ class ProcessRuntime:
         self._gateway_group = gateway_group
         self._insecure = insecure
         self._stop_grace = stop_grace
-        self._walls: Walls | None = None
+        self._walls: IsolationBarriers | None = None
         self._looking = asyncio.Lock()
         self._probes = asyncio.Semaphore(_PROBES_AT_ONCE)
         self._starting: dict[str, float] = {}
@@ -92,7 +92,7 @@ class ProcessRuntime:
         self._started = asyncio.Event()
         self._root.mkdir(mode=0o711, parents=True, exist_ok=True)
 
-    async def walls(self) -> Walls:
+    async def walls(self) -> IsolationBarriers:
         """What separates workspaces here; a failure when nothing does and nobody has accepted that."""
         async with self._looking:
             if self._walls is None:
@@ -333,7 +333,7 @@ def _size(count: int) -> str:
     return f"{count / (1 << 30):.3g} GiB" if count >= 1 << 30 else f"{count / (1 << 20):.3g} MiB"
 
 
-def _tell(walls: Walls) -> None:
+def _tell(walls: IsolationBarriers) -> None:
     """Once, where the logs are: what a workspace is kept in, and what it is not."""
     log.info("workspaces are kept apart by: %s", walls.isolation)
     if walls.slirp is None:

@@ -52,7 +52,7 @@ class Command:
 
 
 @dataclass(frozen=True)
-class Walls:
+class IsolationBarriers:
     """What this machine can put around a workspace, found out once."""
 
     isolation: Isolation
@@ -76,7 +76,7 @@ def probe(bwrap: str, setpriv: str | None, *, own_network: bool) -> list[str]:
 
 
 def sandboxed(
-    walls: Walls,
+    walls: IsolationBarriers,
     spec: WorkloadSpec,
     directory: Directory,
     tools: Path,
@@ -118,7 +118,7 @@ def sandboxed(
     return Command(argv, environment, "/", 0o022, BWRAP_DEPTH, files, options)
 
 
-def unsandboxed(walls: Walls, spec: WorkloadSpec, directory: Directory, tools: Path) -> Command:
+def unsandboxed(walls: IsolationBarriers, spec: WorkloadSpec, directory: Directory, tools: Path) -> Command:
     """In the host's own namespaces: as a user of its own under root, else with no wall at all."""
     assert spec.image.process is not None
     home = str(spec.home)

@@ -23,7 +23,7 @@ from codehub.runtimes.base import WorkloadSpec
 from codehub.runtimes.egress import NOTHING_MORE, Egress
 from codehub.runtimes.process.isolation_probe import find_walls
 from codehub.runtimes.process.runtime import ProcessRuntime
-from codehub.runtimes.process.sandbox import Walls
+from codehub.runtimes.process.sandbox import IsolationBarriers
 from codehub.runtimes.process.state_directory import Directory
 from tests.waiting import eventually
 
@@ -128,10 +128,10 @@ async def post(socket: str, script: str) -> str:
     return answer.partition(b"\r\n\r\n")[2].decode()
 
 
-_walls: dict[str, Walls] = {}
+_walls: dict[str, IsolationBarriers] = {}
 
 
-async def walls_found_once() -> Walls:
+async def walls_found_once() -> IsolationBarriers:
     """This machine's do not change from test to test, unless one sees other programs."""
     path = os.environ["PATH"]
     if path not in _walls:

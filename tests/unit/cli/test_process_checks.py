@@ -7,11 +7,11 @@ from codehub.cli.findings import Level
 from codehub.domain.states import ErrorReason
 from codehub.runtimes.base import RuntimeFailure
 from codehub.runtimes.process.resource_limits import Cgroups
-from codehub.runtimes.process.sandbox import Walls
+from codehub.runtimes.process.sandbox import IsolationBarriers
 from codehub.runtimes.process.stale_processes import Isolation
 from codehub.settings import Settings
 
-WHOLE = Walls(
+WHOLE = IsolationBarriers(
     Isolation.SANDBOX,
     "/usr/bin/bwrap",
     "/usr/bin/setpriv",
@@ -32,7 +32,7 @@ def test_all_is_well_where_every_wall_stands() -> None:
 
 
 async def test_walls_that_could_not_be_tried_are_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def find_walls() -> Walls:
+    async def find_walls() -> IsolationBarriers:
         raise RuntimeFailure(ErrorReason.ActionFailed, "slirp4netns: no answer within 20 s")
 
     monkeypatch.setattr(process_checks, "find_walls", find_walls)
@@ -51,24 +51,24 @@ async def test_walls_that_could_not_be_tried_are_a_failure(monkeypatch: pytest.M
 def test_a_missing_sandbox_is_as_bad_as_what_is_left(
     isolation: Isolation, is_accepted: bool, level: Level
 ) -> None:
-    finding = process_checks.sandbox(Walls(isolation, None, None, "bubblewrap is missing (...)"), is_accepted)
+    finding = process_checks.sandbox(IsolationBarriers(isolation, None, None, "bubblewrap is missing (...)"), is_accepted)
     assert finding.level is level and "bubblewrap is missing" in finding.words
     assert finding.advice == "apt-get install bubblewrap"
 
 
 def test_the_hosts_network_is_told_with_its_reason() -> None:
-    finding = process_checks.network(Walls(Isolation.SANDBOX, "b", "s", why_no_network="no tap device"))
+    finding = process_checks.network(IsolationBarriers(Isolation.SANDBOX, "b", "s", why_no_network="no tap device"))
     assert finding.level is Level.WARN and "no tap device" in finding.words
 
 
 def test_a_missing_filter_of_system_calls_is_told_with_its_reason() -> None:
-    walls = Walls(Isolation.SANDBOX, "b", "s", why_no_seccomp="there is none for riscv64")
+    walls = IsolationBarriers(Isolation.SANDBOX, "b", "s", why_no_seccomp="there is none for riscv64")
     finding = process_checks.system_calls(walls)
     assert finding.level is Level.WARN and "riscv64" in finding.words
 
 
 def test_caps_that_cannot_be_kept_are_named() -> None:
     some = Cgroups(1, {"pids": "/p"}, "memory is not mounted")
-    finding = process_checks.caps(Walls(Isolation.SANDBOX, "b", "s", cgroups=some))
+    finding = process_checks.caps(IsolationBarriers(Isolation.SANDBOX, "b", "s", cgroups=some))
     assert finding.level is Level.WARN
     assert "cpu, memory (" in finding.words and "memory is not mounted" in finding.words
