@@ -4,7 +4,7 @@ import os
 
 from codehub.cli.findings import Finding, fail, ok, warn
 from codehub.runtimes.base import RuntimeFailure
-from codehub.runtimes.process.isolation_probe import find_walls
+from codehub.runtimes.process.isolation_probe import find_barriers
 from codehub.runtimes.process.resource_limits import CONTROLLERS
 from codehub.runtimes.process.sandbox import IsolationBarriers
 from codehub.runtimes.process.stale_processes import Isolation
@@ -15,7 +15,7 @@ async def check_process_runtime(settings: Settings) -> list[Finding]:
     if settings.runtime != "process":
         return []
     try:
-        walls = await find_walls()
+        walls = await find_barriers()
     except RuntimeFailure as failure:
         return [fail("sandbox", failure.message, "see how busy this machine is, and ask the doctor again")]
     return [

@@ -47,7 +47,7 @@ _UNCLEAR = (
 )
 
 
-async def find_walls() -> IsolationBarriers:
+async def find_barriers() -> IsolationBarriers:
     """The strongest there are. A program that is installed but may not do its work is no wall; one that was
     only not able to do it now is a failure, lest a bad moment take walls away for as long as CodeHub runs."""
     bwrap, setpriv, slirp = _program("bwrap"), _program("setpriv"), _program("slirp4netns")

@@ -22,7 +22,7 @@ from codehub.runtimes.base import ABSENT, RuntimeFailure, Unobservable, Workload
 from codehub.runtimes.egress import NOTHING_MORE, Egress
 from codehub.runtimes.process import cgroups, keeper, keeper_request_builder
 from codehub.runtimes.process.forkserver_client import NURSERY
-from codehub.runtimes.process.isolation_probe import find_walls
+from codehub.runtimes.process.isolation_probe import find_barriers
 from codehub.runtimes.process.keeper_request import LAUNCH_WITHIN_SECONDS, Request
 from codehub.runtimes.process.keeper_request_builder import Place
 from codehub.runtimes.process.resource_limits import find_cgroups
@@ -96,7 +96,7 @@ class ProcessRuntime:
         """What separates workspaces here; a failure when nothing does and nobody has accepted that."""
         async with self._looking:
             if self._walls is None:
-                self._walls = await find_walls()
+                self._walls = await find_barriers()
         if os.geteuid() == 0 and self._walls.setpriv is None:
             message = "setpriv is missing, without which a workspace would run as root: install util-linux"
             raise RuntimeFailure(ErrorReason.ActionFailed, message)

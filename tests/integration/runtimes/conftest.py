@@ -21,7 +21,7 @@ from codehub.domain.observation import ContainerFact
 from codehub.host.processes import processes_with_argument
 from codehub.runtimes.base import WorkloadSpec
 from codehub.runtimes.egress import NOTHING_MORE, Egress
-from codehub.runtimes.process.isolation_probe import find_walls
+from codehub.runtimes.process.isolation_probe import find_barriers
 from codehub.runtimes.process.runtime import ProcessRuntime
 from codehub.runtimes.process.sandbox import IsolationBarriers
 from codehub.runtimes.process.state_directory import Directory
@@ -135,7 +135,7 @@ async def walls_found_once() -> IsolationBarriers:
     """This machine's do not change from test to test, unless one sees other programs."""
     path = os.environ["PATH"]
     if path not in _walls:
-        _walls[path] = await find_walls()
+        _walls[path] = await find_barriers()
     return _walls[path]
 
 
@@ -150,7 +150,7 @@ async def bench(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
     # Short, because a Unix socket's path is; not below pytest's own directory, which only root may enter.
     data_dir = Path(tempfile.mkdtemp(prefix="ch-", dir="/tmp"))
     data_dir.chmod(0o711)
-    monkeypatch.setattr("codehub.runtimes.process.runtime.find_walls", walls_found_once)
+    monkeypatch.setattr("codehub.runtimes.process.runtime.find_barriers", walls_found_once)
     runtime = ProcessRuntime(data_dir / "runtime", data_dir / "tools", stop_grace=STOP_GRACE)
     made = Bench(data_dir, runtime)
     yield made

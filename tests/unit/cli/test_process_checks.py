@@ -32,10 +32,10 @@ def test_all_is_well_where_every_wall_stands() -> None:
 
 
 async def test_walls_that_could_not_be_tried_are_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def find_walls() -> IsolationBarriers:
+    async def find_barriers() -> IsolationBarriers:
         raise RuntimeFailure(ErrorReason.ActionFailed, "slirp4netns: no answer within 20 s")
 
-    monkeypatch.setattr(process_checks, "find_walls", find_walls)
+    monkeypatch.setattr(process_checks, "find_barriers", find_barriers)
     (finding,) = await process_checks.check_process_runtime(Settings(runtime="process"))
     assert finding.level is Level.FAIL and "no answer" in finding.words
 
