@@ -15,56 +15,56 @@ async def check_process_runtime(settings: Settings) -> list[Finding]:
     if settings.runtime != "process":
         return []
     try:
-        walls = await find_barriers()
+        barriers = await find_barriers()
     except RuntimeFailure as failure:
         return [fail("sandbox", failure.message, "see how busy this machine is, and ask the doctor again")]
     return [
-        sandbox(walls, settings.insecure_process_runtime),
-        system_calls(walls),
-        network(walls),
-        caps(walls),
+        sandbox(barriers, settings.insecure_process_runtime),
+        system_calls(barriers),
+        network(barriers),
+        caps(barriers),
     ]
 
 
-def sandbox(walls: IsolationBarriers, is_accepted: bool) -> Finding:
-    if walls.isolation is Isolation.SANDBOX:
+def sandbox(barriers: IsolationBarriers, is_accepted: bool) -> Finding:
+    if barriers.isolation is Isolation.SANDBOX:
         return ok("sandbox", "bubblewrap works: a workspace has its own view of processes and files")
     advice = (
         "apt-get install bubblewrap"
-        if "is missing" in walls.why_not_better
+        if "is missing" in barriers.why_not_better
         else "allow unprivileged user namespaces (sysctl kernel.unprivileged_userns_clone, AppArmor)"
     )
-    if walls.isolation is Isolation.USER:
+    if barriers.isolation is Isolation.USER:
         words = "workspaces are kept apart by user ids alone"
-        return warn("sandbox", f"{walls.why_not_better}; {words}", advice)
+        return warn("sandbox", f"{barriers.why_not_better}; {words}", advice)
     level = warn if is_accepted else fail
-    return level("sandbox", f"{walls.why_not_better}; nothing keeps workspaces apart", advice)
+    return level("sandbox", f"{barriers.why_not_better}; nothing keeps workspaces apart", advice)
 
 
-def system_calls(walls: IsolationBarriers) -> Finding:
-    if walls.seccomp:
+def system_calls(barriers: IsolationBarriers) -> Finding:
+    if barriers.seccomp:
         return ok("seccomp", "a workspace cannot make user namespaces or use io_uring, keyrings, BPF or perf")
     return warn(
         "seccomp",
-        f"no system call of a workspace is denied: {walls.why_no_seccomp}",
+        f"no system call of a workspace is denied: {barriers.why_no_seccomp}",
         "run a kernel with CONFIG_SECCOMP_FILTER, on x86_64 or aarch64; or use the Docker runtime",
     )
 
 
-def network(walls: IsolationBarriers) -> Finding:
-    if walls.slirp is not None:
+def network(barriers: IsolationBarriers) -> Finding:
+    if barriers.slirp is not None:
         words = "slirp4netns works: a workspace reaches the internet, not this machine's networks"
         return ok("network", words)
     return warn(
         "network",
-        f"workspaces share this machine's network, loopback included: {walls.why_no_network}",
+        f"workspaces share this machine's network, loopback included: {barriers.why_no_network}",
         "apt-get install bubblewrap slirp4netns, and see that /dev/net/tun is there; or keep services that "
         "trust loopback off this machine",
     )
 
 
-def caps(walls: IsolationBarriers) -> Finding:
-    found = walls.cgroups
+def caps(barriers: IsolationBarriers) -> Finding:
+    found = barriers.cgroups
     missing = [name for name in CONTROLLERS if name not in found.parents]
     if not missing:
         words = f"control groups (version {found.version}) cap processor time, memory and processes"

@@ -1,4 +1,4 @@
-"""What `codehub doctor` says about the walls of process workspaces."""
+"""What `codehub doctor` says about the barriers of process workspaces."""
 
 import pytest
 
@@ -62,8 +62,8 @@ def test_the_hosts_network_is_told_with_its_reason() -> None:
 
 
 def test_a_missing_filter_of_system_calls_is_told_with_its_reason() -> None:
-    walls = IsolationBarriers(Isolation.SANDBOX, "b", "s", why_no_seccomp="there is none for riscv64")
-    finding = process_checks.system_calls(walls)
+    barriers = IsolationBarriers(Isolation.SANDBOX, "b", "s", why_no_seccomp="there is none for riscv64")
+    finding = process_checks.system_calls(barriers)
     assert finding.level is Level.WARN and "riscv64" in finding.words
 
 
