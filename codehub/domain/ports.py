@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from ipaddress import ip_address
 
-DOOR_NAME = "net.sock"
+PORT_BROKER_SOCKET = "net.sock"
 """Beside the IDE's own socket: who connects is handed sockets that lie in the workspace's network."""
 HIGHEST_PORT = 65535
 _PLAIN_DECIMAL = re.compile(r"[1-9][0-9]{0,4}", re.ASCII)
@@ -29,7 +29,7 @@ def network_of(upstream: str) -> str | None:
     """What the addresses of all ports of one workspace begin with."""
     kind, _, where = upstream.partition(":")
     if kind == "unix" and "/" in where:
-        return f"door:{where.rpartition('/')[0]}/{DOOR_NAME}:"
+        return f"door:{where.rpartition('/')[0]}/{PORT_BROKER_SOCKET}:"
     host, separator, _ = where.rpartition(":")
     if kind == "tcp" and separator and _is_a_machine_of_its_own(host):
         return f"tcp:{host}:"

@@ -28,7 +28,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from codehub.domain.ports import DOOR_NAME
+from codehub.domain.ports import PORT_BROKER_SOCKET
 from codehub.host.processes import ProcessId, boot_id
 
 LOG_BYTES = 1 << 20
@@ -86,7 +86,7 @@ class Directory:
         self.scratch = path / "scratch"
         self._up = path / "up"
         self.socket = self._up / "ide.sock"
-        self.door = self._up / DOOR_NAME
+        self.door = self._up / PORT_BROKER_SOCKET
         # Where they were before there was up/: a workspace that has run since then is still found.
         self._older_socket = path / "ide.sock"
         self._older_door = path / "ports.sock"
