@@ -13,7 +13,7 @@ from codehub.domain.images import BUILT_IN, expand_command
 from codehub.embedded.server_processes import end
 from codehub.runtimes.base import WorkloadSpec
 from codehub.runtimes.docker import host_files
-from codehub.runtimes.docker.container_config import Setting, container_config
+from codehub.runtimes.docker.container_config import ContainerSettings, container_config
 from tests.docker.engine import OwnEngine
 from tests.waiting import wait_for
 
@@ -88,7 +88,7 @@ class DockerTwin:
 def _arguments_like(workspace_id: str, home: Path) -> list[str]:
     """What CodeHub's configuration of a container says, in the words of the command line."""
     spec = WorkloadSpec(workspace_id, IMAGE, home, "by-hand", 2_100_000)
-    setting = Setting(host_files.user_of(spec), home.with_name("docker-files"))
+    setting = ContainerSettings(host_files.user_of(spec), home.with_name("docker-files"))
     host_files.prepare(spec, setting)
     config = container_config(spec, setting, "", TWIN_NETWORK, TWIN_ADDRESS)
     return [*_flags(config), str(config["Image"])]

@@ -13,7 +13,7 @@ from codehub.domain.observation import ContainerFact
 from codehub.domain.states import ErrorReason
 from codehub.runtimes.base import ABSENT, RuntimeFailure, WorkloadSpec
 from codehub.runtimes.docker import host_files
-from codehub.runtimes.docker.container_config import Setting
+from codehub.runtimes.docker.container_config import ContainerSettings
 from codehub.runtimes.docker.networks import SPARES
 from codehub.runtimes.readiness import why_not_ready
 from tests.docker.conftest import TINY_IMAGE, Bench
@@ -90,7 +90,7 @@ async def test_a_home_that_vanishes_on_the_way_is_not_made_by_the_engine(
     spec = bench.spec("w1")
     prepare = host_files.prepare
 
-    def prepare_and_lose(lost: WorkloadSpec, setting: Setting) -> None:
+    def prepare_and_lose(lost: WorkloadSpec, setting: ContainerSettings) -> None:
         prepare(lost, setting)
         lost.home.rmdir()
 
@@ -106,7 +106,7 @@ async def test_a_start_without_its_wall_leaves_nothing_under_way(
 ) -> None:
     spec, create, made = bench.spec("w1"), bench.runtime._create, asyncio.Event()
 
-    async def create_and_tell(spec: WorkloadSpec, setting: Setting) -> str:
+    async def create_and_tell(spec: WorkloadSpec, setting: ContainerSettings) -> str:
         container_id = await create(spec, setting)
         made.set()
         return container_id

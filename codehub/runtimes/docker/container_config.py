@@ -43,7 +43,7 @@ def name_of(workspace_id: str) -> str:
 
 
 @dataclass(frozen=True)
-class Setting:
+class ContainerSettings:
     """What a container's configuration depends on besides the workload: who it runs as, our files, and
     further environment variables, and the disk of its home."""
 
@@ -55,7 +55,7 @@ class Setting:
 
 
 def container_config(
-    spec: WorkloadSpec, setting: Setting, installation_id: str, network: str, address: str
+    spec: WorkloadSpec, setting: ContainerSettings, installation_id: str, network: str, address: str
 ) -> dict[str, Any]:
     """The body of `POST /containers/create`. Its hash, but for the network and the host name, is one of its
     labels: a new name does not replace a running container."""
@@ -72,7 +72,7 @@ def container_config(
     return config
 
 
-def wanted_hash(spec: WorkloadSpec, setting: Setting) -> str:
+def wanted_hash(spec: WorkloadSpec, setting: ContainerSettings) -> str:
     """What the label of an up-to-date container says."""
     return config_hash(_config(spec, setting))
 
@@ -81,7 +81,7 @@ def config_hash(config: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _config(spec: WorkloadSpec, setting: Setting) -> dict[str, Any]:
+def _config(spec: WorkloadSpec, setting: ContainerSettings) -> dict[str, Any]:
     environment = {
         "HOME": HOME,
         "USER": "coder",
@@ -100,7 +100,7 @@ def _config(spec: WorkloadSpec, setting: Setting) -> dict[str, Any]:
     }
 
 
-def _mounts(spec: WorkloadSpec, setting: Setting) -> list[dict[str, Any]]:
+def _mounts(spec: WorkloadSpec, setting: ContainerSettings) -> list[dict[str, Any]]:
     """A mount fails on a missing home, where `Binds` would make an empty one."""
     home = {"Type": "bind", "Source": str(spec.home), "Target": HOME}
     places = file_places(setting.root, spec.workspace_id)
@@ -136,7 +136,7 @@ def _host_config(spec: WorkloadSpec, mounts: list[dict[str, Any]]) -> dict[str, 
     }
 
 
-def _disk_limits(image: Image, setting: Setting) -> dict[str, Any]:
+def _disk_limits(image: Image, setting: ContainerSettings) -> dict[str, Any]:
     if image.disk_bandwidth is None or setting.disk is None:
         return {}
     limit = [{"Path": setting.disk, "Rate": image.disk_bandwidth}]

@@ -12,7 +12,7 @@ from codehub.domain.states import ErrorReason
 from codehub.domain.workspace_names import as_argument
 from codehub.runtimes.base import RuntimeFailure, WorkloadSpec
 from codehub.runtimes.block_device import disk_of
-from codehub.runtimes.docker.container_config import Setting, file_places, files, files_of
+from codehub.runtimes.docker.container_config import ContainerSettings, file_places, files, files_of
 
 log = structlog.get_logger(__name__)
 
@@ -47,7 +47,7 @@ def check(spec: WorkloadSpec) -> None:
         raise RuntimeFailure(ErrorReason.ContainerWithoutVolume, message)
 
 
-def prepare(spec: WorkloadSpec, setting: Setting) -> None:
+def prepare(spec: WorkloadSpec, setting: ContainerSettings) -> None:
     """The home belongs to the container's user, and the files that are mounted are there."""
     if spec.home.lstat().st_uid != setting.uid:
         os.chown(spec.home, setting.uid, setting.uid, follow_symlinks=False)

@@ -21,7 +21,7 @@ from codehub.domain.port_links import PortLinks
 from codehub.domain.states import ErrorReason
 from codehub.runtimes.base import ABSENT, RuntimeFailure, Unobservable, WorkloadSpec, last_words
 from codehub.runtimes.docker import host_files
-from codehub.runtimes.docker.container_config import Setting, container_config, name_of, wanted_hash
+from codehub.runtimes.docker.container_config import ContainerSettings, container_config, name_of, wanted_hash
 from codehub.runtimes.docker.engine import Engine, EngineDown, Found, Refused
 from codehub.runtimes.docker.firewall import Firewall
 from codehub.runtimes.docker.networks import Networks
@@ -109,12 +109,12 @@ class DockerRuntime:
         variables = {} if links is None else links.variables(spec.workspace_id)
         host_files.check(spec)
         disk = host_files.disk_of_home(spec)
-        setting = Setting(host_files.user_of(spec), self._options.root, variables, disk)
+        setting = ContainerSettings(host_files.user_of(spec), self._options.root, variables, disk)
         async with self._turn(spec.workspace_id):
             with _effects():
                 await self._start(spec, setting)
 
-    async def _start(self, spec: WorkloadSpec, setting: Setting) -> None:
+    async def _start(self, spec: WorkloadSpec, setting: ContainerSettings) -> None:
         reference = spec.image.docker or ""
         found = await self._find(spec.workspace_id)
         if found is not None and found.runs and found.config == wanted_hash(spec, setting):
@@ -126,7 +126,7 @@ class DockerRuntime:
                 await self._end(found)
             await self._run(spec, setting)
 
-    async def _run(self, spec: WorkloadSpec, setting: Setting) -> None:
+    async def _run(self, spec: WorkloadSpec, setting: ContainerSettings) -> None:
         host_files.prepare(spec, setting)
         try:
             await self._engine.start(await self._create_behind_the_wall(spec, setting))
@@ -136,7 +136,7 @@ class DockerRuntime:
                 await self._engine.remove(found.id)
             raise
 
-    async def _create_behind_the_wall(self, spec: WorkloadSpec, setting: Setting) -> str:
+    async def _create_behind_the_wall(self, spec: WorkloadSpec, setting: ContainerSettings) -> str:
         """Both at once, and neither goes on after this: the next start would meet what it leaves."""
         wall = asyncio.create_task(self._ensure_firewall())
         try:
@@ -144,7 +144,7 @@ class DockerRuntime:
         finally:
             await wall
 
-    async def _create(self, spec: WorkloadSpec, setting: Setting) -> str:
+    async def _create(self, spec: WorkloadSpec, setting: ContainerSettings) -> str:
         name = name_of(spec.workspace_id)
         async with self._networks.take() as place:
             config = container_config(spec, setting, self._installation_id, place.name, place.address)

@@ -11,7 +11,7 @@ from codehub.domain.images import BUILT_IN
 from codehub.runtimes.base import WorkloadSpec
 from codehub.runtimes.docker.container_config import (
     Label,
-    Setting,
+    ContainerSettings,
     container_config,
     files,
     name_of,
@@ -20,7 +20,7 @@ from codehub.runtimes.docker.container_config import (
 from codehub.runtimes.docker.seccomp import profile
 
 IMAGE = replace(BUILT_IN[0], cpus=1.5, memory_bytes=512 << 20, pids=99)
-SETTING = Setting(2_000_007, Path("/data/runtime/.docker"))
+SETTING = ContainerSettings(2_000_007, Path("/data/runtime/.docker"))
 SPEC = WorkloadSpec("w1", IMAGE, Path("/data/home"), "op1-0", 2_000_007)
 
 
