@@ -140,7 +140,7 @@ def make_options(engine: OwnEngine, root: Path) -> DockerOptions:
 
 
 @pytest.fixture
-async def bench(engine: OwnEngine, tmp_path: Path) -> AsyncIterator[Bench]:
+async def fixture(engine: OwnEngine, tmp_path: Path) -> AsyncIterator[Bench]:
     tmp_path.chmod(0o711)
     installation_id = f"installation-{next(_numbers)}"
     runtime = DockerRuntime(installation_id, make_options(engine, tmp_path))

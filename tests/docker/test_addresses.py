@@ -11,19 +11,19 @@ def place_in_pool(upstream: str | None) -> int:
     return (int(IPv4Address(host)) - int(POOL.network_address)) // 8
 
 
-async def test_an_address_that_was_given_back_is_not_soon_another_workspaces(bench: Bench) -> None:
+async def test_an_address_that_was_given_back_is_not_soon_another_workspaces(fixture: Bench) -> None:
     """Not even after a restart of CodeHub: a gateway may know the one that had it a moment longer."""
     count = POOL.num_addresses // 8
-    first = place_in_pool((await bench.started("w1")).upstream)
-    await bench.runtime.delete("w1")
-    runtime = bench.other_runtime()
+    first = place_in_pool((await fixture.started("w1")).upstream)
+    await fixture.runtime.delete("w1")
+    runtime = fixture.other_runtime()
     try:
-        await runtime.start(bench.spec("w2"))
-        assert place_in_pool((await bench.ready("w2")).upstream) == (first + 1) % count
+        await runtime.start(fixture.spec("w2"))
+        assert place_in_pool((await fixture.ready("w2")).upstream) == (first + 1) % count
         await runtime.delete("w2")
         await runtime.tidy()
-        await runtime.start(bench.spec("w3"))
-        third = place_in_pool((await bench.ready("w3")).upstream)
+        await runtime.start(fixture.spec("w3"))
+        third = place_in_pool((await fixture.ready("w3")).upstream)
         assert (third - first) % count in range(2, 2 + SPARES)
     finally:
         await runtime.close()

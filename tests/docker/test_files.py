@@ -3,33 +3,33 @@
 from tests.docker.conftest import Bench
 
 
-def kept(bench: Bench) -> set[str]:
-    return {entry.name for entry in (bench.homes / ".docker").iterdir() if entry.is_dir()}
+def kept(fixture: Bench) -> set[str]:
+    return {entry.name for entry in (fixture.homes / ".docker").iterdir() if entry.is_dir()}
 
 
-async def test_a_container_that_is_deleted_takes_its_files_along(bench: Bench) -> None:
+async def test_a_container_that_is_deleted_takes_its_files_along(fixture: Bench) -> None:
     for name in ("w1", "w2"):
-        await bench.started(name)
-    assert kept(bench) == {"w1", "w2"}
-    await bench.runtime.delete("w1")
-    assert kept(bench) == {"w2"}
-    assert b"coder" in bench.engine.inside("w2", "cat /etc/passwd").stdout
+        await fixture.started(name)
+    assert kept(fixture) == {"w1", "w2"}
+    await fixture.runtime.delete("w1")
+    assert kept(fixture) == {"w2"}
+    assert b"coder" in fixture.engine.inside("w2", "cat /etc/passwd").stdout
 
 
-async def test_the_files_of_a_container_that_someone_removed_are_tidied_up(bench: Bench) -> None:
+async def test_the_files_of_a_container_that_someone_removed_are_tidied_up(fixture: Bench) -> None:
     for name in ("w1", "w2"):
-        await bench.started(name)
-    bench.engine.docker("rm", "--force", "codehub-ws-w1")
-    await bench.runtime.tidy()
-    assert kept(bench) == {"w2"}
-    await bench.started("w1", attempt="op-1")
-    await bench.runtime.stop("w2")
-    await bench.runtime.tidy()
-    assert kept(bench) == {"w1", "w2"}
+        await fixture.started(name)
+    fixture.engine.docker("rm", "--force", "codehub-ws-w1")
+    await fixture.runtime.tidy()
+    assert kept(fixture) == {"w2"}
+    await fixture.started("w1", attempt="op-1")
+    await fixture.runtime.stop("w2")
+    await fixture.runtime.tidy()
+    assert kept(fixture) == {"w1", "w2"}
 
 
-async def test_nothing_is_kept_where_nothing_will_be_started_any_more(bench: Bench) -> None:
-    await bench.started("w1")
-    bench.engine.docker("rm", "--force", "codehub-ws-w1")
-    await bench.runtime.leave()
-    assert kept(bench) == set()
+async def test_nothing_is_kept_where_nothing_will_be_started_any_more(fixture: Bench) -> None:
+    await fixture.started("w1")
+    fixture.engine.docker("rm", "--force", "codehub-ws-w1")
+    await fixture.runtime.leave()
+    assert kept(fixture) == set()

@@ -24,70 +24,70 @@ from tests.waiting import eventually, until
 DIES = "codehub-test/dies:1"
 
 
-async def observes(bench: Bench, facts: dict[str, ContainerFact]) -> bool:
+async def observes(fixture: Bench, facts: dict[str, ContainerFact]) -> bool:
     """Looked at again: what is kept waiting is too late for one look."""
-    return await bench.runtime.observe() == facts
+    return await fixture.runtime.observe() == facts
 
 
-async def test_a_container_lives_stops_starts_again_and_leaves_nothing_behind(bench: Bench) -> None:
-    first = await bench.started("w1", attempt="op1-0")
+async def test_a_container_lives_stops_starts_again_and_leaves_nothing_behind(fixture: Bench) -> None:
+    first = await fixture.started("w1", attempt="op1-0")
     assert (first.exists, first.running, first.op_id) == (True, True, "op1-0")
-    await eventually(lambda: observes(bench, {"w1": first}), "the same look")
-    assert await bench.runtime.upstream("w1") == first.upstream
-    await bench.runtime.stop("w1")
-    await bench.runtime.stop("w1")
-    stopped = await bench.runtime.status("w1")
+    await eventually(lambda: observes(fixture, {"w1": first}), "the same look")
+    assert await fixture.runtime.upstream("w1") == first.upstream
+    await fixture.runtime.stop("w1")
+    await fixture.runtime.stop("w1")
+    stopped = await fixture.runtime.status("w1")
     assert (stopped.exists, stopped.running, stopped.upstream) == (True, False, None)
-    again = await bench.started("w1", attempt="op2-0")
+    again = await fixture.started("w1", attempt="op2-0")
     assert again.op_id == "op2-0"
-    await bench.runtime.delete("w1")
-    await bench.runtime.delete("w1")
-    assert await bench.runtime.status("w1") == ABSENT
-    assert (bench.containers(), bench.networks()) == ([], [])
+    await fixture.runtime.delete("w1")
+    await fixture.runtime.delete("w1")
+    assert await fixture.runtime.status("w1") == ABSENT
+    assert (fixture.containers(), fixture.networks()) == ([], [])
 
 
-async def test_what_is_written_in_the_home_stays_and_belongs_to_the_workspace(bench: Bench) -> None:
-    spec = bench.spec("w1")
-    await bench.runtime.start(spec)
-    await bench.ready("w1")
-    written = bench.engine.inside("w1", "echo mine > $HOME/file && id")
+async def test_what_is_written_in_the_home_stays_and_belongs_to_the_workspace(fixture: Bench) -> None:
+    spec = fixture.spec("w1")
+    await fixture.runtime.start(spec)
+    await fixture.ready("w1")
+    written = fixture.engine.inside("w1", "echo mine > $HOME/file && id")
     assert f"uid={spec.uid}(coder)" in written.stdout.decode()
-    await bench.runtime.delete("w1")
+    await fixture.runtime.delete("w1")
     file = spec.home / "file"
     assert (file.read_text(), file.stat().st_uid) == ("mine\n", spec.uid)
 
 
-async def test_starting_a_running_container_changes_nothing(bench: Bench) -> None:
-    spec = bench.spec("w1")
-    await bench.runtime.start(spec)
-    before = bench.engine.docker("ps", "--quiet", "--no-trunc")
-    await bench.runtime.start(replace(spec, op_id="op-1"))
-    assert bench.engine.docker("ps", "--quiet", "--no-trunc") == before
+async def test_starting_a_running_container_changes_nothing(fixture: Bench) -> None:
+    spec = fixture.spec("w1")
+    await fixture.runtime.start(spec)
+    before = fixture.engine.docker("ps", "--quiet", "--no-trunc")
+    await fixture.runtime.start(replace(spec, op_id="op-1"))
+    assert fixture.engine.docker("ps", "--quiet", "--no-trunc") == before
 
 
-async def test_a_changed_configuration_makes_the_container_anew(bench: Bench) -> None:
-    spec = bench.spec("w1")
-    await bench.runtime.start(spec)
-    before = bench.engine.docker("ps", "--quiet", "--no-trunc")
-    await bench.runtime.start(replace(spec, image=replace(TINY_IMAGE, memory_bytes=96 << 20)))
-    assert bench.engine.docker("ps", "--quiet", "--no-trunc") not in ("", before)
-    assert bench.engine.docker("inspect", "--format", "{{.HostConfig.Memory}}", "codehub-ws-w1") == str(
+async def test_a_changed_configuration_makes_the_container_anew(fixture: Bench) -> None:
+    spec = fixture.spec("w1")
+    await fixture.runtime.start(spec)
+    before = fixture.engine.docker("ps", "--quiet", "--no-trunc")
+    await fixture.runtime.start(replace(spec, image=replace(TINY_IMAGE, memory_bytes=96 << 20)))
+    assert fixture.engine.docker("ps", "--quiet", "--no-trunc") not in ("", before)
+    assert fixture.engine.docker("inspect", "--format", "{{.HostConfig.Memory}}", "codehub-ws-w1") == str(
         96 << 20
     )
 
 
-async def test_a_missing_home_is_a_failure_and_is_not_made(bench: Bench) -> None:
-    spec = replace(bench.spec("w1"), home=bench.homes / "nowhere")
+async def test_a_missing_home_is_a_failure_and_is_not_made(fixture: Bench) -> None:
+    spec = replace(fixture.spec("w1"), home=fixture.homes / "nowhere")
     with pytest.raises(RuntimeFailure) as failure:
-        await bench.runtime.start(spec)
+        await fixture.runtime.start(spec)
     assert failure.value.reason is ErrorReason.ContainerWithoutVolume
     assert not spec.home.exists()
 
 
 async def test_a_home_that_vanishes_on_the_way_is_not_made_by_the_engine(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    fixture: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = bench.spec("w1")
+    spec = fixture.spec("w1")
     prepare = host_files.prepare
 
     def prepare_and_lose(lost: WorkloadSpec, setting: ContainerSettings) -> None:
@@ -96,15 +96,15 @@ async def test_a_home_that_vanishes_on_the_way_is_not_made_by_the_engine(
 
     monkeypatch.setattr(host_files, "prepare", prepare_and_lose)
     with pytest.raises(RuntimeFailure) as failure:
-        await bench.runtime.start(spec)
+        await fixture.runtime.start(spec)
     assert failure.value.reason is ErrorReason.ContainerWithoutVolume
     assert not spec.home.exists()
 
 
 async def test_a_start_without_its_wall_leaves_nothing_under_way(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    fixture: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec, create, made = bench.spec("w1"), bench.runtime._create, asyncio.Event()
+    spec, create, made = fixture.spec("w1"), fixture.runtime._create, asyncio.Event()
 
     async def create_and_tell(spec: WorkloadSpec, setting: ContainerSettings) -> str:
         container_id = await create(spec, setting)
@@ -114,42 +114,42 @@ async def test_a_start_without_its_wall_leaves_nothing_under_way(
     async def no_wall() -> None:
         raise RuntimeFailure(ErrorReason.ActionFailed, "the wall cannot be put up")
 
-    monkeypatch.setattr(bench.runtime, "_create", create_and_tell)
+    monkeypatch.setattr(fixture.runtime, "_create", create_and_tell)
     with monkeypatch.context() as machine:
-        machine.setattr(bench.runtime, "_ensure_firewall", no_wall)
+        machine.setattr(fixture.runtime, "_ensure_firewall", no_wall)
         with pytest.raises(RuntimeFailure, match="the wall cannot be put up"):
-            await bench.runtime.start(spec)
+            await fixture.runtime.start(spec)
     assert made.is_set()
-    assert not (await bench.runtime.status("w1")).running
-    await bench.runtime.start(spec)
-    await bench.ready("w1")
+    assert not (await fixture.runtime.status("w1")).running
+    await fixture.runtime.start(spec)
+    await fixture.ready("w1")
 
 
-async def test_a_container_removed_from_outside_is_absent_and_starts_again(bench: Bench) -> None:
-    await bench.started("w1")
-    bench.engine.docker("rm", "--force", "codehub-ws-w1")
-    assert await bench.runtime.status("w1") == ABSENT
-    assert await bench.runtime.observe() == {}
-    await bench.started("w1")
+async def test_a_container_removed_from_outside_is_absent_and_starts_again(fixture: Bench) -> None:
+    await fixture.started("w1")
+    fixture.engine.docker("rm", "--force", "codehub-ws-w1")
+    assert await fixture.runtime.status("w1") == ABSENT
+    assert await fixture.runtime.observe() == {}
+    await fixture.started("w1")
 
 
-async def test_a_killed_container_says_how_it_ended(bench: Bench) -> None:
-    await bench.started("w1")
-    bench.engine.docker("kill", "codehub-ws-w1")
+async def test_a_killed_container_says_how_it_ended(fixture: Bench) -> None:
+    await fixture.started("w1")
+    fixture.engine.docker("kill", "codehub-ws-w1")
     fact = ContainerFact(True, False, False, None, "op-0", "it exited with code 137, without a word")
-    await eventually(lambda: observes(bench, {"w1": fact}), "how it ended")
-    assert await bench.runtime.status("w1") == fact
-    await bench.started("w1", attempt="op-1")
+    await eventually(lambda: observes(fixture, {"w1": fact}), "how it ended")
+    assert await fixture.runtime.status("w1") == fact
+    await fixture.started("w1", attempt="op-1")
 
 
-async def last_words_of(bench: Bench, command: str) -> str:
+async def last_words_of(fixture: Bench, command: str) -> str:
     """What is told of a container that ran this command (as a Dockerfile's CMD says it) and has ended."""
-    container = bench.engine.docker("create", TINY)
-    bench.engine.docker("commit", "--change", f"CMD {command}", container, DIES)
-    await bench.runtime.start(bench.spec("w1", image=replace(TINY_IMAGE, docker=DIES)))
+    container = fixture.engine.docker("create", TINY)
+    fixture.engine.docker("commit", "--change", f"CMD {command}", container, DIES)
+    await fixture.runtime.start(fixture.spec("w1", image=replace(TINY_IMAGE, docker=DIES)))
 
     async def ended() -> str:
-        fact = await bench.runtime.status("w1")
+        fact = await fixture.runtime.status("w1")
         return "" if fact.running or fact.message.startswith("how it ended cannot") else fact.message
 
     return await eventually(ended, "the container to end")
@@ -165,182 +165,182 @@ async def last_words_of(bench: Bench, command: str) -> str:
         ('["/no/such/program"]', "it exited with code 127: exec /no/such/program failed"),
     ],
 )
-async def test_a_container_that_dies_says_its_last_words(bench: Bench, command: str, expected: str) -> None:
-    words = await last_words_of(bench, command)
+async def test_a_container_that_dies_says_its_last_words(fixture: Bench, command: str, expected: str) -> None:
+    words = await last_words_of(fixture, command)
     code, _, output = expected.partition(": ")
     assert words.startswith(code)
     assert output in words
-    assert (await bench.runtime.logs("w1", 10)) in words
+    assert (await fixture.runtime.logs("w1", 10)) in words
 
 
-async def test_last_words_that_no_database_takes_are_told_as_far_as_they_can_be(bench: Bench) -> None:
+async def test_last_words_that_no_database_takes_are_told_as_far_as_they_can_be(fixture: Bench) -> None:
     script = r"busybox yes | head -c 100000 | tr -d '\n'; printf 'core\000dump'; exit 3"
     command = json.dumps(["sh", "-c", script])
-    words = await last_words_of(bench, command)
+    words = await last_words_of(fixture, command)
     assert words.startswith("it exited with code 3: ") and words.endswith("ycore\ufffddump")
     assert len(words) < 2100
 
 
-def log_directory(bench: Bench) -> Path:
-    hosts = bench.engine.docker("inspect", "--format", "{{.HostsPath}}", "codehub-ws-w1")
+def log_directory(fixture: Bench) -> Path:
+    hosts = fixture.engine.docker("inspect", "--format", "{{.HostsPath}}", "codehub-ws-w1")
     return Path(hosts).parent / "local-logs"
 
 
-async def test_output_without_end_takes_little_of_the_disk(bench: Bench) -> None:
-    await bench.started("w1")
-    done = bench.engine.inside("w1", "dd if=/dev/zero bs=65536 count=200 > /proc/1/fd/1; echo the end")
+async def test_output_without_end_takes_little_of_the_disk(fixture: Bench) -> None:
+    await fixture.started("w1")
+    done = fixture.engine.inside("w1", "dd if=/dev/zero bs=65536 count=200 > /proc/1/fd/1; echo the end")
     assert done.stdout == b"the end\n"
-    kept = sum(file.stat().st_size for file in log_directory(bench).iterdir())
+    kept = sum(file.stat().st_size for file in log_directory(fixture).iterdir())
     assert kept <= 2 * (1 << 20) + (64 << 10)
-    assert (await bench.runtime.status("w1")).ready
+    assert (await fixture.runtime.status("w1")).ready
 
 
-async def test_full_shared_memory_leaves_the_ide_alive(bench: Bench) -> None:
+async def test_full_shared_memory_leaves_the_ide_alive(fixture: Bench) -> None:
     """With bytes, and with files that are empty."""
-    await bench.started("w1")
+    await fixture.started("w1")
     fill = "dd if=/dev/zero of=/dev/shm/file bs=1048576 count=100"
-    assert b"No space left on device" in bench.engine.inside("w1", fill).stderr
+    assert b"No space left on device" in fixture.engine.inside("w1", fill).stderr
     make = "i=0; while touch /dev/shm/$i 2>/dev/null; do i=$((i+1)); done; echo $i"
-    assert int(bench.engine.inside("w1", make).stdout) == (8 << 20) // 8192 - 2
-    assert (await bench.runtime.status("w1")).ready
+    assert int(fixture.engine.inside("w1", make).stdout) == (8 << 20) // 8192 - 2
+    assert (await fixture.runtime.status("w1")).ready
 
 
-async def test_a_container_whose_end_the_engine_cannot_tell_hides_no_other(bench: Bench) -> None:
+async def test_a_container_whose_end_the_engine_cannot_tell_hides_no_other(fixture: Bench) -> None:
     for name in ("w1", "w2"):
-        await bench.started(name)
-    bench.engine.docker("kill", "codehub-ws-w1")
-    bench.engine.docker("wait", "codehub-ws-w1")
-    log = log_directory(bench) / "container.log"
+        await fixture.started(name)
+    fixture.engine.docker("kill", "codehub-ws-w1")
+    fixture.engine.docker("wait", "codehub-ws-w1")
+    log = log_directory(fixture) / "container.log"
     log.unlink()
     log.mkdir()
-    facts = await bench.runtime.observe()
+    facts = await fixture.runtime.observe()
     assert facts["w1"].message.startswith("how it ended cannot be told: ")
     assert facts["w2"].ready
 
 
-async def test_a_container_that_was_only_created_is_started_anew(bench: Bench) -> None:
+async def test_a_container_that_was_only_created_is_started_anew(fixture: Bench) -> None:
     """A coordinator that was killed between the two leaves one."""
-    await bench.started("w1")
-    labels = bench.engine.docker("inspect", "--format", "{{json .Config.Labels}}", "codehub-ws-w1")
+    await fixture.started("w1")
+    labels = fixture.engine.docker("inspect", "--format", "{{json .Config.Labels}}", "codehub-ws-w1")
     pairs = [item.strip('{}"').split('":"') for item in labels.split(",")]
-    bench.engine.docker("rm", "--force", "codehub-ws-w1")
+    fixture.engine.docker("rm", "--force", "codehub-ws-w1")
     flags = [flag for name, value in pairs for flag in ("--label", f"{name}={value}")]
-    bench.engine.docker("create", "--name", "codehub-ws-w1", *flags, TINY)
-    left = await bench.runtime.status("w1")
+    fixture.engine.docker("create", "--name", "codehub-ws-w1", *flags, TINY)
+    left = await fixture.runtime.status("w1")
     assert (left.exists, left.running, left.op_id) == (True, False, None)
-    await bench.started("w1")
+    await fixture.started("w1")
 
 
 async def test_an_ide_that_does_not_answer_is_running_and_not_ready(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    fixture: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await bench.started("w1")
+    await fixture.started("w1")
     monkeypatch.setattr("codehub.runtimes.docker.runtime.why_not_ready", partial(why_not_ready, within=0.1))
-    bench.engine.docker("pause", "codehub-ws-w1")
-    fact = await bench.runtime.status("w1")
-    bench.engine.docker("unpause", "codehub-ws-w1")
+    fixture.engine.docker("pause", "codehub-ws-w1")
+    fact = await fixture.runtime.status("w1")
+    fixture.engine.docker("unpause", "codehub-ws-w1")
     assert (fact.running, fact.ready, fact.message) == (True, False, "no answer to GET /healthz within 0.1 s")
 
 
-async def test_another_installation_is_not_touched(bench: Bench) -> None:
-    await bench.started("w1")
-    stranger = bench.other_runtime("another-installation")
+async def test_another_installation_is_not_touched(fixture: Bench) -> None:
+    await fixture.started("w1")
+    stranger = fixture.other_runtime("another-installation")
     try:
         assert await stranger.observe() == {}
         await stranger.delete("w1")
         with pytest.raises(RuntimeFailure, match="in use"):
-            await stranger.start(bench.spec("w1"))
+            await stranger.start(fixture.spec("w1"))
     finally:
         await stranger.close()
-    await bench.ready("w1")
+    await fixture.ready("w1")
 
 
 async def test_an_image_that_was_committed_from_a_workspace_makes_no_second_container_of_it(
-    bench: Bench,
+    fixture: Bench,
 ) -> None:
-    fact = await bench.started("w1")
-    bench.engine.docker("commit", "codehub-ws-w1", "codehub-test/copy:1")
-    bench.engine.docker("create", "--name", "a-copy", "codehub-test/copy:1")
-    await eventually(lambda: observes(bench, {"w1": fact}), "the same look")
-    await bench.runtime.delete("w1")
-    assert bench.containers() == ["a-copy"]
+    fact = await fixture.started("w1")
+    fixture.engine.docker("commit", "codehub-ws-w1", "codehub-test/copy:1")
+    fixture.engine.docker("create", "--name", "a-copy", "codehub-test/copy:1")
+    await eventually(lambda: observes(fixture, {"w1": fact}), "the same look")
+    await fixture.runtime.delete("w1")
+    assert fixture.containers() == ["a-copy"]
 
 
-async def test_a_dead_container_that_the_engine_cannot_remove_does_not_keep_the_name(bench: Bench) -> None:
-    await bench.started("w1")
-    layer = bench.engine.docker("inspect", "--format", "{{.GraphDriver.Data.UpperDir}}", "codehub-ws-w1")
+async def test_a_dead_container_that_the_engine_cannot_remove_does_not_keep_the_name(fixture: Bench) -> None:
+    await fixture.started("w1")
+    layer = fixture.engine.docker("inspect", "--format", "{{.GraphDriver.Data.UpperDir}}", "codehub-ws-w1")
     stuck = Path(layer, "stuck")
     stuck.touch()
     subprocess.run(["chattr", "+i", stuck], check=True)
     try:
-        await bench.runtime.delete("w1")
-        assert await bench.runtime.status("w1") == ABSENT
-        await bench.started("w1", attempt="op-1")
+        await fixture.runtime.delete("w1")
+        assert await fixture.runtime.status("w1") == ABSENT
+        await fixture.started("w1", attempt="op-1")
     finally:
         subprocess.run(["chattr", "-i", stuck], check=True)
 
 
-async def test_hints_tell_of_what_happens_to_containers(bench: Bench) -> None:
-    async with bench.listening() as hints:
+async def test_hints_tell_of_what_happens_to_containers(fixture: Bench) -> None:
+    async with fixture.listening() as hints:
         await until(lambda: hints == ["all"], "the listener to listen")
-        await bench.started("w1")
+        await fixture.started("w1")
         await until(lambda: hints == ["all", "w1"], "a hint of the start")
-        bench.engine.docker("kill", "codehub-ws-w1")
+        fixture.engine.docker("kill", "codehub-ws-w1")
         await until(lambda: hints == ["all", "w1", "w1"], "a hint of the death")
 
 
-async def test_networks_of_containers_that_were_removed_by_hand_go_but_for_a_few(bench: Bench) -> None:
+async def test_networks_of_containers_that_were_removed_by_hand_go_but_for_a_few(fixture: Bench) -> None:
     names = [f"w{number}" for number in range(SPARES + 2)]
     for name in names:
-        await bench.started(name)
+        await fixture.started(name)
     for name in names[1:]:
-        bench.engine.docker("rm", "--force", f"codehub-ws-{name}")
-    await bench.runtime.tidy()
-    assert len(bench.networks()) == 1 + SPARES
-    await bench.ready("w0")
-    await bench.runtime.delete("w0")
-    await bench.runtime.leave()
-    assert bench.networks() == []
+        fixture.engine.docker("rm", "--force", f"codehub-ws-{name}")
+    await fixture.runtime.tidy()
+    assert len(fixture.networks()) == 1 + SPARES
+    await fixture.ready("w0")
+    await fixture.runtime.delete("w0")
+    await fixture.runtime.leave()
+    assert fixture.networks() == []
 
 
-async def test_a_start_takes_a_network_that_was_made_before(bench: Bench) -> None:
-    await bench.runtime.tidy()
-    ready = set(bench.networks())
+async def test_a_start_takes_a_network_that_was_made_before(fixture: Bench) -> None:
+    await fixture.runtime.tidy()
+    ready = set(fixture.networks())
     assert len(ready) == SPARES
     gone = sorted(ready)[-1]
-    bench.engine.docker("network", "rm", gone)
+    fixture.engine.docker("network", "rm", gone)
     for number in range(SPARES):
-        await bench.started(f"w{number}")
-    used = set(bench.networks())
+        await fixture.started(f"w{number}")
+    used = set(fixture.networks())
     assert len(used) == SPARES
     assert ready - used == {gone}
-    await bench.runtime.tidy()
-    assert len(bench.networks()) == 2 * SPARES
+    await fixture.runtime.tidy()
+    assert len(fixture.networks()) == 2 * SPARES
 
 
-async def test_two_that_take_the_same_network_do_not_share_it(bench: Bench) -> None:
+async def test_two_that_take_the_same_network_do_not_share_it(fixture: Bench) -> None:
     """A leader that was asleep, and its successor: each believes that the network is free."""
-    await bench.runtime.tidy()
-    sleeper = bench.other_runtime()
+    await fixture.runtime.tidy()
+    sleeper = fixture.other_runtime()
     await sleeper.tidy()
     try:
         for number in range(SPARES):
-            await bench.started(f"w{number}")
-            await sleeper.start(bench.spec(f"x{number}"))
+            await fixture.started(f"w{number}")
+            await sleeper.start(fixture.spec(f"x{number}"))
     finally:
         await sleeper.close()
-    facts = await bench.runtime.observe()
+    facts = await fixture.runtime.observe()
     addresses = [fact.upstream for fact in facts.values()]
     assert len(set(addresses)) == len(addresses) == 2 * SPARES
-    attached = bench.engine.docker("network", "inspect", "--format", "{{len .Containers}}", *bench.networks())
+    attached = fixture.engine.docker("network", "inspect", "--format", "{{len .Containers}}", *fixture.networks())
     assert set(attached.split()) <= {"0", "1"}
 
 
-async def test_one_request_looks_at_any_number_of_containers(bench: Bench) -> None:
+async def test_one_request_looks_at_any_number_of_containers(fixture: Bench) -> None:
     names = [f"w{number}" for number in range(4)]
-    way = bench.engine.place / "noted.sock"
-    async with noted(bench.engine.place / "docker.sock", way) as requests:
-        runtime = bench.other_runtime(url=f"unix://{way}")
+    way = fixture.engine.place / "noted.sock"
+    async with noted(fixture.engine.place / "docker.sock", way) as requests:
+        runtime = fixture.other_runtime(url=f"unix://{way}")
         await runtime.observe()  # the first of all asks for the engine's version, too
 
         async def requests_of_a_look() -> list[str]:
@@ -349,20 +349,20 @@ async def test_one_request_looks_at_any_number_of_containers(bench: Bench) -> No
             return requests
 
         for name in names:
-            await bench.started(name)
+            await fixture.started(name)
             assert await requests_of_a_look() == ["GET /containers/json"], f"with {name} there"
         dead = [f"codehub-ws-{name}" for name in names[:3]]
-        bench.engine.docker("kill", *dead)
-        bench.engine.docker("wait", *dead)
+        fixture.engine.docker("kill", *dead)
+        fixture.engine.docker("wait", *dead)
         await requests_of_a_look()  # how each of the dead has ended is asked once
         assert await requests_of_a_look() == ["GET /containers/json"]
         await runtime.close()
 
 
-async def test_the_home_directory_of_another_is_never_mounted(bench: Bench, tmp_path: Path) -> None:
-    await bench.started("w1")
-    await bench.started("w2")
-    mounts = bench.engine.docker(
+async def test_the_home_directory_of_another_is_never_mounted(fixture: Bench, tmp_path: Path) -> None:
+    await fixture.started("w1")
+    await fixture.started("w2")
+    mounts = fixture.engine.docker(
         "inspect", "--format", "{{range .Mounts}}{{if .RW}}{{.Source}} {{end}}{{end}}", "codehub-ws-w1"
     )
     assert mounts.split() == [str(tmp_path / "w1")]

@@ -15,11 +15,11 @@ async def ask(made: World, port: int, more: str = "") -> tuple[int, str]:
     return status(head), body.decode()
 
 
-async def test_an_app_that_listens_on_all_addresses_is_reached_and_no_other(bench: Bench) -> None:
-    fact = await bench.started("w1")
+async def test_an_app_that_listens_on_all_addresses_is_reached_and_no_other(fixture: Bench) -> None:
+    fact = await fixture.started("w1")
     assert fact.upstream is not None
     for host, port in (("0.0.0.0", EVERYWHERE), ("127.0.0.1", ON_LOOPBACK)):
-        assert bench.engine.inside("w1", f"httpd -p {host}:{port} -h /www").returncode == 0
+        assert fixture.engine.inside("w1", f"httpd -p {host}:{port} -h /www").returncode == 0
     async with world(apps=False) as made:
         made.facts.routes[MINE] = Route(MINE, ALICE, Phase.RUNNING, Operation.NONE, fact.upstream, "tiny")
         made.gateway.watch.route_changed(MINE)

@@ -27,13 +27,13 @@ def tiny(reference: str) -> Image:
     return replace(TINY_IMAGE, docker=reference)
 
 
-async def failure_of(bench: Bench, image: Image) -> RuntimeFailure:
+async def failure_of(fixture: Bench, image: Image) -> RuntimeFailure:
     """What starting again and again, as the controller does, ends in."""
-    spec = bench.spec("w1", image=image)
+    spec = fixture.spec("w1", image=image)
 
     async def failed() -> RuntimeFailure | None:
         try:
-            await bench.runtime.start(spec)
+            await fixture.runtime.start(spec)
         except RuntimeFailure as failure:
             return failure
         return None
@@ -42,88 +42,88 @@ async def failure_of(bench: Bench, image: Image) -> RuntimeFailure:
 
 
 async def test_a_start_does_not_wait_for_the_pull_and_a_later_one_finds_the_image(
-    bench: Bench, registry: Registry
+    fixture: Bench, registry: Registry
 ) -> None:
-    spec = bench.spec("w1", image=tiny(registry.image("slow")))
+    spec = fixture.spec("w1", image=tiny(registry.image("slow")))
 
     async def under_way() -> ContainerFact | None:
-        fact = await bench.runtime.status("w1")
+        fact = await fixture.runtime.status("w1")
         return fact if fact.progress is not None and fact.progress.bytes else None
 
-    async with bench.listening() as hints:
-        await asyncio.wait_for(bench.runtime.start(spec), PATIENCE)  # all of it comes only when it may go on
+    async with fixture.listening() as hints:
+        await asyncio.wait_for(fixture.runtime.start(spec), PATIENCE)  # all of it comes only when it may go on
         await asyncio.wait_for(registry.layer_asked.wait(), PATIENCE)
-        await bench.runtime.start(spec)
+        await fixture.runtime.start(spec)
         fact = await eventually(under_way, "the engine to tell of what has come")
         assert fact is not None and not fact.exists
         assert fact.message.startswith(f"Pulling the image {registry.image('slow')}")
         assert fact.progress is not None and fact.progress.total == registry.layer_bytes
         assert fact.progress.bytes < registry.layer_bytes * 2 / 3
-        assert await bench.runtime.observe() == {}
+        assert await fixture.runtime.observe() == {}
         registry.go_on.set()
         await until(lambda: "w1" in hints, "a hint that the image is there")
-    await bench.runtime.start(spec)
-    await bench.ready("w1")
+    await fixture.runtime.start(spec)
+    await fixture.ready("w1")
 
 
-async def test_an_image_that_does_not_exist_is_told_at_once(bench: Bench, registry: Registry) -> None:
-    failure = await failure_of(bench, tiny(registry.image("tiny", "missing")))
+async def test_an_image_that_does_not_exist_is_told_at_once(fixture: Bench, registry: Registry) -> None:
+    failure = await failure_of(fixture, tiny(registry.image("tiny", "missing")))
     assert failure.reason is ErrorReason.ImagePullFailed
     assert failure.message.startswith(f"There is no image {registry.image('tiny', 'missing')}")
 
 
 async def test_a_registry_that_is_out_of_order_is_not_a_missing_image(
-    bench: Bench, registry: Registry
+    fixture: Bench, registry: Registry
 ) -> None:
     registry.broken = True
-    failure = await failure_of(bench, tiny(registry.image("tiny")))
+    failure = await failure_of(fixture, tiny(registry.image("tiny")))
     assert failure.reason is ErrorReason.ImagePullFailed
     assert failure.message.startswith(f"The registry of the image {registry.image('tiny')} does not answer")
 
 
-async def test_a_registry_that_is_not_there_is_not_a_missing_image(bench: Bench) -> None:
-    failure = await failure_of(bench, tiny(f"127.0.0.1:{free_port()}/tiny:1"))
+async def test_a_registry_that_is_not_there_is_not_a_missing_image(fixture: Bench) -> None:
+    failure = await failure_of(fixture, tiny(f"127.0.0.1:{free_port()}/tiny:1"))
     assert failure.message.startswith("The registry of the image")
     assert "connection refused" in failure.message
 
 
-async def test_after_a_failure_the_next_start_tries_again(bench: Bench, registry: Registry) -> None:
+async def test_after_a_failure_the_next_start_tries_again(fixture: Bench, registry: Registry) -> None:
     registry.broken = True
     image = tiny(registry.image("again"))
-    await failure_of(bench, image)
+    await failure_of(fixture, image)
     registry.broken = False
     registry.go_on.set()
-    spec = bench.spec("w1", image=image)
+    spec = fixture.spec("w1", image=image)
 
     async def ready() -> bool:
-        await bench.runtime.start(spec)
-        return (await bench.runtime.status("w1")).ready
+        await fixture.runtime.start(spec)
+        return (await fixture.runtime.status("w1")).ready
 
     await eventually(ready, "the image to be pulled, and its container to be ready")
 
 
 async def test_a_pull_that_nobody_asks_for_any_more_ends(
-    bench: Bench, registry: Registry, monkeypatch: pytest.MonkeyPatch
+    fixture: Bench, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await bench.runtime.start(bench.spec("w1", image=tiny(registry.image("cancelled"))))
+    await fixture.runtime.start(fixture.spec("w1", image=tiny(registry.image("cancelled"))))
     await asyncio.wait_for(registry.layer_asked.wait(), PATIENCE)
     monkeypatch.setattr(pull, "ASKED_WITHIN_SECONDS", 0.2)
     await asyncio.wait_for(registry.layer_dropped.wait(), PATIENCE)
-    assert await bench.runtime.status("w1") == ABSENT
+    assert await fixture.runtime.status("w1") == ABSENT
 
 
 async def test_workspaces_share_a_pull_and_each_hears_of_its_failure(
-    bench: Bench, registry: Registry
+    fixture: Bench, registry: Registry
 ) -> None:
     image = tiny(registry.image("shared", "missing"))
-    specs = [bench.spec(name, image=image) for name in ("w1", "w2")]
+    specs = [fixture.spec(name, image=image) for name in ("w1", "w2")]
     failed: set[str] = set()
 
     async def both_failed() -> bool:
         for spec in specs:
             try:
                 if spec.workspace_id not in failed:
-                    await bench.runtime.start(spec)
+                    await fixture.runtime.start(spec)
             except RuntimeFailure:
                 failed.add(spec.workspace_id)
         return len(failed) == 2

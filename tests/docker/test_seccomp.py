@@ -8,23 +8,23 @@ from tests.docker.conftest import TINY_IMAGE, Bench
 from tests.system_calls import Calls, allowed_calls, answers, clone3, command, denied_calls, put_perl, without
 
 
-def calls_inside(bench: Bench, calls: Calls) -> dict[str, str]:
-    perl = put_perl(bench.homes / "w1")
-    done = bench.engine.inside("w1", f"cd /home/coder && {command(calls, perl)}")
+def calls_inside(fixture: Bench, calls: Calls) -> dict[str, str]:
+    perl = put_perl(fixture.homes / "w1")
+    done = fixture.engine.inside("w1", f"cd /home/coder && {command(calls, perl)}")
     assert done.returncode == 0, done.stderr.decode()
     return answers(done.stdout.decode())
 
 
-async def test_denied_calls_are_refused_and_debuggers_work(bench: Bench) -> None:
-    await bench.started("w1")
-    told = calls_inside(bench, denied_calls())
+async def test_denied_calls_are_refused_and_debuggers_work(fixture: Bench) -> None:
+    await fixture.started("w1")
+    told = calls_inside(fixture, denied_calls())
     assert set(told) == set(denied_calls())
     assert without(told, "EPERM") == {}
-    assert calls_inside(bench, clone3()) == {"clone3": "ENOSYS"}
-    assert without(calls_inside(bench, allowed_calls()), "") == {}
+    assert calls_inside(fixture, clone3()) == {"clone3": "ENOSYS"}
+    assert without(calls_inside(fixture, allowed_calls()), "") == {}
 
 
-async def test_an_image_can_have_all_calls(bench: Bench) -> None:
-    await bench.started("w1", image=replace(TINY_IMAGE, seccomp="unconfined"))
-    told = calls_inside(bench, denied_calls())
+async def test_an_image_can_have_all_calls(fixture: Bench) -> None:
+    await fixture.started("w1", image=replace(TINY_IMAGE, seccomp="unconfined"))
+    told = calls_inside(fixture, denied_calls())
     assert {"unshare", "setns", "keyctl", "io_uring_enter", "mbind"} <= set(without(told, "EPERM"))

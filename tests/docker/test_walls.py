@@ -23,15 +23,15 @@ OUTSIDE = "198.51.100.2"
 """An address of the internet as far as a workspace can tell: nobody's, and not private."""
 
 
-def reaches(bench: Bench, workspace_id: str, host: str, port: int) -> bool:
+def reaches(fixture: Bench, workspace_id: str, host: str, port: int) -> bool:
     """Whether it connects within a second; the firewall drops what it denies. Wait for what is allowed."""
-    return bench.engine.inside(workspace_id, f"nc -w 1 {host} {port} </dev/null").returncode == 0
+    return fixture.engine.inside(workspace_id, f"nc -w 1 {host} {port} </dev/null").returncode == 0
 
 
-def reached(bench: Bench, workspace_id: str, port: int, *hosts: str) -> list[str]:
+def reached(fixture: Bench, workspace_id: str, port: int, *hosts: str) -> list[str]:
     """The hosts that it connects to, all tried at once."""
     attempts = [f"(nc -w 1 {host} {port} </dev/null && echo {host}) &" for host in hosts]
-    return bench.engine.inside(workspace_id, f"{' '.join(attempts)} wait").stdout.decode().split()
+    return fixture.engine.inside(workspace_id, f"{' '.join(attempts)} wait").stdout.decode().split()
 
 
 def connects(host: str, port: int, *through: str) -> bool:
@@ -53,9 +53,9 @@ def listening(host: str) -> Iterator[int]:
             thread.join()
 
 
-def host_address(bench: Bench, workspace_id: str) -> str:
+def host_address(fixture: Bench, workspace_id: str) -> str:
     form = "{{range .NetworkSettings.Networks}}{{.Gateway}}{{end}}"
-    return bench.engine.docker("inspect", "--format", form, f"codehub-ws-{workspace_id}")
+    return fixture.engine.docker("inspect", "--format", form, f"codehub-ws-{workspace_id}")
 
 
 def address(upstream: str | None) -> tuple[str, int]:
@@ -63,38 +63,38 @@ def address(upstream: str | None) -> tuple[str, int]:
     return host, int(port)
 
 
-async def test_the_probe_itself_can_reach_something(bench: Bench) -> None:
+async def test_the_probe_itself_can_reach_something(fixture: Bench) -> None:
     """Without this the tests below could pass because `nc` does not work."""
-    host, port = address((await bench.started("w1")).upstream)
-    wait_for(lambda: reaches(bench, "w1", host, port), "a connection")
-    wait_for(lambda: reached(bench, "w1", port, host) == [host], "a connection")
+    host, port = address((await fixture.started("w1")).upstream)
+    wait_for(lambda: reaches(fixture, "w1", host, port), "a connection")
+    wait_for(lambda: reached(fixture, "w1", port, host) == [host], "a connection")
 
 
-async def test_another_workspaces_ide_cannot_be_reached(bench: Bench) -> None:
-    await bench.started("w1")
-    other = await bench.started("w2")
-    assert not reaches(bench, "w1", *address(other.upstream))
+async def test_another_workspaces_ide_cannot_be_reached(fixture: Bench) -> None:
+    await fixture.started("w1")
+    other = await fixture.started("w2")
+    assert not reaches(fixture, "w1", *address(other.upstream))
 
 
-async def test_services_of_the_host_cannot_be_reached_by_any_of_its_addresses(bench: Bench) -> None:
-    await bench.started("w1")
+async def test_services_of_the_host_cannot_be_reached_by_any_of_its_addresses(fixture: Bench) -> None:
+    await fixture.started("w1")
     with listening("0.0.0.0") as port:
-        assert reached(bench, "w1", port, host_address(bench, "w1"), *own_addresses(), "127.0.0.1") == []
+        assert reached(fixture, "w1", port, host_address(fixture, "w1"), *own_addresses(), "127.0.0.1") == []
 
 
-async def test_the_sockets_of_postgresql_and_redis_are_not_there(bench: Bench, services: Services) -> None:
-    await bench.started("w1")
+async def test_the_sockets_of_postgresql_and_redis_are_not_there(fixture: Bench, services: Services) -> None:
+    await fixture.started("w1")
     sockets = f"test -e {services.data_dir} || test -e /run/codehub || test -e /var/run/postgresql"
-    assert bench.engine.inside("w1", sockets).returncode != 0
+    assert fixture.engine.inside("w1", sockets).returncode != 0
 
 
-async def test_codehubs_public_port_can_be_reached(bench: Bench) -> None:
+async def test_codehubs_public_port_can_be_reached(fixture: Bench) -> None:
     with listening("0.0.0.0") as port:
-        runtime = bench.other_runtime(egress=Egress(port))
+        runtime = fixture.other_runtime(egress=Egress(port))
         try:
-            await runtime.start(bench.spec("w1"))
-            await bench.ready("w1")
-            wait_for(lambda: reaches(bench, "w1", host_address(bench, "w1"), port), "a connection")
+            await runtime.start(fixture.spec("w1"))
+            await fixture.ready("w1")
+            wait_for(lambda: reaches(fixture, "w1", host_address(fixture, "w1"), port), "a connection")
         finally:
             await runtime.close()
 
@@ -141,77 +141,77 @@ def neighbour(host: str) -> Iterator[int]:
     ("host", "expected"), [(OUTSIDE, True), ("169.254.169.254", False), ("192.168.214.2", False)]
 )
 async def test_the_internet_may_be_reached_and_private_and_metadata_addresses_not(
-    bench: Bench, host: str, expected: bool
+    fixture: Bench, host: str, expected: bool
 ) -> None:
-    await bench.started("w1")
+    await fixture.started("w1")
     with neighbour(host) as port:
         if expected:
-            wait_for(lambda: reaches(bench, "w1", host, port), "a connection")
+            wait_for(lambda: reaches(fixture, "w1", host, port), "a connection")
         else:
-            assert not reaches(bench, "w1", host, port)
+            assert not reaches(fixture, "w1", host, port)
 
 
-async def test_what_is_allowed_can_be_reached(bench: Bench) -> None:
-    runtime = bench.other_runtime(egress=Egress(8080, allowed=("192.168.214.2/32",)))
+async def test_what_is_allowed_can_be_reached(fixture: Bench) -> None:
+    runtime = fixture.other_runtime(egress=Egress(8080, allowed=("192.168.214.2/32",)))
     try:
-        await runtime.start(bench.spec("w1"))
-        await bench.ready("w1")
+        await runtime.start(fixture.spec("w1"))
+        await fixture.ready("w1")
         with neighbour("192.168.214.2") as port:
-            wait_for(lambda: reaches(bench, "w1", "192.168.214.2", port), "a connection")
+            wait_for(lambda: reaches(fixture, "w1", "192.168.214.2", port), "a connection")
     finally:
         await runtime.close()
 
 
-async def test_an_allowed_range_opens_neither_this_machine_nor_other_workspaces(bench: Bench) -> None:
-    runtime = bench.other_runtime(egress=Egress(8080, allowed=("10.0.0.0/8",)))
+async def test_an_allowed_range_opens_neither_this_machine_nor_other_workspaces(fixture: Bench) -> None:
+    runtime = fixture.other_runtime(egress=Egress(8080, allowed=("10.0.0.0/8",)))
     try:
         for name in ("w1", "w2"):
-            await runtime.start(bench.spec(name))
-        other = await bench.ready("w2")
+            await runtime.start(fixture.spec(name))
+        other = await fixture.ready("w2")
         with neighbour("10.213.78.2") as port, listening("0.0.0.0") as own_port:
-            wait_for(lambda: reaches(bench, "w1", "10.213.78.2", port), "a connection")
-            hosts = (host_address(bench, "w1"), host_address(bench, "w2"))
-            assert reached(bench, "w1", own_port, "10.213.78.1", *hosts) == []
-        assert not reaches(bench, "w1", *address(other.upstream))
+            wait_for(lambda: reaches(fixture, "w1", "10.213.78.2", port), "a connection")
+            hosts = (host_address(fixture, "w1"), host_address(fixture, "w2"))
+            assert reached(fixture, "w1", own_port, "10.213.78.1", *hosts) == []
+        assert not reaches(fixture, "w1", *address(other.upstream))
     finally:
         await runtime.close()
 
 
-async def test_an_address_of_this_machine_that_is_named_can_be_reached(bench: Bench) -> None:
-    runtime = bench.other_runtime(egress=Egress(8080, allowed=("10.213.78.1/32",)))
+async def test_an_address_of_this_machine_that_is_named_can_be_reached(fixture: Bench) -> None:
+    runtime = fixture.other_runtime(egress=Egress(8080, allowed=("10.213.78.1/32",)))
     try:
-        await runtime.start(bench.spec("w1"))
-        await bench.ready("w1")
+        await runtime.start(fixture.spec("w1"))
+        await fixture.ready("w1")
         with neighbour("10.213.78.2"), listening("0.0.0.0") as own_port:
-            wait_for(lambda: reaches(bench, "w1", "10.213.78.1", own_port), "a connection")
-            assert not reaches(bench, "w1", host_address(bench, "w1"), own_port)
+            wait_for(lambda: reaches(fixture, "w1", "10.213.78.1", own_port), "a connection")
+            assert not reaches(fixture, "w1", host_address(fixture, "w1"), own_port)
     finally:
         await runtime.close()
 
 
 async def test_another_machine_does_not_reach_a_workspace_where_this_one_forwards_everything(
-    bench: Bench,
+    fixture: Bench,
 ) -> None:
-    ide = address((await bench.started("w1")).upstream)
+    ide = address((await fixture.started("w1")).upstream)
     assert Path("/proc/sys/net/ipv4/ip_forward").read_text() == "1\n"
     with neighbour(OUTSIDE) as port:
-        wait_for(lambda: reaches(bench, "w1", OUTSIDE, port), "a way, and answers that come back")
+        wait_for(lambda: reaches(fixture, "w1", OUTSIDE, port), "a way, and answers that come back")
         assert not connects(*ide, "ip", "netns", "exec", "codehub-test")
     wait_for(lambda: connects(*ide), "a connection")
 
 
-async def test_of_this_machine_only_codehubs_users_reach_a_workspace(bench: Bench) -> None:
+async def test_of_this_machine_only_codehubs_users_reach_a_workspace(fixture: Bench) -> None:
     gateway, stranger = 3_800_000, 3_800_001
-    runtime = bench.other_runtime(gateway_uid=gateway)
+    runtime = fixture.other_runtime(gateway_uid=gateway)
     try:
-        await runtime.start(bench.spec("w1"))
-        ide = address((await bench.ready("w1")).upstream)
+        await runtime.start(fixture.spec("w1"))
+        ide = address((await fixture.ready("w1")).upstream)
         wait_for(lambda: connects(*ide), "a connection")
         wait_for(lambda: connects(*ide, *as_user(gateway)), "a connection")
         assert not connects(*ide, *as_user(stranger))
         with listening("127.0.0.1") as port:
             wait_for(lambda: connects("127.0.0.1", port, *as_user(stranger)), "a connection")
-        await bench.runtime.tidy()
+        await fixture.runtime.tidy()
         assert not connects(*ide, *as_user(gateway))  # the runtime that came last says who it is
     finally:
         await runtime.close()
@@ -221,64 +221,64 @@ def as_user(uid: int) -> tuple[str, ...]:
     return ("setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups")
 
 
-async def test_rules_that_someone_flushed_are_there_after_the_next_start(bench: Bench) -> None:
-    await bench.started("w1")
+async def test_rules_that_someone_flushed_are_there_after_the_next_start(fixture: Bench) -> None:
+    await fixture.started("w1")
     subprocess.run(["iptables", "-t", "mangle", "-F"], check=True)
     with listening("0.0.0.0") as port:
-        wait_for(lambda: reaches(bench, "w1", host_address(bench, "w1"), port), "a connection")
-        await bench.started("w2")
-        await bench.started("w3")
-        assert not reaches(bench, "w1", host_address(bench, "w1"), port)
+        wait_for(lambda: reaches(fixture, "w1", host_address(fixture, "w1"), port), "a connection")
+        await fixture.started("w2")
+        await fixture.started("w3")
+        assert not reaches(fixture, "w1", host_address(fixture, "w1"), port)
     rules = subprocess.run(
         ["iptables", "-t", "mangle", "-S"], capture_output=True, text=True, check=True
     ).stdout
     assert [rules.count(f"-A {chain} ") for chain in ("PREROUTING", "FORWARD", "OUTPUT")] == [1, 1, 1]
 
 
-async def test_nothing_of_the_host_is_visible(bench: Bench) -> None:
-    await bench.started("w1")
-    await bench.started("w2")
-    found = bench.engine.inside(
-        "w1", f"ls -d {bench.homes}/w2 {bench.engine.place} /var/run/docker.sock /run/docker.sock 2>/dev/null"
+async def test_nothing_of_the_host_is_visible(fixture: Bench) -> None:
+    await fixture.started("w1")
+    await fixture.started("w2")
+    found = fixture.engine.inside(
+        "w1", f"ls -d {fixture.homes}/w2 {fixture.engine.place} /var/run/docker.sock /run/docker.sock 2>/dev/null"
     )
     assert found.stdout == b""
-    processes = bench.engine.inside("w1", "ps").stdout.decode()
+    processes = fixture.engine.inside("w1", "ps").stdout.decode()
     assert "httpd" in processes
     assert "dockerd" not in processes
 
 
-async def test_caps_are_really_applied(bench: Bench) -> None:
-    await bench.started("w1")
-    first_process = bench.engine.docker("inspect", "--format", "{{.State.Pid}}", "codehub-ws-w1")
+async def test_caps_are_really_applied(fixture: Bench) -> None:
+    await fixture.started("w1")
+    first_process = fixture.engine.docker("inspect", "--format", "{{.State.Pid}}", "codehub-ws-w1")
     limits = {name: cgroup_value(first_process, name) for name in ("memory", "pids", "cpu")}
     assert limits == {"memory": str(64 << 20), "pids": "64", "cpu": "50000"}
 
 
-async def test_disk_bandwidth_and_open_files_are_really_bounded(bench: Bench) -> None:
-    disk = disk_of(bench.homes)
+async def test_disk_bandwidth_and_open_files_are_really_bounded(fixture: Bench) -> None:
+    disk = disk_of(fixture.homes)
     if disk is None:
         pytest.skip("needs homes on a disk: set TMPDIR to a directory on one")
-    await bench.started("w1", image=replace(TINY_IMAGE, disk_bandwidth=50 << 20))
-    first_process = bench.engine.docker("inspect", "--format", "{{.State.Pid}}", "codehub-ws-w1")
+    await fixture.started("w1", image=replace(TINY_IMAGE, disk_bandwidth=50 << 20))
+    first_process = fixture.engine.docker("inspect", "--format", "{{.State.Pid}}", "codehub-ws-w1")
     limit = cgroup_value(first_process, "blkio")
     assert limit.startswith(disk.number) and str(50 << 20) in limit
-    assert bench.engine.inside("w1", "ulimit -n").stdout.decode().strip() == str(open_files())
+    assert fixture.engine.inside("w1", "ulimit -n").stdout.decode().strip() == str(open_files())
 
 
-async def test_no_privilege_is_left_and_none_can_be_gained(bench: Bench) -> None:
-    await bench.started("w1")
-    status = bench.engine.inside("w1", "cat /proc/1/status").stdout.decode()
+async def test_no_privilege_is_left_and_none_can_be_gained(fixture: Bench) -> None:
+    await fixture.started("w1")
+    status = fixture.engine.inside("w1", "cat /proc/1/status").stdout.decode()
     fields = dict(line.split(":\t") for line in status.splitlines() if ":\t" in line)
     assert all(int(fields[name], 16) == 0 for name in ("CapEff", "CapPrm", "CapBnd", "CapAmb"))
     assert fields["NoNewPrivs"] == "1"
     assert fields["Uid"].split()[0] not in ("0", "1000")
 
 
-async def test_a_fork_bomb_meets_its_limit(bench: Bench) -> None:
-    await bench.started("w1")
-    done = bench.engine.inside("w1", "for i in $(busybox seq 200); do sleep 5 & done")
+async def test_a_fork_bomb_meets_its_limit(fixture: Bench) -> None:
+    await fixture.started("w1")
+    done = fixture.engine.inside("w1", "for i in $(busybox seq 200); do sleep 5 & done")
     assert b"can't fork" in done.stderr
-    assert (await bench.ready("w1")).running
+    assert (await fixture.ready("w1")).running
 
 
 def cgroup_value(pid: str, controller: str) -> str:

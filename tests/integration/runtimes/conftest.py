@@ -140,7 +140,7 @@ async def walls_found_once() -> IsolationBarriers:
 
 
 @pytest.fixture
-async def bench(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
+async def fixture(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
     if os.geteuid() != 0:
         pytest.skip(
             "needs root: a workspace gets a user of its own. Run: sudo pytest tests/integration/runtimes"
@@ -161,9 +161,9 @@ async def bench(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
     shutil.rmtree(data_dir)
 
 
-def only_programs(bench: Bench, monkeypatch: pytest.MonkeyPatch, *names: str) -> Path:
+def only_programs(fixture: Bench, monkeypatch: pytest.MonkeyPatch, *names: str) -> Path:
     """A PATH on which there is nothing but these."""
-    programs = bench.data_dir / "programs"
+    programs = fixture.data_dir / "programs"
     programs.mkdir(mode=0o755)
     for name in names:
         found = shutil.which(name)
@@ -179,10 +179,10 @@ def tun_device(mode: str) -> str:
 
 
 @pytest.fixture
-def own_network(bench: Bench) -> Bench:
+def own_network(fixture: Bench) -> Bench:
     if shutil.which("slirp4netns") is None:
         pytest.skip("needs slirp4netns: apt-get install slirp4netns")
-    return bench
+    return fixture
 
 
 def state_of(directory: Directory) -> dict[str, object]:

@@ -190,14 +190,14 @@ def name_server(answer: str) -> Iterator[str]:
             thread.join()
 
 
-async def from_inside(bench: Bench, workspace_id: str, *names: str) -> Answers:
+async def from_inside(fixture: Bench, workspace_id: str, *names: str) -> Answers:
     """For each address: True, or why it cannot be connected to."""
-    answers: Answers = json.loads(await bench.inside(workspace_id, question(*names)))
+    answers: Answers = json.loads(await fixture.inside(workspace_id, question(*names)))
     return answers
 
 
-async def python_inside(bench: Bench, workspace_id: str, script: str) -> str:
-    return await bench.inside(workspace_id, python_command(script))
+async def python_inside(fixture: Bench, workspace_id: str, script: str) -> str:
+    return await fixture.inside(workspace_id, python_command(script))
 
 
 def uid_of(pid: int) -> int:

@@ -21,11 +21,11 @@ KILLED = 128 + signal.SIGKILL
 
 
 @pytest.fixture
-def with_code_server(bench: Bench) -> Bench:
+def with_code_server(fixture: Bench) -> Bench:
     if not (TOOLS / "bin" / "code-server").exists():
         pytest.skip(f"code-server is not installed in {TOOLS}: run codehub ide install")
-    bench.runtime = ProcessRuntime(bench.data_dir / "runtime", TOOLS, stop_grace=PATIENCE)
-    return bench
+    fixture.runtime = ProcessRuntime(fixture.data_dir / "runtime", TOOLS, stop_grace=PATIENCE)
+    return fixture
 
 
 async def get(socket: str, path: str) -> bytes:
@@ -37,10 +37,10 @@ async def get(socket: str, path: str) -> bytes:
 
 
 async def test_code_server_serves_vs_code_from_its_home(with_code_server: Bench) -> None:
-    bench = with_code_server
-    spec = bench.spec("w1", BUILT_IN[0])
-    await bench.runtime.start(spec)
-    fact = await bench.until("w1", lambda fact: fact.ready or not fact.running)
+    fixture = with_code_server
+    spec = fixture.spec("w1", BUILT_IN[0])
+    await fixture.runtime.start(spec)
+    fact = await fixture.until("w1", lambda fact: fact.ready or not fact.running)
     assert fact.ready, fact.message
     assert fact.upstream is not None
     page = await get(fact.upstream.removeprefix("unix:"), "/?folder=/home/coder")
@@ -50,8 +50,8 @@ async def test_code_server_serves_vs_code_from_its_home(with_code_server: Bench)
         with suppress(FileNotFoundError):  # it replaces some of them
             written.add(os.lstat(path).st_uid)
     assert written == {spec.uid}
-    await bench.runtime.stop("w1")
-    fact, state = await bench.runtime.status("w1"), bench.directory("w1").read_state()
+    await fixture.runtime.stop("w1")
+    fact, state = await fixture.runtime.status("w1"), fixture.directory("w1").read_state()
     assert fact.exists and not fact.running
     assert state is not None and state.ended is not None
     assert state.ended.code != KILLED, "code-server ends when asked, without being killed"

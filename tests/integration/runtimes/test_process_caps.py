@@ -45,18 +45,18 @@ while True:
 
 
 @pytest.fixture
-async def capped(bench: Bench) -> Bench:
-    if set((await bench.runtime.walls()).cgroups.parents) != {"cpu", "memory", "pids"}:
+async def capped(fixture: Bench) -> Bench:
+    if set((await fixture.runtime.walls()).cgroups.parents) != {"cpu", "memory", "pids"}:
         pytest.skip("needs control groups that may be made: run as root, with /sys/fs/cgroup writable")
-    return bench
+    return fixture
 
 
 def small(image: Image, mebibytes: int = 64) -> Image:
     return replace(image, memory_bytes=mebibytes << 20)
 
 
-def groups_of(bench: Bench, workspace_id: str) -> list[Path]:
-    state = bench.directory(workspace_id).read_state()
+def groups_of(fixture: Bench, workspace_id: str) -> list[Path]:
+    state = fixture.directory(workspace_id).read_state()
     assert state is not None and state.groups
     return [Path(group) for group in state.groups]
 
@@ -99,16 +99,16 @@ async def test_the_disk_bandwidth_of_the_image_is_set_for_its_homes_disk(capped:
     assert all(cgroups.members([str(group)]) for group in groups if not (group / "run").exists())
 
 
-async def test_a_workspace_has_no_more_open_files_than_a_process_needs(bench: Bench) -> None:
+async def test_a_workspace_has_no_more_open_files_than_a_process_needs(fixture: Bench) -> None:
     """CodeHub raises its own limit to the highest, which a workspace would inherit."""
-    await bench.started("w1")
-    assert (await bench.inside("w1", "ulimit -Sn; ulimit -Hn")).split() == [str(open_files())] * 2
+    await fixture.started("w1")
+    assert (await fixture.inside("w1", "ulimit -Sn; ulimit -Hn")).split() == [str(open_files())] * 2
 
 
 @pytest.mark.usefixtures("own_network")
-async def test_the_connections_of_a_workspace_are_bounded_by_its_helpers_files(bench: Bench) -> None:
-    await bench.started("w1")
-    state = bench.directory("w1").read_state()
+async def test_the_connections_of_a_workspace_are_bounded_by_its_helpers_files(fixture: Bench) -> None:
+    await fixture.started("w1")
+    state = fixture.directory("w1").read_state()
     assert state is not None
     processes = descendants(state.keeper.pid)
     [helper] = [process for process in processes if _program(process) == "slirp4netns"]
@@ -309,16 +309,16 @@ async def test_the_largest_number_of_processes_is_one_that_the_kernel_takes(capp
 
 
 async def test_without_groups_limits_hold_for_the_user_and_each_process(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    fixture: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bench.runtime, "_walls", replace(await bench.runtime.walls(), cgroups=NO_CGROUPS))
-    await bench.started("w1", small(TINY))
+    monkeypatch.setattr(fixture.runtime, "_walls", replace(await fixture.runtime.walls(), cgroups=NO_CGROUPS))
+    await fixture.started("w1", small(TINY))
     greedy = "import subprocess\nwhile True: subprocess.Popen(['sleep', '60'])"
-    output = await bench.inside("w1", f'python3 -c "{greedy}"; pkill sleep')
+    output = await fixture.inside("w1", f'python3 -c "{greedy}"; pkill sleep')
     assert "Resource temporarily unavailable" in output
-    assert "MemoryError" in await bench.inside("w1", "python3 -c 'bytearray(200 << 20)'")
-    assert (await bench.inside("w1", "ulimit -c; ulimit -v")).split() == ["0", "unlimited"]
-    await bench.until("w1", lambda fact: fact.ready)
+    assert "MemoryError" in await fixture.inside("w1", "python3 -c 'bytearray(200 << 20)'")
+    assert (await fixture.inside("w1", "ulimit -c; ulimit -v")).split() == ["0", "unlimited"]
+    await fixture.until("w1", lambda fact: fact.ready)
 
 
 @pytest.fixture

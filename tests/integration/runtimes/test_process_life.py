@@ -29,28 +29,28 @@ from tests.selection import sample
 from tests.waiting import PATIENCE, eventually, until
 
 
-def keeper_of(bench: Bench, workspace_id: str) -> ProcessId:
-    state = bench.directory(workspace_id).read_state()
+def keeper_of(fixture: Bench, workspace_id: str) -> ProcessId:
+    state = fixture.directory(workspace_id).read_state()
     assert state is not None
     return state.keeper
 
 
-async def test_a_container_starts_becomes_ready_stops_and_is_deleted(bench: Bench) -> None:
-    assert await bench.runtime.status("w1") == ABSENT
-    assert await bench.runtime.observe() == {}
-    spec = await bench.started("w1")
-    fact = await bench.until("w1", lambda fact: fact.ready)
+async def test_a_container_starts_becomes_ready_stops_and_is_deleted(fixture: Bench) -> None:
+    assert await fixture.runtime.status("w1") == ABSENT
+    assert await fixture.runtime.observe() == {}
+    spec = await fixture.started("w1")
+    fact = await fixture.until("w1", lambda fact: fact.ready)
     assert (fact.exists, fact.running, fact.ready, fact.op_id) == (True, True, True, spec.op_id)
-    assert fact.upstream == f"unix:{bench.data_dir}/runtime/w1/up/ide.sock"
-    await eventually(bench.runtime.observe, "the same look", lambda seen: seen == {"w1": fact})
-    await bench.runtime.stop("w1")
-    fact = await bench.runtime.status("w1")
+    assert fact.upstream == f"unix:{fixture.data_dir}/runtime/w1/up/ide.sock"
+    await eventually(fixture.runtime.observe, "the same look", lambda seen: seen == {"w1": fact})
+    await fixture.runtime.stop("w1")
+    fact = await fixture.runtime.status("w1")
     assert (fact.exists, fact.running, fact.ready, fact.upstream) == (True, False, False, None)
     assert "stopped" in fact.message
-    await bench.runtime.delete("w1")
-    assert await bench.runtime.status("w1") == ABSENT
-    assert await bench.runtime.observe() == {}
-    assert list((bench.data_dir / "runtime").iterdir()) == []
+    await fixture.runtime.delete("w1")
+    assert await fixture.runtime.status("w1") == ABSENT
+    assert await fixture.runtime.observe() == {}
+    assert list((fixture.data_dir / "runtime").iterdir()) == []
     assert spec.home.is_dir()
 
 
@@ -62,85 +62,85 @@ async def test_a_container_starts_becomes_ready_stops_and_is_deleted(bench: Benc
     ],
 )
 async def test_the_name_is_an_argument_and_the_host_name_and_nothing_else(
-    bench: Bench, name: str, argument: str, host: str
+    fixture: Bench, name: str, argument: str, host: str
 ) -> None:
-    spec = replace(bench.spec("w1", script_image(SERVER, "{socket}", "{name}")), name=name)
-    await bench.runtime.start(spec)
-    await bench.until("w1", lambda fact: fact.ready)
-    assert await bench.inside("w1", "uname -n; tr '\\0' '\\n' </proc/$PPID/cmdline | tail -n 1") == (
+    spec = replace(fixture.spec("w1", script_image(SERVER, "{socket}", "{name}")), name=name)
+    await fixture.runtime.start(spec)
+    await fixture.until("w1", lambda fact: fact.ready)
+    assert await fixture.inside("w1", "uname -n; tr '\\0' '\\n' </proc/$PPID/cmdline | tail -n 1") == (
         f"{host}\n{argument}\n"
     )
-    await bench.runtime.start(replace(spec, name="renamed"))
-    assert await bench.inside("w1", "uname -n") == f"{host}\n", "a rename shows at the next start"
+    await fixture.runtime.start(replace(spec, name="renamed"))
+    assert await fixture.inside("w1", "uname -n") == f"{host}\n", "a rename shows at the next start"
 
 
-async def test_who_listens_for_hints_is_told_when_the_ide_listens(bench: Bench) -> None:
+async def test_who_listens_for_hints_is_told_when_the_ide_listens(fixture: Bench) -> None:
     told: asyncio.Queue[str] = asyncio.Queue()
-    listening = asyncio.create_task(bench.runtime.hints(told.put_nowait, lambda: None))
+    listening = asyncio.create_task(fixture.runtime.hints(told.put_nowait, lambda: None))
     try:
         async with asyncio.timeout(PATIENCE):
             for workspace_id in ("w1", "w2"):
-                await bench.runtime.start(bench.spec(workspace_id))
+                await fixture.runtime.start(fixture.spec(workspace_id))
                 assert await told.get() == workspace_id
-                assert bench.directory(workspace_id).bound_socket.is_socket()
+                assert fixture.directory(workspace_id).bound_socket.is_socket()
     finally:
         listening.cancel()
 
 
-async def test_stopping_and_deleting_what_is_not_there_succeeds(bench: Bench) -> None:
-    await bench.runtime.stop("w1")
-    await bench.runtime.delete("w1")
-    await bench.started("w1")
-    await bench.runtime.stop("w1")
-    await bench.runtime.stop("w1")
-    await bench.runtime.delete("w1")
-    await bench.runtime.delete("w1")
+async def test_stopping_and_deleting_what_is_not_there_succeeds(fixture: Bench) -> None:
+    await fixture.runtime.stop("w1")
+    await fixture.runtime.delete("w1")
+    await fixture.started("w1")
+    await fixture.runtime.stop("w1")
+    await fixture.runtime.stop("w1")
+    await fixture.runtime.delete("w1")
+    await fixture.runtime.delete("w1")
 
 
-async def test_starting_a_running_container_changes_nothing(bench: Bench) -> None:
-    spec = await bench.started("w1")
-    before = keeper_of(bench, "w1")
-    await bench.runtime.start(spec)
-    assert keeper_of(bench, "w1") == before and before.is_alive()
+async def test_starting_a_running_container_changes_nothing(fixture: Bench) -> None:
+    spec = await fixture.started("w1")
+    before = keeper_of(fixture, "w1")
+    await fixture.runtime.start(spec)
+    assert keeper_of(fixture, "w1") == before and before.is_alive()
 
 
-async def test_concurrent_starts_make_one_container(bench: Bench) -> None:
-    spec = bench.spec("w1")
-    runtimes = [bench.runtime, bench.another_runtime(), bench.another_runtime()]
+async def test_concurrent_starts_make_one_container(fixture: Bench) -> None:
+    spec = fixture.spec("w1")
+    runtimes = [fixture.runtime, fixture.another_runtime(), fixture.another_runtime()]
     await asyncio.gather(*(runtime.start(spec) for runtime in runtimes * 2))
-    await bench.until("w1", lambda fact: fact.ready)
-    assert (await bench.inside("w1", "ps -e -o args | grep -c '^/usr/bin/python3'")).strip() == "1"
+    await fixture.until("w1", lambda fact: fact.ready)
+    assert (await fixture.inside("w1", "ps -e -o args | grep -c '^/usr/bin/python3'")).strip() == "1"
 
 
-async def test_a_stopped_container_starts_again_with_the_new_operation(bench: Bench) -> None:
-    spec = await bench.started("w1")
-    await bench.runtime.stop("w1")
-    await bench.runtime.start(replace(spec, op_id="op-2"))
-    fact = await bench.until("w1", lambda fact: fact.ready)
+async def test_a_stopped_container_starts_again_with_the_new_operation(fixture: Bench) -> None:
+    spec = await fixture.started("w1")
+    await fixture.runtime.stop("w1")
+    await fixture.runtime.start(replace(spec, op_id="op-2"))
+    fact = await fixture.until("w1", lambda fact: fact.ready)
     assert fact.op_id == "op-2"
 
 
-async def test_start_and_delete_at_once_end_in_one_of_both(bench: Bench) -> None:
-    spec = bench.spec(ALONE)
+async def test_start_and_delete_at_once_end_in_one_of_both(fixture: Bench) -> None:
+    spec = fixture.spec(ALONE)
     for _ in range(5):
         await asyncio.gather(
-            bench.runtime.start(spec), bench.another_runtime().delete(ALONE), return_exceptions=True
+            fixture.runtime.start(spec), fixture.another_runtime().delete(ALONE), return_exceptions=True
         )
-        await bench.runtime.delete(ALONE)
-        assert await bench.runtime.status(ALONE) == ABSENT
+        await fixture.runtime.delete(ALONE)
+        assert await fixture.runtime.status(ALONE) == ABSENT
 
 
-async def test_a_new_runtime_adopts_what_runs(bench: Bench) -> None:
-    await bench.started("w1")
-    other = bench.another_runtime()
+async def test_a_new_runtime_adopts_what_runs(fixture: Bench) -> None:
+    await fixture.started("w1")
+    other = fixture.another_runtime()
     assert (await other.status("w1")).ready
-    assert await other.upstream("w1") == await bench.runtime.upstream("w1")
+    assert await other.upstream("w1") == await fixture.runtime.upstream("w1")
     await other.delete("w1")
-    assert await bench.runtime.status("w1") == ABSENT
+    assert await fixture.runtime.status("w1") == ABSENT
 
 
-async def test_a_container_survives_a_kill_of_whoever_started_it(bench: Bench) -> None:
-    spec = bench.spec("w1")
+async def test_a_container_survives_a_kill_of_whoever_started_it(fixture: Bench) -> None:
+    spec = fixture.spec("w1")
     script = textwrap.dedent(f"""
         import asyncio, os, signal
         from pathlib import Path
@@ -149,7 +149,7 @@ async def test_a_container_survives_a_kill_of_whoever_started_it(bench: Bench) -
         from tests.integration.runtimes.conftest import TINY
 
         async def main():
-            runtime = ProcessRuntime(Path({str(bench.data_dir / "runtime")!r}), Path("/nonexistent"))
+            runtime = ProcessRuntime(Path({str(fixture.data_dir / "runtime")!r}), Path("/nonexistent"))
             await runtime.start(WorkloadSpec("w1", TINY, Path({str(spec.home)!r}), "op-1", {spec.uid}))
             os.killpg(0, signal.SIGKILL)
 
@@ -157,14 +157,14 @@ async def test_a_container_survives_a_kill_of_whoever_started_it(bench: Bench) -
     """)
     starter = subprocess.run([sys.executable, "-c", script], start_new_session=True, check=False)
     assert starter.returncode == -signal.SIGKILL
-    assert (await bench.until("w1", lambda fact: fact.ready)).op_id == "op-1"
+    assert (await fixture.until("w1", lambda fact: fact.ready)).op_id == "op-1"
 
 
-def test_a_start_returns_and_leaks_nothing_under_uvloop(bench: Bench) -> None:
-    spec = bench.spec("w1")
+def test_a_start_returns_and_leaks_nothing_under_uvloop(fixture: Bench) -> None:
+    spec = fixture.spec("w1")
 
     async def start() -> None:
-        runtime = bench.another_runtime()
+        runtime = fixture.another_runtime()
         async with asyncio.timeout(PATIENCE):
             await runtime.start(spec)
 
@@ -172,13 +172,13 @@ def test_a_start_returns_and_leaks_nothing_under_uvloop(bench: Bench) -> None:
         listener.set_inheritable(True)
         uvloop.run(start())
         inherited = os.readlink(f"/proc/self/fd/{listener.fileno()}")
-        keeper = keeper_of(bench, "w1")
+        keeper = keeper_of(fixture, "w1")
         assert inherited not in open_files(keeper.pid)
 
 
-async def test_no_zombies_stay_behind(bench: Bench) -> None:
-    await bench.started("w1")
-    await bench.runtime.delete("w1")
+async def test_no_zombies_stay_behind(fixture: Bench) -> None:
+    await fixture.started("w1")
+    await fixture.runtime.delete("w1")
     await until(lambda: "Z" not in states_of_children(), "every child that has ended to be waited for")
 
 
@@ -189,37 +189,37 @@ def states_of_children() -> list[str]:
     return [state[0] for state in listing.stdout.split()]
 
 
-async def test_killing_the_keeper_kills_its_tree(bench: Bench) -> None:
-    await bench.started("w1")
-    keeper = keeper_of(bench, "w1")
+async def test_killing_the_keeper_kills_its_tree(fixture: Bench) -> None:
+    await fixture.started("w1")
+    keeper = keeper_of(fixture, "w1")
     tree = descendants(keeper.pid)
     assert len(tree) >= 3
     keeper.send(signal.SIGKILL)
-    fact = await bench.until("w1", lambda fact: not fact.running)
+    fact = await fixture.until("w1", lambda fact: not fact.running)
     assert fact.exists and "killed" in fact.message
     await until(lambda: not any(process.is_alive() for process in tree), "its tree to end")
-    await bench.started("w1")
+    await fixture.started("w1")
 
 
-async def test_a_recycled_pid_is_not_taken_for_the_container(bench: Bench) -> None:
-    await bench.started("w1")
-    await bench.runtime.stop("w1")
-    directory = bench.directory("w1")
+async def test_a_recycled_pid_is_not_taken_for_the_container(fixture: Bench) -> None:
+    await fixture.started("w1")
+    await fixture.runtime.stop("w1")
+    directory = fixture.directory("w1")
     stranger = ProcessId.of(os.getpid())
     assert stranger is not None
     recycled = {"pid": stranger.pid, "started": stranger.started - 1}
     directory.state_file.write_text(
         json.dumps({**state_of(directory), "keeper": recycled, "child": recycled, "ended": None})
     )
-    assert not (await bench.runtime.status("w1")).running
-    await bench.runtime.delete("w1")  # would end this very test if it took us for the keeper
-    assert await bench.runtime.status("w1") == ABSENT
+    assert not (await fixture.runtime.status("w1")).running
+    await fixture.runtime.delete("w1")  # would end this very test if it took us for the keeper
+    assert await fixture.runtime.status("w1") == ABSENT
 
 
-async def test_a_container_of_an_earlier_boot_does_not_run(bench: Bench) -> None:
-    await bench.started("w1")
-    await bench.runtime.stop("w1")
-    directory = bench.directory("w1")
+async def test_a_container_of_an_earlier_boot_does_not_run(fixture: Bench) -> None:
+    await fixture.started("w1")
+    await fixture.runtime.stop("w1")
+    directory = fixture.directory("w1")
     me = ProcessId.of(os.getpid())
     assert me is not None
     directory.state_file.write_text(
@@ -227,7 +227,7 @@ async def test_a_container_of_an_earlier_boot_does_not_run(bench: Bench) -> None
             {**state_of(directory), "keeper": vars(me), "child": None, "ended": None, "boot_id": "earlier"}
         )
     )
-    fact = await bench.runtime.status("w1")
+    fact = await fixture.runtime.status("w1")
     assert fact.exists and not fact.running and "restarted" in fact.message
 
 
@@ -235,245 +235,245 @@ GARBAGE = ["", "{", "[]", "null", '{"op_id": 1}', "\x00\x01"]
 
 
 @pytest.mark.parametrize("garbage", sample(GARBAGE, 2, "garbage in a state"))
-async def test_garbage_in_the_state_of_a_dead_container(bench: Bench, garbage: str) -> None:
-    await bench.started(ALONE)
-    await bench.runtime.stop(ALONE)
-    bench.directory(ALONE).state_file.write_text(garbage)
-    fact = await bench.runtime.status(ALONE)
+async def test_garbage_in_the_state_of_a_dead_container(fixture: Bench, garbage: str) -> None:
+    await fixture.started(ALONE)
+    await fixture.runtime.stop(ALONE)
+    fixture.directory(ALONE).state_file.write_text(garbage)
+    fact = await fixture.runtime.status(ALONE)
     assert fact.exists and not fact.running and "damaged" in fact.message
-    await bench.started(ALONE)
+    await fixture.started(ALONE)
 
 
-async def test_garbage_in_the_state_of_a_living_container(bench: Bench) -> None:
-    await bench.started(ALONE)
-    tree = descendants(keeper_of(bench, ALONE).pid)
-    bench.directory(ALONE).state_file.write_text("garbage")
-    fact = await bench.runtime.status(ALONE)
+async def test_garbage_in_the_state_of_a_living_container(fixture: Bench) -> None:
+    await fixture.started(ALONE)
+    tree = descendants(keeper_of(fixture, ALONE).pid)
+    fixture.directory(ALONE).state_file.write_text("garbage")
+    fact = await fixture.runtime.status(ALONE)
     assert fact.exists and fact.running and not fact.ready
-    await bench.runtime.start(bench.spec(ALONE))  # it runs, so this changes nothing
-    await bench.runtime.delete(ALONE)
+    await fixture.runtime.start(fixture.spec(ALONE))  # it runs, so this changes nothing
+    await fixture.runtime.delete(ALONE)
     assert not [process for process in tree if process.is_alive()]
-    assert await bench.runtime.status(ALONE) == ABSENT
+    assert await fixture.runtime.status(ALONE) == ABSENT
 
 
-async def test_a_missing_home_is_never_made(bench: Bench) -> None:
-    spec = bench.spec("w1")
+async def test_a_missing_home_is_never_made(fixture: Bench) -> None:
+    spec = fixture.spec("w1")
     spec.home.rmdir()
     with pytest.raises(RuntimeFailure) as failure:
-        await bench.runtime.start(spec)
+        await fixture.runtime.start(spec)
     assert failure.value.reason is ErrorReason.ContainerWithoutVolume
     assert not spec.home.exists()
-    assert await bench.runtime.status("w1") == ABSENT
+    assert await fixture.runtime.status("w1") == ABSENT
 
 
-async def test_a_home_that_is_a_link_is_refused(bench: Bench) -> None:
-    spec = bench.spec("w1")
+async def test_a_home_that_is_a_link_is_refused(fixture: Bench) -> None:
+    spec = fixture.spec("w1")
     spec.home.rmdir()
     spec.home.symlink_to("/root")
     with pytest.raises(RuntimeFailure):
-        await bench.runtime.start(spec)
+        await fixture.runtime.start(spec)
 
 
-async def test_a_command_that_exits_at_once_tells_its_last_output(bench: Bench) -> None:
+async def test_a_command_that_exits_at_once_tells_its_last_output(fixture: Bench) -> None:
     image = script_image("import sys; print('first'); sys.exit('no licence found')")
-    await bench.runtime.start(bench.spec("w1", image))
-    fact = await bench.until("w1", lambda fact: not fact.running)
+    await fixture.runtime.start(fixture.spec("w1", image))
+    fact = await fixture.until("w1", lambda fact: not fact.running)
     assert fact.exists and not fact.ready
     assert "exited with code 1" in fact.message and "no licence found" in fact.message
 
 
-async def test_last_output_that_no_message_can_hold_is_made_fit(bench: Bench) -> None:
+async def test_last_output_that_no_message_can_hold_is_made_fit(fixture: Bench) -> None:
     image = script_image("import sys; sys.exit('x' * 100_000 + ' core' + chr(0) + 'dump')")
-    await bench.runtime.start(bench.spec("w1", image))
-    fact = await bench.until("w1", lambda fact: not fact.running)
+    await fixture.runtime.start(fixture.spec("w1", image))
+    fact = await fixture.until("w1", lambda fact: not fact.running)
     assert fact.message.endswith("x core\ufffddump") and len(fact.message) < 2100
 
 
-async def test_a_command_that_does_not_exist_says_so(bench: Bench) -> None:
+async def test_a_command_that_does_not_exist_says_so(fixture: Bench) -> None:
     image = replace(TINY, process=("no-such-ide", "{socket}"))
-    await bench.runtime.start(bench.spec("w1", image))
-    fact = await bench.until("w1", lambda fact: not fact.running)
+    await fixture.runtime.start(fixture.spec("w1", image))
+    fact = await fixture.until("w1", lambda fact: not fact.running)
     assert "no-such-ide" in fact.message
 
 
-async def test_a_command_that_never_listens_is_running_and_not_ready(bench: Bench) -> None:
-    await bench.runtime.start(bench.spec("w1", script_image("import time; time.sleep(600)")))
-    fact = await bench.until("w1", lambda fact: fact.running)
+async def test_a_command_that_never_listens_is_running_and_not_ready(fixture: Bench) -> None:
+    await fixture.runtime.start(fixture.spec("w1", script_image("import time; time.sleep(600)")))
+    fact = await fixture.until("w1", lambda fact: fact.running)
     assert not fact.ready and fact.upstream is None and "listen" in fact.message
 
 
 async def test_a_command_that_listens_and_never_answers_is_not_ready(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    fixture: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("codehub.runtimes.process.runtime.why_not_ready", partial(why_not_ready, within=0.1))
     mute = (
         "import socket, sys, time\n"
         "s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen(); time.sleep(600)"
     )
-    await bench.runtime.start(bench.spec("w1", script_image(mute, "{socket}")))
-    fact = await bench.until("w1", lambda fact: "within 0.1 s" in fact.message)
+    await fixture.runtime.start(fixture.spec("w1", script_image(mute, "{socket}")))
+    fact = await fixture.until("w1", lambda fact: "within 0.1 s" in fact.message)
     assert fact.running and not fact.ready and fact.upstream is not None
 
 
-async def test_a_stop_ends_daemons_and_those_who_ignore_signals(bench: Bench) -> None:
-    await bench.started("w1")
-    await bench.inside("w1", "setsid nohup sleep 601 >/dev/null 2>&1 & disown")
-    await bench.inside("w1", "(trap '' TERM HUP; setsid sleep 602 >/dev/null 2>&1 &)")
+async def test_a_stop_ends_daemons_and_those_who_ignore_signals(fixture: Bench) -> None:
+    await fixture.started("w1")
+    await fixture.inside("w1", "setsid nohup sleep 601 >/dev/null 2>&1 & disown")
+    await fixture.inside("w1", "(trap '' TERM HUP; setsid sleep 602 >/dev/null 2>&1 &)")
 
     async def commands() -> dict[ProcessId, bytes]:
         found = {}
-        for process in descendants(keeper_of(bench, "w1").pid):
+        for process in descendants(keeper_of(fixture, "w1").pid):
             with suppress(OSError):  # one that has just ended
                 found[process] = Path(f"/proc/{process.pid}/cmdline").read_bytes()
         return found
 
     sleepers = {b"sleep\x00601\0", b"sleep\x00602\0"}
     tree = await eventually(commands, "both to sleep", lambda found: sleepers < {*found.values()})
-    await bench.runtime.stop("w1")
+    await fixture.runtime.stop("w1")
     assert not [process for process in tree if process.is_alive()]
 
 
-async def test_a_stubborn_ide_is_killed_after_the_grace_period(bench: Bench) -> None:
+async def test_a_stubborn_ide_is_killed_after_the_grace_period(fixture: Bench) -> None:
     stubborn = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SERVER
-    bench.runtime = bench.another_runtime(stop_grace=0.2)
-    await bench.started("w1", script_image(stubborn, "{socket}"))
-    await bench.runtime.stop("w1")
-    assert not (await bench.runtime.status("w1")).running
+    fixture.runtime = fixture.another_runtime(stop_grace=0.2)
+    await fixture.started("w1", script_image(stubborn, "{socket}"))
+    await fixture.runtime.stop("w1")
+    assert not (await fixture.runtime.status("w1")).running
 
 
-async def test_a_polite_ide_gets_to_finish(bench: Bench) -> None:
+async def test_a_polite_ide_gets_to_finish(fixture: Bench) -> None:
     polite = (
         "import os, signal, sys, pathlib\n"
         "def bye(*_):\n    pathlib.Path('bye').write_text('saved')\n    os._exit(0)\n"
         "signal.signal(signal.SIGTERM, bye)\n" + SERVER
     )
-    bench.runtime = bench.another_runtime(stop_grace=PATIENCE)
-    spec = await bench.started("w1", script_image(polite, "{socket}"))
-    await bench.runtime.stop("w1")
+    fixture.runtime = fixture.another_runtime(stop_grace=PATIENCE)
+    spec = await fixture.started("w1", script_image(polite, "{socket}"))
+    await fixture.runtime.stop("w1")
     assert (spec.home / "bye").read_text() == "saved"
 
 
-async def test_a_stop_of_a_container_that_floods_its_output(bench: Bench) -> None:
+async def test_a_stop_of_a_container_that_floods_its_output(fixture: Bench) -> None:
     flood = "import sys\nwhile True: sys.stdout.write('x' * 9999 + '\\n')"
-    await bench.runtime.start(bench.spec("w1", script_image(flood)))
-    log = bench.directory("w1").older_log_file
+    await fixture.runtime.start(fixture.spec("w1", script_image(flood)))
+    log = fixture.directory("w1").older_log_file
     await until(log.exists, "the log to be rotated")
-    await bench.runtime.stop("w1")
-    directory = bench.directory("w1")
-    assert not (await bench.runtime.status("w1")).running
+    await fixture.runtime.stop("w1")
+    directory = fixture.directory("w1")
+    assert not (await fixture.runtime.status("w1")).running
     assert directory.log_file.stat().st_size + log.stat().st_size <= 2 * (1 << 20)
 
 
-async def test_the_logs_are_the_last_lines(bench: Bench) -> None:
-    await bench.started("w1", script_image("for i in range(100): print('line', i)\n" + SERVER, "{socket}"))
+async def test_the_logs_are_the_last_lines(fixture: Bench) -> None:
+    await fixture.started("w1", script_image("for i in range(100): print('line', i)\n" + SERVER, "{socket}"))
 
     async def log() -> str:
-        return await bench.runtime.logs("w1", 1000)
+        return await fixture.runtime.logs("w1", 1000)
 
     assert "line 0" in await eventually(log, "its hello", lambda text: "hello from the IDE" in text)
-    assert len((await bench.runtime.logs("w1", 3)).splitlines()) == 3
-    assert await bench.runtime.logs("w2", 3) == ""
+    assert len((await fixture.runtime.logs("w1", 3)).splitlines()) == 3
+    assert await fixture.runtime.logs("w2", 3) == ""
 
 
-async def test_an_ide_that_binds_its_socket_anew_is_found_again(bench: Bench) -> None:
-    await bench.started("w1")
-    bound = bench.directory("w1").bound_socket
+async def test_an_ide_that_binds_its_socket_anew_is_found_again(fixture: Bench) -> None:
+    await fixture.started("w1")
+    bound = fixture.directory("w1").bound_socket
     bound.unlink()
     with socket.socket(socket.AF_UNIX) as replacement:
         replacement.bind(str(bound))
-        await bench.runtime.status("w1")
-        assert os.path.samestat(bound.stat(), bench.directory("w1").socket.stat())
+        await fixture.runtime.status("w1")
+        assert os.path.samestat(bound.stat(), fixture.directory("w1").socket.stat())
 
 
-async def test_a_runtime_directory_that_vanished_is_not_an_empty_one(bench: Bench) -> None:
-    root = bench.data_dir / "runtime"
-    aside = bench.data_dir / "aside"
+async def test_a_runtime_directory_that_vanished_is_not_an_empty_one(fixture: Bench) -> None:
+    root = fixture.data_dir / "runtime"
+    aside = fixture.data_dir / "aside"
     root.rename(aside)
     with pytest.raises(Unobservable):
-        await bench.runtime.observe()
+        await fixture.runtime.observe()
     with pytest.raises(Unobservable):
-        await bench.runtime.status("w1")
-    for change in (bench.runtime.stop, bench.runtime.delete):
+        await fixture.runtime.status("w1")
+    for change in (fixture.runtime.stop, fixture.runtime.delete):
         with pytest.raises(RuntimeFailure):
             await change("w1")
     with pytest.raises(RuntimeFailure):
-        await bench.runtime.start(bench.spec("w1"))
+        await fixture.runtime.start(fixture.spec("w1"))
     aside.rename(root)
 
 
-async def test_one_that_cannot_be_looked_at_hides_no_other(bench: Bench) -> None:
+async def test_one_that_cannot_be_looked_at_hides_no_other(fixture: Bench) -> None:
     for workspace_id in ("w1", "w2"):
-        await bench.started(workspace_id)
-    state = bench.directory("w1").state_file
+        await fixture.started(workspace_id)
+    state = fixture.directory("w1").state_file
     aside = state.with_name("aside")
     state.rename(aside)
     state.mkdir()
-    seen = await bench.runtime.observe()
+    seen = await fixture.runtime.observe()
     assert isinstance(seen["w1"], Unknown) and str(state) in seen["w1"].message
     assert not isinstance(seen["w2"], Unknown) and seen["w2"].running
     with pytest.raises(Unobservable, match=str(state)):
-        await bench.runtime.status("w1")
+        await fixture.runtime.status("w1")
     state.rmdir()
     aside.rename(state)
-    ready = await bench.until("w1", lambda fact: fact.ready)
-    await eventually(bench.runtime.observe, "the same look", lambda seen: seen["w1"] == ready)
+    ready = await fixture.until("w1", lambda fact: fact.ready)
+    await eventually(fixture.runtime.observe, "the same look", lambda seen: seen["w1"] == ready)
 
 
 @pytest.mark.parametrize("workspace_id", ["", "..", "a/b", ".hidden", "../w1", "w1\n"])
-async def test_an_id_that_is_no_name_is_refused(bench: Bench, workspace_id: str) -> None:
+async def test_an_id_that_is_no_name_is_refused(fixture: Bench, workspace_id: str) -> None:
     with pytest.raises(ValueError, match="no workspace id"):
-        await bench.runtime.delete(workspace_id)
+        await fixture.runtime.delete(workspace_id)
 
 
-async def test_what_a_crash_left_of_a_removal_is_finished(bench: Bench) -> None:
-    await bench.started("w1")
-    await bench.runtime.stop("w1")
-    bench.directory("w1").path.rename(bench.data_dir / "runtime" / ".deleted-w1-0badcafe")
-    assert await bench.runtime.observe() == {}
-    await bench.another_runtime().finish_removals()
-    assert list((bench.data_dir / "runtime").iterdir()) == []
+async def test_what_a_crash_left_of_a_removal_is_finished(fixture: Bench) -> None:
+    await fixture.started("w1")
+    await fixture.runtime.stop("w1")
+    fixture.directory("w1").path.rename(fixture.data_dir / "runtime" / ".deleted-w1-0badcafe")
+    assert await fixture.runtime.observe() == {}
+    await fixture.another_runtime().finish_removals()
+    assert list((fixture.data_dir / "runtime").iterdir()) == []
 
 
 DIG = "import os\nos.chdir('/run/codehub')\nfor _ in range(1500): os.mkdir('d'); os.chdir('d')"
 
 
-async def test_a_workspace_that_dug_deep_is_started_again_and_deleted(bench: Bench) -> None:
+async def test_a_workspace_that_dug_deep_is_started_again_and_deleted(fixture: Bench) -> None:
     for _ in range(2):
-        await bench.started("w1")
-        await bench.inside("w1", f'/usr/bin/python3 -c "{DIG}"')
-        await bench.runtime.stop("w1")
-    await bench.runtime.delete("w1")
-    assert list((bench.data_dir / "runtime").iterdir()) == []
+        await fixture.started("w1")
+        await fixture.inside("w1", f'/usr/bin/python3 -c "{DIG}"')
+        await fixture.runtime.stop("w1")
+    await fixture.runtime.delete("w1")
+    assert list((fixture.data_dir / "runtime").iterdir()) == []
 
 
-async def test_what_cannot_be_removed_keeps_nothing_else(bench: Bench) -> None:
-    stuck = bench.data_dir / "runtime" / ".deleted-w1-0badcafe"
+async def test_what_cannot_be_removed_keeps_nothing_else(fixture: Bench) -> None:
+    stuck = fixture.data_dir / "runtime" / ".deleted-w1-0badcafe"
     stuck.write_text("a file, where a directory is expected")
-    later = bench.data_dir / "runtime" / ".deleted-w2-0badcafe"
+    later = fixture.data_dir / "runtime" / ".deleted-w2-0badcafe"
     later.mkdir()
-    await bench.another_runtime().finish_removals()
+    await fixture.another_runtime().finish_removals()
     assert stuck.exists() and not later.exists()
     stuck.unlink()
 
 
-async def test_a_start_that_is_cancelled_leaves_nothing_unknown(bench: Bench) -> None:
-    spec = bench.spec("w1")
-    await bench.runtime.walls()
+async def test_a_start_that_is_cancelled_leaves_nothing_unknown(fixture: Bench) -> None:
+    spec = fixture.spec("w1")
+    await fixture.runtime.walls()
     for patience in (0.0, 0.02, 0.05, 0.08):
-        starting = asyncio.create_task(bench.runtime.start(spec))
+        starting = asyncio.create_task(fixture.runtime.start(spec))
         await asyncio.wait([starting], timeout=patience)
         starting.cancel()
         await asyncio.gather(starting, return_exceptions=True)
-        await bench.runtime.start(spec)
-        await bench.until("w1", lambda fact: fact.ready)
-        assert (await bench.inside("w1", "ps -e -o args | grep -c '^/usr/bin/python3'")).strip() == "1"
-        await bench.runtime.delete("w1")
-        assert list((bench.data_dir / "runtime").iterdir()) == []
+        await fixture.runtime.start(spec)
+        await fixture.until("w1", lambda fact: fact.ready)
+        assert (await fixture.inside("w1", "ps -e -o args | grep -c '^/usr/bin/python3'")).strip() == "1"
+        await fixture.runtime.delete("w1")
+        assert list((fixture.data_dir / "runtime").iterdir()) == []
 
 
-async def test_stray_files_are_no_containers(bench: Bench) -> None:
-    stray = bench.data_dir / "runtime" / "notes"
+async def test_stray_files_are_no_containers(fixture: Bench) -> None:
+    stray = fixture.data_dir / "runtime" / "notes"
     stray.write_text("")
-    (bench.data_dir / "runtime" / "w9").mkdir()
-    assert await bench.runtime.observe() == {}
+    (fixture.data_dir / "runtime" / "w9").mkdir()
+    assert await fixture.runtime.observe() == {}
     stray.unlink()

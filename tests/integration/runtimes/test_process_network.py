@@ -57,8 +57,8 @@ def test_root_has_a_way_out_whoever_else_may_open_the_device(mode: str) -> None:
     assert json.loads(done.stdout)["trouble"] == ""
 
 
-def helper_of(bench: Bench, workspace_id: str) -> ProcessId:
-    state = bench.directory(workspace_id).read_state()
+def helper_of(fixture: Bench, workspace_id: str) -> ProcessId:
+    state = fixture.directory(workspace_id).read_state()
     assert state is not None
     (helper,) = [
         process
@@ -68,21 +68,21 @@ def helper_of(bench: Bench, workspace_id: str) -> ProcessId:
     return helper
 
 
-async def test_the_internet_is_reached_and_private_networks_are_not(bench: Bench, outside: Neighbour) -> None:
-    await bench.started("w1")
+async def test_the_internet_is_reached_and_private_networks_are_not(fixture: Bench, outside: Neighbour) -> None:
+    await fixture.started("w1")
     public, denied = f"{outside.public}:{PORT}", [f"{host}:{PORT}" for host in outside.not_for_workspaces]
     assert set(from_here(public, *denied).values()) == {True}
-    answers = await from_inside(bench, "w1", public, *denied)
+    answers = await from_inside(fixture, "w1", public, *denied)
     assert answers.pop(public) is True
     assert set(answers.values()) == {"[Errno 13] Permission denied"}
 
 
-async def test_nothing_of_this_machine_is_reached_but_codehubs_port(bench: Bench) -> None:
+async def test_nothing_of_this_machine_is_reached_but_codehubs_port(fixture: Bench) -> None:
     with listening("0.0.0.0:0") as port_of_codehub, listening("0.0.0.0:0") as other:
         codehub_port, other_port = (name.rpartition(":")[2] for name in (port_of_codehub, other))
-        bench.runtime = bench.another_runtime(Egress(int(codehub_port)))
+        fixture.runtime = fixture.another_runtime(Egress(int(codehub_port)))
         addresses = [*own_addresses(), "127.0.0.1"]
-        await bench.started("w1")
+        await fixture.started("w1")
         host = addresses[0]
         names = [f"{address}:{other_port}" for address in addresses]
         reached = from_here(*names)
@@ -91,15 +91,15 @@ async def test_nothing_of_this_machine_is_reached_but_codehubs_port(bench: Bench
         assert {reached[name] for name in still if name in reached} == {True}
         # Where slirp4netns would otherwise show the host's loopback, and its name server.
         names += [f"198.19.255.{last}:{other_port}" for last in (2, 3)]
-        answers = await from_inside(bench, "w1", f"{host}:{codehub_port}", *names)
+        answers = await from_inside(fixture, "w1", f"{host}:{codehub_port}", *names)
         assert answers.pop(f"{host}:{codehub_port}") is True
         assert True not in answers.values()
 
 
-async def test_what_is_allowed_is_reached(bench: Bench, outside: Neighbour) -> None:
-    bench.runtime = bench.another_runtime(Egress(8080, allowed=(f"{outside.ten}/32",)))
-    await bench.started("w1")
-    answers = await from_inside(bench, "w1", f"{outside.ten}:{PORT}", f"{outside.private}:{PORT}")
+async def test_what_is_allowed_is_reached(fixture: Bench, outside: Neighbour) -> None:
+    fixture.runtime = fixture.another_runtime(Egress(8080, allowed=(f"{outside.ten}/32",)))
+    await fixture.started("w1")
+    answers = await from_inside(fixture, "w1", f"{outside.ten}:{PORT}", f"{outside.private}:{PORT}")
     assert answers == {
         f"{outside.ten}:{PORT}": True,
         f"{outside.private}:{PORT}": "[Errno 13] Permission denied",
@@ -107,19 +107,19 @@ async def test_what_is_allowed_is_reached(bench: Bench, outside: Neighbour) -> N
 
 
 async def test_an_allowed_range_does_not_open_this_machines_addresses_in_it(
-    bench: Bench, outside: Neighbour
+    fixture: Bench, outside: Neighbour
 ) -> None:
-    bench.runtime = bench.another_runtime(Egress(8080, allowed=("10.0.0.0/8",)))
-    await bench.started("w1")
+    fixture.runtime = fixture.another_runtime(Egress(8080, allowed=("10.0.0.0/8",)))
+    await fixture.started("w1")
     with listening(f"{outside.host_ten}:0") as of_the_host:
         assert from_here(of_the_host) == {of_the_host: True}
-        answers = await from_inside(bench, "w1", f"{outside.ten}:{PORT}", of_the_host)
+        answers = await from_inside(fixture, "w1", f"{outside.ten}:{PORT}", of_the_host)
     assert answers == {f"{outside.ten}:{PORT}": True, of_the_host: "[Errno 13] Permission denied"}
 
 
-async def test_listeners_and_abstract_sockets_are_each_workspaces_own(bench: Bench) -> None:
-    await bench.started("w1")
-    await bench.started("w2")
+async def test_listeners_and_abstract_sockets_are_each_workspaces_own(fixture: Bench) -> None:
+    await fixture.started("w1")
+    await fixture.started("w2")
     listen = """
 import os, socket, time
 listeners = socket.create_server(("", 7777)), socket.socket(socket.AF_UNIX)
@@ -131,21 +131,21 @@ if os.fork() == 0:
     os.dup2(1, 2)
     time.sleep(600)
 """
-    await python_inside(bench, "w2", listen)
+    await python_inside(fixture, "w2", listen)
     names = ("127.0.0.1:7777", "198.19.255.100:7777", "@abstract")
 
     async def from_the_other() -> dict[str, bool | str]:
-        return await from_inside(bench, "w2", *names)
+        return await from_inside(fixture, "w2", *names)
 
     await eventually(from_the_other, "its listeners", lambda answers: set(answers.values()) == {True})
-    with listening(f"@host-{bench.data_dir.name}") as of_the_host:
+    with listening(f"@host-{fixture.data_dir.name}") as of_the_host:
         assert from_here(of_the_host) == {of_the_host: True}
-        answers = await from_inside(bench, "w1", *names, of_the_host)
+        answers = await from_inside(fixture, "w1", *names, of_the_host)
     assert True not in answers.values()
 
 
 async def test_names_are_resolved_by_the_hosts_name_servers(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fixture: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a name server and an /etc/resolv.conf of the test's own, on loopback, as systemd's is."""
     resolv_conf = tmp_path / "resolv.conf"
@@ -159,17 +159,17 @@ async def test_names_are_resolved_by_the_hosts_name_servers(
     monkeypatch.setattr("codehub.runtimes.process.runtime.NURSERY", forkserver_client.Nursery())
     with name_server("203.0.113.9") as address:
         resolv_conf.write_text(f"nameserver {address}\n")
-        await bench.started("w1")
-        assert "203.0.113.9 " in await bench.inside("w1", "getent ahostsv4 somewhere.example")
-        assert "198.19.255.3" in await bench.inside("w1", "cat /etc/resolv.conf")
+        await fixture.started("w1")
+        assert "203.0.113.9 " in await fixture.inside("w1", "getent ahostsv4 somewhere.example")
+        assert "198.19.255.3" in await fixture.inside("w1", "cat /etc/resolv.conf")
 
 
-async def test_multicast_and_broadcast_stay_inside(bench: Bench, outside: Neighbour) -> None:
+async def test_multicast_and_broadcast_stay_inside(fixture: Bench, outside: Neighbour) -> None:
     """A socket that is bound to the interface passes by the routing rules.
 
     The helper takes packets in their order: once it has made the connection, it has handled what came before.
     """
-    await bench.started("w1")
+    await fixture.started("w1")
     group, here = "239.255.77.77", own_addresses()[0]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
         receiver.bind(("", 0))
@@ -185,7 +185,7 @@ for address in ("{group}", "255.255.255.255"):
     print(sender.sendto(b"inside", (address, {port})))
 socket.create_connection(("{outside.public}", {PORT}))
 """
-        assert await python_inside(bench, "w1", script) == "6\n6\n"
+        assert await python_inside(fixture, "w1", script) == "6\n6\n"
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
             sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(here))
             sender.sendto(b"outside", (group, port))
@@ -194,7 +194,7 @@ socket.create_connection(("{outside.public}", {PORT}))
 
 
 async def test_nobody_answers_multicast_from_where_a_workspace_may_not_send(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    fixture: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a machine of the test's own.
 
@@ -207,7 +207,7 @@ async def test_nobody_answers_multicast_from_where_a_workspace_may_not_send(
             forkserver_client, "python_program", lambda module: machine.inside(program(module))
         )
         monkeypatch.setattr("codehub.runtimes.process.runtime.NURSERY", forkserver_client.Nursery())
-        await bench.started("w1")
+        await fixture.started("w1")
         script = f"""
 import socket, struct, time
 by_multicast, allowed = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2))
@@ -236,17 +236,17 @@ ask(b"third")
 by_multicast.setblocking(False)
 print(by_multicast.recvfrom(100))
 """
-        assert "BlockingIOError" in await python_inside(bench, "w1", script)
-        await bench.runtime.delete("w1")
+        assert "BlockingIOError" in await python_inside(fixture, "w1", script)
+        await fixture.runtime.delete("w1")
 
 
-async def test_a_socket_that_passes_by_the_rules_gets_nowhere(bench: Bench, outside: Neighbour) -> None:
+async def test_a_socket_that_passes_by_the_rules_gets_nowhere(fixture: Bench, outside: Neighbour) -> None:
     """One that is bound to the interface is sent out there, whatever the rules say; and nobody takes it."""
     with listening("0.0.0.0:0") as of_the_host:
         port = int(of_the_host.rpartition(":")[2])
         denied = [(host, PORT) for host in outside.not_for_workspaces]
         denied += [(host, port) for host in (*own_addresses(), "127.0.0.1", "198.19.255.2", "198.19.255.3")]
-        await bench.started("w1")
+        await fixture.started("w1")
         script = f"""
 import concurrent.futures, json, socket
 def is_reached(address):
@@ -260,80 +260,80 @@ with concurrent.futures.ThreadPoolExecutor(len(addresses)) as pool:
     reached = list(pool.map(is_reached, addresses))
 print(json.dumps([host for (host, _), is_so in zip(addresses, reached) if is_so]))
 """
-        assert json.loads(await python_inside(bench, "w1", script)) == [outside.public]
+        assert json.loads(await python_inside(fixture, "w1", script)) == [outside.public]
 
 
-async def test_a_workspace_cannot_change_its_network(bench: Bench, outside: Neighbour) -> None:
-    await bench.started("w1")
+async def test_a_workspace_cannot_change_its_network(fixture: Bench, outside: Neighbour) -> None:
+    await fixture.started("w1")
     take_over = """
 import ctypes, fcntl, os
 owner = fcntl.ioctl(os.open("/proc/self/ns/net", os.O_RDONLY), 0xb701)
 libc = ctypes.CDLL(None, use_errno=True)
 print(libc.setns(owner, 0x10000000), os.strerror(ctypes.get_errno()))
 """
-    assert await python_inside(bench, "w1", take_over) == "-1 Operation not permitted\n"
+    assert await python_inside(fixture, "w1", take_over) == "-1 Operation not permitted\n"
     changes = "ip rule del pref 1; ip rule flush; ip route add 10.0.0.0/8 dev tap0; ip link set tap0 down"
-    assert (await bench.inside("w1", changes)).count("Operation not permitted") == 4
-    await bench.inside("w1", "unshare -rn ip rule flush")
+    assert (await fixture.inside("w1", changes)).count("Operation not permitted") == 4
+    await fixture.inside("w1", "unshare -rn ip rule flush")
     denied, public = f"{outside.ten}:{PORT}", f"{outside.public}:{PORT}"
-    answers = await from_inside(bench, "w1", denied, public)
+    answers = await from_inside(fixture, "w1", denied, public)
     assert answers[public] is True and answers[denied] is not True
 
 
-async def test_the_helper_has_no_rights_and_ends_with_the_workspace(bench: Bench) -> None:
-    spec = await bench.started("w1")
-    helper = helper_of(bench, "w1")
+async def test_the_helper_has_no_rights_and_ends_with_the_workspace(fixture: Bench) -> None:
+    spec = await fixture.started("w1")
+    helper = helper_of(fixture, "w1")
     assert spec.uid is not None and uid_of(helper.pid) == spec.uid + HELPER_UID_OFFSET
     status = Path(f"/proc/{helper.pid}/status").read_text()
     assert "NoNewPrivs:\t1" in status and "Seccomp:\t2" in status
     assert sorted(path.name for path in Path(f"/proc/{helper.pid}/root").iterdir()) == ["etc", "run"]
-    await bench.runtime.stop("w1")
+    await fixture.runtime.stop("w1")
     assert not helper.is_alive()
 
 
-async def test_the_helper_ends_with_a_killed_keeper(bench: Bench) -> None:
-    await bench.started("w1")
-    helper, state = helper_of(bench, "w1"), bench.directory("w1").read_state()
+async def test_the_helper_ends_with_a_killed_keeper(fixture: Bench) -> None:
+    await fixture.started("w1")
+    helper, state = helper_of(fixture, "w1"), fixture.directory("w1").read_state()
     assert state is not None
     state.keeper.send(signal.SIGKILL)
     await until(lambda: not helper.is_alive(), "the helper to end")
-    await bench.started("w1")
+    await fixture.started("w1")
 
 
-async def test_a_helper_that_dies_is_told_of_and_the_ide_goes_on(bench: Bench) -> None:
-    await bench.started("w1")
-    helper_of(bench, "w1").send(signal.SIGKILL)
+async def test_a_helper_that_dies_is_told_of_and_the_ide_goes_on(fixture: Bench) -> None:
+    await fixture.started("w1")
+    helper_of(fixture, "w1").send(signal.SIGKILL)
 
     async def log() -> str:
-        return await bench.runtime.logs("w1", 1000)
+        return await fixture.runtime.logs("w1", 1000)
 
     await eventually(log, "the loss in the log", lambda text: "the way to the network has ended" in text)
-    await bench.until("w1", lambda fact: fact.ready)
-    await bench.runtime.stop("w1")
-    assert not (await bench.runtime.status("w1")).running
+    await fixture.until("w1", lambda fact: fact.ready)
+    await fixture.runtime.stop("w1")
+    assert not (await fixture.runtime.status("w1")).running
 
 
 async def test_a_helper_that_may_not_work_leaves_the_hosts_network(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    fixture: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    programs = only_programs(bench, monkeypatch, "bwrap", "setpriv")
+    programs = only_programs(fixture, monkeypatch, "bwrap", "setpriv")
     (programs / "slirp4netns").write_text("#!/bin/sh\necho no tap device >&2\nexit 1\n")
     (programs / "slirp4netns").chmod(0o755)
-    walls = await bench.runtime.walls()
+    walls = await fixture.runtime.walls()
     assert walls.slirp is None and "no tap device" in walls.why_no_network
     with listening("127.0.0.1:0") as of_the_host:
-        await bench.started("w1")
-        assert await from_inside(bench, "w1", of_the_host) == {of_the_host: True}
+        await fixture.started("w1")
+        assert await from_inside(fixture, "w1", of_the_host) == {of_the_host: True}
 
 
 async def test_a_network_that_cannot_be_made_any_more_fails_the_start(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    fixture: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rather than to let the workspace into the host's network unasked."""
-    walls = replace(await bench.runtime.walls(), slirp="/bin/false")
-    monkeypatch.setattr(bench.runtime, "_walls", walls)
+    walls = replace(await fixture.runtime.walls(), slirp="/bin/false")
+    monkeypatch.setattr(fixture.runtime, "_walls", walls)
     with pytest.raises(RuntimeFailure, match="there is no way out"):
-        await bench.runtime.start(bench.spec("w1"))
-    assert not (await bench.runtime.status("w1")).running
-    directory = str(bench.directory("w1").path)
+        await fixture.runtime.start(fixture.spec("w1"))
+    assert not (await fixture.runtime.status("w1")).running
+    directory = str(fixture.directory("w1").path)
     await until(lambda: not processes_with_argument(directory), "the keeper to end")

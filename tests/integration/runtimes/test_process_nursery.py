@@ -31,7 +31,7 @@ def mark(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.fixture
-def nursery(bench: Bench, mark: str, monkeypatch: pytest.MonkeyPatch) -> Nursery:
+def nursery(fixture: Bench, mark: str, monkeypatch: pytest.MonkeyPatch) -> Nursery:
     made = Nursery()
     monkeypatch.setattr("codehub.runtimes.process.runtime.NURSERY", made)
     made.warm_up()
@@ -43,32 +43,32 @@ def nurseries(mark: str) -> set[ProcessId]:
     return set(marked) & set(processes_with_argument("codehub-nursery"))
 
 
-async def test_a_keeper_is_named_for_its_directory(bench: Bench) -> None:
-    await bench.started("w1")
-    state = bench.directory("w1").read_state()
+async def test_a_keeper_is_named_for_its_directory(fixture: Bench) -> None:
+    await fixture.started("w1")
+    state = fixture.directory("w1").read_state()
     assert state is not None
     words = Path(f"/proc/{state.keeper.pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
-    assert words == [b"codehub-keeper", os.fsencode(bench.directory("w1").path)]
+    assert words == [b"codehub-keeper", os.fsencode(fixture.directory("w1").path)]
 
 
-async def test_a_nursery_that_was_killed_is_replaced(bench: Bench, nursery: Nursery, mark: str) -> None:
+async def test_a_nursery_that_was_killed_is_replaced(fixture: Bench, nursery: Nursery, mark: str) -> None:
     (first,) = wait_for(lambda: nurseries(mark), "the nursery")
-    await bench.started("w1")
+    await fixture.started("w1")
     first.send(signal.SIGKILL)
     wait_for(lambda: not first.is_alive(), "the nursery to end")
-    await bench.started("w2")
-    await bench.until("w1", lambda fact: fact.ready)
+    await fixture.started("w2")
+    await fixture.until("w1", lambda fact: fact.ready)
     wait_for(lambda: len(nurseries(mark)) == 1, "the nursery")
 
 
 async def test_a_nursery_ends_with_its_owner_and_its_keepers_stay(
-    bench: Bench, nursery: Nursery, mark: str
+    fixture: Bench, nursery: Nursery, mark: str
 ) -> None:
-    await bench.started("w1")
+    await fixture.started("w1")
     assert nursery._requests is not None
     nursery._requests.close()
     wait_for(lambda: not nurseries(mark), "the nursery to end")
-    await bench.until("w1", lambda fact: fact.ready)
+    await fixture.until("w1", lambda fact: fact.ready)
 
 
 class SlowNursery(Nursery):
@@ -89,12 +89,12 @@ class SlowNursery(Nursery):
 
 
 async def test_a_cancelled_start_lets_go_only_when_it_is_known_what_came_of_it(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    fixture: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its caller holds the home meanwhile: what is launched after all is launched on that one."""
     slow = SlowNursery()
     monkeypatch.setattr("codehub.runtimes.process.runtime.NURSERY", slow)
-    starting = asyncio.create_task(bench.runtime.start(bench.spec("w1")))
+    starting = asyncio.create_task(fixture.runtime.start(fixture.spec("w1")))
     assert await asyncio.to_thread(slow.asked.wait, PATIENCE)
     for _ in range(10):
         starting.cancel()
@@ -104,16 +104,16 @@ async def test_a_cancelled_start_lets_go_only_when_it_is_known_what_came_of_it(
     with pytest.raises(asyncio.CancelledError):
         await starting
     assert slow.answered
-    assert (await bench.runtime.status("w1")).running
+    assert (await fixture.runtime.status("w1")).running
 
 
 async def test_nothing_is_launched_after_whoever_asked_has_let_go(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    fixture: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("codehub.runtimes.process.keeper_request_builder.LAUNCH_WITHIN_SECONDS", 0.0)
     with pytest.raises(RuntimeFailure, match="took too long"):
-        await bench.runtime.start(bench.spec("w1"))
-    assert not (await bench.runtime.status("w1")).running
+        await fixture.runtime.start(fixture.spec("w1"))
+    assert not (await fixture.runtime.status("w1")).running
 
 
 def test_a_nursery_does_not_outlive_a_killed_owner(mark: str) -> None:

@@ -26,27 +26,27 @@ NOISE = READ_BYTES
 """What a keeper writes besides: its state, a byte for each signal."""
 
 
-def written_by_keeper(bench: Bench, workspace_id: str) -> int:
-    state = bench.directory(workspace_id).read_state()
+def written_by_keeper(fixture: Bench, workspace_id: str) -> int:
+    state = fixture.directory(workspace_id).read_state()
     assert state is not None
     lines = Path(f"/proc/{state.keeper.pid}/io").read_text().splitlines()
     counts = dict(line.split(": ") for line in lines)
     return int(counts["wchar"])
 
 
-async def test_a_flood_of_output_is_read_within_a_budget_and_the_ide_goes_on(bench: Bench) -> None:
+async def test_a_flood_of_output_is_read_within_a_budget_and_the_ide_goes_on(fixture: Bench) -> None:
     before = time.monotonic()
-    await bench.started("w1", script_image(FLOOD + SERVER, "{socket}"))
+    await fixture.started("w1", script_image(FLOOD + SERVER, "{socket}"))
     enough = BURST_BYTES + READ_BYTES + NOISE
-    await until(lambda: written_by_keeper(bench, "w1") > enough, "the flood to go on after its burst")
-    written, seconds = written_by_keeper(bench, "w1"), time.monotonic() - before
+    await until(lambda: written_by_keeper(fixture, "w1") > enough, "the flood to go on after its burst")
+    written, seconds = written_by_keeper(fixture, "w1"), time.monotonic() - before
     assert written <= BURST_BYTES + seconds * BYTES_PER_SECOND + READ_BYTES + NOISE
-    assert (await bench.runtime.status("w1")).ready
-    await bench.runtime.stop("w1")
-    assert (await bench.runtime.status("w1")).message == "it was stopped"
+    assert (await fixture.runtime.status("w1")).ready
+    await fixture.runtime.stop("w1")
+    assert (await fixture.runtime.status("w1")).message == "it was stopped"
 
 
-async def test_the_end_of_what_is_printed_beyond_the_budget_is_kept(bench: Bench) -> None:
-    await bench.runtime.start(bench.spec("w1", script_image(LAST_WORDS)))
-    fact = await bench.until("w1", lambda fact: not fact.running)
+async def test_the_end_of_what_is_printed_beyond_the_budget_is_kept(fixture: Bench) -> None:
+    await fixture.runtime.start(fixture.spec("w1", script_image(LAST_WORDS)))
+    fact = await fixture.until("w1", lambda fact: not fact.running)
     assert fact.message.startswith("it exited with code 3") and fact.message.endswith("the end")

@@ -29,66 +29,66 @@ while True:
 """
 
 
-async def start_app(bench: Bench, workspace_id: str, address: str, port: int) -> None:
+async def start_app(fixture: Bench, workspace_id: str, address: str, port: int) -> None:
     command = f"/usr/bin/python3 -c '{APP}' {address} {port}"
-    await bench.inside(workspace_id, f"setsid {command} > /dev/null 2>&1 < /dev/null &")
+    await fixture.inside(workspace_id, f"setsid {command} > /dev/null 2>&1 < /dev/null &")
 
 
-async def hello(bench: Bench, workspace_id: str, port: int) -> str:
+async def hello(fixture: Bench, workspace_id: str, port: int) -> str:
     """What an app says to whoever comes through the door, or why nobody does."""
     try:
-        with await connect_through(str(bench.directory(workspace_id).door), port) as connection:
+        with await connect_through(str(fixture.directory(workspace_id).door), port) as connection:
             return (await asyncio.get_running_loop().sock_recv(connection, 100)).decode()
     except OSError as error:
         return type(error).__name__
 
 
-async def hears(bench: Bench, workspace_id: str, port: int, words: str) -> None:
+async def hears(fixture: Bench, workspace_id: str, port: int, words: str) -> None:
     await eventually(
-        lambda: hello(bench, workspace_id, port), f"{words!r} on port {port}", lambda said: said == words
+        lambda: hello(fixture, workspace_id, port), f"{words!r} on port {port}", lambda said: said == words
     )
 
 
-def keeper_of(bench: Bench, workspace_id: str) -> int:
-    state = bench.directory(workspace_id).read_state()
+def keeper_of(fixture: Bench, workspace_id: str) -> int:
+    state = fixture.directory(workspace_id).read_state()
     assert state is not None
     return state.keeper.pid
 
 
 @pytest.mark.usefixtures("own_network")
-async def test_an_app_on_either_loopback_address_is_reached_and_no_other(bench: Bench) -> None:
-    await bench.started("w1")
-    await bench.started("w2")
-    await start_app(bench, "w1", "127.0.0.1", 3000)
-    await start_app(bench, "w1", "::1", 3001)
-    await hears(bench, "w1", 3000, "127.0.0.1")
-    await hears(bench, "w1", 3001, "::1")
-    assert await hello(bench, "w1", 3002) == "ConnectionRefusedError"
-    assert await hello(bench, "w2", 3000) == "ConnectionRefusedError"
+async def test_an_app_on_either_loopback_address_is_reached_and_no_other(fixture: Bench) -> None:
+    await fixture.started("w1")
+    await fixture.started("w2")
+    await start_app(fixture, "w1", "127.0.0.1", 3000)
+    await start_app(fixture, "w1", "::1", 3001)
+    await hears(fixture, "w1", 3000, "127.0.0.1")
+    await hears(fixture, "w1", 3001, "::1")
+    assert await hello(fixture, "w1", 3002) == "ConnectionRefusedError"
+    assert await hello(fixture, "w2", 3000) == "ConnectionRefusedError"
 
 
 @pytest.mark.usefixtures("own_network")
-async def test_what_listens_on_the_host_alone_is_not_reached(bench: Bench) -> None:
-    await bench.started("w1")
+async def test_what_listens_on_the_host_alone_is_not_reached(fixture: Bench) -> None:
+    await fixture.started("w1")
     with listening("0.0.0.0:0") as everywhere, listening("127.0.0.1:0") as on_loopback:
         for name in (everywhere, on_loopback):
             assert from_here(name) == {name: True}
-            assert await hello(bench, "w1", int(name.rpartition(":")[2])) == "ConnectionRefusedError"
+            assert await hello(fixture, "w1", int(name.rpartition(":")[2])) == "ConnectionRefusedError"
 
 
 @pytest.mark.usefixtures("own_network")
-async def test_only_codehub_opens_the_door_and_nothing_of_it_gets_inside(bench: Bench) -> None:
-    await bench.started("w1")
-    await bench.started("w2")
-    doors = [str(bench.directory(name).door) for name in ("w1", "w2")]
+async def test_only_codehub_opens_the_door_and_nothing_of_it_gets_inside(fixture: Bench) -> None:
+    await fixture.started("w1")
+    await fixture.started("w2")
+    doors = [str(fixture.directory(name).door) for name in ("w1", "w2")]
     assert set(from_here(*doors).values()) == {True}
     for door in doors:
         assert Path(door).stat().st_mode & 0o077 == 0
         assert Path(door).parent.stat().st_mode & 0o077 == 0
-    assert True not in (await from_inside(bench, "w1", *doors, "/run/codehub/net.sock")).values()
-    assert await bench.inside("w1", "ls /run/codehub") == "ide.sock\n"
-    assert await bench.inside("w1", "ls -l /proc/[0-9]*/fd 2>/dev/null | grep -E 'net:|user:'") == ""
-    for process in descendants(keeper_of(bench, "w1")):
+    assert True not in (await from_inside(fixture, "w1", *doors, "/run/codehub/net.sock")).values()
+    assert await fixture.inside("w1", "ls /run/codehub") == "ide.sock\n"
+    assert await fixture.inside("w1", "ls -l /proc/[0-9]*/fd 2>/dev/null | grep -E 'net:|user:'") == ""
+    for process in descendants(keeper_of(fixture, "w1")):
         assert not [name for name in open_files(process.pid) if name.startswith(("net:", "user:"))]
 
 
@@ -103,71 +103,71 @@ def silent_clients(door: str, count: int) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("own_network")
-async def test_a_crowd_before_the_door_harms_nobody(bench: Bench) -> None:
+async def test_a_crowd_before_the_door_harms_nobody(fixture: Bench) -> None:
     """Some say nothing and take nothing; the others are served, and the keeper is as before."""
-    await bench.started("w1")
-    await start_app(bench, "w1", "127.0.0.1", 3000)
-    await hears(bench, "w1", 3000, "127.0.0.1")
-    keeper = keeper_of(bench, "w1")
+    await fixture.started("w1")
+    await start_app(fixture, "w1", "127.0.0.1", 3000)
+    await hears(fixture, "w1", 3000, "127.0.0.1")
+    keeper = keeper_of(fixture, "w1")
     before = open_files(keeper), len(descendants(keeper))
-    with silent_clients(str(bench.directory("w1").door), 100):
-        said = await asyncio.gather(*(hello(bench, "w1", 3000) for _ in range(200)))
+    with silent_clients(str(fixture.directory("w1").door), 100):
+        said = await asyncio.gather(*(hello(fixture, "w1", 3000) for _ in range(200)))
     assert set(said) == {"127.0.0.1"}
     files, children = before
     await until(lambda: {*open_files(keeper)} <= {*files}, "the keeper to close the rest")
     await until(lambda: len(descendants(keeper)) <= children, "the keeper's children to end")
-    await bench.until("w1", lambda fact: fact.ready)
+    await fixture.until("w1", lambda fact: fact.ready)
 
 
 @pytest.mark.usefixtures("own_network")
-async def test_the_door_and_the_network_end_with_the_workspace(bench: Bench) -> None:
-    await bench.started("w1")
-    await start_app(bench, "w1", "127.0.0.1", 3000)
-    await hears(bench, "w1", 3000, "127.0.0.1")
-    state = bench.directory("w1").read_state()
+async def test_the_door_and_the_network_end_with_the_workspace(fixture: Bench) -> None:
+    await fixture.started("w1")
+    await start_app(fixture, "w1", "127.0.0.1", 3000)
+    await hears(fixture, "w1", 3000, "127.0.0.1")
+    state = fixture.directory("w1").read_state()
     assert state is not None and state.child is not None
     network = os.readlink(f"/proc/{state.child.pid}/ns/net")
     assert network in open_files(state.keeper.pid)
-    await bench.runtime.stop("w1")
-    assert not bench.directory("w1").door.exists()
+    await fixture.runtime.stop("w1")
+    assert not fixture.directory("w1").door.exists()
     assert not state.keeper.is_alive()
-    assert await hello(bench, "w1", 3000) == "FileNotFoundError"
-    await bench.started("w1")
-    assert await hello(bench, "w1", 3000) == "ConnectionRefusedError"
+    assert await hello(fixture, "w1", 3000) == "FileNotFoundError"
+    await fixture.started("w1")
+    assert await hello(fixture, "w1", 3000) == "ConnectionRefusedError"
 
 
 @pytest.mark.usefixtures("own_network")
-async def test_a_workspace_that_an_older_codehub_started_is_found_and_shut_off(bench: Bench) -> None:
+async def test_a_workspace_that_an_older_codehub_started_is_found_and_shut_off(fixture: Bench) -> None:
     """Its sockets lay where without a sandbox everybody may go."""
-    await bench.started("w1")
-    await start_app(bench, "w1", "127.0.0.1", 3000)
-    await hears(bench, "w1", 3000, "127.0.0.1")
-    directory = bench.directory("w1")
+    await fixture.started("w1")
+    await start_app(fixture, "w1", "127.0.0.1", 3000)
+    await hears(fixture, "w1", 3000, "127.0.0.1")
+    directory = fixture.directory("w1")
     older = directory.socket.rename(directory.path / "ide.sock")
     directory.door.rename(directory.path / "ports.sock")
     directory.door.parent.rmdir()
-    assert (await bench.runtime.status("w1")).upstream == f"unix:{directory.socket}"
+    assert (await fixture.runtime.status("w1")).upstream == f"unix:{directory.socket}"
     assert older.exists(), "the gateway has not been told yet"
-    await bench.until("w1", lambda fact: fact.ready)
+    await fixture.until("w1", lambda fact: fact.ready)
     assert not older.exists()
-    assert await hello(bench, "w1", 3000) == "127.0.0.1"
-    await bench.runtime.stop("w1")
-    await bench.started("w1")
+    assert await hello(fixture, "w1", 3000) == "127.0.0.1"
+    await fixture.runtime.stop("w1")
+    await fixture.started("w1")
     assert not (directory.path / "ports.sock").exists()
-    assert await hello(bench, "w1", 3000) == "ConnectionRefusedError"
+    assert await hello(fixture, "w1", 3000) == "ConnectionRefusedError"
 
 
-async def test_in_the_hosts_network_there_is_no_door(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_in_the_hosts_network_there_is_no_door(fixture: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind it would be the host's own loopback."""
     path = os.environ["PATH"]
-    only_programs(bench, monkeypatch, "bwrap", "setpriv")
-    assert (await bench.runtime.walls()).slirp is None
+    only_programs(fixture, monkeypatch, "bwrap", "setpriv")
+    assert (await fixture.runtime.walls()).slirp is None
     monkeypatch.setenv("PATH", path)
-    bench.directory("w1").door.parent.mkdir(parents=True)
-    bench.directory("w1").door.touch()  # of an earlier container that had one
-    await bench.started("w1")
-    assert not bench.directory("w1").door.exists()
-    assert await hello(bench, "w1", 22) == "FileNotFoundError"
+    fixture.directory("w1").door.parent.mkdir(parents=True)
+    fixture.directory("w1").door.touch()  # of an earlier container that had one
+    await fixture.started("w1")
+    assert not fixture.directory("w1").door.exists()
+    assert await hello(fixture, "w1", 22) == "FileNotFoundError"
 
 
 GO_THROUGH = """
@@ -186,12 +186,12 @@ GO_THROUGH = """
 
 
 @pytest.mark.usefixtures("own_network")
-def test_without_root_there_is_a_door_as_well(bench: Bench) -> None:
+def test_without_root_there_is_a_door_as_well(fixture: Bench) -> None:
     life = LIFE.replace('\n    await runtime.delete("w1")\n', GO_THROUGH)
     assert life != LIFE
     command = f"/usr/bin/python3 -c '{APP}' 127.0.0.1 3000"
     listens = "until (: < /dev/tcp/127.0.0.1/3000) 2>&-; do :; done"
     script = f"setsid {command} > /dev/null 2>&1 < /dev/null & {listens}"
-    assert as_stranger(bench, script=script, life=life).split() == [
+    assert as_stranger(fixture, script=script, life=life).split() == [
         "sandbox", "ready", "127.0.0.1", "refused", "False",
     ]  # fmt: skip

@@ -29,36 +29,36 @@ async def workspaces(
     request: pytest.FixtureRequest, own_network: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Bench]:
     """Two of them, `w1` who asks and `w2` who must not be reached."""
-    bench, path = own_network, os.environ["PATH"]
-    only_programs(bench, monkeypatch, *VARIANTS[request.param])
-    walls = await bench.runtime.walls()
+    fixture, path = own_network, os.environ["PATH"]
+    only_programs(fixture, monkeypatch, *VARIANTS[request.param])
+    walls = await fixture.runtime.walls()
     monkeypatch.setenv("PATH", path)
     assert (walls.slirp is not None) == ("slirp4netns" in VARIANTS[request.param])
     assert walls.isolation is (Isolation.SANDBOX if "bwrap" in VARIANTS[request.param] else Isolation.USER)
-    await bench.started("w1", UNCONFINED)  # without the filter of system calls, which hides what it denies
-    await bench.started("w2", UNCONFINED)
-    yield bench
+    await fixture.started("w1", UNCONFINED)  # without the filter of system calls, which hides what it denies
+    await fixture.started("w2", UNCONFINED)
+    yield fixture
 
 
 async def test_no_socket_of_codehubs_can_be_reached(workspaces: Bench, services: Services) -> None:
-    bench = workspaces
+    fixture = workspaces
     postgres = next((services.data_dir / "run").rglob(".s.PGSQL.*[0-9]"))
     redis = next((services.data_dir / "run").rglob("*redis*.sock"))
-    run = bench.data_dir / "run"
+    run = fixture.data_dir / "run"
     run.mkdir(mode=0o711)
     engine = f"/run/codehub-test-{os.getpid()}.sock"
     names = [
         str(postgres),
         str(redis),
-        str(bench.directory("w2").socket),
-        str(bench.directory("w2").bound_socket),
+        str(fixture.directory("w2").socket),
+        str(fixture.directory("w2").bound_socket),
     ]
     with listening(f"{run}/api.sock") as api, listening(engine) as docker:
         for path, mode in ((api, 0o600), (docker, 0o660)):  # as the API and Docker make theirs
             os.chmod(path, mode)
         names += [api, docker]
         assert set(from_here(*names).values()) == {True}
-        answers = await from_inside(bench, "w1", *names)
+        answers = await from_inside(fixture, "w1", *names)
     os.unlink(engine)
     assert True not in answers.values()
 
@@ -66,26 +66,26 @@ async def test_no_socket_of_codehubs_can_be_reached(workspaces: Bench, services:
 async def test_no_file_of_codehubs_or_of_another_home_can_be_read(
     workspaces: Bench, services: Services
 ) -> None:
-    bench = workspaces
-    other = bench.data_dir / "volumes" / "w2" / "home"
+    fixture = workspaces
+    other = fixture.data_dir / "volumes" / "w2" / "home"
     (other / "private").write_text("secret")
-    (bench.data_dir / "logs").mkdir(mode=0o700)
-    (bench.data_dir / "logs" / "api.log").write_text("secret")
+    (fixture.data_dir / "logs").mkdir(mode=0o700)
+    (fixture.data_dir / "logs" / "api.log").write_text("secret")
     secrets = [
         other / "private",
-        bench.data_dir / "logs" / "api.log",
-        bench.directory("w2").log_file,
-        bench.directory("w2").state_file,
-        bench.directory("w1").state_file,
+        fixture.data_dir / "logs" / "api.log",
+        fixture.directory("w2").log_file,
+        fixture.directory("w2").state_file,
+        fixture.directory("w1").state_file,
         *services.data_dir.glob("postgres*/PG_VERSION"),
         *services.data_dir.glob("postgres.password"),
     ]
     assert all(path.exists() for path in secrets)
     for path in secrets:
-        assert "DENIED" in await bench.inside("w1", f"cat {path} 2>/dev/null || echo DENIED"), path
-        assert "DENIED" in await bench.inside("w1", f"echo x 2>/dev/null > {path} || echo DENIED"), path
-    listing = f"ls {bench.data_dir} {bench.data_dir}/runtime {other} 2>/dev/null"
-    assert await bench.inside("w1", listing) == ""
+        assert "DENIED" in await fixture.inside("w1", f"cat {path} 2>/dev/null || echo DENIED"), path
+        assert "DENIED" in await fixture.inside("w1", f"echo x 2>/dev/null > {path} || echo DENIED"), path
+    listing = f"ls {fixture.data_dir} {fixture.data_dir}/runtime {other} 2>/dev/null"
+    assert await fixture.inside("w1", listing) == ""
 
 
 WITH_A_KEY = f"""
@@ -127,16 +127,16 @@ async def test_no_key_of_codehubs_or_of_another_workspace_can_be_found(
 
 
 async def test_no_process_of_others_can_be_looked_into_or_signalled(workspaces: Bench) -> None:
-    bench = workspaces
-    state = bench.directory("w2").read_state()
+    fixture = workspaces
+    state = fixture.directory("w2").read_state()
     assert state is not None and state.child is not None
     for pid in (os.getpid(), state.keeper.pid, state.child.pid):
-        seen = await bench.inside("w1", f"cat /proc/{pid}/environ; ls /proc/{pid}/fd /proc/{pid}/root/ 2>&1")
-        assert "CODEHUB_WORKSPACE_ID=w2" not in seen and str(bench.data_dir) not in seen
+        seen = await fixture.inside("w1", f"cat /proc/{pid}/environ; ls /proc/{pid}/fd /proc/{pid}/root/ 2>&1")
+        assert "CODEHUB_WORKSPACE_ID=w2" not in seen and str(fixture.data_dir) not in seen
         assert "PATH=" not in seen
-        refusal = await bench.inside("w1", f"kill -9 {pid}")
+        refusal = await fixture.inside("w1", f"kill -9 {pid}")
         assert "No such process" in refusal or "not permitted" in refusal
-    await bench.until("w2", lambda fact: fact.ready)
+    await fixture.until("w2", lambda fact: fact.ready)
 
 
 async def test_its_own_groups_and_keeper_are_out_of_its_reach(workspaces: Bench) -> None:

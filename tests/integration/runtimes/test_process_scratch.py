@@ -34,40 +34,40 @@ except OSError as error:
 """
 
 
-async def in_all_places(bench: Bench, code: str) -> list[str]:
+async def in_all_places(fixture: Bench, code: str) -> list[str]:
     """What it prints in each place that can be written to, one after the other."""
     scripts = [f"python3 -c '{code.format(place=place)}'" for place in tmpfs.PARTS]
-    return (await bench.inside("w1", "; ".join(scripts))).splitlines()
+    return (await fixture.inside("w1", "; ".join(scripts))).splitlines()
 
 
-async def a_small_workspace(bench: Bench) -> None:
-    if "memory" not in (await bench.runtime.walls()).cgroups.parents:
+async def a_small_workspace(fixture: Bench) -> None:
+    if "memory" not in (await fixture.runtime.walls()).cgroups.parents:
         pytest.skip("needs control groups that may be made: run as root, with /sys/fs/cgroup writable")
-    await bench.started("w1", replace(TINY, memory_bytes=MEMORY))
+    await fixture.started("w1", replace(TINY, memory_bytes=MEMORY))
 
 
-async def test_full_places_in_memory_leave_the_ide_alive(bench: Bench) -> None:
-    await a_small_workspace(bench)
-    assert await in_all_places(bench, FILL) == [
+async def test_full_places_in_memory_leave_the_ide_alive(fixture: Bench) -> None:
+    await a_small_workspace(fixture)
+    assert await in_all_places(fixture, FILL) == [
         "No space left on device 24",
         "No space left on device 12",
         "No space left on device 12",
     ]
-    assert (await bench.runtime.status("w1")).ready
+    assert (await fixture.runtime.status("w1")).ready
 
 
-async def test_empty_files_without_end_leave_the_ide_alive(bench: Bench) -> None:
-    await a_small_workspace(bench)
-    told = await in_all_places(bench, MAKE_EMPTY_FILES)
+async def test_empty_files_without_end_leave_the_ide_alive(fixture: Bench) -> None:
+    await a_small_workspace(fixture)
+    told = await in_all_places(fixture, MAKE_EMPTY_FILES)
     assert told == [
         f"No space left on device {(tmpfs.size_of(place, MEMORY) >> 13) - 1}" for place in tmpfs.PARTS
     ]
-    assert (await bench.runtime.status("w1")).ready
+    assert (await fixture.runtime.status("w1")).ready
 
 
-async def test_nothing_else_outside_the_home_can_be_written_to(bench: Bench) -> None:
-    await bench.started("w1")
-    mounts = await bench.inside("w1", "cat /proc/self/mountinfo")
+async def test_nothing_else_outside_the_home_can_be_written_to(fixture: Bench) -> None:
+    await fixture.started("w1")
+    mounts = await fixture.inside("w1", "cat /proc/self/mountinfo")
     writable = {line.split()[4] for line in mounts.splitlines() if line.split()[5].startswith("rw")}
     own = {"/proc", "/dev/pts", "/home/coder", "/run/codehub", *tmpfs.PARTS}
     devices = {f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "tty")}

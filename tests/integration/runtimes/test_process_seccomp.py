@@ -40,65 +40,65 @@ DEBUGGED = "gdb -q -batch -ex 'break main' -ex run ./t 2>&1"
 
 @pytest.fixture(params=["sandbox", "user"])
 def bench_of_each_kind(
-    request: pytest.FixtureRequest, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, fixture: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> Bench:
     """With bubblewrap, which puts the filter on, and without, where the keeper does."""
     if request.param == "user":
-        only_programs(bench, monkeypatch, "setpriv")
-    return bench
+        only_programs(fixture, monkeypatch, "setpriv")
+    return fixture
 
 
-async def calls_inside(bench: Bench, calls: dict[str, tuple[int, ...]]) -> dict[str, str]:
-    return answers(await bench.inside("w1", command(calls)))
+async def calls_inside(fixture: Bench, calls: dict[str, tuple[int, ...]]) -> dict[str, str]:
+    return answers(await fixture.inside("w1", command(calls)))
 
 
 async def test_denied_calls_are_refused_and_debuggers_work(bench_of_each_kind: Bench) -> None:
-    bench = bench_of_each_kind
-    await bench.started("w1")
-    told = await calls_inside(bench, denied_calls())
+    fixture = bench_of_each_kind
+    await fixture.started("w1")
+    told = await calls_inside(fixture, denied_calls())
     assert set(told) == set(denied_calls())
     assert without(told, "EPERM") == {}
-    assert await calls_inside(bench, clone3()) == {"clone3": "ENOSYS"}
-    assert without(await calls_inside(bench, allowed_calls()), "") == {}
-    assert await python_inside(bench, "w1", THREADS) == "works\n"
+    assert await calls_inside(fixture, clone3()) == {"clone3": "ENOSYS"}
+    assert without(await calls_inside(fixture, allowed_calls()), "") == {}
+    assert await python_inside(fixture, "w1", THREADS) == "works\n"
 
 
 @pytest.mark.skipif(machine() != "x86_64", reason="32-bit calls of x86_64")
-async def test_a_call_of_another_architecture_ends_its_process(bench: Bench) -> None:
+async def test_a_call_of_another_architecture_ends_its_process(fixture: Bench) -> None:
     """It could make a namespace otherwise: its numbers mean other calls."""
-    await bench.started("w1")
-    assert await python_inside(bench, "w1", FOREIGN) == f"-{SIGSYS}\n"
+    await fixture.started("w1")
+    assert await python_inside(fixture, "w1", FOREIGN) == f"-{SIGSYS}\n"
 
 
 @pytest.mark.parametrize("image", [TINY, UNCONFINED], ids=["default", "unconfined"])
 async def test_every_process_inside_has_the_filter_unless_its_image_says_otherwise(
-    bench: Bench, image: Image
+    fixture: Bench, image: Image
 ) -> None:
-    await bench.started("w1", image)
-    modes = await bench.inside("w1", "cat /proc/[0-9]*/status | grep '^Seccomp:'")
+    await fixture.started("w1", image)
+    modes = await fixture.inside("w1", "cat /proc/[0-9]*/status | grep '^Seccomp:'")
     expected = "2" if image.seccomp == "default" else "0"
     assert {line.split()[1] for line in modes.splitlines()} == {expected}
 
 
-async def test_an_image_can_have_all_calls(bench: Bench) -> None:
-    await bench.started("w1", UNCONFINED)
-    told = await calls_inside(bench, denied_calls())
+async def test_an_image_can_have_all_calls(fixture: Bench) -> None:
+    await fixture.started("w1", UNCONFINED)
+    told = await calls_inside(fixture, denied_calls())
     assert {"unshare", "setns", "keyctl", "io_uring_enter", "mbind"} <= set(without(told, "EPERM"))
 
 
 async def test_without_bubblewrap_the_filter_is_still_there(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    fixture: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    only_programs(bench, monkeypatch, "setpriv")
-    walls = await bench.runtime.walls()
+    only_programs(fixture, monkeypatch, "setpriv")
+    walls = await fixture.runtime.walls()
     assert walls.isolation is Isolation.USER and walls.seccomp
 
 
 @pytest.mark.full  # gdb takes seconds to start
-async def test_gdb_debugs_a_program(bench: Bench) -> None:
+async def test_gdb_debugs_a_program(fixture: Bench) -> None:
     if shutil.which("gdb") is None:
         pytest.skip("needs gdb: apt-get install gdb")
-    await bench.started("w1")
+    await fixture.started("w1")
     program = "echo 'int main(void) { return 0; }' > t.c && gcc -g t.c -o t && "
-    shown = await bench.inside("w1", program + DEBUGGED)
+    shown = await fixture.inside("w1", program + DEBUGGED)
     assert "Breakpoint 1, main" in shown, shown

@@ -36,9 +36,9 @@ from tests.waiting import PATIENCE, wait_for
 
 
 @pytest.fixture
-def no_bwrap(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Path:
+def no_bwrap(fixture: Bench, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A PATH on which there is everything but bwrap."""
-    return only_programs(bench, monkeypatch, "setpriv", "slirp4netns")
+    return only_programs(fixture, monkeypatch, "setpriv", "slirp4netns")
 
 
 @pytest.fixture
@@ -46,34 +46,34 @@ def bwrap_that_fails(no_bwrap: Path) -> None:
     fake(no_bwrap, "bwrap", "echo 'No permissions to create a new namespace' >&2; exit 1")
 
 
-async def test_without_bwrap_root_gives_each_workspace_a_user(bench: Bench, no_bwrap: Path) -> None:
-    spec = await bench.started("w1")
-    assert (await bench.runtime.walls()).isolation is Isolation.USER
+async def test_without_bwrap_root_gives_each_workspace_a_user(fixture: Bench, no_bwrap: Path) -> None:
+    spec = await fixture.started("w1")
+    assert (await fixture.runtime.walls()).isolation is Isolation.USER
     home = spec.home
-    assert (await bench.inside("w1", "id -u; pwd; umask")).split() == [str(spec.uid), str(home), "0077"]
-    assert "NoNewPrivs:\t1" in await bench.inside("w1", "cat /proc/self/status")
-    other = await bench.started("w2")
+    assert (await fixture.inside("w1", "id -u; pwd; umask")).split() == [str(spec.uid), str(home), "0077"]
+    assert "NoNewPrivs:\t1" in await fixture.inside("w1", "cat /proc/self/status")
+    other = await fixture.started("w2")
     (other.home / "private").write_text("p")
-    assert "Permission denied" in await bench.inside("w1", f"cat {other.home}/private")
-    assert "Permission denied" in await bench.inside("w1", f"ls {bench.directory('w2').io}")
-    assert "not permitted" in await bench.inside("w1", f"kill -9 {os.getpid()}")
+    assert "Permission denied" in await fixture.inside("w1", f"cat {other.home}/private")
+    assert "Permission denied" in await fixture.inside("w1", f"ls {fixture.directory('w2').io}")
+    assert "not permitted" in await fixture.inside("w1", f"kill -9 {os.getpid()}")
 
 
 async def test_without_bwrap_no_other_workspace_reaches_an_ide_that_lets_everybody_in(
-    bench: Bench, no_bwrap: Path
+    fixture: Bench, no_bwrap: Path
 ) -> None:
-    await bench.started("w1")
-    await bench.started("w2", script_image("import os\nos.umask(0)\n" + SERVER, "{socket}"))
-    directory = bench.directory("w2")
+    await fixture.started("w1")
+    await fixture.started("w2", script_image("import os\nos.umask(0)\n" + SERVER, "{socket}"))
+    directory = fixture.directory("w2")
     assert directory.socket.stat().st_mode & 0o777 == 0o777
     names = [str(directory.socket), str(directory.bound_socket)]
     assert set(from_here(*names).values()) == {True}
-    answers = await from_inside(bench, "w1", *names)
+    answers = await from_inside(fixture, "w1", *names)
     assert set(answers.values()) == {"[Errno 13] Permission denied"}
 
 
-async def test_a_bwrap_that_may_not_work_is_no_wall(bench: Bench, bwrap_that_fails: None) -> None:
-    walls = await bench.runtime.walls()
+async def test_a_bwrap_that_may_not_work_is_no_wall(fixture: Bench, bwrap_that_fails: None) -> None:
+    walls = await fixture.runtime.walls()
     assert walls.isolation is Isolation.USER
     assert "No permissions to create a new namespace" in walls.why_not_better
 
@@ -98,7 +98,7 @@ def _command_line(process: Path) -> bytes:
 
 @pytest.mark.usefixtures("own_network")
 async def test_a_helper_that_hangs_takes_no_wall_away_and_is_ended(
-    bench: Bench, no_bwrap: Path, monkeypatch: pytest.MonkeyPatch
+    fixture: Bench, no_bwrap: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (no_bwrap / "bwrap").symlink_to("/usr/bin/bwrap")
     duration = f"601.{os.getpid()}"
@@ -106,11 +106,11 @@ async def test_a_helper_that_hangs_takes_no_wall_away_and_is_ended(
     with monkeypatch.context() as patched:
         patched.setattr(walls_module, "_PROBE_SECONDS", 3)
         with pytest.raises(RuntimeFailure, match=r"slirp4netns: no answer within 3 s.*The next start"):
-            await bench.runtime.start(bench.spec("w1"))
+            await fixture.runtime.start(fixture.spec("w1"))
     assert not has_process(duration)
     (no_bwrap / "slirp4netns").unlink()
     (no_bwrap / "slirp4netns").symlink_to("/usr/bin/slirp4netns")
-    walls = await bench.runtime.walls()
+    walls = await fixture.runtime.walls()
     assert walls.isolation is Isolation.SANDBOX and walls.slirp is not None
 
 
@@ -123,34 +123,34 @@ async def test_a_helper_that_hangs_takes_no_wall_away_and_is_ended(
     ids=["no process", "killed"],
 )
 async def test_a_bwrap_that_could_not_work_just_now_takes_no_wall_away(
-    bench: Bench, no_bwrap: Path, script: str
+    fixture: Bench, no_bwrap: Path, script: str
 ) -> None:
     fake(no_bwrap, "bwrap", script)
     with pytest.raises(RuntimeFailure, match="bubblewrap: "):
-        await bench.runtime.walls()
+        await fixture.runtime.walls()
     (no_bwrap / "bwrap").unlink()
     (no_bwrap / "bwrap").symlink_to("/usr/bin/bwrap")
-    assert (await bench.runtime.walls()).isolation is Isolation.SANDBOX
+    assert (await fixture.runtime.walls()).isolation is Isolation.SANDBOX
 
 
-async def test_without_bwrap_a_stop_ends_daemons_too(bench: Bench, no_bwrap: Path) -> None:
-    spec = await bench.started("w1")
+async def test_without_bwrap_a_stop_ends_daemons_too(fixture: Bench, no_bwrap: Path) -> None:
+    spec = await fixture.started("w1")
     assert spec.uid is not None
-    await bench.inside("w1", "setsid nohup sleep 601 >/dev/null 2>&1 & disown")
+    await fixture.inside("w1", "setsid nohup sleep 601 >/dev/null 2>&1 & disown")
     assert len(processes_of_user(spec.uid)) == 2
-    await bench.runtime.stop("w1")
+    await fixture.runtime.stop("w1")
     assert processes_of_user(spec.uid) == []
 
 
-async def test_without_bwrap_what_outlives_a_killed_keeper_is_ended(bench: Bench, no_bwrap: Path) -> None:
-    spec = await bench.started("w1")
+async def test_without_bwrap_what_outlives_a_killed_keeper_is_ended(fixture: Bench, no_bwrap: Path) -> None:
+    spec = await fixture.started("w1")
     assert spec.uid is not None
-    await bench.inside("w1", "setsid nohup sleep 601 >/dev/null 2>&1 & disown")
-    state = bench.directory("w1").read_state()
+    await fixture.inside("w1", "setsid nohup sleep 601 >/dev/null 2>&1 & disown")
+    state = fixture.directory("w1").read_state()
     assert state is not None
     state.keeper.send(signal.SIGKILL)
-    await bench.until("w1", lambda fact: not fact.running)
-    await bench.runtime.stop("w1")
+    await fixture.until("w1", lambda fact: not fact.running)
+    await fixture.runtime.stop("w1")
     assert processes_of_user(spec.uid) == []
 
 
@@ -168,20 +168,20 @@ if os.fork() == 0:
 
 @pytest.mark.parametrize("keeper", ["alive", "killed"])
 async def test_without_bwrap_a_stop_ends_whoever_has_lost_its_main_thread(
-    bench: Bench, no_bwrap: Path, monkeypatch: pytest.MonkeyPatch, keeper: str
+    fixture: Bench, no_bwrap: Path, monkeypatch: pytest.MonkeyPatch, keeper: str
 ) -> None:
-    monkeypatch.setattr(bench.runtime, "_walls", replace(await bench.runtime.walls(), cgroups=NO_CGROUPS))
-    spec = await bench.started("w1")
+    monkeypatch.setattr(fixture.runtime, "_walls", replace(await fixture.runtime.walls(), cgroups=NO_CGROUPS))
+    spec = await fixture.started("w1")
     command = f"cd; setsid /usr/bin/python3 -c '{HEADLESS}' </dev/null >/dev/null 2>&1"
-    await bench.inside("w1", command)
+    await fixture.inside("w1", command)
     written = spec.home / "written"
     wait_for(written.exists, "the process to write")
     if keeper == "killed":
-        state = bench.directory("w1").read_state()
+        state = fixture.directory("w1").read_state()
         assert state is not None
         state.keeper.send(signal.SIGKILL)
-        await bench.until("w1", lambda fact: not fact.running)
-    await bench.runtime.stop("w1")
+        await fixture.until("w1", lambda fact: not fact.running)
+    await fixture.runtime.stop("w1")
     assert _tasks_of(spec.uid) == []
 
 
@@ -193,17 +193,17 @@ def _tasks_of(uid: int | None) -> list[str]:
     return [state for state in listing.stdout.split() if not state.startswith("Z")]
 
 
-async def test_under_root_a_workspace_is_never_root(bench: Bench) -> None:
-    spec = bench.spec("w1")
+async def test_under_root_a_workspace_is_never_root(fixture: Bench) -> None:
+    spec = fixture.spec("w1")
     for uid in (None, 0):
         with pytest.raises(RuntimeFailure, match="user id of its own"):
-            await bench.runtime.start(type(spec)(**{**vars(spec), "uid": uid}))
+            await fixture.runtime.start(type(spec)(**{**vars(spec), "uid": uid}))
 
 
-async def test_a_socket_path_that_is_too_long_is_refused(bench: Bench) -> None:
-    runtime = ProcessRuntime(bench.data_dir / ("deep" * 20), bench.data_dir / "tools")
+async def test_a_socket_path_that_is_too_long_is_refused(fixture: Bench) -> None:
+    runtime = ProcessRuntime(fixture.data_dir / ("deep" * 20), fixture.data_dir / "tools")
     with pytest.raises(RuntimeFailure, match="shorter data directory"):
-        await runtime.start(bench.spec("w1"))
+        await runtime.start(fixture.spec("w1"))
 
 
 LIFE = """
@@ -294,10 +294,10 @@ async def main(""",
 
 
 def as_stranger(
-    bench: Bench, *arguments: str, script: str = "", life: str = LIFE, etc: Path = Path("/etc")
+    fixture: Bench, *arguments: str, script: str = "", life: str = LIFE, etc: Path = Path("/etc")
 ) -> str:
     """Run a whole life as a user without any rights, on the system's Python; the script runs inside."""
-    base = bench.data_dir / "u"
+    base = fixture.data_dir / "u"
     package = Path(codehub.__file__).parent
     for room in ("domain", "runtimes"):
         shutil.copytree(
@@ -327,18 +327,18 @@ def as_stranger(
     return result.stdout
 
 
-def test_without_root_bwrap_is_the_wall(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    only_programs(bench, monkeypatch, "bwrap", "setpriv")
-    assert as_stranger(bench).split() == ["sandbox", "ready", "False"]
+def test_without_root_bwrap_is_the_wall(fixture: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    only_programs(fixture, monkeypatch, "bwrap", "setpriv")
+    assert as_stranger(fixture).split() == ["sandbox", "ready", "False"]
 
 
 @pytest.mark.usefixtures("own_network")
-def test_without_root_there_is_a_network_of_its_own_as_well(bench: Bench) -> None:
+def test_without_root_there_is_a_network_of_its_own_as_well(fixture: Bench) -> None:
     with neighbour() as outside, listening("127.0.0.1:0") as of_the_host:
         names = [f"{outside.public}:{PORT}", f"{outside.ten}:{PORT}", of_the_host]
         assert set(from_here(*names).values()) == {True}
         script = f"id -u; {question(*names)}; ip rule del pref 1; unshare -rn true"
-        isolation, ready, uid, answers, *refusals = as_stranger(bench, script=script).split(maxsplit=3)
+        isolation, ready, uid, answers, *refusals = as_stranger(fixture, script=script).split(maxsplit=3)
     assert (isolation, ready, uid) == ("sandbox", "ready", str(STRANGER))
     told, _, rest = answers.partition("\n")
     public, *others = json.loads(told).values()
@@ -352,14 +352,14 @@ df --output=itotal /tmp | tail -1; touch /file /dev/file /run/file /tmp/file && 
 """
 
 
-def test_without_root_what_lies_in_memory_is_limited(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    only_programs(bench, monkeypatch, "bwrap", "setpriv")
-    assert_limited(as_stranger(bench, script=MEASURE, life=LIFE_BESIDE_SECRETS))
+def test_without_root_what_lies_in_memory_is_limited(fixture: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    only_programs(fixture, monkeypatch, "bwrap", "setpriv")
+    assert_limited(as_stranger(fixture, script=MEASURE, life=LIFE_BESIDE_SECRETS))
 
 
 @pytest.mark.usefixtures("own_network")
-def test_with_a_network_of_its_own_the_files_in_memory_are_limited_as_well(bench: Bench) -> None:
-    files = assert_limited(as_stranger(bench, script=MEASURE, life=LIFE_BESIDE_SECRETS))
+def test_with_a_network_of_its_own_the_files_in_memory_are_limited_as_well(fixture: Bench) -> None:
+    files = assert_limited(as_stranger(fixture, script=MEASURE, life=LIFE_BESIDE_SECRETS))
     assert files == tmpfs.size_of("/tmp", BUILT_IN[0].memory_bytes) // 8192
 
 
@@ -373,15 +373,15 @@ def assert_limited(told: str) -> int:
 
 
 def test_without_root_a_workspace_that_shuts_itself_in_hides_nobody_and_is_ended(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    fixture: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    only_programs(bench, monkeypatch, "bwrap", "setpriv")
-    assert as_stranger(bench, life=LIFE_WITHOUT_PERMISSIONS).split() == ["True", "False", "True", "{}"]
+    only_programs(fixture, monkeypatch, "bwrap", "setpriv")
+    assert as_stranger(fixture, life=LIFE_WITHOUT_PERMISSIONS).split() == ["True", "False", "True", "{}"]
 
 
-def etc_with_secrets(bench: Bench) -> Path:
+def etc_with_secrets(fixture: Bench) -> Path:
     """A copy of this machine's, with files that CodeHub's own user may read and others may not."""
-    etc = bench.data_dir / "etc"
+    etc = fixture.data_dir / "etc"
     subprocess.run(["/bin/cp", "-a", "/etc", etc], check=True)
     for name, mode in (("secrets/own", 0o600), ("secrets/key", 0o644), ("closed/inner", 0o644)):
         file = etc / name
@@ -401,19 +401,19 @@ def etc_with_secrets(bench: Bench) -> Path:
 
 
 def test_without_root_what_only_codehub_may_read_is_hidden(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    fixture: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    only_programs(bench, monkeypatch, "bwrap", "setpriv")
+    only_programs(fixture, monkeypatch, "bwrap", "setpriv")
     script = "cat /etc/secrets/* /etc/closed/inner /etc/unlisted/key"
-    told = as_stranger(bench, script=script, life=LIFE_BESIDE_SECRETS, etc=etc_with_secrets(bench))
+    told = as_stranger(fixture, script=script, life=LIFE_BESIDE_SECRETS, etc=etc_with_secrets(fixture))
     assert "for everybody" in told and "the contents of" not in told
 
 
-def test_without_root_and_bwrap_it_refuses_and_says_what_to_do(bench: Bench, no_bwrap: Path) -> None:
-    message = as_stranger(bench)
+def test_without_root_and_bwrap_it_refuses_and_says_what_to_do(fixture: Bench, no_bwrap: Path) -> None:
+    message = as_stranger(fixture)
     assert "no wall between workspaces" in message
     assert "install" in message and "bubblewrap" in message and "--insecure-process-runtime" in message
 
 
-def test_without_root_and_bwrap_it_starts_when_that_was_accepted(bench: Bench, no_bwrap: Path) -> None:
-    assert as_stranger(bench, "insecure").split() == ["none", "ready", "False"]
+def test_without_root_and_bwrap_it_starts_when_that_was_accepted(fixture: Bench, no_bwrap: Path) -> None:
+    assert as_stranger(fixture, "insecure").split() == ["none", "ready", "False"]
