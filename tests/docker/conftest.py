@@ -80,7 +80,7 @@ def system(make_docker_system: Callable[..., DockerSystem]) -> DockerSystem:
 
 
 @dataclass
-class Bench:
+class RuntimeFixture:
     """A runtime on the engine, and homes for its workspaces."""
 
     engine: OwnEngine
@@ -140,9 +140,9 @@ def make_options(engine: OwnEngine, root: Path) -> DockerOptions:
 
 
 @pytest.fixture
-async def fixture(engine: OwnEngine, tmp_path: Path) -> AsyncIterator[Bench]:
+async def fixture(engine: OwnEngine, tmp_path: Path) -> AsyncIterator[RuntimeFixture]:
     tmp_path.chmod(0o711)
     installation_id = f"installation-{next(_numbers)}"
     runtime = DockerRuntime(installation_id, make_options(engine, tmp_path))
-    yield Bench(engine, tmp_path, runtime, installation_id)
+    yield RuntimeFixture(engine, tmp_path, runtime, installation_id)
     await runtime.close()

@@ -3,7 +3,7 @@
 from ipaddress import IPv4Address
 
 from codehub.runtimes.docker.networks import SPARES
-from tests.docker.conftest import POOL, Bench
+from tests.docker.conftest import POOL, RuntimeFixture
 
 
 def place_in_pool(upstream: str | None) -> int:
@@ -11,7 +11,7 @@ def place_in_pool(upstream: str | None) -> int:
     return (int(IPv4Address(host)) - int(POOL.network_address)) // 8
 
 
-async def test_an_address_that_was_given_back_is_not_soon_another_workspaces(fixture: Bench) -> None:
+async def test_an_address_that_was_given_back_is_not_soon_another_workspaces(fixture: RuntimeFixture) -> None:
     """Not even after a restart of CodeHub: a gateway may know the one that had it a moment longer."""
     count = POOL.num_addresses // 8
     first = place_in_pool((await fixture.started("w1")).upstream)

@@ -8,7 +8,7 @@ import pytest
 
 from codehub.domain.states import ErrorReason
 from codehub.runtimes.base import RuntimeFailure, Unobservable
-from tests.docker.conftest import TINY_IMAGE, Bench
+from tests.docker.conftest import TINY_IMAGE, RuntimeFixture
 from tests.docker.engine import OwnEngine
 from tests.docker.registry import running_registry
 from tests.waiting import PATIENCE, eventually, until
@@ -23,7 +23,7 @@ def running_again(engine: OwnEngine) -> Iterator[None]:
 
 
 async def test_an_engine_that_restarts_is_unobservable_meanwhile_and_nothing_reads_as_gone(
-    fixture: Bench,
+    fixture: RuntimeFixture,
 ) -> None:
     spec = fixture.spec("w1")
     async with fixture.listening() as hints:
@@ -50,7 +50,7 @@ async def test_an_engine_that_restarts_is_unobservable_meanwhile_and_nothing_rea
     assert fixture.engine.inside("w1", f"nc -w 1 {host} {port} </dev/null").returncode != 0
 
 
-async def test_an_engine_that_goes_away_during_a_pull_is_asked_again_when_it_is_back(fixture: Bench) -> None:
+async def test_an_engine_that_goes_away_during_a_pull_is_asked_again_when_it_is_back(fixture: RuntimeFixture) -> None:
     async with running_registry() as registry:
         spec = fixture.spec("w1", image=replace(TINY_IMAGE, docker=registry.image("restarted")))
         async with fixture.listening() as hints:

@@ -16,7 +16,7 @@ from codehub.runtimes.docker import host_files
 from codehub.runtimes.docker.container_config import ContainerSettings
 from codehub.runtimes.docker.networks import SPARES
 from codehub.runtimes.readiness import why_not_ready
-from tests.docker.conftest import TINY_IMAGE, Bench
+from tests.docker.conftest import TINY_IMAGE, RuntimeFixture
 from tests.docker.counting import noted
 from tests.docker.engine import TINY
 from tests.waiting import eventually, until
@@ -24,12 +24,12 @@ from tests.waiting import eventually, until
 DIES = "codehub-test/dies:1"
 
 
-async def observes(fixture: Bench, facts: dict[str, ContainerFact]) -> bool:
+async def observes(fixture: RuntimeFixture, facts: dict[str, ContainerFact]) -> bool:
     """Looked at again: what is kept waiting is too late for one look."""
     return await fixture.runtime.observe() == facts
 
 
-async def test_a_container_lives_stops_starts_again_and_leaves_nothing_behind(fixture: Bench) -> None:
+async def test_a_container_lives_stops_starts_again_and_leaves_nothing_behind(fixture: RuntimeFixture) -> None:
     first = await fixture.started("w1", attempt="op1-0")
     assert (first.exists, first.running, first.op_id) == (True, True, "op1-0")
     await eventually(lambda: observes(fixture, {"w1": first}), "the same look")
@@ -46,7 +46,7 @@ async def test_a_container_lives_stops_starts_again_and_leaves_nothing_behind(fi
     assert (fixture.containers(), fixture.networks()) == ([], [])
 
 
-async def test_what_is_written_in_the_home_stays_and_belongs_to_the_workspace(fixture: Bench) -> None:
+async def test_what_is_written_in_the_home_stays_and_belongs_to_the_workspace(fixture: RuntimeFixture) -> None:
     spec = fixture.spec("w1")
     await fixture.runtime.start(spec)
     await fixture.ready("w1")
@@ -57,7 +57,7 @@ async def test_what_is_written_in_the_home_stays_and_belongs_to_the_workspace(fi
     assert (file.read_text(), file.stat().st_uid) == ("mine\n", spec.uid)
 
 
-async def test_starting_a_running_container_changes_nothing(fixture: Bench) -> None:
+async def test_starting_a_running_container_changes_nothing(fixture: RuntimeFixture) -> None:
     spec = fixture.spec("w1")
     await fixture.runtime.start(spec)
     before = fixture.engine.docker("ps", "--quiet", "--no-trunc")
@@ -65,7 +65,7 @@ async def test_starting_a_running_container_changes_nothing(fixture: Bench) -> N
     assert fixture.engine.docker("ps", "--quiet", "--no-trunc") == before
 
 
-async def test_a_changed_configuration_makes_the_container_anew(fixture: Bench) -> None:
+async def test_a_changed_configuration_makes_the_container_anew(fixture: RuntimeFixture) -> None:
     spec = fixture.spec("w1")
     await fixture.runtime.start(spec)
     before = fixture.engine.docker("ps", "--quiet", "--no-trunc")
@@ -76,7 +76,7 @@ async def test_a_changed_configuration_makes_the_container_anew(fixture: Bench) 
     )
 
 
-async def test_a_missing_home_is_a_failure_and_is_not_made(fixture: Bench) -> None:
+async def test_a_missing_home_is_a_failure_and_is_not_made(fixture: RuntimeFixture) -> None:
     spec = replace(fixture.spec("w1"), home=fixture.homes / "nowhere")
     with pytest.raises(RuntimeFailure) as failure:
         await fixture.runtime.start(spec)
@@ -85,7 +85,7 @@ async def test_a_missing_home_is_a_failure_and_is_not_made(fixture: Bench) -> No
 
 
 async def test_a_home_that_vanishes_on_the_way_is_not_made_by_the_engine(
-    fixture: Bench, monkeypatch: pytest.MonkeyPatch
+    fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = fixture.spec("w1")
     prepare = host_files.prepare
@@ -102,7 +102,7 @@ async def test_a_home_that_vanishes_on_the_way_is_not_made_by_the_engine(
 
 
 async def test_a_start_without_its_wall_leaves_nothing_under_way(
-    fixture: Bench, monkeypatch: pytest.MonkeyPatch
+    fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec, create, made = fixture.spec("w1"), fixture.runtime._create, asyncio.Event()
 
@@ -125,7 +125,7 @@ async def test_a_start_without_its_wall_leaves_nothing_under_way(
     await fixture.ready("w1")
 
 
-async def test_a_container_removed_from_outside_is_absent_and_starts_again(fixture: Bench) -> None:
+async def test_a_container_removed_from_outside_is_absent_and_starts_again(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     fixture.engine.docker("rm", "--force", "codehub-ws-w1")
     assert await fixture.runtime.status("w1") == ABSENT
@@ -133,7 +133,7 @@ async def test_a_container_removed_from_outside_is_absent_and_starts_again(fixtu
     await fixture.started("w1")
 
 
-async def test_a_killed_container_says_how_it_ended(fixture: Bench) -> None:
+async def test_a_killed_container_says_how_it_ended(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     fixture.engine.docker("kill", "codehub-ws-w1")
     fact = ContainerFact(True, False, False, None, "op-0", "it exited with code 137, without a word")
@@ -142,7 +142,7 @@ async def test_a_killed_container_says_how_it_ended(fixture: Bench) -> None:
     await fixture.started("w1", attempt="op-1")
 
 
-async def last_words_of(fixture: Bench, command: str) -> str:
+async def last_words_of(fixture: RuntimeFixture, command: str) -> str:
     """What is told of a container that ran this command (as a Dockerfile's CMD says it) and has ended."""
     container = fixture.engine.docker("create", TINY)
     fixture.engine.docker("commit", "--change", f"CMD {command}", container, DIES)
@@ -165,7 +165,7 @@ async def last_words_of(fixture: Bench, command: str) -> str:
         ('["/no/such/program"]', "it exited with code 127: exec /no/such/program failed"),
     ],
 )
-async def test_a_container_that_dies_says_its_last_words(fixture: Bench, command: str, expected: str) -> None:
+async def test_a_container_that_dies_says_its_last_words(fixture: RuntimeFixture, command: str, expected: str) -> None:
     words = await last_words_of(fixture, command)
     code, _, output = expected.partition(": ")
     assert words.startswith(code)
@@ -173,7 +173,7 @@ async def test_a_container_that_dies_says_its_last_words(fixture: Bench, command
     assert (await fixture.runtime.logs("w1", 10)) in words
 
 
-async def test_last_words_that_no_database_takes_are_told_as_far_as_they_can_be(fixture: Bench) -> None:
+async def test_last_words_that_no_database_takes_are_told_as_far_as_they_can_be(fixture: RuntimeFixture) -> None:
     script = r"busybox yes | head -c 100000 | tr -d '\n'; printf 'core\000dump'; exit 3"
     command = json.dumps(["sh", "-c", script])
     words = await last_words_of(fixture, command)
@@ -181,12 +181,12 @@ async def test_last_words_that_no_database_takes_are_told_as_far_as_they_can_be(
     assert len(words) < 2100
 
 
-def log_directory(fixture: Bench) -> Path:
+def log_directory(fixture: RuntimeFixture) -> Path:
     hosts = fixture.engine.docker("inspect", "--format", "{{.HostsPath}}", "codehub-ws-w1")
     return Path(hosts).parent / "local-logs"
 
 
-async def test_output_without_end_takes_little_of_the_disk(fixture: Bench) -> None:
+async def test_output_without_end_takes_little_of_the_disk(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     done = fixture.engine.inside("w1", "dd if=/dev/zero bs=65536 count=200 > /proc/1/fd/1; echo the end")
     assert done.stdout == b"the end\n"
@@ -195,7 +195,7 @@ async def test_output_without_end_takes_little_of_the_disk(fixture: Bench) -> No
     assert (await fixture.runtime.status("w1")).ready
 
 
-async def test_full_shared_memory_leaves_the_ide_alive(fixture: Bench) -> None:
+async def test_full_shared_memory_leaves_the_ide_alive(fixture: RuntimeFixture) -> None:
     """With bytes, and with files that are empty."""
     await fixture.started("w1")
     fill = "dd if=/dev/zero of=/dev/shm/file bs=1048576 count=100"
@@ -205,7 +205,7 @@ async def test_full_shared_memory_leaves_the_ide_alive(fixture: Bench) -> None:
     assert (await fixture.runtime.status("w1")).ready
 
 
-async def test_a_container_whose_end_the_engine_cannot_tell_hides_no_other(fixture: Bench) -> None:
+async def test_a_container_whose_end_the_engine_cannot_tell_hides_no_other(fixture: RuntimeFixture) -> None:
     for name in ("w1", "w2"):
         await fixture.started(name)
     fixture.engine.docker("kill", "codehub-ws-w1")
@@ -218,7 +218,7 @@ async def test_a_container_whose_end_the_engine_cannot_tell_hides_no_other(fixtu
     assert facts["w2"].ready
 
 
-async def test_a_container_that_was_only_created_is_started_anew(fixture: Bench) -> None:
+async def test_a_container_that_was_only_created_is_started_anew(fixture: RuntimeFixture) -> None:
     """A coordinator that was killed between the two leaves one."""
     await fixture.started("w1")
     labels = fixture.engine.docker("inspect", "--format", "{{json .Config.Labels}}", "codehub-ws-w1")
@@ -232,7 +232,7 @@ async def test_a_container_that_was_only_created_is_started_anew(fixture: Bench)
 
 
 async def test_an_ide_that_does_not_answer_is_running_and_not_ready(
-    fixture: Bench, monkeypatch: pytest.MonkeyPatch
+    fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await fixture.started("w1")
     monkeypatch.setattr("codehub.runtimes.docker.runtime.why_not_ready", partial(why_not_ready, within=0.1))
@@ -242,7 +242,7 @@ async def test_an_ide_that_does_not_answer_is_running_and_not_ready(
     assert (fact.running, fact.ready, fact.message) == (True, False, "no answer to GET /healthz within 0.1 s")
 
 
-async def test_another_installation_is_not_touched(fixture: Bench) -> None:
+async def test_another_installation_is_not_touched(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     stranger = fixture.other_runtime("another-installation")
     try:
@@ -256,7 +256,7 @@ async def test_another_installation_is_not_touched(fixture: Bench) -> None:
 
 
 async def test_an_image_that_was_committed_from_a_workspace_makes_no_second_container_of_it(
-    fixture: Bench,
+    fixture: RuntimeFixture,
 ) -> None:
     fact = await fixture.started("w1")
     fixture.engine.docker("commit", "codehub-ws-w1", "codehub-test/copy:1")
@@ -266,7 +266,7 @@ async def test_an_image_that_was_committed_from_a_workspace_makes_no_second_cont
     assert fixture.containers() == ["a-copy"]
 
 
-async def test_a_dead_container_that_the_engine_cannot_remove_does_not_keep_the_name(fixture: Bench) -> None:
+async def test_a_dead_container_that_the_engine_cannot_remove_does_not_keep_the_name(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     layer = fixture.engine.docker("inspect", "--format", "{{.GraphDriver.Data.UpperDir}}", "codehub-ws-w1")
     stuck = Path(layer, "stuck")
@@ -280,7 +280,7 @@ async def test_a_dead_container_that_the_engine_cannot_remove_does_not_keep_the_
         subprocess.run(["chattr", "-i", stuck], check=True)
 
 
-async def test_hints_tell_of_what_happens_to_containers(fixture: Bench) -> None:
+async def test_hints_tell_of_what_happens_to_containers(fixture: RuntimeFixture) -> None:
     async with fixture.listening() as hints:
         await until(lambda: hints == ["all"], "the listener to listen")
         await fixture.started("w1")
@@ -289,7 +289,7 @@ async def test_hints_tell_of_what_happens_to_containers(fixture: Bench) -> None:
         await until(lambda: hints == ["all", "w1", "w1"], "a hint of the death")
 
 
-async def test_networks_of_containers_that_were_removed_by_hand_go_but_for_a_few(fixture: Bench) -> None:
+async def test_networks_of_containers_that_were_removed_by_hand_go_but_for_a_few(fixture: RuntimeFixture) -> None:
     names = [f"w{number}" for number in range(SPARES + 2)]
     for name in names:
         await fixture.started(name)
@@ -303,7 +303,7 @@ async def test_networks_of_containers_that_were_removed_by_hand_go_but_for_a_few
     assert fixture.networks() == []
 
 
-async def test_a_start_takes_a_network_that_was_made_before(fixture: Bench) -> None:
+async def test_a_start_takes_a_network_that_was_made_before(fixture: RuntimeFixture) -> None:
     await fixture.runtime.tidy()
     ready = set(fixture.networks())
     assert len(ready) == SPARES
@@ -318,7 +318,7 @@ async def test_a_start_takes_a_network_that_was_made_before(fixture: Bench) -> N
     assert len(fixture.networks()) == 2 * SPARES
 
 
-async def test_two_that_take_the_same_network_do_not_share_it(fixture: Bench) -> None:
+async def test_two_that_take_the_same_network_do_not_share_it(fixture: RuntimeFixture) -> None:
     """A leader that was asleep, and its successor: each believes that the network is free."""
     await fixture.runtime.tidy()
     sleeper = fixture.other_runtime()
@@ -336,7 +336,7 @@ async def test_two_that_take_the_same_network_do_not_share_it(fixture: Bench) ->
     assert set(attached.split()) <= {"0", "1"}
 
 
-async def test_one_request_looks_at_any_number_of_containers(fixture: Bench) -> None:
+async def test_one_request_looks_at_any_number_of_containers(fixture: RuntimeFixture) -> None:
     names = [f"w{number}" for number in range(4)]
     way = fixture.engine.place / "noted.sock"
     async with noted(fixture.engine.place / "docker.sock", way) as requests:
@@ -359,7 +359,7 @@ async def test_one_request_looks_at_any_number_of_containers(fixture: Bench) -> 
         await runtime.close()
 
 
-async def test_the_home_directory_of_another_is_never_mounted(fixture: Bench, tmp_path: Path) -> None:
+async def test_the_home_directory_of_another_is_never_mounted(fixture: RuntimeFixture, tmp_path: Path) -> None:
     await fixture.started("w1")
     await fixture.started("w2")
     mounts = fixture.engine.docker(

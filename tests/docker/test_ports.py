@@ -2,7 +2,7 @@
 
 from codehub.database.gateway_queries import Route
 from codehub.domain.states import Operation, Phase
-from tests.docker.conftest import Bench
+from tests.docker.conftest import RuntimeFixture
 from tests.integration.gateway.harness import ALICE, MINE, World, status, world
 from tests.waiting import eventually
 
@@ -15,7 +15,7 @@ async def ask(made: World, port: int, more: str = "") -> tuple[int, str]:
     return status(head), body.decode()
 
 
-async def test_an_app_that_listens_on_all_addresses_is_reached_and_no_other(fixture: Bench) -> None:
+async def test_an_app_that_listens_on_all_addresses_is_reached_and_no_other(fixture: RuntimeFixture) -> None:
     fact = await fixture.started("w1")
     assert fact.upstream is not None
     for host, port in (("0.0.0.0", EVERYWHERE), ("127.0.0.1", ON_LOOPBACK)):

@@ -11,7 +11,7 @@ from codehub.domain.observation import ContainerFact
 from codehub.domain.states import ErrorReason
 from codehub.runtimes.base import ABSENT, RuntimeFailure
 from codehub.runtimes.docker import pull
-from tests.docker.conftest import TINY_IMAGE, Bench
+from tests.docker.conftest import TINY_IMAGE, RuntimeFixture
 from tests.docker.registry import Registry, running_registry
 from tests.services import free_port
 from tests.waiting import PATIENCE, eventually, until
@@ -27,7 +27,7 @@ def tiny(reference: str) -> Image:
     return replace(TINY_IMAGE, docker=reference)
 
 
-async def failure_of(fixture: Bench, image: Image) -> RuntimeFailure:
+async def failure_of(fixture: RuntimeFixture, image: Image) -> RuntimeFailure:
     """What starting again and again, as the controller does, ends in."""
     spec = fixture.spec("w1", image=image)
 
@@ -42,7 +42,7 @@ async def failure_of(fixture: Bench, image: Image) -> RuntimeFailure:
 
 
 async def test_a_start_does_not_wait_for_the_pull_and_a_later_one_finds_the_image(
-    fixture: Bench, registry: Registry
+    fixture: RuntimeFixture, registry: Registry
 ) -> None:
     spec = fixture.spec("w1", image=tiny(registry.image("slow")))
 
@@ -66,14 +66,14 @@ async def test_a_start_does_not_wait_for_the_pull_and_a_later_one_finds_the_imag
     await fixture.ready("w1")
 
 
-async def test_an_image_that_does_not_exist_is_told_at_once(fixture: Bench, registry: Registry) -> None:
+async def test_an_image_that_does_not_exist_is_told_at_once(fixture: RuntimeFixture, registry: Registry) -> None:
     failure = await failure_of(fixture, tiny(registry.image("tiny", "missing")))
     assert failure.reason is ErrorReason.ImagePullFailed
     assert failure.message.startswith(f"There is no image {registry.image('tiny', 'missing')}")
 
 
 async def test_a_registry_that_is_out_of_order_is_not_a_missing_image(
-    fixture: Bench, registry: Registry
+    fixture: RuntimeFixture, registry: Registry
 ) -> None:
     registry.broken = True
     failure = await failure_of(fixture, tiny(registry.image("tiny")))
@@ -81,13 +81,13 @@ async def test_a_registry_that_is_out_of_order_is_not_a_missing_image(
     assert failure.message.startswith(f"The registry of the image {registry.image('tiny')} does not answer")
 
 
-async def test_a_registry_that_is_not_there_is_not_a_missing_image(fixture: Bench) -> None:
+async def test_a_registry_that_is_not_there_is_not_a_missing_image(fixture: RuntimeFixture) -> None:
     failure = await failure_of(fixture, tiny(f"127.0.0.1:{free_port()}/tiny:1"))
     assert failure.message.startswith("The registry of the image")
     assert "connection refused" in failure.message
 
 
-async def test_after_a_failure_the_next_start_tries_again(fixture: Bench, registry: Registry) -> None:
+async def test_after_a_failure_the_next_start_tries_again(fixture: RuntimeFixture, registry: Registry) -> None:
     registry.broken = True
     image = tiny(registry.image("again"))
     await failure_of(fixture, image)
@@ -103,7 +103,7 @@ async def test_after_a_failure_the_next_start_tries_again(fixture: Bench, regist
 
 
 async def test_a_pull_that_nobody_asks_for_any_more_ends(
-    fixture: Bench, registry: Registry, monkeypatch: pytest.MonkeyPatch
+    fixture: RuntimeFixture, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await fixture.runtime.start(fixture.spec("w1", image=tiny(registry.image("cancelled"))))
     await asyncio.wait_for(registry.layer_asked.wait(), PATIENCE)
@@ -113,7 +113,7 @@ async def test_a_pull_that_nobody_asks_for_any_more_ends(
 
 
 async def test_workspaces_share_a_pull_and_each_hears_of_its_failure(
-    fixture: Bench, registry: Registry
+    fixture: RuntimeFixture, registry: Registry
 ) -> None:
     image = tiny(registry.image("shared", "missing"))
     specs = [fixture.spec(name, image=image) for name in ("w1", "w2")]

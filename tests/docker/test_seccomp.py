@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.docker.conftest import TINY_IMAGE, Bench
+from tests.docker.conftest import TINY_IMAGE, RuntimeFixture
 from tests.system_calls import Calls, allowed_calls, answers, clone3, command, denied_calls, put_perl, without
 
 
-def calls_inside(fixture: Bench, calls: Calls) -> dict[str, str]:
+def calls_inside(fixture: RuntimeFixture, calls: Calls) -> dict[str, str]:
     perl = put_perl(fixture.homes / "w1")
     done = fixture.engine.inside("w1", f"cd /home/coder && {command(calls, perl)}")
     assert done.returncode == 0, done.stderr.decode()
     return answers(done.stdout.decode())
 
 
-async def test_denied_calls_are_refused_and_debuggers_work(fixture: Bench) -> None:
+async def test_denied_calls_are_refused_and_debuggers_work(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     told = calls_inside(fixture, denied_calls())
     assert set(told) == set(denied_calls())
@@ -24,7 +24,7 @@ async def test_denied_calls_are_refused_and_debuggers_work(fixture: Bench) -> No
     assert without(calls_inside(fixture, allowed_calls()), "") == {}
 
 
-async def test_an_image_can_have_all_calls(fixture: Bench) -> None:
+async def test_an_image_can_have_all_calls(fixture: RuntimeFixture) -> None:
     await fixture.started("w1", image=replace(TINY_IMAGE, seccomp="unconfined"))
     told = calls_inside(fixture, denied_calls())
     assert {"unshare", "setns", "keyctl", "io_uring_enter", "mbind"} <= set(without(told, "EPERM"))

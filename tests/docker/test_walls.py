@@ -14,7 +14,7 @@ import pytest
 from codehub.runtimes.block_device import disk_of
 from codehub.runtimes.egress import Egress
 from codehub.runtimes.open_files import open_files
-from tests.docker.conftest import TINY_IMAGE, Bench
+from tests.docker.conftest import TINY_IMAGE, RuntimeFixture
 from tests.reach import own_addresses
 from tests.services import Services
 from tests.waiting import wait_for
@@ -23,12 +23,12 @@ OUTSIDE = "198.51.100.2"
 """An address of the internet as far as a workspace can tell: nobody's, and not private."""
 
 
-def reaches(fixture: Bench, workspace_id: str, host: str, port: int) -> bool:
+def reaches(fixture: RuntimeFixture, workspace_id: str, host: str, port: int) -> bool:
     """Whether it connects within a second; the firewall drops what it denies. Wait for what is allowed."""
     return fixture.engine.inside(workspace_id, f"nc -w 1 {host} {port} </dev/null").returncode == 0
 
 
-def reached(fixture: Bench, workspace_id: str, port: int, *hosts: str) -> list[str]:
+def reached(fixture: RuntimeFixture, workspace_id: str, port: int, *hosts: str) -> list[str]:
     """The hosts that it connects to, all tried at once."""
     attempts = [f"(nc -w 1 {host} {port} </dev/null && echo {host}) &" for host in hosts]
     return fixture.engine.inside(workspace_id, f"{' '.join(attempts)} wait").stdout.decode().split()
@@ -53,7 +53,7 @@ def listening(host: str) -> Iterator[int]:
             thread.join()
 
 
-def host_address(fixture: Bench, workspace_id: str) -> str:
+def host_address(fixture: RuntimeFixture, workspace_id: str) -> str:
     form = "{{range .NetworkSettings.Networks}}{{.Gateway}}{{end}}"
     return fixture.engine.docker("inspect", "--format", form, f"codehub-ws-{workspace_id}")
 
@@ -63,32 +63,32 @@ def address(upstream: str | None) -> tuple[str, int]:
     return host, int(port)
 
 
-async def test_the_probe_itself_can_reach_something(fixture: Bench) -> None:
+async def test_the_probe_itself_can_reach_something(fixture: RuntimeFixture) -> None:
     """Without this the tests below could pass because `nc` does not work."""
     host, port = address((await fixture.started("w1")).upstream)
     wait_for(lambda: reaches(fixture, "w1", host, port), "a connection")
     wait_for(lambda: reached(fixture, "w1", port, host) == [host], "a connection")
 
 
-async def test_another_workspaces_ide_cannot_be_reached(fixture: Bench) -> None:
+async def test_another_workspaces_ide_cannot_be_reached(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     other = await fixture.started("w2")
     assert not reaches(fixture, "w1", *address(other.upstream))
 
 
-async def test_services_of_the_host_cannot_be_reached_by_any_of_its_addresses(fixture: Bench) -> None:
+async def test_services_of_the_host_cannot_be_reached_by_any_of_its_addresses(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     with listening("0.0.0.0") as port:
         assert reached(fixture, "w1", port, host_address(fixture, "w1"), *own_addresses(), "127.0.0.1") == []
 
 
-async def test_the_sockets_of_postgresql_and_redis_are_not_there(fixture: Bench, services: Services) -> None:
+async def test_the_sockets_of_postgresql_and_redis_are_not_there(fixture: RuntimeFixture, services: Services) -> None:
     await fixture.started("w1")
     sockets = f"test -e {services.data_dir} || test -e /run/codehub || test -e /var/run/postgresql"
     assert fixture.engine.inside("w1", sockets).returncode != 0
 
 
-async def test_codehubs_public_port_can_be_reached(fixture: Bench) -> None:
+async def test_codehubs_public_port_can_be_reached(fixture: RuntimeFixture) -> None:
     with listening("0.0.0.0") as port:
         runtime = fixture.other_runtime(egress=Egress(port))
         try:
@@ -141,7 +141,7 @@ def neighbour(host: str) -> Iterator[int]:
     ("host", "expected"), [(OUTSIDE, True), ("169.254.169.254", False), ("192.168.214.2", False)]
 )
 async def test_the_internet_may_be_reached_and_private_and_metadata_addresses_not(
-    fixture: Bench, host: str, expected: bool
+    fixture: RuntimeFixture, host: str, expected: bool
 ) -> None:
     await fixture.started("w1")
     with neighbour(host) as port:
@@ -151,7 +151,7 @@ async def test_the_internet_may_be_reached_and_private_and_metadata_addresses_no
             assert not reaches(fixture, "w1", host, port)
 
 
-async def test_what_is_allowed_can_be_reached(fixture: Bench) -> None:
+async def test_what_is_allowed_can_be_reached(fixture: RuntimeFixture) -> None:
     runtime = fixture.other_runtime(egress=Egress(8080, allowed=("192.168.214.2/32",)))
     try:
         await runtime.start(fixture.spec("w1"))
@@ -162,7 +162,7 @@ async def test_what_is_allowed_can_be_reached(fixture: Bench) -> None:
         await runtime.close()
 
 
-async def test_an_allowed_range_opens_neither_this_machine_nor_other_workspaces(fixture: Bench) -> None:
+async def test_an_allowed_range_opens_neither_this_machine_nor_other_workspaces(fixture: RuntimeFixture) -> None:
     runtime = fixture.other_runtime(egress=Egress(8080, allowed=("10.0.0.0/8",)))
     try:
         for name in ("w1", "w2"):
@@ -177,7 +177,7 @@ async def test_an_allowed_range_opens_neither_this_machine_nor_other_workspaces(
         await runtime.close()
 
 
-async def test_an_address_of_this_machine_that_is_named_can_be_reached(fixture: Bench) -> None:
+async def test_an_address_of_this_machine_that_is_named_can_be_reached(fixture: RuntimeFixture) -> None:
     runtime = fixture.other_runtime(egress=Egress(8080, allowed=("10.213.78.1/32",)))
     try:
         await runtime.start(fixture.spec("w1"))
@@ -190,7 +190,7 @@ async def test_an_address_of_this_machine_that_is_named_can_be_reached(fixture: 
 
 
 async def test_another_machine_does_not_reach_a_workspace_where_this_one_forwards_everything(
-    fixture: Bench,
+    fixture: RuntimeFixture,
 ) -> None:
     ide = address((await fixture.started("w1")).upstream)
     assert Path("/proc/sys/net/ipv4/ip_forward").read_text() == "1\n"
@@ -200,7 +200,7 @@ async def test_another_machine_does_not_reach_a_workspace_where_this_one_forward
     wait_for(lambda: connects(*ide), "a connection")
 
 
-async def test_of_this_machine_only_codehubs_users_reach_a_workspace(fixture: Bench) -> None:
+async def test_of_this_machine_only_codehubs_users_reach_a_workspace(fixture: RuntimeFixture) -> None:
     gateway, stranger = 3_800_000, 3_800_001
     runtime = fixture.other_runtime(gateway_uid=gateway)
     try:
@@ -221,7 +221,7 @@ def as_user(uid: int) -> tuple[str, ...]:
     return ("setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups")
 
 
-async def test_rules_that_someone_flushed_are_there_after_the_next_start(fixture: Bench) -> None:
+async def test_rules_that_someone_flushed_are_there_after_the_next_start(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     subprocess.run(["iptables", "-t", "mangle", "-F"], check=True)
     with listening("0.0.0.0") as port:
@@ -235,7 +235,7 @@ async def test_rules_that_someone_flushed_are_there_after_the_next_start(fixture
     assert [rules.count(f"-A {chain} ") for chain in ("PREROUTING", "FORWARD", "OUTPUT")] == [1, 1, 1]
 
 
-async def test_nothing_of_the_host_is_visible(fixture: Bench) -> None:
+async def test_nothing_of_the_host_is_visible(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     await fixture.started("w2")
     found = fixture.engine.inside(
@@ -247,14 +247,14 @@ async def test_nothing_of_the_host_is_visible(fixture: Bench) -> None:
     assert "dockerd" not in processes
 
 
-async def test_caps_are_really_applied(fixture: Bench) -> None:
+async def test_caps_are_really_applied(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     first_process = fixture.engine.docker("inspect", "--format", "{{.State.Pid}}", "codehub-ws-w1")
     limits = {name: cgroup_value(first_process, name) for name in ("memory", "pids", "cpu")}
     assert limits == {"memory": str(64 << 20), "pids": "64", "cpu": "50000"}
 
 
-async def test_disk_bandwidth_and_open_files_are_really_bounded(fixture: Bench) -> None:
+async def test_disk_bandwidth_and_open_files_are_really_bounded(fixture: RuntimeFixture) -> None:
     disk = disk_of(fixture.homes)
     if disk is None:
         pytest.skip("needs homes on a disk: set TMPDIR to a directory on one")
@@ -265,7 +265,7 @@ async def test_disk_bandwidth_and_open_files_are_really_bounded(fixture: Bench) 
     assert fixture.engine.inside("w1", "ulimit -n").stdout.decode().strip() == str(open_files())
 
 
-async def test_no_privilege_is_left_and_none_can_be_gained(fixture: Bench) -> None:
+async def test_no_privilege_is_left_and_none_can_be_gained(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     status = fixture.engine.inside("w1", "cat /proc/1/status").stdout.decode()
     fields = dict(line.split(":\t") for line in status.splitlines() if ":\t" in line)
@@ -274,7 +274,7 @@ async def test_no_privilege_is_left_and_none_can_be_gained(fixture: Bench) -> No
     assert fields["Uid"].split()[0] not in ("0", "1000")
 
 
-async def test_a_fork_bomb_meets_its_limit(fixture: Bench) -> None:
+async def test_a_fork_bomb_meets_its_limit(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     done = fixture.engine.inside("w1", "for i in $(busybox seq 200); do sleep 5 & done")
     assert b"can't fork" in done.stderr

@@ -78,7 +78,7 @@ UNCONFINED = replace(TINY, seccomp="unconfined")
 
 
 @dataclass
-class Bench:
+class RuntimeFixture:
     """A data directory, a runtime on it, and homes to start containers on."""
 
     data_dir: Path
@@ -140,7 +140,7 @@ async def walls_found_once() -> IsolationBarriers:
 
 
 @pytest.fixture
-async def fixture(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
+async def fixture(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RuntimeFixture]:
     if os.geteuid() != 0:
         pytest.skip(
             "needs root: a workspace gets a user of its own. Run: sudo pytest tests/integration/runtimes"
@@ -152,7 +152,7 @@ async def fixture(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
     data_dir.chmod(0o711)
     monkeypatch.setattr("codehub.runtimes.process.runtime.find_barriers", walls_found_once)
     runtime = ProcessRuntime(data_dir / "runtime", data_dir / "tools", stop_grace=STOP_GRACE)
-    made = Bench(data_dir, runtime)
+    made = RuntimeFixture(data_dir, runtime)
     yield made
     for path in (data_dir / "runtime").iterdir():
         for process in processes_with_argument(str(path)):
@@ -161,7 +161,7 @@ async def fixture(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
     shutil.rmtree(data_dir)
 
 
-def only_programs(fixture: Bench, monkeypatch: pytest.MonkeyPatch, *names: str) -> Path:
+def only_programs(fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch, *names: str) -> Path:
     """A PATH on which there is nothing but these."""
     programs = fixture.data_dir / "programs"
     programs.mkdir(mode=0o755)
@@ -179,7 +179,7 @@ def tun_device(mode: str) -> str:
 
 
 @pytest.fixture
-def own_network(fixture: Bench) -> Bench:
+def own_network(fixture: RuntimeFixture) -> RuntimeFixture:
     if shutil.which("slirp4netns") is None:
         pytest.skip("needs slirp4netns: apt-get install slirp4netns")
     return fixture

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.integration.runtimes.conftest import Bench
+from tests.integration.runtimes.conftest import RuntimeFixture
 from tests.reach import Answers, python_command, question
 
 PORT = 8099
@@ -190,13 +190,13 @@ def name_server(answer: str) -> Iterator[str]:
             thread.join()
 
 
-async def from_inside(fixture: Bench, workspace_id: str, *names: str) -> Answers:
+async def from_inside(fixture: RuntimeFixture, workspace_id: str, *names: str) -> Answers:
     """For each address: True, or why it cannot be connected to."""
     answers: Answers = json.loads(await fixture.inside(workspace_id, question(*names)))
     return answers
 
 
-async def python_inside(fixture: Bench, workspace_id: str, script: str) -> str:
+async def python_inside(fixture: RuntimeFixture, workspace_id: str, script: str) -> str:
     return await fixture.inside(workspace_id, python_command(script))
 
 

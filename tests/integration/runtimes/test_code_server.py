@@ -12,7 +12,7 @@ import pytest
 from codehub.domain.images import BUILT_IN
 from codehub.runtimes.process.runtime import ProcessRuntime
 from codehub.settings import Settings
-from tests.integration.runtimes.conftest import Bench
+from tests.integration.runtimes.conftest import RuntimeFixture
 from tests.reach import everything_below
 from tests.waiting import PATIENCE
 
@@ -21,7 +21,7 @@ KILLED = 128 + signal.SIGKILL
 
 
 @pytest.fixture
-def with_code_server(fixture: Bench) -> Bench:
+def with_code_server(fixture: RuntimeFixture) -> RuntimeFixture:
     if not (TOOLS / "bin" / "code-server").exists():
         pytest.skip(f"code-server is not installed in {TOOLS}: run codehub ide install")
     fixture.runtime = ProcessRuntime(fixture.data_dir / "runtime", TOOLS, stop_grace=PATIENCE)
@@ -36,7 +36,7 @@ async def get(socket: str, path: str) -> bytes:
     return answer
 
 
-async def test_code_server_serves_vs_code_from_its_home(with_code_server: Bench) -> None:
+async def test_code_server_serves_vs_code_from_its_home(with_code_server: RuntimeFixture) -> None:
     fixture = with_code_server
     spec = fixture.spec("w1", BUILT_IN[0])
     await fixture.runtime.start(spec)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tests.integration.runtimes.conftest import Bench
+from tests.integration.runtimes.conftest import RuntimeFixture
 
 SHOWN = "cat /proc/1/cmdline /proc/1/environ /proc/2/cmdline 2>/dev/null | tr '\\0' '\\n'"
 
 
-async def test_no_host_path_is_on_a_command_line_inside(fixture: Bench) -> None:
+async def test_no_host_path_is_on_a_command_line_inside(fixture: RuntimeFixture) -> None:
     """The data directory and the owner's id are in the path of a home. Nothing else need show them."""
     spec = await fixture.started("w1")
     shown = await fixture.inside("w1", SHOWN)
@@ -19,14 +19,14 @@ async def test_no_host_path_is_on_a_command_line_inside(fixture: Bench) -> None:
     )
 
 
-async def test_no_descriptor_of_the_sandbox_is_open_inside(fixture: Bench) -> None:
+async def test_no_descriptor_of_the_sandbox_is_open_inside(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     links = await fixture.inside("w1", "for d in /proc/[0-9]*/fd/*; do readlink $d; done 2>/dev/null")
     assert "socket:" in links, "they can be read"
     assert "memfd" not in links and fixture.data_dir.name not in links
 
 
-async def test_the_kernel_still_names_the_home_where_mounts_are_listed(fixture: Bench) -> None:
+async def test_the_kernel_still_names_the_home_where_mounts_are_listed(fixture: RuntimeFixture) -> None:
     """docs/process-runtime.md says so: a bind mount shows its source, and no program can hide that."""
     spec = await fixture.started("w1")
     mounts = await fixture.inside("w1", "cat /proc/self/mountinfo")

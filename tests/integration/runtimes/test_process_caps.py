@@ -28,7 +28,7 @@ from tests.integration.runtimes.conftest import (
     DELEGATE,
     SERVER,
     TINY,
-    Bench,
+    RuntimeFixture,
     only_programs,
     script_image,
 )
@@ -45,7 +45,7 @@ while True:
 
 
 @pytest.fixture
-async def capped(fixture: Bench) -> Bench:
+async def capped(fixture: RuntimeFixture) -> RuntimeFixture:
     if set((await fixture.runtime.walls()).cgroups.parents) != {"cpu", "memory", "pids"}:
         pytest.skip("needs control groups that may be made: run as root, with /sys/fs/cgroup writable")
     return fixture
@@ -55,7 +55,7 @@ def small(image: Image, mebibytes: int = 64) -> Image:
     return replace(image, memory_bytes=mebibytes << 20)
 
 
-def groups_of(fixture: Bench, workspace_id: str) -> list[Path]:
+def groups_of(fixture: RuntimeFixture, workspace_id: str) -> list[Path]:
     state = fixture.directory(workspace_id).read_state()
     assert state is not None and state.groups
     return [Path(group) for group in state.groups]
@@ -67,7 +67,7 @@ def setting(groups: list[Path], *names: str) -> str:
     return file.read_text().strip()
 
 
-async def test_the_caps_of_the_image_hold_for_the_whole_tree_from_its_beginning(capped: Bench) -> None:
+async def test_the_caps_of_the_image_hold_for_the_whole_tree_from_its_beginning(capped: RuntimeFixture) -> None:
     # The child waits: a second server might take the socket, and the workspace would end with the first.
     two = "import os, time\nif os.fork() == 0:\n    time.sleep(600)\n" + SERVER
     image = replace(script_image(two, "{socket}"), cpus=0.5, memory_bytes=96 << 20)
@@ -88,7 +88,7 @@ async def test_the_caps_of_the_image_hold_for_the_whole_tree_from_its_beginning(
     assert int(setting(groups, "pids.max")) in (202, 203), "200 for the workspace, and its sandbox and helper"
 
 
-async def test_the_disk_bandwidth_of_the_image_is_set_for_its_homes_disk(capped: Bench) -> None:
+async def test_the_disk_bandwidth_of_the_image_is_set_for_its_homes_disk(capped: RuntimeFixture) -> None:
     disk = disk_of(capped.data_dir)
     if disk is None or (await capped.runtime.walls()).cgroups.io_parent is None:
         pytest.skip("needs control groups for disks, and homes on a disk")
@@ -99,14 +99,14 @@ async def test_the_disk_bandwidth_of_the_image_is_set_for_its_homes_disk(capped:
     assert all(cgroups.members([str(group)]) for group in groups if not (group / "run").exists())
 
 
-async def test_a_workspace_has_no_more_open_files_than_a_process_needs(fixture: Bench) -> None:
+async def test_a_workspace_has_no_more_open_files_than_a_process_needs(fixture: RuntimeFixture) -> None:
     """CodeHub raises its own limit to the highest, which a workspace would inherit."""
     await fixture.started("w1")
     assert (await fixture.inside("w1", "ulimit -Sn; ulimit -Hn")).split() == [str(open_files())] * 2
 
 
 @pytest.mark.usefixtures("own_network")
-async def test_the_connections_of_a_workspace_are_bounded_by_its_helpers_files(fixture: Bench) -> None:
+async def test_the_connections_of_a_workspace_are_bounded_by_its_helpers_files(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     state = fixture.directory("w1").read_state()
     assert state is not None
@@ -120,14 +120,14 @@ def _program(process: ProcessId) -> str:
     return Path(f"/proc/{process.pid}/comm").read_text().strip()
 
 
-async def test_groups_go_with_the_last_process(capped: Bench) -> None:
+async def test_groups_go_with_the_last_process(capped: RuntimeFixture) -> None:
     await capped.started("w1")
     groups = groups_of(capped, "w1")
     await capped.runtime.stop("w1")
     assert not [group for group in groups if group.exists()]
 
 
-async def test_keepers_and_workspaces_leave_the_service_that_codehub_is(capped: Bench) -> None:
+async def test_keepers_and_workspaces_leave_the_service_that_codehub_is(capped: RuntimeFixture) -> None:
     """systemd ends whom it finds in the service's group of its own hierarchy, or of version 2."""
     mounted = (await capped.runtime.walls()).cgroups.keepers_groups
     if not mounted:
@@ -146,14 +146,14 @@ def _places(process: ProcessId, hierarchy: str) -> list[str]:
     return [line.rpartition(":")[2] for line in lines if hierarchy in line]
 
 
-async def test_running_out_of_memory_is_told(capped: Bench) -> None:
+async def test_running_out_of_memory_is_told(capped: RuntimeFixture) -> None:
     greedy = script_image("hoard = []\nwhile True: hoard.append(bytearray(1 << 20))")
     await capped.runtime.start(capped.spec("w1", small(greedy)))
     fact = await capped.until("w1", lambda fact: not fact.running)
     assert fact.message == "it ran out of memory (64 MiB), exit code 137"
 
 
-async def test_the_ide_survives_a_greedy_child(capped: Bench) -> None:
+async def test_the_ide_survives_a_greedy_child(capped: RuntimeFixture) -> None:
     await capped.started("w1", small(TINY))
     output = await capped.inside("w1", "python3 -c 'x = [bytearray(1 << 20) for _ in range(200)]'; echo $?")
     assert "137" in output
@@ -162,7 +162,7 @@ async def test_the_ide_survives_a_greedy_child(capped: Bench) -> None:
 
 @pytest.mark.parametrize("programs", [("bwrap", "setpriv"), ("setpriv",)], ids=["sandbox", "user"])
 async def test_a_stop_ends_a_fork_bomb(
-    capped: Bench, programs: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    capped: RuntimeFixture, programs: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     only_programs(capped, monkeypatch, *programs)
     capped.runtime = capped.another_runtime()
@@ -182,7 +182,7 @@ async def test_a_stop_ends_a_fork_bomb(
 @pytest.mark.parametrize("state", ["readable", "garbage"])
 @pytest.mark.parametrize("step", ["start", "delete"])
 async def test_what_a_killed_keeper_leaves_is_ended_by_its_group(
-    capped: Bench, state: str, step: str, monkeypatch: pytest.MonkeyPatch
+    capped: RuntimeFixture, state: str, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a sandbox a daemon outlives its keeper; nothing but the group tells whose this one is."""
     only_programs(capped, monkeypatch, "setpriv")
@@ -213,7 +213,7 @@ def _seconds_of(process: ProcessId) -> int | None:
     return int(words[1]) if words[0] == b"sleep" else None
 
 
-async def test_an_empty_group_that_was_left_is_removed(capped: Bench) -> None:
+async def test_an_empty_group_that_was_left_is_removed(capped: RuntimeFixture) -> None:
     await capped.started("w1")
     groups = groups_of(capped, "w1")
     state = capped.directory("w1").read_state()
@@ -225,7 +225,7 @@ async def test_an_empty_group_that_was_left_is_removed(capped: Bench) -> None:
     assert not [group for group in groups if group.exists()]
 
 
-async def test_a_group_that_nobody_will_ask_for_is_swept_up(capped: Bench) -> None:
+async def test_a_group_that_nobody_will_ask_for_is_swept_up(capped: RuntimeFixture) -> None:
     await capped.started("w1")
     parents = [str(group.parent) for group in groups_of(capped, "w1")]
     forgotten = [Path(parent, f"forgotten-{capped.data_dir.name}") for parent in parents]
@@ -241,7 +241,7 @@ async def test_a_group_that_nobody_will_ask_for_is_swept_up(capped: Bench) -> No
 
 
 async def test_groups_that_cannot_be_made_any_more_do_not_fail_a_start(
-    capped: Bench, monkeypatch: pytest.MonkeyPatch
+    capped: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone = Cgroups(1, {"memory": "/nonexistent", "pids": "/nonexistent"})
     walls = replace(await capped.runtime.walls(), cgroups=gone)
@@ -252,7 +252,7 @@ async def test_groups_that_cannot_be_made_any_more_do_not_fail_a_start(
 
 
 async def test_a_group_that_cannot_be_made_takes_no_other_away(
-    capped: Bench, monkeypatch: pytest.MonkeyPatch
+    capped: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     walls = await capped.runtime.walls()
     some = Cgroups(1, {**walls.cgroups.parents, "cpu": "/nonexistent"})
@@ -267,7 +267,7 @@ async def test_a_group_that_cannot_be_made_takes_no_other_away(
 
 
 @pytest.fixture
-async def half_a_processor(capped: Bench) -> AsyncIterator[str]:
+async def half_a_processor(capped: RuntimeFixture) -> AsyncIterator[str]:
     """A group above, as in a container of which version 1 shows the own part alone."""
     found = (await capped.runtime.walls()).cgroups
     if found.version == 2:
@@ -280,7 +280,7 @@ async def half_a_processor(capped: Bench) -> AsyncIterator[str]:
 
 
 async def test_where_a_group_above_has_less_its_cap_holds_and_all_others_do(
-    capped: Bench, half_a_processor: str, monkeypatch: pytest.MonkeyPatch
+    capped: RuntimeFixture, half_a_processor: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     walls = await capped.runtime.walls()
     below = Cgroups(1, {**walls.cgroups.parents, "cpu": half_a_processor})
@@ -293,7 +293,7 @@ async def test_where_a_group_above_has_less_its_cap_holds_and_all_others_do(
 
 
 async def test_a_number_that_the_kernel_does_not_take_fails_the_start_by_name(
-    capped: Bench, monkeypatch: pytest.MonkeyPatch
+    capped: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = (await capped.runtime.walls()).cgroups
     group = Path(found.parents["pids"], f"refused-{capped.data_dir.name}")
@@ -303,13 +303,13 @@ async def test_a_number_that_the_kernel_does_not_take_fails_the_start_by_name(
     assert not group.exists() and not (await capped.runtime.status("w1")).running
 
 
-async def test_the_largest_number_of_processes_is_one_that_the_kernel_takes(capped: Bench) -> None:
+async def test_the_largest_number_of_processes_is_one_that_the_kernel_takes(capped: RuntimeFixture) -> None:
     await capped.started("w1", replace(TINY, pids=MOST_PIDS))
     assert setting(groups_of(capped, "w1"), "pids.max") == str(MOST_PIDS)
 
 
 async def test_without_groups_limits_hold_for_the_user_and_each_process(
-    fixture: Bench, monkeypatch: pytest.MonkeyPatch
+    fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fixture.runtime, "_walls", replace(await fixture.runtime.walls(), cgroups=NO_CGROUPS))
     await fixture.started("w1", small(TINY))

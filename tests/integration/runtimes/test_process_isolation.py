@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from codehub.host.processes import descendants
-from tests.integration.runtimes.conftest import Bench
+from tests.integration.runtimes.conftest import RuntimeFixture
 from tests.integration.runtimes.outside import open_files, python_inside
 
 
-async def test_it_is_an_ordinary_user_named_coder_in_its_home(fixture: Bench) -> None:
+async def test_it_is_an_ordinary_user_named_coder_in_its_home(fixture: RuntimeFixture) -> None:
     spec = await fixture.started("w1")
     assert (await fixture.inside("w1", "id -u; id -g; id -G; whoami; pwd; echo $HOME")).split() == [
         str(spec.uid), str(spec.uid), str(spec.uid), "coder", "/home/coder", "/home/coder",
@@ -23,7 +23,7 @@ async def test_it_is_an_ordinary_user_named_coder_in_its_home(fixture: Bench) ->
     assert (spec.home / "note").stat().st_uid == spec.uid
 
 
-async def test_it_has_no_privileges_and_can_gain_none(fixture: Bench) -> None:
+async def test_it_has_no_privileges_and_can_gain_none(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     status = await fixture.inside("w1", "grep -E '^(Cap|NoNewPrivs)' /proc/self/status")
     values = dict(line.split(":") for line in status.splitlines())
@@ -32,7 +32,7 @@ async def test_it_has_no_privileges_and_can_gain_none(fixture: Bench) -> None:
     assert "uid=0" not in await fixture.inside("w1", "su -c id; sudo -n id")
 
 
-async def test_its_environment_is_clean(fixture: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_its_environment_is_clean(fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATABASE_URL", "postgresql://secret")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     await fixture.started("w1")
@@ -45,7 +45,7 @@ async def test_its_environment_is_clean(fixture: Bench, monkeypatch: pytest.Monk
     assert "secret" not in await fixture.inside("w1", "cat /proc/*/environ 2>/dev/null; env")
 
 
-async def test_it_sees_neither_codehub_nor_another_workspace(fixture: Bench) -> None:
+async def test_it_sees_neither_codehub_nor_another_workspace(fixture: RuntimeFixture) -> None:
     (fixture.data_dir / "secret").write_text("s")
     other = await fixture.started("w2")
     (other.home / "private").write_text("p")
@@ -65,7 +65,7 @@ async def test_it_sees_neither_codehub_nor_another_workspace(fixture: Bench) -> 
     ]  # fmt: skip
 
 
-async def test_it_sees_and_signals_only_its_own_processes(fixture: Bench) -> None:
+async def test_it_sees_and_signals_only_its_own_processes(fixture: RuntimeFixture) -> None:
     await fixture.started("w2")
     await fixture.started("w1")
     assert int(await fixture.inside("w1", "ls -d /proc/[0-9]* | wc -l")) < 8
@@ -76,7 +76,7 @@ async def test_it_sees_and_signals_only_its_own_processes(fixture: Bench) -> Non
 
 
 @pytest.mark.parametrize("kind", ["ipc", "uts"])
-async def test_shared_memory_and_host_name_are_its_own(fixture: Bench, kind: str) -> None:
+async def test_shared_memory_and_host_name_are_its_own(fixture: RuntimeFixture, kind: str) -> None:
     await fixture.started("w1")
     await fixture.started("w2")
     places = [await fixture.inside(name, f"readlink /proc/self/ns/{kind}") for name in ("w1", "w2")]
@@ -84,7 +84,7 @@ async def test_shared_memory_and_host_name_are_its_own(fixture: Bench, kind: str
     assert len({*map(str.strip, places), os.readlink(f"/proc/self/ns/{kind}")}) == 3
 
 
-async def test_the_system_is_read_only_and_scratch_is_private(fixture: Bench) -> None:
+async def test_the_system_is_read_only_and_scratch_is_private(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     for path in ("/usr/x", "/etc/x", "/x", "/home/x", "/etc/passwd"):
         assert "not-written" in await fixture.inside(
@@ -96,7 +96,7 @@ async def test_the_system_is_read_only_and_scratch_is_private(fixture: Bench) ->
         assert not Path(path).exists()
 
 
-async def test_how_services_are_started_is_not_seen(fixture: Bench) -> None:
+async def test_how_services_are_started_is_not_seen(fixture: RuntimeFixture) -> None:
     """Their credentials are there, often for everybody to read."""
     places = [place for place in ("/etc/default", "/etc/environment", "/etc/systemd") if Path(place).exists()]
     assert places
@@ -104,13 +104,13 @@ async def test_how_services_are_started_is_not_seen(fixture: Bench) -> None:
     assert await fixture.inside("w1", f"find {' '.join(places)} -mindepth 1; cat /etc/environment 2>&-") == ""
 
 
-async def test_terminals_and_devices_work(fixture: Bench) -> None:
+async def test_terminals_and_devices_work(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     assert "/dev/pts/" in await fixture.inside("w1", "script -qc tty /dev/null")
     assert await fixture.inside("w1", "head -c 4 /dev/urandom | wc -c; ls /dev | grep -c vda") == "4\n0\n"
 
 
-async def test_no_way_leads_through_the_sandbox_own_processes(fixture: Bench) -> None:
+async def test_no_way_leads_through_the_sandbox_own_processes(fixture: RuntimeFixture) -> None:
     """An open directory of the host, reached through /proc/1, would be a door."""
     await fixture.started("w1")
     for link in ("/proc/1/root/", "/proc/1/cwd/", "/proc/1/fd/"):
@@ -122,14 +122,14 @@ async def test_no_way_leads_through_the_sandbox_own_processes(fixture: Bench) ->
         assert str(fixture.data_dir) not in "".join(open_files(process.pid))
 
 
-async def test_only_codehub_and_the_workspace_itself_reach_its_socket(fixture: Bench) -> None:
+async def test_only_codehub_and_the_workspace_itself_reach_its_socket(fixture: RuntimeFixture) -> None:
     spec = await fixture.started("w1")
     directory = fixture.directory("w1")
     assert oct(directory.path.stat().st_mode & 0o777) == "0o700" and directory.path.stat().st_uid == 0
     assert oct(directory.io.stat().st_mode & 0o777) == "0o700" and directory.io.stat().st_uid == spec.uid
 
 
-async def test_a_link_in_place_of_the_socket_leads_nowhere(fixture: Bench) -> None:
+async def test_a_link_in_place_of_the_socket_leads_nowhere(fixture: RuntimeFixture) -> None:
     """Otherwise a workspace could make the gateway talk to any socket of the host."""
     await fixture.started("w1")
     directory = fixture.directory("w1")
@@ -156,7 +156,7 @@ os.rename("new", "ide.sock")
 
 
 @pytest.mark.full  # seconds, for 65,000 links
-async def test_a_socket_with_all_the_links_it_may_have_is_no_socket(fixture: Bench) -> None:
+async def test_a_socket_with_all_the_links_it_may_have_is_no_socket(fixture: RuntimeFixture) -> None:
     if os.pathconf(fixture.data_dir, "PC_LINK_MAX") > 70_000:
         pytest.skip("needs a file system that counts links to 65,000, such as ext4")
     await fixture.started("w1")
@@ -168,7 +168,7 @@ async def test_a_socket_with_all_the_links_it_may_have_is_no_socket(fixture: Ben
     assert list(await fixture.runtime.observe()) == ["w2"]
 
 
-async def test_the_number_of_processes_is_capped(fixture: Bench) -> None:
+async def test_the_number_of_processes_is_capped(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     greedy = "import subprocess\nwhile True: subprocess.Popen(['sleep', '60'])"
     output = await fixture.inside("w1", f'python3 -c "{greedy}"; pkill sleep')

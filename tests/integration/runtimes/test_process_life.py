@@ -23,19 +23,19 @@ from codehub.domain.states import ErrorReason
 from codehub.host.processes import ProcessId, descendants
 from codehub.runtimes.base import ABSENT, RuntimeFailure, Unobservable
 from codehub.runtimes.readiness import why_not_ready
-from tests.integration.runtimes.conftest import ALONE, SERVER, TINY, Bench, script_image, state_of
+from tests.integration.runtimes.conftest import ALONE, SERVER, TINY, RuntimeFixture, script_image, state_of
 from tests.integration.runtimes.outside import open_files
 from tests.selection import sample
 from tests.waiting import PATIENCE, eventually, until
 
 
-def keeper_of(fixture: Bench, workspace_id: str) -> ProcessId:
+def keeper_of(fixture: RuntimeFixture, workspace_id: str) -> ProcessId:
     state = fixture.directory(workspace_id).read_state()
     assert state is not None
     return state.keeper
 
 
-async def test_a_container_starts_becomes_ready_stops_and_is_deleted(fixture: Bench) -> None:
+async def test_a_container_starts_becomes_ready_stops_and_is_deleted(fixture: RuntimeFixture) -> None:
     assert await fixture.runtime.status("w1") == ABSENT
     assert await fixture.runtime.observe() == {}
     spec = await fixture.started("w1")
@@ -62,7 +62,7 @@ async def test_a_container_starts_becomes_ready_stops_and_is_deleted(fixture: Be
     ],
 )
 async def test_the_name_is_an_argument_and_the_host_name_and_nothing_else(
-    fixture: Bench, name: str, argument: str, host: str
+    fixture: RuntimeFixture, name: str, argument: str, host: str
 ) -> None:
     spec = replace(fixture.spec("w1", script_image(SERVER, "{socket}", "{name}")), name=name)
     await fixture.runtime.start(spec)
@@ -74,7 +74,7 @@ async def test_the_name_is_an_argument_and_the_host_name_and_nothing_else(
     assert await fixture.inside("w1", "uname -n") == f"{host}\n", "a rename shows at the next start"
 
 
-async def test_who_listens_for_hints_is_told_when_the_ide_listens(fixture: Bench) -> None:
+async def test_who_listens_for_hints_is_told_when_the_ide_listens(fixture: RuntimeFixture) -> None:
     told: asyncio.Queue[str] = asyncio.Queue()
     listening = asyncio.create_task(fixture.runtime.hints(told.put_nowait, lambda: None))
     try:
@@ -87,7 +87,7 @@ async def test_who_listens_for_hints_is_told_when_the_ide_listens(fixture: Bench
         listening.cancel()
 
 
-async def test_stopping_and_deleting_what_is_not_there_succeeds(fixture: Bench) -> None:
+async def test_stopping_and_deleting_what_is_not_there_succeeds(fixture: RuntimeFixture) -> None:
     await fixture.runtime.stop("w1")
     await fixture.runtime.delete("w1")
     await fixture.started("w1")
@@ -97,14 +97,14 @@ async def test_stopping_and_deleting_what_is_not_there_succeeds(fixture: Bench) 
     await fixture.runtime.delete("w1")
 
 
-async def test_starting_a_running_container_changes_nothing(fixture: Bench) -> None:
+async def test_starting_a_running_container_changes_nothing(fixture: RuntimeFixture) -> None:
     spec = await fixture.started("w1")
     before = keeper_of(fixture, "w1")
     await fixture.runtime.start(spec)
     assert keeper_of(fixture, "w1") == before and before.is_alive()
 
 
-async def test_concurrent_starts_make_one_container(fixture: Bench) -> None:
+async def test_concurrent_starts_make_one_container(fixture: RuntimeFixture) -> None:
     spec = fixture.spec("w1")
     runtimes = [fixture.runtime, fixture.another_runtime(), fixture.another_runtime()]
     await asyncio.gather(*(runtime.start(spec) for runtime in runtimes * 2))
@@ -112,7 +112,7 @@ async def test_concurrent_starts_make_one_container(fixture: Bench) -> None:
     assert (await fixture.inside("w1", "ps -e -o args | grep -c '^/usr/bin/python3'")).strip() == "1"
 
 
-async def test_a_stopped_container_starts_again_with_the_new_operation(fixture: Bench) -> None:
+async def test_a_stopped_container_starts_again_with_the_new_operation(fixture: RuntimeFixture) -> None:
     spec = await fixture.started("w1")
     await fixture.runtime.stop("w1")
     await fixture.runtime.start(replace(spec, op_id="op-2"))
@@ -120,7 +120,7 @@ async def test_a_stopped_container_starts_again_with_the_new_operation(fixture: 
     assert fact.op_id == "op-2"
 
 
-async def test_start_and_delete_at_once_end_in_one_of_both(fixture: Bench) -> None:
+async def test_start_and_delete_at_once_end_in_one_of_both(fixture: RuntimeFixture) -> None:
     spec = fixture.spec(ALONE)
     for _ in range(5):
         await asyncio.gather(
@@ -130,7 +130,7 @@ async def test_start_and_delete_at_once_end_in_one_of_both(fixture: Bench) -> No
         assert await fixture.runtime.status(ALONE) == ABSENT
 
 
-async def test_a_new_runtime_adopts_what_runs(fixture: Bench) -> None:
+async def test_a_new_runtime_adopts_what_runs(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     other = fixture.another_runtime()
     assert (await other.status("w1")).ready
@@ -139,7 +139,7 @@ async def test_a_new_runtime_adopts_what_runs(fixture: Bench) -> None:
     assert await fixture.runtime.status("w1") == ABSENT
 
 
-async def test_a_container_survives_a_kill_of_whoever_started_it(fixture: Bench) -> None:
+async def test_a_container_survives_a_kill_of_whoever_started_it(fixture: RuntimeFixture) -> None:
     spec = fixture.spec("w1")
     script = textwrap.dedent(f"""
         import asyncio, os, signal
@@ -160,7 +160,7 @@ async def test_a_container_survives_a_kill_of_whoever_started_it(fixture: Bench)
     assert (await fixture.until("w1", lambda fact: fact.ready)).op_id == "op-1"
 
 
-def test_a_start_returns_and_leaks_nothing_under_uvloop(fixture: Bench) -> None:
+def test_a_start_returns_and_leaks_nothing_under_uvloop(fixture: RuntimeFixture) -> None:
     spec = fixture.spec("w1")
 
     async def start() -> None:
@@ -176,7 +176,7 @@ def test_a_start_returns_and_leaks_nothing_under_uvloop(fixture: Bench) -> None:
         assert inherited not in open_files(keeper.pid)
 
 
-async def test_no_zombies_stay_behind(fixture: Bench) -> None:
+async def test_no_zombies_stay_behind(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     await fixture.runtime.delete("w1")
     await until(lambda: "Z" not in states_of_children(), "every child that has ended to be waited for")
@@ -189,7 +189,7 @@ def states_of_children() -> list[str]:
     return [state[0] for state in listing.stdout.split()]
 
 
-async def test_killing_the_keeper_kills_its_tree(fixture: Bench) -> None:
+async def test_killing_the_keeper_kills_its_tree(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     keeper = keeper_of(fixture, "w1")
     tree = descendants(keeper.pid)
@@ -201,7 +201,7 @@ async def test_killing_the_keeper_kills_its_tree(fixture: Bench) -> None:
     await fixture.started("w1")
 
 
-async def test_a_recycled_pid_is_not_taken_for_the_container(fixture: Bench) -> None:
+async def test_a_recycled_pid_is_not_taken_for_the_container(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     await fixture.runtime.stop("w1")
     directory = fixture.directory("w1")
@@ -216,7 +216,7 @@ async def test_a_recycled_pid_is_not_taken_for_the_container(fixture: Bench) -> 
     assert await fixture.runtime.status("w1") == ABSENT
 
 
-async def test_a_container_of_an_earlier_boot_does_not_run(fixture: Bench) -> None:
+async def test_a_container_of_an_earlier_boot_does_not_run(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     await fixture.runtime.stop("w1")
     directory = fixture.directory("w1")
@@ -235,7 +235,7 @@ GARBAGE = ["", "{", "[]", "null", '{"op_id": 1}', "\x00\x01"]
 
 
 @pytest.mark.parametrize("garbage", sample(GARBAGE, 2, "garbage in a state"))
-async def test_garbage_in_the_state_of_a_dead_container(fixture: Bench, garbage: str) -> None:
+async def test_garbage_in_the_state_of_a_dead_container(fixture: RuntimeFixture, garbage: str) -> None:
     await fixture.started(ALONE)
     await fixture.runtime.stop(ALONE)
     fixture.directory(ALONE).state_file.write_text(garbage)
@@ -244,7 +244,7 @@ async def test_garbage_in_the_state_of_a_dead_container(fixture: Bench, garbage:
     await fixture.started(ALONE)
 
 
-async def test_garbage_in_the_state_of_a_living_container(fixture: Bench) -> None:
+async def test_garbage_in_the_state_of_a_living_container(fixture: RuntimeFixture) -> None:
     await fixture.started(ALONE)
     tree = descendants(keeper_of(fixture, ALONE).pid)
     fixture.directory(ALONE).state_file.write_text("garbage")
@@ -256,7 +256,7 @@ async def test_garbage_in_the_state_of_a_living_container(fixture: Bench) -> Non
     assert await fixture.runtime.status(ALONE) == ABSENT
 
 
-async def test_a_missing_home_is_never_made(fixture: Bench) -> None:
+async def test_a_missing_home_is_never_made(fixture: RuntimeFixture) -> None:
     spec = fixture.spec("w1")
     spec.home.rmdir()
     with pytest.raises(RuntimeFailure) as failure:
@@ -266,7 +266,7 @@ async def test_a_missing_home_is_never_made(fixture: Bench) -> None:
     assert await fixture.runtime.status("w1") == ABSENT
 
 
-async def test_a_home_that_is_a_link_is_refused(fixture: Bench) -> None:
+async def test_a_home_that_is_a_link_is_refused(fixture: RuntimeFixture) -> None:
     spec = fixture.spec("w1")
     spec.home.rmdir()
     spec.home.symlink_to("/root")
@@ -274,7 +274,7 @@ async def test_a_home_that_is_a_link_is_refused(fixture: Bench) -> None:
         await fixture.runtime.start(spec)
 
 
-async def test_a_command_that_exits_at_once_tells_its_last_output(fixture: Bench) -> None:
+async def test_a_command_that_exits_at_once_tells_its_last_output(fixture: RuntimeFixture) -> None:
     image = script_image("import sys; print('first'); sys.exit('no licence found')")
     await fixture.runtime.start(fixture.spec("w1", image))
     fact = await fixture.until("w1", lambda fact: not fact.running)
@@ -282,28 +282,28 @@ async def test_a_command_that_exits_at_once_tells_its_last_output(fixture: Bench
     assert "exited with code 1" in fact.message and "no licence found" in fact.message
 
 
-async def test_last_output_that_no_message_can_hold_is_made_fit(fixture: Bench) -> None:
+async def test_last_output_that_no_message_can_hold_is_made_fit(fixture: RuntimeFixture) -> None:
     image = script_image("import sys; sys.exit('x' * 100_000 + ' core' + chr(0) + 'dump')")
     await fixture.runtime.start(fixture.spec("w1", image))
     fact = await fixture.until("w1", lambda fact: not fact.running)
     assert fact.message.endswith("x core\ufffddump") and len(fact.message) < 2100
 
 
-async def test_a_command_that_does_not_exist_says_so(fixture: Bench) -> None:
+async def test_a_command_that_does_not_exist_says_so(fixture: RuntimeFixture) -> None:
     image = replace(TINY, process=("no-such-ide", "{socket}"))
     await fixture.runtime.start(fixture.spec("w1", image))
     fact = await fixture.until("w1", lambda fact: not fact.running)
     assert "no-such-ide" in fact.message
 
 
-async def test_a_command_that_never_listens_is_running_and_not_ready(fixture: Bench) -> None:
+async def test_a_command_that_never_listens_is_running_and_not_ready(fixture: RuntimeFixture) -> None:
     await fixture.runtime.start(fixture.spec("w1", script_image("import time; time.sleep(600)")))
     fact = await fixture.until("w1", lambda fact: fact.running)
     assert not fact.ready and fact.upstream is None and "listen" in fact.message
 
 
 async def test_a_command_that_listens_and_never_answers_is_not_ready(
-    fixture: Bench, monkeypatch: pytest.MonkeyPatch
+    fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("codehub.runtimes.process.runtime.why_not_ready", partial(why_not_ready, within=0.1))
     mute = (
@@ -315,7 +315,7 @@ async def test_a_command_that_listens_and_never_answers_is_not_ready(
     assert fact.running and not fact.ready and fact.upstream is not None
 
 
-async def test_a_stop_ends_daemons_and_those_who_ignore_signals(fixture: Bench) -> None:
+async def test_a_stop_ends_daemons_and_those_who_ignore_signals(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     await fixture.inside("w1", "setsid nohup sleep 601 >/dev/null 2>&1 & disown")
     await fixture.inside("w1", "(trap '' TERM HUP; setsid sleep 602 >/dev/null 2>&1 &)")
@@ -333,7 +333,7 @@ async def test_a_stop_ends_daemons_and_those_who_ignore_signals(fixture: Bench) 
     assert not [process for process in tree if process.is_alive()]
 
 
-async def test_a_stubborn_ide_is_killed_after_the_grace_period(fixture: Bench) -> None:
+async def test_a_stubborn_ide_is_killed_after_the_grace_period(fixture: RuntimeFixture) -> None:
     stubborn = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SERVER
     fixture.runtime = fixture.another_runtime(stop_grace=0.2)
     await fixture.started("w1", script_image(stubborn, "{socket}"))
@@ -341,7 +341,7 @@ async def test_a_stubborn_ide_is_killed_after_the_grace_period(fixture: Bench) -
     assert not (await fixture.runtime.status("w1")).running
 
 
-async def test_a_polite_ide_gets_to_finish(fixture: Bench) -> None:
+async def test_a_polite_ide_gets_to_finish(fixture: RuntimeFixture) -> None:
     polite = (
         "import os, signal, sys, pathlib\n"
         "def bye(*_):\n    pathlib.Path('bye').write_text('saved')\n    os._exit(0)\n"
@@ -353,7 +353,7 @@ async def test_a_polite_ide_gets_to_finish(fixture: Bench) -> None:
     assert (spec.home / "bye").read_text() == "saved"
 
 
-async def test_a_stop_of_a_container_that_floods_its_output(fixture: Bench) -> None:
+async def test_a_stop_of_a_container_that_floods_its_output(fixture: RuntimeFixture) -> None:
     flood = "import sys\nwhile True: sys.stdout.write('x' * 9999 + '\\n')"
     await fixture.runtime.start(fixture.spec("w1", script_image(flood)))
     log = fixture.directory("w1").older_log_file
@@ -364,7 +364,7 @@ async def test_a_stop_of_a_container_that_floods_its_output(fixture: Bench) -> N
     assert directory.log_file.stat().st_size + log.stat().st_size <= 2 * (1 << 20)
 
 
-async def test_the_logs_are_the_last_lines(fixture: Bench) -> None:
+async def test_the_logs_are_the_last_lines(fixture: RuntimeFixture) -> None:
     await fixture.started("w1", script_image("for i in range(100): print('line', i)\n" + SERVER, "{socket}"))
 
     async def log() -> str:
@@ -375,7 +375,7 @@ async def test_the_logs_are_the_last_lines(fixture: Bench) -> None:
     assert await fixture.runtime.logs("w2", 3) == ""
 
 
-async def test_an_ide_that_binds_its_socket_anew_is_found_again(fixture: Bench) -> None:
+async def test_an_ide_that_binds_its_socket_anew_is_found_again(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     bound = fixture.directory("w1").bound_socket
     bound.unlink()
@@ -385,7 +385,7 @@ async def test_an_ide_that_binds_its_socket_anew_is_found_again(fixture: Bench) 
         assert os.path.samestat(bound.stat(), fixture.directory("w1").socket.stat())
 
 
-async def test_a_runtime_directory_that_vanished_is_not_an_empty_one(fixture: Bench) -> None:
+async def test_a_runtime_directory_that_vanished_is_not_an_empty_one(fixture: RuntimeFixture) -> None:
     root = fixture.data_dir / "runtime"
     aside = fixture.data_dir / "aside"
     root.rename(aside)
@@ -401,7 +401,7 @@ async def test_a_runtime_directory_that_vanished_is_not_an_empty_one(fixture: Be
     aside.rename(root)
 
 
-async def test_one_that_cannot_be_looked_at_hides_no_other(fixture: Bench) -> None:
+async def test_one_that_cannot_be_looked_at_hides_no_other(fixture: RuntimeFixture) -> None:
     for workspace_id in ("w1", "w2"):
         await fixture.started(workspace_id)
     state = fixture.directory("w1").state_file
@@ -420,12 +420,12 @@ async def test_one_that_cannot_be_looked_at_hides_no_other(fixture: Bench) -> No
 
 
 @pytest.mark.parametrize("workspace_id", ["", "..", "a/b", ".hidden", "../w1", "w1\n"])
-async def test_an_id_that_is_no_name_is_refused(fixture: Bench, workspace_id: str) -> None:
+async def test_an_id_that_is_no_name_is_refused(fixture: RuntimeFixture, workspace_id: str) -> None:
     with pytest.raises(ValueError, match="no workspace id"):
         await fixture.runtime.delete(workspace_id)
 
 
-async def test_what_a_crash_left_of_a_removal_is_finished(fixture: Bench) -> None:
+async def test_what_a_crash_left_of_a_removal_is_finished(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     await fixture.runtime.stop("w1")
     fixture.directory("w1").path.rename(fixture.data_dir / "runtime" / ".deleted-w1-0badcafe")
@@ -437,7 +437,7 @@ async def test_what_a_crash_left_of_a_removal_is_finished(fixture: Bench) -> Non
 DIG = "import os\nos.chdir('/run/codehub')\nfor _ in range(1500): os.mkdir('d'); os.chdir('d')"
 
 
-async def test_a_workspace_that_dug_deep_is_started_again_and_deleted(fixture: Bench) -> None:
+async def test_a_workspace_that_dug_deep_is_started_again_and_deleted(fixture: RuntimeFixture) -> None:
     for _ in range(2):
         await fixture.started("w1")
         await fixture.inside("w1", f'/usr/bin/python3 -c "{DIG}"')
@@ -446,7 +446,7 @@ async def test_a_workspace_that_dug_deep_is_started_again_and_deleted(fixture: B
     assert list((fixture.data_dir / "runtime").iterdir()) == []
 
 
-async def test_what_cannot_be_removed_keeps_nothing_else(fixture: Bench) -> None:
+async def test_what_cannot_be_removed_keeps_nothing_else(fixture: RuntimeFixture) -> None:
     stuck = fixture.data_dir / "runtime" / ".deleted-w1-0badcafe"
     stuck.write_text("a file, where a directory is expected")
     later = fixture.data_dir / "runtime" / ".deleted-w2-0badcafe"
@@ -456,7 +456,7 @@ async def test_what_cannot_be_removed_keeps_nothing_else(fixture: Bench) -> None
     stuck.unlink()
 
 
-async def test_a_start_that_is_cancelled_leaves_nothing_unknown(fixture: Bench) -> None:
+async def test_a_start_that_is_cancelled_leaves_nothing_unknown(fixture: RuntimeFixture) -> None:
     spec = fixture.spec("w1")
     await fixture.runtime.walls()
     for patience in (0.0, 0.02, 0.05, 0.08):
@@ -471,7 +471,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing_unknown(fixture: Bench) 
         assert list((fixture.data_dir / "runtime").iterdir()) == []
 
 
-async def test_stray_files_are_no_containers(fixture: Bench) -> None:
+async def test_stray_files_are_no_containers(fixture: RuntimeFixture) -> None:
     stray = fixture.data_dir / "runtime" / "notes"
     stray.write_text("")
     (fixture.data_dir / "runtime" / "w9").mkdir()

@@ -19,7 +19,7 @@ from codehub.runtimes.base import RuntimeFailure
 from codehub.runtimes.egress import Egress
 from codehub.runtimes.process import forkserver_client
 from codehub.runtimes.process.network import HELPER_UID_OFFSET
-from tests.integration.runtimes.conftest import Bench, only_programs, tun_device
+from tests.integration.runtimes.conftest import RuntimeFixture, only_programs, tun_device
 from tests.integration.runtimes.outside import (
     PORT,
     Neighbour,
@@ -57,7 +57,7 @@ def test_root_has_a_way_out_whoever_else_may_open_the_device(mode: str) -> None:
     assert json.loads(done.stdout)["trouble"] == ""
 
 
-def helper_of(fixture: Bench, workspace_id: str) -> ProcessId:
+def helper_of(fixture: RuntimeFixture, workspace_id: str) -> ProcessId:
     state = fixture.directory(workspace_id).read_state()
     assert state is not None
     (helper,) = [
@@ -68,7 +68,7 @@ def helper_of(fixture: Bench, workspace_id: str) -> ProcessId:
     return helper
 
 
-async def test_the_internet_is_reached_and_private_networks_are_not(fixture: Bench, outside: Neighbour) -> None:
+async def test_the_internet_is_reached_and_private_networks_are_not(fixture: RuntimeFixture, outside: Neighbour) -> None:
     await fixture.started("w1")
     public, denied = f"{outside.public}:{PORT}", [f"{host}:{PORT}" for host in outside.not_for_workspaces]
     assert set(from_here(public, *denied).values()) == {True}
@@ -77,7 +77,7 @@ async def test_the_internet_is_reached_and_private_networks_are_not(fixture: Ben
     assert set(answers.values()) == {"[Errno 13] Permission denied"}
 
 
-async def test_nothing_of_this_machine_is_reached_but_codehubs_port(fixture: Bench) -> None:
+async def test_nothing_of_this_machine_is_reached_but_codehubs_port(fixture: RuntimeFixture) -> None:
     with listening("0.0.0.0:0") as port_of_codehub, listening("0.0.0.0:0") as other:
         codehub_port, other_port = (name.rpartition(":")[2] for name in (port_of_codehub, other))
         fixture.runtime = fixture.another_runtime(Egress(int(codehub_port)))
@@ -96,7 +96,7 @@ async def test_nothing_of_this_machine_is_reached_but_codehubs_port(fixture: Ben
         assert True not in answers.values()
 
 
-async def test_what_is_allowed_is_reached(fixture: Bench, outside: Neighbour) -> None:
+async def test_what_is_allowed_is_reached(fixture: RuntimeFixture, outside: Neighbour) -> None:
     fixture.runtime = fixture.another_runtime(Egress(8080, allowed=(f"{outside.ten}/32",)))
     await fixture.started("w1")
     answers = await from_inside(fixture, "w1", f"{outside.ten}:{PORT}", f"{outside.private}:{PORT}")
@@ -107,7 +107,7 @@ async def test_what_is_allowed_is_reached(fixture: Bench, outside: Neighbour) ->
 
 
 async def test_an_allowed_range_does_not_open_this_machines_addresses_in_it(
-    fixture: Bench, outside: Neighbour
+    fixture: RuntimeFixture, outside: Neighbour
 ) -> None:
     fixture.runtime = fixture.another_runtime(Egress(8080, allowed=("10.0.0.0/8",)))
     await fixture.started("w1")
@@ -117,7 +117,7 @@ async def test_an_allowed_range_does_not_open_this_machines_addresses_in_it(
     assert answers == {f"{outside.ten}:{PORT}": True, of_the_host: "[Errno 13] Permission denied"}
 
 
-async def test_listeners_and_abstract_sockets_are_each_workspaces_own(fixture: Bench) -> None:
+async def test_listeners_and_abstract_sockets_are_each_workspaces_own(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     await fixture.started("w2")
     listen = """
@@ -145,7 +145,7 @@ if os.fork() == 0:
 
 
 async def test_names_are_resolved_by_the_hosts_name_servers(
-    fixture: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fixture: RuntimeFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a name server and an /etc/resolv.conf of the test's own, on loopback, as systemd's is."""
     resolv_conf = tmp_path / "resolv.conf"
@@ -164,7 +164,7 @@ async def test_names_are_resolved_by_the_hosts_name_servers(
         assert "198.19.255.3" in await fixture.inside("w1", "cat /etc/resolv.conf")
 
 
-async def test_multicast_and_broadcast_stay_inside(fixture: Bench, outside: Neighbour) -> None:
+async def test_multicast_and_broadcast_stay_inside(fixture: RuntimeFixture, outside: Neighbour) -> None:
     """A socket that is bound to the interface passes by the routing rules.
 
     The helper takes packets in their order: once it has made the connection, it has handled what came before.
@@ -194,7 +194,7 @@ socket.create_connection(("{outside.public}", {PORT}))
 
 
 async def test_nobody_answers_multicast_from_where_a_workspace_may_not_send(
-    fixture: Bench, monkeypatch: pytest.MonkeyPatch
+    fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a machine of the test's own.
 
@@ -240,7 +240,7 @@ print(by_multicast.recvfrom(100))
         await fixture.runtime.delete("w1")
 
 
-async def test_a_socket_that_passes_by_the_rules_gets_nowhere(fixture: Bench, outside: Neighbour) -> None:
+async def test_a_socket_that_passes_by_the_rules_gets_nowhere(fixture: RuntimeFixture, outside: Neighbour) -> None:
     """One that is bound to the interface is sent out there, whatever the rules say; and nobody takes it."""
     with listening("0.0.0.0:0") as of_the_host:
         port = int(of_the_host.rpartition(":")[2])
@@ -263,7 +263,7 @@ print(json.dumps([host for (host, _), is_so in zip(addresses, reached) if is_so]
         assert json.loads(await python_inside(fixture, "w1", script)) == [outside.public]
 
 
-async def test_a_workspace_cannot_change_its_network(fixture: Bench, outside: Neighbour) -> None:
+async def test_a_workspace_cannot_change_its_network(fixture: RuntimeFixture, outside: Neighbour) -> None:
     await fixture.started("w1")
     take_over = """
 import ctypes, fcntl, os
@@ -280,7 +280,7 @@ print(libc.setns(owner, 0x10000000), os.strerror(ctypes.get_errno()))
     assert answers[public] is True and answers[denied] is not True
 
 
-async def test_the_helper_has_no_rights_and_ends_with_the_workspace(fixture: Bench) -> None:
+async def test_the_helper_has_no_rights_and_ends_with_the_workspace(fixture: RuntimeFixture) -> None:
     spec = await fixture.started("w1")
     helper = helper_of(fixture, "w1")
     assert spec.uid is not None and uid_of(helper.pid) == spec.uid + HELPER_UID_OFFSET
@@ -291,7 +291,7 @@ async def test_the_helper_has_no_rights_and_ends_with_the_workspace(fixture: Ben
     assert not helper.is_alive()
 
 
-async def test_the_helper_ends_with_a_killed_keeper(fixture: Bench) -> None:
+async def test_the_helper_ends_with_a_killed_keeper(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     helper, state = helper_of(fixture, "w1"), fixture.directory("w1").read_state()
     assert state is not None
@@ -300,7 +300,7 @@ async def test_the_helper_ends_with_a_killed_keeper(fixture: Bench) -> None:
     await fixture.started("w1")
 
 
-async def test_a_helper_that_dies_is_told_of_and_the_ide_goes_on(fixture: Bench) -> None:
+async def test_a_helper_that_dies_is_told_of_and_the_ide_goes_on(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     helper_of(fixture, "w1").send(signal.SIGKILL)
 
@@ -314,7 +314,7 @@ async def test_a_helper_that_dies_is_told_of_and_the_ide_goes_on(fixture: Bench)
 
 
 async def test_a_helper_that_may_not_work_leaves_the_hosts_network(
-    fixture: Bench, monkeypatch: pytest.MonkeyPatch
+    fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     programs = only_programs(fixture, monkeypatch, "bwrap", "setpriv")
     (programs / "slirp4netns").write_text("#!/bin/sh\necho no tap device >&2\nexit 1\n")
@@ -327,7 +327,7 @@ async def test_a_helper_that_may_not_work_leaves_the_hosts_network(
 
 
 async def test_a_network_that_cannot_be_made_any_more_fails_the_start(
-    fixture: Bench, monkeypatch: pytest.MonkeyPatch
+    fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rather than to let the workspace into the host's network unasked."""
     walls = replace(await fixture.runtime.walls(), slirp="/bin/false")

@@ -18,7 +18,7 @@ from codehub.runtimes.base import RuntimeFailure
 from codehub.runtimes.process import forkserver_client
 from codehub.runtimes.process.forkserver_client import Nursery
 from codehub.runtimes.process.keeper_request import Request
-from tests.integration.runtimes.conftest import Bench
+from tests.integration.runtimes.conftest import RuntimeFixture
 from tests.waiting import PATIENCE, wait_for
 
 
@@ -31,7 +31,7 @@ def mark(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.fixture
-def nursery(fixture: Bench, mark: str, monkeypatch: pytest.MonkeyPatch) -> Nursery:
+def nursery(fixture: RuntimeFixture, mark: str, monkeypatch: pytest.MonkeyPatch) -> Nursery:
     made = Nursery()
     monkeypatch.setattr("codehub.runtimes.process.runtime.NURSERY", made)
     made.warm_up()
@@ -43,7 +43,7 @@ def nurseries(mark: str) -> set[ProcessId]:
     return set(marked) & set(processes_with_argument("codehub-nursery"))
 
 
-async def test_a_keeper_is_named_for_its_directory(fixture: Bench) -> None:
+async def test_a_keeper_is_named_for_its_directory(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     state = fixture.directory("w1").read_state()
     assert state is not None
@@ -51,7 +51,7 @@ async def test_a_keeper_is_named_for_its_directory(fixture: Bench) -> None:
     assert words == [b"codehub-keeper", os.fsencode(fixture.directory("w1").path)]
 
 
-async def test_a_nursery_that_was_killed_is_replaced(fixture: Bench, nursery: Nursery, mark: str) -> None:
+async def test_a_nursery_that_was_killed_is_replaced(fixture: RuntimeFixture, nursery: Nursery, mark: str) -> None:
     (first,) = wait_for(lambda: nurseries(mark), "the nursery")
     await fixture.started("w1")
     first.send(signal.SIGKILL)
@@ -62,7 +62,7 @@ async def test_a_nursery_that_was_killed_is_replaced(fixture: Bench, nursery: Nu
 
 
 async def test_a_nursery_ends_with_its_owner_and_its_keepers_stay(
-    fixture: Bench, nursery: Nursery, mark: str
+    fixture: RuntimeFixture, nursery: Nursery, mark: str
 ) -> None:
     await fixture.started("w1")
     assert nursery._requests is not None
@@ -89,7 +89,7 @@ class SlowNursery(Nursery):
 
 
 async def test_a_cancelled_start_lets_go_only_when_it_is_known_what_came_of_it(
-    fixture: Bench, monkeypatch: pytest.MonkeyPatch
+    fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its caller holds the home meanwhile: what is launched after all is launched on that one."""
     slow = SlowNursery()
@@ -108,7 +108,7 @@ async def test_a_cancelled_start_lets_go_only_when_it_is_known_what_came_of_it(
 
 
 async def test_nothing_is_launched_after_whoever_asked_has_let_go(
-    fixture: Bench, monkeypatch: pytest.MonkeyPatch
+    fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("codehub.runtimes.process.keeper_request_builder.LAUNCH_WITHIN_SECONDS", 0.0)
     with pytest.raises(RuntimeFailure, match="took too long"):

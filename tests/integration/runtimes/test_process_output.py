@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from codehub.runtimes.process.output_files import BURST_BYTES, BYTES_PER_SECOND, READ_BYTES
-from tests.integration.runtimes.conftest import SERVER, Bench, script_image
+from tests.integration.runtimes.conftest import SERVER, RuntimeFixture, script_image
 from tests.waiting import until
 
 FLOOD = """
@@ -26,7 +26,7 @@ NOISE = READ_BYTES
 """What a keeper writes besides: its state, a byte for each signal."""
 
 
-def written_by_keeper(fixture: Bench, workspace_id: str) -> int:
+def written_by_keeper(fixture: RuntimeFixture, workspace_id: str) -> int:
     state = fixture.directory(workspace_id).read_state()
     assert state is not None
     lines = Path(f"/proc/{state.keeper.pid}/io").read_text().splitlines()
@@ -34,7 +34,7 @@ def written_by_keeper(fixture: Bench, workspace_id: str) -> int:
     return int(counts["wchar"])
 
 
-async def test_a_flood_of_output_is_read_within_a_budget_and_the_ide_goes_on(fixture: Bench) -> None:
+async def test_a_flood_of_output_is_read_within_a_budget_and_the_ide_goes_on(fixture: RuntimeFixture) -> None:
     before = time.monotonic()
     await fixture.started("w1", script_image(FLOOD + SERVER, "{socket}"))
     enough = BURST_BYTES + READ_BYTES + NOISE
@@ -46,7 +46,7 @@ async def test_a_flood_of_output_is_read_within_a_budget_and_the_ide_goes_on(fix
     assert (await fixture.runtime.status("w1")).message == "it was stopped"
 
 
-async def test_the_end_of_what_is_printed_beyond_the_budget_is_kept(fixture: Bench) -> None:
+async def test_the_end_of_what_is_printed_beyond_the_budget_is_kept(fixture: RuntimeFixture) -> None:
     await fixture.runtime.start(fixture.spec("w1", script_image(LAST_WORDS)))
     fact = await fixture.until("w1", lambda fact: not fact.running)
     assert fact.message.startswith("it exited with code 3") and fact.message.endswith("the end")

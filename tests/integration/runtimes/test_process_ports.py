@@ -13,7 +13,7 @@ import pytest
 
 from codehub.gateway.port_connect import connect_through
 from codehub.host.processes import descendants
-from tests.integration.runtimes.conftest import Bench, only_programs
+from tests.integration.runtimes.conftest import RuntimeFixture, only_programs
 from tests.integration.runtimes.outside import from_inside, listening, open_files
 from tests.integration.runtimes.test_process_walls import LIFE, as_stranger
 from tests.reach import from_here
@@ -29,12 +29,12 @@ while True:
 """
 
 
-async def start_app(fixture: Bench, workspace_id: str, address: str, port: int) -> None:
+async def start_app(fixture: RuntimeFixture, workspace_id: str, address: str, port: int) -> None:
     command = f"/usr/bin/python3 -c '{APP}' {address} {port}"
     await fixture.inside(workspace_id, f"setsid {command} > /dev/null 2>&1 < /dev/null &")
 
 
-async def hello(fixture: Bench, workspace_id: str, port: int) -> str:
+async def hello(fixture: RuntimeFixture, workspace_id: str, port: int) -> str:
     """What an app says to whoever comes through the door, or why nobody does."""
     try:
         with await connect_through(str(fixture.directory(workspace_id).door), port) as connection:
@@ -43,20 +43,20 @@ async def hello(fixture: Bench, workspace_id: str, port: int) -> str:
         return type(error).__name__
 
 
-async def hears(fixture: Bench, workspace_id: str, port: int, words: str) -> None:
+async def hears(fixture: RuntimeFixture, workspace_id: str, port: int, words: str) -> None:
     await eventually(
         lambda: hello(fixture, workspace_id, port), f"{words!r} on port {port}", lambda said: said == words
     )
 
 
-def keeper_of(fixture: Bench, workspace_id: str) -> int:
+def keeper_of(fixture: RuntimeFixture, workspace_id: str) -> int:
     state = fixture.directory(workspace_id).read_state()
     assert state is not None
     return state.keeper.pid
 
 
 @pytest.mark.usefixtures("own_network")
-async def test_an_app_on_either_loopback_address_is_reached_and_no_other(fixture: Bench) -> None:
+async def test_an_app_on_either_loopback_address_is_reached_and_no_other(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     await fixture.started("w2")
     await start_app(fixture, "w1", "127.0.0.1", 3000)
@@ -68,7 +68,7 @@ async def test_an_app_on_either_loopback_address_is_reached_and_no_other(fixture
 
 
 @pytest.mark.usefixtures("own_network")
-async def test_what_listens_on_the_host_alone_is_not_reached(fixture: Bench) -> None:
+async def test_what_listens_on_the_host_alone_is_not_reached(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     with listening("0.0.0.0:0") as everywhere, listening("127.0.0.1:0") as on_loopback:
         for name in (everywhere, on_loopback):
@@ -77,7 +77,7 @@ async def test_what_listens_on_the_host_alone_is_not_reached(fixture: Bench) -> 
 
 
 @pytest.mark.usefixtures("own_network")
-async def test_only_codehub_opens_the_door_and_nothing_of_it_gets_inside(fixture: Bench) -> None:
+async def test_only_codehub_opens_the_door_and_nothing_of_it_gets_inside(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     await fixture.started("w2")
     doors = [str(fixture.directory(name).door) for name in ("w1", "w2")]
@@ -103,7 +103,7 @@ def silent_clients(door: str, count: int) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("own_network")
-async def test_a_crowd_before_the_door_harms_nobody(fixture: Bench) -> None:
+async def test_a_crowd_before_the_door_harms_nobody(fixture: RuntimeFixture) -> None:
     """Some say nothing and take nothing; the others are served, and the keeper is as before."""
     await fixture.started("w1")
     await start_app(fixture, "w1", "127.0.0.1", 3000)
@@ -120,7 +120,7 @@ async def test_a_crowd_before_the_door_harms_nobody(fixture: Bench) -> None:
 
 
 @pytest.mark.usefixtures("own_network")
-async def test_the_door_and_the_network_end_with_the_workspace(fixture: Bench) -> None:
+async def test_the_door_and_the_network_end_with_the_workspace(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     await start_app(fixture, "w1", "127.0.0.1", 3000)
     await hears(fixture, "w1", 3000, "127.0.0.1")
@@ -137,7 +137,7 @@ async def test_the_door_and_the_network_end_with_the_workspace(fixture: Bench) -
 
 
 @pytest.mark.usefixtures("own_network")
-async def test_a_workspace_that_an_older_codehub_started_is_found_and_shut_off(fixture: Bench) -> None:
+async def test_a_workspace_that_an_older_codehub_started_is_found_and_shut_off(fixture: RuntimeFixture) -> None:
     """Its sockets lay where without a sandbox everybody may go."""
     await fixture.started("w1")
     await start_app(fixture, "w1", "127.0.0.1", 3000)
@@ -157,7 +157,7 @@ async def test_a_workspace_that_an_older_codehub_started_is_found_and_shut_off(f
     assert await hello(fixture, "w1", 3000) == "ConnectionRefusedError"
 
 
-async def test_in_the_hosts_network_there_is_no_door(fixture: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_in_the_hosts_network_there_is_no_door(fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind it would be the host's own loopback."""
     path = os.environ["PATH"]
     only_programs(fixture, monkeypatch, "bwrap", "setpriv")
@@ -186,7 +186,7 @@ GO_THROUGH = """
 
 
 @pytest.mark.usefixtures("own_network")
-def test_without_root_there_is_a_door_as_well(fixture: Bench) -> None:
+def test_without_root_there_is_a_door_as_well(fixture: RuntimeFixture) -> None:
     life = LIFE.replace('\n    await runtime.delete("w1")\n', GO_THROUGH)
     assert life != LIFE
     command = f"/usr/bin/python3 -c '{APP}' 127.0.0.1 3000"

@@ -12,7 +12,7 @@ import pytest
 from codehub.runtimes.process import forkserver_client
 from codehub.runtimes.process.keyring import KEYCTL
 from codehub.runtimes.process.stale_processes import Isolation
-from tests.integration.runtimes.conftest import UNCONFINED, Bench, only_programs
+from tests.integration.runtimes.conftest import UNCONFINED, RuntimeFixture, only_programs
 from tests.integration.runtimes.outside import from_inside, listening, python_inside
 from tests.reach import from_here
 from tests.services import Services
@@ -26,8 +26,8 @@ VARIANTS = {
 
 @pytest.fixture(params=VARIANTS)
 async def workspaces(
-    request: pytest.FixtureRequest, own_network: Bench, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Bench]:
+    request: pytest.FixtureRequest, own_network: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[RuntimeFixture]:
     """Two of them, `w1` who asks and `w2` who must not be reached."""
     fixture, path = own_network, os.environ["PATH"]
     only_programs(fixture, monkeypatch, *VARIANTS[request.param])
@@ -40,7 +40,7 @@ async def workspaces(
     yield fixture
 
 
-async def test_no_socket_of_codehubs_can_be_reached(workspaces: Bench, services: Services) -> None:
+async def test_no_socket_of_codehubs_can_be_reached(workspaces: RuntimeFixture, services: Services) -> None:
     fixture = workspaces
     postgres = next((services.data_dir / "run").rglob(".s.PGSQL.*[0-9]"))
     redis = next((services.data_dir / "run").rglob("*redis*.sock"))
@@ -64,7 +64,7 @@ async def test_no_socket_of_codehubs_can_be_reached(workspaces: Bench, services:
 
 
 async def test_no_file_of_codehubs_or_of_another_home_can_be_read(
-    workspaces: Bench, services: Services
+    workspaces: RuntimeFixture, services: Services
 ) -> None:
     fixture = workspaces
     other = fixture.data_dir / "volumes" / "w2" / "home"
@@ -119,14 +119,14 @@ def key_of_codehubs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_no_key_of_codehubs_or_of_another_workspace_can_be_found(
-    key_of_codehubs: None, workspaces: Bench
+    key_of_codehubs: None, workspaces: RuntimeFixture
 ) -> None:
     assert await python_inside(workspaces, "w1", KEYS) == "[False, False]\n"
     assert await python_inside(workspaces, "w1", KEYS) == "[False, True]\n"
     assert await python_inside(workspaces, "w2", KEYS) == "[False, False]\n"
 
 
-async def test_no_process_of_others_can_be_looked_into_or_signalled(workspaces: Bench) -> None:
+async def test_no_process_of_others_can_be_looked_into_or_signalled(workspaces: RuntimeFixture) -> None:
     fixture = workspaces
     state = fixture.directory("w2").read_state()
     assert state is not None and state.child is not None
@@ -139,7 +139,7 @@ async def test_no_process_of_others_can_be_looked_into_or_signalled(workspaces: 
     await fixture.until("w2", lambda fact: fact.ready)
 
 
-async def test_its_own_groups_and_keeper_are_out_of_its_reach(workspaces: Bench) -> None:
+async def test_its_own_groups_and_keeper_are_out_of_its_reach(workspaces: RuntimeFixture) -> None:
     state = workspaces.directory("w1").read_state()
     assert state is not None
     for group in state.groups:

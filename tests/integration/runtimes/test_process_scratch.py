@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from codehub.runtimes.process import tmpfs
-from tests.integration.runtimes.conftest import TINY, Bench
+from tests.integration.runtimes.conftest import TINY, RuntimeFixture
 
 MEMORY = 96 << 20
 FILL = """
@@ -34,19 +34,19 @@ except OSError as error:
 """
 
 
-async def in_all_places(fixture: Bench, code: str) -> list[str]:
+async def in_all_places(fixture: RuntimeFixture, code: str) -> list[str]:
     """What it prints in each place that can be written to, one after the other."""
     scripts = [f"python3 -c '{code.format(place=place)}'" for place in tmpfs.PARTS]
     return (await fixture.inside("w1", "; ".join(scripts))).splitlines()
 
 
-async def a_small_workspace(fixture: Bench) -> None:
+async def a_small_workspace(fixture: RuntimeFixture) -> None:
     if "memory" not in (await fixture.runtime.walls()).cgroups.parents:
         pytest.skip("needs control groups that may be made: run as root, with /sys/fs/cgroup writable")
     await fixture.started("w1", replace(TINY, memory_bytes=MEMORY))
 
 
-async def test_full_places_in_memory_leave_the_ide_alive(fixture: Bench) -> None:
+async def test_full_places_in_memory_leave_the_ide_alive(fixture: RuntimeFixture) -> None:
     await a_small_workspace(fixture)
     assert await in_all_places(fixture, FILL) == [
         "No space left on device 24",
@@ -56,7 +56,7 @@ async def test_full_places_in_memory_leave_the_ide_alive(fixture: Bench) -> None
     assert (await fixture.runtime.status("w1")).ready
 
 
-async def test_empty_files_without_end_leave_the_ide_alive(fixture: Bench) -> None:
+async def test_empty_files_without_end_leave_the_ide_alive(fixture: RuntimeFixture) -> None:
     await a_small_workspace(fixture)
     told = await in_all_places(fixture, MAKE_EMPTY_FILES)
     assert told == [
@@ -65,7 +65,7 @@ async def test_empty_files_without_end_leave_the_ide_alive(fixture: Bench) -> No
     assert (await fixture.runtime.status("w1")).ready
 
 
-async def test_nothing_else_outside_the_home_can_be_written_to(fixture: Bench) -> None:
+async def test_nothing_else_outside_the_home_can_be_written_to(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     mounts = await fixture.inside("w1", "cat /proc/self/mountinfo")
     writable = {line.split()[4] for line in mounts.splitlines() if line.split()[5].startswith("rw")}

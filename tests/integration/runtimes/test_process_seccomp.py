@@ -9,7 +9,7 @@ import pytest
 from codehub.domain.images import Image
 from codehub.runtimes.process.stale_processes import Isolation
 from codehub.runtimes.seccomp import machine
-from tests.integration.runtimes.conftest import TINY, UNCONFINED, Bench, only_programs
+from tests.integration.runtimes.conftest import TINY, UNCONFINED, RuntimeFixture, only_programs
 from tests.integration.runtimes.outside import python_inside
 from tests.system_calls import allowed_calls, answers, clone3, command, denied_calls, without
 
@@ -40,19 +40,19 @@ DEBUGGED = "gdb -q -batch -ex 'break main' -ex run ./t 2>&1"
 
 @pytest.fixture(params=["sandbox", "user"])
 def bench_of_each_kind(
-    request: pytest.FixtureRequest, fixture: Bench, monkeypatch: pytest.MonkeyPatch
-) -> Bench:
+    request: pytest.FixtureRequest, fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
+) -> RuntimeFixture:
     """With bubblewrap, which puts the filter on, and without, where the keeper does."""
     if request.param == "user":
         only_programs(fixture, monkeypatch, "setpriv")
     return fixture
 
 
-async def calls_inside(fixture: Bench, calls: dict[str, tuple[int, ...]]) -> dict[str, str]:
+async def calls_inside(fixture: RuntimeFixture, calls: dict[str, tuple[int, ...]]) -> dict[str, str]:
     return answers(await fixture.inside("w1", command(calls)))
 
 
-async def test_denied_calls_are_refused_and_debuggers_work(bench_of_each_kind: Bench) -> None:
+async def test_denied_calls_are_refused_and_debuggers_work(bench_of_each_kind: RuntimeFixture) -> None:
     fixture = bench_of_each_kind
     await fixture.started("w1")
     told = await calls_inside(fixture, denied_calls())
@@ -64,7 +64,7 @@ async def test_denied_calls_are_refused_and_debuggers_work(bench_of_each_kind: B
 
 
 @pytest.mark.skipif(machine() != "x86_64", reason="32-bit calls of x86_64")
-async def test_a_call_of_another_architecture_ends_its_process(fixture: Bench) -> None:
+async def test_a_call_of_another_architecture_ends_its_process(fixture: RuntimeFixture) -> None:
     """It could make a namespace otherwise: its numbers mean other calls."""
     await fixture.started("w1")
     assert await python_inside(fixture, "w1", FOREIGN) == f"-{SIGSYS}\n"
@@ -72,7 +72,7 @@ async def test_a_call_of_another_architecture_ends_its_process(fixture: Bench) -
 
 @pytest.mark.parametrize("image", [TINY, UNCONFINED], ids=["default", "unconfined"])
 async def test_every_process_inside_has_the_filter_unless_its_image_says_otherwise(
-    fixture: Bench, image: Image
+    fixture: RuntimeFixture, image: Image
 ) -> None:
     await fixture.started("w1", image)
     modes = await fixture.inside("w1", "cat /proc/[0-9]*/status | grep '^Seccomp:'")
@@ -80,14 +80,14 @@ async def test_every_process_inside_has_the_filter_unless_its_image_says_otherwi
     assert {line.split()[1] for line in modes.splitlines()} == {expected}
 
 
-async def test_an_image_can_have_all_calls(fixture: Bench) -> None:
+async def test_an_image_can_have_all_calls(fixture: RuntimeFixture) -> None:
     await fixture.started("w1", UNCONFINED)
     told = await calls_inside(fixture, denied_calls())
     assert {"unshare", "setns", "keyctl", "io_uring_enter", "mbind"} <= set(without(told, "EPERM"))
 
 
 async def test_without_bubblewrap_the_filter_is_still_there(
-    fixture: Bench, monkeypatch: pytest.MonkeyPatch
+    fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     only_programs(fixture, monkeypatch, "setpriv")
     walls = await fixture.runtime.walls()
@@ -95,7 +95,7 @@ async def test_without_bubblewrap_the_filter_is_still_there(
 
 
 @pytest.mark.full  # gdb takes seconds to start
-async def test_gdb_debugs_a_program(fixture: Bench) -> None:
+async def test_gdb_debugs_a_program(fixture: RuntimeFixture) -> None:
     if shutil.which("gdb") is None:
         pytest.skip("needs gdb: apt-get install gdb")
     await fixture.started("w1")

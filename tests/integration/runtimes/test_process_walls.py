@@ -25,7 +25,7 @@ from codehub.runtimes.process.stale_processes import Isolation
 from tests.integration.runtimes.conftest import (
     SERVER,
     STRANGER,
-    Bench,
+    RuntimeFixture,
     only_programs,
     script_image,
     tun_device,
@@ -36,7 +36,7 @@ from tests.waiting import PATIENCE, wait_for
 
 
 @pytest.fixture
-def no_bwrap(fixture: Bench, monkeypatch: pytest.MonkeyPatch) -> Path:
+def no_bwrap(fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A PATH on which there is everything but bwrap."""
     return only_programs(fixture, monkeypatch, "setpriv", "slirp4netns")
 
@@ -46,7 +46,7 @@ def bwrap_that_fails(no_bwrap: Path) -> None:
     fake(no_bwrap, "bwrap", "echo 'No permissions to create a new namespace' >&2; exit 1")
 
 
-async def test_without_bwrap_root_gives_each_workspace_a_user(fixture: Bench, no_bwrap: Path) -> None:
+async def test_without_bwrap_root_gives_each_workspace_a_user(fixture: RuntimeFixture, no_bwrap: Path) -> None:
     spec = await fixture.started("w1")
     assert (await fixture.runtime.walls()).isolation is Isolation.USER
     home = spec.home
@@ -60,7 +60,7 @@ async def test_without_bwrap_root_gives_each_workspace_a_user(fixture: Bench, no
 
 
 async def test_without_bwrap_no_other_workspace_reaches_an_ide_that_lets_everybody_in(
-    fixture: Bench, no_bwrap: Path
+    fixture: RuntimeFixture, no_bwrap: Path
 ) -> None:
     await fixture.started("w1")
     await fixture.started("w2", script_image("import os\nos.umask(0)\n" + SERVER, "{socket}"))
@@ -72,7 +72,7 @@ async def test_without_bwrap_no_other_workspace_reaches_an_ide_that_lets_everybo
     assert set(answers.values()) == {"[Errno 13] Permission denied"}
 
 
-async def test_a_bwrap_that_may_not_work_is_no_wall(fixture: Bench, bwrap_that_fails: None) -> None:
+async def test_a_bwrap_that_may_not_work_is_no_wall(fixture: RuntimeFixture, bwrap_that_fails: None) -> None:
     walls = await fixture.runtime.walls()
     assert walls.isolation is Isolation.USER
     assert "No permissions to create a new namespace" in walls.why_not_better
@@ -98,7 +98,7 @@ def _command_line(process: Path) -> bytes:
 
 @pytest.mark.usefixtures("own_network")
 async def test_a_helper_that_hangs_takes_no_wall_away_and_is_ended(
-    fixture: Bench, no_bwrap: Path, monkeypatch: pytest.MonkeyPatch
+    fixture: RuntimeFixture, no_bwrap: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (no_bwrap / "bwrap").symlink_to("/usr/bin/bwrap")
     duration = f"601.{os.getpid()}"
@@ -123,7 +123,7 @@ async def test_a_helper_that_hangs_takes_no_wall_away_and_is_ended(
     ids=["no process", "killed"],
 )
 async def test_a_bwrap_that_could_not_work_just_now_takes_no_wall_away(
-    fixture: Bench, no_bwrap: Path, script: str
+    fixture: RuntimeFixture, no_bwrap: Path, script: str
 ) -> None:
     fake(no_bwrap, "bwrap", script)
     with pytest.raises(RuntimeFailure, match="bubblewrap: "):
@@ -133,7 +133,7 @@ async def test_a_bwrap_that_could_not_work_just_now_takes_no_wall_away(
     assert (await fixture.runtime.walls()).isolation is Isolation.SANDBOX
 
 
-async def test_without_bwrap_a_stop_ends_daemons_too(fixture: Bench, no_bwrap: Path) -> None:
+async def test_without_bwrap_a_stop_ends_daemons_too(fixture: RuntimeFixture, no_bwrap: Path) -> None:
     spec = await fixture.started("w1")
     assert spec.uid is not None
     await fixture.inside("w1", "setsid nohup sleep 601 >/dev/null 2>&1 & disown")
@@ -142,7 +142,7 @@ async def test_without_bwrap_a_stop_ends_daemons_too(fixture: Bench, no_bwrap: P
     assert processes_of_user(spec.uid) == []
 
 
-async def test_without_bwrap_what_outlives_a_killed_keeper_is_ended(fixture: Bench, no_bwrap: Path) -> None:
+async def test_without_bwrap_what_outlives_a_killed_keeper_is_ended(fixture: RuntimeFixture, no_bwrap: Path) -> None:
     spec = await fixture.started("w1")
     assert spec.uid is not None
     await fixture.inside("w1", "setsid nohup sleep 601 >/dev/null 2>&1 & disown")
@@ -168,7 +168,7 @@ if os.fork() == 0:
 
 @pytest.mark.parametrize("keeper", ["alive", "killed"])
 async def test_without_bwrap_a_stop_ends_whoever_has_lost_its_main_thread(
-    fixture: Bench, no_bwrap: Path, monkeypatch: pytest.MonkeyPatch, keeper: str
+    fixture: RuntimeFixture, no_bwrap: Path, monkeypatch: pytest.MonkeyPatch, keeper: str
 ) -> None:
     monkeypatch.setattr(fixture.runtime, "_walls", replace(await fixture.runtime.walls(), cgroups=NO_CGROUPS))
     spec = await fixture.started("w1")
@@ -193,14 +193,14 @@ def _tasks_of(uid: int | None) -> list[str]:
     return [state for state in listing.stdout.split() if not state.startswith("Z")]
 
 
-async def test_under_root_a_workspace_is_never_root(fixture: Bench) -> None:
+async def test_under_root_a_workspace_is_never_root(fixture: RuntimeFixture) -> None:
     spec = fixture.spec("w1")
     for uid in (None, 0):
         with pytest.raises(RuntimeFailure, match="user id of its own"):
             await fixture.runtime.start(type(spec)(**{**vars(spec), "uid": uid}))
 
 
-async def test_a_socket_path_that_is_too_long_is_refused(fixture: Bench) -> None:
+async def test_a_socket_path_that_is_too_long_is_refused(fixture: RuntimeFixture) -> None:
     runtime = ProcessRuntime(fixture.data_dir / ("deep" * 20), fixture.data_dir / "tools")
     with pytest.raises(RuntimeFailure, match="shorter data directory"):
         await runtime.start(fixture.spec("w1"))
@@ -294,7 +294,7 @@ async def main(""",
 
 
 def as_stranger(
-    fixture: Bench, *arguments: str, script: str = "", life: str = LIFE, etc: Path = Path("/etc")
+    fixture: RuntimeFixture, *arguments: str, script: str = "", life: str = LIFE, etc: Path = Path("/etc")
 ) -> str:
     """Run a whole life as a user without any rights, on the system's Python; the script runs inside."""
     base = fixture.data_dir / "u"
@@ -327,13 +327,13 @@ def as_stranger(
     return result.stdout
 
 
-def test_without_root_bwrap_is_the_wall(fixture: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_root_bwrap_is_the_wall(fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     only_programs(fixture, monkeypatch, "bwrap", "setpriv")
     assert as_stranger(fixture).split() == ["sandbox", "ready", "False"]
 
 
 @pytest.mark.usefixtures("own_network")
-def test_without_root_there_is_a_network_of_its_own_as_well(fixture: Bench) -> None:
+def test_without_root_there_is_a_network_of_its_own_as_well(fixture: RuntimeFixture) -> None:
     with neighbour() as outside, listening("127.0.0.1:0") as of_the_host:
         names = [f"{outside.public}:{PORT}", f"{outside.ten}:{PORT}", of_the_host]
         assert set(from_here(*names).values()) == {True}
@@ -352,13 +352,13 @@ df --output=itotal /tmp | tail -1; touch /file /dev/file /run/file /tmp/file && 
 """
 
 
-def test_without_root_what_lies_in_memory_is_limited(fixture: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_root_what_lies_in_memory_is_limited(fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     only_programs(fixture, monkeypatch, "bwrap", "setpriv")
     assert_limited(as_stranger(fixture, script=MEASURE, life=LIFE_BESIDE_SECRETS))
 
 
 @pytest.mark.usefixtures("own_network")
-def test_with_a_network_of_its_own_the_files_in_memory_are_limited_as_well(fixture: Bench) -> None:
+def test_with_a_network_of_its_own_the_files_in_memory_are_limited_as_well(fixture: RuntimeFixture) -> None:
     files = assert_limited(as_stranger(fixture, script=MEASURE, life=LIFE_BESIDE_SECRETS))
     assert files == tmpfs.size_of("/tmp", BUILT_IN[0].memory_bytes) // 8192
 
@@ -373,13 +373,13 @@ def assert_limited(told: str) -> int:
 
 
 def test_without_root_a_workspace_that_shuts_itself_in_hides_nobody_and_is_ended(
-    fixture: Bench, monkeypatch: pytest.MonkeyPatch
+    fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     only_programs(fixture, monkeypatch, "bwrap", "setpriv")
     assert as_stranger(fixture, life=LIFE_WITHOUT_PERMISSIONS).split() == ["True", "False", "True", "{}"]
 
 
-def etc_with_secrets(fixture: Bench) -> Path:
+def etc_with_secrets(fixture: RuntimeFixture) -> Path:
     """A copy of this machine's, with files that CodeHub's own user may read and others may not."""
     etc = fixture.data_dir / "etc"
     subprocess.run(["/bin/cp", "-a", "/etc", etc], check=True)
@@ -401,7 +401,7 @@ def etc_with_secrets(fixture: Bench) -> Path:
 
 
 def test_without_root_what_only_codehub_may_read_is_hidden(
-    fixture: Bench, monkeypatch: pytest.MonkeyPatch
+    fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     only_programs(fixture, monkeypatch, "bwrap", "setpriv")
     script = "cat /etc/secrets/* /etc/closed/inner /etc/unlisted/key"
@@ -409,11 +409,11 @@ def test_without_root_what_only_codehub_may_read_is_hidden(
     assert "for everybody" in told and "the contents of" not in told
 
 
-def test_without_root_and_bwrap_it_refuses_and_says_what_to_do(fixture: Bench, no_bwrap: Path) -> None:
+def test_without_root_and_bwrap_it_refuses_and_says_what_to_do(fixture: RuntimeFixture, no_bwrap: Path) -> None:
     message = as_stranger(fixture)
     assert "no wall between workspaces" in message
     assert "install" in message and "bubblewrap" in message and "--insecure-process-runtime" in message
 
 
-def test_without_root_and_bwrap_it_starts_when_that_was_accepted(fixture: Bench, no_bwrap: Path) -> None:
+def test_without_root_and_bwrap_it_starts_when_that_was_accepted(fixture: RuntimeFixture, no_bwrap: Path) -> None:
     assert as_stranger(fixture, "insecure").split() == ["none", "ready", "False"]
