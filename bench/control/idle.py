@@ -11,9 +11,9 @@ from sqlalchemy import text
 
 from bench import machine, table
 from bench.control.stage import AT_REST, Stage, Statements, set_up
-from codehub.coordinator.actor import EffectExecutor, ExecutorRules
 from codehub.coordinator.clock_and_ids import REAL
 from codehub.coordinator.controller import Controller, Intervals
+from codehub.coordinator.effect_executor import EffectExecutor, ExecutorRules
 from codehub.coordinator.leadership_loop import rules_of
 from codehub.coordinator.metrics import Metrics
 from codehub.coordinator.observer import LeaderState
@@ -83,7 +83,9 @@ async def _leading(stage: Stage) -> AsyncIterator[Controller]:
     memory = LeaderState()
     actor = EffectExecutor(stage.providers, memory, ExecutorRules(0, 0), term.epoch)
     async with open_pool(stage.url, CONNECTIONS, LOCK_TIMEOUT) as pool:
-        made = PostgresLeaderDatabase(pool, stage.engine, term.epoch, timedelta(days=7), stage.settings.backends)
+        made = PostgresLeaderDatabase(
+            pool, stage.engine, term.epoch, timedelta(days=7), stage.settings.backends
+        )
         yield Controller(
             made, stage.providers, actor, memory,
             rules=rules_of(stage.settings), rhythm=Intervals(1, 30), nature=REAL, metrics=Metrics(),

@@ -7,8 +7,14 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from codehub.coordinator.actor import EffectExecutor, EffectFailed, DiskSpaceShortage, EffectDeferred, EffectQueued
 from codehub.coordinator.clock_and_ids import ClockAndIds
+from codehub.coordinator.effect_executor import (
+    DiskSpaceShortage,
+    EffectDeferred,
+    EffectExecutor,
+    EffectFailed,
+    EffectQueued,
+)
 from codehub.coordinator.idle_tracker import BulkObservation, IdleTracker, is_unfinished
 from codehub.coordinator.leader_services import LeaderDatabase
 from codehub.coordinator.metrics import Metrics
@@ -118,9 +124,9 @@ class Controller:
         if isinstance(seen.containers, Unknown):
             return
         present = set(seen.containers)
-        before = await self._records.routed() if self._present is None else self._present
+        before = await self._records.ids_with_upstream() if self._present is None else self._present
         if gone := before - present:
-            await self._records.unroute(gone)
+            await self._records.clear_upstreams(gone)
         self._present = present
         self.has_looked.set()
 
@@ -223,7 +229,9 @@ class Controller:
             return await self._count(workspace, error, look)
         if workspace.error_message is not None and workspace.error_reason is None:
             now = self._nature.clock()
-            return await self._save(workspace, Decision("There is room again.", without_waiting_message(workspace)), now)
+            return await self._save(
+                workspace, Decision("There is room again.", without_waiting_message(workspace)), now
+            )
         return workspace
 
     async def _let_wait_for_room(self, workspace: Workspace, message: str, look: Observation) -> Workspace:

@@ -238,7 +238,7 @@ class EffectExecutor:
         return self._rules.uid_base + workspace.number if os.geteuid() == 0 else None
 
     async def _check_disk(self) -> None:
-        """Raise DiskSpaceShortage while the disk is below its reserve: a full disk would stop the database."""
+        """Raise DiskSpaceShortage below the reserve: a full disk would stop the database."""
         try:
             free = await self._providers.volumes.free_space()
         except Unobservable as error:

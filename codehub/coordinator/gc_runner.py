@@ -11,7 +11,7 @@ from codehub.coordinator.providers import Providers
 from codehub.database.controller_writes import RowLocked
 from codehub.domain.gc import GcRules, Stored, Sweep, sweep
 from codehub.domain.observation import JobState
-from codehub.domain.volume_leftovers import LeftoverSweep, Leftover, sweep_leftovers
+from codehub.domain.volume_leftovers import Leftover, LeftoverSweep, sweep_leftovers
 from codehub.runtimes.base import RuntimeFailure
 from codehub.runtimes.base import Unobservable as RuntimeUnobservable
 from codehub.storage.errors import StorageProblem

@@ -25,7 +25,9 @@ class Failed(Exception):  # noqa: N818 - a fact, not a fault
 
 
 class HealthRunner:
-    def __init__(self, records: LeaderDatabase, providers: Providers, gc: GcRunner, disk_reserve: Reserve) -> None:
+    def __init__(
+        self, records: LeaderDatabase, providers: Providers, gc: GcRunner, disk_reserve: Reserve
+    ) -> None:
         self._records = records
         self._providers = providers
         self._gc = gc

@@ -27,10 +27,10 @@ class LeaderDatabase(Protocol):
     async def archive_keys(self) -> Mapping[str, tuple[str, bool]]:
         """The archive_key of every workspace that has one and is not purged; and whether it was there."""
 
-    async def routed(self) -> Set[str]:
+    async def ids_with_upstream(self) -> Set[str]:
         """Every workspace that has an upstream."""
 
-    async def unroute(self, workspace_ids: Collection[str]) -> None:
+    async def clear_upstreams(self, workspace_ids: Collection[str]) -> None:
         """Forget the upstreams of these."""
 
     async def load(self, workspace_ids: Sequence[str]) -> list[Workspace]: ...

@@ -7,13 +7,13 @@ from datetime import timedelta
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
-from codehub.coordinator.actor import EffectExecutor, ExecutorRules
 from codehub.coordinator.clock_and_ids import REAL, ClockAndIds
 from codehub.coordinator.controller import Controller, Intervals
 from codehub.coordinator.disk_watchdog import NEAR_INTERVAL, DiskWatchdog
+from codehub.coordinator.effect_executor import EffectExecutor, ExecutorRules
 from codehub.coordinator.gc_runner import GcRunner
 from codehub.coordinator.health_runner import HealthRunner
-from codehub.coordinator.leader_services import CoordinatorBackend, LeaderServices, Listen, LeadershipTerm
+from codehub.coordinator.leader_services import CoordinatorBackend, LeaderServices, LeadershipTerm, Listen
 from codehub.coordinator.metrics import Metrics
 from codehub.coordinator.observer import LeaderState
 from codehub.coordinator.providers import Providers

@@ -142,10 +142,10 @@ class PostgresLeaderDatabase:
     async def archive_keys(self) -> dict[str, tuple[str, bool]]:
         return {row["id"]: (row["archive_key"], row["ready"]) for row in await self._pool.fetch(ARCHIVE_KEYS)}
 
-    async def routed(self) -> set[str]:
+    async def ids_with_upstream(self) -> set[str]:
         return {row[0] for row in await self._pool.fetch(ROUTED)}
 
-    async def unroute(self, workspace_ids: Collection[str]) -> None:
+    async def clear_upstreams(self, workspace_ids: Collection[str]) -> None:
         c = workspaces.c
         for some in _batches(sorted(workspace_ids)):
             async with self._fenced() as conn:

@@ -113,12 +113,12 @@ class SimulatedLeaderDatabase:
             }
         )  # fmt: skip
 
-    async def routed(self) -> set[str]:
+    async def ids_with_upstream(self) -> set[str]:
         return await self._read(
             lambda: {row.id for row in self._db.rows.values() if row.purged_at is None and row.upstream}
         )
 
-    async def unroute(self, workspace_ids: Collection[str]) -> None:
+    async def clear_upstreams(self, workspace_ids: Collection[str]) -> None:
         def write() -> None:
             rows = [self._db.rows[name] for name in workspace_ids if name in self._db.rows]
             for row in rows:

@@ -16,7 +16,7 @@ import structlog
 
 from codehub.coordinator import disk_watchdog as disk_runner
 from codehub.coordinator import ttl_runner
-from codehub.coordinator.actor import EffectExecutor, EffectFailed, DiskSpaceShortage
+from codehub.coordinator.effect_executor import DiskSpaceShortage, EffectExecutor, EffectFailed
 from codehub.coordinator.observer import Observer
 from codehub.coordinator.ttl_runner import TtlRunner
 from codehub.database import controller_writes
@@ -33,13 +33,13 @@ from codehub.domain import (
     ttl,
     volume_leftovers,
 )
-from codehub.domain.attempt_jobs import run_job, current_deletion_job_id
+from codehub.domain.attempt_jobs import current_deletion_job_id, run_job
 from codehub.domain.conditions import Condition, changed
 from codehub.domain.decision import Context, Decision, failed
 from codehub.domain.effects import DeleteVolume, Effect
 from codehub.domain.error_policy import Failure
 from codehub.domain.gateway_reports import Assessment, GatewayReport
-from codehub.domain.observation import ArchiveFact, ContainerFact, JobState, Observation, Unknown, Skipped
+from codehub.domain.observation import ArchiveFact, ContainerFact, JobState, Observation, Skipped, Unknown
 from codehub.domain.problems import Problem
 from codehub.domain.states import ConditionName, DesiredState, ErrorReason, Operation, Phase
 from codehub.domain.ttl import TtlDefaults

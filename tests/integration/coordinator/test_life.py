@@ -11,9 +11,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import select, text, update
 
-from codehub.coordinator.actor import EffectExecutor, ExecutorRules
 from codehub.coordinator.clock_and_ids import REAL
 from codehub.coordinator.controller import LOCKED_AGAIN, Controller, Intervals
+from codehub.coordinator.effect_executor import EffectExecutor, ExecutorRules
 from codehub.coordinator.leadership_loop import rules_of
 from codehub.coordinator.metrics import Metrics
 from codehub.coordinator.observer import LeaderState
@@ -45,7 +45,9 @@ def controller_of(bench: Bench, epoch: int, clock: Callable[[], datetime] = REAL
     return Controller(
         bench.records(epoch, timedelta(1)),
         bench.providers,
-        EffectExecutor(bench.providers, memory, ExecutorRules(Reserve(0), settings.workspace_uid_base), epoch),
+        EffectExecutor(
+            bench.providers, memory, ExecutorRules(Reserve(0), settings.workspace_uid_base), epoch
+        ),
         memory,
         rules=rules_of(settings),
         rhythm=Intervals(1, 1),

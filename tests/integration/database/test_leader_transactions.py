@@ -66,7 +66,9 @@ async def office(
     term = await campaign(database_url, "test")
     assert term is not None
     async with open_pool(database_url, 2, LOCK_TIMEOUT) as pool:
-        yield Office(engine, term, PostgresLeaderDatabase(pool, engine, term.epoch, timedelta(days=7), BACKENDS))
+        yield Office(
+            engine, term, PostgresLeaderDatabase(pool, engine, term.epoch, timedelta(days=7), BACKENDS)
+        )
     await term.resign()
 
 
@@ -80,8 +82,8 @@ async def test_a_large_purge_is_many_transactions(office: Office) -> None:
 
 async def test_many_routes_go_in_many_transactions(office: Office) -> None:
     ids = await office.create(25, upstream="tcp:10.222.0.1:8080")
-    await office.records.unroute(ids)
-    assert await office.records.routed() == set()
+    await office.records.clear_upstreams(ids)
+    assert await office.records.ids_with_upstream() == set()
     assert await office.transactions("workspaces") == [5, 10, 10]
 
 
@@ -147,7 +149,7 @@ NOW = datetime.now(UTC)
 WRITES: dict[str, Write] = {
     "save": lambda o, w: o.records.save(w, Decision("x", replace(w, upstream="tcp:10.222.0.1:80")), NOW),
     "touch": lambda o, w: o.records.touch({w.id: NOW + timedelta(days=1)}),
-    "unroute": lambda o, w: o.records.unroute([w.id]),
+    "clear_upstreams": lambda o, w: o.records.clear_upstreams([w.id]),
     "restart_clocks": lambda o, w: o.records.restart_clocks(NOW + timedelta(days=1)),
     "purge": lambda o, w: o.records.purge(NOW, NOW),
     "condemn": lambda o, w: o.records.condemn(Stored("k", w.id, "00", 1, complete=True), frozenset(), NOW),

@@ -77,7 +77,9 @@ async def postgres(engine: AsyncEngine, database_url: str) -> AsyncIterator[Plac
             return await gate.delete(conn, workspace_id, actor="one", now=datetime.now(UTC))
 
     async with open_pool(database_url, 2, LOCK_TIMEOUT) as pool:
-        both = [PostgresLeaderDatabase(pool, engine, item.epoch, RETENTION, BACKENDS) for item in (term, earlier)]
+        both = [
+            PostgresLeaderDatabase(pool, engine, item.epoch, RETENTION, BACKENDS) for item in (term, earlier)
+        ]
         yield Place(both[0], both[1], made, wish, delete, Roster(database_url))
     await term.resign()
 
@@ -157,7 +159,7 @@ async def test_an_earlier_leader_writes_nothing(place: Place) -> None:
         late.save(workspace, claim(workspace), now),
         late.save(workspace, Decision("an effect", workspace), now),
         late.touch({workspace.id: now}),
-        late.unroute([workspace.id]),
+        late.clear_upstreams([workspace.id]),
         late.settle_gateways({"gateway": 1}, ["gateway"]),
         late.restart_clocks(now),
         late.expire(workspace, expiry, now),
@@ -196,10 +198,10 @@ async def test_only_what_is_named_loses_its_route(place: Place) -> None:
         workspace = await place.create()
         after = replace(workspace, upstream=f"tcp:10.222.0.{number}:8080")
         routed.append(await place.records.save(workspace, Decision("ready", after), datetime.now(UTC)))
-    assert await place.records.routed() == {workspace.id for workspace in routed}
+    assert await place.records.ids_with_upstream() == {workspace.id for workspace in routed}
     first, second, third = routed
-    await place.records.unroute([first.id, second.id, "nobody"])
-    assert await place.records.routed() == {third.id}
+    await place.records.clear_upstreams([first.id, second.id, "nobody"])
+    assert await place.records.ids_with_upstream() == {third.id}
     assert (await place.get(first.id)).version > first.version, "whoever decides on the old row looks again"
 
 

@@ -1,4 +1,4 @@
-"""Effects as `coordinator/actor.py` carries them out, on the disk of `storage/volumes.py` and `lock.py`."""
+"""Effects as `codehub.coordinator.effect_executor` carries them out, on the disk of `codehub.storage.volumes`."""
 
 from collections.abc import Iterator
 from typing import Any
