@@ -9,8 +9,8 @@ import typer
 
 from codehub.cli import data_directory, data_lock, runtime_choice
 from codehub.cli.errors import CommandError
-from codehub.cli.supervisor import birth
 from codehub.embedded.server_processes import wait_until
+from codehub.host.processes import ProcessId
 from codehub.runtimes.base import Unobservable
 from codehub.settings import Settings
 
@@ -23,10 +23,10 @@ def stop_system(data_dir: Path) -> None:
     if pid is None:
         typer.echo(f"CodeHub is not running on {data_dir}")
         return
-    born = birth(pid)
+    process = ProcessId.of(pid)
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
-    if not wait_until(lambda: birth(pid) != born, STOP_SECONDS, every=0.1):
+    if not wait_until(lambda: ProcessId.of(pid) != process, STOP_SECONDS, every=0.1):
         raise CommandError(f"process {pid} has not ended after {STOP_SECONDS:.0f} s")
     typer.echo("CodeHub has stopped")
 

@@ -121,9 +121,11 @@ class Supervisor:
         """Who runs, for `doctor`, for tests, and for the next start after a kill -9 of this process."""
         boot = boot_id()
         children = {
-            service.name: {"pid": service.process.pid, "birth": start_time(service.process.pid), "boot": boot}
+            service.name: {"pid": process.pid, "birth": process.started, "boot": boot}
             for service in self._services
-            if service.process is not None and service.process.poll() is None
+            if service.process is not None
+            and service.process.poll() is None
+            and (process := ProcessId.of(service.process.pid)) is not None
         }
         staged = self._children_file.with_suffix(".new")
         staged.write_text(json.dumps(children))
@@ -161,12 +163,6 @@ async def _ended(service: Service) -> int | None:
     return child.wait()
 
 
-def start_time(pid: int) -> int | None:
-    """Return when a living process began, in clock ticks since boot, or None if it is dead."""
-    process = ProcessId.of(pid)
-    return None if process is None else process.started
-
-
 def end_leftovers(run_dir: Path, names: Sequence[str]) -> None:
     """Ends what an `up` that was killed left: they were told to end by the kernel, and may need a moment.
 
@@ -177,10 +173,14 @@ def end_leftovers(run_dir: Path, names: Sequence[str]) -> None:
     except (FileNotFoundError, json.JSONDecodeError):
         return
     boot = boot_id()
-    known = [entry for name, entry in children.items() if name in names and entry.get("boot") == boot]
+    known = [
+        ProcessId(entry["pid"], entry["birth"])
+        for name, entry in children.items()
+        if name in names and entry.get("boot") == boot
+    ]
 
     def alive() -> list[int]:
-        return [entry["pid"] for entry in known if start_time(entry["pid"]) == entry["birth"]]
+        return [process.pid for process in known if process.is_alive()]
 
     if alive() and not server_processes.end_all(alive, [(signal.SIGTERM, 20), (signal.SIGKILL, 5)]):
         raise CommandError(f"processes {alive()} of an earlier start do not end")

@@ -15,10 +15,10 @@ import asyncpg
 import pytest
 
 from codehub.cli.errors import CommandError
-from codehub.cli.supervisor import Supervisor, birth, end_leftovers
+from codehub.cli.supervisor import Supervisor, end_leftovers
 from codehub.embedded import server_processes
 from codehub.embedded.server_account import own_account
-from codehub.host.processes import boot_id
+from codehub.host.processes import ProcessId, boot_id
 
 SLEEP = [sys.executable, "-c", "import signal; print('up', flush=True); signal.pause()"]
 
@@ -148,9 +148,35 @@ def stranger() -> Iterator[subprocess.Popen[bytes]]:
         child.stdout.close()
 
 
+def start_time(pid: int) -> int:
+    process = ProcessId.of(pid)
+    assert process is not None
+    return process.started
+
+
+def test_a_leftover_whose_main_thread_has_ended_is_ended(tmp_path: Path) -> None:
+    """The kernel shows it as a zombie although its other threads go on."""
+    code = (
+        "import ctypes, threading, time\n"
+        "threading.Thread(target=time.sleep, args=[300]).start()\n"
+        "ctypes.CDLL(None).pthread_exit(None)"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        stat = Path(f"/proc/{child.pid}/stat")
+        assert server_processes.wait_until(lambda: ") Z " in stat.read_text(), 10)
+        entry = {"pid": child.pid, "birth": start_time(child.pid), "boot": boot_id()}
+        (tmp_path / "children.json").write_text(json.dumps({"api": entry}))
+        end_leftovers(tmp_path, ("api",))
+        assert child.wait(5) == -signal.SIGTERM
+    finally:
+        child.kill()
+        child.wait()
+
+
 def test_what_a_killed_up_left_is_ended(tmp_path: Path) -> None:
     with stranger() as child:
-        entry = {"pid": child.pid, "birth": birth(child.pid), "boot": boot_id()}
+        entry = {"pid": child.pid, "birth": start_time(child.pid), "boot": boot_id()}
         (tmp_path / "children.json").write_text(json.dumps({"api": entry}))
         end_leftovers(tmp_path, ("api",))
         assert child.wait(5) == -signal.SIGTERM
@@ -168,7 +194,7 @@ def test_a_recycled_process_id_is_left_alone(tmp_path: Path) -> None:
 def test_a_process_of_another_boot_is_left_alone(tmp_path: Path, boot: dict[str, str]) -> None:
     """What a machine starts first has the same ids and ticks each time. Earlier versions named no boot."""
     with stranger() as child:
-        entry = {"pid": child.pid, "birth": birth(child.pid), **boot}
+        entry = {"pid": child.pid, "birth": start_time(child.pid), **boot}
         (tmp_path / "children.json").write_text(json.dumps({"api": entry}))
         end_leftovers(tmp_path, ("api",))
         assert child.poll() is None
@@ -189,8 +215,8 @@ async def test_what_is_recorded_is_what_a_later_start_ends(tmp_path: Path) -> No
 def test_children_end_when_their_supervisor_is_killed(tmp_path: Path) -> None:
     program = (
         "import signal, sys; from pathlib import Path;"
-        "from codehub.embedded import process; from codehub.embedded.server_account import own_account;"
-        "child = process.spawn([sys.executable, '-c', 'import signal; signal.pause()'],"
+        "from codehub.embedded import server_processes; from codehub.embedded.server_account import own_account;"
+        "child = server_processes.spawn([sys.executable, '-c', 'import signal; signal.pause()'],"
         "    log=Path(sys.argv[1]), death_signal=signal.SIGTERM, account=own_account());"
         "print(child.pid, flush=True); signal.pause()"
     )
@@ -200,4 +226,4 @@ def test_children_end_when_their_supervisor_is_killed(tmp_path: Path) -> None:
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    assert server_processes.wait_until(lambda: birth(child) is None, 10)
+    assert server_processes.wait_until(lambda: ProcessId.of(child) is None, 10)
