@@ -1,5 +1,5 @@
-import { noteServerTime } from "./state/clock";
 import type { ApiDocument } from "./openapi";
+import { noteServerTime } from "./state/clock";
 import type {
   Archive,
   AuditPage,
@@ -118,14 +118,17 @@ export const api = {
   workspace: (id: string, signal?: AbortSignal) =>
     request<DetailedWorkspace>("GET", workspacePath(id), undefined, signal),
   createWorkspace: (draft: WorkspaceDraft) => request<DetailedWorkspace>("POST", "/workspaces", draft),
-  patchWorkspace: (id: string, patch: WorkspacePatch) => request<DetailedWorkspace>("PATCH", workspacePath(id), patch),
+  patchWorkspace: (id: string, patch: WorkspacePatch) =>
+    request<DetailedWorkspace>("PATCH", workspacePath(id), patch),
   deleteWorkspace: (id: string) => request<void>("DELETE", workspacePath(id)),
   deleteWithoutArchive: (id: string, name: string) =>
     request<void>("DELETE", workspacePath(id, `?without_archive=true&confirm=${encodeURIComponent(name)}`)),
-  recover: (id: string, source: RecoverSource) => request<DetailedWorkspace>("POST", workspacePath(id, "/recover"), source),
+  recover: (id: string, source: RecoverSource) =>
+    request<DetailedWorkspace>("POST", workspacePath(id, "/recover"), source),
   cancel: (id: string) => request<DetailedWorkspace>("POST", workspacePath(id, "/cancel"), {}),
   undelete: (id: string) => request<DetailedWorkspace>("POST", workspacePath(id, "/undelete"), {}),
-  extend: (id: string, seconds: number) => request<DetailedWorkspace>("POST", workspacePath(id, "/extend"), { seconds }),
+  extend: (id: string, seconds: number) =>
+    request<DetailedWorkspace>("POST", workspacePath(id, "/extend"), { seconds }),
   timeline: (id: string, signal?: AbortSignal) =>
     request<{ items: TimelineEntry[] }>("GET", workspacePath(id, "/timeline"), undefined, signal),
   archives: (id: string) => request<{ items: Archive[] }>("GET", workspacePath(id, "/archives")),

@@ -15,7 +15,7 @@ import { TrashPage } from "./pages/TrashPage";
 import { WorkspacePage } from "./pages/WorkspacePage";
 import { WorkspacesPage } from "./pages/WorkspacesPage";
 import { startLive, stopLive } from "./state/live";
-import { route, type Route } from "./state/router";
+import { type Route, route } from "./state/router";
 import { isAdmin, loadSession, session, sessionProblem } from "./state/session";
 
 export function App() {

@@ -1,5 +1,5 @@
 /** Times, spans and sizes in the words of the chosen language. */
-import { language, type Language } from "./i18n";
+import { type Language, language } from "./i18n";
 
 type Unit = "day" | "hour" | "minute" | "second";
 
@@ -72,4 +72,5 @@ export function bytes(count: number): string {
   return `${unit === 0 || value >= 100 ? Math.round(value) : value.toFixed(1)} ${SIZES[unit]}`;
 }
 
-export const count = (n: number, lang: Language = language.value): string => new Intl.NumberFormat(lang).format(n);
+export const count = (n: number, lang: Language = language.value): string =>
+  new Intl.NumberFormat(lang).format(n);

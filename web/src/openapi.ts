@@ -73,7 +73,12 @@ export function groupsOf(document: ApiDocument): Group[] {
   return [...groups].map(([tag, operations]) => ({ tag, operations }));
 }
 
-function operationOf(document: ApiDocument, path: string, method: string, operation: RawOperation): Operation {
+function operationOf(
+  document: ApiDocument,
+  path: string,
+  method: string,
+  operation: RawOperation,
+): Operation {
   const parameters = (operation.parameters ?? []).map((parameter) => ({
     name: parameter.name,
     type: typeName(parameter.schema ?? {}),
@@ -92,7 +97,8 @@ function operationOf(document: ApiDocument, path: string, method: string, operat
   };
 }
 
-const schemaOf = (content: Content | undefined): Schema => content?.content?.["application/json"]?.schema ?? {};
+const schemaOf = (content: Content | undefined): Schema =>
+  content?.content?.["application/json"]?.schema ?? {};
 
 function fieldsOf(document: ApiDocument, schema: Schema): Field[] {
   const resolved = resolve(document, schema);

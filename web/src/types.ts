@@ -224,4 +224,7 @@ export type WorkspacePatch = Partial<
   Pick<DetailedWorkspace, "name" | "description" | "memo" | "standby_ttl_seconds" | "archive_ttl_seconds">
 > & { desired_state?: Wish };
 
-export type RecoverSource = { from: "archive"; archive_op_id: string } | { from: "empty" } | Record<string, never>;
+export type RecoverSource =
+  | { from: "archive"; archive_op_id: string }
+  | { from: "empty" }
+  | Record<string, never>;

@@ -102,15 +102,25 @@ export type Deadline = { kind: "standby" | "archive"; at: string };
 /** The next thing that a TTL will do by itself. */
 export function nextDeadline(workspace: Workspace): Deadline | null {
   if (workspace.operation !== "NONE" || workspace.deleted_at !== null) return null;
-  if (workspace.phase === "RUNNING" && workspace.standby_at) return { kind: "standby", at: workspace.standby_at };
-  if (workspace.phase === "STANDBY" && workspace.archive_at) return { kind: "archive", at: workspace.archive_at };
+  if (workspace.phase === "RUNNING" && workspace.standby_at)
+    return { kind: "standby", at: workspace.standby_at };
+  if (workspace.phase === "STANDBY" && workspace.archive_at)
+    return { kind: "archive", at: workspace.archive_at };
   return null;
 }
 
 export type SortKey = "activity" | "created" | "name" | "phase";
 export const SORT_KEYS: readonly SortKey[] = ["activity", "created", "name", "phase"];
 
-export const PHASES: readonly Phase[] = ["RUNNING", "STANDBY", "ARCHIVED", "PENDING", "ERROR", "DELETING", "DELETED"];
+export const PHASES: readonly Phase[] = [
+  "RUNNING",
+  "STANDBY",
+  "ARCHIVED",
+  "PENDING",
+  "ERROR",
+  "DELETING",
+  "DELETED",
+];
 export const LIVING_PHASES: readonly Phase[] = ["RUNNING", "STANDBY", "ARCHIVED", "PENDING", "ERROR"];
 
 const PHASE_ORDER: Record<Phase, number> = {
@@ -134,7 +144,9 @@ const byName = (a: Workspace, b: Workspace) =>
 
 const COMPARE: Record<SortKey, (a: Workspace, b: Workspace) => number> = {
   activity: (a, b) =>
-    Number(isRunning(b)) - Number(isRunning(a)) || b.last_access_at.localeCompare(a.last_access_at) || byName(a, b),
+    Number(isRunning(b)) - Number(isRunning(a)) ||
+    b.last_access_at.localeCompare(a.last_access_at) ||
+    byName(a, b),
   created: (a, b) => b.created_at.localeCompare(a.created_at) || byName(a, b),
   name: byName,
   phase: (a, b) => PHASE_ORDER[a.phase] - PHASE_ORDER[b.phase] || byName(a, b),

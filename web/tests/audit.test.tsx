@@ -31,7 +31,11 @@ const SENTENCES: Array<[Partial<AuditEntry>, string, string]> = [
     "Recovered the workspace notes with an empty home",
     "notes 워크스페이스를 빈 홈으로 복구했습니다",
   ],
-  [{ action: "session.failed", target: user }, "Failed to sign in as mina", "mina 계정으로 로그인하지 못했습니다"],
+  [
+    { action: "session.failed", target: user },
+    "Failed to sign in as mina",
+    "mina 계정으로 로그인하지 못했습니다",
+  ],
   [
     { action: "session.failed", target: null },
     "Failed to sign in with a name that no user has",
@@ -81,13 +85,16 @@ describe("an entry of the audit log", () => {
     for (const language of ["en", "ko"] as const) {
       setLanguage(language);
       for (const action of AUDIT_ACTIONS) {
-        expect(auditSentence(entry({ action, target: null, details: {} }))).not.toMatch(/undefined|null|NaN|^$/);
+        expect(auditSentence(entry({ action, target: null, details: {} }))).not.toMatch(
+          /undefined|null|NaN|^$/,
+        );
       }
     }
   });
 
   it("names who did it", () => {
-    const by = (kind: AuditEntry["actor"]["kind"], name: string) => auditActor(entry({ actor: { kind, id: null, name } }));
+    const by = (kind: AuditEntry["actor"]["kind"], name: string) =>
+      auditActor(entry({ actor: { kind, id: null, name } }));
     expect(by("user", "mina")).toBe("mina");
     expect(by("anonymous", "")).toBe("Not signed in");
     expect(by("cli", "cli")).toBe("Command line");
@@ -96,7 +103,9 @@ describe("an entry of the audit log", () => {
 });
 
 /** Answers each call of the API with the next of these, and remembers what was asked. */
-function answer(...answers: Array<{ status?: number; body: unknown }>): { calls: Array<[string, RequestInit]> } {
+function answer(...answers: Array<{ status?: number; body: unknown }>): {
+  calls: Array<[string, RequestInit]>;
+} {
   const calls: Array<[string, RequestInit]> = [];
   vi.stubGlobal(
     "fetch",
@@ -154,7 +163,10 @@ describe("the page of the audit log", () => {
   });
 
   it("shows a failure beside what is there", async () => {
-    answer(page([9], 9), { status: 503, body: { error: { code: "UNAVAILABLE", message: "Try again shortly." } } });
+    answer(page([9], 9), {
+      status: 503,
+      body: { error: { code: "UNAVAILABLE", message: "Try again shortly." } },
+    });
     await act(() => render(<AdminAuditPage />, place));
     await settled();
     await act(() => find("audit-more")!.click());
@@ -168,16 +180,24 @@ describe("the page of the audit log", () => {
 describe("the dialog that sets a password", () => {
   it("sends the admin's own password and shows why it was refused", async () => {
     vi.stubGlobal("requestAnimationFrame", () => 0);
-    const { calls } = answer({ status: 403, body: { error: { code: "FORBIDDEN", message: "It is not right." } } });
+    const { calls } = answer({
+      status: 403,
+      body: { error: { code: "FORBIDDEN", message: "It is not right." } },
+    });
     const mina = { id: "01u", username: "mina", role: "user" as const };
     await act(() => render(<SetPasswordDialog user={mina} />, place));
     await type(find<HTMLInputElement>("set-password")!, "a new password");
     await type(find<HTMLInputElement>("your-password")!, "my own password");
-    await act(() => void place.querySelector("form")!.dispatchEvent(new Event("submit", { cancelable: true })));
+    await act(
+      () => void place.querySelector("form")!.dispatchEvent(new Event("submit", { cancelable: true })),
+    );
     await settled();
     const [url, init] = calls[0]!;
     expect([init.method, url]).toEqual(["PATCH", "/api/v1/users/01u"]);
-    expect(JSON.parse(String(init.body))).toEqual({ password: "a new password", your_password: "my own password" });
+    expect(JSON.parse(String(init.body))).toEqual({
+      password: "a new password",
+      your_password: "my own password",
+    });
     expect(place.querySelector('[role="alert"]')!.textContent).toContain("It is not right.");
   });
 });

@@ -8,11 +8,14 @@ import { workspace } from "./samples";
 const NAME = "my work & more";
 const page = document.createElement("div");
 const find = <T extends HTMLElement>(id: string) => page.querySelector<T>(`[data-testid=${id}]`);
-const submit = () => act(() => void page.querySelector("form")!.dispatchEvent(new Event("submit", { bubbles: true })));
+const submit = () =>
+  act(() => void page.querySelector("form")!.dispatchEvent(new Event("submit", { bubbles: true })));
 let asked: string[];
 
 function show(deleted_at: string | null): void {
-  act(() => render(<DeleteDialog workspace={workspace({ name: NAME, deleted_at })} onDone={() => {}} />, page));
+  act(() =>
+    render(<DeleteDialog workspace={workspace({ name: NAME, deleted_at })} onDone={() => {}} />, page),
+  );
 }
 
 function type(text: string): void {
@@ -57,16 +60,21 @@ describe("the delete dialog", () => {
     expect(asked).toEqual([`/api/v1/workspaces/${workspace().id}`]);
   });
 
-  it.each([null, "2026-01-01T00:00:00Z"])("deletes for good once the name was typed (deleted_at %s)", async (deleted) => {
-    show(deleted);
-    if (deleted === null) chooseForGood();
-    await submit();
-    type(NAME.toUpperCase());
-    await submit();
-    expect(asked).toEqual([]);
-    expect(page.textContent).toContain(`The home of “${NAME}” and all its archives are deleted at once.`);
-    type(NAME);
-    await submit();
-    expect(asked).toEqual([`/api/v1/workspaces/${workspace().id}?without_archive=true&confirm=my%20work%20%26%20more`]);
-  });
+  it.each([null, "2026-01-01T00:00:00Z"])(
+    "deletes for good once the name was typed (deleted_at %s)",
+    async (deleted) => {
+      show(deleted);
+      if (deleted === null) chooseForGood();
+      await submit();
+      type(NAME.toUpperCase());
+      await submit();
+      expect(asked).toEqual([]);
+      expect(page.textContent).toContain(`The home of “${NAME}” and all its archives are deleted at once.`);
+      type(NAME);
+      await submit();
+      expect(asked).toEqual([
+        `/api/v1/workspaces/${workspace().id}?without_archive=true&confirm=my%20work%20%26%20more`,
+      ]);
+    },
+  );
 });

@@ -9,7 +9,9 @@ type Tree = { [key: string]: unknown };
 
 function leaves(tree: Tree, path = ""): Array<[string, unknown]> {
   return Object.entries(tree).flatMap(([key, value]) =>
-    typeof value === "object" ? leaves(value as Tree, `${path}${key}.`) : [[path + key, value] as [string, unknown]],
+    typeof value === "object"
+      ? leaves(value as Tree, `${path}${key}.`)
+      : [[path + key, value] as [string, unknown]],
   );
 }
 
@@ -31,7 +33,8 @@ describe("languages", () => {
   });
 
   it("says something for every key, in both", () => {
-    const empty = (tree: Tree) => leaves(tree).filter(([key, text]) => text === "" && key !== "operations.NONE");
+    const empty = (tree: Tree) =>
+      leaves(tree).filter(([key, text]) => text === "" && key !== "operations.NONE");
     expect(empty(en)).toEqual([]);
     expect(empty(ko)).toEqual([]);
     expect(leaves(ko).map(([key]) => key)).toEqual(leaves(en).map(([key]) => key));

@@ -28,7 +28,10 @@ const snapshot = (...items: Workspace[]) => stream().say("snapshot", { items, mo
 
 function answerSession(status: number) {
   const body = JSON.stringify(status === 200 ? session : { error: { code: "X", message: "" } });
-  vi.stubGlobal("fetch", vi.fn(async () => new Response(body, { status })));
+  vi.stubGlobal(
+    "fetch",
+    vi.fn(async () => new Response(body, { status })),
+  );
 }
 
 beforeEach(() => {
@@ -93,7 +96,10 @@ describe("the live list", () => {
     stream().say("workspace_updated", workspace({ operation: "NONE", phase: "ARCHIVED" }));
     expect(live.announcement.value).toBe("api-server: Archived");
     live.announcement.value = "";
-    stream().say("workspace_updated", workspace({ phase: "ARCHIVED", progress: { bytes: 1, total: 2, files: 1 } }));
+    stream().say(
+      "workspace_updated",
+      workspace({ phase: "ARCHIVED", progress: { bytes: 1, total: 2, files: 1 } }),
+    );
     expect(live.announcement.value).toBe("");
   });
 });

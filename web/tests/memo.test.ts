@@ -13,7 +13,11 @@ function answer(...bodies: unknown[]) {
   vi.stubGlobal(
     "fetch",
     vi.fn(async (url: string, init: RequestInit) => {
-      calls.push({ method: init.method ?? "GET", url, body: init.body ? JSON.parse(String(init.body)) : undefined });
+      calls.push({
+        method: init.method ?? "GET",
+        url,
+        body: init.body ? JSON.parse(String(init.body)) : undefined,
+      });
       return new Response(JSON.stringify(bodies.shift()), { status: 200 });
     }),
   );

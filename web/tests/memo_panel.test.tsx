@@ -22,7 +22,8 @@ beforeEach(() => {
     vi.fn(
       () =>
         new Promise<Response>((resolve) => {
-          answer = (detail) => act(async () => resolve(new Response(JSON.stringify(detail), { status: 200 })));
+          answer = (detail) =>
+            act(async () => resolve(new Response(JSON.stringify(detail), { status: 200 })));
         }),
     ),
   );

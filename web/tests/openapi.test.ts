@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 
-import { groupsOf, typeName, type ApiDocument } from "../src/openapi";
+import { type ApiDocument, groupsOf, typeName } from "../src/openapi";
 
 const document: ApiDocument = {
   paths: {
@@ -36,7 +36,9 @@ describe("the API's own words", () => {
       { name: "id", type: "string", required: true, place: "path" },
       { name: "name", type: "string", required: true, place: "body" },
     ]);
-    expect(change!.answer).toEqual([{ name: "tags", type: "list of string", required: false, place: "body" }]);
+    expect(change!.answer).toEqual([
+      { name: "tags", type: "list of string", required: false, place: "body" },
+    ]);
     expect(health!.operations[0]).toMatchObject({ method: "GET", fields: [], answer: [] });
   });
 

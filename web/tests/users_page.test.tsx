@@ -39,7 +39,8 @@ it("reaches every user, however many there are", async () => {
   for (;;) {
     const before = seen.size;
     await vi.waitFor(() => {
-      for (const row of page.querySelectorAll("[data-username]")) seen.add(row.getAttribute("data-username")!);
+      for (const row of page.querySelectorAll("[data-username]"))
+        seen.add(row.getAttribute("data-username")!);
       expect(seen.size).toBeGreaterThan(before);
     });
     const next = [...page.querySelectorAll("button")].find((button) => button.textContent?.includes("Next"));

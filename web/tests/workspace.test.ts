@@ -32,7 +32,11 @@ describe("what the owner can do", () => {
   });
 
   it("does not offer to cancel the archiving that a delete asked for", () => {
-    const deleting = workspace({ operation: "ARCHIVING", desired_state: "DELETED", deleted_at: "2026-01-01T00:00:00Z" });
+    const deleting = workspace({
+      operation: "ARCHIVING",
+      desired_state: "DELETED",
+      deleted_at: "2026-01-01T00:00:00Z",
+    });
     expect(actionsFor(deleting, "owner")).toEqual([]);
   });
 
@@ -51,7 +55,8 @@ describe("what the owner can do", () => {
 });
 
 describe("recovery", () => {
-  const failed = (...ways_out: RecoveryOption[]) => workspace({ phase: "ERROR", desired_state: "RUNNING", ways_out });
+  const failed = (...ways_out: RecoveryOption[]) =>
+    workspace({ phase: "ERROR", desired_state: "RUNNING", ways_out });
   it("is offered as long as the server knows a way out", () => {
     for (const viewer of ["owner", "admin"] as const) {
       expect(actionsFor(failed("look_again"), viewer)).toEqual(["recover", "delete"]);
@@ -68,7 +73,9 @@ describe("recovery", () => {
 
 describe("the places of the buttons", () => {
   const phases: Phase[] = ["PENDING", "ARCHIVED", "STANDBY", "RUNNING", "ERROR"];
-  const places = phases.map((phase) => placesFor(actionsFor(workspace({ phase, desired_state: phase as never }), "owner")));
+  const places = phases.map((phase) =>
+    placesFor(actionsFor(workspace({ phase, desired_state: phase as never }), "owner")),
+  );
   it("hold every action, each in one place", () => {
     for (const phase of phases) {
       const actions = actionsFor(workspace({ phase, desired_state: phase as never }), "owner");
@@ -109,7 +116,13 @@ describe("deadlines", () => {
 
 describe("the list", () => {
   const list = [
-    workspace({ id: "a", name: "item 10", phase: "ARCHIVED", desired_state: "ARCHIVED", last_access_at: "2026-01-03T00:00:00Z" }),
+    workspace({
+      id: "a",
+      name: "item 10",
+      phase: "ARCHIVED",
+      desired_state: "ARCHIVED",
+      last_access_at: "2026-01-03T00:00:00Z",
+    }),
     workspace({ id: "b", name: "item 9", phase: "RUNNING" }),
     workspace({ id: "c", name: "other", phase: "ERROR", description: "payments" }),
   ];

@@ -9,7 +9,7 @@ import { forgetDetail, keepDetail } from "../src/state/detail";
 import { connection, loaded, workspaces } from "../src/state/live";
 import { session } from "../src/state/session";
 import type { Workspace } from "../src/types";
-import { detailed, workspace, session as someone } from "./samples";
+import { detailed, session as someone, workspace } from "./samples";
 
 const page = document.createElement("div");
 const button = (action: string) => page.querySelector<HTMLElement>(`[data-testid=action-${action}]`)!;
@@ -38,7 +38,8 @@ function refuse(code: string): void {
   answer(async () => new Response(body, { status: 429 }));
 }
 
-const wait = (milliseconds: number) => act(async () => void (await vi.advanceTimersByTimeAsync(milliseconds)));
+const wait = (milliseconds: number) =>
+  act(async () => void (await vi.advanceTimersByTimeAsync(milliseconds)));
 
 async function press(action: string): Promise<void> {
   button(action).click();
@@ -124,7 +125,9 @@ describe("an archived workspace's own page", () => {
   it("says when it was archived, and how large the archive is", async () => {
     const archived = workspace({ phase: "ARCHIVED", desired_state: "ARCHIVED", has_archive: true });
     await hear(archived);
-    keepDetail(detailed({ ...archived, archive: { created_at: "2026-01-02T11:45:00Z", bytes: 168_000 }, home: null }));
+    keepDetail(
+      detailed({ ...archived, archive: { created_at: "2026-01-02T11:45:00Z", bytes: 168_000 }, home: null }),
+    );
     act(() => render(<WorkspacePage id={archived.id} />, page));
     await wait(50);
     expect(page.querySelector("[data-testid=last-archived]")?.textContent).toMatch(/2026.*, 168 KB/);

@@ -4,7 +4,7 @@ import { messages } from "../i18n";
 import { perform } from "../state/actions";
 import type { Task } from "../state/task";
 import type { Workspace } from "../types";
-import { actionsFor, placesFor, startsWhenOpened, type Action, type Viewer } from "../workspace";
+import { type Action, actionsFor, placesFor, startsWhenOpened, type Viewer } from "../workspace";
 import { Icon } from "./Icon";
 
 interface Props {

@@ -2,7 +2,7 @@ import type { ComponentChildren } from "preact";
 
 import { messages } from "../i18n";
 import type { Phase } from "../types";
-import { LIVING_PHASES, SORT_KEYS, type Selection, type SortKey } from "../workspace";
+import { LIVING_PHASES, type Selection, SORT_KEYS, type SortKey } from "../workspace";
 import { Field } from "./Field";
 
 interface Props {

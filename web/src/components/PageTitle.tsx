@@ -1,6 +1,5 @@
-import { useEffect } from "preact/hooks";
-
 import type { ComponentChildren } from "preact";
+import { useEffect } from "preact/hooks";
 
 interface Props {
   title: string;

@@ -25,7 +25,9 @@ export function TtlSelect({ kind, label, value, defaultSeconds, onChange }: Prop
     <Field label={label}>
       {(ids) => (
         <select {...ids} value={value} onChange={(event) => onChange(event.currentTarget.value)}>
-          <option value="">{defaultSeconds > 0 ? text.byDefault(span(defaultSeconds)) : text.defaultNever}</option>
+          <option value="">
+            {defaultSeconds > 0 ? text.byDefault(span(defaultSeconds)) : text.defaultNever}
+          </option>
           {[...choices]
             .sort((a, b) => a - b)
             .map((choice) => (

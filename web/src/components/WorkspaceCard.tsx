@@ -27,7 +27,11 @@ export function WorkspaceCard({ workspace, viewer, onDone }: Props) {
     >
       <div class="card-head">
         <h2>
-          {workspace.deleted_at ? workspace.name : <a href={`/workspaces/${workspace.id}`}>{workspace.name}</a>}
+          {workspace.deleted_at ? (
+            workspace.name
+          ) : (
+            <a href={`/workspaces/${workspace.id}`}>{workspace.name}</a>
+          )}
         </h2>
         <PhaseChip phase={workspace.phase} />
       </div>

@@ -112,7 +112,15 @@ function LastUsed({ workspace }: { workspace: Workspace }) {
 const HOLE = "\u0000";
 
 /** A sentence with a time in it, wherever the language puts it. */
-export function Phrase({ say, at, as }: { say: (time: string) => string; at: string; as: "relative" | "full" }) {
+export function Phrase({
+  say,
+  at,
+  as,
+}: {
+  say: (time: string) => string;
+  at: string;
+  as: "relative" | "full";
+}) {
   const [before, after] = say(HOLE).split(HOLE);
   return (
     <span>

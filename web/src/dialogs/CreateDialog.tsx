@@ -102,7 +102,12 @@ export function CreateDialog() {
           {text.startNow}
         </label>
         <ErrorNote error={task.error} />
-        <DialogButtons submit={text.submit} busy={task.busy} busyText={text.submitting} testId="create-submit" />
+        <DialogButtons
+          submit={text.submit}
+          busy={task.busy}
+          busyText={text.submitting}
+          testId="create-submit"
+        />
       </form>
     </Modal>
   );

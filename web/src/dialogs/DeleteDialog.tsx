@@ -27,7 +27,8 @@ export function DeleteDialog({ workspace, onDone }: Props) {
   const [typed, setTyped] = useState("");
   const undoable = period(trashRetentionSeconds.value);
   const isConfirmed = !isForGood || typed === workspace.name;
-  const call = () => (isForGood ? api.deleteWithoutArchive(workspace.id, typed) : api.deleteWorkspace(workspace.id));
+  const call = () =>
+    isForGood ? api.deleteWithoutArchive(workspace.id, typed) : api.deleteWorkspace(workspace.id);
   const submit = async (event: Event) => {
     event.preventDefault();
     if (!isConfirmed || !(await task.run(call))) return;

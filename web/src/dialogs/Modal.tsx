@@ -31,7 +31,12 @@ export function Modal({ title, children }: Props) {
     <dialog ref={element} aria-labelledby={titleId} onCancel={closeMine} onClose={closeMine}>
       <div class="dialog-head">
         <h2 id={titleId}>{title}</h2>
-        <button type="button" class="icon-button" aria-label={messages.value.dialog.close} onClick={closeDialog}>
+        <button
+          type="button"
+          class="icon-button"
+          aria-label={messages.value.dialog.close}
+          onClick={closeDialog}
+        >
           <Icon name="close" />
         </button>
       </div>
@@ -42,5 +47,6 @@ export function Modal({ title, children }: Props) {
 
 /** The browser gives focus back to what opened the dialog, which may be gone by now: deleted, for instance. */
 function rescueFocus(): void {
-  if (document.activeElement === document.body) document.getElementById("main")?.focus({ preventScroll: true });
+  if (document.activeElement === document.body)
+    document.getElementById("main")?.focus({ preventScroll: true });
 }

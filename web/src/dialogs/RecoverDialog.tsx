@@ -33,7 +33,9 @@ export function RecoverDialog({ workspace, onDone }: Props) {
 
   const submit = async (event: Event) => {
     event.preventDefault();
-    const recovered = await task.run(async () => applyWorkspace(await api.recover(workspace.id, sourceOf(choice))));
+    const recovered = await task.run(async () =>
+      applyWorkspace(await api.recover(workspace.id, sourceOf(choice))),
+    );
     if (!recovered) return;
     closeDialog();
     onDone();
@@ -55,7 +57,13 @@ export function RecoverDialog({ workspace, onDone }: Props) {
             />
           )}
           {ways.includes(HOME) && (
-            <Choice value={HOME} label={text.home} hint={text.homeHint} choice={choice} onChoose={setChoice} />
+            <Choice
+              value={HOME}
+              label={text.home}
+              hint={text.homeHint}
+              choice={choice}
+              onChoose={setChoice}
+            />
           )}
           {offered.map((archive) => (
             <Choice
@@ -69,7 +77,13 @@ export function RecoverDialog({ workspace, onDone }: Props) {
           ))}
           {ways.includes("archive") && archives.data?.items.length === 0 && <p class="muted">{text.none}</p>}
           {ways.includes(EMPTY) && (
-            <Choice value={EMPTY} label={text.empty} hint={text.emptyHint} choice={choice} onChoose={setChoice} />
+            <Choice
+              value={EMPTY}
+              label={text.empty}
+              hint={text.emptyHint}
+              choice={choice}
+              onChoose={setChoice}
+            />
           )}
         </fieldset>
         <ErrorNote error={archives.error} />

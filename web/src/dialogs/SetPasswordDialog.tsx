@@ -22,9 +22,20 @@ export function SetPasswordDialog({ user }: { user: ListedUser }) {
   return (
     <Modal title={text.admin.setPasswordTitle(user.username)}>
       <form onSubmit={submit}>
-        <PasswordField label={text.account.next} value={password} onInput={setPassword} isNew testId="set-password" />
+        <PasswordField
+          label={text.account.next}
+          value={password}
+          onInput={setPassword}
+          isNew
+          testId="set-password"
+        />
         <p class="hint">{text.admin.confirmSetPassword}</p>
-        <PasswordField label={text.admin.yourPassword} value={yours} onInput={setYours} testId="your-password" />
+        <PasswordField
+          label={text.admin.yourPassword}
+          value={yours}
+          onInput={setYours}
+          testId="your-password"
+        />
         <ErrorNote error={task.error} />
         <DialogButtons submit={text.dialog.save} busy={task.busy} busyText={text.dialog.saving} />
       </form>

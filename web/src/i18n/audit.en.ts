@@ -36,7 +36,8 @@ const sentences: Record<AuditAction, (facts: AuditFacts) => string> = {
     `Wrong passwords without an entry of their own: ${failures}, between ${since} and ${until}`,
   "user.created": ({ target, role }) => `Created the user ${target} (${role})`,
   "user.deleted": ({ target, workspaces }) => `Deleted the user ${target} (workspaces: ${workspaces})`,
-  "user.role_changed": ({ target, before, after }) => `Changed the role of ${target} from ${before} to ${after}`,
+  "user.role_changed": ({ target, before, after }) =>
+    `Changed the role of ${target} from ${before} to ${after}`,
   "user.password_changed": () => "Changed their own password",
   "user.password_set": ({ target }) => `Set a new password for ${target}`,
   "workspace.stopped": (facts) => `Stopped ${workspace(facts)}`,

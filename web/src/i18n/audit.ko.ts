@@ -49,7 +49,8 @@ export const auditKo: Messages["audit"] = {
     "session.failures_counted": ({ failures, since, until }) =>
       `${since}부터 ${until}까지 따로 기록하지 않은 비밀번호 오류가 ${failures}번 있었습니다`,
     "user.created": ({ target, role }) => `${target} 사용자를 추가했습니다 (${role})`,
-    "user.deleted": ({ target, workspaces }) => `${target} 사용자를 삭제했습니다 (워크스페이스 ${workspaces}개)`,
+    "user.deleted": ({ target, workspaces }) =>
+      `${target} 사용자를 삭제했습니다 (워크스페이스 ${workspaces}개)`,
     "user.role_changed": ({ target, before, after }) =>
       `${target} 사용자의 역할을 바꿨습니다 (${before} → ${after})`,
     "user.password_changed": () => "자신의 비밀번호를 변경했습니다",

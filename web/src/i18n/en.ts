@@ -79,7 +79,13 @@ export const en = {
     created: (time: string) => `Created ${time}`,
     deletedAt: (time: string) => `Deleted ${time}`,
     purgeAt: (time: string) => `Permanently deleted on ${time}`,
-    waiting: { RUNNING: "Waiting to start", STANDBY: "Waiting to pause", ARCHIVED: "Waiting to be archived", DELETED: "Waiting to be deleted", PENDING: "Waiting" },
+    waiting: {
+      RUNNING: "Waiting to start",
+      STANDBY: "Waiting to pause",
+      ARCHIVED: "Waiting to be archived",
+      DELETED: "Waiting to be deleted",
+      PENDING: "Waiting",
+    },
     retries: (n: number) => `Failed attempts so far: ${n}`,
     progress: "Progress",
     bytesOf: (done: string, total: string) => `${done} of ${total}`,
@@ -213,7 +219,8 @@ export const en = {
   },
   account: {
     archives: (size: string) => `Your archives take ${size}, those in the trash included.`,
-    archivesOf: (size: string, most: string) => `Your archives take ${size} of ${most}, those in the trash included.`,
+    archivesOf: (size: string, most: string) =>
+      `Your archives take ${size} of ${most}, those in the trash included.`,
     title: "Account",
     signedInAs: (name: string, role: string) => `Signed in as ${name} (${role})`,
     password: "Change password",
@@ -272,7 +279,8 @@ export const en = {
       archives:
         "Mount the disk or start the object store that ARCHIVE_URL names. Archives and restores wait until it answers.",
       volumes: "Mount the disk of the homes. CodeHub touches no home until then.",
-      runtime: "Start the Docker engine, or mount the data directory. Workspaces stay as they are until then.",
+      runtime:
+        "Start the Docker engine, or mount the data directory. Workspaces stay as they are until then.",
       disk: "Free disk space, archive workspaces, or lower DISK_RESERVE_BYTES or DISK_RESERVE_FILES.",
       gc: "Check that DATABASE_URL and ARCHIVE_URL belong to this installation. GC deletes nothing while the alarm stands.",
     },

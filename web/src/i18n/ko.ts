@@ -75,7 +75,13 @@ export const ko: Messages = {
     created: (time) => `${time} 만듦`,
     deletedAt: (time) => `${time} 삭제됨`,
     purgeAt: (time) => `${time}에 영구 삭제 예정`,
-    waiting: { RUNNING: "시작 대기 중", STANDBY: "일시 중지 대기 중", ARCHIVED: "보관 대기 중", DELETED: "삭제 대기 중", PENDING: "대기 중" },
+    waiting: {
+      RUNNING: "시작 대기 중",
+      STANDBY: "일시 중지 대기 중",
+      ARCHIVED: "보관 대기 중",
+      DELETED: "삭제 대기 중",
+      PENDING: "대기 중",
+    },
     retries: (n) => `지금까지 실패 ${n}회`,
     progress: "진행",
     bytesOf: (done, total) => `${total} 중 ${done}`,
@@ -129,7 +135,8 @@ export const ko: Messages = {
   recover: {
     title: (name) => `“${name}” 복구`,
     text: "홈이 사라졌습니다. 복구할 시점을 선택하세요. 남은 데이터는 유예 기간 동안 보존됩니다.",
-    chooseText: "자동으로 복구되지 않습니다. 복구 방법을 선택하세요. 남은 데이터는 유예 기간 동안 보존됩니다.",
+    chooseText:
+      "자동으로 복구되지 않습니다. 복구 방법을 선택하세요. 남은 데이터는 유예 기간 동안 보존됩니다.",
     lookAgain: "다시 시도",
     lookAgainHint: "원인을 해결한 뒤에 고르세요. 아무것도 바뀌지 않습니다.",
     home: "지금 있는 홈",
@@ -266,8 +273,10 @@ export const ko: Messages = {
       storage: "리더 코디네이터의 로그에서 등록하지 못한 이유를 확인하세요.",
       archives:
         "ARCHIVE_URL이 가리키는 디스크를 마운트하거나 오브젝트 저장소를 시작하세요. 그때까지 보관과 복원은 대기합니다.",
-      volumes: "홈 디렉터리가 있는 디스크를 마운트하세요. 그때까지 CodeHub는 홈 디렉터리를 건드리지 않습니다.",
-      runtime: "Docker 엔진을 시작하거나 데이터 디렉터리를 마운트하세요. 그때까지 워크스페이스는 그대로 유지됩니다.",
+      volumes:
+        "홈 디렉터리가 있는 디스크를 마운트하세요. 그때까지 CodeHub는 홈 디렉터리를 건드리지 않습니다.",
+      runtime:
+        "Docker 엔진을 시작하거나 데이터 디렉터리를 마운트하세요. 그때까지 워크스페이스는 그대로 유지됩니다.",
       disk: "디스크 공간을 확보하거나, 워크스페이스를 보관하거나, DISK_RESERVE_BYTES나 DISK_RESERVE_FILES를 낮추세요.",
       gc: "DATABASE_URL과 ARCHIVE_URL이 이 설치의 것인지 확인하세요. 경보가 해제될 때까지 아무것도 삭제하지 않습니다.",
     },

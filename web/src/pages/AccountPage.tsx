@@ -71,7 +71,12 @@ function PasswordForm() {
       <p role="status" class={done ? "note note-good" : ""}>
         {done && text.done}
       </p>
-      <button type="submit" class="button button-primary" aria-disabled={task.busy} data-testid="password-submit">
+      <button
+        type="submit"
+        class="button button-primary"
+        aria-disabled={task.busy}
+        data-testid="password-submit"
+      >
         {text.submit}
       </button>
     </form>

@@ -108,7 +108,11 @@ function HealthChecks({ checks }: { checks: Overview["checks"] }) {
   return (
     <section class="panel" data-testid="health">
       <h2>{text.health}</h2>
-      {good.length === made.length ? <p>{text.allHealthy(made.length)}</p> : rows(made.filter(({ check }) => !check.ok))}
+      {good.length === made.length ? (
+        <p>{text.allHealthy(made.length)}</p>
+      ) : (
+        rows(made.filter(({ check }) => !check.ok))
+      )}
       <details>
         <summary>{text.showChecks}</summary>
         {rows(good)}
@@ -155,9 +159,7 @@ function ErrorRow({ workspace }: { workspace: Workspace }) {
           <a href={`/workspaces/${workspace.id}`}>{workspace.name}</a>
           <span class="muted">{workspace.owner.username}</span>
         </p>
-        <p class="hint">
-          {workspace.error_message ?? workspace.error_reason}
-        </p>
+        <p class="hint">{workspace.error_message ?? workspace.error_reason}</p>
       </div>
     </li>
   );

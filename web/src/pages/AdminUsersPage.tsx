@@ -4,8 +4,8 @@ import { api } from "../api";
 import { AdminTabs } from "../components/AdminTabs";
 import { ErrorNote } from "../components/ErrorNote";
 import { Field } from "../components/Field";
-import { PageTitle } from "../components/PageTitle";
 import { Pager } from "../components/Pager";
+import { PageTitle } from "../components/PageTitle";
 import { PasswordField } from "../components/PasswordField";
 import { RoleSelect } from "../components/RoleSelect";
 import { UserRow } from "../components/UserRow";
@@ -19,7 +19,9 @@ const PAGE_SIZE = 50;
 export function AdminUsersPage() {
   const text = messages.value.admin;
   const [offset, setOffset] = useState(0);
-  const users = useLoader(`users from ${offset}`, (signal) => api.users({ limit: PAGE_SIZE, offset }, signal));
+  const users = useLoader(`users from ${offset}`, (signal) =>
+    api.users({ limit: PAGE_SIZE, offset }, signal),
+  );
   return (
     <>
       <PageTitle title={text.users} />
@@ -72,8 +74,16 @@ function NewUserForm({ onCreated }: { onCreated: () => void }) {
           />
         )}
       </Field>
-      <PasswordField label={text.login.password} value={password} onInput={setPassword} isNew testId="user-password" />
-      <Field label={text.admin.role}>{(ids) => <RoleSelect {...ids} value={role} onChange={setRole} />}</Field>
+      <PasswordField
+        label={text.login.password}
+        value={password}
+        onInput={setPassword}
+        isNew
+        testId="user-password"
+      />
+      <Field label={text.admin.role}>
+        {(ids) => <RoleSelect {...ids} value={role} onChange={setRole} />}
+      </Field>
       <ErrorNote error={task.error} />
       <button type="submit" class="button button-primary" aria-disabled={task.busy} data-testid="user-submit">
         {text.admin.createUser}

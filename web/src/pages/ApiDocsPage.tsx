@@ -1,8 +1,8 @@
+import { api, openApiUrl } from "../api";
 import { ErrorNote } from "../components/ErrorNote";
 import { PageTitle } from "../components/PageTitle";
-import { api, openApiUrl } from "../api";
 import { messages } from "../i18n";
-import { groupsOf, type Field, type Operation } from "../openapi";
+import { type Field, groupsOf, type Operation } from "../openapi";
 import { useLoader } from "../state/loader";
 
 /** Made from what the API says of itself: nothing comes from another host, and nothing can be out of date. */
@@ -62,7 +62,9 @@ function FieldTable({ title, none, fields }: { title: string; none: string; fiel
                   <code>{name}</code>
                 </th>
                 <td>{type}</td>
-                <td class="muted">{[place === "body" ? "" : place, required ? text.required : ""].filter(Boolean).join(", ")}</td>
+                <td class="muted">
+                  {[place === "body" ? "" : place, required ? text.required : ""].filter(Boolean).join(", ")}
+                </td>
               </tr>
             ))}
           </tbody>

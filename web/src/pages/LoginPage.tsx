@@ -92,7 +92,12 @@ function LoginForm() {
           {text.wait(span(waitSeconds))}
         </p>
       )}
-      <button type="submit" class="button button-primary button-wide" aria-disabled={task.busy} data-testid="login-submit">
+      <button
+        type="submit"
+        class="button button-primary button-wide"
+        aria-disabled={task.busy}
+        data-testid="login-submit"
+      >
         {task.busy ? text.submitting : text.submit}
       </button>
     </form>

@@ -36,8 +36,13 @@ export function TrashPage() {
 
 /** Events tell of living workspaces only, so the trash is asked again while something in it still moves. */
 function useTrash() {
-  const trash = useLoader("trash", (signal) => api.workspaces({ trash: true, limit: 200 }, signal), AT_REST_MILLISECONDS);
-  const busy = trash.data?.items.some((item) => item.operation !== "NONE" || item.phase === "DELETING") ?? false;
+  const trash = useLoader(
+    "trash",
+    (signal) => api.workspaces({ trash: true, limit: 200 }, signal),
+    AT_REST_MILLISECONDS,
+  );
+  const busy =
+    trash.data?.items.some((item) => item.operation !== "NONE" || item.phase === "DELETING") ?? false;
   useEffect(() => {
     if (!busy) return;
     const timer = setInterval(trash.reload, WHILE_BUSY_MILLISECONDS);

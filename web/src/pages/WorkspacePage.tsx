@@ -11,7 +11,7 @@ import { SettingsForm } from "../components/SettingsForm";
 import { Timeline } from "../components/Timeline";
 import { WorkspaceStatus } from "../components/WorkspaceStatus";
 import { messages } from "../i18n";
-import { useWorkspace, type One } from "../state/one";
+import { type One, useWorkspace } from "../state/one";
 import { useWorkspaceTask } from "../state/task";
 import type { Workspace } from "../types";
 

@@ -10,7 +10,7 @@ import { showDialog } from "../state/dialogs";
 import { loaded, runningCount, workspaces } from "../state/live";
 import { useSearch } from "../state/search";
 import { session } from "../state/session";
-import { select, type Selection } from "../workspace";
+import { type Selection, select } from "../workspace";
 
 const EVERYTHING: Selection = { query: "", phase: "", sort: "activity" };
 
@@ -92,7 +92,11 @@ function NoMatch() {
   return (
     <div class="empty">
       <p>{text.noMatch}</p>
-      <button type="button" class="button" onClick={() => (selection.value = { ...EVERYTHING, sort: selection.value.sort })}>
+      <button
+        type="button"
+        class="button"
+        onClick={() => (selection.value = { ...EVERYTHING, sort: selection.value.sort })}
+      >
         {text.clear}
       </button>
     </div>

@@ -1,6 +1,6 @@
 import { api } from "../api";
 import type { Workspace } from "../types";
-import { asksHowToRecover, WISH_OF, type Action } from "../workspace";
+import { type Action, asksHowToRecover, WISH_OF } from "../workspace";
 import { showDialog } from "./dialogs";
 import { applyWorkspace } from "./live";
 

@@ -1,6 +1,6 @@
 import { useState } from "preact/hooks";
 
-import { api, type ApiError } from "../api";
+import { type ApiError, api } from "../api";
 import type { AuditEntry, AuditPage, AuditQuery } from "../types";
 import { useLoader } from "./loader";
 import { useTask } from "./task";

@@ -1,7 +1,7 @@
 /** What lists and events leave out of a workspace, loaded for the page that shows it. */
 import { signal } from "@preact/signals";
 
-import { api, type ApiError } from "../api";
+import { type ApiError, api } from "../api";
 import type { DetailedWorkspace } from "../types";
 import { useLoader } from "./loader";
 
@@ -14,7 +14,8 @@ export function keepDetail(detail: DetailedWorkspace): void {
   latest.value = detail;
 }
 
-export const knownDetail = (id: string): DetailedWorkspace | null => (latest.value?.id === id ? latest.value : null);
+export const knownDetail = (id: string): DetailedWorkspace | null =>
+  latest.value?.id === id ? latest.value : null;
 
 export function forgetDetail(): void {
   latest.value = null;

@@ -1,7 +1,7 @@
 /** The live list: what the server last said about one's own workspaces. */
 import { computed, signal } from "@preact/signals";
 
-import { api, ApiError, eventsUrl } from "../api";
+import { ApiError, api, eventsUrl } from "../api";
 import { messages } from "../i18n";
 import type { Workspace } from "../types";
 import { isRunning } from "../workspace";

@@ -1,4 +1,4 @@
-import { api, type ApiError } from "../api";
+import { type ApiError, api } from "../api";
 import type { Workspace } from "../types";
 import type { Viewer } from "../workspace";
 import { keepDetail } from "./detail";

@@ -1,7 +1,7 @@
 /** The server's part of a search: memos, which lists do not carry. */
 import { api } from "../api";
 import { wordsOf } from "../workspace";
-import { useLoader, type Loaded } from "./loader";
+import { type Loaded, useLoader } from "./loader";
 
 const PAGE_SIZE = 200;
 const TYPING_PAUSE_MILLISECONDS = 250;

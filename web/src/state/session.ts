@@ -1,6 +1,6 @@
 import { computed, signal } from "@preact/signals";
 
-import { api, ApiError, setUnauthorizedListener } from "../api";
+import { ApiError, api, setUnauthorizedListener } from "../api";
 import { safeNext } from "../next";
 import type { Session } from "../types";
 import { closeDialog } from "./dialogs";

@@ -15,7 +15,8 @@ export function setShortcutsEnabled(enabled: boolean): void {
 }
 
 const isTyping = (target: EventTarget | null): boolean =>
-  target instanceof HTMLElement && (target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName));
+  target instanceof HTMLElement &&
+  (target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName));
 
 function focusSearch(): void {
   if (!document.querySelector("[data-search]")) navigate("/");
