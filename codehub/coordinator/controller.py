@@ -30,7 +30,7 @@ from codehub.domain.decision import (
     Event,
     Rules,
     changes,
-    failed,
+    record_failure,
     settle,
     without_waiting_message,
 )
@@ -257,7 +257,7 @@ class Controller:
     async def _count(self, workspace: Workspace, error: EffectFailed, look: Observation) -> Workspace:
         """One more failure; but while a job of this attempt lives, the next attempt would not see it."""
         now = self._nature.clock()
-        decision = settle(failed(workspace, error.failure, self._context(now)), now)
+        decision = settle(record_failure(workspace, error.failure, self._context(now)), now)
         lives = running_job_id(workspace, look) is not None
         if lives or (_breaks_off(workspace, decision) and not await self._fence(workspace)):
             log.warning(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from codehub.domain.decision import Context, Decision, failed
+from codehub.domain.decision import Context, Decision, record_failure
 from codehub.domain.effects import CancelJob, Effect, deletion_job_id, job_id
 from codehub.domain.error_policy import Failure
 from codehub.domain.observation import JobFact, JobState, Observation
@@ -48,8 +48,12 @@ def run_job(
         words = f"The job of {operation} died with CodeHub: starting it again."
         return Decision(words, workspace, effect=effect)
     if job.state is JobState.GONE:
-        return failed(workspace, Failure(ErrorReason.ActionFailed, "The storage job was killed."), context)
+        return record_failure(
+            workspace, Failure(ErrorReason.ActionFailed, "The storage job was killed."), context
+        )
     if job.state is JobState.FAILED:
-        return failed(workspace, Failure(job.reason or ErrorReason.ActionFailed, job.message), context)
+        return record_failure(
+            workspace, Failure(job.reason or ErrorReason.ActionFailed, job.message), context
+        )
     words = "The storage job said that it was done, but its result is not there."
-    return failed(workspace, Failure(ErrorReason.ActionFailed, words), context)
+    return record_failure(workspace, Failure(ErrorReason.ActionFailed, words), context)

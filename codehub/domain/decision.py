@@ -146,7 +146,7 @@ def without_waiting_message(workspace: Workspace) -> Workspace:
     return workspace if workspace.error_reason is not None else replace(workspace, error_message=None)
 
 
-def failed(workspace: Workspace, failure: Failure, context: Context) -> Decision:
+def record_failure(workspace: Workspace, failure: Failure, context: Context) -> Decision:
     """One more failure: tried again later within the same claim, or the end of it in ERROR."""
     if is_terminal(workspace.error_reason):
         return _failed_in_error(workspace, failure, context)

@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from codehub.domain.attempt_jobs import current_job_id
-from codehub.domain.decision import Context, Decision, Event, failed
+from codehub.domain.decision import Context, Decision, Event, record_failure
 from codehub.domain.effects import DeleteContainer
 from codehub.domain.error_policy import Failure
 from codehub.domain.observation import ContainerFact, Observation
@@ -46,5 +46,5 @@ def _replace_own(workspace: Workspace, words: str, context: Context) -> Decision
     """A start that hangs is a failed attempt. The container goes when the next one begins."""
     if workspace.error_count > 0 or context.rules.retry.max_retries < 2:
         return None
-    decision = failed(workspace, Failure(ErrorReason.ActionFailed, words), context)
+    decision = record_failure(workspace, Failure(ErrorReason.ActionFailed, words), context)
     return replace(decision, after=replace(decision.after, progress_at=context.now))

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 from codehub.domain.allowed_changes import archive_committed
 from codehub.domain.archive_keys import archive_key
-from codehub.domain.attempt_jobs import run_job, current_deletion_job_id, current_job_id, end_after_job
+from codehub.domain.attempt_jobs import current_deletion_job_id, current_job_id, end_after_job, run_job
 from codehub.domain.conditions import holds
 from codehub.domain.data_loss import archive_loss
-from codehub.domain.decision import Context, Decision, Event, ended, failed
+from codehub.domain.decision import Context, Decision, Event, ended, record_failure
 from codehub.domain.effects import (
     ArchiveEmpty,
     ArchiveHome,
@@ -26,8 +26,8 @@ from codehub.domain.observation import (
     Generation,
     JobState,
     Observation,
-    Unknown,
     Skipped,
+    Unknown,
     VolumeFact,
 )
 from codehub.domain.observe import VANISHED
@@ -81,7 +81,7 @@ def _start(workspace: Workspace, look: Observation, context: Context) -> Decisio
             return replace_if_hung(workspace, container, look, context) or waits
         if container.op_id == attempt:
             words = container.message or "The IDE ended right after its start."
-            return failed(workspace, Failure(ErrorReason.ActionFailed, words), context)
+            return record_failure(workspace, Failure(ErrorReason.ActionFailed, words), context)
     return _act(workspace, StartContainer(attempt, workspace.home_ctx), "Starting the IDE.")
 
 
@@ -92,7 +92,7 @@ def _restore(workspace: Workspace, look: Observation, context: Context) -> Decis
             return Decision("RESTORING waits: the archive is not there; looking again.", workspace)
         loss = archive_loss(workspace)
         if loss is not None:
-            return failed(workspace, loss, context)
+            return record_failure(workspace, loss, context)
     restore = RestoreHome(current_job_id(workspace), workspace.op_id or "", workspace.archive_key or "")
     return run_job(workspace, look.job, look.job_is_ours, restore, context)
 
@@ -105,7 +105,7 @@ def _archive(workspace: Workspace, look: Observation, context: Context) -> Decis
         return _archive_besides_container(workspace, look)
     if workspace.home_ctx is None:
         failure = Failure(ErrorReason.ActionFailed, "The home to archive carries no generation.")
-        return end_after_job(workspace, look, lambda: failed(workspace, failure, context), "an error")
+        return end_after_job(workspace, look, lambda: record_failure(workspace, failure, context), "an error")
     if not archive_committed(workspace):
         effect = ArchiveHome(current_job_id(workspace), workspace.home_ctx, workspace.archive_op_id or "")
         return _commit_or(workspace, look, effect, context)
@@ -130,7 +130,7 @@ def _archive_besides_container(workspace: Workspace, look: Observation) -> Decis
 
 def _archive_anew(workspace: Workspace, message: str, context: Context) -> Decision:
     """Another claim makes another archive: this one is complete, and never written again."""
-    decision = failed(workspace, Failure(ErrorReason.ActionFailed, message), context)
+    decision = record_failure(workspace, Failure(ErrorReason.ActionFailed, message), context)
     return replace(decision, after=ended(decision.after))
 
 

@@ -6,7 +6,16 @@ from codehub.domain.archive_keys import archive_key
 from codehub.domain.backends import left_alone, why_left_alone
 from codehub.domain.conditions import holds
 from codehub.domain.data_loss import archive_loss, home_loss
-from codehub.domain.decision import Context, Decision, Event, ended, failed, forgiven, settle, without_waiting_message
+from codehub.domain.decision import (
+    Context,
+    Decision,
+    Event,
+    ended,
+    forgiven,
+    record_failure,
+    settle,
+    without_waiting_message,
+)
 from codehub.domain.effects import DeleteContainer, SetHomeAside
 from codehub.domain.error_policy import STABLE_AFTER, Failure, is_terminal, waits_for_retry
 from codehub.domain.judge import level_of
@@ -86,7 +95,7 @@ def _at_rest(workspace: Workspace, look: Observation, context: Context) -> Decis
         return _in_error(workspace, look, context)
     lost = home_loss(workspace) or archive_loss(workspace)
     if lost is not None:
-        return replace(failed(workspace, lost, context), event=Event.LOST)
+        return replace(record_failure(workspace, lost, context), event=Event.LOST)
     if _unsettled(workspace, look):
         return Decision("Something could not be looked at, or vanished: looking again.", workspace)
     died = _died(workspace, look, context)
@@ -179,7 +188,7 @@ def _died(workspace: Workspace, look: Observation, context: Context) -> Decision
         return Decision(f"{words} {message}".rstrip(), after, Event.DIED)
     what = "stopped answering" if hangs else "died"
     words = f"The IDE {what} {lived.total_seconds():.0f} s after its start. {message}".rstrip()
-    return failed(after, Failure(ErrorReason.ActionFailed, words), context)
+    return record_failure(after, Failure(ErrorReason.ActionFailed, words), context)
 
 
 def _has_proven_stable(workspace: Workspace, context: Context) -> bool:

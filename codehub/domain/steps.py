@@ -8,7 +8,15 @@ from codehub.domain.allowed_changes import archive_committed
 from codehub.domain.attempt_jobs import end_after_job, running_job_id
 from codehub.domain.conditions import holds
 from codehub.domain.data_loss import home_loss
-from codehub.domain.decision import Context, Decision, Event, ended, failed, forgiven, without_waiting_message
+from codehub.domain.decision import (
+    Context,
+    Decision,
+    Event,
+    ended,
+    forgiven,
+    record_failure,
+    without_waiting_message,
+)
 from codehub.domain.disk import START_WAITS
 from codehub.domain.effects import DeleteContainer
 from codehub.domain.error_policy import Failure, is_terminal, waits_for_retry
@@ -57,7 +65,7 @@ def _lost(workspace: Workspace, loss: Failure, look: Observation, context: Conte
     complete = (
         look.archive if archive_seen(workspace, look) and isinstance(look.archive, ArchiveFact) else None
     )
-    return replace(failed(workspace, loss, context), archive=complete)
+    return replace(record_failure(workspace, loss, context), archive=complete)
 
 
 def is_done(workspace: Workspace, look: Observation) -> bool:
@@ -201,4 +209,4 @@ def _timed_out(workspace: Workspace, look: Observation, context: Context) -> Dec
     if starting and message:
         words = f"{words} {message}"
     failure = Failure(ErrorReason.Timeout, words)
-    return end_after_job(workspace, look, lambda: failed(workspace, failure, context), "it timed out")
+    return end_after_job(workspace, look, lambda: record_failure(workspace, failure, context), "it timed out")

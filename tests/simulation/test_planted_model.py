@@ -19,7 +19,7 @@ from codehub.domain import (
     ttl,
     volume_leftovers,
 )
-from codehub.domain.decision import Decision, failed, forgiven
+from codehub.domain.decision import Decision, forgiven, record_failure
 from codehub.domain.effects import DeleteVolume
 from codehub.domain.error_policy import Failure
 from codehub.domain.observation import ArchiveFact, VolumeFact
@@ -189,7 +189,7 @@ def _slow_counts_as_hung() -> list[Patch]:
 
 def _hung_replaced_again_and_again() -> list[Patch]:
     def replace_own(workspace: Any, words: str, context: Any) -> Decision:
-        return failed(workspace, Failure(ErrorReason.ActionFailed, words), context)
+        return record_failure(workspace, Failure(ErrorReason.ActionFailed, words), context)
 
     return [(hung_ide, "_replace_own", replace_own)]
 

@@ -35,7 +35,7 @@ from codehub.domain import (
 )
 from codehub.domain.attempt_jobs import current_deletion_job_id, run_job
 from codehub.domain.conditions import Condition, changed
-from codehub.domain.decision import Context, Decision, failed
+from codehub.domain.decision import Context, Decision, record_failure
 from codehub.domain.effects import DeleteVolume, Effect
 from codehub.domain.error_policy import Failure
 from codehub.domain.gateway_reports import Assessment, GatewayReport
@@ -546,7 +546,7 @@ def test_planted_a_slow_start_taken_for_a_hung_one(monkeypatch: pytest.MonkeyPat
 
 def test_planted_a_hung_ide_replaced_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
     def replace_own(workspace: Workspace, words: str, context: Context) -> Decision:
-        return failed(workspace, Failure(ErrorReason.ActionFailed, words), context)
+        return record_failure(workspace, Failure(ErrorReason.ActionFailed, words), context)
 
     monkeypatch.setattr(hung_ide, "_replace_own", replace_own)
     find("is replaced again and again", HungTwice)

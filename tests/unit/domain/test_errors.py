@@ -6,7 +6,7 @@ from itertools import pairwise, product
 
 import pytest
 
-from codehub.domain.decision import DEFAULT_TIMEOUTS, Event, failed
+from codehub.domain.decision import DEFAULT_TIMEOUTS, Event, record_failure
 from codehub.domain.error_policy import Failure, RetryPolicy, is_terminal, retry_delay, verdict
 from codehub.domain.observation import Generation, Progress
 from codehub.domain.plan import plan
@@ -76,7 +76,7 @@ def test_jitter_only_adds_and_stays_below_the_next_step() -> None:
 def test_a_failure_keeps_the_claim_or_ends_it_in_one_step(reason: ErrorReason) -> None:
     for count, operation in product(range(3), Operation):
         item = workspace(operation=operation, error_count=count, home_ctx=HOME, started_at=NOW)
-        decision = failed(item, Failure(reason, "What to do."), context())
+        decision = record_failure(item, Failure(reason, "What to do."), context())
         after = decision.after
         terminal = reason not in RETRIED or count == 2
         assert (after.error_reason in oracle.TERMINAL) == terminal
@@ -105,7 +105,7 @@ def test_the_first_cause_of_an_error_stays_on_record(first: ErrorReason) -> None
             error_message="first",
             deleted_at=NOW,
         )
-        after = failed(item, Failure(then, "then"), context()).after
+        after = record_failure(item, Failure(then, "then"), context()).after
         assert (after.error_reason, after.error_count, after.error_message) == (first, 2, "first")
         assert after.operation is Operation.NONE
         assert after.next_retry_at == NOW + POLICY.backoff
@@ -118,7 +118,7 @@ def test_a_home_removed_by_our_own_hand_does_not_pass_for_lost(
     there: bool, key: str | None, operation: Operation
 ) -> None:
     item = workspace(operation=operation, home_ctx=HOME, archive_key=key, conditions=conditions(there, True))
-    after = failed(item, Failure(ErrorReason.Timeout, ""), context()).after
+    after = record_failure(item, Failure(ErrorReason.Timeout, ""), context()).after
     removed = operation is Operation.ARCHIVING and key == KEY and not there
     makes = operation in (Operation.PROVISIONING, Operation.RESTORING)
     if there and makes:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from codehub.domain.decision import Event, failed
+from codehub.domain.decision import Event, record_failure
 from codehub.domain.effects import (
     ArchiveEmpty,
     ArchiveHome,
@@ -362,7 +362,7 @@ def test_a_choice_does_not_replace_a_home_that_came_back_or_cannot_be_seen(reque
 
 def test_a_recovery_that_cannot_set_a_home_aside_ends_and_says_why() -> None:
     item = workspace(home_ctx=HOME, archive_key=KEY, request=RECOVER_EMPTY, **LOST)
-    decision = failed(item, Failure(ErrorReason.ActionFailed, "the disk is full"), context())
+    decision = record_failure(item, Failure(ErrorReason.ActionFailed, "the disk is full"), context())
     assert (decision.event, decision.consume) == (Event.FAILED, True)
     assert decision.after == item
     assert "the disk is full" in decision.sentence
