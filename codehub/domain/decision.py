@@ -115,7 +115,7 @@ def settle(decision: Decision, now: datetime) -> Decision:
     return replace(decision, after=after)
 
 
-def ended(workspace: Workspace) -> Workspace:
+def without_operation(workspace: Workspace) -> Workspace:
     """The workspace with no operation under way. A home that it has made is the home, however it ends."""
     return replace(
         workspace,
@@ -160,7 +160,7 @@ def record_failure(workspace: Workspace, failure: Failure, context: Context) -> 
         next_retry_at=outcome.next_retry_at,
     )
     if outcome.terminal:
-        after = replace(ended(after), started_at=None)
+        after = replace(without_operation(after), started_at=None)
         if _has_removed_home(workspace):
             after = replace(after, home_ctx=None)
         return Decision(f"{outcome.reason}{during}: {outcome.message}", after, Event.ERROR)
@@ -179,7 +179,7 @@ def _failed_in_error(workspace: Workspace, failure: Failure, context: Context) -
         return Decision(words, workspace, Event.FAILED, consume=True)
     later = context.now + context.rules.retry.backoff
     words = f"{workspace.operation} failed and will be tried again: {failure.message}"
-    return Decision(words, replace(ended(workspace), next_retry_at=later), Event.FAILED)
+    return Decision(words, replace(without_operation(workspace), next_retry_at=later), Event.FAILED)
 
 
 def _has_removed_home(workspace: Workspace) -> bool:

@@ -7,7 +7,7 @@ from codehub.domain.archive_keys import archive_key
 from codehub.domain.attempt_jobs import current_deletion_job_id, current_job_id, end_after_job, run_job
 from codehub.domain.conditions import holds
 from codehub.domain.data_loss import archive_loss
-from codehub.domain.decision import Context, Decision, Event, ended, record_failure
+from codehub.domain.decision import Context, Decision, Event, record_failure, without_operation
 from codehub.domain.effects import (
     ArchiveEmpty,
     ArchiveHome,
@@ -125,13 +125,15 @@ def _archive_besides_container(workspace: Workspace, look: Observation) -> Decis
             workspace, DeleteContainer(), "A container is still there: stopping it before the archive."
         )
     words = "A container has appeared since the archive was begun: it will be made anew."
-    return end_after_job(workspace, look, lambda: Decision(words, ended(workspace), Event.FAILED), words)
+    return end_after_job(
+        workspace, look, lambda: Decision(words, without_operation(workspace), Event.FAILED), words
+    )
 
 
 def _archive_anew(workspace: Workspace, message: str, context: Context) -> Decision:
     """Another claim makes another archive: this one is complete, and never written again."""
     decision = record_failure(workspace, Failure(ErrorReason.ActionFailed, message), context)
-    return replace(decision, after=ended(decision.after))
+    return replace(decision, after=without_operation(decision.after))
 
 
 def _commit_or(workspace: Workspace, look: Observation, effect: Effect, context: Context) -> Decision:

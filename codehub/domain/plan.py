@@ -10,10 +10,10 @@ from codehub.domain.decision import (
     Context,
     Decision,
     Event,
-    ended,
     forgiven,
     record_failure,
     settle,
+    without_operation,
     without_waiting_message,
 )
 from codehub.domain.effects import DeleteContainer, SetHomeAside
@@ -204,7 +204,7 @@ def _claim(workspace: Workspace, operation: Operation, context: Context) -> Deci
     if waits_for_retry(workspace.next_retry_at, context.rules.retry, context.now):
         return Decision(f"{operation} will be tried at {workspace.next_retry_at:%H:%M:%S}.", workspace)
     after = replace(
-        without_waiting_message(ended(workspace)),
+        without_waiting_message(without_operation(workspace)),
         operation=operation,
         op_id=context.op_id,
         op_started_at=context.now,

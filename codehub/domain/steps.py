@@ -12,9 +12,9 @@ from codehub.domain.decision import (
     Context,
     Decision,
     Event,
-    ended,
     forgiven,
     record_failure,
+    without_operation,
     without_waiting_message,
 )
 from codehub.domain.disk import START_WAITS
@@ -137,7 +137,7 @@ def _done(workspace: Workspace, look: Observation, context: Context) -> Decision
 
 def _finished(workspace: Workspace, look: Observation, context: Context) -> Decision:
     operation = workspace.operation
-    after = _after_success(ended(workspace), operation, context.now)
+    after = _after_success(without_operation(workspace), operation, context.now)
     if operation in (Operation.PROVISIONING, Operation.RESTORING):
         after = replace(after, home_ctx=volume_generation(look))
     if operation is Operation.ARCHIVING:
@@ -181,7 +181,7 @@ def _cancelled(workspace: Workspace, look: Observation) -> Decision:
 
 def _at_level(workspace: Workspace, sentence: str) -> Decision:
     """End the operation without an error; the workspace is wanted where it stands."""
-    after = replace(forgiven(ended(workspace)), started_at=None)
+    after = replace(forgiven(without_operation(workspace)), started_at=None)
     desired = DesiredState(level_of(workspace.conditions).value)
     return Decision(sentence, after, Event.CANCELLED, desired=desired, consume=True)
 
