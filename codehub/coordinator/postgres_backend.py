@@ -9,7 +9,7 @@ from datetime import timedelta
 from redis.asyncio import Redis
 
 from codehub.bus.activity import ActivityLog
-from codehub.coordinator.event_listener import Listener
+from codehub.coordinator.event_listener import EventListener
 from codehub.coordinator.leader_services import LeaderServices, LeadershipTerm
 from codehub.database import leadership
 from codehub.database.controller_writes import PostgresLeaderDatabase
@@ -41,11 +41,10 @@ class PostgresBackend:
         retention = timedelta(seconds=settings.trash_retention_seconds)
 
         async def listen(hint: Callable[[str], None], resync: Callable[[], None]) -> None:
-            await Listener(
+            await EventListener(
                 settings.database_url,
                 redis,
                 sse_prefix=settings.redis_channel_sse_prefix,
-                wake_prefix=settings.redis_channel_wake_prefix,
                 hint=hint,
                 resync=resync,
             ).run()

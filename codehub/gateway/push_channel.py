@@ -1,17 +1,14 @@
-"""The push channel: PostgreSQL tells what changed, the moment it is committed."""
+"""Push channel: PostgreSQL notifies the gateway of changes when they are committed."""
 
-import asyncio
 import json
-from typing import Any, Final
+from typing import Final
 
-import asyncpg
+import structlog
 
-from codehub import log
-from codehub.cancellation import raise_if_cancelled
-from codehub.database.engine import ConnectionTrouble, asyncpg_dsn
+from codehub.database.notifications import NotificationListener
 from codehub.gateway.revocation import Watch
 
-logger = log.get(__name__)
+logger = structlog.get_logger(__name__)
 
 PING_SECONDS: Final = 1.0
 ANSWER_SECONDS: Final = 3.0
@@ -20,49 +17,38 @@ CHANNELS: Final = ("route_changed", "session_ended", "user_changed")
 
 
 class PushChannel:
+    """Subscriber that turns notifications into invalidations of the route cache and revocations."""
+
     def __init__(self, database_url: str, watch: Watch) -> None:
-        self._dsn = asyncpg_dsn(database_url)
         self._watch = watch
-        self.listening = asyncio.Event()
+        self._listener = NotificationListener(
+            database_url,
+            CHANNELS,
+            self._on_notification,
+            on_connected=self._on_connected,
+            on_answer=watch.answered,
+            on_interrupted=watch.lost,
+            probe_interval=PING_SECONDS,
+            timeout=ANSWER_SECONDS,
+            longest_pause=LONGEST_PAUSE,
+        )
 
     async def run(self) -> None:
-        """Listen until cancelled; reconnect whenever the connection goes or falls silent."""
-        pause = 0.1
-        while True:
-            try:
-                await self._listen()
-            except ConnectionTrouble as error:
-                logger.warning("the push channel is interrupted", error=repr(error), next_try_in=pause)
-            pause = 0.1 if self.listening.is_set() else min(pause * 2, LONGEST_PAUSE)
-            self.listening.clear()
-            self._watch.lost()
-            raise_if_cancelled()
-            await asyncio.sleep(pause)
+        """Listen until cancelled."""
+        await self._listener.run()
 
-    async def _listen(self) -> None:
-        connection = await asyncpg.connect(self._dsn, timeout=ANSWER_SECONDS)
-        try:
-            for channel in CHANNELS:
-                await connection.add_listener(channel, self._on_notify)
-            self._watch.regained()
-            self.listening.set()
-            while True:
-                await asyncio.sleep(PING_SECONDS)
-                await connection.execute("SELECT 1", timeout=ANSWER_SECONDS)
-                self._watch.answered()
-                raise_if_cancelled()
-        finally:
-            connection.terminate()
+    async def _on_connected(self) -> None:
+        self._watch.regained()
 
-    def _on_notify(self, _connection: Any, _pid: int, channel: str, payload: object) -> None:
+    def _on_notification(self, channel: str, payload: str) -> None:
         try:
-            told = json.loads(str(payload))
+            fields = json.loads(payload)
             if channel == "session_ended":
-                self._watch.session_ended(bytes.fromhex(told["id_hash"]))
+                self._watch.session_ended(bytes.fromhex(fields["id_hash"]))
             elif channel == "user_changed":
-                self._watch.user_changed(str(told["id"]))
+                self._watch.user_changed(str(fields["id"]))
             else:
-                self._watch.route_changed(str(told["id"]))
+                self._watch.route_changed(str(fields["id"]))
         except (ValueError, KeyError, TypeError):
             logger.warning("a notification is unreadable", channel=channel)
             self._watch.unreadable()

@@ -128,9 +128,9 @@ async def test_a_wish_that_no_listener_heard_is_acted_on_when_it_listens_again(s
 
 async def refused(coordinator: Coordinator) -> None:
     """Wait until its listener tries to connect once more, in vain."""
-    before = coordinator.told("listening is interrupted")
+    before = coordinator.told("PostgreSQL notifications are interrupted")
 
     async def again() -> bool:
-        return coordinator.told("listening is interrupted") > before
+        return coordinator.told("PostgreSQL notifications are interrupted") > before
 
     await eventually(again, "the listener to be refused")

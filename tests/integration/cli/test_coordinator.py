@@ -79,7 +79,7 @@ async def test_a_redis_that_dies_later_does_not_end_the_coordinator(
                     update(workspaces).where(workspaces.c.id == workspace_id).values(name="another name")
                 )
                 await conn.execute(renamed)
-            wait_for(lambda: "hints could not be published" in coordinator.words(), "Redis to be missed")
+            wait_for(lambda: "events could not be published" in coordinator.words(), "Redis to be missed")
             assert coordinator.process.poll() is None
     finally:
         redis.stop()

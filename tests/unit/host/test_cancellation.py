@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
+from unittest.mock import MagicMock
 
 import asyncpg
 import pytest
@@ -11,6 +12,7 @@ from redis.exceptions import RedisError
 from codehub.api.stream_revocation import SessionEnds
 from codehub.bus.events import Subscriptions
 from codehub.bus.known_addresses import KnownAddresses
+from codehub.coordinator.event_listener import EventListener
 from codehub.database.engine import create_engine
 from codehub.gateway.activity import Recorder
 from codehub.gateway.activity_reports import Handover
@@ -73,12 +75,11 @@ LOOPS: dict[str, Callable[[Swallowing], Coroutine[Any, Any, None]]] = {
     "event hints": lambda call: Subscriptions(SwallowingRedis(call), "events:").run(),  # type: ignore[arg-type]
     "flushes": lambda call: Handover(Recorder(), SwallowingRedis(call), Roster()).run(0),
     "ended sessions": lambda _: SessionEnds(NO_DATABASE, create_engine(NO_DATABASE)).run(),
-    "routes": lambda _: PushChannel(NO_DATABASE, Watch()).run(),  # type: ignore[arg-type]
+    "routes": lambda _: PushChannel(NO_DATABASE, MagicMock()).run(),
+    "workspace events": lambda _: EventListener(
+        NO_DATABASE, MagicMock(), sse_prefix="events:", hint=MagicMock(), resync=MagicMock()
+    ).run(),
 }
-
-
-class Watch:
-    def lost(self) -> None: ...
 
 
 @pytest.mark.parametrize("error", [None, ConnectionResetError()], ids=["returns", "raises"])
@@ -98,7 +99,7 @@ async def test_a_loop_ends_although_a_library_swallowed_its_cancellation(
             await task
 
 
-DATABASE = (LOOPS["ended sessions"], LOOPS["routes"])
+DATABASE = (LOOPS["ended sessions"], LOOPS["routes"], LOOPS["workspace events"])
 
 
 async def test_a_time_out_is_no_cancellation() -> None:
