@@ -136,7 +136,7 @@ def _made_home(workspace: Workspace) -> Generation | None:
     return Generation(workspace.op_id, restored)
 
 
-def forgiven(workspace: Workspace) -> Workspace:
+def without_errors(workspace: Workspace) -> Workspace:
     """The workspace with its errors forgotten."""
     return replace(workspace, error_reason=None, error_count=0, error_message=None, next_retry_at=None)
 

@@ -10,9 +10,9 @@ from codehub.domain.decision import (
     Context,
     Decision,
     Event,
-    forgiven,
     record_failure,
     settle,
+    without_errors,
     without_operation,
     without_waiting_message,
 )
@@ -102,7 +102,7 @@ def _at_rest(workspace: Workspace, look: Observation, context: Context) -> Decis
     if died is not None:
         return died
     if _has_proven_stable(workspace, context):
-        return Decision("Ready for ten minutes: earlier failures are forgiven.", forgiven(workspace))
+        return Decision("Ready for ten minutes: earlier failures are forgiven.", without_errors(workspace))
     return _claim(workspace, wanted_operation(workspace), context)
 
 
@@ -119,7 +119,7 @@ def _requested(workspace: Workspace, request: Request, look: Observation) -> Dec
     if replaced and foreign is not None:
         words = f"The recovery sets aside the home of operation {foreign.op_id}, which is kept."
         return Decision(words, workspace, effect=SetHomeAside(foreign))
-    after = forgiven(workspace)
+    after = without_errors(workspace)
     words = "Checked again after recovery."
     if replaced and request.source is RecoverSource.ARCHIVE and request.archive_op_id is not None:
         after = _forget_home(after, archive_key(workspace.id, request.archive_op_id))

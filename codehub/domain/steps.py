@@ -12,8 +12,8 @@ from codehub.domain.decision import (
     Context,
     Decision,
     Event,
-    forgiven,
     record_failure,
+    without_errors,
     without_operation,
     without_waiting_message,
 )
@@ -157,7 +157,7 @@ def _after_success(workspace: Workspace, operation: Operation, now: datetime) ->
     """A start is forgiven only once it has lasted, a terminal error only by a recovery."""
     if operation is Operation.STARTING:
         return replace(without_waiting_message(workspace), started_at=now, next_retry_at=None)
-    return workspace if is_terminal(workspace.error_reason) else forgiven(workspace)
+    return workspace if is_terminal(workspace.error_reason) else without_errors(workspace)
 
 
 def _is_cancelled(workspace: Workspace) -> bool:
@@ -181,7 +181,7 @@ def _cancelled(workspace: Workspace, look: Observation) -> Decision:
 
 def _at_level(workspace: Workspace, sentence: str) -> Decision:
     """End the operation without an error; the workspace is wanted where it stands."""
-    after = replace(forgiven(without_operation(workspace)), started_at=None)
+    after = replace(without_errors(without_operation(workspace)), started_at=None)
     desired = DesiredState(level_of(workspace.conditions).value)
     return Decision(sentence, after, Event.CANCELLED, desired=desired, consume=True)
 

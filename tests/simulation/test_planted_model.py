@@ -19,7 +19,7 @@ from codehub.domain import (
     ttl,
     volume_leftovers,
 )
-from codehub.domain.decision import Decision, forgiven, record_failure
+from codehub.domain.decision import Decision, record_failure, without_errors
 from codehub.domain.effects import DeleteVolume
 from codehub.domain.error_policy import Failure
 from codehub.domain.observation import ArchiveFact, VolumeFact
@@ -82,7 +82,7 @@ def _any_archive_will_do() -> list[Patch]:
 
 def _error_is_forgotten() -> list[Patch]:
     def in_error(workspace: Any, look: Any, context: Any) -> Decision:
-        return Decision("Trying again.", forgiven(workspace))
+        return Decision("Trying again.", without_errors(workspace))
 
     return [(plan, "_in_error", in_error)]
 
