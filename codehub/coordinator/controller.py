@@ -31,7 +31,7 @@ from codehub.domain.decision import (
     Rules,
     changes,
     record_failure,
-    settle,
+    with_phase,
     without_waiting_message,
 )
 from codehub.domain.effects import Effect, RestoreHome, deletion_job_id, job_id
@@ -240,7 +240,7 @@ class Controller:
         decision = wait_for_disk_space(workspace, message, now)
         if decision.event is None and workspace.error_message is not None:
             return await self._let_wait(workspace, message)
-        decision = settle(decision, now)
+        decision = with_phase(decision, now)
         lives = running_job_id(workspace, look) is not None
         if _breaks_off(workspace, decision) and (lives or not await self._fence(workspace)):
             return workspace
@@ -257,7 +257,7 @@ class Controller:
     async def _count(self, workspace: Workspace, error: EffectFailed, look: Observation) -> Workspace:
         """One more failure; but while a job of this attempt lives, the next attempt would not see it."""
         now = self._nature.clock()
-        decision = settle(record_failure(workspace, error.failure, self._context(now)), now)
+        decision = with_phase(record_failure(workspace, error.failure, self._context(now)), now)
         lives = running_job_id(workspace, look) is not None
         if lives or (_breaks_off(workspace, decision) and not await self._fence(workspace)):
             log.warning(

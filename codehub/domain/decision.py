@@ -106,7 +106,7 @@ def changes(before: Workspace, after: Workspace) -> dict[str, object]:
     return {name: new[name] for name in CONTROLLER_COLUMNS if new[name] != old[name]}
 
 
-def settle(decision: Decision, now: datetime) -> Decision:
+def with_phase(decision: Decision, now: datetime) -> Decision:
     """The decision with the phase that follows from it."""
     after = decision.after
     phase = judge(after.conditions, after.deleted_at, after.error_reason, after.grace_waived_at)

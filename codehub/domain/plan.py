@@ -11,7 +11,7 @@ from codehub.domain.decision import (
     Decision,
     Event,
     record_failure,
-    settle,
+    with_phase,
     without_errors,
     without_operation,
     without_waiting_message,
@@ -32,7 +32,7 @@ def plan(workspace: Workspace, look: Observation, context: Context) -> Decision:
     other_backend = why_left_alone(workspace, context.rules.backends)
     if other_backend is not None:
         unchanged = left_alone(workspace, other_backend, context.now)
-        return settle(Decision(other_backend, unchanged), context.now)
+        return with_phase(Decision(other_backend, unchanged), context.now)
     seen = observed(workspace, look, context.now)
     if seen.operation is not Operation.NONE:
         decision = step(seen, look, context)
@@ -40,7 +40,7 @@ def plan(workspace: Workspace, look: Observation, context: Context) -> Decision:
         decision = Decision("Purged.", seen)
     else:
         decision = _at_rest(seen, look, context)
-    return settle(decision, context.now)
+    return with_phase(decision, context.now)
 
 
 def wanted_operation(workspace: Workspace) -> Operation:
