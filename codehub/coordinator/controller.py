@@ -29,7 +29,7 @@ from codehub.domain.decision import (
     Decision,
     Event,
     Rules,
-    changes,
+    changed_columns,
     record_failure,
     with_phase,
     without_waiting_message,
@@ -135,7 +135,7 @@ class Controller:
         if ours and seen.is_outage and workspace.operation is Operation.NONE:
             return  # nothing could be decided, and every row would be rewritten to say so
         decision = plan(workspace, self._observer.single_out(workspace, seen, context.now), context)
-        changed = bool(changes(workspace, decision.after)) or decision.effect is not None
+        changed = bool(changed_columns(workspace, decision.after)) or decision.effect is not None
         unfinished = is_unfinished(workspace) or workspace.id in self._memory.to_audit
         if changed or (ours and unfinished):
             self.queue.add(workspace.id)

@@ -79,7 +79,7 @@ class Decision:
 
     def writes(self, before: Workspace) -> bool:
         """Whether there is anything to save."""
-        return self.changes_request or self.event is not None or bool(changes(before, self.after))
+        return self.changes_request or self.event is not None or bool(changed_columns(before, self.after))
 
     @property
     def changes_request(self) -> bool:
@@ -100,7 +100,7 @@ CONTROLLER_COLUMNS = (
 """What the controller alone writes (contract 3)."""
 
 
-def changes(before: Workspace, after: Workspace) -> dict[str, object]:
+def changed_columns(before: Workspace, after: Workspace) -> dict[str, object]:
     """The controller's columns in which a workspace as it shall be differs from the row."""
     old, new = before.__dict__, after.__dict__
     return {name: new[name] for name in CONTROLLER_COLUMNS if new[name] != old[name]}

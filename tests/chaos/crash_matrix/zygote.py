@@ -26,7 +26,7 @@ from codehub import log
 from codehub.coordinator import main, postgres_backend
 from codehub.database import leadership
 from codehub.database.controller_writes import PostgresLeaderDatabase
-from codehub.domain.decision import Decision, Event, changes
+from codehub.domain.decision import Decision, Event, changed_columns
 from codehub.domain.observation import JobFact, JobState
 from codehub.domain.workspace import Workspace
 from codehub.runtimes.base import Runtime
@@ -205,7 +205,9 @@ def _watch_office(steps: Steps) -> None:
 def _watch_decisions(steps: Steps) -> None:
     real = PostgresLeaderDatabase.save
 
-    async def save(self: PostgresLeaderDatabase, before: Workspace, decision: Decision, now: Any) -> Workspace:
+    async def save(
+        self: PostgresLeaderDatabase, before: Workspace, decision: Decision, now: Any
+    ) -> Workspace:
         if not decision.writes(before):
             return await real(self, before, decision, now)
         with steps.at(_name_of(before, decision)):
@@ -216,7 +218,7 @@ def _watch_decisions(steps: Steps) -> None:
 
 def _name_of(before: Workspace, decision: Decision) -> str:
     if decision.event is None:
-        columns = sorted(changes(before, decision.after).keys() - {"observed_at", "progress_at"})
+        columns = sorted(changed_columns(before, decision.after).keys() - {"observed_at", "progress_at"})
         return f"commit {', '.join(columns)}"
     operation = decision.after if decision.event is Event.CLAIMED else before
     return f"commit {decision.event.value} {operation.operation.value}"

@@ -7,7 +7,7 @@ import pytest
 
 from codehub.domain.backends import OTHER_BACKEND, Backends, left_alone_message, why_left_alone
 from codehub.domain.conditions import holds
-from codehub.domain.decision import DEFAULT_RULES, changes
+from codehub.domain.decision import DEFAULT_RULES, changed_columns
 from codehub.domain.judge import judge
 from codehub.domain.plan import plan
 from codehub.domain.states import ConditionName, Operation
@@ -45,7 +45,7 @@ def test_nothing_is_begun_ended_or_destroyed_whatever_is_seen() -> None:
         decision = plan(before, seen, ELSEWHERE)
         acts = decision.effect is not None or decision.event is not None or decision.changes_request
         assert not acts, told(before, seen, decision)
-        assert set(changes(before, decision.after)) <= {"conditions", "phase", "phase_changed_at"}
+        assert set(changed_columns(before, decision.after)) <= {"conditions", "phase", "phase_changed_at"}
         for name in ConditionName:
             assert holds(decision.after.conditions, name) == holds(before.conditions, name)
         assert decision.after.phase is judge(before.conditions, before.deleted_at, before.error_reason, None)
