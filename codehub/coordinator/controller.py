@@ -27,8 +27,8 @@ from codehub.domain.backends import why_left_alone
 from codehub.domain.decision import (
     Context,
     Decision,
-    Event,
     Rules,
+    TimelineEvent,
     changed_columns,
     record_failure,
     with_phase,
@@ -325,7 +325,7 @@ def _stage(workspace: Workspace) -> tuple[object, ...]:
 def _breaks_off(workspace: Workspace, decision: Decision) -> bool:
     """Whether an operation that moves a home ends without having done so."""
     ends = workspace.operation is not Operation.NONE and decision.after.operation is Operation.NONE
-    return ends and workspace.operation.moves_home and decision.event is not Event.FINISHED
+    return ends and workspace.operation.moves_home and decision.event is not TimelineEvent.FINISHED
 
 
 def _is_fresh(saved_at: datetime | None, now: datetime) -> bool:

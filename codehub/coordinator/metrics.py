@@ -7,13 +7,13 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from codehub.coordinator.work_queue import WorkQueue
-from codehub.domain.decision import Decision, Event
+from codehub.domain.decision import Decision, TimelineEvent
 from codehub.domain.health_checks import CheckName, CheckResult
 from codehub.domain.observation import JobFact, JobState, Observation
 from codehub.domain.states import DesiredState, Operation
 from codehub.domain.workspace import Workspace
 
-OUTCOMES = (Event.FINISHED, Event.FAILED, Event.ERROR, Event.CANCELLED)
+OUTCOMES = (TimelineEvent.FINISHED, TimelineEvent.FAILED, TimelineEvent.ERROR, TimelineEvent.CANCELLED)
 """Events that end an operation, or one attempt at it."""
 SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
 _JOBS = {

@@ -15,7 +15,7 @@ from codehub.domain.states import ConditionName, DesiredState, Operation
 from codehub.domain.workspace import Workspace
 
 
-class Event(StrEnum):
+class TimelineEvent(StrEnum):
     """What a timeline entry is about."""
 
     CLAIMED = "claimed"
@@ -70,7 +70,7 @@ class Decision:
 
     sentence: str
     after: Workspace
-    event: Event | None = None
+    event: TimelineEvent | None = None
     effect: Effect | None = None
     archive: ArchiveFact | None = None
     keep_archives: bool = False
@@ -163,9 +163,11 @@ def record_failure(workspace: Workspace, failure: Failure, context: Context) -> 
         after = replace(without_operation(after), started_at=None)
         if _has_removed_home(workspace):
             after = replace(after, home_ctx=None)
-        return Decision(f"{outcome.reason}{during}: {outcome.message}", after, Event.ERROR)
+        return Decision(f"{outcome.reason}{during}: {outcome.message}", after, TimelineEvent.ERROR)
     return Decision(
-        f"Attempt {outcome.count}{during} failed, trying again: {outcome.message}", after, Event.FAILED
+        f"Attempt {outcome.count}{during} failed, trying again: {outcome.message}",
+        after,
+        TimelineEvent.FAILED,
     )
 
 
@@ -176,10 +178,10 @@ def _failed_in_error(workspace: Workspace, failure: Failure, context: Context) -
         return Decision(words, workspace)
     if workspace.operation is Operation.NONE:
         words = f"The recovery failed; ask for it again when this is mended: {failure.message}"
-        return Decision(words, workspace, Event.FAILED, consume=True)
+        return Decision(words, workspace, TimelineEvent.FAILED, consume=True)
     later = context.now + context.rules.retry.backoff
     words = f"{workspace.operation} failed and will be tried again: {failure.message}"
-    return Decision(words, replace(without_operation(workspace), next_retry_at=later), Event.FAILED)
+    return Decision(words, replace(without_operation(workspace), next_retry_at=later), TimelineEvent.FAILED)
 
 
 def _has_removed_home(workspace: Workspace) -> bool:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from codehub.domain.attempt_jobs import current_job_id
-from codehub.domain.decision import Context, Decision, Event, record_failure
+from codehub.domain.decision import Context, Decision, TimelineEvent, record_failure
 from codehub.domain.effects import DeleteContainer
 from codehub.domain.error_policy import Failure
 from codehub.domain.observation import ContainerFact, Observation
@@ -32,7 +32,7 @@ def replace_if_hung(
     if workspace.progress_at is not None and workspace.progress_at > since:
         return Decision("Removing the IDE that does not answer.", workspace, effect=DeleteContainer())
     after = replace(workspace, progress_at=context.now)
-    return Decision(f"{words}: starting it again.", after, Event.REPLACED, effect=DeleteContainer())
+    return Decision(f"{words}: starting it again.", after, TimelineEvent.REPLACED, effect=DeleteContainer())
 
 
 def _silent_since(workspace: Workspace, look: Observation) -> datetime | None:

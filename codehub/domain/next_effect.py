@@ -7,7 +7,7 @@ from codehub.domain.archive_keys import archive_key
 from codehub.domain.attempt_jobs import current_deletion_job_id, current_job_id, end_after_job, run_job
 from codehub.domain.conditions import holds
 from codehub.domain.data_loss import archive_loss
-from codehub.domain.decision import Context, Decision, Event, record_failure, without_operation
+from codehub.domain.decision import Context, Decision, TimelineEvent, record_failure, without_operation
 from codehub.domain.effects import (
     ArchiveEmpty,
     ArchiveHome,
@@ -126,7 +126,7 @@ def _archive_besides_container(workspace: Workspace, look: Observation) -> Decis
         )
     words = "A container has appeared since the archive was begun: it will be made anew."
     return end_after_job(
-        workspace, look, lambda: Decision(words, without_operation(workspace), Event.FAILED), words
+        workspace, look, lambda: Decision(words, without_operation(workspace), TimelineEvent.FAILED), words
     )
 
 
@@ -146,7 +146,7 @@ def _commit_or(workspace: Workspace, look: Observation, effect: Effect, context:
         words = f"The archive is complete and verified ({look.archive.bytes} bytes): {key}."
         if look.job is not None and look.job.left_out:
             words = f"{words} It {look.job.left_out}."
-        return Decision(words, after, Event.ARCHIVED, archive=look.archive)
+        return Decision(words, after, TimelineEvent.ARCHIVED, archive=look.archive)
     unseen = isinstance(look.archive, Unknown | Skipped)
     if unseen and look.job is not None and look.job.state is JobState.SUCCEEDED:
         return Decision("The archive cannot be looked at now; waiting.", workspace)

@@ -9,7 +9,7 @@ from codehub.domain.data_loss import archive_loss, home_loss
 from codehub.domain.decision import (
     Context,
     Decision,
-    Event,
+    TimelineEvent,
     record_failure,
     with_phase,
     without_errors,
@@ -95,7 +95,7 @@ def _at_rest(workspace: Workspace, look: Observation, context: Context) -> Decis
         return _in_error(workspace, look, context)
     lost = home_loss(workspace) or archive_loss(workspace)
     if lost is not None:
-        return replace(record_failure(workspace, lost, context), event=Event.LOST)
+        return replace(record_failure(workspace, lost, context), event=TimelineEvent.LOST)
     if _unsettled(workspace, look):
         return Decision("Something could not be looked at, or vanished: looking again.", workspace)
     died = _died(workspace, look, context)
@@ -127,7 +127,7 @@ def _requested(workspace: Workspace, request: Request, look: Observation) -> Dec
     elif replaced and request.source is RecoverSource.EMPTY:
         after = _forget_home(after, None)
         words = "Recovered: starting with an empty home."
-    return Decision(words, after, Event.RECOVERED, keep_archives=replaced, consume=True)
+    return Decision(words, after, TimelineEvent.RECOVERED, keep_archives=replaced, consume=True)
 
 
 def _cancelled_late(workspace: Workspace) -> Decision:
@@ -185,7 +185,7 @@ def _died(workspace: Workspace, look: Observation, context: Context) -> Decision
     hangs = isinstance(look.container, ContainerFact) and look.container.running
     if look.first_look or lived >= STABLE_AFTER:
         words = "The IDE does not answer." if hangs else "The IDE has ended; starting it again."
-        return Decision(f"{words} {message}".rstrip(), after, Event.DIED)
+        return Decision(f"{words} {message}".rstrip(), after, TimelineEvent.DIED)
     what = "stopped answering" if hangs else "died"
     words = f"The IDE {what} {lived.total_seconds():.0f} s after its start. {message}".rstrip()
     return record_failure(after, Failure(ErrorReason.ActionFailed, words), context)
@@ -214,4 +214,4 @@ def _claim(workspace: Workspace, operation: Operation, context: Context) -> Deci
         after = replace(after, archive_op_id=context.archive_op_id)
     if operation in (Operation.STOPPING, Operation.ARCHIVING):
         after = replace(after, started_at=None)
-    return Decision(BEGUN[operation], after, Event.CLAIMED)
+    return Decision(BEGUN[operation], after, TimelineEvent.CLAIMED)

@@ -11,7 +11,7 @@ from codehub.domain.data_loss import home_loss
 from codehub.domain.decision import (
     Context,
     Decision,
-    Event,
+    TimelineEvent,
     record_failure,
     without_errors,
     without_operation,
@@ -147,10 +147,12 @@ def _finished(workspace: Workspace, look: Observation, context: Context) -> Deci
     if operation is Operation.RESTORING and look.job is not None and look.job.changed:
         message = f"{message} It {look.job.changed}."
     if not _is_cancelled(workspace):
-        return Decision(message, after, Event.FINISHED)
+        return Decision(message, after, TimelineEvent.FINISHED)
     level = level_of(after.conditions)
     rest = DesiredState(level.value) if workspace.deleted_at is None else None
-    return Decision(f"{message} The cancel came too late.", after, Event.FINISHED, desired=rest, consume=True)
+    return Decision(
+        f"{message} The cancel came too late.", after, TimelineEvent.FINISHED, desired=rest, consume=True
+    )
 
 
 def _after_success(workspace: Workspace, operation: Operation, now: datetime) -> Workspace:
@@ -183,7 +185,7 @@ def _at_level(workspace: Workspace, sentence: str) -> Decision:
     """End the operation without an error; the workspace is wanted where it stands."""
     after = replace(without_errors(without_operation(workspace)), started_at=None)
     desired = DesiredState(level_of(workspace.conditions).value)
-    return Decision(sentence, after, Event.CANCELLED, desired=desired, consume=True)
+    return Decision(sentence, after, TimelineEvent.CANCELLED, desired=desired, consume=True)
 
 
 def wait_for_disk_space(workspace: Workspace, message: str, now: datetime) -> Decision:

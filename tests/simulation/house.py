@@ -15,7 +15,7 @@ from codehub.database.controller_writes import Outdated
 from codehub.database.leadership import ANSWER_WITHIN, HUNG_AFTER
 from codehub.domain import allowed_changes
 from codehub.domain.conditions import holds
-from codehub.domain.decision import Decision, Event
+from codehub.domain.decision import Decision, TimelineEvent
 from codehub.domain.disk import HomeSize, LiveHome, Notice
 from codehub.domain.effects import DeleteContainer
 from codehub.domain.gateway_reports import ActivitySnapshot, GatewayReport
@@ -171,7 +171,7 @@ class SimulatedLeaderDatabase:
         replaces = hung or (isinstance(decision.effect, DeleteContainer) and not ended)
         if replaces and not container.is_ready(now) and container.silence(now) < STARTING_TIMEOUT / 2:
             reality.fail(before.id, "an IDE is replaced within its time")
-        if hung and decision.event is Event.FAILED:
+        if hung and decision.event is TimelineEvent.FAILED:
             if before.op_id in reality.replaced:
                 reality.fail(before.id, "an IDE is replaced again and again")
             reality.replaced.add(before.op_id or "")

@@ -8,7 +8,7 @@ from typing import Any
 
 from codehub.database.controller_writes import PostgresLeaderDatabase
 from codehub.domain.archive_keys import parse_archive_key
-from codehub.domain.decision import Decision, Event
+from codehub.domain.decision import Decision, TimelineEvent
 from codehub.domain.observation import Generation
 from codehub.domain.states import Operation
 from codehub.domain.workspace import Workspace
@@ -34,7 +34,7 @@ def _home_before_claim(data_dir: Path) -> None:
     """The effect of an operation comes before its claim is committed."""
 
     async def provision(row: Workspace, decision: Decision) -> None:
-        if decision.event is Event.CLAIMED and decision.after.operation is Operation.PROVISIONING:
+        if decision.event is TimelineEvent.CLAIMED and decision.after.operation is Operation.PROVISIONING:
             directory = WorkspaceDirectory.of_key(data_dir / "volumes", row.home_store_key)
             if directory.look() is not None:
                 return
@@ -50,7 +50,7 @@ def _deleted_before_committed(data_dir: Path) -> None:
     """The home goes when its archive is seen, and archive_key is committed afterwards."""
 
     async def delete(row: Workspace, decision: Decision) -> None:
-        if decision.event is Event.ARCHIVED:
+        if decision.event is TimelineEvent.ARCHIVED:
             shutil.rmtree(data_dir / "volumes" / row.home_store_key)
 
     _before_each_commit(delete)
@@ -59,16 +59,16 @@ def _deleted_before_committed(data_dir: Path) -> None:
 def _restored_in_place(_: Path) -> None:
     """The home is swapped in, with its marker, before it is whole and its checksum has held."""
 
-    def restore(spec: RestoreJob, directory: WorkspaceDirectory, bench: work.JobContext) -> work.JobOutcome:
+    def restore(spec: RestoreJob, directory: WorkspaceDirectory, context: work.JobContext) -> work.JobOutcome:
         if directory.look() is not None:
             return work.JobOutcome("the home was already restored")
-        archives = Archives(spec.place.archive_url, spec.place.installation_id)
+        archives = Archives(spec.location.archive_url, spec.location.installation_id)
         fact = archives.find(*parse_archive_key(spec.archive_key))
         assert fact is not None
         staging = directory.staging(spec.op_id)
         staging.mkdir(mode=0o700)
         directory.swap_in(staging, Generation(spec.op_id, spec.archive_key))
-        work.unpack(archives.read(fact), fact, directory.home, bench.locks, bench.reporter.progress)
+        work.unpack(archives.read(fact), fact, directory.home, context.locks, context.reporter.progress)
         return work.JobOutcome("restored")
 
     work._restore = restore
@@ -87,7 +87,9 @@ def _stages_left(_: Path) -> None:
 def _before_each_commit(first: Callable[[Workspace, Decision], Awaitable[None]]) -> None:
     real = PostgresLeaderDatabase.save
 
-    async def save(self: PostgresLeaderDatabase, before: Workspace, decision: Decision, now: Any) -> Workspace:
+    async def save(
+        self: PostgresLeaderDatabase, before: Workspace, decision: Decision, now: Any
+    ) -> Workspace:
         await first(before, decision)
         return await real(self, before, decision, now)
 

@@ -26,7 +26,7 @@ from codehub import log
 from codehub.coordinator import main, postgres_backend
 from codehub.database import leadership
 from codehub.database.controller_writes import PostgresLeaderDatabase
-from codehub.domain.decision import Decision, Event, changed_columns
+from codehub.domain.decision import Decision, TimelineEvent, changed_columns
 from codehub.domain.observation import JobFact, JobState
 from codehub.domain.workspace import Workspace
 from codehub.runtimes.base import Runtime
@@ -220,7 +220,7 @@ def _name_of(before: Workspace, decision: Decision) -> str:
     if decision.event is None:
         columns = sorted(changed_columns(before, decision.after).keys() - {"observed_at", "progress_at"})
         return f"commit {', '.join(columns)}"
-    operation = decision.after if decision.event is Event.CLAIMED else before
+    operation = decision.after if decision.event is TimelineEvent.CLAIMED else before
     return f"commit {decision.event.value} {operation.operation.value}"
 
 

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from codehub.database.controller_writes import PostgresLeaderDatabase
 from codehub.database.engine import asyncpg_dsn, create_engine, open_pool
 from codehub.database.leadership import LOCK_TIMEOUT, StaleLeader, campaign, fence
-from codehub.domain.decision import Decision, Event
+from codehub.domain.decision import Decision, TimelineEvent
 from tests.integration.database.conftest import BACKENDS, create
 from tests.waiting import eventually
 
@@ -67,7 +67,7 @@ async def test_a_late_leader_writes_nothing(database_url: str, engine: AsyncEngi
     await first.resign()
     second = await campaign(database_url, "second")
     assert second is not None
-    decision = Decision("late", workspace, Event.FAILED)
+    decision = Decision("late", workspace, TimelineEvent.FAILED)
     async with open_pool(database_url, 1, LOCK_TIMEOUT) as pool:
         records = PostgresLeaderDatabase(pool, engine, first.epoch, timedelta(1), BACKENDS)
         with pytest.raises(StaleLeader):

@@ -16,7 +16,7 @@ from codehub.database.controller_writes import Outdated, PostgresLeaderDatabase
 from codehub.database.engine import open_pool
 from codehub.database.gateway_reports import Roster
 from codehub.database.leadership import LOCK_TIMEOUT, StaleLeader, campaign
-from codehub.domain.decision import Decision, Event
+from codehub.domain.decision import Decision, TimelineEvent
 from codehub.domain.gc import Stored
 from codehub.domain.observation import ArchiveFact
 from codehub.domain.states import DesiredState, Operation, Phase
@@ -119,7 +119,7 @@ def claim(workspace: Workspace, op_id: str = "op1") -> Decision:
     after = replace(
         workspace, operation=Operation.PROVISIONING, op_id=op_id, op_started_at=workspace.created_at
     )
-    return Decision("claimed", after, Event.CLAIMED)
+    return Decision("claimed", after, TimelineEvent.CLAIMED)
 
 
 async def test_a_decision_is_saved_and_the_row_is_what_is_returned(place: Place) -> None:
@@ -174,7 +174,9 @@ async def test_an_earlier_leader_writes_nothing(place: Place) -> None:
 
 async def test_a_cancelled_workspace_rests_where_it_stands(place: Place) -> None:
     workspace = await place.create()
-    decision = Decision("cancelled", workspace, Event.CANCELLED, desired=DesiredState.PENDING, consume=True)
+    decision = Decision(
+        "cancelled", workspace, TimelineEvent.CANCELLED, desired=DesiredState.PENDING, consume=True
+    )
     saved = await place.records.save(workspace, decision, datetime.now(UTC))
     assert (saved.desired_state, saved.request) == (DesiredState.PENDING, None)
     assert (await place.get(workspace.id)).desired_state is DesiredState.PENDING
@@ -186,7 +188,7 @@ async def test_a_committed_archive_has_its_checksum(place: Place) -> None:
     fact = ArchiveFact(workspace.id, "op", key, "ab" * 32, 1, 2, 3)
     after = replace(workspace, archive_op_id="op", archive_key=key)
     await place.records.save(
-        workspace, Decision("archived", after, Event.ARCHIVED, archive=fact), datetime.now(UTC)
+        workspace, Decision("archived", after, TimelineEvent.ARCHIVED, archive=fact), datetime.now(UTC)
     )
     assert await place.records.archive_checksum(key) == "ab" * 32
     assert await place.records.archive_keys() == {workspace.id: (key, False)}

@@ -1,6 +1,6 @@
 """The contracts (sections 2, 3 and 8 of the specification), each as one small function that quotes it."""
 
-from codehub.domain.decision import Decision, Event
+from codehub.domain.decision import Decision, TimelineEvent
 from codehub.domain.effects import DeleteContainer, DeleteVolume
 from codehub.domain.observation import ContainerFact, Observation
 from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
@@ -139,7 +139,7 @@ def of_a_commit(
 
 
 def of_a_row_change(row: Row, decision: Decision, after: Row) -> str | None:
-    recovered = decision.event is Event.RECOVERED and row.request is not None
+    recovered = decision.event is TimelineEvent.RECOVERED and row.request is not None
     if row.error in oracle.TERMINAL and after.error != row.error and not recovered:
         return f"ERROR stays until someone recovers it: {row.error} became {after.error}"
     if row.archive_key != after.archive_key and not recovered and after.archive_key != row.archive_op:
@@ -198,7 +198,7 @@ def _really_lost(row: Row, after: Row, disk: Disk, store: Store) -> str | None:
 
 
 def _ended_by_itself(row: Row, decision: Decision, after: Row) -> str | None:
-    if row.operation is not Operation.ARCHIVING or decision.event is not Event.FINISHED:
+    if row.operation is not Operation.ARCHIVING or decision.event is not TimelineEvent.FINISHED:
         return None
     if row.archive_key != row.archive_op:
         return "ARCHIVING is done by the archive of *this* archive_op_id alone"
@@ -232,11 +232,11 @@ def _may_replace(row: Row, look: Observation, decision: Decision) -> str | None:
     runs = isinstance(look.container, ContainerFact) and look.container.running
     if row.operation is not Operation.STARTING or row.op_due == 2 or cancelled or not runs:
         return None
-    if decision.event is not Event.FAILED and not isinstance(decision.effect, DeleteContainer):
+    if decision.event is not TimelineEvent.FAILED and not isinstance(decision.effect, DeleteContainer):
         return None
     if look.silent_since != LONG_AGO or row.op_due == 0:
         return "an IDE has half of the time of its start: it is given up before"
-    if decision.event is Event.FAILED and row.errors:
+    if decision.event is TimelineEvent.FAILED and row.errors:
         return "an operation replaces an IDE that it has started once: it does it again"
     return None
 
@@ -250,7 +250,7 @@ def of_a_home_removed(row: Row, home: Generation | None) -> str | None:
 
 def owed_after(truth: Truth, row: Row, decision: Decision, after: Row, disk: Disk, store: Store) -> Truth:
     """What the user is owed once this is committed: a recovery's choice, or the first, empty home."""
-    if decision.event is Event.RECOVERED and decision.keep_archives:
+    if decision.event is TimelineEvent.RECOVERED and decision.keep_archives:
         if after.archive_key is None:
             return truth._replace(owed=None, lost=False)
         content = store.complete(after.archive_key)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from codehub.domain import decision as deciding
 from codehub.domain import plan as planning
 from codehub.domain.attempt_jobs import running_job_id
-from codehub.domain.decision import Context, Decision, Event
+from codehub.domain.decision import Context, Decision, TimelineEvent
 from codehub.domain.error_policy import Failure
 from codehub.domain.observation import Observation
 from codehub.domain.states import ErrorReason, Operation
@@ -259,7 +259,7 @@ def _fence(me: str, leader: Leader, disk: Disk, locked: bool, cost: str | None) 
 def breaks_off(row: Row, decision: Decision) -> bool:
     """`controller._breaks_off`: before such an end is saved, the disk is fenced against earlier leaders."""
     ends = row.operation is not Operation.NONE and decision.after.operation is Operation.NONE
-    return ends and row.operation.moves_home and decision.event is not Event.FINISHED
+    return ends and row.operation.moves_home and decision.event is not TimelineEvent.FINISHED
 
 
 def _with_wishes_of(row: Row, decision: Decision, after: Row) -> Row:

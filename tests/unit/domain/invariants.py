@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import fields
 
 from codehub.domain.archive_keys import archive_key
-from codehub.domain.decision import Decision, Event
+from codehub.domain.decision import Decision, TimelineEvent
 from codehub.domain.effects import (
     ArchiveEmpty,
     ArchiveHome,
@@ -21,8 +21,8 @@ from codehub.domain.observation import (
     JobFact,
     JobState,
     Observation,
-    Unknown,
     Skipped,
+    Unknown,
     VolumeFact,
 )
 from codehub.domain.observe import VANISHED
@@ -84,7 +84,7 @@ def container_is_gone(look: Observation) -> bool:
 
 
 def is_recovery(before: Workspace, decision: Decision) -> bool:
-    return decision.event is Event.RECOVERED and before.request is not None
+    return decision.event is TimelineEvent.RECOVERED and before.request is not None
 
 
 @rule
@@ -144,10 +144,10 @@ def a_claim_is_fresh_and_comes_before_any_effect(
 ) -> bool:
     after = decision.after
     if not claims(before, decision):
-        return after.archive_op_id == before.archive_op_id and decision.event is not Event.CLAIMED
+        return after.archive_op_id == before.archive_op_id and decision.event is not TimelineEvent.CLAIMED
     archive_op_id = FRESH_ARCHIVE_OP if after.operation.makes_archive else before.archive_op_id
     return (
-        decision.event is Event.CLAIMED
+        decision.event is TimelineEvent.CLAIMED
         and decision.effect is None
         and (after.op_id, after.op_started_at, after.archive_op_id) == (FRESH_OP, NOW, archive_op_id)
     )
@@ -192,8 +192,13 @@ def a_home_is_set_aside_only_when_its_owner_chose_another(
 @rule
 def what_is_under_way_ends_in_one_way(before: Workspace, look: Observation, decision: Decision) -> bool:
     if not ends(before, decision):
-        return decision.event not in (Event.FINISHED, Event.CANCELLED)
-    return decision.event in (Event.FINISHED, Event.CANCELLED, Event.ERROR, Event.FAILED)
+        return decision.event not in (TimelineEvent.FINISHED, TimelineEvent.CANCELLED)
+    return decision.event in (
+        TimelineEvent.FINISHED,
+        TimelineEvent.CANCELLED,
+        TimelineEvent.ERROR,
+        TimelineEvent.FAILED,
+    )
 
 
 @rule
@@ -357,9 +362,9 @@ def error_is_left_alone_but_for_the_container_of_the_deleted(
 @rule
 def errors_are_counted_one_by_one(before: Workspace, look: Observation, decision: Decision) -> bool:
     old, new = before.error_count, decision.after.error_count
-    if decision.event in (Event.FAILED, Event.ERROR, Event.LOST):
+    if decision.event in (TimelineEvent.FAILED, TimelineEvent.ERROR, TimelineEvent.LOST):
         return new in (old, old + 1)
-    if decision.event in (Event.FINISHED, Event.CANCELLED, Event.RECOVERED):
+    if decision.event in (TimelineEvent.FINISHED, TimelineEvent.CANCELLED, TimelineEvent.RECOVERED):
         return new in (old, 0)
     return new == old
 
@@ -374,7 +379,7 @@ def a_third_failure_ends_in_error(before: Workspace, look: Observation, decision
 
 @rule
 def a_cancel_loses_nothing(before: Workspace, look: Observation, decision: Decision) -> bool:
-    if decision.event is not Event.CANCELLED:
+    if decision.event is not TimelineEvent.CANCELLED:
         return True
     after = decision.after
     return (
@@ -427,7 +432,7 @@ def a_home_is_taken_and_given_up_only_by_what_may(
         return True
     if before.operation in (Operation.PROVISIONING, Operation.RESTORING):
         marker = isinstance(look.volume, VolumeFact) and look.volume.generation
-        finished = decision.event is Event.FINISHED
+        finished = decision.event is TimelineEvent.FINISHED
         return (
             finished
             and after.home_ctx == marker
@@ -442,7 +447,7 @@ def a_home_is_taken_and_given_up_only_by_what_may(
 def archiving_is_done_by_its_own_archive_alone(
     before: Workspace, look: Observation, decision: Decision
 ) -> bool:
-    if before.operation is not Operation.ARCHIVING or decision.event is not Event.FINISHED:
+    if before.operation is not Operation.ARCHIVING or decision.event is not TimelineEvent.FINISHED:
         return True
     seen = isinstance(look.archive, ArchiveFact) and look.archive.archive_op_id == before.archive_op_id
     return seen and committed(before) and look.volume is None
@@ -452,7 +457,7 @@ def archiving_is_done_by_its_own_archive_alone(
 def a_home_is_done_by_its_own_marker_alone(before: Workspace, look: Observation, decision: Decision) -> bool:
     if before.operation not in (Operation.PROVISIONING, Operation.RESTORING):
         return True
-    if decision.event is not Event.FINISHED:
+    if decision.event is not TimelineEvent.FINISHED:
         return True
     generation = look.volume.generation if isinstance(look.volume, VolumeFact) else None
     return generation is not None and generation.op_id == before.op_id

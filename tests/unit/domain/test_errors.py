@@ -6,7 +6,7 @@ from itertools import pairwise, product
 
 import pytest
 
-from codehub.domain.decision import DEFAULT_TIMEOUTS, Event, record_failure
+from codehub.domain.decision import DEFAULT_TIMEOUTS, TimelineEvent, record_failure
 from codehub.domain.error_policy import Failure, RetryPolicy, is_terminal, retry_delay, verdict
 from codehub.domain.observation import Generation, Progress
 from codehub.domain.plan import plan
@@ -81,7 +81,7 @@ def test_a_failure_keeps_the_claim_or_ends_it_in_one_step(reason: ErrorReason) -
         terminal = reason not in RETRIED or count == 2
         assert (after.error_reason in oracle.TERMINAL) == terminal
         assert after.error_count == count + 1
-        assert decision.event is (Event.ERROR if terminal else Event.FAILED)
+        assert decision.event is (TimelineEvent.ERROR if terminal else TimelineEvent.FAILED)
         assert after.operation is (Operation.NONE if terminal else operation)
         assert (after.op_id, after.op_started_at) == (
             (None, None) if terminal else (item.op_id, item.op_started_at)
@@ -147,6 +147,6 @@ def test_layers_that_are_pulled_restart_the_clock_of_a_start(pulled: bool) -> No
     )
     seen = replace(ABSENT_CONTAINER, message="pulling", progress=Progress(1 << 20) if pulled else None)
     decision = plan(item, look(seen, volume()), context())
-    assert (decision.event is Event.ERROR) is not pulled
+    assert (decision.event is TimelineEvent.ERROR) is not pulled
     assert (decision.after.progress == Progress(1 << 20)) is pulled
     assert decision.after.conditions[EXISTS].message == "pulling"

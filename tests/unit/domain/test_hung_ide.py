@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from codehub.domain.decision import DEFAULT_RULES, DEFAULT_TIMEOUTS, Context, Decision, Event
+from codehub.domain.decision import DEFAULT_RULES, DEFAULT_TIMEOUTS, Context, Decision, TimelineEvent
 from codehub.domain.effects import DeleteContainer, StartContainer, job_id
 from codehub.domain.error_policy import RetryPolicy
 from codehub.domain.observation import Generation
@@ -84,7 +84,7 @@ def test_an_ide_of_an_earlier_operation_was_silent_before_but_has_its_time_now()
 def test_a_hung_ide_of_an_earlier_operation_is_removed_and_the_timeline_says_so_once() -> None:
     now = NOW + LIMIT * 0.6
     first = seen(starting(NOW), now, attempt=EARLIER_OPERATION, silent_since=NOW)
-    assert (first.event, first.effect) == (Event.REPLACED, DeleteContainer())
+    assert (first.event, first.effect) == (TimelineEvent.REPLACED, DeleteContainer())
     assert first.sentence == "The IDE runs and has not answered for 180 s: starting it again."
     assert first.after.error_count == 0, "it was ready once: its start did not fail"
     again = seen(first.after, now + LIMIT / 4, attempt=EARLIER_OPERATION, silent_since=NOW)
@@ -97,7 +97,7 @@ def test_a_start_that_hangs_is_a_failed_attempt_of_the_same_operation() -> None:
     item = starting(NOW)
     hung = seen(item, now, attempt=OWN, silent_since=NOW)
     after = hung.after
-    assert (hung.event, hung.effect) == (Event.FAILED, None)
+    assert (hung.event, hung.effect) == (TimelineEvent.FAILED, None)
     assert (after.operation, after.op_id, after.op_started_at) == (Operation.STARTING, OP, NOW)
     assert (after.error_count, after.error_reason) == (1, ErrorReason.ActionFailed)
     assert "has not answered for 180 s" in (after.error_message or "")
@@ -115,7 +115,11 @@ def test_one_that_answers_after_all_is_taken_as_it_is() -> None:
     failed = seen(starting(NOW), now, attempt=OWN, silent_since=NOW).after
     answers = look(replace(READY_CONTAINER, op_id=OWN), volume(), at=now + SECOND)
     done = plan(failed, answers, replace(context(), now=now + SECOND))
-    assert (done.event, done.after.phase, done.after.error_count) == (Event.FINISHED, Phase.RUNNING, 1)
+    assert (done.event, done.after.phase, done.after.error_count) == (
+        TimelineEvent.FINISHED,
+        Phase.RUNNING,
+        1,
+    )
 
 
 def test_the_second_ide_has_the_whole_time_and_is_not_replaced() -> None:

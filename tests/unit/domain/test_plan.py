@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from codehub.domain.decision import Event, record_failure
+from codehub.domain.decision import TimelineEvent, record_failure
 from codehub.domain.effects import (
     ArchiveEmpty,
     ArchiveHome,
@@ -87,7 +87,7 @@ def test_what_is_claimed_is_what_the_table_says(level: str) -> None:
         there = exists or level == "RUNNING"
         expected = oracle.operation(level, there, level == "ARCHIVED", desired.value)
         assert decision.after.operation == expected
-        assert (decision.event is Event.CLAIMED) == (expected != "NONE")
+        assert (decision.event is TimelineEvent.CLAIMED) == (expected != "NONE")
 
 
 STORED = {"conditions": conditions(archive=True), "archive_key": OLD_KEY}
@@ -148,7 +148,11 @@ def test_the_next_effect(
 def test_the_archive_is_committed_before_its_volume_is_touched() -> None:
     shown = look(None, volume(), archive(), job=job(J.SUCCEEDED))
     decision = plan(workspace(operation=O.ARCHIVING, **LIVE), shown, context())
-    assert (decision.after.archive_key, decision.event, decision.archive) == (KEY, Event.ARCHIVED, archive())
+    assert (decision.after.archive_key, decision.event, decision.archive) == (
+        KEY,
+        TimelineEvent.ARCHIVED,
+        archive(),
+    )
     assert decision.effect is None
     assert plan(decision.after, shown, context()).effect == DeleteVolume(deletion_job_id(OP, 0), HOME)
 
@@ -158,7 +162,7 @@ def test_the_timeline_says_what_the_archive_left_out() -> None:
     decision = plan(
         workspace(operation=O.ARCHIVING, **LIVE), look(None, volume(), archive(), job=done), context()
     )
-    assert decision.event is Event.ARCHIVED
+    assert decision.event is TimelineEvent.ARCHIVED
     assert decision.sentence.endswith(". It left out 1 pipe: it cannot be archived (./p).")
 
 
@@ -177,7 +181,7 @@ def test_a_clock_that_is_put_back_holds_up_no_operation() -> None:
     assert (noticed.after.op_started_at, noticed.after.progress_at, noticed.effect) == (NOW, None, None)
     later = NOW + timedelta(seconds=1)
     finished = plan(noticed.after, replace(ready, at=later), context(later))
-    assert finished.event is Event.FINISHED
+    assert finished.event is TimelineEvent.FINISHED
 
 
 def test_a_clock_that_is_put_back_holds_up_no_retry_and_no_second_look() -> None:
@@ -295,7 +299,7 @@ def test_a_death_is_counted_when_it_was_early_and_codehub_was_there(
         return
     counted = lived < STABLE_AFTER and not first_look
     assert decision.after.error_count == int(counted)
-    assert decision.event is (Event.FAILED if counted else Event.DIED)
+    assert decision.event is (TimelineEvent.FAILED if counted else TimelineEvent.DIED)
     assert decision.after.started_at is None
 
 
@@ -303,7 +307,7 @@ def test_the_timeline_names_why_an_ide_ended_after_hours() -> None:
     item, shown = world("STANDBY", desired_state=DesiredState.RUNNING, started_at=NOW - timedelta(hours=3))
     ended = container(running=False, ready=False, message="it ran out of memory (2 GiB), exit code -9")
     decision = plan(item, replace(shown, container=ended), context())
-    assert decision.event is Event.DIED
+    assert decision.event is TimelineEvent.DIED
     assert "ran out of memory (2 GiB)" in decision.sentence
 
 
@@ -326,7 +330,11 @@ def test_a_recover_resets_the_error_and_judges_anew() -> None:
     after = decision.after
     assert (after.error_reason, after.error_count, after.error_message) == (None, 0, None)
     assert (after.home_ctx, after.archive_key) == (item.home_ctx, item.archive_key)
-    assert (decision.event, decision.consume, decision.keep_archives) == (Event.RECOVERED, True, False)
+    assert (decision.event, decision.consume, decision.keep_archives) == (
+        TimelineEvent.RECOVERED,
+        True,
+        False,
+    )
     assert after.operation is Operation.NONE
 
 
@@ -363,7 +371,7 @@ def test_a_choice_does_not_replace_a_home_that_came_back_or_cannot_be_seen(reque
 def test_a_recovery_that_cannot_set_a_home_aside_ends_and_says_why() -> None:
     item = workspace(home_ctx=HOME, archive_key=KEY, request=RECOVER_EMPTY, **LOST)
     decision = record_failure(item, Failure(ErrorReason.ActionFailed, "the disk is full"), context())
-    assert (decision.event, decision.consume) == (Event.FAILED, True)
+    assert (decision.event, decision.consume) == (TimelineEvent.FAILED, True)
     assert decision.after == item
     assert "the disk is full" in decision.sentence
 
@@ -406,7 +414,7 @@ def test_the_cancel_of_a_start_removes_its_container_first() -> None:
     assert (first.effect, first.consume) == (DeleteContainer(), False)
     then = plan(first.after, GONE, context())
     assert (then.event, then.desired, then.after.operation) == (
-        Event.CANCELLED, DesiredState.STANDBY, Operation.NONE
+        TimelineEvent.CANCELLED, DesiredState.STANDBY, Operation.NONE
     )  # fmt: skip
 
 
