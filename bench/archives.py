@@ -25,7 +25,7 @@ from codehub.domain.observation import Generation
 from codehub.storage.archive.store import ArchiveStore
 from codehub.storage.jobs.local_jobs import environment
 from codehub.storage.jobs.program import SPEC
-from codehub.storage.jobs.spec import ArchiveJob, JobSpec, StorageLocation, RestoreJob, dump_spec
+from codehub.storage.jobs.spec import ArchiveJob, JobSpec, RestoreJob, StorageLocation, dump_spec
 from codehub.storage.volumes.local_volumes import LocalVolumes
 from tests.trees import tree_hash
 
@@ -120,16 +120,18 @@ class Job:
         self._installation = str(ULID()).lower()
         self._workspace = str(ULID()).lower()
         self._generation = Generation(str(ULID()).lower(), None)
-        self._place = StorageLocation(directory / "volumes", f"file://{directory}/archives", self._installation)
+        self._location = StorageLocation(
+            directory / "volumes", f"file://{directory}/archives", self._installation
+        )
         self._archive_key = "none yet"
         self._numbers = itertools.count()
         self.restored = directory
         """The home that was restored last."""
 
     async def make_home(self) -> Path:
-        volumes = LocalVolumes(self._place.volumes_root, self._installation)
+        volumes = LocalVolumes(self._location.volumes_root, self._installation)
         volumes.initialise()
-        await ArchiveStore(self._place.archive_url, self._installation).initialise()
+        await ArchiveStore(self._location.archive_url, self._installation).initialise()
         await volumes.provision(self._key("source"), self._generation, EPOCH, None)
         return volumes.path(self._key("source"))
 
@@ -139,16 +141,18 @@ class Job:
         self._archive_key = archive_key(self._workspace, archive_op_id)
         volume, generation = self._key("source"), self._generation
         cost = self._run(
-            ArchiveJob(self._place, self._workspace, volume, generation, archive_op_id, EPOCH, reserve=0)
+            ArchiveJob(self._location, self._workspace, volume, generation, archive_op_id, EPOCH, reserve=0)
         )
         return replace(cost, bytes=(self._directory / "archives" / self._archive_key).stat().st_size)
 
     def restore(self) -> Cost:
         """Each into the volume of another owner, so that each finds a fresh directory."""
         volume, op_id = self._key(f"owner-{next(self._numbers)}"), str(ULID()).lower()
-        self.restored = LocalVolumes(self._place.volumes_root, self._installation).path(volume)
+        self.restored = LocalVolumes(self._location.volumes_root, self._installation).path(volume)
         key = self._archive_key
-        return self._run(RestoreJob(self._place, self._workspace, volume, op_id, key, None, EPOCH, reserve=0))
+        return self._run(
+            RestoreJob(self._location, self._workspace, volume, op_id, key, None, EPOCH, reserve=0)
+        )
 
     def _key(self, owner: str) -> str:
         return f"users/{owner}/workspaces/{self._workspace}/home"

@@ -23,7 +23,7 @@ from codehub.domain.archive_keys import archive_key
 from codehub.domain.observation import Generation
 from codehub.storage.archive.store import ArchiveStore
 from codehub.storage.jobs.program import SPEC
-from codehub.storage.jobs.spec import ArchiveJob, JobSpec, StorageLocation, RestoreJob, dump_spec
+from codehub.storage.jobs.spec import ArchiveJob, JobSpec, RestoreJob, StorageLocation, dump_spec
 from codehub.storage.volumes.local_volumes import LocalVolumes
 from tests import s3
 
@@ -53,7 +53,7 @@ class Stage:
     def __init__(self, directory: Path, home: Path, server: s3.S3Server, before: Sequence[str]) -> None:
         self._directory, self._home, self._server, self._before = directory, home, server, list(before)
         self._url = s3.new_store_url()
-        self._place = StorageLocation(directory / "volumes", self._url, "bench")
+        self._location = StorageLocation(directory / "volumes", self._url, "bench")
         os.environ.update(server.environment())
         asyncio.run(ArchiveStore(self._url, "bench").initialise())
 
@@ -83,11 +83,11 @@ class Stage:
         """An archive, and its restore."""
         archived = self._archive("back")
         key = archive_key(WORKSPACE, "back")
-        restore = RestoreJob(self._place, WORKSPACE, OTHER_KEY, "op2", key, None, EPOCH, reserve=0)
+        restore = RestoreJob(self._location, WORKSPACE, OTHER_KEY, "op2", key, None, EPOCH, reserve=0)
         return archived, self._run(restore)
 
     def _archive(self, archive_op_id: str) -> Cost:
-        spec = ArchiveJob(self._place, WORKSPACE, KEY, GENERATION, archive_op_id, EPOCH, reserve=0)
+        spec = ArchiveJob(self._location, WORKSPACE, KEY, GENERATION, archive_op_id, EPOCH, reserve=0)
         return self._run(spec)
 
     def _run(self, spec: JobSpec) -> Cost:

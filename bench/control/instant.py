@@ -14,7 +14,14 @@ from codehub.domain.observation import ArchiveFact, ContainerFact, Generation, J
 from codehub.domain.volume_leftovers import Leftover
 from codehub.runtimes.base import ABSENT, WorkloadSpec
 from codehub.storage.archive.archives import StoredArchive
-from codehub.storage.jobs.spec import ArchiveJob, DeleteJob, EmptyArchiveJob, JobSpec, StorageLocation, RestoreJob
+from codehub.storage.jobs.spec import (
+    ArchiveJob,
+    DeleteJob,
+    EmptyArchiveJob,
+    JobSpec,
+    RestoreJob,
+    StorageLocation,
+)
 
 DONE = JobFact(JobState.SUCCEEDED, None, None, "")
 
@@ -154,7 +161,7 @@ def instant_providers() -> tuple[Providers, InstantRuntime, InstantVolumes]:
             archives=InstantArchives(volumes),
             jobs=InstantJobs(volumes),
             images={image.name: image for image in BUILT_IN},
-            place=StorageLocation(Path("/volumes"), "file:///archives", "bench"),
+            storage_location=StorageLocation(Path("/volumes"), "file:///archives", "bench"),
         ),
         runtime,
         volumes,

@@ -59,25 +59,25 @@ def two_installations(data_dir: Path, known: str, database_id: str) -> str:
     )
 
 
-async def settle(data_dir: Path, place: StorageLocation, claims: Claims) -> None:
+async def settle(data_dir: Path, location: StorageLocation, claims: Claims) -> None:
     """Claim volumes and archives at the first start; from then on only check them.
 
     An empty directory after the first start is a disk that is not mounted, and is never claimed again: the
     database records the claims, as the file in the data directory did alone in earlier versions. The file is
     written last, so that a first start that was killed is repeated.
     """
-    database_id = place.installation_id
+    database_id = location.installation_id
     known = installation_id(data_dir)
     if known is not None and known != database_id:
         raise CommandError(two_installations(data_dir, known, database_id))
     if known is not None:
         for location in Location:
             await claims.record(location)
-    await claim_storage(claims, place, create=True)
+    await claim_storage(claims, location, create=True)
     if known is None:
         write_private(data_dir / INSTALLATION_ID, f"{database_id}\n")
     try:
-        check_directory(place.volumes_root, database_id)
-        await ArchiveStore(place.archive_url, database_id).check()
+        check_directory(location.volumes_root, database_id)
+        await ArchiveStore(location.archive_url, database_id).check()
     except Unobservable as problem:
         log.get("up").warning("a disk is not there; what it holds is left as it is", problem=str(problem))

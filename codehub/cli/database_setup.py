@@ -17,7 +17,7 @@ from codehub.cli import data_directory, requirements
 from codehub.cli.errors import explanation
 from codehub.cli.options import load_settings
 from codehub.clock import utc_now
-from codehub.coordinator.storage_claims import make_place
+from codehub.coordinator.storage_claims import make_storage_location
 from codehub.database import accounts, backends, installation, schema_version
 from codehub.database.engine import create_engine
 from codehub.domain.audit import Actor, ActorKind
@@ -55,7 +55,7 @@ async def _prepare(settings: Settings) -> str | None:
             *await requirements.missing_images(settings), *await requirements.workspaces_left_alone(settings)
         ):  # fmt: skip
             typer.echo(sentence, err=True)
-        where = make_place(settings, found.id)
+        where = make_storage_location(settings, found.id)
         await data_directory.settle(settings.data_dir, where, installation.PostgresClaims(engine))
         actor = Actor(ActorKind.SYSTEM, "up")
         return await accounts.ensure_admin(

@@ -8,7 +8,7 @@ from codehub import log
 from codehub.cli import data_directory, operator_database, requirements
 from codehub.cli.errors import CommandError
 from codehub.clock import utc_now
-from codehub.coordinator.storage_claims import claim_storage, make_place
+from codehub.coordinator.storage_claims import claim_storage, make_storage_location
 from codehub.database import accounts, installation, migrate, schema_version
 from codehub.domain.audit import CLI
 from codehub.settings import Settings
@@ -33,7 +33,7 @@ async def prepare(engine: AsyncEngine, settings: Settings) -> None:
 
 async def _claim(engine: AsyncEngine, settings: Settings, installation_id: str) -> None:
     claims = installation.PostgresClaims(engine)
-    for where in await claim_storage(claims, make_place(settings, installation_id), create=False):
+    for where in await claim_storage(claims, make_storage_location(settings, installation_id), create=False):
         typer.echo(f"{where} is not on this machine: the first coordinator that leads claims it")
 
 

@@ -194,18 +194,20 @@ class EffectExecutor:
             self._memory.started_jobs.add(job_id)
 
     def _volume_job(self, workspace: Workspace, effect: ArchiveHome | DeleteVolume) -> JobSpec:
-        place, key = self._providers.place, workspace.home_store_key
+        location, key = self._providers.storage_location, workspace.home_store_key
         if isinstance(effect, DeleteVolume):
             began = None if workspace.op_started_at is None else workspace.op_started_at.timestamp()
-            return DeleteJob(place, workspace.id, key, effect.generation, self._epoch, unchanged_since=began)
+            return DeleteJob(
+                location, workspace.id, key, effect.generation, self._epoch, unchanged_since=began
+            )
         reserve = self._rules.disk_reserve.bytes // _ARCHIVES_LEAVE
         return ArchiveJob(
-            place, workspace.id, key, effect.generation, effect.archive_op_id, self._epoch, reserve
+            location, workspace.id, key, effect.generation, effect.archive_op_id, self._epoch, reserve
         )
 
     def _empty_archive(self, workspace: Workspace, effect: ArchiveEmpty) -> JobSpec:
         return EmptyArchiveJob(
-            self._providers.place,
+            self._providers.storage_location,
             workspace.id,
             workspace.home_store_key,
             effect.archive_op_id,
@@ -216,7 +218,7 @@ class EffectExecutor:
 
     def _restore(self, workspace: Workspace, effect: RestoreHome, sha256: str | None) -> JobSpec:
         return RestoreJob(
-            self._providers.place,
+            self._providers.storage_location,
             workspace.id,
             workspace.home_store_key,
             effect.op_id,

@@ -175,16 +175,16 @@ class GcRunner:
                 log.warning("leftovers could not be removed", workspace_id=workspace_id, error=str(error))
 
     async def _start_clearing(self, home: Leftover | None, items: list[Leftover]) -> None:
-        place, first = self._providers.place, items[0]
+        location, first = self._providers.storage_location, items[0]
         key, workspace_id = first.home_store_key, first.workspace_id
         if home is not None:
             log.info("a home that belongs to no workspace is removed", key=home.key)
-            deletion = DeleteJob(place, workspace_id, key, home.generation, self._epoch)
+            deletion = DeleteJob(location, workspace_id, key, home.generation, self._epoch)
             await self._providers.jobs.start(f"{workspace_id}-purge", deletion)
             return
         names = [item.name for item in items]
         log.info("leftovers of a home are removed", workspace_id=workspace_id, names=names)
-        clear = ClearJob(place, workspace_id, key, names, self._epoch)
+        clear = ClearJob(location, workspace_id, key, names, self._epoch)
         await self._providers.jobs.start(f"{workspace_id}-clear", clear)
 
     async def _remove_container(self, workspace_id: str) -> None:

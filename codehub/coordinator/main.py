@@ -13,7 +13,7 @@ from codehub.coordinator.metrics import Metrics
 from codehub.coordinator.owner_messages import UserMessages
 from codehub.coordinator.postgres_backend import PostgresBackend
 from codehub.coordinator.providers import Providers
-from codehub.coordinator.storage_claims import claiming, make_place
+from codehub.coordinator.storage_claims import claiming, make_storage_location
 from codehub.coordinator.work_queue import WORKERS
 from codehub.database import installation, schema_version
 from codehub.database.engine import create_engine
@@ -59,7 +59,7 @@ async def _coordinate(settings: Settings, stop: asyncio.Event, metrics: Metrics)
     finally:
         await engine.dispose()
     providers = make_providers(settings, own.id)
-    providers = replace(providers, claim=claiming(settings.database_url, providers.place))
+    providers = replace(providers, claim=claiming(settings.database_url, providers.storage_location))
     warming_up = asyncio.create_task(_warm_up(providers.runtime))
     try:
         await serve(settings, providers, PostgresBackend(settings), stop=stop, metrics=metrics)
@@ -77,27 +77,27 @@ async def _warm_up(runtime: Runtime) -> None:
 
 def make_providers(settings: Settings, installation_id: str) -> Providers:
     data_dir = settings.data_dir
-    place = make_place(settings, installation_id)
+    location = make_storage_location(settings, installation_id)
     runtime = make_runtime(settings, installation_id)
     return Providers(
         runtime=runtime,
-        volumes=LocalVolumes(place.volumes_root, installation_id),
-        archives=ArchiveStore(place.archive_url, installation_id),
+        volumes=LocalVolumes(location.volumes_root, installation_id),
+        archives=ArchiveStore(location.archive_url, installation_id),
         jobs=LocalJobs(data_dir / "jobs", settings.archives_at_once),
         images=offered_images(settings.images_text, settings.runtime),
-        place=place,
-        messages=UserMessages(host_paths(settings, place)),
+        storage_location=location,
+        messages=UserMessages(host_paths(settings, location)),
         hints=runtime.hints,
     )
 
 
-def host_paths(settings: Settings, place: StorageLocation) -> PathRedactor:
+def host_paths(settings: Settings, location: StorageLocation) -> PathRedactor:
     """Return the places of this machine that messages of the runtime and the storage may name."""
     data_dir = settings.data_dir.absolute()
     names = {str(path): "CodeHub's data directory" for path in (data_dir, data_dir.resolve())}
     names[str(settings.tools_dir.absolute())] = "CodeHub's tools directory"
     names["/sys/fs/cgroup"] = "the control groups"
-    for url, name in ((place.archive_url, "on this machine"), (settings.docker_host, "its socket")):
+    for url, name in ((location.archive_url, "on this machine"), (settings.docker_host, "its socket")):
         scheme, _, path = url.partition("://")
         if scheme in ("file", "unix"):
             names[path] = name

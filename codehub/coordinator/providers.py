@@ -62,7 +62,7 @@ class Providers:
     archives: Archives
     jobs: Jobs
     images: Mapping[str, Image]
-    place: StorageLocation
+    storage_location: StorageLocation
     messages: UserMessages = field(default_factory=UserMessages)
     hints: Listen | None = None
     """Where the runtime tells of containers by itself."""

@@ -23,7 +23,7 @@ from codehub.storage.volumes.local_volumes import LocalVolumes
 log = structlog.get_logger(__name__)
 
 
-def make_place(settings: Settings, installation_id: str) -> StorageLocation:
+def make_storage_location(settings: Settings, installation_id: str) -> StorageLocation:
     """Return where the homes and archives of this installation are."""
     archive_url = settings.archive_url or f"file://{settings.data_dir / 'archives'}"
     return StorageLocation(settings.data_dir / "volumes", archive_url, installation_id)
@@ -36,14 +36,14 @@ class Claims(Protocol):
     async def record(self, location: Location) -> None: ...
 
 
-async def claim_storage(claims: Claims, place: StorageLocation, *, create: bool) -> list[str]:
+async def claim_storage(claims: Claims, location: StorageLocation, *, create: bool) -> list[str]:
     """Claim what was never claimed, or raise StorageProblem with what is in the way.
 
     Without `create`, a directory that does not exist is left to the coordinator: this may be another machine.
     Return where those directories are.
     """
-    volumes = LocalVolumes(place.volumes_root, place.installation_id)
-    archives = ArchiveStore(place.archive_url, place.installation_id)
+    volumes = LocalVolumes(location.volumes_root, location.installation_id)
+    archives = ArchiveStore(location.archive_url, location.installation_id)
 
     async def claim_volumes() -> None:
         await asyncio.to_thread(volumes.initialise)
@@ -51,8 +51,8 @@ async def claim_storage(claims: Claims, place: StorageLocation, *, create: bool)
     unclaimed = await claims.unclaimed()
     left: list[str] = []
     for location, where, is_there, claim in (
-        (Location.VOLUMES, str(place.volumes_root), volumes.is_there, claim_volumes),
-        (Location.ARCHIVES, place.archive_url, archives.is_there, archives.initialise),
+        (Location.VOLUMES, str(location.volumes_root), volumes.is_there, claim_volumes),
+        (Location.ARCHIVES, location.archive_url, archives.is_there, archives.initialise),
     ):
         if location not in unclaimed:
             continue
@@ -65,13 +65,13 @@ async def claim_storage(claims: Claims, place: StorageLocation, *, create: bool)
     return left
 
 
-def claiming(database_url: str, place: StorageLocation) -> Callable[[], Awaitable[bool]]:
+def claiming(database_url: str, location: StorageLocation) -> Callable[[], Awaitable[bool]]:
     """Return the leader's attempt to claim; True once everything is claimed."""
 
     async def attempt() -> bool:
         engine = create_unpooled_engine(database_url)
         try:
-            await claim_storage(PostgresClaims(engine), place, create=True)
+            await claim_storage(PostgresClaims(engine), location, create=True)
         except StorageProblem as problem:
             log.error("a location cannot be claimed: no workspace starts", reason=problem.message)
             return False

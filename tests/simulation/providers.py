@@ -292,7 +292,7 @@ def providers_of(process: Process, jobs: Jobs) -> Providers:
         archives=SimArchives(process),
         jobs=SimJobs(process, jobs),
         images={image.name: image for image in BUILT_IN},
-        place=StorageLocation(Path("/volumes"), "file:///archives", "simulated"),
+        storage_location=StorageLocation(Path("/volumes"), "file:///archives", "simulated"),
     )
 
 

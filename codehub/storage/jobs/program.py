@@ -94,17 +94,17 @@ def _run(directory: Path, lock: int) -> Result | None:
         return Result(False, ErrorReason.ActionFailed, f"the storage job failed: {error!r}")
 
 
-def _attempts(spec: JobSpec, bench: JobContext) -> Result:
+def _attempts(spec: JobSpec, context: JobContext) -> Result:
     """Passing troubles of the store are tried again here; the rest is for the controller to judge."""
     for pause in _PAUSES:
         try:
-            return _attempt(spec, bench)
+            return _attempt(spec, context)
         except StorageProblem as problem:
             if not problem.passing:
                 raise
             _say(f"{problem.message}; trying again in {pause} s")
             time.sleep(pause)
-    return _attempt(spec, bench)
+    return _attempt(spec, context)
 
 
 def _say(words: str) -> None:
@@ -113,9 +113,9 @@ def _say(words: str) -> None:
         print(words, file=sys.stderr)
 
 
-def _attempt(spec: JobSpec, bench: JobContext) -> Result:
-    done = perform(spec, bench)
-    told = bench.reporter
+def _attempt(spec: JobSpec, context: JobContext) -> Result:
+    done = perform(spec, context)
+    told = context.reporter
     return Result(True, None, done.message, done.archive, left_out=told.left_out, changed=told.changed)
 
 

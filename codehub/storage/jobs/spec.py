@@ -1,4 +1,4 @@
-"""What a storage job is told: everything it needs, and nothing of the database."""
+"""Specification of a storage job, as written to spec.json: all that the job needs to know."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -10,7 +10,7 @@ from codehub.domain.observation import Generation
 
 @dataclass(frozen=True)
 class StorageLocation:
-    """Where homes and archives lie, and whose they must be."""
+    """Where homes and archives are kept, and the installation that both must belong to."""
 
     volumes_root: Path
     archive_url: str
@@ -19,13 +19,13 @@ class StorageLocation:
 
 @dataclass(frozen=True)
 class ArchiveJob:
-    """Put a home into the store. The home stays as it is.
+    """Job that archives a home, and leaves the home as it is.
 
-    `reserve`: bytes that must stay free on the disk of a store that is a directory.
+    `reserve`: bytes that must stay free on the disk, if the archive store is a directory.
     """
 
     kind: ClassVar[str] = "archive"
-    place: StorageLocation
+    location: StorageLocation
     workspace_id: str
     home_store_key: str
     generation: Generation
@@ -36,10 +36,10 @@ class ArchiveJob:
 
 @dataclass(frozen=True)
 class EmptyArchiveJob:
-    """Put the archive of a new home into the store; `uid` will own the home, and `files` will be in it."""
+    """Job that stores the archive of a new home, which `uid` owns and which contains `files`."""
 
     kind: ClassVar[str] = "empty-archive"
-    place: StorageLocation
+    location: StorageLocation
     workspace_id: str
     home_store_key: str
     archive_op_id: str
@@ -50,14 +50,14 @@ class EmptyArchiveJob:
 
 @dataclass(frozen=True)
 class RestoreJob:
-    """Make a home from an archive. Its generation will be `{op_id, archive_key}`.
+    """Job that makes a home of generation `{op_id, archive_key}` from an archive.
 
-    `uid` will own the home and everything in it; None leaves owners as they are. `reserve`, `reserve_files`:
-    bytes and inodes of the disk that must stay free.
+    `uid` will own everything in the home; None keeps the owners of the archive. `reserve` and
+    `reserve_files` are the bytes and inodes that must stay free on the disk.
     """
 
     kind: ClassVar[str] = "restore"
-    place: StorageLocation
+    location: StorageLocation
     workspace_id: str
     home_store_key: str
     op_id: str
@@ -71,13 +71,13 @@ class RestoreJob:
 
 @dataclass(frozen=True)
 class DeleteJob:
-    """Remove a home of this generation, and only of this; None stands for a home without a marker.
+    """Job that removes a home, if it is of this generation; None stands for a home without a marker.
 
-    `unchanged_since`: the time, in seconds of the epoch, from which on nothing in it may have changed.
+    `unchanged_since`: Unix time after which nothing in the home may have changed.
     """
 
     kind: ClassVar[str] = "delete"
-    place: StorageLocation
+    location: StorageLocation
     workspace_id: str
     home_store_key: str
     generation: Generation | None
@@ -87,10 +87,10 @@ class DeleteJob:
 
 @dataclass(frozen=True)
 class ClearJob:
-    """Remove these leftovers beside a home. The home stays as it is."""
+    """Job that removes leftovers beside a home, and leaves the home as it is."""
 
     kind: ClassVar[str] = "clear"
-    place: StorageLocation
+    location: StorageLocation
     workspace_id: str
     home_store_key: str
     names: list[str]
@@ -103,16 +103,23 @@ _KINDS: dict[str, type[JobSpec]] = {
     job.kind: job for job in (ArchiveJob, EmptyArchiveJob, RestoreJob, DeleteJob, ClearJob)
 }
 
+# An earlier version's name of the field. A job that waits across an upgrade was written with it.
+_LOCATION_KEY = "place"
+
 
 def dump_spec(spec: JobSpec) -> bytes:
-    return json.dumps({"kind": spec.kind, **asdict(spec)}, default=str, indent=1).encode()
+    """Return the content of spec.json, which jobs of other versions can read."""
+    fields = asdict(spec)
+    fields[_LOCATION_KEY] = fields.pop("location")
+    return json.dumps({"kind": spec.kind, **fields}, default=str, indent=1).encode()
 
 
 def load_spec(content: bytes) -> JobSpec:
+    """Return the job that a spec.json describes."""
     fields = json.loads(content)
     job = _KINDS[fields.pop("kind")]
-    place = fields.pop("place")
-    place["volumes_root"] = Path(place["volumes_root"])
+    location = fields.pop(_LOCATION_KEY)
+    location["volumes_root"] = Path(location["volumes_root"])
     if fields.get("generation") is not None:
         fields["generation"] = Generation(**fields["generation"])
-    return job(place=StorageLocation(**place), **fields)
+    return job(location=StorageLocation(**location), **fields)

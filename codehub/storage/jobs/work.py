@@ -31,10 +31,10 @@ from codehub.storage.jobs.spec import (
     DeleteJob,
     EmptyArchiveJob,
     JobSpec,
-    StorageLocation,
     RestoreJob,
+    StorageLocation,
 )
-from codehub.storage.tar.codec import OnProgress, ArchiveStream, unpack
+from codehub.storage.tar.codec import ArchiveStream, OnProgress, unpack
 from codehub.storage.volumes.changed_home import check_unchanged
 from codehub.storage.volumes.free_space import free_space
 from codehub.storage.volumes.new_home import make_new_home
@@ -60,61 +60,61 @@ class JobContext:
     locks: list[int] = field(default_factory=list)
 
 
-def perform(spec: JobSpec, bench: JobContext) -> JobOutcome:
+def perform(spec: JobSpec, context: JobContext) -> JobOutcome:
     """Do what the spec says; raises StorageProblem."""
-    directory = WorkspaceDirectory.of_key(spec.place.volumes_root, spec.home_store_key)
+    directory = WorkspaceDirectory.of_key(spec.location.volumes_root, spec.home_store_key)
     if directory.workspace_id != spec.workspace_id:
         raise InvalidKey(f"{spec.home_store_key} is not the home of workspace {spec.workspace_id}")
     try:
-        with _working(directory, spec, bench):
+        with _working(directory, spec, context):
             match spec:
                 case ArchiveJob():
-                    return _archive(spec, directory, bench)
+                    return _archive(spec, directory, context)
                 case EmptyArchiveJob():
-                    return _archive_nothing(spec, bench)
+                    return _archive_nothing(spec, context)
                 case RestoreJob():
-                    return _restore(spec, directory, bench)
+                    return _restore(spec, directory, context)
                 case DeleteJob():
-                    return _delete(spec, directory, bench)
+                    return _delete(spec, directory, context)
                 case ClearJob():
-                    return _clear(spec, directory, bench)
+                    return _clear(spec, directory, context)
     except OSError as error:
         raise from_os(error, f"the {spec.kind} job of workspace {spec.workspace_id} failed") from error
 
 
 @contextmanager
-def _working(directory: WorkspaceDirectory, spec: JobSpec, bench: JobContext) -> Iterator[None]:
-    with held(directory, spec.place.installation_id, spec.epoch, wait=_LOCK_WAIT) as fd:
-        bench.locks.append(fd)
+def _working(directory: WorkspaceDirectory, spec: JobSpec, context: JobContext) -> Iterator[None]:
+    with held(directory, spec.location.installation_id, spec.epoch, wait=_LOCK_WAIT) as fd:
+        context.locks.append(fd)
         try:
             yield
         finally:
-            bench.locks.remove(fd)
+            context.locks.remove(fd)
 
 
-def _archive(spec: ArchiveJob, directory: WorkspaceDirectory, bench: JobContext) -> JobOutcome:
+def _archive(spec: ArchiveJob, directory: WorkspaceDirectory, context: JobContext) -> JobOutcome:
     fact = directory.look()
     if fact is None:
         raise GenerationMismatch("generation differs: there is no home to archive")
     if fact.generation != spec.generation:
         raise GenerationMismatch("generation differs: another home has taken the place of the one meant")
-    store = directory_of(spec.place.archive_url)
+    store = directory_of(spec.location.archive_url)
 
     def progress(done: int, files: int) -> None:
         if store is not None:
             _check_room("archives", store, Reserve(spec.reserve))
-        bench.reporter.progress(done, files)
+        context.reporter.progress(done, files)
 
-    archives = _archives(spec.place)
-    return _store(archives, spec.workspace_id, spec.archive_op_id, directory.home, bench, progress)
+    archives = _archives(spec.location)
+    return _store(archives, spec.workspace_id, spec.archive_op_id, directory.home, context, progress)
 
 
-def _archive_nothing(spec: EmptyArchiveJob, bench: JobContext) -> JobOutcome:
-    with tempfile.TemporaryDirectory(dir=bench.scratch) as scratch:
+def _archive_nothing(spec: EmptyArchiveJob, context: JobContext) -> JobOutcome:
+    with tempfile.TemporaryDirectory(dir=context.scratch) as scratch:
         home = Path(scratch) / "home"
         make_new_home(home, spec.uid, spec.files)
-        archives, progress = _archives(spec.place), bench.reporter.progress
-        return _store(archives, spec.workspace_id, spec.archive_op_id, home, bench, progress)
+        archives, progress = _archives(spec.location), context.reporter.progress
+        return _store(archives, spec.workspace_id, spec.archive_op_id, home, context, progress)
 
 
 def _store(
@@ -122,7 +122,7 @@ def _store(
     workspace_id: str,
     archive_op_id: str,
     home: Path,
-    bench: JobContext,
+    context: JobContext,
     progress: OnProgress,
 ) -> JobOutcome:
     """Upload, have it confirmed or read it back, and only then commit with the `.meta`."""
@@ -135,17 +135,17 @@ def _store(
         complete = None
     if complete is not None:
         return JobOutcome("the archive was already complete", complete)
-    packing = ArchiveStream(home, bench.locks, progress)
-    confirmed = archives.upload(key, packing, lambda: size_limit(home, bench.locks))
+    packing = ArchiveStream(home, context.locks, progress)
+    confirmed = archives.upload(key, packing, lambda: size_limit(home, context.locks))
     fact = ArchiveFact(
         workspace_id, archive_op_id, key, packing.sha256, packing.bytes, packing.unpacked, packing.entries
     )
-    bench.reporter.left_out = packing.left_out.sentence()
+    context.reporter.left_out = packing.left_out.sentence()
     archives.flush(key)
     if not confirmed:
-        _read_back(archives, fact, packing.fingerprint, bench.reporter)
+        _read_back(archives, fact, packing.fingerprint, context.reporter)
     archives.commit(fact)
-    left_out = bench.reporter.left_out
+    left_out = context.reporter.left_out
     stored = f"archived {fact.entries} entries in {fact.bytes} bytes"
     return JobOutcome(f"{stored}; {left_out}" if left_out else stored, fact)
 
@@ -162,7 +162,7 @@ def _read_back(archives: Archives, fact: ArchiveFact, fingerprint: bytes, report
         raise StoreTrouble(f"the archive {fact.key} reads back differently from what was written")
 
 
-def _restore(spec: RestoreJob, directory: WorkspaceDirectory, bench: JobContext) -> JobOutcome:
+def _restore(spec: RestoreJob, directory: WorkspaceDirectory, context: JobContext) -> JobOutcome:
     there = directory.look()
     if there is not None and there.generation is not None:
         if there.generation.op_id == spec.op_id:
@@ -170,29 +170,29 @@ def _restore(spec: RestoreJob, directory: WorkspaceDirectory, bench: JobContext)
         raise GenerationMismatch.found(there.generation)
     # Whoever made them is dead, since the lock is ours.
     for leftover in directory.leftovers("staging"):
-        remove_tree(leftover, bench.locks)
-    archives = _archives(spec.place)
+        remove_tree(leftover, context.locks)
+    archives = _archives(spec.location)
     fact = _wanted_archive(spec, archives)
-    bench.reporter.total = fact.unpacked
+    context.reporter.total = fact.unpacked
     staging = directory.staging(spec.op_id)
     staging.mkdir(mode=0o700)
 
     def progress(done: int, files: int) -> None:
         _check_room("homes", directory.path, Reserve(spec.reserve, spec.reserve_files))
-        bench.reporter.progress(done, files)
+        context.reporter.progress(done, files)
 
     try:
         with kept_synced(staging):
-            foreign = unpack(archives.read(fact), fact, staging, bench.locks, progress, spec.uid)
+            foreign = unpack(archives.read(fact), fact, staging, context.locks, progress, spec.uid)
     except Exception:
-        remove_tree(staging, bench.locks)
+        remove_tree(staging, context.locks)
         raise
-    bench.reporter.changed = foreign.sentence()
+    context.reporter.changed = foreign.sentence()
     if there is not None:
         directory.set_aside(spec.op_id)
     directory.swap_in(staging, Generation(spec.op_id, spec.archive_key))
     restored = f"restored {fact.entries} entries"
-    return JobOutcome(f"{restored}; {changed}" if (changed := bench.reporter.changed) else restored, fact)
+    return JobOutcome(f"{restored}; {changed}" if (changed := context.reporter.changed) else restored, fact)
 
 
 def _check_room(whose: str, path: Path, reserve: Reserve) -> None:
@@ -217,27 +217,27 @@ def _wanted_archive(spec: RestoreJob, archives: Archives) -> ArchiveFact:
     return fact
 
 
-def _delete(spec: DeleteJob, directory: WorkspaceDirectory, bench: JobContext) -> JobOutcome:
+def _delete(spec: DeleteJob, directory: WorkspaceDirectory, context: JobContext) -> JobOutcome:
     there = directory.look()
     if there is not None and there.generation != spec.generation:
         raise GenerationMismatch("generation differs: another home has taken the place of the one meant")
     if there is not None:
         if spec.unchanged_since is not None:
-            check_unchanged(directory.home, spec.unchanged_since, bench.locks)
+            check_unchanged(directory.home, spec.unchanged_since, context.locks)
         directory.condemn(spec.generation)
     else:
         directory.drop_marker()
     for leftover in directory.leftovers("deleted"):
-        remove_tree(leftover, bench.locks)
+        remove_tree(leftover, context.locks)
     return JobOutcome("the home is removed" if there is not None else "there was no home")
 
 
-def _clear(spec: ClearJob, directory: WorkspaceDirectory, bench: JobContext) -> JobOutcome:
+def _clear(spec: ClearJob, directory: WorkspaceDirectory, context: JobContext) -> JobOutcome:
     named = [path for path in directory.all_leftovers() if path.name in spec.names]
     for leftover in named:
-        remove_tree(leftover, bench.locks)
+        remove_tree(leftover, context.locks)
     return JobOutcome(f"{len(named)} leftovers are removed")
 
 
-def _archives(place: StorageLocation) -> Archives:
-    return Archives(place.archive_url, place.installation_id)
+def _archives(location: StorageLocation) -> Archives:
+    return Archives(location.archive_url, location.installation_id)

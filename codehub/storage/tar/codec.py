@@ -18,7 +18,7 @@ import zstandard
 from codehub.domain.observation import ArchiveFact
 from codehub.storage.child_processes import BYTES, PIPE, failure, spawn
 from codehub.storage.durable import sync_filesystem
-from codehub.storage.errors import CorruptedArchive, CannotArchive, says_no_space
+from codehub.storage.errors import CannotArchive, CorruptedArchive, says_no_space
 from codehub.storage.tar.archive_filter import ArchiveFilter
 from codehub.storage.tar.foreign_owners import ForeignEntries, give_all
 from codehub.storage.tar.header import BLOCK, Entry
@@ -147,7 +147,9 @@ class ArchiveStream:
                 yield from chunker.compress(piece)
             self._check_holes()
             if os.fstat(said.fileno()).st_size > _MOST_WORDS:
-                raise CannotArchive("the home cannot be archived: it has too many sockets, or files that change")
+                raise CannotArchive(
+                    "the home cannot be archived: it has too many sockets, or files that change"
+                )
             self._on_progress(self._check.bytes, self._check.entries)
         self._judge(tar.wait(), said)
         self._check.finish()

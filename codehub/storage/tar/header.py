@@ -274,7 +274,9 @@ def _target(kind: bytes, target: bytes) -> bytes:
 def check_path(path: bytes, is_directory: bool) -> None:
     """Paths are `./`, or `./` and plain components; only directories end with a slash."""
     if len(path) > _MAX_PATH:
-        raise UnsupportedTar(f"a path of {len(path)} bytes is longer than a system can open: {path[:80]!r}...")
+        raise UnsupportedTar(
+            f"a path of {len(path)} bytes is longer than a system can open: {path[:80]!r}..."
+        )
     if path == b"./" and is_directory:
         return
     if not path.startswith(b"./"):

@@ -12,8 +12,8 @@ from codehub.storage.tar.header import (
     PASSED_OVER,
     SPECIAL,
     Entry,
-    UnsupportedTar,
     PlainFiles,
+    UnsupportedTar,
 )
 from codehub.storage.tar.stream import FIRST, TarStream
 

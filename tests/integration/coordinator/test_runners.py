@@ -371,7 +371,9 @@ async def test_a_slow_store_does_not_cost_the_leader_its_office(bench: Bench) ->
             await term.heartbeat()
             await super().remove(key)
 
-    slow = Slow(bench.providers.place.archive_url, bench.providers.place.installation_id)
+    slow = Slow(
+        bench.providers.storage_location.archive_url, bench.providers.storage_location.installation_id
+    )
     runner = gc_runner(bench, term.epoch, replace(bench.providers, archives=slow))
     await runner.tick(datetime.now(UTC))
     assert await runner.tick(datetime.now(UTC) + 3 * HOUR) > 0

@@ -13,7 +13,14 @@ from codehub.domain.observation import Generation, JobFact, JobState
 from codehub.storage.archive.open_objects import open_objects
 from codehub.storage.archive.store import ArchiveStore
 from codehub.storage.jobs.local_jobs import LocalJobs
-from codehub.storage.jobs.spec import ArchiveJob, DeleteJob, EmptyArchiveJob, JobSpec, StorageLocation, RestoreJob
+from codehub.storage.jobs.spec import (
+    ArchiveJob,
+    DeleteJob,
+    EmptyArchiveJob,
+    JobSpec,
+    RestoreJob,
+    StorageLocation,
+)
 from codehub.storage.volumes.local_volumes import LocalVolumes
 from tests.s3 import S3Server, begin_upload
 from tests.services import short_temp_dir
@@ -30,17 +37,17 @@ on_both_stores = pytest.mark.parametrize("site", ["directory", "s3"], indirect=T
 @dataclass
 class Site:
     root: Path
-    place: StorageLocation
+    location: StorageLocation
     server: S3Server | None = None
     """Where the archives are, unless they are in a directory."""
 
     @property
     def volumes(self) -> LocalVolumes:
-        return LocalVolumes(self.place.volumes_root, INSTALLATION)
+        return LocalVolumes(self.location.volumes_root, INSTALLATION)
 
     @property
     def store(self) -> ArchiveStore:
-        return ArchiveStore(self.place.archive_url, INSTALLATION)
+        return ArchiveStore(self.location.archive_url, INSTALLATION)
 
     @property
     def jobs(self) -> LocalJobs:
@@ -54,18 +61,18 @@ class Site:
     def archives_root(self) -> Path:
         """The files behind the objects, to look at and to spoil."""
         if self.server is not None:
-            return self.server.file(self.place.archive_url, "")
-        return Path(self.place.archive_url.removeprefix("file://"))
+            return self.server.file(self.location.archive_url, "")
+        return Path(self.location.archive_url.removeprefix("file://"))
 
     def stored_names(self) -> set[str]:
         """Everything in the store, unfinished uploads included, but for the marker."""
-        listed = open_objects(self.place.archive_url).list()
+        listed = open_objects(self.location.archive_url).list()
         return {stored.path for stored in listed} - {".codehub-installation"}
 
     def leave_unfinished(self, path: str) -> None:
         """What an upload leaves whose process was killed."""
         if self.server is not None:
-            begin_upload(self.place.archive_url, path)
+            begin_upload(self.location.archive_url, path)
         else:
             (self.archives_root / f"{path}#1").write_bytes(b"an abandoned one")
 
@@ -78,18 +85,18 @@ class Site:
         make_tree(self.home, seed, files)
 
     def archive_job(self, archive_op_id: str = "a1", **changes: object) -> ArchiveJob:
-        job = ArchiveJob(self.place, "w1", KEY, FIRST, archive_op_id, epoch=1, reserve=0)
+        job = ArchiveJob(self.location, "w1", KEY, FIRST, archive_op_id, epoch=1, reserve=0)
         return replace(job, **changes)  # type: ignore[arg-type]
 
     def empty_archive_job(self, archive_op_id: str = "a1", uid: int | None = None) -> EmptyArchiveJob:
-        return EmptyArchiveJob(self.place, "w1", KEY, archive_op_id, uid, epoch=1)
+        return EmptyArchiveJob(self.location, "w1", KEY, archive_op_id, uid, epoch=1)
 
     def restore_job(self, op_id: str = "op2", **changes: object) -> RestoreJob:
-        job = RestoreJob(self.place, "w1", KEY, op_id, "w1/a1/home.tar.zst", None, epoch=1, reserve=0)
+        job = RestoreJob(self.location, "w1", KEY, op_id, "w1/a1/home.tar.zst", None, epoch=1, reserve=0)
         return replace(job, **changes)  # type: ignore[arg-type]
 
     def delete_job(self, generation: Generation | None = FIRST, **changes: object) -> DeleteJob:
-        return replace(DeleteJob(self.place, "w1", KEY, generation, epoch=1), **changes)  # type: ignore[arg-type]
+        return replace(DeleteJob(self.location, "w1", KEY, generation, epoch=1), **changes)  # type: ignore[arg-type]
 
     async def run(self, job_id: str, spec: JobSpec) -> JobFact:
         """Start a job and wait for its end."""
@@ -121,7 +128,8 @@ class Site:
 
 def site_at(root: Path, volumes: Path | None = None, archives: Path | None = None) -> Site:
     return Site(
-        root, StorageLocation(volumes or root / "volumes", f"file://{archives or root / 'archives'}", INSTALLATION)
+        root,
+        StorageLocation(volumes or root / "volumes", f"file://{archives or root / 'archives'}", INSTALLATION),
     )
 
 
@@ -130,7 +138,7 @@ async def site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
     """With its archives in a directory, unless a test asks for both kinds of store."""
     site = site_at(tmp_path)
     if getattr(request, "param", "directory") == "s3":
-        site.place = replace(site.place, archive_url=request.getfixturevalue("s3_url"))
+        site.location = replace(site.location, archive_url=request.getfixturevalue("s3_url"))
         site.server = request.getfixturevalue("s3_server")
     await site.initialise()
     yield site

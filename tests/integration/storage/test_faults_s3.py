@@ -82,7 +82,7 @@ class Stage:
     def __init__(self, root: Path, server: S3Server, proxy: FaultyProxy, case: Case) -> None:
         self.case, self.proxy, self.server = case, proxy, server
         self.site: Site = site_at(root)
-        self.site.place = replace(self.site.place, archive_url=new_store_url())
+        self.site.location = replace(self.site.location, archive_url=new_store_url())
         self.bench = Bench(Reporter(root), root)
         run(self.site.initialise())
         run(self.site.make_home())
@@ -90,7 +90,7 @@ class Stage:
         self.tree = tree_hash(self.site.home)
 
     def fail(self, spec: JobSpec) -> JobFact:
-        name = self.site.place.archive_url.rpartition("/")[2]
+        name = self.site.location.archive_url.rpartition("/")[2]
         method, words = self.case.requests
         self.proxy.break_requests(name, self.case.fault, method, name, words)
         try:
@@ -110,7 +110,7 @@ class Stage:
         return read_ended(directory)
 
     def names(self) -> set[str]:
-        return {stored.path for stored in open_objects(self.site.place.archive_url).list()}
+        return {stored.path for stored in open_objects(self.site.location.archive_url).list()}
 
     def archive(self) -> JobFact:
         """An archive that fails, and then succeeds; the home is the same throughout."""

@@ -156,7 +156,7 @@ def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     with pytest.MonkeyPatch.context() as monkeypatch:
         if request.param == "s3":
             site.server = request.getfixturevalue("s3_server")
-            site.place = replace(site.place, archive_url=new_store_url())
+            site.location = replace(site.location, archive_url=new_store_url())
             use(site.server.environment(), monkeypatch)
         yield Scene.prepared(site)
 

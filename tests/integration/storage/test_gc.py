@@ -195,7 +195,7 @@ async def test_a_database_that_cannot_be_read_ends_the_cycle_before_anything_is_
 async def test_the_upload_of_a_living_job_stays_and_that_of_a_killed_one_goes(yard: Yard) -> None:
     workspace_id = await yard.workspace()
     await yard.fill_home(workspace_id)
-    place, key = yard.bench.providers.place, (await yard.bench.get(workspace_id)).home_store_key
+    place, key = yard.bench.providers.storage_location, (await yard.bench.get(workspace_id)).home_store_key
     if yard.proxy is not None:
         yard.proxy.break_requests("parts", Fault.SLOW, "PUT", "partNumber")
     job = ArchiveJob(place, workspace_id, key, GENERATION, "a1", 1, reserve=0)
@@ -225,7 +225,7 @@ async def test_the_upload_of_a_living_job_stays_and_that_of_a_killed_one_goes(ya
 async def test_the_staging_directory_of_a_killed_restore_goes(yard: Yard) -> None:
     workspace_id = await yard.workspace()
     home = await yard.fill_home(workspace_id)
-    place, key = yard.bench.providers.place, (await yard.bench.get(workspace_id)).home_store_key
+    place, key = yard.bench.providers.storage_location, (await yard.bench.get(workspace_id)).home_store_key
     await yard.run("op1", ArchiveJob(place, workspace_id, key, GENERATION, "a1", 1, reserve=0))
     await yard.run("op2", DeleteJob(place, workspace_id, key, GENERATION, 1))
     restore = RestoreJob(place, workspace_id, key, "op3", archive_key(workspace_id, "a1"), None, 1, 0)

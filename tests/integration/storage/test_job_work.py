@@ -228,7 +228,7 @@ async def test_a_clear_removes_what_it_names_and_nothing_else(site: Site) -> Non
     for name in (".staging-op0", ".aside-op0", ".aside-op1"):
         (site.home.parent / name / "deep").mkdir(parents=True)
     names = [".staging-op0", ".aside-op1", ".deleted-op9", "home", ".marker", "..", "../w1/home"]
-    await site.done("clear", ClearJob(site.place, "w1", KEY, names, epoch=1))
+    await site.done("clear", ClearJob(site.location, "w1", KEY, names, epoch=1))
     assert site.beside_home() == {".lock", ".fence", ".marker", "home", ".aside-op0"}
     assert tree_hash(site.home) == before
 
@@ -392,7 +392,7 @@ async def test_a_store_that_is_away_is_tried_three_times_and_unreachable(site: S
 
 async def test_a_volumes_disk_that_is_away_is_not_written_to(site: Site) -> None:
     await site.done("empty", site.empty_archive_job())
-    (site.place.volumes_root / ".codehub-installation").unlink()
+    (site.location.volumes_root / ".codehub-installation").unlink()
     fact = await site.run("restore", site.restore_job())
     assert (fact.state, fact.reason) == (JobState.FAILED, ErrorReason.Unreachable)
     assert not site.home.exists()

@@ -58,7 +58,7 @@ def site(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     site = site_at(tmp_path)
     if request.param == "s3":
         use(request.getfixturevalue("s3_server").environment(), monkeypatch)
-        site.place = replace(site.place, archive_url=new_store_url())
+        site.location = replace(site.location, archive_url=new_store_url())
     run(site.initialise())
     run(site.volumes.provision(KEY, FIRST, epoch=1, uid=None))
     fill(site.home)

@@ -25,7 +25,7 @@ CHUNK = 1 << 20
 
 
 async def test_a_home_goes_to_a_service_and_comes_back(site: Site, s3_url: str) -> None:
-    site.place = replace(site.place, archive_url=s3_url)
+    site.location = replace(site.location, archive_url=s3_url)
     await site.store.initialise()
     await site.make_home()
     (site.home / "bulk").write_bytes(os.urandom(30 << 20))
@@ -42,7 +42,7 @@ async def test_a_home_goes_to_a_service_and_comes_back(site: Site, s3_url: str) 
 
 
 async def test_a_service_keeps_no_reserve_of_a_disk_of_ours(site: Site, s3_url: str) -> None:
-    site.place = replace(site.place, archive_url=s3_url)
+    site.location = replace(site.location, archive_url=s3_url)
     await site.store.initialise()
     await site.make_home()
     more_than_there_is = 2 * shutil.disk_usage(site.root).total
@@ -104,7 +104,7 @@ async def test_a_service_that_keeps_no_checksums_and_lists_no_uploads_has_its_ar
 ) -> None:
     with FaultyProxy.before(s3_server.endpoint) as proxy:
         use(s3_server.environment(proxy.endpoint), monkeypatch)
-        site.place = replace(site.place, archive_url=s3_url)
+        site.location = replace(site.location, archive_url=s3_url)
         await site.store.initialise()
         proxy.break_requests("checksums", Fault.UNABLE, "HEAD", "home.tar.zst")
         assert not Archives(s3_url, INSTALLATION).upload("w1/a0/home.tar.zst", [b"x"], lambda: 1000)

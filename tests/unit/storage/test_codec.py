@@ -16,7 +16,7 @@ import zstandard
 
 from codehub.domain.observation import ArchiveFact
 from codehub.storage.child_processes import check_locale
-from codehub.storage.errors import CorruptedArchive, StorageProblem, CannotArchive
+from codehub.storage.errors import CannotArchive, CorruptedArchive, StorageProblem
 from codehub.storage.tar import codec
 from codehub.storage.tar.bounded_map import digest
 from codehub.storage.tar.codec import ArchiveStream, unpack

@@ -71,7 +71,9 @@ def test_from_a_directory_that_hands_down_rights_on_one_reader_goes_on_alone(ste
     assert any(member.isreg() for member in second.values())
 
 
-def share(data: bytes, step: int) -> tuple[RestoreCheck, dict[str, tarfile.TarInfo], dict[str, tarfile.TarInfo]]:
+def share(
+    data: bytes, step: int
+) -> tuple[RestoreCheck, dict[str, tarfile.TarInfo], dict[str, tarfile.TarInfo]]:
     """What each of two readers gets of a stream."""
     check = RestoreCheck(100, readers=2)
     streams = io.BytesIO(), io.BytesIO()
