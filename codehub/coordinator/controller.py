@@ -27,7 +27,7 @@ from codehub.domain.backends import why_left_alone
 from codehub.domain.decision import (
     Context,
     Decision,
-    Rules,
+    PlanRules,
     TimelineEvent,
     changed_columns,
     record_failure,
@@ -72,7 +72,7 @@ class Controller:
         actor: EffectExecutor,
         memory: LeaderState,
         *,
-        rules: Rules,
+        rules: PlanRules,
         rhythm: Intervals,
         nature: ClockAndIds,
         metrics: Metrics,

@@ -20,7 +20,7 @@ from codehub.coordinator.providers import Providers
 from codehub.coordinator.ttl_runner import TtlRules, TtlRunner
 from codehub.database.engine import ConnectionTrouble
 from codehub.database.leadership import StaleLeader
-from codehub.domain.decision import Rules
+from codehub.domain.decision import PlanRules
 from codehub.domain.error_policy import RetryPolicy
 from codehub.domain.gateway_reports import GatewayRules
 from codehub.domain.gc import GcRules
@@ -307,11 +307,11 @@ def gc_rules_of(settings: Settings) -> GcRules:
     )
 
 
-def rules_of(settings: Settings) -> Rules:
+def rules_of(settings: Settings) -> PlanRules:
     timeouts: dict[Operation, timedelta] = {
         operation: timedelta(seconds=getattr(settings, f"reconciler_{operation.value.lower()}_timeout"))
         for operation in Operation
         if operation is not Operation.NONE
     }
     retry = RetryPolicy(settings.reconciler_max_retries, timedelta(seconds=settings.reconciler_retry_backoff))
-    return Rules(retry, timeouts, settings.backends)
+    return PlanRules(retry, timeouts, settings.backends)

@@ -42,7 +42,7 @@ DEFAULT_TIMEOUTS = {
 
 
 @dataclass(frozen=True)
-class Rules:
+class PlanRules:
     """The settings that decisions depend on."""
 
     retry: RetryPolicy
@@ -50,7 +50,7 @@ class Rules:
     backends: Backends
 
 
-DEFAULT_RULES = Rules(RetryPolicy(), DEFAULT_TIMEOUTS, Backends("process", "local-dir"))
+DEFAULT_RULES = PlanRules(RetryPolicy(), DEFAULT_TIMEOUTS, Backends("process", "local-dir"))
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Context:
     """What a decision is made in: the time, the rules, and fresh values for what it may need."""
 
     now: datetime
-    rules: Rules
+    rules: PlanRules
     op_id: str
     archive_op_id: str
     jitter: float
