@@ -7,7 +7,7 @@ until a coordinator of that backend leads again.
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from codehub.domain.conditions import changed
+from codehub.domain.conditions import updated_condition
 from codehub.domain.states import ConditionName
 from codehub.domain.workspace import Workspace
 
@@ -42,7 +42,9 @@ def why_left_alone(workspace: Workspace, own: Backends) -> str | None:
 def left_alone(workspace: Workspace, sentence: str, now: datetime) -> Workspace:
     """Return the workspace with nothing changed but the sentence that explains it."""
     conditions, name = dict(workspace.conditions), ConditionName.HEALTHY
-    conditions[name] = changed(conditions, name, conditions[name].status, OTHER_BACKEND, sentence, now)
+    conditions[name] = updated_condition(
+        conditions, name, conditions[name].status, OTHER_BACKEND, sentence, now
+    )
     return workspace if conditions == workspace.conditions else replace(workspace, conditions=conditions)
 
 

@@ -23,7 +23,7 @@ def initial_conditions(now: datetime) -> dict[ConditionName, Condition]:
     return {name: Condition(name is ConditionName.HEALTHY, "NotObserved", "", now) for name in ConditionName}
 
 
-def changed(
+def updated_condition(
     old: Conditions, name: ConditionName, status: bool, reason: str, message: str, now: datetime
 ) -> Condition:
     """The condition after an observation; its transition time moves only with its status."""

@@ -4,13 +4,13 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from codehub.domain.allowed_changes import archive_committed
-from codehub.domain.conditions import Condition, changed, holds
+from codehub.domain.conditions import Condition, holds, updated_condition
 from codehub.domain.observation import (
     ArchiveFact,
     Generation,
     Observation,
-    Unknown,
     Skipped,
+    Unknown,
     VolumeFact,
 )
 from codehub.domain.states import ConditionName, Operation
@@ -68,19 +68,21 @@ def volume_generation(look: Observation) -> Generation | None:
 def _volume(workspace: Workspace, look: Observation, now: datetime) -> Condition:
     name, old = ConditionName.VOLUME_READY, workspace.conditions
     if isinstance(look.volume, Unknown):
-        return changed(old, name, old[name].status, "Unobservable", look.volume.message, now)
+        return updated_condition(old, name, old[name].status, "Unobservable", look.volume.message, now)
     generation = volume_generation(look)
     if generation is not None and generation.op_id == expected_generation(workspace):
-        return changed(old, name, True, "Ready", "", now)
+        return updated_condition(old, name, True, "Ready", "", now)
     if workspace.home_ctx is not None and not removes_volume(workspace):
         if old[name].status and (old[name].reason != VANISHED or not _is_fresh(workspace, look, now)):
-            return changed(old, name, True, VANISHED, "The home is not there; looking again.", now)
-        return changed(old, name, False, MISSING, "The home was there and is gone.", now)
+            return updated_condition(old, name, True, VANISHED, "The home is not there; looking again.", now)
+        return updated_condition(old, name, False, MISSING, "The home was there and is gone.", now)
     if generation is not None:
-        return changed(old, name, False, "ForeignGeneration", f"A home of {generation.op_id} is there.", now)
+        return updated_condition(
+            old, name, False, "ForeignGeneration", f"A home of {generation.op_id} is there.", now
+        )
     if look.volume is not None:
-        return changed(old, name, False, "Unfinished", "A home without its marker is there.", now)
-    return changed(old, name, False, "NoVolume", "", now)
+        return updated_condition(old, name, False, "Unfinished", "A home without its marker is there.", now)
+    return updated_condition(old, name, False, "NoVolume", "", now)
 
 
 def _archive(workspace: Workspace, look: Observation, now: datetime) -> Condition:
@@ -88,20 +90,22 @@ def _archive(workspace: Workspace, look: Observation, now: datetime) -> Conditio
     if isinstance(look.archive, Skipped):
         return old[name]
     if isinstance(look.archive, Unknown):
-        return changed(old, name, old[name].status, "Unobservable", look.archive.message, now)
+        return updated_condition(old, name, old[name].status, "Unobservable", look.archive.message, now)
     if isinstance(look.archive, ArchiveFact):
         committed = look.archive.key == workspace.archive_key
-        return changed(old, name, True, "Ready", "", now) if committed else old[name]
+        return updated_condition(old, name, True, "Ready", "", now) if committed else old[name]
     if workspace.operation.makes_archive and not archive_committed(workspace):
         return old[name]
     if workspace.archive_key is None:
-        return changed(old, name, False, "NoArchive", "", now)
+        return updated_condition(old, name, False, "NoArchive", "", now)
     if old[name].reason == MISSING:
         return old[name]
     if old[name].reason != VANISHED or not _is_fresh(workspace, look, now):
         status = old[name].status
-        return changed(old, name, status, VANISHED, "The archive is not there; looking again.", now)
-    return changed(old, name, False, MISSING, f"The archive {workspace.archive_key} is not there.", now)
+        return updated_condition(old, name, status, VANISHED, "The archive is not there; looking again.", now)
+    return updated_condition(
+        old, name, False, MISSING, f"The archive {workspace.archive_key} is not there.", now
+    )
 
 
 def _is_fresh(workspace: Workspace, look: Observation, now: datetime) -> bool:
@@ -116,28 +120,30 @@ def _is_fresh(workspace: Workspace, look: Observation, now: datetime) -> bool:
 def _container_exists(workspace: Workspace, look: Observation, now: datetime) -> Condition:
     name, old = ConditionName.CONTAINER_EXISTS, workspace.conditions
     if isinstance(look.container, Unknown):
-        return changed(old, name, old[name].status, "Unobservable", look.container.message, now)
+        return updated_condition(old, name, old[name].status, "Unobservable", look.container.message, now)
     if look.container is None:
-        return changed(old, name, False, "NoContainer", "", now)
+        return updated_condition(old, name, False, "NoContainer", "", now)
     if not look.container.exists:
-        return changed(old, name, False, "NoContainer", look.container.message, now)
+        return updated_condition(old, name, False, "NoContainer", look.container.message, now)
     reason = "Running" if look.container.running else "Exited"
-    return changed(old, name, True, reason, look.container.message, now)
+    return updated_condition(old, name, True, reason, look.container.message, now)
 
 
 def _container_ready(workspace: Workspace, look: Observation, now: datetime) -> Condition:
     name, old = ConditionName.CONTAINER_READY, workspace.conditions
     if isinstance(look.container, Unknown):
-        return changed(old, name, old[name].status, "Unobservable", look.container.message, now)
+        return updated_condition(old, name, old[name].status, "Unobservable", look.container.message, now)
     container = look.container
     if container is None or not container.exists or not container.running:
-        return changed(old, name, False, "NotRunning", "", now)
+        return updated_condition(old, name, False, "NotRunning", "", now)
     if container.ready:
-        return changed(old, name, True, "Ready", "", now)
+        return updated_condition(old, name, True, "Ready", "", now)
     silent = look.silent_since is not None and now - look.silent_since >= SILENCE
     if old[name].status and not silent:
-        return changed(old, name, True, "NotAnswering", "The IDE does not answer at the moment.", now)
-    return changed(old, name, False, "NotAnswering", container.message, now)
+        return updated_condition(
+            old, name, True, "NotAnswering", "The IDE does not answer at the moment.", now
+        )
+    return updated_condition(old, name, False, "NotAnswering", container.message, now)
 
 
 def _healthy(workspace: Workspace, conditions: dict[ConditionName, Condition], now: datetime) -> Condition:
@@ -153,7 +159,7 @@ def _healthy(workspace: Workspace, conditions: dict[ConditionName, Condition], n
         and workspace.home_ctx is not None
     )
     healthy = not (broken and begins)
-    return changed(
+    return updated_condition(
         old, ConditionName.HEALTHY, healthy, "Healthy" if healthy else "ContainerWithoutVolume", "", now
     )
 

@@ -34,7 +34,7 @@ from codehub.domain import (
     volume_leftovers,
 )
 from codehub.domain.attempt_jobs import current_deletion_job_id, run_job
-from codehub.domain.conditions import Condition, changed
+from codehub.domain.conditions import Condition, updated_condition
 from codehub.domain.decision import Context, Decision, record_failure
 from codehub.domain.effects import DeleteVolume, Effect
 from codehub.domain.error_policy import Failure
@@ -159,7 +159,7 @@ def test_planted_a_restore_taken_as_done_because_a_volume_exists(monkeypatch: py
 
     def there(workspace: Workspace, look: Observation, now: datetime) -> Condition:
         exists = look.volume is not None and not isinstance(look.volume, Unknown)
-        return changed(workspace.conditions, ConditionName.VOLUME_READY, exists, "Exists", "", now)
+        return updated_condition(workspace.conditions, ConditionName.VOLUME_READY, exists, "Exists", "", now)
 
     monkeypatch.setattr(steps, "is_done", hasty)
     monkeypatch.setattr(observe, "_volume", there)
@@ -523,7 +523,9 @@ def test_planted_a_late_job_swapping_in_an_old_home(monkeypatch: pytest.MonkeyPa
 def test_planted_archiving_under_a_hung_container(monkeypatch: pytest.MonkeyPatch) -> None:
     def exists(workspace: Workspace, look: Observation, now: datetime) -> Condition:
         answers = isinstance(look.container, ContainerFact) and look.container.ready
-        return changed(workspace.conditions, ConditionName.CONTAINER_EXISTS, answers, "Answers", "", now)
+        return updated_condition(
+            workspace.conditions, ConditionName.CONTAINER_EXISTS, answers, "Answers", "", now
+        )
 
     async def trust(self: EffectExecutor, workspace: Workspace, of: object = None) -> None:
         return

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from codehub.domain.conditions import Condition, changed
+from codehub.domain.conditions import Condition, updated_condition
 from codehub.domain.observation import ContainerFact, Unknown
 from codehub.domain.observe import MISSING, SILENCE, VANISHED, observed, silent_since
 from codehub.domain.states import ConditionName, Operation
@@ -217,9 +217,11 @@ def test_nothing_new_moves_nothing() -> None:
 
 def test_a_transition_time_moves_with_the_status_alone() -> None:
     old = conditions(volume=condition(True, "Ready", "", EARLIER))
-    assert changed(old, VOLUME, True, "Ready", "", NOW) is old[VOLUME]
-    assert changed(old, VOLUME, True, "Other", "words", NOW) == Condition(True, "Other", "words", EARLIER)
-    assert changed(old, VOLUME, False, "Other", "", NOW) == Condition(False, "Other", "", NOW)
+    assert updated_condition(old, VOLUME, True, "Ready", "", NOW) is old[VOLUME]
+    assert updated_condition(old, VOLUME, True, "Other", "words", NOW) == Condition(
+        True, "Other", "words", EARLIER
+    )
+    assert updated_condition(old, VOLUME, False, "Other", "", NOW) == Condition(False, "Other", "", NOW)
 
 
 def test_silence_begins_with_the_first_look_without_an_answer() -> None:
