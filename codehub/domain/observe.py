@@ -26,7 +26,7 @@ MISSING = "Missing"
 """The reason of a condition when two looks did not find what should be there."""
 
 
-def observed(workspace: Workspace, look: Observation, now: datetime) -> Workspace:
+def apply_observation(workspace: Workspace, look: Observation, now: datetime) -> Workspace:
     """The workspace with the conditions that this look shows, and the route that follows from them."""
     conditions = dict(workspace.conditions)
     for name, condition in (

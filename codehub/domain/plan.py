@@ -20,7 +20,7 @@ from codehub.domain.effects import DeleteContainer, SetHomeAside
 from codehub.domain.error_policy import STABLE_AFTER, Failure, is_terminal, waits_for_retry
 from codehub.domain.judge import level_of
 from codehub.domain.observation import ContainerFact, Observation, Unknown, VolumeFact
-from codehub.domain.observe import VANISHED, observed, volume_generation
+from codehub.domain.observe import VANISHED, apply_observation, volume_generation
 from codehub.domain.states import ConditionName, DesiredState, ErrorReason, Level, Operation
 from codehub.domain.steps import step
 from codehub.domain.timeline_text import BEGUN
@@ -33,7 +33,7 @@ def plan(workspace: Workspace, look: Observation, context: Context) -> Decision:
     if other_backend is not None:
         unchanged = left_alone(workspace, other_backend, context.now)
         return with_phase(Decision(other_backend, unchanged), context.now)
-    seen = observed(workspace, look, context.now)
+    seen = apply_observation(workspace, look, context.now)
     if seen.operation is not Operation.NONE:
         decision = step(seen, look, context)
     elif seen.purged_at is not None:

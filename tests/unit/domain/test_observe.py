@@ -8,7 +8,7 @@ import pytest
 
 from codehub.domain.conditions import Condition, updated_condition
 from codehub.domain.observation import ContainerFact, Unknown
-from codehub.domain.observe import MISSING, SILENCE, VANISHED, observed, silent_since
+from codehub.domain.observe import MISSING, SILENCE, VANISHED, apply_observation, silent_since
 from codehub.domain.states import ConditionName, Operation
 from tests.unit.domain.builders import (
     ABSENT_CONTAINER,
@@ -47,7 +47,7 @@ NOT_OURS = (None, volume(None), volume(FOREIGN_OP))
 
 
 def seen(item: object, shown: object, name: ConditionName) -> Condition:
-    return observed(item, shown, NOW).conditions[name]  # type: ignore[arg-type]
+    return apply_observation(item, shown, NOW).conditions[name]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("before", BEFORE, ids=str)
@@ -55,7 +55,7 @@ def seen(item: object, shown: object, name: ConditionName) -> Condition:
 def test_what_cannot_be_seen_keeps_its_value_and_says_so(before: Condition, operation: Operation) -> None:
     known = conditions(before, before, before, before)
     item = workspace(conditions=known, operation=operation, home_ctx=HOME, archive_key=KEY)
-    after = observed(item, look(UNKNOWN, UNKNOWN, UNKNOWN), NOW).conditions
+    after = apply_observation(item, look(UNKNOWN, UNKNOWN, UNKNOWN), NOW).conditions
     for name in (VOLUME, ARCHIVE, EXISTS, READY):
         assert after[name].status == before.status
         assert (after[name].reason, after[name].message) == ("Unobservable", UNKNOWN.message)
@@ -78,20 +78,20 @@ def test_a_volume_is_ready_with_the_marker_that_is_expected(before: Condition, o
 @pytest.mark.parametrize("shown", NOT_OURS, ids=str)
 def test_a_home_vanishes_in_two_looks(shown: object) -> None:
     item = workspace(conditions=conditions(volume=True), home_ctx=HOME)
-    once = observed(item, look(None, shown), NOW)  # type: ignore[arg-type]
+    once = apply_observation(item, look(None, shown), NOW)  # type: ignore[arg-type]
     assert (once.conditions[VOLUME].status, once.conditions[VOLUME].reason) == (True, VANISHED)
-    same_look = observed(once, look(None, shown), NOW)  # type: ignore[arg-type]
+    same_look = apply_observation(once, look(None, shown), NOW)  # type: ignore[arg-type]
     assert same_look == once, "the same look again is not a second one"
     fresh = look(None, shown, at=LOOKED_AT + timedelta(seconds=1))  # type: ignore[arg-type]
-    twice = observed(once, fresh, NOW)
+    twice = apply_observation(once, fresh, NOW)
     assert (twice.conditions[VOLUME].status, twice.conditions[VOLUME].reason) == (False, MISSING)
-    assert observed(twice, replace(fresh, at=NOW), NOW) == twice
+    assert apply_observation(twice, replace(fresh, at=NOW), NOW) == twice
 
 
 def test_an_unknown_between_the_two_looks_starts_over() -> None:
     item = workspace(conditions=conditions(volume=condition(True, VANISHED)), home_ctx=HOME)
-    blind = observed(item, look(None, UNKNOWN), NOW)
-    again = observed(blind, look(None, None, at=NOW), NOW)
+    blind = apply_observation(item, look(None, UNKNOWN), NOW)
+    again = apply_observation(blind, look(None, None, at=NOW), NOW)
     assert (again.conditions[VOLUME].status, again.conditions[VOLUME].reason) == (True, VANISHED)
 
 
@@ -152,10 +152,10 @@ def test_the_archive_condition_is_about_the_archive_key(operation: Operation) ->
 
 def test_an_archive_that_was_never_seen_is_missing_after_two_looks_as_well() -> None:
     item = workspace(conditions=conditions(archive=condition(False, "NotObserved")), archive_key=KEY)
-    once = observed(item, look(None, None, None), NOW)
+    once = apply_observation(item, look(None, None, None), NOW)
     assert once.conditions[ARCHIVE].reason == VANISHED
-    assert observed(once, look(None, None, None), NOW) == once
-    twice = observed(once, look(None, None, None, at=NOW), NOW)
+    assert apply_observation(once, look(None, None, None), NOW) == once
+    twice = apply_observation(once, look(None, None, None, at=NOW), NOW)
     assert twice.conditions[ARCHIVE].reason == MISSING
 
 
@@ -168,7 +168,7 @@ CONTAINERS = (None, ABSENT_CONTAINER, EXITED_CONTAINER, STARTING_CONTAINER, READ
 def test_the_container(shown: ContainerFact | None, was_ready: bool, silence: timedelta | None) -> None:
     item = workspace(conditions=conditions(volume=True, exists=was_ready, ready=was_ready), home_ctx=HOME)
     since = None if silence is None else NOW - silence
-    after = observed(item, look(shown, volume(), silent_since=since), NOW)
+    after = apply_observation(item, look(shown, volume(), silent_since=since), NOW)
     exists, ready = after.conditions[EXISTS].status, after.conditions[READY].status
     assert exists == (shown in (EXITED_CONTAINER, STARTING_CONTAINER, READY_CONTAINER))
     if shown is STARTING_CONTAINER:
@@ -184,7 +184,7 @@ def test_the_way_in_is_known_exactly_while_it_is_ready(
 ) -> None:
     old = "unix:/old.sock" if was_ready else None
     item = workspace(conditions=conditions(True, False, was_ready, was_ready), home_ctx=HOME, upstream=old)
-    after = observed(item, look(shown, volume()), NOW)
+    after = apply_observation(item, look(shown, volume()), NOW)
     if isinstance(shown, Unknown):
         assert after.upstream == old
     elif shown is READY_CONTAINER:
@@ -209,10 +209,10 @@ def test_a_container_without_its_volume_is_the_violation(operation: Operation) -
 
 def test_nothing_new_moves_nothing() -> None:
     item = workspace(home_ctx=HOME, archive_key=KEY)
-    first = observed(item, look(READY_CONTAINER, volume(), archive()), NOW)
+    first = apply_observation(item, look(READY_CONTAINER, volume(), archive()), NOW)
     assert first.observed_at == LOOKED_AT
     later = NOW + timedelta(hours=1)
-    assert observed(first, look(READY_CONTAINER, volume(), archive(), at=later), later) == first
+    assert apply_observation(first, look(READY_CONTAINER, volume(), archive(), at=later), later) == first
 
 
 def test_a_transition_time_moves_with_the_status_alone() -> None:
