@@ -7,7 +7,7 @@ from enum import StrEnum
 from codehub.domain.backends import Backends
 from codehub.domain.conditions import holds
 from codehub.domain.effects import Effect
-from codehub.domain.error_policy import Failure, RetryPolicy, is_terminal, verdict
+from codehub.domain.error_policy import Failure, RetryPolicy, failure_outcome, is_terminal
 from codehub.domain.judge import judge
 from codehub.domain.observation import ArchiveFact, Generation
 from codehub.domain.observe import removes_volume
@@ -150,7 +150,9 @@ def record_failure(workspace: Workspace, failure: Failure, context: Context) -> 
     """One more failure: tried again later within the same claim, or the end of it in ERROR."""
     if is_terminal(workspace.error_reason):
         return _failed_in_error(workspace, failure, context)
-    outcome = verdict(failure, workspace.error_count, context.rules.retry, context.now, context.jitter)
+    outcome = failure_outcome(
+        failure, workspace.error_count, context.rules.retry, context.now, context.jitter
+    )
     during = "" if workspace.operation is Operation.NONE else f" during {workspace.operation}"
     after = replace(
         workspace,

@@ -52,7 +52,9 @@ def is_terminal(reason: ErrorReason | None) -> bool:
     return reason in TERMINAL
 
 
-def verdict(failure: Failure, count: int, policy: RetryPolicy, now: datetime, jitter: float) -> FailureOutcome:
+def failure_outcome(
+    failure: Failure, count: int, policy: RetryPolicy, now: datetime, jitter: float
+) -> FailureOutcome:
     """The consequence of one more failure after `count` earlier ones. `jitter` is in [0, 1)."""
     count += 1
     if failure.reason in AT_ONCE:

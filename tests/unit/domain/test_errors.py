@@ -7,7 +7,7 @@ from itertools import pairwise, product
 import pytest
 
 from codehub.domain.decision import DEFAULT_TIMEOUTS, TimelineEvent, record_failure
-from codehub.domain.error_policy import Failure, RetryPolicy, is_terminal, retry_delay, verdict
+from codehub.domain.error_policy import Failure, RetryPolicy, failure_outcome, is_terminal, retry_delay
 from codehub.domain.observation import Generation, Progress
 from codehub.domain.plan import plan
 from codehub.domain.states import ErrorReason, Operation
@@ -36,7 +36,7 @@ GIVEN = [reason for reason in ErrorReason if reason is not ErrorReason.RetryExce
 def test_the_verdict_on_one_more_failure(reason: ErrorReason) -> None:
     for max_retries, count in product((1, 3, 5), range(6)):
         policy = replace(POLICY, max_retries=max_retries)
-        outcome = verdict(Failure(reason, "words"), count, policy, NOW, 0.0)
+        outcome = failure_outcome(Failure(reason, "words"), count, policy, NOW, 0.0)
         assert outcome.count == count + 1
         assert outcome.message.startswith("words")
         assert outcome.terminal == is_terminal(outcome.reason) == (outcome.next_retry_at is None)
