@@ -23,12 +23,20 @@ from codehub.database.tables import archives, workspaces
 from codehub.domain import allowed_changes
 from codehub.domain.backends import Backends
 from codehub.domain.conditions import initial_conditions
-from codehub.domain.limits import Limits, WorkspaceCounts, Usage, admit, admit_workspace, admit_archives, admit_undeleted
+from codehub.domain.limits import (
+    Limits,
+    Usage,
+    WorkspaceCounts,
+    admit,
+    admit_archives,
+    admit_undeleted,
+    admit_workspace,
+)
 from codehub.domain.problems import ValidationFailed, WorkspaceNotFound
 from codehub.domain.states import DesiredState, Operation, Phase
 from codehub.domain.timeline_text import CREATED, REQUESTED
 from codehub.domain.ttl import TtlDefaults, extended
-from codehub.domain.workspace import RecoverSource, Request, RequestKind, Workspace
+from codehub.domain.workspace import PendingRequest, RecoverSource, RequestKind, Workspace
 
 
 @dataclass(frozen=True)
@@ -219,7 +227,7 @@ async def recover(
         await _check_archive(conn, workspace_id, archive_op_id)
     if workspace.desired_state is DesiredState.RUNNING:
         await _admit(conn, workspace.owner_id, workspace_id, limits)
-    request = Request(RequestKind.RECOVER, actor, kind, archive_op_id)
+    request = PendingRequest(RequestKind.RECOVER, actor, kind, archive_op_id)
     changes = {"request": request, "last_access_at": now}
     return await _write(conn, workspace, changes, now, actor, "recover", "Recovery requested.")
 
@@ -227,7 +235,7 @@ async def recover(
 async def cancel(conn: AsyncConnection, workspace_id: str, *, actor: str, now: datetime) -> Workspace:
     workspace = await lock(conn, workspace_id)
     allowed_changes.check_cancel(workspace)
-    request = Request(RequestKind.CANCEL, actor)
+    request = PendingRequest(RequestKind.CANCEL, actor)
     message = "Cancel requested."
     return await _write(conn, workspace, {"request": request}, now, actor, "cancel", message)
 

@@ -13,7 +13,7 @@ from codehub.database.tables import workspaces
 from codehub.domain.conditions import Condition, Conditions
 from codehub.domain.observation import Generation, Progress
 from codehub.domain.states import ConditionName, DesiredState, ErrorReason, Operation, Phase
-from codehub.domain.workspace import RecoverSource, Request, RequestKind, Workspace
+from codehub.domain.workspace import PendingRequest, RecoverSource, RequestKind, Workspace
 
 log = structlog.get_logger(__name__)
 
@@ -71,11 +71,11 @@ def _conditions(stored: Mapping[str, Mapping[str, str]]) -> Conditions:
     }
 
 
-def _request(stored: Mapping[str, str | None] | None) -> Request | None:
+def _request(stored: Mapping[str, str | None] | None) -> PendingRequest | None:
     if stored is None:
         return None
     source = stored.get("source")
-    return Request(
+    return PendingRequest(
         kind=RequestKind(str(stored["kind"])),
         actor=str(stored["actor"]),
         source=RecoverSource(source) if source else None,

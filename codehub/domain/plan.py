@@ -24,7 +24,7 @@ from codehub.domain.observe import VANISHED, apply_observation, volume_generatio
 from codehub.domain.states import ConditionName, DesiredState, ErrorReason, Level, Operation
 from codehub.domain.steps import step
 from codehub.domain.timeline_text import BEGUN
-from codehub.domain.workspace import RecoverSource, Request, RequestKind, Workspace
+from codehub.domain.workspace import PendingRequest, RecoverSource, RequestKind, Workspace
 
 
 def plan(workspace: Workspace, look: Observation, context: Context) -> Decision:
@@ -106,7 +106,7 @@ def _at_rest(workspace: Workspace, look: Observation, context: Context) -> Decis
     return _claim(workspace, wanted_operation(workspace), context)
 
 
-def _requested(workspace: Workspace, request: Request, look: Observation) -> Decision:
+def _requested(workspace: Workspace, request: PendingRequest, look: Observation) -> Decision:
     """Consume a recover, or a cancel that came after its operation had ended."""
     if request.kind is RequestKind.CANCEL:
         return _cancelled_late(workspace)

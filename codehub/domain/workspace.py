@@ -20,7 +20,7 @@ class RecoverSource(StrEnum):
 
 
 @dataclass(frozen=True)
-class Request:
+class PendingRequest:
     """A recover or cancel that waits for the controller."""
 
     kind: RequestKind
@@ -51,7 +51,7 @@ class Workspace:
     """When its deletion without an archive and without a grace period was asked for."""
     keep_until: datetime | None
     last_access_at: datetime
-    request: Request | None
+    request: PendingRequest | None
     conditions: Conditions
     observed_at: datetime | None
     phase: Phase

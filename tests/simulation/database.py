@@ -19,7 +19,7 @@ from codehub.domain.observation import ArchiveFact
 from codehub.domain.problems import InvalidState, ValidationFailed
 from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
 from codehub.domain.ttl import Expiry, TtlDefaults, expired
-from codehub.domain.workspace import RecoverSource, Request, RequestKind, Workspace
+from codehub.domain.workspace import PendingRequest, RecoverSource, RequestKind, Workspace
 from tests.simulation.process import Session
 from tests.simulation.providers import home_store_key
 from tests.simulation.reality import Home, Reality, Truth, is_intact
@@ -397,7 +397,7 @@ class Gate:
             raise ValidationFailed("no such archive")
         if row.desired_state is DesiredState.RUNNING:
             self._db.admit(row)
-        request = Request(RequestKind.RECOVER, "user", source, archive_op_id)
+        request = PendingRequest(RequestKind.RECOVER, "user", source, archive_op_id)
         self._put(row, f"recovers from {source}", request=request, last_access_at=self._db.now())
 
     def cancel(self, workspace_id: str) -> None:
@@ -405,7 +405,7 @@ class Gate:
         allowed_changes.check_cancel(row)
         if row.request is not None:
             raise InvalidState("already asked for")
-        self._put(row, f"cancels {row.operation}", request=Request(RequestKind.CANCEL, "user"))
+        self._put(row, f"cancels {row.operation}", request=PendingRequest(RequestKind.CANCEL, "user"))
 
     def touch(self, workspace_id: str, at: datetime) -> None:
         row = self._db.rows.get(workspace_id)

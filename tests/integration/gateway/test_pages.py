@@ -17,7 +17,7 @@ from codehub.domain.disk import HomeRecord, HomeSize, LargeEntry
 from codehub.domain.observation import Generation, Progress
 from codehub.domain.problems import InvalidState, RunningLimitExceeded
 from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
-from codehub.domain.workspace import RecoverSource, Request, RequestKind
+from codehub.domain.workspace import PendingRequest, RecoverSource, RequestKind
 from codehub.gateway.page_texts import TEXTS, Language
 from tests.integration.gateway.harness import (
     ALICE,
@@ -191,7 +191,7 @@ async def test_no_error_is_a_dead_end(
 
 
 async def test_a_recovery_that_is_under_way_has_no_second_button(origin: World) -> None:
-    origin.set_phase(MINE, Phase.ERROR, request=Request(RequestKind.RECOVER, "alice"))
+    origin.set_phase(MINE, Phase.ERROR, request=PendingRequest(RequestKind.RECOVER, "alice"))
     page = await visit(origin)
     assert page.forms == {} and page.refreshes
 

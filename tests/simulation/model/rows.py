@@ -15,13 +15,13 @@ from codehub.domain.observation import (
     JobFact,
     JobState,
     Observation,
-    Unknown,
     Skipped,
+    Unknown,
     VolumeFact,
 )
 from codehub.domain.observation import Generation as Marker
 from codehub.domain.states import DesiredState, Operation, Phase
-from codehub.domain.workspace import RecoverSource, Request, RequestKind, Workspace
+from codehub.domain.workspace import PendingRequest, RecoverSource, RequestKind, Workspace
 from tests.simulation.model.parts import Act, Arc, Ask, Fact, Generation, JobLook, Look, Op, Row
 from tests.unit.domain import builders
 from tests.unit.domain.builders import ARCHIVE, EXISTS, HEALTHY, ID, NOW, READY, VOLUME
@@ -90,7 +90,7 @@ def to_workspace(row: Row) -> Workspace:
     request = None
     if row.request is not None:
         source = None if row.request.source is None else RecoverSource(row.request.source)
-        request = Request(RequestKind(row.request.kind), "owner", source, arc_name(row.request.arc))
+        request = PendingRequest(RequestKind(row.request.kind), "owner", source, arc_name(row.request.arc))
     return builders.workspace(
         desired_state=row.desired,
         deleted_at=(None, A_MOMENT_AGO, LONG_AGO)[row.deleted],

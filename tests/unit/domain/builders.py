@@ -17,12 +17,12 @@ from codehub.domain.observation import (
     JobState,
     Observation,
     Progress,
-    Unknown,
     Skipped,
+    Unknown,
     VolumeFact,
 )
 from codehub.domain.states import ConditionName, DesiredState, ErrorReason, Operation, Phase
-from codehub.domain.workspace import RecoverSource, Request, RequestKind, Workspace
+from codehub.domain.workspace import PendingRequest, RecoverSource, RequestKind, Workspace
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 EARLIER = NOW - timedelta(hours=1)
@@ -187,11 +187,11 @@ def context(now: datetime = NOW, **given: Any) -> Context:
     return replace(fresh, **given)
 
 
-def recover(source: RecoverSource | None = None, archive_op_id: str | None = None) -> Request:
-    return Request(RequestKind.RECOVER, "someone", source, archive_op_id)
+def recover(source: RecoverSource | None = None, archive_op_id: str | None = None) -> PendingRequest:
+    return PendingRequest(RequestKind.RECOVER, "someone", source, archive_op_id)
 
 
-CANCEL = Request(RequestKind.CANCEL, "someone")
+CANCEL = PendingRequest(RequestKind.CANCEL, "someone")
 RECOVER = recover()
 RECOVER_ARCHIVE = recover(RecoverSource.ARCHIVE, OLD_ARCHIVE_OP)
 RECOVER_EMPTY = recover(RecoverSource.EMPTY)

@@ -33,7 +33,7 @@ from codehub.domain.observation import (
 )
 from codehub.domain.plan import must_observe_archive, plan
 from codehub.domain.states import DesiredState, Operation
-from codehub.domain.workspace import Request, Workspace
+from codehub.domain.workspace import PendingRequest, Workspace
 from tests.unit.domain.builders import NOW, archive, workspace
 
 TICK = timedelta(seconds=2)
@@ -177,7 +177,7 @@ class Walk:
         deleted_at = self.now if desired is DesiredState.DELETED else None
         self.workspace = replace(self.workspace, desired_state=desired, deleted_at=deleted_at)
 
-    def ask(self, request: Request) -> None:
+    def ask(self, request: PendingRequest) -> None:
         self.workspace = replace(self.workspace, request=request)
 
     def go(self) -> Decision:

@@ -21,13 +21,13 @@ from codehub.domain.observation import (
     JobFact,
     JobState,
     Observation,
-    Unknown,
     Skipped,
+    Unknown,
     VolumeFact,
 )
 from codehub.domain.observe import VANISHED
 from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
-from codehub.domain.workspace import Request, Workspace
+from codehub.domain.workspace import PendingRequest, Workspace
 from tests.unit.domain import oracle
 from tests.unit.domain.builders import (
     CANCEL,
@@ -173,7 +173,7 @@ def at_rest() -> Iterator[World]:
 
 def with_requests() -> Iterator[World]:
     """Nothing is under way, and a recover or a cancel waits."""
-    requests: tuple[Request, ...] = (CANCEL, RECOVER, RECOVER_ARCHIVE, RECOVER_EMPTY)
+    requests: tuple[PendingRequest, ...] = (CANCEL, RECOVER, RECOVER_ARCHIVE, RECOVER_EMPTY)
     wishes = (DesiredState.RUNNING, DesiredState.PENDING, DesiredState.DELETED)
     everything = product(
         (CONTAINERS[0], CONTAINERS[3], CONTAINERS[4]), (*NEVER_THERE, *HOMES), KNOWN_ARCHIVES
