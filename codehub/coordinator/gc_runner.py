@@ -9,7 +9,7 @@ import structlog
 from codehub.coordinator.leader_services import LeaderDatabase
 from codehub.coordinator.providers import Providers
 from codehub.database.controller_writes import RowLocked
-from codehub.domain.gc import GcRules, Stored, Sweep, sweep
+from codehub.domain.gc import GcRules, StoredArchive, Sweep, sweep
 from codehub.domain.observation import JobState
 from codehub.domain.volume_leftovers import Leftover, LeftoverSweep, sweep_leftovers
 from codehub.runtimes.base import RuntimeFailure
@@ -26,7 +26,7 @@ CONTAINER = "container:"
 class Listing:
     """What there is, looked at before the database is read, so that nothing new looks orphaned."""
 
-    archives: list[Stored]
+    archives: list[StoredArchive]
     containers: list[str]
     leftovers: list[Leftover]
 
@@ -88,7 +88,7 @@ class GcRunner:
         archives = await self._providers.archives.list()
         return Listing(
             [
-                Stored(item.key, item.workspace_id, item.archive_op_id, item.bytes, item.complete)
+                StoredArchive(item.key, item.workspace_id, item.archive_op_id, item.bytes, item.complete)
                 for item in archives
             ],
             list(await self._providers.runtime.observe()),
@@ -126,7 +126,7 @@ class GcRunner:
             log.info("GC freed space", bytes=freed, archives=len(found.remove))
         return freed
 
-    async def _remove_one(self, item: Stored, present: frozenset[str], now: datetime) -> int:
+    async def _remove_one(self, item: StoredArchive, present: frozenset[str], now: datetime) -> int:
         """Asked once more, and committed: from then on nothing can choose it.
 
         The store is called after that. A slow one would hold up the leader's own heartbeat otherwise.

@@ -9,7 +9,7 @@ from typing import Protocol
 from codehub.domain.decision import Decision
 from codehub.domain.disk import HomeSize, LiveHome, Notice
 from codehub.domain.gateway_reports import ActivitySnapshot, GatewayReport
-from codehub.domain.gc import ArchiveHolder, Stored
+from codehub.domain.gc import ArchiveHolder, StoredArchive
 from codehub.domain.health_checks import CheckName, CheckResult
 from codehub.domain.ttl import Expiry, TtlDefaults
 from codehub.domain.workspace import Workspace
@@ -91,7 +91,7 @@ class LeaderDatabase(Protocol):
     async def remember(self, seen: Mapping[str, datetime]) -> None:
         """Keep exactly these orphans in mind."""
 
-    async def condemn(self, item: Stored, present: Collection[str], now: datetime) -> str | None:
+    async def condemn(self, item: StoredArchive, present: Collection[str], now: datetime) -> str | None:
         """Commit that an archive goes, so that nothing can choose it; or say why it has to stay."""
 
     async def trim_audit_log(self, before: datetime) -> int:

@@ -27,7 +27,7 @@ from codehub.domain.backends import Backends
 from codehub.domain.decision import CONTROLLER_COLUMNS, Decision
 from codehub.domain.disk import HomeSize, LiveHome, Notice
 from codehub.domain.gateway_reports import GatewayReport
-from codehub.domain.gc import ArchiveHolder, Stored, protection
+from codehub.domain.gc import ArchiveHolder, StoredArchive, protection
 from codehub.domain.health_checks import CheckName, CheckResult
 from codehub.domain.observation import ArchiveFact
 from codehub.domain.states import Operation
@@ -307,7 +307,7 @@ class PostgresLeaderDatabase:
             async with self._fenced() as conn:
                 await gc_queries.remember(conn, {key: seen[key] for key in some})
 
-    async def condemn(self, item: Stored, present: Collection[str], now: datetime) -> str | None:
+    async def condemn(self, item: StoredArchive, present: Collection[str], now: datetime) -> str | None:
         """Asked once more with the workspace's row locked."""
         async with self._fenced() as conn:
             holder = (await gc_queries.holders(conn, now, self._backends, item.workspace_id)).get(

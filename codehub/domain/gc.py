@@ -12,7 +12,7 @@ GUARD_FROM = 20
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredArchive:
     """An archive in the store. Not complete: unfinished, or half of it is gone."""
 
     key: str
@@ -53,14 +53,14 @@ class GcRules:
 
 @dataclass(frozen=True)
 class Sweep:
-    remove: tuple[Stored, ...]
+    remove: tuple[StoredArchive, ...]
     first_seen: Mapping[str, datetime]
     alarm: str | None
     present: frozenset[str]
     """The keys of all that is complete."""
 
 
-def protection(stored: Stored, holder: ArchiveHolder | None, present: Collection[str]) -> str | None:
+def protection(stored: StoredArchive, holder: ArchiveHolder | None, present: Collection[str]) -> str | None:
     """Why an archive must stay, or None. `present` are the keys of all that is complete in the store."""
     if holder is None:
         return None
@@ -86,7 +86,7 @@ def protection(stored: Stored, holder: ArchiveHolder | None, present: Collection
 
 
 def sweep(
-    listed: Collection[Stored],
+    listed: Collection[StoredArchive],
     holders: Mapping[str, ArchiveHolder],
     first_seen: Mapping[str, datetime],
     rules: GcRules,
@@ -101,7 +101,7 @@ def sweep(
     return Sweep(() if alarm else due, seen, alarm, present)
 
 
-def _grace(item: Stored, holders: Mapping[str, ArchiveHolder], rules: GcRules) -> timedelta:
+def _grace(item: StoredArchive, holders: Mapping[str, ArchiveHolder], rules: GcRules) -> timedelta:
     """Archives of workspaces that the database does not know wait as long as the trash does."""
     holder = holders.get(item.workspace_id)
     if holder is not None and holder.skips_grace:
@@ -110,7 +110,7 @@ def _grace(item: Stored, holders: Mapping[str, ArchiveHolder], rules: GcRules) -
     return max(rules.retention, rules.orphan_grace) if unknown else rules.orphan_grace
 
 
-def _alarm(total: int, orphans: Iterable[Stored], holders: Mapping[str, ArchiveHolder]) -> str | None:
+def _alarm(total: int, orphans: Iterable[StoredArchive], holders: Mapping[str, ArchiveHolder]) -> str | None:
     """More than a tenth orphaned at once is more likely a mistake of ours than garbage.
 
     What is expected to go does not count: archives of purged workspaces, and those that a newer archive

@@ -11,7 +11,7 @@ from codehub.domain.conditions import initial_conditions
 from codehub.domain.decision import CONTROLLER_COLUMNS, Decision
 from codehub.domain.disk import HomeRecord, HomeSize, LiveHome, Notice
 from codehub.domain.error_policy import is_terminal
-from codehub.domain.gc import ArchiveHolder, Stored, protection
+from codehub.domain.gc import ArchiveHolder, StoredArchive, protection
 from codehub.domain.health_checks import CheckName, CheckResult
 from codehub.domain.judge import judge
 from codehub.domain.limits import Limits, Usage
@@ -333,7 +333,7 @@ class Database:
             for row in rows
         }
 
-    def condemn(self, item: Stored, present: Collection[str]) -> str | None:
+    def condemn(self, item: StoredArchive, present: Collection[str]) -> str | None:
         reason = protection(item, self.holders(item.workspace_id).get(item.workspace_id), present)
         if reason is None and item.archive_op_id in self.archives:
             self.archives[item.archive_op_id].removed = True

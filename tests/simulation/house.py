@@ -19,7 +19,7 @@ from codehub.domain.decision import Decision, TimelineEvent
 from codehub.domain.disk import HomeSize, LiveHome, Notice
 from codehub.domain.effects import DeleteContainer
 from codehub.domain.gateway_reports import ActivitySnapshot, GatewayReport
-from codehub.domain.gc import ArchiveHolder, Stored
+from codehub.domain.gc import ArchiveHolder, StoredArchive
 from codehub.domain.health_checks import CheckName, CheckResult
 from codehub.domain.states import ConditionName, Operation
 from codehub.domain.ttl import Expiry, TtlDefaults
@@ -288,7 +288,7 @@ class SimulatedLeaderDatabase:
 
         await self._write(write)
 
-    async def condemn(self, item: Stored, present: Collection[str], now: datetime) -> str | None:
+    async def condemn(self, item: StoredArchive, present: Collection[str], now: datetime) -> str | None:
         return await self._write(lambda: self._db.condemn(item, present))
 
     async def trim_audit_log(self, before: datetime) -> int:

@@ -16,7 +16,7 @@ from codehub.database.leadership import LOCK_TIMEOUT, Term, campaign
 from codehub.database.tables import home_sizes, workspaces
 from codehub.domain.decision import Decision
 from codehub.domain.disk import HomeSize
-from codehub.domain.gc import Stored
+from codehub.domain.gc import StoredArchive
 from codehub.domain.states import DesiredState
 from codehub.domain.ttl import Expiry
 from codehub.domain.workspace import Workspace
@@ -152,7 +152,9 @@ WRITES: dict[str, Write] = {
     "clear_upstreams": lambda o, w: o.records.clear_upstreams([w.id]),
     "restart_clocks": lambda o, w: o.records.restart_clocks(NOW + timedelta(days=1)),
     "purge": lambda o, w: o.records.purge(NOW, NOW),
-    "condemn": lambda o, w: o.records.condemn(Stored("k", w.id, "00", 1, complete=True), frozenset(), NOW),
+    "condemn": lambda o, w: o.records.condemn(
+        StoredArchive("k", w.id, "00", 1, complete=True), frozenset(), NOW
+    ),
 }
 
 

@@ -17,7 +17,7 @@ from codehub.database.engine import open_pool
 from codehub.database.gateway_reports import Roster
 from codehub.database.leadership import LOCK_TIMEOUT, StaleLeader, campaign
 from codehub.domain.decision import Decision, TimelineEvent
-from codehub.domain.gc import Stored
+from codehub.domain.gc import StoredArchive
 from codehub.domain.observation import ArchiveFact
 from codehub.domain.states import DesiredState, Operation, Phase
 from codehub.domain.ttl import Expiry, TtlDefaults
@@ -165,7 +165,7 @@ async def test_an_earlier_leader_writes_nothing(place: Place) -> None:
         late.expire(workspace, expiry, now),
         late.purge(now, now),
         late.remember({"key": now}),
-        late.condemn(Stored("a/b/home.tar.zst", "a", "b", 1, complete=True), frozenset(), now),
+        late.condemn(StoredArchive("a/b/home.tar.zst", "a", "b", 1, complete=True), frozenset(), now),
     ):
         with pytest.raises(StaleLeader):
             await write
@@ -304,11 +304,11 @@ async def test_orphans_may_be_more_than_the_parameters_of_a_statement(place: Pla
 async def test_an_archive_that_is_needed_is_not_condemned(place: Place) -> None:
     workspace = await place.create()
     key = f"{workspace.id}/op/home.tar.zst"
-    item, present = Stored(key, workspace.id, "op", 1, complete=True), frozenset({key})
+    item, present = StoredArchive(key, workspace.id, "op", 1, complete=True), frozenset({key})
     after = replace(workspace, archive_op_id="op", archive_key=key)
     await place.records.save(workspace, Decision("archived", after), datetime.now(UTC))
     assert await place.records.condemn(item, present, datetime.now(UTC)) is not None
-    old = Stored(f"{workspace.id}/00/home.tar.zst", workspace.id, "00", 1, complete=True)
+    old = StoredArchive(f"{workspace.id}/00/home.tar.zst", workspace.id, "00", 1, complete=True)
     assert await place.records.condemn(old, present, datetime.now(UTC)) is None
 
 

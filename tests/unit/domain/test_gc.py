@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from codehub.domain.archive_keys import archive_key, archive_op_id_of
-from codehub.domain.gc import GcRules, ArchiveHolder, Stored, protection, sweep
+from codehub.domain.gc import ArchiveHolder, GcRules, StoredArchive, protection, sweep
 from codehub.domain.states import Phase
 from tests.unit.domain.builders import ID, NOW
 
@@ -19,12 +19,12 @@ THIS = 2
 """The archive in question is the third of five, in order of age."""
 
 
-def stored(number: int = THIS, workspace_id: str = ID) -> Stored:
+def stored(number: int = THIS, workspace_id: str = ID) -> StoredArchive:
     op_id = f"01ar{number:022}"
-    return Stored(archive_key(workspace_id, op_id), workspace_id, op_id, 100, complete=True)
+    return StoredArchive(archive_key(workspace_id, op_id), workspace_id, op_id, 100, complete=True)
 
 
-ITEM = Stored(KEYS[THIS], ID, OP_IDS[THIS], 100, complete=True)
+ITEM = StoredArchive(KEYS[THIS], ID, OP_IDS[THIS], 100, complete=True)
 LIVING = ArchiveHolder(KEYS[3], OP_IDS[3], Phase.STANDBY, None, None, frozenset())
 PRESENT = set(KEYS)
 
@@ -101,7 +101,7 @@ def test_an_empty_database_is_a_lost_database_and_nothing_goes() -> None:
 @pytest.mark.parametrize("purged", [False, True])
 def test_an_orphan_waits_for_its_grace(age: timedelta, purged: bool) -> None:
     holder = replace(LIVING, deleted_at=NOW, purged_at=NOW, phase=Phase.DELETED) if purged else LIVING
-    newest = Stored(KEYS[3], ID, OP_IDS[3], 100, complete=True)
+    newest = StoredArchive(KEYS[3], ID, OP_IDS[3], 100, complete=True)
     swept = sweep([ITEM, newest], {ID: holder}, dict.fromkeys(KEYS, NOW - age), RULES, NOW)
     orphans = {ITEM, newest} if purged else {ITEM}
     assert set(swept.first_seen) == {item.key for item in orphans}
@@ -109,13 +109,13 @@ def test_an_orphan_waits_for_its_grace(age: timedelta, purged: bool) -> None:
 
 
 def test_half_an_archive_replaces_none() -> None:
-    half = Stored(KEYS[3], ID, OP_IDS[3], 100, complete=False)
+    half = StoredArchive(KEYS[3], ID, OP_IDS[3], 100, complete=False)
     long_ago = dict.fromkeys(KEYS, NOW - 2 * RULES.retention)
     assert sweep([ITEM, half], {ID: LIVING}, long_ago, RULES, NOW).remove == ()
 
 
 def test_an_orphan_is_first_seen_now_and_forgotten_once_it_is_protected() -> None:
-    newest = Stored(KEYS[3], ID, OP_IDS[3], 100, complete=True)
+    newest = StoredArchive(KEYS[3], ID, OP_IDS[3], 100, complete=True)
     first = sweep([ITEM, newest], {ID: LIVING}, {}, RULES, NOW)
     assert (dict(first.first_seen), first.remove) == ({ITEM.key: NOW}, ())
     later = NOW + timedelta(hours=1)
@@ -126,11 +126,13 @@ def test_an_orphan_is_first_seen_now_and_forgotten_once_it_is_protected() -> Non
     assert dict(sweep([newest], {ID: LIVING}, first.first_seen, RULES, later).first_seen) == {}
 
 
-def a_store(total: int, orphans: int) -> tuple[list[Stored], dict[str, ArchiveHolder]]:
+def a_store(total: int, orphans: int) -> tuple[list[StoredArchive], dict[str, ArchiveHolder]]:
     """So many archives, the first of them of workspaces that the database does not know."""
     listed = [stored(number, f"01ws{number:022}") for number in range(total)]
     holders = {
-        item.workspace_id: ArchiveHolder(item.key, item.archive_op_id, Phase.ARCHIVED, None, None, frozenset())
+        item.workspace_id: ArchiveHolder(
+            item.key, item.archive_op_id, Phase.ARCHIVED, None, None, frozenset()
+        )
         for item in listed[orphans:]
     }
     return listed, holders
@@ -151,7 +153,9 @@ def test_the_mass_guard(total: int) -> None:
 def test_what_is_expected_to_go_raises_no_alarm() -> None:
     """A newer archive replaced them, or their workspaces were purged: the ordinary garbage of a busy day."""
     listed = [stored(number) for number in range(40)]
-    replaced = ArchiveHolder(listed[-1].key, listed[-1].archive_op_id, Phase.ARCHIVED, None, None, frozenset())
+    replaced = ArchiveHolder(
+        listed[-1].key, listed[-1].archive_op_id, Phase.ARCHIVED, None, None, frozenset()
+    )
     purged = replace(replaced, deleted_at=NOW, purged_at=NOW, phase=Phase.DELETED)
     long_ago = {item.key: NOW - timedelta(days=30) for item in listed}
     for holder, removed in ((replaced, 39), (purged, 40)):
