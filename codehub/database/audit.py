@@ -24,8 +24,8 @@ from codehub.domain.audit import (
     LOCKS_OF_ONE_ACCOUNT,
     Action,
     Actor,
+    AuditEntry,
     Detail,
-    Entry,
     Target,
     network_of,
     window_start,
@@ -49,7 +49,7 @@ class AuditedTransaction:
     async def record(self, action: Action, target: Target | None = None, **details: Detail | None) -> None:
         """Insert an entry; a detail that is None is left out."""
         given = {name: value for name, value in details.items() if value is not None}
-        values = Entry(self.now, self.actor, action, target, given).values()
+        values = AuditEntry(self.now, self.actor, action, target, given).values()
         number = await self.conn.scalar(insert(audit_log).values(**values).returning(audit_log.c.id))
         self._written.append({"id": number, **values, "at": self.now.isoformat()})
 
@@ -125,7 +125,7 @@ async def record_if_changed(
     The default state needs no entry before there was another one. Two parts that start at once record
     theirs once.
     """
-    wanted = Entry(now, actor, action, target, details).values()["details"]
+    wanted = AuditEntry(now, actor, action, target, details).values()["details"]
     async with transaction(engine, actor, now) as act:
         await hold_lock(act.conn, AdvisoryLock.STARTS)
         last = await _last_about(act.conn, target)

@@ -123,7 +123,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Entry:
+class AuditEntry:
     """One act, checked and cut to size."""
 
     at: datetime

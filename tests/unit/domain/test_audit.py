@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from codehub.domain.audit import CLI, Action, Actor, Entry, Outcome, Target, TargetKind, network_of
+from codehub.domain.audit import CLI, Action, Actor, AuditEntry, Outcome, Target, TargetKind, network_of
 from codehub.domain.weak_settings import WEAKNESSES_OF_PART, Weakness
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -14,17 +14,17 @@ WORDS = (Path(__file__).parents[3] / "web" / "src" / "audit.ts").read_text()
 
 
 def test_a_detail_that_an_action_does_not_declare_is_refused() -> None:
-    Entry(NOW, CLI, Action.USER_CREATED, details={"role": "user"})
+    AuditEntry(NOW, CLI, Action.USER_CREATED, details={"role": "user"})
     with pytest.raises(ValueError, match=r"user\.created does not record password"):
-        Entry(NOW, CLI, Action.USER_CREATED, details={"password": "x"})
+        AuditEntry(NOW, CLI, Action.USER_CREATED, details={"password": "x"})
     with pytest.raises(ValueError, match=r"user\.password_set does not record role"):
-        Entry(NOW, CLI, Action.USER_PASSWORD_SET, details={"role": "user"})
+        AuditEntry(NOW, CLI, Action.USER_PASSWORD_SET, details={"role": "user"})
 
 
 def test_texts_are_cut_and_lists_are_short() -> None:
     target = Target(TargetKind.USER, None, "n" * 201)
     many = tuple("x" * 300 for _ in range(50))
-    values = Entry(NOW, CLI, Action.SECURITY_WEAKENED, target, {"settings": many}).values()
+    values = AuditEntry(NOW, CLI, Action.SECURITY_WEAKENED, target, {"settings": many}).values()
     assert values["target_name"] == "n" * 199 + "…"
     assert values["details"] == {"settings": ["x" * 199 + "…"] * 10}
 
@@ -42,12 +42,12 @@ def test_texts_are_cut_and_lists_are_short() -> None:
     ],
 )
 def test_only_an_address_is_recorded_as_one(given: str, recorded: str | None, network: str | None) -> None:
-    assert Entry(NOW, Actor.anonymous(given), Action.SESSION_FAILED).address == recorded
+    assert AuditEntry(NOW, Actor.anonymous(given), Action.SESSION_FAILED).address == recorded
     assert network_of(given) == network
 
 
 def test_what_is_wrong_is_a_failure() -> None:
-    failures = {action for action in Action if Entry(NOW, CLI, action).outcome is Outcome.FAILURE}
+    failures = {action for action in Action if AuditEntry(NOW, CLI, action).outcome is Outcome.FAILURE}
     assert failures == {
         Action.SESSION_FAILED,
         Action.SESSION_LOCKED,
