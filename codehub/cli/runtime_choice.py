@@ -105,7 +105,7 @@ async def prepare(settings: Settings) -> None:
         runtime = ProcessRuntime(
             settings.data_dir / "runtime", settings.tools_dir, insecure=settings.insecure_process_runtime
         )
-        await runtime.walls()
+        await runtime.barriers()
         await _ensure_ide(settings)
         return
     from codehub.runtimes.docker.runtime import DockerRuntime

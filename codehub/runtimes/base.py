@@ -51,7 +51,7 @@ class Unobservable(Exception):  # noqa: N818 - a fact, not a fault
         self.message = message
 
 
-def last_words(text: str) -> str:
+def output_excerpt(text: str) -> str:
     """The end of what a workspace said, fit for a message: no database takes NULs, and nobody reads pages.
 
     A path that loses its beginning goes as a whole: it could no longer be recognised as one of the host's.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from codehub.runtimes.process.netlink import Rule
 
-DENIED = (
+DENIED_NETWORKS = (
     "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
     "192.0.0.0/24", "192.168.0.0/16", "198.18.0.0/15", "224.0.0.0/4", "240.0.0.0/4", "168.63.129.16/32",
 )  # fmt: skip
@@ -37,7 +37,7 @@ class Egress:
         return tuple(network for network in self.allowed if network.endswith("/32"))
 
 
-NOTHING_MORE = Egress(public_port=8080)
+DEFAULT_EGRESS = Egress(public_port=8080)
 
 
 def host_nameservers(resolv_conf: Path = Path("/etc/resolv.conf")) -> tuple[str, ...]:
@@ -69,4 +69,4 @@ def rules(egress: Egress, own: Sequence[str], resolver: str) -> list[Rule]:
     ways += [Rule(network, True) for network in egress.addresses]
     ways += [Rule(network, False) for network in own if network not in egress.allowed]
     ways += [Rule(network, True) for network in egress.allowed]
-    return [*ways, *(Rule(network, False) for network in DENIED)]
+    return [*ways, *(Rule(network, False) for network in DENIED_NETWORKS)]

@@ -120,7 +120,7 @@ class RuntimeFixture:
         try:
             yield hints
         finally:
-            await until(lambda: not self.runtime._networks._being_made, "every network to be made")
+            await until(lambda: not self.runtime._networks._being_created, "every network to be made")
             listener.cancel()
             await asyncio.gather(listener, return_exceptions=True)
 

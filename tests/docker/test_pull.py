@@ -51,7 +51,9 @@ async def test_a_start_does_not_wait_for_the_pull_and_a_later_one_finds_the_imag
         return fact if fact.progress is not None and fact.progress.bytes else None
 
     async with fixture.listening() as hints:
-        await asyncio.wait_for(fixture.runtime.start(spec), PATIENCE)  # all of it comes only when it may go on
+        await asyncio.wait_for(
+            fixture.runtime.start(spec), PATIENCE
+        )  # all of it comes only when it may go on
         await asyncio.wait_for(registry.layer_asked.wait(), PATIENCE)
         await fixture.runtime.start(spec)
         fact = await eventually(under_way, "the engine to tell of what has come")
@@ -66,7 +68,9 @@ async def test_a_start_does_not_wait_for_the_pull_and_a_later_one_finds_the_imag
     await fixture.ready("w1")
 
 
-async def test_an_image_that_does_not_exist_is_told_at_once(fixture: RuntimeFixture, registry: Registry) -> None:
+async def test_an_image_that_does_not_exist_is_told_at_once(
+    fixture: RuntimeFixture, registry: Registry
+) -> None:
     failure = await failure_of(fixture, tiny(registry.image("tiny", "missing")))
     assert failure.reason is ErrorReason.ImagePullFailed
     assert failure.message.startswith(f"There is no image {registry.image('tiny', 'missing')}")
@@ -87,7 +91,9 @@ async def test_a_registry_that_is_not_there_is_not_a_missing_image(fixture: Runt
     assert "connection refused" in failure.message
 
 
-async def test_after_a_failure_the_next_start_tries_again(fixture: RuntimeFixture, registry: Registry) -> None:
+async def test_after_a_failure_the_next_start_tries_again(
+    fixture: RuntimeFixture, registry: Registry
+) -> None:
     registry.broken = True
     image = tiny(registry.image("again"))
     await failure_of(fixture, image)
@@ -107,7 +113,7 @@ async def test_a_pull_that_nobody_asks_for_any_more_ends(
 ) -> None:
     await fixture.runtime.start(fixture.spec("w1", image=tiny(registry.image("cancelled"))))
     await asyncio.wait_for(registry.layer_asked.wait(), PATIENCE)
-    monkeypatch.setattr(pull, "ASKED_WITHIN_SECONDS", 0.2)
+    monkeypatch.setattr(pull, "KEEP_ALIVE_SECONDS", 0.2)
     await asyncio.wait_for(registry.layer_dropped.wait(), PATIENCE)
     assert await fixture.runtime.status("w1") == ABSENT
 

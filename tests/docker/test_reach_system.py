@@ -13,7 +13,7 @@ from codehub.runtimes.docker.container_config import CODE_SERVER_CONFIG, HOME
 from tests.docker.engine import OwnEngine
 from tests.docker.system import DockerSystem, on_engine, write_images
 from tests.integration.runtimes.conftest import post
-from tests.integration.runtimes.outside import listening
+from tests.integration.runtimes.network_peers import listening
 from tests.integration.runtimes.test_reach_system import IMAGES as PROCESS_IMAGES
 from tests.owner import Owner
 from tests.reach import (
@@ -53,12 +53,12 @@ class Container:
 
     @property
     def ide(self) -> str:
-        [network] = self.description["NetworkSettings"]["Networks"].values()
+        [network] = self.description["NetworkSettings"]["NetworkPool"].values()
         return f"{network['IPAddress']}:8080"
 
     @property
     def gateway(self) -> str:
-        [network] = self.description["NetworkSettings"]["Networks"].values()
+        [network] = self.description["NetworkSettings"]["NetworkPool"].values()
         return str(network["Gateway"])
 
     def reaches(self, *names: str, dropped: Iterable[str] = ()) -> set[str]:

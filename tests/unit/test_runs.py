@@ -78,7 +78,7 @@ def test_a_sample_of_everything_is_everything(monkeypatch: pytest.MonkeyPatch) -
     ("nodeid", "unit"),
     [
         ("tests/unit/cli/test_up.py::test_a", "tests/unit/cli/test_up.py"),
-        ("tests/docker/test_life.py::test_a[b::c]", "tests/docker/"),
+        ("tests/docker/test_lifecycle.py::test_a[b::c]", "tests/docker/"),
         ("tests/e2e/test_story.py::test_the_story", "tests/e2e/"),
     ],
 )

@@ -25,15 +25,15 @@ _NO_CONNECTION = 900
 """aiodocker's own number."""
 
 
-class EngineDown(Exception):  # noqa: N818 - a fact, not a fault
+class EngineUnavailable(Exception):  # noqa: N818 - a fact, not a fault
     """The engine did not answer, or only that it cannot."""
 
 
-class EngineFault(EngineDown):
+class EngineServerError(EngineUnavailable):
     """It did answer: that it, or what it asked on our behalf, cannot."""
 
 
-class Refused(Exception):  # noqa: N818 - a fact, not a fault
+class EngineRefusal(Exception):  # noqa: N818 - a fact, not a fault
     """The engine understood, and says no."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -47,7 +47,7 @@ class Refused(Exception):  # noqa: N818 - a fact, not a fault
 
 
 @dataclass(frozen=True)
-class Found:
+class ContainerSummary:
     """One container of ours, as a list of them shows it."""
 
     id: str
@@ -65,14 +65,14 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Death:
+class ContainerExit:
     code: int
     oom_killed: bool
     error: str
 
 
 @dataclass(frozen=True)
-class Network:
+class NetworkSummary:
     id: str
     name: str
     is_ours: bool
@@ -100,7 +100,7 @@ class Engine:
         async with self._asking(LOOK_SECONDS) as docker:
             await docker.version()
 
-    async def containers(self, workspace_id: str | None = None) -> list[Found]:
+    async def containers(self, workspace_id: str | None = None) -> list[ContainerSummary]:
         """Every container of this installation, or of one workspace, in one call."""
         async with self._asking(LOOK_SECONDS) as docker:
             listed = await docker.containers.list(all=True, filters=self._filters(workspace_id))
@@ -128,17 +128,17 @@ class Engine:
             with _missing_is_fine():
                 await docker.containers.container(container_id).delete(force=True, v=True)
 
-    async def death(self, container_id: str) -> Death:
+    async def death(self, container_id: str) -> ContainerExit:
         async with self._asking(LOOK_SECONDS) as docker:
             state = (await docker.containers.container(container_id).show())["State"]
-            return Death(int(state["ExitCode"]), bool(state["OOMKilled"]), str(state["Error"]))
+            return ContainerExit(int(state["ExitCode"]), bool(state["OOMKilled"]), str(state["Error"]))
 
     async def output(self, container_id: str, lines: int) -> str:
         async with self._asking(LOOK_SECONDS) as docker:
             container = docker.containers.container(container_id)
             return "".join(await container.log(stdout=True, stderr=True, tail=lines))
 
-    async def networks(self) -> list[Network]:
+    async def networks(self) -> list[NetworkSummary]:
         """Everybody's: a subnet that any of them has is taken."""
         async with self._asking(LOOK_SECONDS) as docker:
             return [self._network(entry) for entry in await docker.networks.list()]
@@ -148,7 +148,7 @@ class Engine:
         try:
             async with self._asking(LOOK_SECONDS) as docker:
                 return not (await DockerNetwork(docker, name).show())["Containers"]  # type: ignore[no-untyped-call]
-        except Refused as refusal:
+        except EngineRefusal as refusal:
             if refusal.not_found:
                 return False
             raise
@@ -166,7 +166,7 @@ class Engine:
         try:
             async with self._asking(LOOK_SECONDS) as docker:
                 await docker.images.inspect(reference)
-        except Refused as refusal:
+        except EngineRefusal as refusal:
             if refusal.not_found:
                 return False
             raise
@@ -184,7 +184,7 @@ class Engine:
                 if report is None:
                     continue
                 if "error" in report:
-                    raise Refused(0, str(report["error"]))
+                    raise EngineRefusal(0, str(report["error"]))
                 yield report
 
     async def events(self) -> AsyncGenerator[str | None, None]:
@@ -214,12 +214,12 @@ class Engine:
             finally:
                 response.close()
 
-    def _network(self, entry: Mapping[str, Any]) -> Network:
+    def _network(self, entry: Mapping[str, Any]) -> NetworkSummary:
         configs = (entry.get("IPAM") or {}).get("Config") or []
         subnets = tuple(config["Subnet"] for config in configs if config.get("Subnet"))
         label, _, own = self._installation.partition("=")
         is_ours = (entry.get("Labels") or {}).get(label) == own
-        return Network(entry["Id"], entry["Name"], is_ours, subnets)
+        return NetworkSummary(entry["Id"], entry["Name"], is_ours, subnets)
 
     def _filters(self, workspace_id: str | None) -> str:
         labels = [self._installation]
@@ -233,16 +233,20 @@ class Engine:
             async with asyncio.timeout(seconds):
                 yield self._client()
         except TimeoutError as error:
-            raise EngineDown(f"the Docker engine at {self._url} did not answer in time") from error
+            raise EngineUnavailable(f"the Docker engine at {self._url} did not answer in time") from error
         except DockerError as error:
             if error.status == _NO_CONNECTION:
                 why = getattr(error.__context__, "strerror", None) or "the connection broke"
-                raise EngineDown(f"the Docker engine at {self._url} does not answer ({why})") from error
+                raise EngineUnavailable(
+                    f"the Docker engine at {self._url} does not answer ({why})"
+                ) from error
             if error.status >= 500:
-                raise EngineFault(f"the Docker engine at {self._url}: {error.message.strip()}") from error
-            raise Refused(error.status, error.message.strip()) from error
+                raise EngineServerError(
+                    f"the Docker engine at {self._url}: {error.message.strip()}"
+                ) from error
+            raise EngineRefusal(error.status, error.message.strip()) from error
         except (aiohttp.ClientError, OSError) as error:
-            raise EngineDown(f"the Docker engine at {self._url} does not answer ({error})") from error
+            raise EngineUnavailable(f"the Docker engine at {self._url} does not answer ({error})") from error
 
     def _client(self) -> Docker:
         if self._docker is None:
@@ -270,11 +274,11 @@ def _is_ours(listed: Mapping[str, Any]) -> bool:
     return f"/{name_of(listed['Labels'].get(Label.WORKSPACE, ''))}" in listed["Names"]
 
 
-def _found(listed: Mapping[str, Any]) -> Found:
+def _found(listed: Mapping[str, Any]) -> ContainerSummary:
     labels = listed["Labels"]
     network = listed["HostConfig"]["NetworkMode"]
-    address = listed["NetworkSettings"]["Networks"].get(network, {}).get("IPAddress")
-    return Found(
+    address = listed["NetworkSettings"]["NetworkPool"].get(network, {}).get("IPAddress")
+    return ContainerSummary(
         id=listed["Id"],
         workspace_id=labels[Label.WORKSPACE],
         op_id=labels[Label.OP_ID],

@@ -18,7 +18,7 @@ from pathlib import Path
 from codehub.domain.states import ErrorReason
 from codehub.runtimes.base import RuntimeFailure
 from codehub.runtimes.docker.networks import interface_prefix
-from codehub.runtimes.egress import DENIED, Egress
+from codehub.runtimes.egress import DENIED_NETWORKS, Egress
 
 _WAIT = ("-w", "10")
 _PATIENCE = 20.0
@@ -57,7 +57,7 @@ def _leaving(pool: str, egress: Egress) -> list[str]:
     rules += ["-m addrtype --dst-type LOCAL -j DROP"]
     rules += [f"-d {network} -j DROP" for network in (pool,) if network not in egress.allowed]
     rules += [f"-d {network} -j RETURN" for network in egress.allowed]
-    return rules + [f"-d {network} -j DROP" for network in DENIED]
+    return rules + [f"-d {network} -j DROP" for network in DENIED_NETWORKS]
 
 
 class Firewall:

@@ -20,7 +20,7 @@ from typing import Any
 from codehub.domain.states import ErrorReason
 from codehub.runtimes.base import RuntimeFailure
 from codehub.runtimes.docker.container_config import Label
-from codehub.runtimes.docker.engine import Engine, Network, Refused
+from codehub.runtimes.docker.engine import Engine, EngineRefusal, NetworkSummary
 
 SUBNET_PREFIX = 29
 SPARES = 4
@@ -29,7 +29,7 @@ _LONGEST_INTERFACE_NAME = 15
 
 
 @dataclass(frozen=True)
-class Place:
+class Subnet:
     """A network with its subnet; the host has its first address, the container the second."""
 
     subnet: ipaddress.IPv4Network
@@ -89,7 +89,7 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-class Networks:
+class NetworkPool:
     """To make one is the longest step before a container starts, so a few are kept ready.
 
     Which are in use, the engine knows. Two workspaces never share one, whatever goes wrong here: both would
@@ -102,15 +102,15 @@ class Networks:
         self._installation_id = installation_id
         self._pool = pool
         self._note = note
-        self._spares: list[Place] = []
+        self._spares: list[Subnet] = []
         self._in_hand: set[str] = set()
         self._lately_in_hand: set[str] = set()
-        self._being_made: set[str] = set()
+        self._being_created: set[str] = set()
         self.wanting = asyncio.Event()
         """Set when fewer than usual are ready."""
 
     @asynccontextmanager
-    async def take(self) -> AsyncIterator[Place]:
+    async def take(self) -> AsyncIterator[Subnet]:
         """A network that nobody is in, for a container that is made before this ends."""
         while self._spares:
             self.wanting.set()
@@ -122,7 +122,7 @@ class Networks:
             yield place
 
     @contextmanager
-    def _hold(self, place: Place) -> Iterator[Place]:
+    def _hold(self, place: Subnet) -> Iterator[Subnet]:
         self._in_hand.add(place.name)
         self._lately_in_hand.add(place.name)
         try:
@@ -130,30 +130,30 @@ class Networks:
         finally:
             self._in_hand.discard(place.name)
 
-    async def _make(self) -> Place:
+    async def _make(self) -> Subnet:
         networks = await self._engine.networks()
         used = [subnet for network in networks for subnet in network.subnets if ":" not in subnet]
         for subnet in itertools.islice(free_subnets(self._pool, used, self._last()), _COLLISIONS):
-            place = Place(subnet, self._installation_id)
-            if place.name not in self._being_made and await self._try_to_make(place):
+            place = Subnet(subnet, self._installation_id)
+            if place.name not in self._being_created and await self._try_to_make(place):
                 return place
         raise RuntimeFailure(
             ErrorReason.ActionFailed,
             f"no subnet of DOCKER_NETWORK_POOL ({self._pool}) is free: give it a larger or another range",
         )
 
-    async def _try_to_make(self, place: Place) -> bool:
+    async def _try_to_make(self, place: Subnet) -> bool:
         """False when something that the list did not show has this range."""
-        self._being_made.add(place.name)
+        self._being_created.add(place.name)
         self._remember(place.subnet)
         try:
             await self._engine.create_network(self._config(place))
-        except Refused as refusal:
+        except EngineRefusal as refusal:
             if "overlap" in refusal.message.lower() or "already exists" in refusal.message.lower():
                 return False
             raise
         finally:
-            self._being_made.discard(place.name)
+            self._being_created.discard(place.name)
         return True
 
     def _last(self) -> ipaddress.IPv4Network | None:
@@ -167,7 +167,7 @@ class Networks:
             self._note.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             self._note.write_text(str(subnet))
 
-    def _config(self, place: Place) -> dict[str, Any]:
+    def _config(self, place: Subnet) -> dict[str, Any]:
         return {
             "Name": place.name,
             "CheckDuplicate": True,
@@ -185,7 +185,7 @@ class Networks:
     async def remove(self, name: str) -> None:
         try:
             await self._engine.remove_network(name)
-        except Refused as refusal:
+        except EngineRefusal as refusal:
             # It holds nothing but an address: `tidy` takes it once the container has let go.
             if "active endpoints" not in refusal.message:
                 raise
@@ -196,7 +196,7 @@ class Networks:
         self._lately_in_hand = set(self._in_hand)
         used = {found.network for found in await self._engine.containers()}
         ours = [network for network in await self._engine.networks() if network.is_ours]
-        kept = used | self._lately_in_hand | self._being_made
+        kept = used | self._lately_in_hand | self._being_created
         unused = [network for network in ours if network.name not in kept]
         self._spares = [self._place(network) for network in unused[:spares]]
         for network in unused[spares:]:
@@ -204,5 +204,5 @@ class Networks:
         while len(self._spares) < spares:
             self._spares.append(await self._make())
 
-    def _place(self, network: Network) -> Place:
-        return Place(ipaddress.IPv4Network(network.subnets[0]), self._installation_id)
+    def _place(self, network: NetworkSummary) -> Subnet:
+        return Subnet(ipaddress.IPv4Network(network.subnets[0]), self._installation_id)

@@ -15,12 +15,12 @@ from typing import Any
 from codehub.domain.observation import Progress
 from codehub.domain.states import ErrorReason
 from codehub.runtimes.base import RuntimeFailure
-from codehub.runtimes.docker.engine import Engine, EngineDown, EngineFault, Refused
+from codehub.runtimes.docker.engine import Engine, EngineRefusal, EngineServerError, EngineUnavailable
 
-ASKED_WITHIN_SECONDS = 60.0
+KEEP_ALIVE_SECONDS = 60.0
 """Longer than any pause between two looks at a workspace that is being started."""
 
-PAUSES = (2.0, 8.0)
+RETRY_PAUSES = (2.0, 8.0)
 _MAX_LOSSES = 3
 _LOOK_EVERY_SECONDS = 1.0
 _NO_SUCH_IMAGE = (
@@ -30,7 +30,7 @@ _NO_SUCH_IMAGE = (
 
 
 @dataclass
-class Layers:
+class LayerProgress:
     """How far a pull is, from the engine's reports about each layer."""
 
     _now: dict[str, int] = field(default_factory=dict)
@@ -53,13 +53,13 @@ class Layers:
 @dataclass
 class _Pull:
     reference: str
-    layers: Layers = field(default_factory=Layers)
+    layers: LayerProgress = field(default_factory=LayerProgress)
     asked: dict[str, float] = field(default_factory=dict)
     trouble: str = ""
 
     @property
     def is_forgotten(self) -> bool:
-        return max(self.asked.values()) < time.monotonic() - ASKED_WITHIN_SECONDS
+        return max(self.asked.values()) < time.monotonic() - KEEP_ALIVE_SECONDS
 
     @property
     def words(self) -> str:
@@ -68,8 +68,10 @@ class _Pull:
         return f"Pulling the image {self.reference}{sizes}{self.trouble}"
 
 
-class Pulls:
-    def __init__(self, engine: Engine, done: Callable[[str], None], pauses: Sequence[float] = PAUSES) -> None:
+class ImagePulls:
+    def __init__(
+        self, engine: Engine, done: Callable[[str], None], pauses: Sequence[float] = RETRY_PAUSES
+    ) -> None:
         self._engine = engine
         self._done = done
         self._pauses = pauses
@@ -82,7 +84,7 @@ class Pulls:
     async def is_here(self, reference: str, workspace_id: str) -> bool:
         """Whether the image is on the engine; where it is not, see to it, or raise why that failed."""
         failed_at, failure = self._failures.pop((reference, workspace_id), (0.0, None))
-        if failure is not None and time.monotonic() - failed_at < ASKED_WITHIN_SECONDS:
+        if failure is not None and time.monotonic() - failed_at < KEEP_ALIVE_SECONDS:
             raise failure
         pull = self._pulls.get(reference)
         if pull is None:
@@ -121,7 +123,7 @@ class Pulls:
             outcome = (await asyncio.gather(work, return_exceptions=True))[0]
             del self._pulls[pull.reference]
         losses = self._losses.pop(pull.reference, 0)
-        if isinstance(outcome, EngineDown):
+        if isinstance(outcome, EngineUnavailable):
             self._losses[pull.reference] = losses + 1
             outcome = _lost(pull.reference, outcome) if losses + 1 >= _MAX_LOSSES else None
         if isinstance(outcome, RuntimeFailure):
@@ -147,11 +149,11 @@ class Pulls:
                 if await self._engine.has_image(pull.reference):
                     return
                 trouble = "the pull was broken off"
-            except (EngineDown, Refused) as error:
+            except (EngineUnavailable, EngineRefusal) as error:
                 trouble = str(error)
-                if (isinstance(error, Refused) and error.not_found) or _is_missing(trouble):
+                if (isinstance(error, EngineRefusal) and error.not_found) or _is_missing(trouble):
                     raise _missing(pull.reference, trouble) from error
-                if pause is None and not isinstance(error, EngineFault | Refused):
+                if pause is None and not isinstance(error, EngineServerError | EngineRefusal):
                     raise
             if pause is not None:
                 pull.trouble = f" (tried again after: {trouble})"
@@ -163,7 +165,7 @@ class Pulls:
         )
 
 
-def _lost(reference: str, trouble: EngineDown) -> RuntimeFailure:
+def _lost(reference: str, trouble: EngineUnavailable) -> RuntimeFailure:
     return RuntimeFailure(
         ErrorReason.Unreachable,
         f"The engine breaks off the pull of the image {reference} again and again ({trouble}). "

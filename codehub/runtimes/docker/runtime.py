@@ -19,13 +19,13 @@ import structlog
 from codehub.domain.observation import ContainerFact
 from codehub.domain.port_links import PortLinks
 from codehub.domain.states import ErrorReason
-from codehub.runtimes.base import ABSENT, RuntimeFailure, Unobservable, WorkloadSpec, last_words
+from codehub.runtimes.base import ABSENT, RuntimeFailure, Unobservable, WorkloadSpec, output_excerpt
 from codehub.runtimes.docker import host_files
 from codehub.runtimes.docker.container_config import ContainerSettings, container_config, name_of, wanted_hash
-from codehub.runtimes.docker.engine import Engine, EngineDown, Found, Refused
+from codehub.runtimes.docker.engine import ContainerSummary, Engine, EngineRefusal, EngineUnavailable
 from codehub.runtimes.docker.firewall import Firewall
-from codehub.runtimes.docker.networks import Networks
-from codehub.runtimes.docker.pull import PAUSES, Pulls
+from codehub.runtimes.docker.networks import NetworkPool
+from codehub.runtimes.docker.pull import RETRY_PAUSES, ImagePulls
 from codehub.runtimes.egress import Egress
 from codehub.runtimes.readiness import why_not_ready
 
@@ -37,7 +37,7 @@ _STARTS_AT_ONCE = 8
 _LINES_IN_MESSAGE = 5
 _LISTEN_AGAIN_SECONDS = 2.0
 _TIDY_SECONDS = 60.0
-_EPITAPH_SECONDS = 2.0
+_EXIT_MESSAGE_SECONDS = 2.0
 _WORKSPACE_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,49}")
 
 
@@ -51,7 +51,7 @@ class DockerOptions:
     network_pool: IPv4Network
     egress: Egress | None
     stop_grace: float = STOP_GRACE_SECONDS
-    pull_pauses: tuple[float, ...] = PAUSES
+    pull_pauses: tuple[float, ...] = RETRY_PAUSES
     port_links: PortLinks | None = None
     gateway_uid: int = field(default_factory=os.geteuid)
     """Whom the firewall lets connect to workspaces, besides this process."""
@@ -69,18 +69,20 @@ class DockerRuntime:
         self._options = options
         self._engine = Engine(options.url, installation_id)
         note = options.root / ".last-subnet"
-        self._networks = Networks(self._engine, installation_id, options.network_pool, note)
+        self._networks = NetworkPool(self._engine, installation_id, options.network_pool, note)
         self._firewall = (
             None
             if options.egress is None
             else Firewall(installation_id, str(options.network_pool), options.egress, _clients(options))
         )
         self._hint: Callable[[str], None] = _nobody
-        self._pulls = Pulls(self._engine, lambda workspace_id: self._hint(workspace_id), options.pull_pauses)
+        self._pulls = ImagePulls(
+            self._engine, lambda workspace_id: self._hint(workspace_id), options.pull_pauses
+        )
         self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self._starts = asyncio.Semaphore(_STARTS_AT_ONCE)
         self._probes = asyncio.Semaphore(_PROBES_AT_ONCE)
-        self._epitaphs: dict[str, str] = {}
+        self._exit_messages: dict[str, str] = {}
 
     async def close(self) -> None:
         await self._pulls.close()
@@ -88,7 +90,7 @@ class DockerRuntime:
 
     async def check(self) -> str:
         """What answers at the engine's address; a failure when workspaces could not run there."""
-        with _effects():
+        with _as_runtime_failure():
             about = await self._engine.about()
         kind = str(about.get("OperatingSystem", ""))
         if any("rootless" in str(option) for option in about.get("SecurityOptions") or ()):
@@ -101,7 +103,7 @@ class DockerRuntime:
 
     async def missing_images(self, references: Iterable[str]) -> list[str]:
         """Those that the first start will have to pull."""
-        with _effects():
+        with _as_runtime_failure():
             return [reference for reference in references if not await self._engine.has_image(reference)]
 
     async def start(self, spec: WorkloadSpec) -> None:
@@ -111,7 +113,7 @@ class DockerRuntime:
         disk = host_files.disk_of_home(spec)
         setting = ContainerSettings(host_files.user_of(spec), self._options.root, variables, disk)
         async with self._turn(spec.workspace_id):
-            with _effects():
+            with _as_runtime_failure():
                 await self._start(spec, setting)
 
     async def _start(self, spec: WorkloadSpec, setting: ContainerSettings) -> None:
@@ -130,7 +132,7 @@ class DockerRuntime:
         host_files.prepare(spec, setting)
         try:
             await self._engine.start(await self._create_behind_the_wall(spec, setting))
-        except Refused:
+        except EngineRefusal:
             found = await self._find(spec.workspace_id)
             if found is not None and not found.runs:
                 await self._engine.remove(found.id)
@@ -152,29 +154,29 @@ class DockerRuntime:
 
     async def stop(self, workspace_id: str) -> None:
         async with self._turn(workspace_id):
-            with _effects():
+            with _as_runtime_failure():
                 found = await self._find(workspace_id)
                 if found is not None and found.runs:
                     await self._engine.stop(found.id, self._options.stop_grace)
 
     async def delete(self, workspace_id: str) -> None:
         async with self._turn(workspace_id):
-            with _effects():
+            with _as_runtime_failure():
                 found = await self._find(workspace_id)
                 if found is not None:
                     await self._end(found)
                 host_files.forget(self._options.root, workspace_id)
 
-    async def _end(self, found: Found) -> None:
+    async def _end(self, found: ContainerSummary) -> None:
         if found.runs:
             await self._engine.stop(found.id, self._options.stop_grace)
         try:
             await self._engine.remove(found.id)
-        except EngineDown as error:
+        except EngineUnavailable as error:
             await self._set_aside(found, error)
         await self._networks.remove(found.network)
 
-    async def _set_aside(self, found: Found, error: EngineDown) -> None:
+    async def _set_aside(self, found: ContainerSummary, error: EngineUnavailable) -> None:
         """A dead container whose files the engine cannot let go of must not keep its workspace's name."""
         left = await self._find(found.workspace_id)
         if left is None:
@@ -186,12 +188,12 @@ class DockerRuntime:
         await self._engine.rename(found.id, name)
 
     async def upstream(self, workspace_id: str) -> str | None:
-        with _looks():
+        with _as_unobservable():
             found = await self._find(workspace_id)
         return None if found is None or not found.runs else found.upstream
 
     async def status(self, workspace_id: str) -> ContainerFact:
-        with _looks():
+        with _as_unobservable():
             found = await self._find(workspace_id)
             if found is not None:
                 return await self._fact(found)
@@ -202,19 +204,19 @@ class DockerRuntime:
         return ContainerFact(False, False, False, None, None, words, progress)
 
     async def observe(self) -> dict[str, ContainerFact]:
-        with _looks():
+        with _as_unobservable():
             containers = await self._engine.containers()
             facts = await asyncio.gather(*map(self._fact, containers))
         present = {found.id for found in containers}
-        self._epitaphs = {name: words for name, words in self._epitaphs.items() if name in present}
+        self._exit_messages = {name: words for name, words in self._exit_messages.items() if name in present}
         return {found.workspace_id: fact for found, fact in zip(containers, facts, strict=True)}
 
     async def ping(self) -> None:
-        with _looks():
+        with _as_unobservable():
             await self._engine.ping()
 
     async def logs(self, workspace_id: str, lines: int) -> str:
-        with _looks():
+        with _as_unobservable():
             found = await self._find(workspace_id)
             if found is None or lines < 1:
                 return ""
@@ -234,7 +236,7 @@ class DockerRuntime:
         while True:
             try:
                 await work()
-            except (EngineDown, Refused, RuntimeFailure) as error:
+            except (EngineUnavailable, EngineRefusal, RuntimeFailure) as error:
                 log.warning("the Docker engine cannot be listened to, or tidied up", error=str(error))
             await asyncio.sleep(pause)
 
@@ -260,7 +262,7 @@ class DockerRuntime:
 
     async def leave(self) -> None:
         """Nothing will be started here any more."""
-        with _effects():
+        with _as_runtime_failure():
             await self._forget_lost()
             await self._networks.tidy(spares=0)
 
@@ -277,47 +279,47 @@ class DockerRuntime:
         if self._firewall is not None:
             await self._firewall.ensure()
 
-    async def _find(self, workspace_id: str) -> Found | None:
+    async def _find(self, workspace_id: str) -> ContainerSummary | None:
         if not _WORKSPACE_ID.fullmatch(workspace_id):
             raise ValueError(f"{workspace_id!r} is no workspace id")
         containers = await self._engine.containers(workspace_id)
         return containers[0] if containers else None
 
-    async def _fact(self, found: Found) -> ContainerFact:
+    async def _fact(self, found: ContainerSummary) -> ContainerFact:
         if not found.runs:
             # One that was made and never started has not failed: the next start makes it anew.
             op_id = found.op_id if found.state == "exited" else None
-            return ContainerFact(True, False, False, None, op_id, await self._epitaph(found))
+            return ContainerFact(True, False, False, None, op_id, await self._exit_message(found))
         if found.upstream is None:
             return ContainerFact(True, True, False, None, found.op_id, "it has no address yet")
         async with self._probes:
             reason = await why_not_ready(found.upstream, found.ready_path)
         return ContainerFact(True, True, reason is None, found.upstream, found.op_id, reason or "")
 
-    async def _epitaph(self, found: Found) -> str:
+    async def _exit_message(self, found: ContainerSummary) -> str:
         """Why a container that exists does not run, with what it said last."""
         if found.state != "exited":
             return f"it is {found.state}"
-        if found.id not in self._epitaphs:
+        if found.id not in self._exit_messages:
             try:
                 # One that the engine hangs on must not hide the others, which it has just told of.
-                async with asyncio.timeout(_EPITAPH_SECONDS):
-                    self._epitaphs[found.id] = await self._how_it_ended(found.id)
-            except Refused:
+                async with asyncio.timeout(_EXIT_MESSAGE_SECONDS):
+                    self._exit_messages[found.id] = await self._how_it_ended(found.id)
+            except EngineRefusal:
                 return "it is being removed"
-            except EngineDown as error:
-                return f"how it ended cannot be told: {last_words(str(error))}"
+            except EngineUnavailable as error:
+                return f"how it ended cannot be told: {output_excerpt(str(error))}"
             except TimeoutError:
                 return "how it ended cannot be told: the engine does not say"
-        return self._epitaphs[found.id]
+        return self._exit_messages[found.id]
 
     async def _how_it_ended(self, container_id: str) -> str:
         death = await self._engine.death(container_id)
         if death.oom_killed:
             return "it was killed because it used more memory than it may"
         if death.error:
-            return f"it could not be run: {last_words(death.error)}"
-        output = last_words((await self._engine.output(container_id, _LINES_IN_MESSAGE)).strip())
+            return f"it could not be run: {output_excerpt(death.error)}"
+        output = output_excerpt((await self._engine.output(container_id, _LINES_IN_MESSAGE)).strip())
         return f"it exited with code {death.code}" + (f": {output}" if output else ", without a word")
 
     @asynccontextmanager
@@ -350,21 +352,21 @@ def _unfit(why: str) -> RuntimeFailure:
 
 
 @contextmanager
-def _looks() -> Iterator[None]:
+def _as_unobservable() -> Iterator[None]:
     """What the engine does not tell is unknown, never gone."""
     try:
         yield
-    except (EngineDown, Refused) as error:
+    except (EngineUnavailable, EngineRefusal) as error:
         raise Unobservable(str(error)) from error
 
 
 @contextmanager
-def _effects() -> Iterator[None]:
+def _as_runtime_failure() -> Iterator[None]:
     try:
         yield
-    except EngineDown as error:
+    except EngineUnavailable as error:
         raise RuntimeFailure(ErrorReason.Unreachable, str(error)) from error
-    except Refused as refusal:
+    except EngineRefusal as refusal:
         lost = "bind source path does not exist" in refusal.message
         reason = ErrorReason.ContainerWithoutVolume if lost else ErrorReason.ActionFailed
         raise RuntimeFailure(reason, f"the Docker engine refuses: {refusal.message}") from refusal

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from codehub.host.processes import ProcessId
 
-Plan = dict[str, dict[str, str]]
+GroupSettings = dict[str, dict[str, str]]
 """Groups to make, by directory, and what to write into the files of each."""
 
 _REMOVE_SECONDS = 2.0
@@ -22,24 +22,24 @@ _OPTIONAL = ("memory.swap.max", "memory.memsw.limit_in_bytes", "cgroup.max.depth
 """Kernels may have no account of swap (the cap is on memory alone then), or no limit to groups in groups."""
 
 
-_HELD_ABOVE = "cpu.cfs_quota_us"
+_CAPPED_BY_PARENT = "cpu.cfs_quota_us"
 """Version 1 refuses more than a group above has, whose smaller cap then holds for all below it."""
 _REFUSALS = (errno.EINVAL, errno.ERANGE)
 
 
-class NumberRefused(OSError):  # noqa: N818 - a fact, not a fault
+class LimitRejected(OSError):  # noqa: N818 - a fact, not a fault
     """The kernel does not take a cap as it is."""
 
 
-def make(groups: Plan) -> None:
-    _, troubles = make_what_can_be(groups)
+def create(groups: GroupSettings) -> None:
+    _, troubles = create_available(groups)
     for trouble in troubles:
         raise trouble
 
 
-def make_what_can_be(groups: Plan) -> tuple[Plan, list[OSError]]:
+def create_available(groups: GroupSettings) -> tuple[GroupSettings, list[OSError]]:
     """The groups that there are now, with the settings that hold in each; and what went wrong with others."""
-    made: Plan = {}
+    made: GroupSettings = {}
     troubles: list[OSError] = []
     for directory, settings in groups.items():
         try:
@@ -65,8 +65,8 @@ def _is_set(file: Path, value: str) -> bool:
     except OSError as error:
         if error.errno not in _REFUSALS:
             raise OSError(error.errno, error.strerror, str(file)) from error
-        if file.name != _HELD_ABOVE:
-            raise NumberRefused(f"this machine takes no cap of {value} (for {file.name})") from error
+        if file.name != _CAPPED_BY_PARENT:
+            raise LimitRejected(f"this machine takes no cap of {value} (for {file.name})") from error
     return True
 
 

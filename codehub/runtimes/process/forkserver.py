@@ -18,10 +18,10 @@ from pathlib import Path
 
 from codehub.host.processes import set_command_line
 from codehub.runtimes.process.keeper import ALREADY_RUNNING, GONE, Keeper
-from codehub.runtimes.process.keeper_request import Request
+from codehub.runtimes.process.keeper_request import KeeperRequest
 from codehub.runtimes.process.spawn import receive
-from codehub.runtimes.process.stale_processes import Isolation, LeftoversAlive, end_leftovers
-from codehub.runtimes.process.state_directory import Directory, DirectoryGone, StateGarbled
+from codehub.runtimes.process.stale_processes import Isolation, StaleProcessesAlive, kill_stale_processes
+from codehub.runtimes.process.state_directory import DirectoryGone, StateCorrupted, StateDirectory
 
 
 def main() -> None:
@@ -64,24 +64,24 @@ def _take_standard_input() -> int:
 def serve(connection: socket.socket) -> None:
     with connection:
         with connection.makefile() as reader:
-            request = Request.from_json(reader.read())
+            request = KeeperRequest.from_json(reader.read())
         connection.sendall(answer(request, connection).encode())
 
 
-def answer(request: Request, connection: socket.socket) -> str:
+def answer(request: KeeperRequest, connection: socket.socket) -> str:
     """Start a keeper; what came of it. The keeper, a process of its own, never returns from here."""
     set_command_line("codehub-keeper", request.directory)
-    directory = Directory(Path(request.directory))
+    directory = StateDirectory(Path(request.directory))
     try:
         with directory.locked() as lock:
             return ALREADY_RUNNING if lock is None else _launch(directory, request, connection)
     except DirectoryGone:
         return GONE
-    except (LeftoversAlive, OSError) as error:
+    except (StaleProcessesAlive, OSError) as error:
         return str(error)
 
 
-def _launch(directory: Directory, request: Request, connection: socket.socket) -> str:
+def _launch(directory: StateDirectory, request: KeeperRequest, connection: socket.socket) -> str:
     """Fork the keeper, which inherits the lock, and return what it reports once its child is there."""
     _end_predecessor(directory, request)
     directory.prepare(request.uid, request.isolation == Isolation.USER, request.files, request.gateway_group)
@@ -99,16 +99,16 @@ def _launch(directory: Directory, request: Request, connection: socket.socket) -
         return report.read() or f"the keeper ended at once: {directory.last_output(5)}"
 
 
-def _end_predecessor(directory: Directory, request: Request) -> None:
+def _end_predecessor(directory: StateDirectory, request: KeeperRequest) -> None:
     """We hold the lock, so an earlier keeper is dead; what it kept may not be yet."""
     try:
         state = directory.read_state()
-    except StateGarbled:
+    except StateCorrupted:
         state = None
-    end_leftovers(request.workspace_id, state, request.isolation, request.uid, request.groups)
+    kill_stale_processes(request.workspace_id, state, request.isolation, request.uid, request.groups)
 
 
-def _give_home(request: Request) -> None:
+def _give_home(request: KeeperRequest) -> None:
     """The home itself belongs to the workspace's user; without a sandbox nobody else may look into it."""
     home = Path(request.home)
     if request.uid is not None and home.lstat().st_uid != request.uid:

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from codehub.runtimes.process import forkserver, keeper
-from codehub.runtimes.process.keeper_request import Request
+from codehub.runtimes.process.keeper_request import KeeperRequest
 
 PYTHON_ENVIRONMENT = {
     "PYTHONPATH": str(Path(__file__).parents[3]),
@@ -29,14 +29,14 @@ def python_program(module: str) -> list[str]:
 _ROOM = 1024
 
 
-class Nursery:
+class ForkServerClient:
     """The nursery of this process, started when it is needed, and again should it be gone."""
 
     def __init__(self) -> None:
         self._turn = threading.Lock()
         self._requests: socket.socket | None = None
 
-    def start(self, request: Request) -> str:
+    def start(self, request: KeeperRequest) -> str:
         """Have a keeper started; its answer, or `GONE` when it ended before it had one: to be tried again."""
         ours, theirs = socket.socketpair()
         with ours:
@@ -50,7 +50,7 @@ class Nursery:
     def warm_up(self) -> None:
         with self._turn:
             if self._requests is None:
-                self._requests = _new_nursery()
+                self._requests = _start_fork_server()
 
     def _hand_over(self, connection: socket.socket) -> None:
         with self._turn:
@@ -58,7 +58,7 @@ class Nursery:
                 return
             if self._requests is not None:
                 self._requests.close()
-            self._requests = _new_nursery()
+            self._requests = _start_fork_server()
             socket.send_fds(self._requests, [b"."], [connection.fileno()])
 
 
@@ -70,7 +70,7 @@ def _is_sent(requests: socket.socket, connection: socket.socket) -> bool:
     return True
 
 
-def _new_nursery() -> socket.socket:
+def _start_fork_server() -> socket.socket:
     ours, theirs = socket.socketpair()
     with theirs:
         started = subprocess.run(
@@ -88,4 +88,4 @@ def _new_nursery() -> socket.socket:
     return ours
 
 
-NURSERY = Nursery()
+FORK_SERVER = ForkServerClient()

@@ -1,6 +1,6 @@
-"""Try for real what a start would do: `python -m codehub.runtimes.process.isolation_check`, with a `Probe` for input.
+"""Try for real what a start would do: `python -m codehub.runtimes.process.isolation_check`, with a `IsolationCheck` for input.
 
-A program of its own, because it forks: what asks for it has threads. It prints an `Answer`. Whoever gives up
+A program of its own, because it forks: what asks for it has threads. It prints an `CheckResult`. Whoever gives up
 on it finds all that it started below it.
 """
 
@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from codehub.runtimes.process import cgroups, seccomp
-from codehub.runtimes.process.network import Network, WayOut, enter
+from codehub.runtimes.process.network import Network, Uplink, enter
 from codehub.runtimes.process.spawn import spawn
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -26,21 +26,21 @@ _PASSING = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EINTR)
 
 
 @dataclass(frozen=True)
-class Probe:
+class IsolationCheck:
     argv: list[str]
     env: dict[str, str] = field(default_factory=dict)
-    groups: cgroups.Plan = field(default_factory=dict)
-    way_out: WayOut | None = None
+    groups: cgroups.GroupSettings = field(default_factory=dict)
+    uplink: Uplink | None = None
     seccomp: str = ""
 
     @classmethod
-    def from_json(cls, raw: dict[str, Any]) -> Probe:
-        way_out = raw.pop("way_out")
-        return cls(**raw, way_out=None if way_out is None else WayOut.from_json(way_out))
+    def from_json(cls, raw: dict[str, Any]) -> IsolationCheck:
+        uplink = raw.pop("uplink")
+        return cls(**raw, uplink=None if uplink is None else Uplink.from_json(uplink))
 
 
 @dataclass(frozen=True)
-class Answer:
+class CheckResult:
     trouble: str = ""
     may_pass: bool = False
     """Nothing was refused: the next try may succeed, so that this one tells nothing of the machine."""
@@ -48,14 +48,14 @@ class Answer:
 
 def main() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    print(json.dumps(asdict(answer(Probe.from_json(json.load(sys.stdin))))))
+    print(json.dumps(asdict(answer(IsolationCheck.from_json(json.load(sys.stdin))))))
 
 
-def answer(probe: Probe) -> Answer:
+def answer(probe: IsolationCheck) -> CheckResult:
     try:
         return run(probe)
     except OSError as error:
-        return Answer(str(error), may_pass(str(error)))
+        return CheckResult(str(error), may_pass(str(error)))
 
 
 def may_pass(words: str) -> bool:
@@ -63,22 +63,22 @@ def may_pass(words: str) -> bool:
     return any(os.strerror(number) in words for number in _PASSING)
 
 
-def run(probe: Probe) -> Answer:
+def run(probe: IsolationCheck) -> CheckResult:
     """The helper, if there is one, ends with us."""
     ours, theirs = socket.socketpair()
 
     def confine() -> None:
         cgroups.join(probe.groups)
-        if probe.way_out is not None:
-            enter(theirs, probe.way_out)
+        if probe.uplink is not None:
+            enter(theirs, probe.uplink)
         if probe.seccomp:
             seccomp.install(base64.b64decode(probe.seccomp))
 
     output = os.memfd_create("output")
     try:
-        cgroups.make(probe.groups)
+        cgroups.create(probe.groups)
         child = spawn(probe.argv, probe.env, output, confine)
-        network = Network(probe.way_out) if probe.way_out is not None else None
+        network = Network(probe.uplink) if probe.uplink is not None else None
         if network is not None:
             network.admit(ours)
         child.wait()
@@ -88,7 +88,9 @@ def run(probe: Probe) -> Answer:
             cgroups.remove(probe.groups)
     code = os.waitstatus_to_exitcode(status)
     words = os.pread(output, 4096, 0).decode(errors="replace").strip()
-    return Answer() if code == 0 else Answer(words or f"exit code {code}", code < 0 or may_pass(words))
+    return (
+        CheckResult() if code == 0 else CheckResult(words or f"exit code {code}", code < 0 or may_pass(words))
+    )
 
 
 if __name__ == "__main__":

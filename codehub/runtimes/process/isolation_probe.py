@@ -17,12 +17,12 @@ from pathlib import Path
 from codehub.domain.states import ErrorReason
 from codehub.host.processes import descendants
 from codehub.runtimes.base import RuntimeFailure
-from codehub.runtimes.egress import NOTHING_MORE, rules
+from codehub.runtimes.egress import DEFAULT_EGRESS, rules
 from codehub.runtimes.process import resource_limits, seccomp
 from codehub.runtimes.process.forkserver_client import PYTHON_ENVIRONMENT, python_program
-from codehub.runtimes.process.isolation_check import Answer, Probe
+from codehub.runtimes.process.isolation_check import CheckResult, IsolationCheck
 from codehub.runtimes.process.netlink import own_networks
-from codehub.runtimes.process.network import HELPER_UID_OFFSET, RESOLVER, WayOut
+from codehub.runtimes.process.network import HELPER_UID_OFFSET, RESOLVER, Uplink
 from codehub.runtimes.process.resource_limits import Caps, Cgroups, find_cgroups
 from codehub.runtimes.process.sandbox import SYSTEM_PATH, IsolationBarriers, probe
 from codehub.runtimes.process.stale_processes import Isolation
@@ -41,7 +41,7 @@ _NAMES = {
     "slirp": "slirp4netns",
 }
 _UNCLEAR = (
-    "it could not be found out what walls there are on this machine ({}), and no workspace is started behind "
+    "it could not be found out what barriers there are on this machine ({}), and no workspace is started behind "
     "weaker ones than it may have. The next start tries again; if it stays like this, see what keeps the "
     "program from its work, or uninstall it"
 )
@@ -49,17 +49,17 @@ _UNCLEAR = (
 
 async def find_barriers() -> IsolationBarriers:
     """The strongest there are. A program that is installed but may not do its work is no wall; one that was
-    only not able to do it now is a failure, lest a bad moment take walls away for as long as CodeHub runs."""
+    only not able to do it now is a failure, lest a bad moment take barriers away for as long as CodeHub runs."""
     bwrap, setpriv, slirp = _program("bwrap"), _program("setpriv"), _program("slirp4netns")
     cgroups = await asyncio.to_thread(find_cgroups)
     filter_program = _filter()
     troubles = await _try(_attempts(bwrap, setpriv, slirp, cgroups, filter_program))
-    walls = _sandbox_and_network(bwrap, setpriv, slirp, cgroups, troubles)
+    barriers = _sandbox_and_network(bwrap, setpriv, slirp, cgroups, troubles)
     if not filter_program:
-        return replace(walls, why_no_seccomp=f"there is none for {os.uname().machine}")
+        return replace(barriers, why_no_seccomp=f"there is none for {os.uname().machine}")
     if troubles["seccomp"]:
-        return replace(walls, why_no_seccomp=troubles["seccomp"])
-    return replace(walls, seccomp=filter_program)
+        return replace(barriers, why_no_seccomp=troubles["seccomp"])
+    return replace(barriers, seccomp=filter_program)
 
 
 def _sandbox_and_network(
@@ -71,23 +71,23 @@ def _sandbox_and_network(
         isolation = Isolation.USER if os.geteuid() == 0 else Isolation.NONE
         why = _why_no_sandbox(bwrap, troubles)
         return IsolationBarriers(isolation, None, setpriv, why, cgroups, None, f"it takes a sandbox: {why}")
-    walls = IsolationBarriers(Isolation.SANDBOX, bwrap, setpriv, cgroups=cgroups)
+    barriers = IsolationBarriers(Isolation.SANDBOX, bwrap, setpriv, cgroups=cgroups)
     if slirp is None:
-        return replace(walls, why_no_network=_MISSING.format("slirp4netns"))
+        return replace(barriers, why_no_network=_MISSING.format("slirp4netns"))
     if troubles["slirp"]:
-        return replace(walls, why_no_network=f"it does not work here ({troubles['slirp']})")
-    return replace(walls, slirp=slirp)
+        return replace(barriers, why_no_network=f"it does not work here ({troubles['slirp']})")
+    return replace(barriers, slirp=slirp)
 
 
 def _attempts(
     bwrap: str | None, setpriv: str | None, slirp: str | None, cgroups: Cgroups, filter_program: str
-) -> dict[str, Probe]:
-    attempts: dict[str, Probe] = {}
+) -> dict[str, IsolationCheck]:
+    attempts: dict[str, IsolationCheck] = {}
     if filter_program:
-        attempts["seccomp"] = Probe(["/bin/true"], seccomp=filter_program)
+        attempts["seccomp"] = IsolationCheck(["/bin/true"], seccomp=filter_program)
     if cgroups.parents:
-        plan = resource_limits.plan(cgroups, f"probe-{os.getpid()}", _PROBE_CAPS)
-        attempts["cgroups"] = Probe(["/bin/true"], groups=plan)
+        plan = resource_limits.group_settings(cgroups, f"probe-{os.getpid()}", _PROBE_CAPS)
+        attempts["cgroups"] = IsolationCheck(["/bin/true"], groups=plan)
     if bwrap and (setpriv or os.geteuid() != 0):
         attempts["bwrap"] = _sandbox(bwrap, setpriv, None)
         if slirp:
@@ -107,12 +107,12 @@ def _program(name: str) -> str | None:
     return None if found is None else str(Path(found).resolve())
 
 
-def _sandbox(bwrap: str, setpriv: str | None, slirp: str | None) -> Probe:
+def _sandbox(bwrap: str, setpriv: str | None, slirp: str | None) -> IsolationCheck:
     helper = _PROBE_HELPER_UID if os.geteuid() == 0 else None
-    probed = rules(NOTHING_MORE, own_networks(), RESOLVER)
-    way_out = WayOut(slirp, helper, probed) if slirp is not None else None
+    probed = rules(DEFAULT_EGRESS, own_networks(), RESOLVER)
+    uplink = Uplink(slirp, helper, probed) if slirp is not None else None
     argv = probe(bwrap, setpriv, own_network=slirp is not None)
-    return Probe(argv, {"PATH": SYSTEM_PATH}, way_out=way_out)
+    return IsolationCheck(argv, {"PATH": SYSTEM_PATH}, uplink=uplink)
 
 
 def _why_no_sandbox(bwrap: str | None, troubles: Mapping[str, str]) -> str:
@@ -121,7 +121,7 @@ def _why_no_sandbox(bwrap: str | None, troubles: Mapping[str, str]) -> str:
     return f"bubblewrap does not work here ({troubles.get('bwrap', 'setpriv is missing')})"
 
 
-async def _try(attempts: Mapping[str, Probe]) -> dict[str, str]:
+async def _try(attempts: Mapping[str, IsolationCheck]) -> dict[str, str]:
     """What was refused to each: nothing, where the text is empty."""
     # Not the loop's own subprocesses: uvloop's wait for descriptors that helpers hold.
     answers = await asyncio.gather(*(asyncio.to_thread(_ask, attempt) for attempt in attempts.values()))
@@ -132,7 +132,7 @@ async def _try(attempts: Mapping[str, Probe]) -> dict[str, str]:
     return {name: answer.trouble for name, answer in told.items()}
 
 
-def _ask(attempt: Probe) -> Answer:
+def _ask(attempt: IsolationCheck) -> CheckResult:
     try:
         asked = subprocess.Popen(
             python_program("codehub.runtimes.process.isolation_check"),
@@ -143,17 +143,17 @@ def _ask(attempt: Probe) -> Answer:
             stderr=subprocess.PIPE,
         )
     except OSError as error:
-        return Answer(str(error), may_pass=True)
+        return CheckResult(str(error), may_pass=True)
     with asked:
         try:
             output, errors = asked.communicate(json.dumps(asdict(attempt)).encode(), _PROBE_SECONDS)
         except subprocess.TimeoutExpired:
             _end(asked)
-            return Answer(f"no answer within {_PROBE_SECONDS:g} s", may_pass=True)
+            return CheckResult(f"no answer within {_PROBE_SECONDS:g} s", may_pass=True)
     if asked.returncode != 0:
         words = errors.decode(errors="replace").strip()
-        return Answer(words or f"exit code {asked.returncode}", may_pass=True)
-    return Answer(**json.loads(output))
+        return CheckResult(words or f"exit code {asked.returncode}", may_pass=True)
+    return CheckResult(**json.loads(output))
 
 
 def _end(asked: subprocess.Popen[bytes]) -> None:

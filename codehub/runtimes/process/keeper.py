@@ -25,13 +25,13 @@ from pathlib import Path
 from codehub.host.processes import ProcessId, boot_id, descendants
 from codehub.runtimes.open_files import open_files
 from codehub.runtimes.process import cgroups, seccomp, tmpfs
-from codehub.runtimes.process.keeper_request import Request
+from codehub.runtimes.process.keeper_request import KeeperRequest
 from codehub.runtimes.process.keyring import leave_session_keyring
-from codehub.runtimes.process.network import Network, WayOut, enter
+from codehub.runtimes.process.network import Network, Uplink, enter
 from codehub.runtimes.process.output_files import READ_BYTES, Output, ReadBudget
-from codehub.runtimes.process.port_broker import Door
+from codehub.runtimes.process.port_broker import PortBroker
 from codehub.runtimes.process.spawn import CANNOT_RUN, spawn
-from codehub.runtimes.process.state_directory import Directory, Ended, State
+from codehub.runtimes.process.state_directory import ExitRecord, State, StateDirectory
 
 STARTED, ALREADY_RUNNING, GONE = "started", "already running", "gone"
 _PR_SET_CHILD_SUBREAPER = 36
@@ -39,15 +39,15 @@ _OOM_SCORE_ADJUSTMENT = "500"
 
 
 class Keeper:
-    def __init__(self, directory: Directory, request: Request) -> None:
+    def __init__(self, directory: StateDirectory, request: KeeperRequest) -> None:
         self._directory = directory
         self._request = request
         self._stopping = False
         self._kill_at: float | None = None
         self._code: int | None = None
-        self._groups: cgroups.Plan = {}
+        self._groups: cgroups.GroupSettings = {}
         self._network: Network | None = None
-        self._door: Door | None = None
+        self._door: PortBroker | None = None
         self._selector = selectors.DefaultSelector()
         self._log = Output(directory)
         self._output: int | None = None
@@ -97,9 +97,9 @@ class Keeper:
             groups=list(request.groups),
         )
 
-    def _ended(self) -> Ended:
+    def _ended(self) -> ExitRecord:
         exhausted = not self._stopping and cgroups.out_of_memory_kills(self._groups) > 0
-        return Ended(self._code or 0, self._stopping, self._request.memory_bytes if exhausted else None)
+        return ExitRecord(self._code or 0, self._stopping, self._request.memory_bytes if exhausted else None)
 
     def _report(self, to: int, words: str) -> None:
         """Whoever asked may be dead by now; that is no reason for the workspace to die as well."""
@@ -108,9 +108,9 @@ class Keeper:
         os.close(to)
 
     def _leave_service(self) -> None:
-        for group in self._request.keepers_groups:
+        for group in self._request.keeper_groups:
             try:
-                cgroups.make({group: {}})
+                cgroups.create({group: {}})
                 cgroups.join([group])
             except OSError as error:
                 self._say(f"it may end when CodeHub's service is restarted: {error}")
@@ -120,9 +120,9 @@ class Keeper:
 
         A number that the kernel does not take is another matter: whoever chose it is told.
         """
-        self._groups, troubles = cgroups.make_what_can_be(self._request.groups)
+        self._groups, troubles = cgroups.create_available(self._request.groups)
         for trouble in troubles:
-            if isinstance(trouble, cgroups.NumberRefused):
+            if isinstance(trouble, cgroups.LimitRejected):
                 raise OSError(f"{trouble}: see `cpus`, `memory`, `pids` and `disk_bandwidth` of its image")
         if troubles:
             words = "; ".join(map(str, troubles))
@@ -146,8 +146,8 @@ class Keeper:
             child = spawn(argv, request.env, theirs, confine, cwd=request.cwd, umask=request.umask, kept=kept)
             for descriptor in (theirs, *kept):
                 os.close(descriptor)
-            if request.way_out is not None:
-                self._make_network(request.way_out, outer)
+            if request.uplink is not None:
+                self._make_network(request.uplink, outer)
             child.wait()
         if self._network is not None:
             self._open_door(self._network)
@@ -176,8 +176,8 @@ class Keeper:
     def _is_sandboxed(self) -> bool:
         return bool(self._request.options)
 
-    def _make_network(self, way_out: WayOut, door: socket.socket) -> None:
-        self._network = Network(way_out)
+    def _make_network(self, uplink: Uplink, door: socket.socket) -> None:
+        self._network = Network(uplink)
         self._network.admit(door)
         with contextlib.suppress(ProcessLookupError):  # the child tells what became of the helper
             cgroups.join(self._groups, self._network.helper)
@@ -186,7 +186,7 @@ class Keeper:
         """Without it the workspace's ports are closed, and the rest of it works."""
         namespaces = network.let_go()
         try:
-            self._door = Door(self._directory.door, namespaces, self._selector)
+            self._door = PortBroker(self._directory.port_broker_socket, namespaces, self._selector)
         except OSError as error:
             namespaces.close()
             self._say(f"its ports cannot be reached: {error}")
@@ -203,8 +203,8 @@ class Keeper:
         # When memory runs out, an IDE goes before CodeHub's own database does.
         with contextlib.suppress(PermissionError):
             Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE_ADJUSTMENT)
-        if self._request.way_out is not None:
-            enter(door, self._request.way_out)
+        if self._request.uplink is not None:
+            enter(door, self._request.uplink)
         if self._request.options:
             with contextlib.suppress(OSError):  # bwrap's own take their place
                 tmpfs.mount(self._directory.scratch, self._request.memory_bytes)
@@ -250,7 +250,7 @@ class Keeper:
             elif self._kill_at is not None and time.monotonic() >= self._kill_at:
                 self._kill()
             for key, _ in self._selector.select(self._patience()):
-                if isinstance(key.data, Door):
+                if isinstance(key.data, PortBroker):
                     key.data.answer()
                 elif key.fileobj is self._wakeups[0]:
                     self._wakeups[0].recv(4096)
@@ -302,7 +302,7 @@ class Keeper:
         asked = [
             process
             for process, depth in self._tree().items()
-            if depth > self._request.spare_depth and process.send(signal.SIGTERM)
+            if depth > self._request.sandbox_depth and process.send(signal.SIGTERM)
         ]
         self._kill_at = time.monotonic() + (self._request.grace_seconds if asked else 0)
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
-from codehub.runtimes.process.cgroups import Plan
-from codehub.runtimes.process.network import WayOut
+from codehub.runtimes.process.cgroups import GroupSettings
+from codehub.runtimes.process.network import Uplink
 
 LAUNCH_WITHIN_SECONDS = 30.0
 """How long whoever asks keeps the home for the launch, even when it does not want the answer any more."""
 
 
 @dataclass(frozen=True)
-class Request:
+class KeeperRequest:
     directory: str
     workspace_id: str
     op_id: str
@@ -29,7 +29,7 @@ class Request:
     pids: int
     memory_bytes: int
     grace_seconds: float
-    spare_depth: int
+    sandbox_depth: int
     """How many levels of the tree are the sandbox itself: they get no SIGTERM, they end with the rest."""
     launch_until: float
     """On the monotonic clock of this machine: nothing is launched later, on a home that may be another's."""
@@ -38,15 +38,15 @@ class Request:
     seccomp: str = ""
     """The filter's program in base64; empty: none."""
     files: dict[str, str] = field(default_factory=dict)
-    groups: Plan = field(default_factory=dict)
-    keepers_groups: list[str] = field(default_factory=list)
+    groups: GroupSettings = field(default_factory=dict)
+    keeper_groups: list[str] = field(default_factory=list)
     gateway_group: int | None = None
     """None: the gateway runs as the same user as the keeper."""
-    way_out: WayOut | None = None
+    uplink: Uplink | None = None
     """None: the workspace is in the host's own network."""
 
     @classmethod
-    def from_json(cls, text: str) -> Request:
+    def from_json(cls, text: str) -> KeeperRequest:
         raw = json.loads(text)
-        way_out = raw.pop("way_out")
-        return cls(**raw, way_out=None if way_out is None else WayOut.from_json(way_out))
+        uplink = raw.pop("uplink")
+        return cls(**raw, uplink=None if uplink is None else Uplink.from_json(uplink))

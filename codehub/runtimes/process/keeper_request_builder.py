@@ -16,19 +16,19 @@ from codehub.runtimes.base import WorkloadSpec
 from codehub.runtimes.block_device import disk_of
 from codehub.runtimes.egress import Egress, rules
 from codehub.runtimes.process import resource_limits
-from codehub.runtimes.process.keeper_request import LAUNCH_WITHIN_SECONDS, Request
+from codehub.runtimes.process.keeper_request import LAUNCH_WITHIN_SECONDS, KeeperRequest
 from codehub.runtimes.process.netlink import own_networks
-from codehub.runtimes.process.network import HELPER_UID_OFFSET, RESOLVER, WayOut
+from codehub.runtimes.process.network import HELPER_UID_OFFSET, RESOLVER, Uplink
 from codehub.runtimes.process.resource_limits import Caps, Cgroups, DiskCap
 from codehub.runtimes.process.sandbox import IsolationBarriers, sandboxed, unsandboxed
 from codehub.runtimes.process.stale_processes import Isolation
-from codehub.runtimes.process.state_directory import Directory
+from codehub.runtimes.process.state_directory import StateDirectory
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Place:
+class RuntimeConfig:
     """What all workspaces of one runtime have in common."""
 
     tools: Path
@@ -45,49 +45,51 @@ class Place:
         return {} if self.port_links is None else self.port_links.variables(workspace_id)
 
 
-def request_for(spec: WorkloadSpec, walls: IsolationBarriers, directory: Directory, place: Place) -> Request:
+def request_for(
+    spec: WorkloadSpec, barriers: IsolationBarriers, directory: StateDirectory, config: RuntimeConfig
+) -> KeeperRequest:
     uid = spec.uid if os.geteuid() == 0 else None
     spec = replace(spec, home=spec.home.absolute(), uid=uid)
     command = (
-        sandboxed(walls, spec, directory, place.tools, place.data_dir, place.secrets)
-        if walls.isolation is Isolation.SANDBOX
-        else unsandboxed(walls, spec, directory, place.tools)
+        sandboxed(barriers, spec, directory, config.tools, config.data_dir, config.secrets)
+        if barriers.isolation is Isolation.SANDBOX
+        else unsandboxed(barriers, spec, directory, config.tools)
     )
-    return Request(
+    return KeeperRequest(
         directory=str(directory.path),
         workspace_id=spec.workspace_id,
         op_id=spec.op_id,
         image=spec.image.name,
         ready_path=spec.image.ready_path,
-        isolation=walls.isolation.value,
+        isolation=barriers.isolation.value,
         uid=uid,
         home=str(spec.home),
         argv=command.argv,
         options=command.options,
-        seccomp=walls.seccomp if spec.image.seccomp == "default" else "",
-        env=command.env | place.variables(spec.workspace_id),
+        seccomp=barriers.seccomp if spec.image.seccomp == "default" else "",
+        env=command.env | config.variables(spec.workspace_id),
         cwd=command.cwd,
         umask=command.umask,
         pids=spec.image.pids,
         memory_bytes=spec.image.memory_bytes,
-        grace_seconds=place.stop_grace,
-        spare_depth=command.spare_depth,
+        grace_seconds=config.stop_grace,
+        sandbox_depth=command.sandbox_depth,
         launch_until=time.monotonic() + LAUNCH_WITHIN_SECONDS,
         files=command.files,
-        groups=resource_limits.plan(
-            walls.cgroups, group_name(directory), _caps(spec, walls, command.spare_depth)
+        groups=resource_limits.group_settings(
+            barriers.cgroups, group_name(directory), _caps(spec, barriers, command.sandbox_depth)
         ),
-        keepers_groups=list(walls.cgroups.keepers_groups),
-        way_out=_way_out(walls, uid, place.egress),
-        gateway_group=place.gateway_group,
+        keeper_groups=list(barriers.cgroups.keeper_groups),
+        uplink=_uplink(barriers, uid, config.egress),
+        gateway_group=config.gateway_group,
     )
 
 
-def _caps(spec: WorkloadSpec, walls: IsolationBarriers, spare: int) -> Caps:
+def _caps(spec: WorkloadSpec, barriers: IsolationBarriers, spare: int) -> Caps:
     """The sandbox's own processes and the network's helper are not the workspace's."""
-    helpers = 0 if walls.slirp is None else 1
+    helpers = 0 if barriers.slirp is None else 1
     pids = min(spec.image.pids + spare + helpers, MOST_PIDS)
-    return Caps(spec.image.cpus, spec.image.memory_bytes, pids, _disk_cap(spec, walls.cgroups))
+    return Caps(spec.image.cpus, spec.image.memory_bytes, pids, _disk_cap(spec, barriers.cgroups))
 
 
 def _disk_cap(spec: WorkloadSpec, cgroups: Cgroups) -> DiskCap | None:
@@ -101,18 +103,18 @@ def _disk_cap(spec: WorkloadSpec, cgroups: Cgroups) -> DiskCap | None:
     return DiskCap(disk.number, spec.image.disk_bandwidth)
 
 
-def _way_out(walls: IsolationBarriers, uid: int | None, egress: Egress) -> WayOut | None:
-    if walls.slirp is None:
+def _uplink(barriers: IsolationBarriers, uid: int | None, egress: Egress) -> Uplink | None:
+    if barriers.slirp is None:
         return None
     helper = None if uid is None else uid + HELPER_UID_OFFSET
-    return WayOut(walls.slirp, helper, rules(egress, own_networks(), RESOLVER))
+    return Uplink(barriers.slirp, helper, rules(egress, own_networks(), RESOLVER))
 
 
-def group_name(directory: Directory) -> str:
+def group_name(directory: StateDirectory) -> str:
     """One for each workspace of each installation on this machine."""
     digest = hashlib.sha256(os.fsencode(directory.path)).hexdigest()[:12]
     return f"{directory.path.name}-{digest}"
 
 
-def group_directories(cgroups: Cgroups, directory: Directory) -> list[str]:
+def group_directories(cgroups: Cgroups, directory: StateDirectory) -> list[str]:
     return sorted({f"{parent}/{group_name(directory)}" for parent in cgroups.every_parent})

@@ -22,14 +22,14 @@ from codehub.runtimes.process import libc
 from codehub.runtimes.process.netlink import Rule, add_rules
 from codehub.runtimes.process.spawn import receive, spawn
 
-NETWORK = "198.19.255.0/24"
+NETWORK_CIDR = "198.19.255.0/24"
 """Reserved for benchmarks, so that nobody's machines have these addresses."""
 RESOLVER = "198.19.255.3"
 """slirp4netns's own: it asks the host's name servers, wherever they are."""
 HELPER_UID_OFFSET = 1 << 30
 """Under root the helper is this far from its workspace's user: it has rights over the namespace."""
 
-CONNECTIONS = 4096
+MAX_CONNECTIONS = 4096
 """As many files may the helper have open, and each connection of the workspace takes one."""
 
 _INTERFACE = "tap0"
@@ -43,7 +43,7 @@ _ONLY_FROM_WHERE_WE_MAY_SEND = Path("/proc/sys/net/ipv4/conf/all/rp_filter")
 
 
 @dataclass(frozen=True)
-class WayOut:
+class Uplink:
     """What a network is made of: the helper's program, its user (None: ours), and the rules."""
 
     program: str
@@ -51,17 +51,17 @@ class WayOut:
     rules: list[Rule]
 
     @classmethod
-    def from_json(cls, raw: dict[str, Any]) -> WayOut:
+    def from_json(cls, raw: dict[str, Any]) -> Uplink:
         return cls(raw["program"], raw["uid"], [Rule(**rule) for rule in raw["rules"]])
 
 
 class Network:
     """A namespace and its helper. Whoever is to live in it is told by `admit`, and comes in by `enter`."""
 
-    def __init__(self, way_out: WayOut) -> None:
-        self._way_out = way_out
+    def __init__(self, uplink: Uplink) -> None:
+        self._uplink = uplink
         self._words = os.memfd_create("words")
-        self._holder = _Holder(way_out.uid)
+        self._holder = _Holder(uplink.uid)
         self._ready, ready = os.pipe()
         ended, self._lifeline = os.pipe()
         self.helper = self._start_helper(ready, ended)
@@ -70,8 +70,8 @@ class Network:
 
     def _start_helper(self, ready: int, ended: int) -> int:
         argv = [
-            self._way_out.program,
-            *("--configure", f"--mtu={_MTU}", f"--cidr={NETWORK}", "--disable-host-loopback"),
+            self._uplink.program,
+            *("--configure", f"--mtu={_MTU}", f"--cidr={NETWORK_CIDR}", "--disable-host-loopback"),
             *("--enable-sandbox", "--enable-seccomp", f"--ready-fd={ready}", f"--exit-fd={ended}"),
             *(str(self._holder.pid), _INTERFACE),
         ]
@@ -81,13 +81,13 @@ class Network:
         return helper.pid
 
     def _lower_helper(self) -> None:
-        if self._way_out.uid is not None:
+        if self._uplink.uid is not None:
             _share_tun()
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (_WORDS_BYTES, _WORDS_BYTES))
-        files = open_files(CONNECTIONS)
+        files = open_files(MAX_CONNECTIONS)
         resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
-        _become(self._way_out.uid)
+        _become(self._uplink.uid)
 
     def admit(self, door: socket.socket) -> None:
         """Let in whoever waits at the other end of the door."""
@@ -125,16 +125,16 @@ class Namespaces:
             os.close(descriptor)
 
 
-def enter(door: socket.socket, way_out: WayOut) -> None:
+def enter(door: socket.socket, uplink: Uplink) -> None:
     """For the workspace's first process, which goes on once there is a way out and its rules hold."""
     _, handed_over = receive(door, 1, 4)
     if len(handed_over) != 4:
         raise OSError("its network could not be made")
     user, net, ready, words = handed_over
-    Namespaces(user, net, way_out.uid is not None).enter()
+    Namespaces(user, net, uplink.uid is not None).enter()
     if not os.read(ready, 1):
         raise OSError(f"there is no way out: {_read_words(words) or 'slirp4netns ended'}")
-    add_rules(way_out.rules)
+    add_rules(uplink.rules)
 
 
 def _read_words(file: int) -> str:

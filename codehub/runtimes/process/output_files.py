@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from codehub.runtimes.process.state_directory import LOG_BYTES, Directory
+from codehub.runtimes.process.state_directory import LOG_BYTES, StateDirectory
 
 READ_BYTES = 64 << 10
 """What one read takes at most: all that a pipe holds, unless its writer has enlarged it."""
@@ -39,7 +39,7 @@ class ReadBudget:
 class Output:
     """The tree's output, in two files of at most `LOG_BYTES` each."""
 
-    def __init__(self, directory: Directory) -> None:
+    def __init__(self, directory: StateDirectory) -> None:
         self._directory = directory
         self._lost = 0
         self._open()

@@ -22,7 +22,7 @@ _BACKLOG = 1024
 _BREATH_SECONDS = 0.05
 
 
-class Door:
+class PortBroker:
     """Open from the start of a workspace until its processes are ended."""
 
     def __init__(self, path: Path, namespaces: Namespaces, selector: selectors.BaseSelector) -> None:

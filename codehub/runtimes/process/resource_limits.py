@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from codehub.runtimes.process.cgroups import Plan
+from codehub.runtimes.process.cgroups import GroupSettings
 
 CONTROLLERS = ("cpu", "memory", "pids")
 _PARENT = "codehub"
@@ -49,7 +49,7 @@ class Cgroups:
     why_not_all: str = ""
     io_parent: str | None = None
     """Where groups can be made that limit a disk's bandwidth."""
-    keepers_groups: tuple[str, ...] = ()
+    keeper_groups: tuple[str, ...] = ()
     """Where keepers live, out of the service that CodeHub may be: systemd ends whoever it finds there."""
 
     @property
@@ -70,7 +70,7 @@ def find_cgroups(
     is_root = os.geteuid() == 0 if is_root is None else is_root
     found = _find(mounts, paths, is_root)
     found = replace(found, io_parent=_find_io(found, mounts, paths, is_root))
-    return replace(found, keepers_groups=_keepers_groups(found, mounts, is_root))
+    return replace(found, keeper_groups=_keeper_groups(found, mounts, is_root))
 
 
 def _find(mounts: _Mounts, paths: Mapping[str, str], is_root: bool) -> Cgroups:
@@ -105,7 +105,7 @@ def _hands_on_io(parent: Path) -> bool:
     return "io" in offered and all(_hand_on(place, ["io"]) for place in (parent.parent, parent))
 
 
-def _keepers_groups(found: Cgroups, mounts: _Mounts, is_root: bool) -> tuple[str, ...]:
+def _keeper_groups(found: Cgroups, mounts: _Mounts, is_root: bool) -> tuple[str, ...]:
     if not is_root:
         delegated = set(found.parents.values()) if found.version == 2 else set()
         return tuple(f"{parent}/{_KEEPERS}" for parent in delegated)
@@ -172,8 +172,8 @@ def _hand_on(place: Path, controllers: Iterable[str]) -> list[str]:
     return [controller for controller in controllers if controller in switch.read_text().split()]
 
 
-def plan(cgroups: Cgroups, name: str, caps: Caps) -> Plan:
-    groups: Plan = {}
+def group_settings(cgroups: Cgroups, name: str, caps: Caps) -> GroupSettings:
+    groups: GroupSettings = {}
     for controller, parent in cgroups.parents.items():
         settings = _new_settings if cgroups.version == 2 else _old_settings
         groups.setdefault(f"{parent}/{name}", {}).update(settings(controller, caps))
@@ -183,7 +183,7 @@ def plan(cgroups: Cgroups, name: str, caps: Caps) -> Plan:
     return _with_room_below(groups) if cgroups.version == 2 else groups
 
 
-def _with_room_below(groups: Plan) -> Plan:
+def _with_room_below(groups: GroupSettings) -> GroupSettings:
     """Processes live one group below the caps. Where the workspace's user is ours it may make groups of its
     own, and write to what it sees as the top of the hierarchy; so that must not be where its caps are."""
     capped = {directory: settings | _GROUPS_IN_GROUPS for directory, settings in groups.items()}

@@ -18,21 +18,21 @@ from codehub.domain.observation import ContainerFact, Unknown
 from codehub.domain.port_links import PortLinks
 from codehub.domain.states import ErrorReason
 from codehub.host.processes import ProcessId, boot_id, processes_with_argument
-from codehub.runtimes.base import ABSENT, RuntimeFailure, Unobservable, WorkloadSpec, last_words
-from codehub.runtimes.egress import NOTHING_MORE, Egress
+from codehub.runtimes.base import ABSENT, RuntimeFailure, Unobservable, WorkloadSpec, output_excerpt
+from codehub.runtimes.egress import DEFAULT_EGRESS, Egress
 from codehub.runtimes.process import cgroups, keeper, keeper_request_builder
-from codehub.runtimes.process.forkserver_client import NURSERY
+from codehub.runtimes.process.forkserver_client import FORK_SERVER
 from codehub.runtimes.process.isolation_probe import find_barriers
-from codehub.runtimes.process.keeper_request import LAUNCH_WITHIN_SECONDS, Request
-from codehub.runtimes.process.keeper_request_builder import Place
+from codehub.runtimes.process.keeper_request import LAUNCH_WITHIN_SECONDS, KeeperRequest
+from codehub.runtimes.process.keeper_request_builder import RuntimeConfig
 from codehub.runtimes.process.resource_limits import find_cgroups
 from codehub.runtimes.process.sandbox import IsolationBarriers
-from codehub.runtimes.process.stale_processes import Isolation, LeftoversAlive, end_leftovers
+from codehub.runtimes.process.stale_processes import Isolation, StaleProcessesAlive, kill_stale_processes
 from codehub.runtimes.process.state_directory import (
     LONGEST_SOCKET_PATH,
-    Directory,
     State,
-    StateGarbled,
+    StateCorrupted,
+    StateDirectory,
     unfinished_removals,
 )
 from codehub.runtimes.readiness import why_not_ready
@@ -70,7 +70,7 @@ class ProcessRuntime:
         root: Path,
         tools: Path,
         *,
-        egress: Egress = NOTHING_MORE,
+        egress: Egress = DEFAULT_EGRESS,
         insecure: bool = False,
         stop_grace: float = STOP_GRACE_SECONDS,
         port_links: PortLinks | None = None,
@@ -78,13 +78,13 @@ class ProcessRuntime:
         gateway_group: int | None = None,
     ) -> None:
         self._root = root.absolute()
-        self._place = Place(
+        self._config = RuntimeConfig(
             tools.absolute(), self._root.parent, egress, stop_grace, port_links, secrets, gateway_group
         )
         self._gateway_group = gateway_group
         self._insecure = insecure
         self._stop_grace = stop_grace
-        self._walls: IsolationBarriers | None = None
+        self._barriers: IsolationBarriers | None = None
         self._looking = asyncio.Lock()
         self._probes = asyncio.Semaphore(_PROBES_AT_ONCE)
         self._starting: dict[str, float] = {}
@@ -92,22 +92,22 @@ class ProcessRuntime:
         self._started = asyncio.Event()
         self._root.mkdir(mode=0o711, parents=True, exist_ok=True)
 
-    async def walls(self) -> IsolationBarriers:
+    async def barriers(self) -> IsolationBarriers:
         """What separates workspaces here; a failure when nothing does and nobody has accepted that."""
         async with self._looking:
-            if self._walls is None:
-                self._walls = await find_barriers()
-        if os.geteuid() == 0 and self._walls.setpriv is None:
+            if self._barriers is None:
+                self._barriers = await find_barriers()
+        if os.geteuid() == 0 and self._barriers.setpriv is None:
             message = "setpriv is missing, without which a workspace would run as root: install util-linux"
             raise RuntimeFailure(ErrorReason.ActionFailed, message)
-        if self._walls.isolation is Isolation.NONE and not self._insecure:
+        if self._barriers.isolation is Isolation.NONE and not self._insecure:
             raise RuntimeFailure(
                 ErrorReason.ActionFailed,
                 "there is no wall between workspaces on this machine: CodeHub does not run as root, and "
-                f"{self._walls.why_not_better}. Every workspace could read and change every other one. "
+                f"{self._barriers.why_not_better}. Every workspace could read and change every other one. "
                 "Fix that, or accept it with --insecure-process-runtime",
             )
-        return self._walls
+        return self._barriers
 
     async def close(self) -> None:
         """Keepers belong to nobody: there is nothing to release."""
@@ -115,10 +115,10 @@ class ProcessRuntime:
     async def warm_up(self) -> None:
         """Do what the first start would wait for. What goes wrong goes wrong again, and is told, there."""
         try:
-            walls = await self.walls()
-            _tell(walls)
-            await asyncio.to_thread(NURSERY.warm_up)
-            await asyncio.to_thread(cgroups.sweep, walls.cgroups.every_parent, _FORGOTTEN_SECONDS)
+            barriers = await self.barriers()
+            _tell(barriers)
+            await asyncio.to_thread(FORK_SERVER.warm_up)
+            await asyncio.to_thread(cgroups.sweep, barriers.cgroups.every_parent, _FORGOTTEN_SECONDS)
         except (RuntimeFailure, OSError) as error:
             log.warning("no workspace can be started here: %s", error)
 
@@ -138,23 +138,23 @@ class ProcessRuntime:
             if not _WORKSPACE_ID.fullmatch(path.name) or not path.is_dir():
                 continue
             try:
-                Directory(path).share(self._gateway_group)
+                StateDirectory(path).share(self._gateway_group)
             except OSError as error:
                 log.warning("the gateway cannot reach %s: %s", path, error)
 
     async def start(self, spec: WorkloadSpec) -> None:
-        walls = await self.walls()
+        barriers = await self.barriers()
         directory = self._directory(spec.workspace_id)
         self._check(spec, directory)
         request = await asyncio.to_thread(
-            keeper_request_builder.request_for, spec, walls, directory, self._place
+            keeper_request_builder.request_for, spec, barriers, directory, self._config
         )
         answer = keeper.GONE
         for _ in range(3):
             if answer == keeper.GONE:
                 answer = await self._launch(request, directory)
         if answer not in (keeper.STARTED, keeper.ALREADY_RUNNING):
-            message = f"the container did not start: {last_words(answer)}"
+            message = f"the container did not start: {output_excerpt(answer)}"
             raise RuntimeFailure(ErrorReason.ActionFailed, message)
         self._starting[spec.workspace_id] = time.monotonic() + _LISTENS_WITHIN_SECONDS
         self._started.set()
@@ -173,15 +173,15 @@ class ProcessRuntime:
                 self._started.clear()
             await asyncio.sleep(_LISTENS_POLL_SECONDS)
 
-    async def _launch(self, request: Request, directory: Directory) -> str:
+    async def _launch(self, request: KeeperRequest, directory: StateDirectory) -> str:
         """The keeper's answer; `GONE` when a delete took the directory away under its hands, for one."""
         try:
             directory.path.mkdir(mode=0o700, exist_ok=True)
-            return await _to_the_end(asyncio.to_thread(NURSERY.start, request))
+            return await _to_the_end(asyncio.to_thread(FORK_SERVER.start, request))
         except OSError as error:
             return str(error)
 
-    def _check(self, spec: WorkloadSpec, directory: Directory) -> None:
+    def _check(self, spec: WorkloadSpec, directory: StateDirectory) -> None:
         if spec.image.process is None:
             message = (
                 f"image {spec.image.name!r} has no 'process' command: the process runtime cannot start it"
@@ -211,13 +211,13 @@ class ProcessRuntime:
                 process.send(signal.SIGKILL)
                 await _ends(process, _KEEPER_GRACE_SECONDS)
         try:
-            await asyncio.to_thread(self._end_leftovers, directory, look.state)
-        except (LeftoversAlive, OSError) as error:
+            await asyncio.to_thread(self._kill_stale_processes, directory, look.state)
+        except (StaleProcessesAlive, OSError) as error:
             raise RuntimeFailure(ErrorReason.ActionFailed, str(error)) from error
 
-    def _end_leftovers(self, directory: Directory, state: State | None) -> None:
+    def _kill_stale_processes(self, directory: StateDirectory, state: State | None) -> None:
         groups = keeper_request_builder.group_directories(find_cgroups(), directory) if state is None else []
-        end_leftovers(directory.path.name, state, Isolation.NONE.value, None, groups)
+        kill_stale_processes(directory.path.name, state, Isolation.NONE.value, None, groups)
 
     async def delete(self, workspace_id: str) -> None:
         await self.stop(workspace_id)
@@ -250,10 +250,10 @@ class ProcessRuntime:
     async def logs(self, workspace_id: str, lines: int) -> str:
         return await asyncio.to_thread(self._directory(workspace_id).tail, lines)
 
-    def _directory(self, workspace_id: str) -> Directory:
+    def _directory(self, workspace_id: str) -> StateDirectory:
         if not _WORKSPACE_ID.fullmatch(workspace_id):
             raise ValueError(f"{workspace_id!r} is no workspace id")
-        return Directory(self._root / workspace_id)
+        return StateDirectory(self._root / workspace_id)
 
     def _look_at(self, workspace_id: str) -> _Look | None:
         if not self._root.is_dir():
@@ -305,17 +305,17 @@ class ProcessRuntime:
         return ContainerFact(True, look.alive, ready, look.upstream, op_id, message)
 
 
-def _look(directory: Directory) -> _Look | None:
+def _look(directory: StateDirectory) -> _Look | None:
     try:
         state = directory.read_state()
-    except StateGarbled as error:
+    except StateCorrupted as error:
         return _Look(directory.is_locked(), None, str(error))
     if state is None:
         return _Look(True, None, "it is being started") if directory.is_locked() else None
     return _Look(state.is_alive(), state)
 
 
-def _epitaph(directory: Directory, state: State) -> str:
+def _epitaph(directory: StateDirectory, state: State) -> str:
     """Why a container that exists does not run, with what it said last."""
     if state.boot_id != boot_id():
         return "it ended when the machine restarted"
@@ -325,7 +325,7 @@ def _epitaph(directory: Directory, state: State) -> str:
         return "it was stopped"
     if state.ended.exhausted_memory is not None:
         return f"it ran out of memory ({_size(state.ended.exhausted_memory)}), exit code {state.ended.code}"
-    output = last_words(directory.last_output(_LINES_IN_MESSAGE))
+    output = output_excerpt(directory.last_output(_LINES_IN_MESSAGE))
     return f"it exited with code {state.ended.code}" + (f": {output}" if output else ", without a word")
 
 
@@ -333,18 +333,18 @@ def _size(count: int) -> str:
     return f"{count / (1 << 30):.3g} GiB" if count >= 1 << 30 else f"{count / (1 << 20):.3g} MiB"
 
 
-def _tell(walls: IsolationBarriers) -> None:
+def _tell(barriers: IsolationBarriers) -> None:
     """Once, where the logs are: what a workspace is kept in, and what it is not."""
-    log.info("workspaces are kept apart by: %s", walls.isolation)
-    if walls.slirp is None:
-        log.warning("workspaces are in this machine's own network: %s", walls.why_no_network)
-    if not walls.seccomp:
-        log.warning("no system call of a workspace is denied: %s", walls.why_no_seccomp)
-    if walls.cgroups.why_not_all:
-        log.warning("not all caps of workspaces can be kept: %s", walls.cgroups.why_not_all)
+    log.info("workspaces are kept apart by: %s", barriers.isolation)
+    if barriers.slirp is None:
+        log.warning("workspaces are in this machine's own network: %s", barriers.why_no_network)
+    if not barriers.seccomp:
+        log.warning("no system call of a workspace is denied: %s", barriers.why_no_seccomp)
+    if barriers.cgroups.why_not_all:
+        log.warning("not all caps of workspaces can be kept: %s", barriers.cgroups.why_not_all)
 
 
-def _keepers(directory: Directory, look: _Look) -> list[ProcessId]:
+def _keepers(directory: StateDirectory, look: _Look) -> list[ProcessId]:
     """Who keeps this directory; without a readable state, whoever says so on its command line."""
     if look.state is not None:
         keeper_process = look.state.keeper

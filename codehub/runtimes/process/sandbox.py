@@ -15,7 +15,7 @@ from codehub.runtimes.process import tmpfs
 from codehub.runtimes.process.network import RESOLVER
 from codehub.runtimes.process.resource_limits import NO_CGROUPS, Cgroups
 from codehub.runtimes.process.stale_processes import WORKSPACE_VARIABLE, Isolation
-from codehub.runtimes.process.state_directory import Directory
+from codehub.runtimes.process.state_directory import StateDirectory
 
 HOME = "/home/coder"
 TOOLS = "/opt/codehub"
@@ -45,7 +45,7 @@ class Command:
     env: dict[str, str]
     cwd: str
     umask: int
-    spare_depth: int
+    sandbox_depth: int
     files: dict[str, str] = field(default_factory=dict)
     options: list[str] = field(default_factory=list)
     """Of bwrap. They name host paths, and the workspace can read bwrap's command line."""
@@ -76,15 +76,15 @@ def probe(bwrap: str, setpriv: str | None, *, own_network: bool) -> list[str]:
 
 
 def sandboxed(
-    walls: IsolationBarriers,
+    barriers: IsolationBarriers,
     spec: WorkloadSpec,
-    directory: Directory,
+    directory: StateDirectory,
     tools: Path,
     data_dir: Path,
     secrets: Sequence[Path] = (),
 ) -> Command:
     """In namespaces of its own: it sees the system read-only, its home, its socket directory, the tools."""
-    assert walls.bwrap is not None and spec.image.process is not None
+    assert barriers.bwrap is not None and spec.image.process is not None
     uid = os.geteuid() if spec.uid is None else spec.uid
     command = expand_command(
         spec.image.process,
@@ -94,11 +94,11 @@ def sandboxed(
         name=spec.name,
     )
     options = [
-        *_namespaces(as_host_name(spec.name, spec.workspace_id), walls.slirp is not None),
+        *_namespaces(as_host_name(spec.name, spec.workspace_id), barriers.slirp is not None),
         *_system(),
         *_scratch(spec.image.memory_bytes, directory.scratch),
         *_hidden(data_dir, secrets),
-        *_name_resolution(directory.path / "resolv.conf" if walls.slirp else None),
+        *_name_resolution(directory.path / "resolv.conf" if barriers.slirp else None),
         *("--ro-bind", str(directory.path / "passwd"), "/etc/passwd"),
         *("--ro-bind", str(directory.path / "group"), "/etc/group"),
         *_tools(tools),
@@ -107,7 +107,7 @@ def sandboxed(
         *_REST_READ_ONLY,
         *_capabilities(),
     ]
-    argv = [walls.bwrap, "--", *_drop(walls.setpriv, spec.uid), *_IN_HOME, *command]
+    argv = [barriers.bwrap, "--", *_drop(barriers.setpriv, spec.uid), *_IN_HOME, *command]
     files = {
         "passwd": f"root:x:0:0:root:/root:/usr/sbin/nologin\ncoder:x:{uid}:{uid}::{HOME}:/bin/bash\n"
         "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
@@ -118,7 +118,9 @@ def sandboxed(
     return Command(argv, environment, "/", 0o022, BWRAP_DEPTH, files, options)
 
 
-def unsandboxed(walls: IsolationBarriers, spec: WorkloadSpec, directory: Directory, tools: Path) -> Command:
+def unsandboxed(
+    barriers: IsolationBarriers, spec: WorkloadSpec, directory: StateDirectory, tools: Path
+) -> Command:
     """In the host's own namespaces: as a user of its own under root, else with no wall at all."""
     assert spec.image.process is not None
     home = str(spec.home)
@@ -129,8 +131,8 @@ def unsandboxed(walls: IsolationBarriers, spec: WorkloadSpec, directory: Directo
         workspace_id=spec.workspace_id,
         name=spec.name,
     )
-    argv = [*_drop(walls.setpriv, spec.uid, "--pdeathsig", "KILL"), *command]
-    return Command(argv, _environment(home, str(tools / "bin"), spec), home, 0o077, spare_depth=0)
+    argv = [*_drop(barriers.setpriv, spec.uid, "--pdeathsig", "KILL"), *command]
+    return Command(argv, _environment(home, str(tools / "bin"), spec), home, 0o077, sandbox_depth=0)
 
 
 def _environment(home: str, tools_bin: str, spec: WorkloadSpec) -> dict[str, str]:

@@ -29,11 +29,11 @@ class Isolation(StrEnum):
     NONE = "none"
 
 
-class LeftoversAlive(Exception):  # noqa: N818 - a fact, not a fault
+class StaleProcessesAlive(Exception):  # noqa: N818 - a fact, not a fault
     """Processes of the workspace cannot be ended."""
 
 
-def end_leftovers(
+def kill_stale_processes(
     workspace_id: str, state: State | None, isolation: str, uid: int | None, groups: Iterable[str]
 ) -> None:
     """Kill what is left of a tree whose keeper is dead, see it dead, and remove its groups.
@@ -43,17 +43,19 @@ def end_leftovers(
     groups = state.groups if state is not None else list(groups)
     deadline = time.monotonic() + _KILL_SECONDS
     cgroups.forbid_forks(groups)
-    while leftovers := _leftovers(workspace_id, state, isolation, uid) | cgroups.members(groups):
+    while leftovers := _find_stale_processes(workspace_id, state, isolation, uid) | cgroups.members(groups):
         if time.monotonic() > deadline:
             pids = ", ".join(str(process.pid) for process in leftovers)
-            raise LeftoversAlive(f"processes {pids} of the workspace do not end, even when killed")
+            raise StaleProcessesAlive(f"processes {pids} of the workspace do not end, even when killed")
         for process in leftovers:
             process.send(signal.SIGKILL)
         time.sleep(0.01)
     cgroups.remove(groups)
 
 
-def _leftovers(workspace_id: str, state: State | None, isolation: str, uid: int | None) -> set[ProcessId]:
+def _find_stale_processes(
+    workspace_id: str, state: State | None, isolation: str, uid: int | None
+) -> set[ProcessId]:
     found: set[ProcessId] = set()
     if state is not None:
         isolation, uid = state.isolation, state.uid

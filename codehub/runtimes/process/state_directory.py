@@ -38,7 +38,7 @@ _REMOVED = ".deleted-"
 _ENTRIES_AT_ONCE = 10_000
 
 
-class StateGarbled(Exception):  # noqa: N818 - a fact, not a fault
+class StateCorrupted(Exception):  # noqa: N818 - a fact, not a fault
     """state.json cannot be read."""
 
 
@@ -47,7 +47,7 @@ class DirectoryGone(Exception):  # noqa: N818 - a fact, not a fault
 
 
 @dataclass(frozen=True)
-class Ended:
+class ExitRecord:
     code: int
     stopped: bool
     exhausted_memory: int | None = None
@@ -64,7 +64,7 @@ class State:
     boot_id: str
     keeper: ProcessId
     child: ProcessId | None = None
-    ended: Ended | None = None
+    ended: ExitRecord | None = None
     groups: list[str] = field(default_factory=list)
 
     def is_alive(self) -> bool:
@@ -75,7 +75,7 @@ class State:
         return self.boot_id == boot_id() and any(p is not None and p.is_alive() for p in processes)
 
 
-class Directory:
+class StateDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.state_file = path / "state.json"
@@ -86,7 +86,7 @@ class Directory:
         self.scratch = path / "scratch"
         self._up = path / "up"
         self.socket = self._up / "ide.sock"
-        self.door = self._up / PORT_BROKER_SOCKET
+        self.port_broker_socket = self._up / PORT_BROKER_SOCKET
         # Where they were before there was up/: a workspace that has run since then is still found.
         self._older_socket = path / "ide.sock"
         self._older_door = path / "ports.sock"
@@ -122,7 +122,7 @@ class Directory:
     def _is_alive(self) -> bool:
         try:
             state = self.read_state()
-        except StateGarbled:
+        except StateCorrupted:
             return False
         return state is not None and state.is_alive()
 
@@ -154,13 +154,13 @@ class Directory:
                 boot_id=_text(raw["boot_id"]),
                 keeper=ProcessId(**raw["keeper"]),
                 child=ProcessId(**raw["child"]) if raw["child"] else None,
-                ended=Ended(**raw["ended"]) if raw["ended"] else None,
+                ended=ExitRecord(**raw["ended"]) if raw["ended"] else None,
                 groups=[_text(group) for group in raw.get("groups", [])],
             )
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError, NotADirectoryError) as error:
-            raise StateGarbled(f"{self.state_file} is damaged: {error}") from error
+            raise StateCorrupted(f"{self.state_file} is damaged: {error}") from error
 
     def write_state(self, state: State) -> None:
         staged = self.path / f".state-{os.getpid()}"
@@ -199,7 +199,7 @@ class Directory:
         """
         for directory in (self.path, self._up):
             _give_group(directory, gateway_group, 0o010, stat.S_ISDIR)
-        for file in (self.socket, self.door, self._older_socket, self._older_door):
+        for file in (self.socket, self.port_broker_socket, self._older_socket, self._older_door):
             _give_group(file, gateway_group, 0o060, stat.S_ISSOCK)
 
     def publish_socket(self, gateway_group: int | None = None) -> bool:
@@ -239,7 +239,7 @@ class Directory:
 
     def _adopt_older_door(self) -> None:
         with contextlib.suppress(FileNotFoundError, FileExistsError):
-            os.link(self._older_door, self.door)
+            os.link(self._older_door, self.port_broker_socket)
 
     def tail(self, lines: int) -> str:
         text = b"".join(_read(file) for file in (self.older_log_file, self.log_file))
@@ -266,9 +266,9 @@ class Directory:
         return self.path.rename(self.path.with_name(f"{_REMOVED}{self.path.name}-{os.urandom(4).hex()}"))
 
 
-def unfinished_removals(root: Path) -> list[Directory]:
+def unfinished_removals(root: Path) -> list[StateDirectory]:
     """What a crash left of removals, or what could not be removed."""
-    return [Directory(path) for path in root.glob(f"{_REMOVED}*")]
+    return [StateDirectory(path) for path in root.glob(f"{_REMOVED}*")]
 
 
 def remove_tree(top: Path) -> None:

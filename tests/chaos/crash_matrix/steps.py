@@ -201,7 +201,7 @@ class Steps:
         if "codehub.storage.jobs.program" in words:
             return "spawn the job"
         if "codehub.runtimes.process.forkserver" in words:
-            return "spawn the nursery"
+            return "spawn the fork server"
         below = [name for word in words[1:] if (name := self.name_of(word)) is not None]
         return " ".join(["spawn", Path(words[0]).name, *below])
 

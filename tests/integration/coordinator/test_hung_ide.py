@@ -11,7 +11,7 @@ from codehub.coordinator.leadership_loop import rules_of
 from codehub.domain.states import Operation, Phase
 from codehub.domain.workspace import Workspace
 from codehub.host.processes import descendants
-from codehub.runtimes.process.state_directory import Directory, State
+from codehub.runtimes.process.state_directory import State, StateDirectory
 from tests.integration.coordinator.conftest import Bench
 from tests.integration.coordinator.test_life import controller_of
 from tests.waiting import eventually, until
@@ -45,7 +45,7 @@ async def leader_of(bench: Bench, workspace_id: str) -> Leader:
 
 
 def state_of(bench: Bench, workspace_id: str) -> State:
-    state = Directory(bench.settings.data_dir / "runtime" / workspace_id).read_state()
+    state = StateDirectory(bench.settings.data_dir / "runtime" / workspace_id).read_state()
     assert state is not None
     return state
 

@@ -20,11 +20,11 @@ from codehub.domain.images import BUILT_IN, Image
 from codehub.domain.observation import ContainerFact
 from codehub.host.processes import processes_with_argument
 from codehub.runtimes.base import WorkloadSpec
-from codehub.runtimes.egress import NOTHING_MORE, Egress
+from codehub.runtimes.egress import DEFAULT_EGRESS, Egress
 from codehub.runtimes.process.isolation_probe import find_barriers
 from codehub.runtimes.process.runtime import ProcessRuntime
 from codehub.runtimes.process.sandbox import IsolationBarriers
-from codehub.runtimes.process.state_directory import Directory
+from codehub.runtimes.process.state_directory import StateDirectory
 from tests.waiting import eventually
 
 SERVER = r"""
@@ -85,13 +85,13 @@ class RuntimeFixture:
     runtime: ProcessRuntime
 
     def another_runtime(
-        self, egress: Egress = NOTHING_MORE, *, stop_grace: float = STOP_GRACE
+        self, egress: Egress = DEFAULT_EGRESS, *, stop_grace: float = STOP_GRACE
     ) -> ProcessRuntime:
         root, tools = self.data_dir / "runtime", self.data_dir / "tools"
         return ProcessRuntime(root, tools, egress=egress, stop_grace=stop_grace)
 
-    def directory(self, workspace_id: str) -> Directory:
-        return Directory(self.data_dir / "runtime" / workspace_id)
+    def directory(self, workspace_id: str) -> StateDirectory:
+        return StateDirectory(self.data_dir / "runtime" / workspace_id)
 
     def spec(self, workspace_id: str, image: Image = TINY, op_id: str = "op-1") -> WorkloadSpec:
         home = self.data_dir / "volumes" / workspace_id / "home"
@@ -128,15 +128,15 @@ async def post(socket: str, script: str) -> str:
     return answer.partition(b"\r\n\r\n")[2].decode()
 
 
-_walls: dict[str, IsolationBarriers] = {}
+_barriers: dict[str, IsolationBarriers] = {}
 
 
-async def walls_found_once() -> IsolationBarriers:
+async def find_barriers_once() -> IsolationBarriers:
     """This machine's do not change from test to test, unless one sees other programs."""
     path = os.environ["PATH"]
-    if path not in _walls:
-        _walls[path] = await find_barriers()
-    return _walls[path]
+    if path not in _barriers:
+        _barriers[path] = await find_barriers()
+    return _barriers[path]
 
 
 @pytest.fixture
@@ -150,7 +150,7 @@ async def fixture(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RuntimeFixtu
     # Short, because a Unix socket's path is; not below pytest's own directory, which only root may enter.
     data_dir = Path(tempfile.mkdtemp(prefix="ch-", dir="/tmp"))
     data_dir.chmod(0o711)
-    monkeypatch.setattr("codehub.runtimes.process.runtime.find_barriers", walls_found_once)
+    monkeypatch.setattr("codehub.runtimes.process.runtime.find_barriers", find_barriers_once)
     runtime = ProcessRuntime(data_dir / "runtime", data_dir / "tools", stop_grace=STOP_GRACE)
     made = RuntimeFixture(data_dir, runtime)
     yield made
@@ -185,7 +185,7 @@ def own_network(fixture: RuntimeFixture) -> RuntimeFixture:
     return fixture
 
 
-def state_of(directory: Directory) -> dict[str, object]:
+def state_of(directory: StateDirectory) -> dict[str, object]:
     state = json.loads(directory.state_file.read_text())
     assert isinstance(state, dict)
     return state

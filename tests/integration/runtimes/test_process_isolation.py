@@ -10,7 +10,7 @@ import pytest
 
 from codehub.host.processes import descendants
 from tests.integration.runtimes.conftest import RuntimeFixture
-from tests.integration.runtimes.outside import open_files, python_inside
+from tests.integration.runtimes.network_peers import open_files, python_inside
 
 
 async def test_it_is_an_ordinary_user_named_coder_in_its_home(fixture: RuntimeFixture) -> None:

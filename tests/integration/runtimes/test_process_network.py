@@ -20,7 +20,7 @@ from codehub.runtimes.egress import Egress
 from codehub.runtimes.process import forkserver_client
 from codehub.runtimes.process.network import HELPER_UID_OFFSET
 from tests.integration.runtimes.conftest import RuntimeFixture, only_programs, tun_device
-from tests.integration.runtimes.outside import (
+from tests.integration.runtimes.network_peers import (
     PORT,
     Neighbour,
     from_inside,
@@ -45,8 +45,8 @@ def outside() -> Iterator[Neighbour]:
 
 @pytest.mark.parametrize("mode", ["600", "666"])
 def test_root_has_a_way_out_whoever_else_may_open_the_device(mode: str) -> None:
-    way_out = {"program": shutil.which("slirp4netns"), "uid": HELPER_UID_OFFSET, "rules": []}
-    probe = {"argv": ["/bin/true"], "env": {}, "groups": {}, "way_out": way_out}
+    uplink = {"program": shutil.which("slirp4netns"), "uid": HELPER_UID_OFFSET, "rules": []}
+    probe = {"argv": ["/bin/true"], "env": {}, "groups": {}, "uplink": uplink}
     machine = ["/usr/bin/unshare", "-m", "/bin/sh", "-c", f'{tun_device(mode)} && exec "$@"', "-"]
     done = subprocess.run(
         [*machine, sys.executable, "-m", "codehub.runtimes.process.isolation_check"],
@@ -68,7 +68,9 @@ def helper_of(fixture: RuntimeFixture, workspace_id: str) -> ProcessId:
     return helper
 
 
-async def test_the_internet_is_reached_and_private_networks_are_not(fixture: RuntimeFixture, outside: Neighbour) -> None:
+async def test_the_internet_is_reached_and_private_networks_are_not(
+    fixture: RuntimeFixture, outside: Neighbour
+) -> None:
     await fixture.started("w1")
     public, denied = f"{outside.public}:{PORT}", [f"{host}:{PORT}" for host in outside.not_for_workspaces]
     assert set(from_here(public, *denied).values()) == {True}
@@ -156,7 +158,7 @@ async def test_names_are_resolved_by_the_hosts_name_servers(
         "python_program",
         lambda module: ["unshare", "-m", "sh", "-c", mounted, "sh", *program(module)],
     )
-    monkeypatch.setattr("codehub.runtimes.process.runtime.NURSERY", forkserver_client.Nursery())
+    monkeypatch.setattr("codehub.runtimes.process.runtime.FORK_SERVER", forkserver_client.ForkServerClient())
     with name_server("203.0.113.9") as address:
         resolv_conf.write_text(f"nameserver {address}\n")
         await fixture.started("w1")
@@ -206,7 +208,9 @@ async def test_nobody_answers_multicast_from_where_a_workspace_may_not_send(
         monkeypatch.setattr(
             forkserver_client, "python_program", lambda module: machine.inside(program(module))
         )
-        monkeypatch.setattr("codehub.runtimes.process.runtime.NURSERY", forkserver_client.Nursery())
+        monkeypatch.setattr(
+            "codehub.runtimes.process.runtime.FORK_SERVER", forkserver_client.ForkServerClient()
+        )
         await fixture.started("w1")
         script = f"""
 import socket, struct, time
@@ -240,7 +244,9 @@ print(by_multicast.recvfrom(100))
         await fixture.runtime.delete("w1")
 
 
-async def test_a_socket_that_passes_by_the_rules_gets_nowhere(fixture: RuntimeFixture, outside: Neighbour) -> None:
+async def test_a_socket_that_passes_by_the_rules_gets_nowhere(
+    fixture: RuntimeFixture, outside: Neighbour
+) -> None:
     """One that is bound to the interface is sent out there, whatever the rules say; and nobody takes it."""
     with listening("0.0.0.0:0") as of_the_host:
         port = int(of_the_host.rpartition(":")[2])
@@ -319,8 +325,8 @@ async def test_a_helper_that_may_not_work_leaves_the_hosts_network(
     programs = only_programs(fixture, monkeypatch, "bwrap", "setpriv")
     (programs / "slirp4netns").write_text("#!/bin/sh\necho no tap device >&2\nexit 1\n")
     (programs / "slirp4netns").chmod(0o755)
-    walls = await fixture.runtime.walls()
-    assert walls.slirp is None and "no tap device" in walls.why_no_network
+    barriers = await fixture.runtime.barriers()
+    assert barriers.slirp is None and "no tap device" in barriers.why_no_network
     with listening("127.0.0.1:0") as of_the_host:
         await fixture.started("w1")
         assert await from_inside(fixture, "w1", of_the_host) == {of_the_host: True}
@@ -330,8 +336,8 @@ async def test_a_network_that_cannot_be_made_any_more_fails_the_start(
     fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rather than to let the workspace into the host's network unasked."""
-    walls = replace(await fixture.runtime.walls(), slirp="/bin/false")
-    monkeypatch.setattr(fixture.runtime, "_walls", walls)
+    barriers = replace(await fixture.runtime.barriers(), slirp="/bin/false")
+    monkeypatch.setattr(fixture.runtime, "_barriers", barriers)
     with pytest.raises(RuntimeFailure, match="there is no way out"):
         await fixture.runtime.start(fixture.spec("w1"))
     assert not (await fixture.runtime.status("w1")).running

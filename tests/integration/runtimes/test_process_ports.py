@@ -14,8 +14,8 @@ import pytest
 from codehub.gateway.port_connect import connect_through
 from codehub.host.processes import descendants
 from tests.integration.runtimes.conftest import RuntimeFixture, only_programs
-from tests.integration.runtimes.outside import from_inside, listening, open_files
-from tests.integration.runtimes.test_process_walls import LIFE, as_stranger
+from tests.integration.runtimes.network_peers import from_inside, listening, open_files
+from tests.integration.runtimes.test_process_reduced_isolation import LIFE, as_stranger
 from tests.reach import from_here
 from tests.waiting import eventually, until
 
@@ -37,7 +37,9 @@ async def start_app(fixture: RuntimeFixture, workspace_id: str, address: str, po
 async def hello(fixture: RuntimeFixture, workspace_id: str, port: int) -> str:
     """What an app says to whoever comes through the door, or why nobody does."""
     try:
-        with await connect_through(str(fixture.directory(workspace_id).door), port) as connection:
+        with await connect_through(
+            str(fixture.directory(workspace_id).port_broker_socket), port
+        ) as connection:
             return (await asyncio.get_running_loop().sock_recv(connection, 100)).decode()
     except OSError as error:
         return type(error).__name__
@@ -80,7 +82,7 @@ async def test_what_listens_on_the_host_alone_is_not_reached(fixture: RuntimeFix
 async def test_only_codehub_opens_the_door_and_nothing_of_it_gets_inside(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     await fixture.started("w2")
-    doors = [str(fixture.directory(name).door) for name in ("w1", "w2")]
+    doors = [str(fixture.directory(name).port_broker_socket) for name in ("w1", "w2")]
     assert set(from_here(*doors).values()) == {True}
     for door in doors:
         assert Path(door).stat().st_mode & 0o077 == 0
@@ -110,7 +112,7 @@ async def test_a_crowd_before_the_door_harms_nobody(fixture: RuntimeFixture) -> 
     await hears(fixture, "w1", 3000, "127.0.0.1")
     keeper = keeper_of(fixture, "w1")
     before = open_files(keeper), len(descendants(keeper))
-    with silent_clients(str(fixture.directory("w1").door), 100):
+    with silent_clients(str(fixture.directory("w1").port_broker_socket), 100):
         said = await asyncio.gather(*(hello(fixture, "w1", 3000) for _ in range(200)))
     assert set(said) == {"127.0.0.1"}
     files, children = before
@@ -129,7 +131,7 @@ async def test_the_door_and_the_network_end_with_the_workspace(fixture: RuntimeF
     network = os.readlink(f"/proc/{state.child.pid}/ns/net")
     assert network in open_files(state.keeper.pid)
     await fixture.runtime.stop("w1")
-    assert not fixture.directory("w1").door.exists()
+    assert not fixture.directory("w1").port_broker_socket.exists()
     assert not state.keeper.is_alive()
     assert await hello(fixture, "w1", 3000) == "FileNotFoundError"
     await fixture.started("w1")
@@ -137,15 +139,17 @@ async def test_the_door_and_the_network_end_with_the_workspace(fixture: RuntimeF
 
 
 @pytest.mark.usefixtures("own_network")
-async def test_a_workspace_that_an_older_codehub_started_is_found_and_shut_off(fixture: RuntimeFixture) -> None:
+async def test_a_workspace_that_an_older_codehub_started_is_found_and_shut_off(
+    fixture: RuntimeFixture,
+) -> None:
     """Its sockets lay where without a sandbox everybody may go."""
     await fixture.started("w1")
     await start_app(fixture, "w1", "127.0.0.1", 3000)
     await hears(fixture, "w1", 3000, "127.0.0.1")
     directory = fixture.directory("w1")
     older = directory.socket.rename(directory.path / "ide.sock")
-    directory.door.rename(directory.path / "ports.sock")
-    directory.door.parent.rmdir()
+    directory.port_broker_socket.rename(directory.path / "ports.sock")
+    directory.port_broker_socket.parent.rmdir()
     assert (await fixture.runtime.status("w1")).upstream == f"unix:{directory.socket}"
     assert older.exists(), "the gateway has not been told yet"
     await fixture.until("w1", lambda fact: fact.ready)
@@ -157,16 +161,18 @@ async def test_a_workspace_that_an_older_codehub_started_is_found_and_shut_off(f
     assert await hello(fixture, "w1", 3000) == "ConnectionRefusedError"
 
 
-async def test_in_the_hosts_network_there_is_no_door(fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_in_the_hosts_network_there_is_no_door(
+    fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Behind it would be the host's own loopback."""
     path = os.environ["PATH"]
     only_programs(fixture, monkeypatch, "bwrap", "setpriv")
-    assert (await fixture.runtime.walls()).slirp is None
+    assert (await fixture.runtime.barriers()).slirp is None
     monkeypatch.setenv("PATH", path)
-    fixture.directory("w1").door.parent.mkdir(parents=True)
-    fixture.directory("w1").door.touch()  # of an earlier container that had one
+    fixture.directory("w1").port_broker_socket.parent.mkdir(parents=True)
+    fixture.directory("w1").port_broker_socket.touch()  # of an earlier container that had one
     await fixture.started("w1")
-    assert not fixture.directory("w1").door.exists()
+    assert not fixture.directory("w1").port_broker_socket.exists()
     assert await hello(fixture, "w1", 22) == "FileNotFoundError"
 
 

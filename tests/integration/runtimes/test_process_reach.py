@@ -1,4 +1,4 @@
-"""No way from inside a process workspace to CodeHub or to another workspace, whatever walls there are."""
+"""No way from inside a process workspace to CodeHub or to another workspace, whatever barriers there are."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from codehub.runtimes.process import forkserver_client
 from codehub.runtimes.process.keyring import KEYCTL
 from codehub.runtimes.process.stale_processes import Isolation
 from tests.integration.runtimes.conftest import UNCONFINED, RuntimeFixture, only_programs
-from tests.integration.runtimes.outside import from_inside, listening, python_inside
+from tests.integration.runtimes.network_peers import from_inside, listening, python_inside
 from tests.reach import from_here
 from tests.services import Services
 
@@ -31,10 +31,10 @@ async def workspaces(
     """Two of them, `w1` who asks and `w2` who must not be reached."""
     fixture, path = own_network, os.environ["PATH"]
     only_programs(fixture, monkeypatch, *VARIANTS[request.param])
-    walls = await fixture.runtime.walls()
+    barriers = await fixture.runtime.barriers()
     monkeypatch.setenv("PATH", path)
-    assert (walls.slirp is not None) == ("slirp4netns" in VARIANTS[request.param])
-    assert walls.isolation is (Isolation.SANDBOX if "bwrap" in VARIANTS[request.param] else Isolation.USER)
+    assert (barriers.slirp is not None) == ("slirp4netns" in VARIANTS[request.param])
+    assert barriers.isolation is (Isolation.SANDBOX if "bwrap" in VARIANTS[request.param] else Isolation.USER)
     await fixture.started("w1", UNCONFINED)  # without the filter of system calls, which hides what it denies
     await fixture.started("w2", UNCONFINED)
     yield fixture
@@ -115,7 +115,7 @@ def key_of_codehubs(monkeypatch: pytest.MonkeyPatch) -> None:
         "python_program",
         lambda module: [sys.executable, "-c", WITH_A_KEY, *program(module)],
     )
-    monkeypatch.setattr("codehub.runtimes.process.runtime.NURSERY", forkserver_client.Nursery())
+    monkeypatch.setattr("codehub.runtimes.process.runtime.FORK_SERVER", forkserver_client.ForkServerClient())
 
 
 async def test_no_key_of_codehubs_or_of_another_workspace_can_be_found(
@@ -131,7 +131,9 @@ async def test_no_process_of_others_can_be_looked_into_or_signalled(workspaces: 
     state = fixture.directory("w2").read_state()
     assert state is not None and state.child is not None
     for pid in (os.getpid(), state.keeper.pid, state.child.pid):
-        seen = await fixture.inside("w1", f"cat /proc/{pid}/environ; ls /proc/{pid}/fd /proc/{pid}/root/ 2>&1")
+        seen = await fixture.inside(
+            "w1", f"cat /proc/{pid}/environ; ls /proc/{pid}/fd /proc/{pid}/root/ 2>&1"
+        )
         assert "CODEHUB_WORKSPACE_ID=w2" not in seen and str(fixture.data_dir) not in seen
         assert "PATH=" not in seen
         refusal = await fixture.inside("w1", f"kill -9 {pid}")

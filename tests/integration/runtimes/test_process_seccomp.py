@@ -10,7 +10,7 @@ from codehub.domain.images import Image
 from codehub.runtimes.process.stale_processes import Isolation
 from codehub.runtimes.seccomp import machine
 from tests.integration.runtimes.conftest import TINY, UNCONFINED, RuntimeFixture, only_programs
-from tests.integration.runtimes.outside import python_inside
+from tests.integration.runtimes.network_peers import python_inside
 from tests.system_calls import allowed_calls, answers, clone3, command, denied_calls, without
 
 FOREIGN = """
@@ -90,8 +90,8 @@ async def test_without_bubblewrap_the_filter_is_still_there(
     fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     only_programs(fixture, monkeypatch, "setpriv")
-    walls = await fixture.runtime.walls()
-    assert walls.isolation is Isolation.USER and walls.seccomp
+    barriers = await fixture.runtime.barriers()
+    assert barriers.isolation is Isolation.USER and barriers.seccomp
 
 
 @pytest.mark.full  # gdb takes seconds to start

@@ -12,7 +12,7 @@ import pytest
 from codehub.domain.ports import PORT_BROKER_SOCKET
 from codehub.runtimes.process.sandbox import HOME
 from tests.integration.runtimes.conftest import TINY, post
-from tests.integration.runtimes.outside import listening
+from tests.integration.runtimes.network_peers import listening
 from tests.owner import Owner
 from tests.reach import (
     Answers,
@@ -94,7 +94,10 @@ def test_of_everything_that_listens_only_the_public_port_is_reached(stage: Stage
     system = stage.system
     processes = outside_of_workspaces(processes_of(system.data_dir))
     sockets = listening_sockets(processes)
-    doors = {f"{system.data_dir}/runtime/{owner.id}/up/{PORT_BROKER_SOCKET}" for owner in (stage.asking, stage.other)}
+    doors = {
+        f"{system.data_dir}/runtime/{owner.id}/up/{PORT_BROKER_SOCKET}"
+        for owner in (stage.asking, stage.other)
+    }
     assert {Path(name).name for name in sockets} >= {".s.PGSQL.5432", "redis.sock", "api.sock"}
     assert doors <= sockets or not stage.has_own_network
     assert listening_ports(processes) == {system.port}

@@ -9,8 +9,8 @@ import pytest
 from codehub.domain.observation import Progress
 from codehub.domain.states import ErrorReason
 from codehub.runtimes.base import RuntimeFailure
-from codehub.runtimes.docker.engine import Engine, EngineDown, EngineFault
-from codehub.runtimes.docker.pull import Layers, Pulls
+from codehub.runtimes.docker.engine import Engine, EngineServerError, EngineUnavailable
+from codehub.runtimes.docker.pull import ImagePulls, LayerProgress
 from tests.waiting import PATIENCE
 
 
@@ -31,10 +31,10 @@ class TroubledEngine(Engine):
         raise self._trouble
 
 
-async def pulled(engine: Engine) -> Pulls:
-    """Pulls, after the first one has ended."""
+async def pulled(engine: Engine) -> ImagePulls:
+    """ImagePulls, after the first one has ended."""
     ended = asyncio.Event()
-    pulls = Pulls(engine, lambda _workspace_id: ended.set(), pauses=(0.0, 0.0))
+    pulls = ImagePulls(engine, lambda _workspace_id: ended.set(), pauses=(0.0, 0.0))
     assert not await pulls.is_here("image:1", "w1")
     async with asyncio.timeout(PATIENCE):
         await ended.wait()
@@ -42,7 +42,7 @@ async def pulled(engine: Engine) -> Pulls:
 
 
 async def test_a_pull_that_lost_its_engine_is_begun_anew_by_the_next_start() -> None:
-    engine = TroubledEngine(EngineDown("the Docker engine does not answer (Connection refused)"))
+    engine = TroubledEngine(EngineUnavailable("the Docker engine does not answer (Connection refused)"))
     pulls = await pulled(engine)
     assert engine.pulls == 3
     assert not await pulls.is_here("image:1", "w1")
@@ -51,7 +51,7 @@ async def test_a_pull_that_lost_its_engine_is_begun_anew_by_the_next_start() -> 
 
 
 async def test_an_engine_that_goes_away_by_every_pull_fails_the_start() -> None:
-    engine = TroubledEngine(EngineDown("the Docker engine does not answer (Connection reset)"))
+    engine = TroubledEngine(EngineUnavailable("the Docker engine does not answer (Connection reset)"))
     pulls = await pulled(engine)
     asked = 0
     with pytest.raises(RuntimeFailure, match="breaks off the pull of the image image:1") as failure:
@@ -64,14 +64,14 @@ async def test_an_engine_that_goes_away_by_every_pull_fails_the_start() -> None:
 
 
 async def test_an_engine_that_tells_of_its_registrys_trouble_fails_the_pull() -> None:
-    pulls = await pulled(TroubledEngine(EngineFault("the Docker engine: connection refused")))
+    pulls = await pulled(TroubledEngine(EngineServerError("the Docker engine: connection refused")))
     with pytest.raises(RuntimeFailure, match="The registry of the image image:1") as failure:
         await pulls.is_here("image:1", "w1")
     assert failure.value.reason is ErrorReason.ImagePullFailed
 
 
 def test_progress_adds_up_over_the_layers() -> None:
-    layers = Layers()
+    layers = LayerProgress()
     assert layers.progress == Progress(0, None)
     layers.note({"status": "Pulling fs layer", "progressDetail": {}, "id": "a"})
     layers.note({"status": "Downloading", "progressDetail": {"current": 10, "total": 100}, "id": "a"})

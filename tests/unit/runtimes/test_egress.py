@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codehub.runtimes.egress import DENIED, Egress, rules
+from codehub.runtimes.egress import DENIED_NETWORKS, Egress, rules
 from codehub.runtimes.process.netlink import Rule, own_networks
 
 OWN = ["127.0.0.0/8", "127.0.0.1/32", "192.0.2.2/32"]
@@ -44,7 +44,7 @@ def test_loopback_is_left_to_the_workspaces_own() -> None:
 def test_what_is_allowed_comes_before_what_is_denied() -> None:
     found = rules(Egress(8080, allowed=("10.1.0.0/16",)), OWN, "r")
     assert found.index(Rule("10.1.0.0/16", True)) < found.index(Rule("10.0.0.0/8", False))
-    assert {rule.network for rule in found if not rule.allowed} >= set(DENIED)
+    assert {rule.network for rule in found if not rule.allowed} >= set(DENIED_NETWORKS)
 
 
 @pytest.mark.parametrize(

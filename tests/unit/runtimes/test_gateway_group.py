@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from codehub.runtimes.process.state_directory import Directory
+from codehub.runtimes.process.state_directory import StateDirectory
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to a group")
 WORKSPACE, GATEWAY = 4321, 4322
@@ -24,14 +24,14 @@ def bind(path: Path) -> None:
     path.chmod(0o600)
 
 
-def listening_ide(path: Path) -> Directory:
+def listening_ide(path: Path) -> StateDirectory:
     """A directory as it was made when the gateway was root, with an IDE whose socket is its own alone."""
     path.mkdir(mode=0o700)
-    directory = Directory(path)
+    directory = StateDirectory(path)
     directory.prepare(WORKSPACE, False, {})
     bind(directory.bound_socket)
     os.chown(directory.bound_socket, WORKSPACE, WORKSPACE)
-    bind(directory.door)
+    bind(directory.port_broker_socket)
     return directory
 
 
@@ -46,7 +46,7 @@ def test_a_socket_is_published_for_the_group(tmp_path: Path) -> None:
         assert rights(directory.path) == (0, GATEWAY, "0o710")
         assert rights(directory.socket.parent) == (0, GATEWAY, "0o710")
         assert rights(directory.socket) == (WORKSPACE, GATEWAY, "0o660")
-        assert rights(directory.door) == (0, GATEWAY, "0o660")
+        assert rights(directory.port_broker_socket) == (0, GATEWAY, "0o660")
         assert rights(directory.io) == (WORKSPACE, WORKSPACE, "0o700")
         directory.bound_socket.chmod(0o600)
 

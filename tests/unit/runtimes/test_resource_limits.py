@@ -39,7 +39,7 @@ def test_version_1_has_a_hierarchy_for_each_controller(tmp_path: Path) -> None:
         "memory": f"{tmp_path}/memory/codehub",
         "pids": f"{tmp_path}/pids/codehub",
     }
-    assert resource_limits.plan(found, "w1", CAPS) == {
+    assert resource_limits.group_settings(found, "w1", CAPS) == {
         f"{tmp_path}/cpu,cpuacct/codehub/w1": {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "150000"},
         f"{tmp_path}/memory/codehub/w1": {
             "memory.limit_in_bytes": "2147483648",
@@ -47,7 +47,7 @@ def test_version_1_has_a_hierarchy_for_each_controller(tmp_path: Path) -> None:
         },
         f"{tmp_path}/pids/codehub/w1": {"pids.max": "100"},
     }
-    assert found.keepers_groups == ()
+    assert found.keeper_groups == ()
 
 
 DISK = replace(CAPS, disk=DiskCap("254:0", 50_000_000))
@@ -60,11 +60,11 @@ def test_a_disk_is_capped_where_version_1_has_groups_for_it(tmp_path: Path) -> N
     found = find_cgroups(text, "1:pids:/\n2:blkio:/\n", is_root=True)
     assert found.io_parent == f"{tmp_path}/blkio/codehub"
     assert found.every_parent == {f"{tmp_path}/blkio/codehub", f"{tmp_path}/pids/codehub"}
-    assert resource_limits.plan(found, "w1", DISK)[f"{tmp_path}/blkio/codehub/w1"] == {
+    assert resource_limits.group_settings(found, "w1", DISK)[f"{tmp_path}/blkio/codehub/w1"] == {
         "blkio.throttle.read_bps_device": "254:0 50000000",
         "blkio.throttle.write_bps_device": "254:0 50000000",
     }
-    assert list(resource_limits.plan(found, "w1", CAPS)) == [f"{tmp_path}/pids/codehub/w1"]
+    assert list(resource_limits.group_settings(found, "w1", CAPS)) == [f"{tmp_path}/pids/codehub/w1"]
 
 
 def test_version_2_caps_a_disk_in_the_group_of_all_caps(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_version_2_caps_a_disk_in_the_group_of_all_caps(tmp_path: Path) -> None:
     group(tmp_path / "codehub", offered=f"{ALL} io", handed_on=f"{ALL} io")
     found = find_cgroups(mount("cgroup2", tmp_path), "0::/a\n", is_root=True)
     assert found.io_parent == f"{tmp_path}/codehub"
-    planned = resource_limits.plan(found, "w1", DISK)[f"{tmp_path}/codehub/w1"]
+    planned = resource_limits.group_settings(found, "w1", DISK)[f"{tmp_path}/codehub/w1"]
     assert planned["io.max"] == "254:0 rbps=50000000 wbps=50000000"
     assert planned["pids.max"] == "100"
 
@@ -82,7 +82,7 @@ def test_version_2_caps_no_disk_where_that_is_not_handed_on(tmp_path: Path) -> N
     group(tmp_path / "codehub", offered=ALL, handed_on=ALL)
     found = find_cgroups(mount("cgroup2", tmp_path), "0::/a\n", is_root=True)
     assert found.io_parent is None and found.why_not_all == ""
-    assert "io.max" not in resource_limits.plan(found, "w1", DISK)[f"{tmp_path}/codehub/w1"]
+    assert "io.max" not in resource_limits.group_settings(found, "w1", DISK)[f"{tmp_path}/codehub/w1"]
 
 
 def test_who_is_not_root_has_its_own_part_of_version_1(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_hierarchy_that_may_not_be_written_is_told_of(tmp_path: Path) -> None:
     (tmp_path / "pids").write_text("not a directory")
     found = find_cgroups(mount("cgroup", tmp_path / "pids", "rw,pids"), "3:pids:/\n", is_root=True)
     assert found.parents == {} and "pids: " in found.why_not_all
-    assert resource_limits.plan(found, "w1", CAPS) == {}
+    assert resource_limits.group_settings(found, "w1", CAPS) == {}
 
 
 def test_version_2_has_one_group_for_all(tmp_path: Path) -> None:
@@ -105,8 +105,8 @@ def test_version_2_has_one_group_for_all(tmp_path: Path) -> None:
     group(tmp_path / "codehub", handed_on=ALL)
     found = find_cgroups(mount("cgroup2", tmp_path), "0::/system.slice/codehub.service\n", is_root=True)
     parents = dict.fromkeys(ALL.split(), f"{tmp_path}/codehub")
-    assert found == Cgroups(2, parents, keepers_groups=(f"{tmp_path}/codehub/keepers",))
-    assert resource_limits.plan(found, "w1", CAPS) == {
+    assert found == Cgroups(2, parents, keeper_groups=(f"{tmp_path}/codehub/keepers",))
+    assert resource_limits.group_settings(found, "w1", CAPS) == {
         f"{tmp_path}/codehub/w1": {
             "cpu.max": "150000 100000",
             "memory.max": "2147483648",
@@ -127,7 +127,7 @@ def test_a_delegated_service_hands_on_from_above_the_group_that_holds_codehub(tm
     found = find_cgroups(mount("cgroup2", tmp_path), "0::/codehub.service/main\n", is_root=False)
     assert found.parents == dict.fromkeys(("memory", "pids"), f"{service}/codehub")
     assert found.why_not_all == f"no cpu in {service}"
-    assert found.keepers_groups == (f"{service}/codehub/keepers",)
+    assert found.keeper_groups == (f"{service}/codehub/keepers",)
 
 
 def test_a_group_with_processes_in_it_hands_on_nothing(tmp_path: Path) -> None:
@@ -157,20 +157,20 @@ def test_under_root_keepers_leave_the_service_wherever_systemd_looks_for_its_pro
     text += mount("cgroup2", group(tmp_path / "unified", ""))
     own = "3:pids:/codehub.service\n1:name=systemd:/codehub.service\n0::/codehub.service\n"
     expected = (f"{tmp_path}/systemd/codehub/keepers", f"{tmp_path}/unified/codehub/keepers")
-    assert find_cgroups(text, own, is_root=True).keepers_groups == expected
-    assert find_cgroups(text, own, is_root=False).keepers_groups == ()
+    assert find_cgroups(text, own, is_root=True).keeper_groups == expected
+    assert find_cgroups(text, own, is_root=False).keeper_groups == ()
     (tmp_path / "systemd" / "codehub").rmdir()
     (tmp_path / "systemd").rmdir()
     (tmp_path / "systemd").write_text("no directory, and so nothing that may be written")
-    assert find_cgroups(text, own, is_root=True).keepers_groups == expected[1:]
+    assert find_cgroups(text, own, is_root=True).keeper_groups == expected[1:]
 
 
 def test_what_a_kernel_does_not_count_is_not_capped(tmp_path: Path) -> None:
     plan = {f"{tmp_path}/w1": {"memory.max": "5", "memory.swap.max": "0"}}
-    cgroups.make(plan)
+    cgroups.create(plan)
     assert [file.name for file in (tmp_path / "w1").iterdir()] == ["memory.max"]
     (tmp_path / "w1" / "memory.swap.max").touch()
-    cgroups.make(plan)
+    cgroups.create(plan)
     assert (tmp_path / "w1" / "memory.swap.max").read_text() == "0"
 
 
@@ -188,7 +188,7 @@ def test_kills_for_want_of_memory_are_counted(tmp_path: Path, name: str, text: s
 
 
 def test_a_tiny_share_of_a_processor_is_still_one_that_the_kernel_takes() -> None:
-    plan = resource_limits.plan(Cgroups(2, {"cpu": "/p"}), "w1", Caps(0.001, 1, 1))
+    plan = resource_limits.group_settings(Cgroups(2, {"cpu": "/p"}), "w1", Caps(0.001, 1, 1))
     assert plan["/p/w1"]["cpu.max"] == "1000 100000"
 
 

@@ -24,7 +24,7 @@ from codehub.host.processes import ProcessId, descendants
 from codehub.runtimes.base import ABSENT, RuntimeFailure, Unobservable
 from codehub.runtimes.readiness import why_not_ready
 from tests.integration.runtimes.conftest import ALONE, SERVER, TINY, RuntimeFixture, script_image, state_of
-from tests.integration.runtimes.outside import open_files
+from tests.integration.runtimes.network_peers import open_files
 from tests.selection import sample
 from tests.waiting import PATIENCE, eventually, until
 
@@ -458,7 +458,7 @@ async def test_what_cannot_be_removed_keeps_nothing_else(fixture: RuntimeFixture
 
 async def test_a_start_that_is_cancelled_leaves_nothing_unknown(fixture: RuntimeFixture) -> None:
     spec = fixture.spec("w1")
-    await fixture.runtime.walls()
+    await fixture.runtime.barriers()
     for patience in (0.0, 0.02, 0.05, 0.08):
         starting = asyncio.create_task(fixture.runtime.start(spec))
         await asyncio.wait([starting], timeout=patience)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from codehub.coordinator.main import docker_options
 from codehub.runtimes.docker.firewall import chains_text
-from codehub.runtimes.docker.networks import Place, free_subnets, interface_prefix
-from codehub.runtimes.egress import DENIED, Egress, host_nameservers
+from codehub.runtimes.docker.networks import Subnet, free_subnets, interface_prefix
+from codehub.runtimes.egress import DENIED_NETWORKS, Egress, host_nameservers
 from codehub.settings import Settings
 
 POOL = IPv4Network("10.222.0.0/16")
@@ -52,12 +52,12 @@ def test_networks_outside_the_pool_do_not_matter() -> None:
 
 
 def test_the_host_is_first_and_the_container_second() -> None:
-    place = Place(IPv4Network("10.222.1.8/29"), "installation")
+    place = Subnet(IPv4Network("10.222.1.8/29"), "installation")
     assert (place.gateway, place.address) == ("10.222.1.9", "10.222.1.10")
 
 
 def test_the_name_of_a_bridge_fits_the_kernel_and_shows_its_installation() -> None:
-    name = Place(IPv4Network("10.222.255.248/29"), "installation").interface
+    name = Subnet(IPv4Network("10.222.255.248/29"), "installation").interface
     assert len(name) == 15
     assert name.startswith(interface_prefix("installation"))
     assert interface_prefix("installation") != interface_prefix("another")
@@ -96,7 +96,7 @@ def test_private_networks_the_host_and_its_workspaces_are_denied() -> None:
     rules = chain(())
     assert [rule for rule in rules if rule.endswith("DROP")] == [
         "-m addrtype --dst-type LOCAL -j DROP",
-        *(f"-d {network} -j DROP" for network in (POOL, *DENIED)),
+        *(f"-d {network} -j DROP" for network in (POOL, *DENIED_NETWORKS)),
     ]
 
 

@@ -21,7 +21,7 @@ from codehub.runtimes.base import RuntimeFailure
 from codehub.runtimes.block_device import disk_of
 from codehub.runtimes.open_files import open_files
 from codehub.runtimes.process import cgroups, resource_limits
-from codehub.runtimes.process.network import CONNECTIONS
+from codehub.runtimes.process.network import MAX_CONNECTIONS
 from codehub.runtimes.process.resource_limits import NO_CGROUPS, Caps, Cgroups
 from tests.integration.runtimes.conftest import (
     ALONE,
@@ -46,7 +46,7 @@ while True:
 
 @pytest.fixture
 async def capped(fixture: RuntimeFixture) -> RuntimeFixture:
-    if set((await fixture.runtime.walls()).cgroups.parents) != {"cpu", "memory", "pids"}:
+    if set((await fixture.runtime.barriers()).cgroups.parents) != {"cpu", "memory", "pids"}:
         pytest.skip("needs control groups that may be made: run as root, with /sys/fs/cgroup writable")
     return fixture
 
@@ -67,7 +67,9 @@ def setting(groups: list[Path], *names: str) -> str:
     return file.read_text().strip()
 
 
-async def test_the_caps_of_the_image_hold_for_the_whole_tree_from_its_beginning(capped: RuntimeFixture) -> None:
+async def test_the_caps_of_the_image_hold_for_the_whole_tree_from_its_beginning(
+    capped: RuntimeFixture,
+) -> None:
     # The child waits: a second server might take the socket, and the workspace would end with the first.
     two = "import os, time\nif os.fork() == 0:\n    time.sleep(600)\n" + SERVER
     image = replace(script_image(two, "{socket}"), cpus=0.5, memory_bytes=96 << 20)
@@ -90,7 +92,7 @@ async def test_the_caps_of_the_image_hold_for_the_whole_tree_from_its_beginning(
 
 async def test_the_disk_bandwidth_of_the_image_is_set_for_its_homes_disk(capped: RuntimeFixture) -> None:
     disk = disk_of(capped.data_dir)
-    if disk is None or (await capped.runtime.walls()).cgroups.io_parent is None:
+    if disk is None or (await capped.runtime.barriers()).cgroups.io_parent is None:
         pytest.skip("needs control groups for disks, and homes on a disk")
     await capped.started("w1", replace(TINY, disk_bandwidth=50 << 20))
     groups = groups_of(capped, "w1")
@@ -106,14 +108,16 @@ async def test_a_workspace_has_no_more_open_files_than_a_process_needs(fixture: 
 
 
 @pytest.mark.usefixtures("own_network")
-async def test_the_connections_of_a_workspace_are_bounded_by_its_helpers_files(fixture: RuntimeFixture) -> None:
+async def test_the_connections_of_a_workspace_are_bounded_by_its_helpers_files(
+    fixture: RuntimeFixture,
+) -> None:
     await fixture.started("w1")
     state = fixture.directory("w1").read_state()
     assert state is not None
     processes = descendants(state.keeper.pid)
     [helper] = [process for process in processes if _program(process) == "slirp4netns"]
     limits = Path(f"/proc/{helper.pid}/limits").read_text()
-    assert re.search(rf"^Max open files +{CONNECTIONS} +{CONNECTIONS} ", limits, re.MULTILINE)
+    assert re.search(rf"^Max open files +{MAX_CONNECTIONS} +{MAX_CONNECTIONS} ", limits, re.MULTILINE)
 
 
 def _program(process: ProcessId) -> str:
@@ -129,7 +133,7 @@ async def test_groups_go_with_the_last_process(capped: RuntimeFixture) -> None:
 
 async def test_keepers_and_workspaces_leave_the_service_that_codehub_is(capped: RuntimeFixture) -> None:
     """systemd ends whom it finds in the service's group of its own hierarchy, or of version 2."""
-    mounted = (await capped.runtime.walls()).cgroups.keepers_groups
+    mounted = (await capped.runtime.barriers()).cgroups.keeper_groups
     if not mounted:
         pytest.skip("needs systemd's own hierarchy of control groups, or version 2")
     await capped.started("w1")
@@ -244,8 +248,8 @@ async def test_groups_that_cannot_be_made_any_more_do_not_fail_a_start(
     capped: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone = Cgroups(1, {"memory": "/nonexistent", "pids": "/nonexistent"})
-    walls = replace(await capped.runtime.walls(), cgroups=gone)
-    monkeypatch.setattr(capped.runtime, "_walls", walls)
+    barriers = replace(await capped.runtime.barriers(), cgroups=gone)
+    monkeypatch.setattr(capped.runtime, "_barriers", barriers)
     await capped.started("w1", small(TINY))
     assert "not all caps of its image hold: [Errno 2]" in await capped.runtime.logs("w1", 1000)
     assert (await capped.inside("w1", "ulimit -u; ulimit -d")).split() == ["200", str(64 << 10)]
@@ -254,11 +258,11 @@ async def test_groups_that_cannot_be_made_any_more_do_not_fail_a_start(
 async def test_a_group_that_cannot_be_made_takes_no_other_away(
     capped: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    walls = await capped.runtime.walls()
-    some = Cgroups(1, {**walls.cgroups.parents, "cpu": "/nonexistent"})
-    if walls.cgroups.version == 2:
+    barriers = await capped.runtime.barriers()
+    some = Cgroups(1, {**barriers.cgroups.parents, "cpu": "/nonexistent"})
+    if barriers.cgroups.version == 2:
         pytest.skip("needs control groups of version 1: version 2 has one for all")
-    monkeypatch.setattr(capped.runtime, "_walls", replace(walls, cgroups=some))
+    monkeypatch.setattr(capped.runtime, "_barriers", replace(barriers, cgroups=some))
     await capped.started("w1", small(TINY))
     groups = [group for group in groups_of(capped, "w1") if group.exists()]
     assert len(groups) == 2 and all(cgroups.members([str(group)]) for group in groups)
@@ -269,11 +273,11 @@ async def test_a_group_that_cannot_be_made_takes_no_other_away(
 @pytest.fixture
 async def half_a_processor(capped: RuntimeFixture) -> AsyncIterator[str]:
     """A group above, as in a container of which version 1 shows the own part alone."""
-    found = (await capped.runtime.walls()).cgroups
+    found = (await capped.runtime.barriers()).cgroups
     if found.version == 2:
         pytest.skip("needs control groups of version 1: version 2 takes any number")
     group = Path(found.parents["cpu"], f"half-{capped.data_dir.name}")
-    cgroups.make({str(group): {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "50000"}})
+    cgroups.create({str(group): {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "50000"}})
     yield str(group)
     await capped.runtime.stop("w1")
     group.rmdir()
@@ -282,9 +286,9 @@ async def half_a_processor(capped: RuntimeFixture) -> AsyncIterator[str]:
 async def test_where_a_group_above_has_less_its_cap_holds_and_all_others_do(
     capped: RuntimeFixture, half_a_processor: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    walls = await capped.runtime.walls()
-    below = Cgroups(1, {**walls.cgroups.parents, "cpu": half_a_processor})
-    monkeypatch.setattr(capped.runtime, "_walls", replace(walls, cgroups=below))
+    barriers = await capped.runtime.barriers()
+    below = Cgroups(1, {**barriers.cgroups.parents, "cpu": half_a_processor})
+    monkeypatch.setattr(capped.runtime, "_barriers", replace(barriers, cgroups=below))
     await capped.started("w1", replace(small(TINY), cpus=2.0))
     groups = groups_of(capped, "w1")
     assert len(groups) == 3 and all(cgroups.members([str(group)]) for group in groups)
@@ -295,9 +299,9 @@ async def test_where_a_group_above_has_less_its_cap_holds_and_all_others_do(
 async def test_a_number_that_the_kernel_does_not_take_fails_the_start_by_name(
     capped: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = (await capped.runtime.walls()).cgroups
+    found = (await capped.runtime.barriers()).cgroups
     group = Path(found.parents["pids"], f"refused-{capped.data_dir.name}")
-    monkeypatch.setattr(resource_limits, "plan", lambda *_: {str(group): {"pids.max": "4194305"}})
+    monkeypatch.setattr(resource_limits, "group_settings", lambda *_: {str(group): {"pids.max": "4194305"}})
     with pytest.raises(RuntimeFailure, match=r"no cap of 4194305 \(for pids.max\): see `cpus`"):
         await capped.runtime.start(capped.spec("w1"))
     assert not group.exists() and not (await capped.runtime.status("w1")).running
@@ -311,7 +315,9 @@ async def test_the_largest_number_of_processes_is_one_that_the_kernel_takes(capp
 async def test_without_groups_limits_hold_for_the_user_and_each_process(
     fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fixture.runtime, "_walls", replace(await fixture.runtime.walls(), cgroups=NO_CGROUPS))
+    monkeypatch.setattr(
+        fixture.runtime, "_barriers", replace(await fixture.runtime.barriers(), cgroups=NO_CGROUPS)
+    )
     await fixture.started("w1", small(TINY))
     greedy = "import subprocess\nwhile True: subprocess.Popen(['sleep', '60'])"
     output = await fixture.inside("w1", f'python3 -c "{greedy}"; pkill sleep')
@@ -337,7 +343,7 @@ def version_2() -> Iterator[Path]:
 
 def test_a_group_of_version_2_knows_its_members_and_is_removed(version_2: Path) -> None:
     name = str(version_2)
-    cgroups.make({name: {}})
+    cgroups.create({name: {}})
     with subprocess.Popen(["sleep", "60"], preexec_fn=lambda: cgroups.join([name])) as sleeper:
         assert [process.pid for process in cgroups.members([name])] == [sleeper.pid]
         cgroups.forbid_forks([name])
@@ -367,8 +373,8 @@ for path in ("a/b/cgroup.procs", "a/b", "a", "cgroup.procs", ""):
 print("done", flush=True)
 signal.pause()
 """
-MAKE = "cgroups.make(json.loads(sys.argv[1]))"
-END = "end_leftovers('w1', None, 'sandbox', None, sys.argv[1:])"
+MAKE = "cgroups.create(json.loads(sys.argv[1]))"
+END = "kill_stale_processes('w1', None, 'sandbox', None, sys.argv[1:])"
 
 
 def test_groups_that_a_workspace_made_end_with_it(version_2: Path) -> None:
@@ -376,7 +382,7 @@ def test_groups_that_a_workspace_made_end_with_it(version_2: Path) -> None:
     version_2.mkdir()
     for path in (version_2, version_2 / "cgroup.procs", version_2 / "cgroup.subtree_control"):
         os.chown(path, DELEGATE, DELEGATE)
-    plan = resource_limits.plan(Cgroups(2, {"pids": str(version_2)}), "w1", Caps(1, 1 << 30, 100))
+    plan = resource_limits.group_settings(Cgroups(2, {"pids": str(version_2)}), "w1", Caps(1, 1 << 30, 100))
     as_delegate(MAKE, json.dumps({group: _core(settings) for group, settings in plan.items()}))
     with workspace_of_delegate(version_2 / "w1" / "run", MAKE_GROUPS) as workspace:
         assert workspace.stdout is not None
@@ -395,7 +401,7 @@ def as_delegate(code: str, *arguments: str) -> None:
     prelude = (
         "import json, os, sys\n"
         "from codehub.runtimes.process import cgroups\n"
-        "from codehub.runtimes.process.stale_processes import end_leftovers\n"
+        "from codehub.runtimes.process.stale_processes import kill_stale_processes\n"
         f"os.setgroups([]); os.setresgid(*[{DELEGATE}] * 3); os.setresuid(*[{DELEGATE}] * 3)\n"
     )
     subprocess.run([sys.executable, "-c", prelude + code, *arguments], check=True)

@@ -10,8 +10,8 @@ import pytest
 from codehub.domain.images import BUILT_IN
 from codehub.runtimes.base import WorkloadSpec
 from codehub.runtimes.docker.container_config import (
-    Label,
     ContainerSettings,
+    Label,
     container_config,
     files,
     name_of,

@@ -1,4 +1,4 @@
-"""The weaker walls: a user each where there is no sandbox, and none at all only when that was accepted."""
+"""The weaker barriers: a user each where there is no sandbox, and none at all only when that was accepted."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.integration.runtimes.conftest import (
     script_image,
     tun_device,
 )
-from tests.integration.runtimes.outside import PORT, from_inside, listening, neighbour
+from tests.integration.runtimes.network_peers import PORT, from_inside, listening, neighbour
 from tests.reach import from_here, question
 from tests.waiting import PATIENCE, wait_for
 
@@ -46,9 +46,11 @@ def bwrap_that_fails(no_bwrap: Path) -> None:
     fake(no_bwrap, "bwrap", "echo 'No permissions to create a new namespace' >&2; exit 1")
 
 
-async def test_without_bwrap_root_gives_each_workspace_a_user(fixture: RuntimeFixture, no_bwrap: Path) -> None:
+async def test_without_bwrap_root_gives_each_workspace_a_user(
+    fixture: RuntimeFixture, no_bwrap: Path
+) -> None:
     spec = await fixture.started("w1")
-    assert (await fixture.runtime.walls()).isolation is Isolation.USER
+    assert (await fixture.runtime.barriers()).isolation is Isolation.USER
     home = spec.home
     assert (await fixture.inside("w1", "id -u; pwd; umask")).split() == [str(spec.uid), str(home), "0077"]
     assert "NoNewPrivs:\t1" in await fixture.inside("w1", "cat /proc/self/status")
@@ -73,9 +75,9 @@ async def test_without_bwrap_no_other_workspace_reaches_an_ide_that_lets_everybo
 
 
 async def test_a_bwrap_that_may_not_work_is_no_wall(fixture: RuntimeFixture, bwrap_that_fails: None) -> None:
-    walls = await fixture.runtime.walls()
-    assert walls.isolation is Isolation.USER
-    assert "No permissions to create a new namespace" in walls.why_not_better
+    barriers = await fixture.runtime.barriers()
+    assert barriers.isolation is Isolation.USER
+    assert "No permissions to create a new namespace" in barriers.why_not_better
 
 
 def fake(programs: Path, name: str, script: str) -> None:
@@ -110,8 +112,8 @@ async def test_a_helper_that_hangs_takes_no_wall_away_and_is_ended(
     assert not has_process(duration)
     (no_bwrap / "slirp4netns").unlink()
     (no_bwrap / "slirp4netns").symlink_to("/usr/bin/slirp4netns")
-    walls = await fixture.runtime.walls()
-    assert walls.isolation is Isolation.SANDBOX and walls.slirp is not None
+    barriers = await fixture.runtime.barriers()
+    assert barriers.isolation is Isolation.SANDBOX and barriers.slirp is not None
 
 
 @pytest.mark.parametrize(
@@ -127,10 +129,10 @@ async def test_a_bwrap_that_could_not_work_just_now_takes_no_wall_away(
 ) -> None:
     fake(no_bwrap, "bwrap", script)
     with pytest.raises(RuntimeFailure, match="bubblewrap: "):
-        await fixture.runtime.walls()
+        await fixture.runtime.barriers()
     (no_bwrap / "bwrap").unlink()
     (no_bwrap / "bwrap").symlink_to("/usr/bin/bwrap")
-    assert (await fixture.runtime.walls()).isolation is Isolation.SANDBOX
+    assert (await fixture.runtime.barriers()).isolation is Isolation.SANDBOX
 
 
 async def test_without_bwrap_a_stop_ends_daemons_too(fixture: RuntimeFixture, no_bwrap: Path) -> None:
@@ -142,7 +144,9 @@ async def test_without_bwrap_a_stop_ends_daemons_too(fixture: RuntimeFixture, no
     assert processes_of_user(spec.uid) == []
 
 
-async def test_without_bwrap_what_outlives_a_killed_keeper_is_ended(fixture: RuntimeFixture, no_bwrap: Path) -> None:
+async def test_without_bwrap_what_outlives_a_killed_keeper_is_ended(
+    fixture: RuntimeFixture, no_bwrap: Path
+) -> None:
     spec = await fixture.started("w1")
     assert spec.uid is not None
     await fixture.inside("w1", "setsid nohup sleep 601 >/dev/null 2>&1 & disown")
@@ -170,7 +174,9 @@ if os.fork() == 0:
 async def test_without_bwrap_a_stop_ends_whoever_has_lost_its_main_thread(
     fixture: RuntimeFixture, no_bwrap: Path, monkeypatch: pytest.MonkeyPatch, keeper: str
 ) -> None:
-    monkeypatch.setattr(fixture.runtime, "_walls", replace(await fixture.runtime.walls(), cgroups=NO_CGROUPS))
+    monkeypatch.setattr(
+        fixture.runtime, "_barriers", replace(await fixture.runtime.barriers(), cgroups=NO_CGROUPS)
+    )
     spec = await fixture.started("w1")
     command = f"cd; setsid /usr/bin/python3 -c '{HEADLESS}' </dev/null >/dev/null 2>&1"
     await fixture.inside("w1", command)
@@ -246,8 +252,8 @@ async def main(base, insecure):
         print(failure.message)
         return
     await until_ready(runtime, "w1")
-    print((await runtime.walls()).isolation.value, "ready")
-    if (await runtime.walls()).slirp is not None:
+    print((await runtime.barriers()).isolation.value, "ready")
+    if (await runtime.barriers()).slirp is not None:
         print(await inside((await runtime.upstream("w1")).removeprefix("unix:"), sys.stdin.read()))
     await runtime.delete("w1")
     print((await runtime.status("w1")).exists)
@@ -352,7 +358,9 @@ df --output=itotal /tmp | tail -1; touch /file /dev/file /run/file /tmp/file && 
 """
 
 
-def test_without_root_what_lies_in_memory_is_limited(fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_root_what_lies_in_memory_is_limited(
+    fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     only_programs(fixture, monkeypatch, "bwrap", "setpriv")
     assert_limited(as_stranger(fixture, script=MEASURE, life=LIFE_BESIDE_SECRETS))
 
@@ -409,11 +417,15 @@ def test_without_root_what_only_codehub_may_read_is_hidden(
     assert "for everybody" in told and "the contents of" not in told
 
 
-def test_without_root_and_bwrap_it_refuses_and_says_what_to_do(fixture: RuntimeFixture, no_bwrap: Path) -> None:
+def test_without_root_and_bwrap_it_refuses_and_says_what_to_do(
+    fixture: RuntimeFixture, no_bwrap: Path
+) -> None:
     message = as_stranger(fixture)
     assert "no wall between workspaces" in message
     assert "install" in message and "bubblewrap" in message and "--insecure-process-runtime" in message
 
 
-def test_without_root_and_bwrap_it_starts_when_that_was_accepted(fixture: RuntimeFixture, no_bwrap: Path) -> None:
+def test_without_root_and_bwrap_it_starts_when_that_was_accepted(
+    fixture: RuntimeFixture, no_bwrap: Path
+) -> None:
     assert as_stranger(fixture, "insecure").split() == ["none", "ready", "False"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from codehub.runtimes.process.network import Namespaces
-from codehub.runtimes.process.port_broker import Door
+from codehub.runtimes.process.port_broker import PortBroker
 from tests.services import short_temp_dir
 from tests.waiting import PATIENCE
 
@@ -28,7 +28,7 @@ class SlowNamespaces(Namespaces):
 
 @dataclass
 class Rig:
-    door: Door
+    door: PortBroker
     path: Path
     selector: selectors.BaseSelector
     opener: int
@@ -43,14 +43,14 @@ class Rig:
         """How many were answered before the door let the rest wait."""
         answered = 0
         while self.selector.select(0):
-            self.door.answer()
+            self.port_broker_socket.answer()
             answered += 1
         return answered
 
     def reap(self) -> None:
-        for child in list(self.door._children):
+        for child in list(self.port_broker_socket._children):
             os.waitpid(child, 0)
-            self.door.child_ended(child)
+            self.port_broker_socket.child_ended(child)
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def rig() -> Iterator[Rig]:
     null = [os.open(os.devnull, os.O_RDONLY) for _ in range(2)]
     with selectors.DefaultSelector() as selector:
         namespaces = SlowNamespaces(null[0], null[1], True, gate)
-        door = Door(directory / "net.sock", namespaces, selector)
+        door = PortBroker(directory / "net.sock", namespaces, selector)
         yield Rig(door, directory / "net.sock", selector, opener)
         door.close()
         door.close()

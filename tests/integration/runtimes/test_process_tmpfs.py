@@ -41,7 +41,7 @@ async def in_all_places(fixture: RuntimeFixture, code: str) -> list[str]:
 
 
 async def a_small_workspace(fixture: RuntimeFixture) -> None:
-    if "memory" not in (await fixture.runtime.walls()).cgroups.parents:
+    if "memory" not in (await fixture.runtime.barriers()).cgroups.parents:
         pytest.skip("needs control groups that may be made: run as root, with /sys/fs/cgroup writable")
     await fixture.started("w1", replace(TINY, memory_bytes=MEMORY))
 

@@ -46,7 +46,7 @@ def listed(workspace_id: str, state: str) -> dict[str, object]:
         "Labels": {f"codehub.{name}": value for name, value in labels.items()},
         "State": state,
         "HostConfig": {"NetworkMode": "n"},
-        "NetworkSettings": {"Networks": {"n": {"IPAddress": ""}}},
+        "NetworkSettings": {"NetworkPool": {"n": {"IPAddress": ""}}},
     }
 
 
@@ -73,7 +73,7 @@ async def runtime_on(place: Path, lists: Answer, inspects: Answer) -> AsyncItera
 async def test_a_container_whose_end_cannot_be_told_does_not_hide_the_others(
     tmp_path: Path, inspects: Answer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(docker_runtime, "_EPITAPH_SECONDS", 0.1)
+    monkeypatch.setattr(docker_runtime, "_EXIT_MESSAGE_SECONDS", 0.1)
     async with runtime_on(tmp_path, lists_two, inspects) as runtime, asyncio.timeout(PATIENCE):
         facts = await runtime.observe()
     assert facts["w2"].running

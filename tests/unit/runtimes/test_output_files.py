@@ -16,11 +16,11 @@ from codehub.runtimes.process.output_files import (
     Output,
     ReadBudget,
 )
-from codehub.runtimes.process.state_directory import LOG_BYTES, Directory
+from codehub.runtimes.process.state_directory import LOG_BYTES, StateDirectory
 
 
 def test_a_full_file_becomes_the_older_one(tmp_path: Path) -> None:
-    directory = Directory(tmp_path)
+    directory = StateDirectory(tmp_path)
     kept = Output(directory)
     for letter in b"abc":
         kept.write(bytes([letter]) * (LOG_BYTES - 1))
@@ -31,7 +31,7 @@ def test_a_full_file_becomes_the_older_one(tmp_path: Path) -> None:
 def test_what_a_full_disk_cost_is_told_once_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    directory = Directory(tmp_path)
+    directory = StateDirectory(tmp_path)
     kept = Output(directory)
 
     def full(_descriptor: int, _data: bytes) -> int:

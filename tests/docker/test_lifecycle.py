@@ -17,8 +17,8 @@ from codehub.runtimes.docker.container_config import ContainerSettings
 from codehub.runtimes.docker.networks import SPARES
 from codehub.runtimes.readiness import why_not_ready
 from tests.docker.conftest import TINY_IMAGE, RuntimeFixture
-from tests.docker.counting import noted
 from tests.docker.engine import TINY
+from tests.docker.request_recorder import noted
 from tests.waiting import eventually, until
 
 DIES = "codehub-test/dies:1"
@@ -29,7 +29,9 @@ async def observes(fixture: RuntimeFixture, facts: dict[str, ContainerFact]) -> 
     return await fixture.runtime.observe() == facts
 
 
-async def test_a_container_lives_stops_starts_again_and_leaves_nothing_behind(fixture: RuntimeFixture) -> None:
+async def test_a_container_lives_stops_starts_again_and_leaves_nothing_behind(
+    fixture: RuntimeFixture,
+) -> None:
     first = await fixture.started("w1", attempt="op1-0")
     assert (first.exists, first.running, first.op_id) == (True, True, "op1-0")
     await eventually(lambda: observes(fixture, {"w1": first}), "the same look")
@@ -46,7 +48,9 @@ async def test_a_container_lives_stops_starts_again_and_leaves_nothing_behind(fi
     assert (fixture.containers(), fixture.networks()) == ([], [])
 
 
-async def test_what_is_written_in_the_home_stays_and_belongs_to_the_workspace(fixture: RuntimeFixture) -> None:
+async def test_what_is_written_in_the_home_stays_and_belongs_to_the_workspace(
+    fixture: RuntimeFixture,
+) -> None:
     spec = fixture.spec("w1")
     await fixture.runtime.start(spec)
     await fixture.ready("w1")
@@ -165,7 +169,9 @@ async def last_words_of(fixture: RuntimeFixture, command: str) -> str:
         ('["/no/such/program"]', "it exited with code 127: exec /no/such/program failed"),
     ],
 )
-async def test_a_container_that_dies_says_its_last_words(fixture: RuntimeFixture, command: str, expected: str) -> None:
+async def test_a_container_that_dies_says_its_last_words(
+    fixture: RuntimeFixture, command: str, expected: str
+) -> None:
     words = await last_words_of(fixture, command)
     code, _, output = expected.partition(": ")
     assert words.startswith(code)
@@ -173,7 +179,9 @@ async def test_a_container_that_dies_says_its_last_words(fixture: RuntimeFixture
     assert (await fixture.runtime.logs("w1", 10)) in words
 
 
-async def test_last_words_that_no_database_takes_are_told_as_far_as_they_can_be(fixture: RuntimeFixture) -> None:
+async def test_last_words_that_no_database_takes_are_told_as_far_as_they_can_be(
+    fixture: RuntimeFixture,
+) -> None:
     script = r"busybox yes | head -c 100000 | tr -d '\n'; printf 'core\000dump'; exit 3"
     command = json.dumps(["sh", "-c", script])
     words = await last_words_of(fixture, command)
@@ -266,7 +274,9 @@ async def test_an_image_that_was_committed_from_a_workspace_makes_no_second_cont
     assert fixture.containers() == ["a-copy"]
 
 
-async def test_a_dead_container_that_the_engine_cannot_remove_does_not_keep_the_name(fixture: RuntimeFixture) -> None:
+async def test_a_dead_container_that_the_engine_cannot_remove_does_not_keep_the_name(
+    fixture: RuntimeFixture,
+) -> None:
     await fixture.started("w1")
     layer = fixture.engine.docker("inspect", "--format", "{{.GraphDriver.Data.UpperDir}}", "codehub-ws-w1")
     stuck = Path(layer, "stuck")
@@ -289,7 +299,9 @@ async def test_hints_tell_of_what_happens_to_containers(fixture: RuntimeFixture)
         await until(lambda: hints == ["all", "w1", "w1"], "a hint of the death")
 
 
-async def test_networks_of_containers_that_were_removed_by_hand_go_but_for_a_few(fixture: RuntimeFixture) -> None:
+async def test_networks_of_containers_that_were_removed_by_hand_go_but_for_a_few(
+    fixture: RuntimeFixture,
+) -> None:
     names = [f"w{number}" for number in range(SPARES + 2)]
     for name in names:
         await fixture.started(name)
@@ -332,7 +344,9 @@ async def test_two_that_take_the_same_network_do_not_share_it(fixture: RuntimeFi
     facts = await fixture.runtime.observe()
     addresses = [fact.upstream for fact in facts.values()]
     assert len(set(addresses)) == len(addresses) == 2 * SPARES
-    attached = fixture.engine.docker("network", "inspect", "--format", "{{len .Containers}}", *fixture.networks())
+    attached = fixture.engine.docker(
+        "network", "inspect", "--format", "{{len .Containers}}", *fixture.networks()
+    )
     assert set(attached.split()) <= {"0", "1"}
 
 
@@ -359,7 +373,9 @@ async def test_one_request_looks_at_any_number_of_containers(fixture: RuntimeFix
         await runtime.close()
 
 
-async def test_the_home_directory_of_another_is_never_mounted(fixture: RuntimeFixture, tmp_path: Path) -> None:
+async def test_the_home_directory_of_another_is_never_mounted(
+    fixture: RuntimeFixture, tmp_path: Path
+) -> None:
     await fixture.started("w1")
     await fixture.started("w2")
     mounts = fixture.engine.docker(

@@ -16,8 +16,8 @@ import pytest
 from codehub.host.processes import ProcessId, processes_with_argument, processes_with_variable
 from codehub.runtimes.base import RuntimeFailure
 from codehub.runtimes.process import forkserver_client
-from codehub.runtimes.process.forkserver_client import Nursery
-from codehub.runtimes.process.keeper_request import Request
+from codehub.runtimes.process.forkserver_client import ForkServerClient
+from codehub.runtimes.process.keeper_request import KeeperRequest
 from tests.integration.runtimes.conftest import RuntimeFixture
 from tests.waiting import PATIENCE, wait_for
 
@@ -31,9 +31,9 @@ def mark(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.fixture
-def nursery(fixture: RuntimeFixture, mark: str, monkeypatch: pytest.MonkeyPatch) -> Nursery:
-    made = Nursery()
-    monkeypatch.setattr("codehub.runtimes.process.runtime.NURSERY", made)
+def nursery(fixture: RuntimeFixture, mark: str, monkeypatch: pytest.MonkeyPatch) -> ForkServerClient:
+    made = ForkServerClient()
+    monkeypatch.setattr("codehub.runtimes.process.runtime.FORK_SERVER", made)
     made.warm_up()
     return made
 
@@ -51,7 +51,9 @@ async def test_a_keeper_is_named_for_its_directory(fixture: RuntimeFixture) -> N
     assert words == [b"codehub-keeper", os.fsencode(fixture.directory("w1").path)]
 
 
-async def test_a_nursery_that_was_killed_is_replaced(fixture: RuntimeFixture, nursery: Nursery, mark: str) -> None:
+async def test_a_nursery_that_was_killed_is_replaced(
+    fixture: RuntimeFixture, nursery: ForkServerClient, mark: str
+) -> None:
     (first,) = wait_for(lambda: nurseries(mark), "the nursery")
     await fixture.started("w1")
     first.send(signal.SIGKILL)
@@ -62,7 +64,7 @@ async def test_a_nursery_that_was_killed_is_replaced(fixture: RuntimeFixture, nu
 
 
 async def test_a_nursery_ends_with_its_owner_and_its_keepers_stay(
-    fixture: RuntimeFixture, nursery: Nursery, mark: str
+    fixture: RuntimeFixture, nursery: ForkServerClient, mark: str
 ) -> None:
     await fixture.started("w1")
     assert nursery._requests is not None
@@ -71,7 +73,7 @@ async def test_a_nursery_ends_with_its_owner_and_its_keepers_stay(
     await fixture.until("w1", lambda fact: fact.ready)
 
 
-class SlowNursery(Nursery):
+class SlowForkServerClient(ForkServerClient):
     """Has been asked, and takes its time."""
 
     def __init__(self) -> None:
@@ -80,7 +82,7 @@ class SlowNursery(Nursery):
         self.may_go_on = threading.Event()
         self.answered = False
 
-    def start(self, request: Request) -> str:
+    def start(self, request: KeeperRequest) -> str:
         self.asked.set()
         assert self.may_go_on.wait(PATIENCE)
         answer = super().start(request)
@@ -92,8 +94,8 @@ async def test_a_cancelled_start_lets_go_only_when_it_is_known_what_came_of_it(
     fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its caller holds the home meanwhile: what is launched after all is launched on that one."""
-    slow = SlowNursery()
-    monkeypatch.setattr("codehub.runtimes.process.runtime.NURSERY", slow)
+    slow = SlowForkServerClient()
+    monkeypatch.setattr("codehub.runtimes.process.runtime.FORK_SERVER", slow)
     starting = asyncio.create_task(fixture.runtime.start(fixture.spec("w1")))
     assert await asyncio.to_thread(slow.asked.wait, PATIENCE)
     for _ in range(10):
@@ -120,7 +122,7 @@ def test_a_nursery_does_not_outlive_a_killed_owner(mark: str) -> None:
     script = (
         "from codehub.runtimes.process import keepers\n"
         f"keepers.PYTHON_ENVIRONMENT['MARK'] = {mark!r}\n"
-        "keepers.NURSERY.warm_up()\nprint('warm', flush=True)\ninput()"
+        "keepers.FORK_SERVER.warm_up()\nprint('warm', flush=True)\ninput()"
     )
     command = [sys.executable, "-c", script]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from codehub.runtimes.base import last_words
+from codehub.runtimes.base import output_excerpt
 
 
 @pytest.mark.parametrize(
@@ -18,11 +18,11 @@ from codehub.runtimes.base import last_words
     ],
 )
 def test_only_what_can_be_stored_and_shown_is_told(said: str, told: str) -> None:
-    assert last_words(said) == told
+    assert output_excerpt(said) == told
 
 
 def test_of_very_much_the_end_is_told() -> None:
-    told = last_words("x" * 1_000_000 + "the cause")
+    told = output_excerpt("x" * 1_000_000 + "the cause")
     assert len(told) <= 2000 and told.endswith("the cause")
 
 
@@ -30,7 +30,7 @@ def test_half_a_path_is_not_told() -> None:
     """It could not be recognised as one of the host's."""
     said = "/var/lib/codehub/home " + "x " * 995
     assert len(said) > 2000
-    shown = last_words(said)
+    shown = output_excerpt(said)
     assert shown.startswith("x ") and "codehub" not in shown
-    assert last_words("short /var/lib") == "short /var/lib"
-    assert last_words(" " * 3000) == " " * 2000
+    assert output_excerpt("short /var/lib") == "short /var/lib"
+    assert output_excerpt(" " * 3000) == " " * 2000

@@ -54,7 +54,7 @@ def listening(host: str) -> Iterator[int]:
 
 
 def host_address(fixture: RuntimeFixture, workspace_id: str) -> str:
-    form = "{{range .NetworkSettings.Networks}}{{.Gateway}}{{end}}"
+    form = "{{range .NetworkSettings.NetworkPool}}{{.Gateway}}{{end}}"
     return fixture.engine.docker("inspect", "--format", form, f"codehub-ws-{workspace_id}")
 
 
@@ -76,13 +76,17 @@ async def test_another_workspaces_ide_cannot_be_reached(fixture: RuntimeFixture)
     assert not reaches(fixture, "w1", *address(other.upstream))
 
 
-async def test_services_of_the_host_cannot_be_reached_by_any_of_its_addresses(fixture: RuntimeFixture) -> None:
+async def test_services_of_the_host_cannot_be_reached_by_any_of_its_addresses(
+    fixture: RuntimeFixture,
+) -> None:
     await fixture.started("w1")
     with listening("0.0.0.0") as port:
         assert reached(fixture, "w1", port, host_address(fixture, "w1"), *own_addresses(), "127.0.0.1") == []
 
 
-async def test_the_sockets_of_postgresql_and_redis_are_not_there(fixture: RuntimeFixture, services: Services) -> None:
+async def test_the_sockets_of_postgresql_and_redis_are_not_there(
+    fixture: RuntimeFixture, services: Services
+) -> None:
     await fixture.started("w1")
     sockets = f"test -e {services.data_dir} || test -e /run/codehub || test -e /var/run/postgresql"
     assert fixture.engine.inside("w1", sockets).returncode != 0
@@ -162,7 +166,9 @@ async def test_what_is_allowed_can_be_reached(fixture: RuntimeFixture) -> None:
         await runtime.close()
 
 
-async def test_an_allowed_range_opens_neither_this_machine_nor_other_workspaces(fixture: RuntimeFixture) -> None:
+async def test_an_allowed_range_opens_neither_this_machine_nor_other_workspaces(
+    fixture: RuntimeFixture,
+) -> None:
     runtime = fixture.other_runtime(egress=Egress(8080, allowed=("10.0.0.0/8",)))
     try:
         for name in ("w1", "w2"):
@@ -239,7 +245,8 @@ async def test_nothing_of_the_host_is_visible(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     await fixture.started("w2")
     found = fixture.engine.inside(
-        "w1", f"ls -d {fixture.homes}/w2 {fixture.engine.place} /var/run/docker.sock /run/docker.sock 2>/dev/null"
+        "w1",
+        f"ls -d {fixture.homes}/w2 {fixture.engine.place} /var/run/docker.sock /run/docker.sock 2>/dev/null",
     )
     assert found.stdout == b""
     processes = fixture.engine.inside("w1", "ps").stdout.decode()
