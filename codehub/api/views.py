@@ -9,7 +9,7 @@ from codehub.api.services import Config
 from codehub.database.accounts import Account
 from codehub.database.sessions import Session
 from codehub.database.workspace_queries import DetailedWorkspace, OwnedWorkspace
-from codehub.domain.allowed_changes import RecoveryOption, ways_out
+from codehub.domain.allowed_changes import RecoveryOption, recovery_options
 from codehub.domain.conditions import holds
 from codehub.domain.states import ConditionName, DesiredState, ErrorReason, Operation, Phase, Role
 from codehub.domain.ttl import archive_at, standby_at
@@ -155,7 +155,7 @@ def summary(owned: OwnedWorkspace, config: Config) -> WorkspaceSummary:
         error_reason=workspace.error_reason,
         error_count=workspace.error_count,
         error_message=workspace.error_message,
-        ways_out=list(ways_out(workspace)),
+        ways_out=list(recovery_options(workspace)),
         progress=_progress(workspace),
         home=_home(owned),
         has_archive=workspace.archive_key is not None,

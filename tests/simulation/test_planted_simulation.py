@@ -187,7 +187,7 @@ def test_planted_error_forgotten_on_the_next_tick(monkeypatch: pytest.MonkeyPatc
     original = plan._at_rest
 
     def forgetful(workspace: Workspace, look: Observation, context: Context) -> Decision:
-        return original(plan.forgiven(workspace), look, context)
+        return original(plan.without_errors(workspace), look, context)
 
     monkeypatch.setattr(plan, "_at_rest", forgetful)
     find("is forgotten although nobody recovered it")
