@@ -71,8 +71,8 @@ async def settle(data_dir: Path, location: StorageLocation, claims: Claims) -> N
     if known is not None and known != database_id:
         raise CommandError(two_installations(data_dir, known, database_id))
     if known is not None:
-        for location in Location:
-            await claims.record(location)
+        for kind in Location:
+            await claims.record(kind)
     await claim_storage(claims, location, create=True)
     if known is None:
         write_private(data_dir / INSTALLATION_ID, f"{database_id}\n")

@@ -50,18 +50,18 @@ async def claim_storage(claims: Claims, location: StorageLocation, *, create: bo
 
     unclaimed = await claims.unclaimed()
     left: list[str] = []
-    for location, where, is_there, claim in (
+    for kind, where, is_there, claim in (
         (Location.VOLUMES, str(location.volumes_root), volumes.is_there, claim_volumes),
         (Location.ARCHIVES, location.archive_url, archives.is_there, archives.initialise),
     ):
-        if location not in unclaimed:
+        if kind not in unclaimed:
             continue
         if not create and not is_there():
             left.append(where)
             continue
         await claim()
-        await claims.record(location)
-        log.debug("claimed for this installation", location=location.value, where=where)
+        await claims.record(kind)
+        log.debug("claimed for this installation", location=kind.value, where=where)
     return left
 
 

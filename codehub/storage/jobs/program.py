@@ -17,7 +17,7 @@ from codehub.domain.states import ErrorReason
 from codehub.storage.errors import HomeChanged, StaleEpoch, StorageProblem
 from codehub.storage.jobs.report import Reporter, Result, has_result, keep_room, write_result
 from codehub.storage.jobs.spec import JobSpec, load_spec
-from codehub.storage.jobs.work import JobContext, perform
+from codehub.storage.jobs.work import JobContext, run_job
 from codehub.storage.volumes.workspace_lock import is_file_at, try_lock
 
 LOCK = "lock"
@@ -114,7 +114,7 @@ def _say(words: str) -> None:
 
 
 def _attempt(spec: JobSpec, context: JobContext) -> Result:
-    done = perform(spec, context)
+    done = run_job(spec, context)
     told = context.reporter
     return Result(True, None, done.message, done.archive, left_out=told.left_out, changed=told.changed)
 

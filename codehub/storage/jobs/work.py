@@ -60,7 +60,7 @@ class JobContext:
     locks: list[int] = field(default_factory=list)
 
 
-def perform(spec: JobSpec, context: JobContext) -> JobOutcome:
+def run_job(spec: JobSpec, context: JobContext) -> JobOutcome:
     """Do what the spec says; raises StorageProblem."""
     directory = WorkspaceDirectory.of_key(spec.location.volumes_root, spec.home_store_key)
     if directory.workspace_id != spec.workspace_id:

@@ -19,7 +19,7 @@ from codehub.storage.archive.open_objects import open_objects
 from codehub.storage.jobs.program import SPEC
 from codehub.storage.jobs.report import Reporter, read_ended
 from codehub.storage.jobs.spec import JobSpec, dump_spec
-from codehub.storage.jobs.work import Bench, perform
+from codehub.storage.jobs.work import JobContext, run_job
 from tests.faults import Fault, FaultyProxy
 from tests.integration.storage.conftest import FIRST, KEY, Site, site_at
 from tests.s3 import S3Server, new_store_url, use
@@ -83,7 +83,7 @@ class Stage:
         self.case, self.proxy, self.server = case, proxy, server
         self.site: Site = site_at(root)
         self.site.location = replace(self.site.location, archive_url=new_store_url())
-        self.bench = Bench(Reporter(root), root)
+        self.context = JobContext(Reporter(root), root)
         run(self.site.initialise())
         run(self.site.make_home())
         (self.site.home / "bulk").write_bytes(os.urandom(9 << 20))
@@ -120,7 +120,7 @@ class Stage:
         assert "w1/a1/.meta" not in self.names()
         assert tree_hash(site.home) == self.tree
         assert run(site.volumes.status(KEY)) == VolumeFact(FIRST)
-        perform(site.archive_job(), self.bench)
+        run_job(site.archive_job(), self.context)
         assert run(site.store.find("w1", "a1")) is not None
         assert self.names() == {".codehub-installation", "w1/a1/home.tar.zst", "w1/a1/.meta"}
         return fact
@@ -128,13 +128,13 @@ class Stage:
     def restore(self) -> JobFact:
         """A restore that fails and leaves no volume, and then succeeds."""
         site = self.site
-        perform(site.archive_job(), self.bench)
-        perform(site.delete_job(), self.bench)
+        run_job(site.archive_job(), self.context)
+        run_job(site.delete_job(), self.context)
         fact = self.fail(site.restore_job())
         assert run(site.volumes.status(KEY)) is None
         assert site.beside_home() == {".lock", ".fence"}
         assert run(site.store.find("w1", "a1")) is not None
-        perform(site.restore_job(), self.bench)
+        run_job(site.restore_job(), self.context)
         assert tree_hash(site.home) == self.tree
         return fact
 

@@ -20,7 +20,7 @@ from codehub.storage.archive.archives import meta_text
 from codehub.storage.jobs.program import SPEC
 from codehub.storage.jobs.report import Reporter, read_ended
 from codehub.storage.jobs.spec import JobSpec, dump_spec
-from codehub.storage.jobs.work import Bench, perform
+from codehub.storage.jobs.work import JobContext, run_job
 from tests.integration.storage.conftest import KEY, Site, site_at
 from tests.s3 import new_store_url, use
 from tests.selection import sample
@@ -131,10 +131,10 @@ class Scene:
         run(site.initialise())
         run(site.make_home())
         tree = tree_hash(site.home)
-        bench = Bench(Reporter(site.root), site.root)
-        done = perform(site.archive_job(), bench)
+        context = JobContext(Reporter(site.root), site.root)
+        done = run_job(site.archive_job(), context)
         assert done.archive is not None
-        perform(site.delete_job(), bench)
+        run_job(site.delete_job(), context)
         return cls(site, Archive(site.archives_root / "w1/a1"), done.archive.sha256, tree)
 
     def run(self, job_id: str, spec: JobSpec) -> JobFact:
@@ -184,9 +184,9 @@ def test_a_spoiled_archive_is_refused_and_a_mended_one_is_restored(scene: Scene,
     assert site.beside_home() == {".lock", ".fence"}
     assert not EVIL.exists()
 
-    bench = Bench(Reporter(site.root), site.root)
-    perform(site.restore_job(sha256=scene.sha256), bench)
+    context = JobContext(Reporter(site.root), site.root)
+    run_job(site.restore_job(sha256=scene.sha256), context)
     assert tree_hash(site.home) == scene.tree
     restored = run(site.volumes.status(KEY))
     assert restored is not None
-    perform(site.delete_job(restored.generation), bench)
+    run_job(site.delete_job(restored.generation), context)

@@ -18,7 +18,7 @@ from codehub.storage.errors import StoreTrouble
 from codehub.storage.jobs import program
 from codehub.storage.jobs.report import Reporter
 from codehub.storage.jobs.spec import ClearJob
-from codehub.storage.jobs.work import Bench, perform
+from codehub.storage.jobs.work import JobContext, run_job
 from tests.integration.storage.conftest import FIRST, KEY, Site, on_both_stores
 from tests.trees import make_tree, tree_hash
 
@@ -148,7 +148,7 @@ async def test_what_is_left_out_is_told_by_the_attempt_that_finds_the_archive_co
 
     monkeypatch.setattr(Archives, "commit", commit_without_answer)
     monkeypatch.setattr(program, "_PAUSES", (0.0,))
-    result = program._attempts(site.archive_job(), Bench(Reporter(site.root), site.root))
+    result = program._attempts(site.archive_job(), JobContext(Reporter(site.root), site.root))
     assert (result.message, answers) == ("the archive was already complete", [])
     assert result.left_out == "left out 1 pipe: it cannot be archived (./pipe)"
 
@@ -418,14 +418,14 @@ async def test_what_a_disk_has_kept_differently_is_not_committed(
             stored.write_bytes(spoil(stored.read_bytes()))
 
     monkeypatch.setattr(LocalObjects, "flush", keep_differently)
-    bench = Bench(Reporter(site.root), site.root)
+    context = JobContext(Reporter(site.root), site.root)
     with pytest.raises(StoreTrouble, match="reads back differently"):
-        await asyncio.to_thread(perform, site.archive_job(), bench)
+        await asyncio.to_thread(run_job, site.archive_job(), context)
     assert await site.store.find("w1", "a1") is None
     assert tree_hash(site.home) == before
 
     monkeypatch.undo()
-    await asyncio.to_thread(perform, site.archive_job(), bench)
+    await asyncio.to_thread(run_job, site.archive_job(), context)
     await site.done("delete", site.delete_job())
     await site.done("restore", site.restore_job())
     assert tree_hash(site.home) == before

@@ -15,7 +15,7 @@ from codehub.storage.errors import JobIsRunning, WaitsItsTurn
 from codehub.storage.jobs.local_jobs import LocalJobs
 from codehub.storage.jobs.report import Reporter
 from codehub.storage.jobs.spec import dump_spec, load_spec
-from codehub.storage.jobs.work import Bench, perform
+from codehub.storage.jobs.work import JobContext, run_job
 from tests.integration.storage.conftest import KEY, Site, on_both_stores
 from tests.waiting import until
 
@@ -134,7 +134,7 @@ async def test_reading_an_archive_back_is_progress_too(site: Site) -> None:
         def progress(self, done: int, files: int) -> None:
             told.append(done)
 
-    done = await asyncio.to_thread(perform, site.archive_job(), Bench(Told(site.root), site.root))
+    done = await asyncio.to_thread(run_job, site.archive_job(), JobContext(Told(site.root), site.root))
     assert done.archive is not None
     assert len([bytes_ for bytes_ in told if bytes_ > done.archive.unpacked]) >= 2
     assert told[-1] == done.archive.unpacked + done.archive.bytes
