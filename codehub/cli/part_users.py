@@ -16,11 +16,11 @@ from codehub.cli import part_mounts
 from codehub.cli.errors import CommandError
 from codehub.cli.findings import Finding, ok, warn
 from codehub.cli.part_mounts import closed_directories
+from codehub.host.child_process import set_parent_death_signal
 from codehub.settings import Settings
 
 _NOBODY: Final = 65_534
 _CAP_NET_BIND_SERVICE: Final = 10
-_PR_SET_PDEATHSIG: Final = 1
 _PR_SET_DUMPABLE: Final = 4
 _PR_SET_KEEPCAPS: Final = 8
 _PR_CAPBSET_READ: Final = 23
@@ -184,9 +184,7 @@ def become(user: PartUser) -> None:
     _prctl(_PR_SET_KEEPCAPS, 0)
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
     _prctl(_PR_SET_DUMPABLE, 0)
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)  # a change of the user clears it
-    if os.getppid() != parent:
-        os._exit(1)
+    set_parent_death_signal(signal.SIGTERM, parent)  # a change of the user clears it
 
 
 def _prctl(option: int, value: int) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from codehub import log
 from codehub.cli.heartbeats import Heartbeats
-from codehub.embedded.server_processes import die_with_parent
+from codehub.host.child_process import die_with_parent
 
 RESTART_PAUSE = 0.5
 LOOK_SECONDS = 1.0

@@ -1,7 +1,6 @@
 """Starting, finding and ending the processes of embedded servers."""
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
@@ -11,25 +10,8 @@ from pathlib import Path
 from typing import Protocol
 
 from codehub.embedded.server_account import Account, plain_environment
+from codehub.host.child_process import die_with_parent
 from codehub.host.processes import parent_of
-
-PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def die_with_parent(number: signal.Signals) -> Callable[[], None]:
-    """A hook for a new child: the kernel sends it the signal when the process that started it dies.
-
-    Only the main thread may start such children: the kernel watches the starting thread, not its process.
-    """
-    parent = os.getpid()
-
-    def hook() -> None:
-        _libc.prctl(PR_SET_PDEATHSIG, int(number), 0, 0, 0)
-        if os.getppid() != parent:  # it died before the kernel was told to watch
-            os._exit(1)
-
-    return hook
 
 
 def spawn(

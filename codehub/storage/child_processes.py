@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+from codehub.host.child_process import die_with_parent
 from codehub.storage.errors import NoSpace, StorageProblem, says_no_space
 
-_PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
 
 PIPE = subprocess.PIPE
@@ -40,13 +40,6 @@ def spawn(
 ) -> subprocess.Popen[bytes]:
     """Start a child from a thread that outlives it: the death signal follows the thread, not the process."""
     check_locale(UTF_8)
-    parent = os.getpid()
-
-    def die_with_parent() -> None:
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
-
     return subprocess.Popen(
         command,
         stdin=stdin,
@@ -54,7 +47,7 @@ def spawn(
         stderr=stderr,
         pass_fds=tuple(locks),
         env={"LC_ALL": locale, "TZ": "UTC0", "PATH": os.environ.get("PATH", os.defpath)},
-        preexec_fn=die_with_parent,  # there is no other way to ask for the death signal
+        preexec_fn=die_with_parent(signal.SIGKILL),
     )
 
 

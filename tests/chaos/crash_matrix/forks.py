@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
-from codehub.embedded.server_processes import die_with_parent
+from codehub.host.child_process import die_with_parent
 from tests.chaos.crash_matrix import zygote
 from tests.waiting import PATIENCE, wait_for
 
