@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from stat import S_ISREG
 
-from codehub.storage.archive.objects import SMALL_BYTES, Objects, StoredObject
+from codehub.storage.archive.object_store import SMALL_BYTES, Objects, StoredObject
 from codehub.storage.durable import create_durably, fsync_path, write_stream
 
 

@@ -10,7 +10,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import S3Store
 
 from codehub.storage.archive import s3_requests
-from codehub.storage.archive.objects import SMALL_BYTES, Objects, StoredObject, part_size
+from codehub.storage.archive.object_store import SMALL_BYTES, Objects, StoredObject, part_size
 from codehub.storage.archive.s3_requests import S3Requests, UnfinishedUpload
 
 _ABORTS = 3

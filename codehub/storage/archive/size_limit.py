@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from codehub.storage.archive.objects import part_size
+from codehub.storage.archive.object_store import part_size
 from codehub.storage.child_processes import PIPE, spawn
 
 # More than the headers of ten million entries.

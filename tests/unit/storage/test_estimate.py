@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from codehub.storage.archive.objects import part_size
+from codehub.storage.archive.object_store import part_size
 from codehub.storage.archive.size_limit import size_limit
 
 GIGABYTE = 1 << 30

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from codehub.storage.archive.local_objects import LocalObjects
-from codehub.storage.archive.objects import SMALL_BYTES
+from codehub.storage.archive.object_store import SMALL_BYTES
 from codehub.storage.errors import StoreTrouble
 
 KEY = "w1/a1/home.tar.zst"
