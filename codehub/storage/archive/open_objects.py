@@ -3,7 +3,7 @@
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from codehub.storage.archive.local_objects import LocalObjects
+from codehub.storage.archive.local_object_store import LocalObjects
 from codehub.storage.archive.object_store import Objects
 from codehub.storage.durable import make_directory
 from codehub.storage.errors import InvalidKey, Unobservable

@@ -13,7 +13,7 @@ import pytest
 from codehub.domain.observation import ArchiveFact, Generation, JobState, VolumeFact
 from codehub.domain.states import ErrorReason
 from codehub.storage.archive.archives import Archives
-from codehub.storage.archive.local_objects import LocalObjects
+from codehub.storage.archive.local_object_store import LocalObjects
 from codehub.storage.errors import StoreTrouble
 from codehub.storage.jobs import program
 from codehub.storage.jobs.report import Reporter

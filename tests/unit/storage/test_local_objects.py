@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from codehub.storage.archive.local_objects import LocalObjects
+from codehub.storage.archive.local_object_store import LocalObjects
 from codehub.storage.archive.object_store import SMALL_BYTES
 from codehub.storage.errors import StoreTrouble
 
