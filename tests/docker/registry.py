@@ -108,7 +108,7 @@ class Registry:
             if path.endswith(_digest(blob)):
                 return "200 OK", kind, blob
         error = {"errors": [{"code": "MANIFEST_UNKNOWN", "message": "manifest unknown"}]}
-        return "404 Not ContainerSummary", "application/json", json.dumps(error).encode()
+        return "404 Not Found", "application/json", json.dumps(error).encode()
 
 
 @asynccontextmanager

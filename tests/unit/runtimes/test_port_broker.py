@@ -43,14 +43,14 @@ class Rig:
         """How many were answered before the door let the rest wait."""
         answered = 0
         while self.selector.select(0):
-            self.port_broker_socket.answer()
+            self.door.answer()
             answered += 1
         return answered
 
     def reap(self) -> None:
-        for child in list(self.port_broker_socket._children):
+        for child in list(self.door._children):
             os.waitpid(child, 0)
-            self.port_broker_socket.child_ended(child)
+            self.door.child_ended(child)
 
 
 @pytest.fixture
