@@ -12,7 +12,7 @@ from codehub.domain.observation import VolumeFact
 from codehub.storage.archive.archives import Archives
 from codehub.storage.archive.object_store import part_size
 from codehub.storage.archive.open_objects import open_objects
-from codehub.storage.archive.s3_objects import UPLOAD_MEMORY
+from codehub.storage.archive.s3_object_store import UPLOAD_MEMORY
 from codehub.storage.archive.s3_requests import S3Requests
 from codehub.storage.archive.store import ArchiveStore
 from tests.faults import Fault, FaultyProxy

@@ -10,7 +10,7 @@ from threading import Thread
 import pytest
 
 from codehub.storage.archive import s3_requests
-from codehub.storage.archive.s3_objects import PartHashes
+from codehub.storage.archive.s3_object_store import PartHashes
 from codehub.storage.archive.s3_requests import S3Requests, UnfinishedUpload
 from codehub.storage.archive.sigv4 import Credentials, encoded_query, signed_headers
 from codehub.storage.errors import StoreTrouble
