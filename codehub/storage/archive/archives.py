@@ -17,7 +17,7 @@ from codehub.domain.archive_keys import (
 from codehub.domain.observation import ArchiveFact
 from codehub.storage.archive.error_text import store_words
 from codehub.storage.archive.object_store import Objects
-from codehub.storage.archive.open_objects import directory_of, open_objects
+from codehub.storage.archive.open_object_store import directory_of, open_objects
 from codehub.storage.errors import (
     CorruptedArchive,
     InvalidKey,

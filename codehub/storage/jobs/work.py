@@ -11,7 +11,7 @@ import xxhash
 from codehub.domain.disk import Reserve, shortages
 from codehub.domain.observation import ArchiveFact, Generation
 from codehub.storage.archive.archives import Archives, checked_archive_key, parsed_archive_key
-from codehub.storage.archive.open_objects import directory_of
+from codehub.storage.archive.open_object_store import directory_of
 from codehub.storage.archive.size_limit import size_limit
 from codehub.storage.child_processes import remove_tree
 from codehub.storage.durable import kept_synced

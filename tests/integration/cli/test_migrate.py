@@ -17,7 +17,7 @@ from codehub.database.engine import create_engine
 from codehub.database.installation import PostgresClaims
 from codehub.domain.storage_location import Location
 from codehub.settings import Settings, load
-from codehub.storage.archive.open_objects import open_objects
+from codehub.storage.archive.open_object_store import open_objects
 from codehub.storage.archive.store import ArchiveStore
 from codehub.storage.errors import Unobservable
 from codehub.storage.installation_marker import MARKER

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from codehub.domain.observation import Generation, JobFact, JobState
-from codehub.storage.archive.open_objects import open_objects
+from codehub.storage.archive.open_object_store import open_objects
 from codehub.storage.archive.store import ArchiveStore
 from codehub.storage.jobs.local_jobs import LocalJobs
 from codehub.storage.jobs.spec import (

@@ -15,7 +15,7 @@ import pytest
 
 from codehub.domain.observation import JobFact, JobState, VolumeFact
 from codehub.domain.states import ErrorReason
-from codehub.storage.archive.open_objects import open_objects
+from codehub.storage.archive.open_object_store import open_objects
 from codehub.storage.jobs.program import SPEC
 from codehub.storage.jobs.report import Reporter, read_ended
 from codehub.storage.jobs.spec import JobSpec, dump_spec

@@ -11,7 +11,7 @@ import pytest
 from codehub.domain.observation import VolumeFact
 from codehub.storage.archive.archives import Archives
 from codehub.storage.archive.object_store import part_size
-from codehub.storage.archive.open_objects import open_objects
+from codehub.storage.archive.open_object_store import open_objects
 from codehub.storage.archive.s3_object_store import UPLOAD_MEMORY
 from codehub.storage.archive.s3_requests import S3Requests
 from codehub.storage.archive.store import ArchiveStore

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from codehub.storage.archive.open_objects import open_objects
+from codehub.storage.archive.open_object_store import open_objects
 from tests.integration.coordinator.conftest import IDE
 from tests.s3 import SECRET_KEY, S3Server
 from tests.services import System

@@ -17,7 +17,7 @@ from codehub.domain.gc import GcRules
 from codehub.domain.observation import ArchiveFact, Generation, JobFact, JobState
 from codehub.domain.states import DesiredState
 from codehub.storage.archive.archives import meta_text
-from codehub.storage.archive.open_objects import open_objects
+from codehub.storage.archive.open_object_store import open_objects
 from codehub.storage.archive.store import ArchiveStore
 from codehub.storage.jobs.spec import JobSpec
 from tests.faults import FaultyProxy
