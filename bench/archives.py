@@ -22,7 +22,7 @@ from bench import table, tools, trees
 from bench.machine import PeakMemory, Quiet, no_free_memory
 from codehub.domain.archive_keys import archive_key
 from codehub.domain.observation import Generation
-from codehub.storage.archive.store import ArchiveStore
+from codehub.storage.archive.async_archive_store import ArchiveStore
 from codehub.storage.jobs.local_jobs import environment
 from codehub.storage.jobs.program import SPEC
 from codehub.storage.jobs.spec import ArchiveJob, JobSpec, RestoreJob, StorageLocation, dump_spec

@@ -21,7 +21,7 @@ from bench.archives import Cost, bound_memory, timed
 from bench.machine import Quiet, cores
 from codehub.domain.archive_keys import archive_key
 from codehub.domain.observation import Generation
-from codehub.storage.archive.store import ArchiveStore
+from codehub.storage.archive.async_archive_store import ArchiveStore
 from codehub.storage.jobs.program import SPEC
 from codehub.storage.jobs.spec import ArchiveJob, JobSpec, RestoreJob, StorageLocation, dump_spec
 from codehub.storage.volumes.local_volumes import LocalVolumes

@@ -7,7 +7,7 @@ from codehub.cli.errors import CommandError
 from codehub.coordinator.storage_claims import Claims, claim_storage
 from codehub.domain.storage_location import Location
 from codehub.embedded.private_paths import make_dir, write_private
-from codehub.storage.archive.store import ArchiveStore
+from codehub.storage.archive.async_archive_store import ArchiveStore
 from codehub.storage.errors import Unobservable
 from codehub.storage.installation_marker import check_directory
 from codehub.storage.jobs.spec import StorageLocation

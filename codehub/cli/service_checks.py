@@ -11,7 +11,7 @@ from codehub.domain.host_names import shared_domain
 from codehub.domain.weak_settings import Weakness
 from codehub.embedded import postgres, redis
 from codehub.settings import Settings
-from codehub.storage.archive.store import ArchiveStore
+from codehub.storage.archive.async_archive_store import ArchiveStore
 from codehub.storage.errors import Unobservable
 from codehub.storage.installation_marker import check_directory
 

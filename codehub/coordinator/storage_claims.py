@@ -15,7 +15,7 @@ from codehub.database.engine import create_unpooled_engine
 from codehub.database.installation import PostgresClaims
 from codehub.domain.storage_location import Location
 from codehub.settings import Settings
-from codehub.storage.archive.store import ArchiveStore
+from codehub.storage.archive.async_archive_store import ArchiveStore
 from codehub.storage.errors import StorageProblem
 from codehub.storage.jobs.spec import StorageLocation
 from codehub.storage.volumes.local_volumes import LocalVolumes

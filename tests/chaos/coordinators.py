@@ -26,7 +26,7 @@ from codehub.database.tables import users
 from codehub.embedded.postgres import EmbeddedPostgres
 from codehub.embedded.redis import EmbeddedRedis
 from codehub.settings import load
-from codehub.storage.archive.store import ArchiveStore
+from codehub.storage.archive.async_archive_store import ArchiveStore
 from codehub.storage.volumes.local_volumes import LocalVolumes
 from tests import waiting
 from tests.chaos import audit

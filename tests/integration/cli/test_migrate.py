@@ -18,7 +18,7 @@ from codehub.database.installation import PostgresClaims
 from codehub.domain.storage_location import Location
 from codehub.settings import Settings, load
 from codehub.storage.archive.open_object_store import open_objects
-from codehub.storage.archive.store import ArchiveStore
+from codehub.storage.archive.async_archive_store import ArchiveStore
 from codehub.storage.errors import Unobservable
 from codehub.storage.installation_marker import MARKER
 from tests.integration.cli.conftest import program

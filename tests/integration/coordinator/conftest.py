@@ -33,7 +33,7 @@ from codehub.domain.storage_location import Location
 from codehub.domain.workspace import Workspace
 from codehub.runtimes.base import RuntimeFailure
 from codehub.settings import Settings, load
-from codehub.storage.archive.store import ArchiveStore
+from codehub.storage.archive.async_archive_store import ArchiveStore
 from codehub.storage.volumes.local_volumes import LocalVolumes
 from tests.services import short_temp_dir
 from tests.waiting import eventually

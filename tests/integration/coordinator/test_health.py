@@ -25,7 +25,7 @@ from codehub.domain.observation import Observation
 from codehub.domain.states import DesiredState, Phase
 from codehub.domain.workspace import Workspace
 from codehub.runtimes.docker.runtime import DockerOptions, DockerRuntime
-from codehub.storage.archive.store import ArchiveStore
+from codehub.storage.archive.async_archive_store import ArchiveStore
 from codehub.storage.installation_marker import MARKER
 from tests.integration.coordinator.conftest import INSTALLATION, Bench, value
 from tests.waiting import PATIENCE, eventually

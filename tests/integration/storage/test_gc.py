@@ -13,7 +13,7 @@ from codehub.database.tables import archives
 from codehub.domain.archive_keys import archive_key
 from codehub.domain.observation import JobState
 from codehub.storage.archive.open_object_store import open_objects
-from codehub.storage.archive.store import ArchiveStore
+from codehub.storage.archive.async_archive_store import ArchiveStore
 from codehub.storage.errors import StoreTrouble
 from codehub.storage.jobs.spec import ArchiveJob, DeleteJob, RestoreJob
 from tests.faults import Fault, FaultyProxy

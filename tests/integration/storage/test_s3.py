@@ -14,7 +14,7 @@ from codehub.storage.archive.object_store import part_size
 from codehub.storage.archive.open_object_store import open_objects
 from codehub.storage.archive.s3_object_store import UPLOAD_MEMORY
 from codehub.storage.archive.s3_requests import S3Requests
-from codehub.storage.archive.store import ArchiveStore
+from codehub.storage.archive.async_archive_store import ArchiveStore
 from tests.faults import Fault, FaultyProxy
 from tests.integration.storage.conftest import FIRST, INSTALLATION, KEY, Site
 from tests.s3 import S3Server, use

@@ -18,7 +18,7 @@ from codehub.domain.observation import ArchiveFact, Generation, JobFact, JobStat
 from codehub.domain.states import DesiredState
 from codehub.storage.archive.archives import meta_text
 from codehub.storage.archive.open_object_store import open_objects
-from codehub.storage.archive.store import ArchiveStore
+from codehub.storage.archive.async_archive_store import ArchiveStore
 from codehub.storage.jobs.spec import JobSpec
 from tests.faults import FaultyProxy
 from tests.halfway import sleepy_tar

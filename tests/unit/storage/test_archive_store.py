@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from codehub.storage.archive.store import ArchiveStore
+from codehub.storage.archive.async_archive_store import ArchiveStore
 from codehub.storage.errors import Unobservable
 from tests.waiting import PATIENCE, eventually
 
