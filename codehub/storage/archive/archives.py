@@ -16,7 +16,7 @@ from codehub.domain.archive_keys import (
 )
 from codehub.domain.observation import ArchiveFact
 from codehub.storage.archive.error_text import store_words
-from codehub.storage.archive.object_store import Objects
+from codehub.storage.archive.object_store import ObjectStore
 from codehub.storage.archive.open_object_store import directory_of, open_objects
 from codehub.storage.errors import (
     CorruptedArchive,
@@ -78,13 +78,13 @@ class Archives:
         self._url = url
         self._installation_id = installation_id
 
-    def _open(self) -> Objects:
+    def _open(self) -> ObjectStore:
         """The store, once its installation marker has been seen."""
         objects = self._connect()
         compare(objects.read(MARKER), self._installation_id, self._url)
         return objects
 
-    def _connect(self, *, create: bool = False) -> Objects:
+    def _connect(self, *, create: bool = False) -> ObjectStore:
         try:
             return open_objects(self._url, create=create)
         except StoreTrouble as error:

@@ -1,4 +1,4 @@
-"""Objects as files of a local directory."""
+"""ObjectStore as files of a local directory."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from stat import S_ISREG
 
-from codehub.storage.archive.object_store import SMALL_BYTES, Objects, StoredObject
+from codehub.storage.archive.object_store import SMALL_BYTES, ObjectStore, StoredObject
 from codehub.storage.durable import create_durably, fsync_path, write_stream
 
 
-class LocalObjects(Objects):
+class LocalObjects(ObjectStore):
     """Each object is a file, renamed into its place once it is complete and on the disk."""
 
     def __init__(self, root: Path) -> None:

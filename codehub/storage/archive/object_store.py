@@ -26,8 +26,8 @@ class StoredObject:
     last_modified: datetime
 
 
-class Objects(ABC):
-    """Objects of one store. A missing one is None; trouble is StoreTrouble, a full disk NoSpace."""
+class ObjectStore(ABC):
+    """ObjectStore of one store. A missing one is None; trouble is StoreTrouble, a full disk NoSpace."""
 
     errors: ClassVar[tuple[type[Exception], ...]] = (OSError,)
     """What the calls of this store raise."""

@@ -4,12 +4,12 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from codehub.storage.archive.local_object_store import LocalObjects
-from codehub.storage.archive.object_store import Objects
+from codehub.storage.archive.object_store import ObjectStore
 from codehub.storage.durable import make_directory
 from codehub.storage.errors import InvalidKey, Unobservable
 
 
-def open_objects(url: str, *, create: bool = False) -> Objects:
+def open_objects(url: str, *, create: bool = False) -> ObjectStore:
     """`file:///directory` or `s3://bucket/prefix` with the usual AWS_* variables."""
     parts = urlsplit(url)
     root = directory_of(url)

@@ -1,4 +1,4 @@
-"""Objects of an S3-compatible service."""
+"""ObjectStore of an S3-compatible service."""
 
 import base64
 import hashlib
@@ -10,14 +10,14 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import S3Store
 
 from codehub.storage.archive import s3_requests
-from codehub.storage.archive.object_store import SMALL_BYTES, Objects, StoredObject, part_size
+from codehub.storage.archive.object_store import SMALL_BYTES, ObjectStore, StoredObject, part_size
 from codehub.storage.archive.s3_requests import S3Requests, UnfinishedUpload
 
 _ABORTS = 3
 UPLOAD_MEMORY = 12 << 20
 
 
-class S3Objects(Objects):
+class S3Objects(ObjectStore):
     """A service keeps unfinished uploads out of sight, and a checksum of each object.
 
     Both are asked for with requests of our own, signed with the credentials of the environment. Where those

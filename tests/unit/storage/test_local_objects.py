@@ -1,4 +1,4 @@
-"""Objects as files: what is missing, what is unfinished, and a store that is not there."""
+"""ObjectStore as files: what is missing, what is unfinished, and a store that is not there."""
 
 from pathlib import Path
 
