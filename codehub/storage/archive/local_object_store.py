@@ -11,7 +11,7 @@ from codehub.storage.archive.object_store import SMALL_BYTES, ObjectStore, Store
 from codehub.storage.durable import create_durably, fsync_path, write_stream
 
 
-class LocalObjects(ObjectStore):
+class LocalObjectStore(ObjectStore):
     """Each object is a file, renamed into its place once it is complete and on the disk."""
 
     def __init__(self, root: Path) -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from codehub.storage.archive.local_object_store import LocalObjects
+from codehub.storage.archive.local_object_store import LocalObjectStore
 from codehub.storage.archive.object_store import ObjectStore
 from codehub.storage.durable import make_directory
 from codehub.storage.errors import InvalidKey, Unobservable
@@ -18,7 +18,7 @@ def open_objects(url: str, *, create: bool = False) -> ObjectStore:
             make_directory(root, 0o700)
         elif not root.is_dir():
             raise Unobservable(f"the archive store {root} is not there: is its disk mounted?")
-        return LocalObjects(root)
+        return LocalObjectStore(root)
     if parts.scheme == "s3" and parts.netloc:
         # Loaded only where it is needed: its client would cost every job of a local store time and memory.
         from codehub.storage.archive.s3_object_store import S3Objects

@@ -13,7 +13,7 @@ import pytest
 from codehub.domain.observation import ArchiveFact, Generation, JobState, VolumeFact
 from codehub.domain.states import ErrorReason
 from codehub.storage.archive.archives import Archives
-from codehub.storage.archive.local_object_store import LocalObjects
+from codehub.storage.archive.local_object_store import LocalObjectStore
 from codehub.storage.errors import StoreTrouble
 from codehub.storage.jobs import program
 from codehub.storage.jobs.report import Reporter
@@ -409,15 +409,15 @@ async def test_what_a_disk_has_kept_differently_is_not_committed(
 ) -> None:
     await site.make_home()
     before = tree_hash(site.home)
-    flush = LocalObjects.flush
+    flush = LocalObjectStore.flush
 
-    def keep_differently(self: LocalObjects, path: str) -> None:
+    def keep_differently(self: LocalObjectStore, path: str) -> None:
         flush(self, path)
         if path.endswith("home.tar.zst"):
             stored = site.archives_root / path
             stored.write_bytes(spoil(stored.read_bytes()))
 
-    monkeypatch.setattr(LocalObjects, "flush", keep_differently)
+    monkeypatch.setattr(LocalObjectStore, "flush", keep_differently)
     context = JobContext(Reporter(site.root), site.root)
     with pytest.raises(StoreTrouble, match="reads back differently"):
         await asyncio.to_thread(run_job, site.archive_job(), context)

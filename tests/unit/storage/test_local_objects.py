@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from codehub.storage.archive.local_object_store import LocalObjects
+from codehub.storage.archive.local_object_store import LocalObjectStore
 from codehub.storage.archive.object_store import SMALL_BYTES
 from codehub.storage.errors import StoreTrouble
 
@@ -12,12 +12,12 @@ KEY = "w1/a1/home.tar.zst"
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> LocalObjects:
+def store(tmp_path: Path) -> LocalObjectStore:
     (tmp_path / "store").mkdir()
-    return LocalObjects(tmp_path / "store")
+    return LocalObjectStore(tmp_path / "store")
 
 
-def test_what_was_written_is_read_listed_and_removed(store: LocalObjects) -> None:
+def test_what_was_written_is_read_listed_and_removed(store: LocalObjectStore) -> None:
     content = bytes(range(256)) * 100_000
     store.upload(KEY, [content[:1000], content[1000:]], lambda: 0)
     assert store.size(KEY) == len(content)
@@ -29,7 +29,7 @@ def test_what_was_written_is_read_listed_and_removed(store: LocalObjects) -> Non
     assert (store.read(KEY), store.size(KEY), store.list()) == (None, None, [])
 
 
-def test_an_unfinished_upload_is_listed_and_is_no_object(store: LocalObjects, tmp_path: Path) -> None:
+def test_an_unfinished_upload_is_listed_and_is_no_object(store: LocalObjectStore, tmp_path: Path) -> None:
     (tmp_path / "store/w1/a1").mkdir(parents=True)
     (tmp_path / "store" / f"{KEY}#1").write_bytes(b"half")
     assert [item.path for item in store.list()] == [f"{KEY}#1"]
@@ -38,18 +38,18 @@ def test_an_unfinished_upload_is_listed_and_is_no_object(store: LocalObjects, tm
     assert list((tmp_path / "store").iterdir()) == []
 
 
-def test_an_object_that_is_shorter_than_it_should_be_is_trouble(store: LocalObjects) -> None:
+def test_an_object_that_is_shorter_than_it_should_be_is_trouble(store: LocalObjectStore) -> None:
     store.write(KEY, b"short")
     with pytest.raises(StoreTrouble, match="less than was asked for"):
         list(store.stream(KEY, 10))
 
 
-def test_a_directory_in_the_place_of_an_object_is_none(store: LocalObjects, tmp_path: Path) -> None:
+def test_a_directory_in_the_place_of_an_object_is_none(store: LocalObjectStore, tmp_path: Path) -> None:
     (tmp_path / "store" / KEY).mkdir(parents=True)
     assert store.size(KEY) is None
 
 
-def test_a_store_that_is_gone_is_not_an_empty_one(store: LocalObjects, tmp_path: Path) -> None:
+def test_a_store_that_is_gone_is_not_an_empty_one(store: LocalObjectStore, tmp_path: Path) -> None:
     (tmp_path / "store").rmdir()
     with pytest.raises(StoreTrouble, match="failed"):
         store.list()
