@@ -21,9 +21,9 @@ def open_objects(url: str, *, create: bool = False) -> ObjectStore:
         return LocalObjectStore(root)
     if parts.scheme == "s3" and parts.netloc:
         # Loaded only where it is needed: its client would cost every job of a local store time and memory.
-        from codehub.storage.archive.s3_object_store import S3Objects
+        from codehub.storage.archive.s3_object_store import S3ObjectStore
 
-        return S3Objects(parts.netloc, unquote(parts.path).strip("/"))
+        return S3ObjectStore(parts.netloc, unquote(parts.path).strip("/"))
     raise InvalidKey(f"{url!r} is not an archive store: file:///directory or s3://bucket/prefix")
 
 

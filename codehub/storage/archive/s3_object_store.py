@@ -17,7 +17,7 @@ _ABORTS = 3
 UPLOAD_MEMORY = 12 << 20
 
 
-class S3Objects(ObjectStore):
+class S3ObjectStore(ObjectStore):
     """A service keeps unfinished uploads out of sight, and a checksum of each object.
 
     Both are asked for with requests of our own, signed with the credentials of the environment. Where those
