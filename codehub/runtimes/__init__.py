@@ -1,1 +1,1 @@
-"""Where containers run: one protocol, one module per runtime. Knows no database."""
+"""Runtimes, which run the containers of workspaces: one protocol, one package per runtime."""

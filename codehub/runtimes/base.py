@@ -1,4 +1,4 @@
-"""What every runtime does, whatever a container is made of there."""
+"""The protocol that every runtime implements, and the types that it uses."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from codehub.domain.states import ErrorReason
 
 ABSENT = ContainerFact(exists=False, running=False, ready=False, upstream=None, op_id=None)
 
-_LONGEST_WORDS = 2000
+_LONGEST_EXCERPT = 2000
 _FIRST_PATH = re.compile(r"\A[^\s/]*/\S*\s*")
-_UNSPEAKABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
 class WorkloadSpec:
-    """One container to start. `op_id` is the operation that wants it; `uid` who it runs as, under root.
+    """One container to start, for the operation `op_id`. Under root it runs as `uid`.
 
     `name` is the workspace's, as its owner typed it. If it is empty, the id takes its place.
     """
@@ -35,7 +35,7 @@ class WorkloadSpec:
 
 
 class RuntimeFailure(Exception):  # noqa: N818 - a fact, not a fault
-    """The runtime could not do what it was asked to."""
+    """The runtime could not carry out a request."""
 
     def __init__(self, reason: ErrorReason, message: str) -> None:
         super().__init__(message)
@@ -44,7 +44,10 @@ class RuntimeFailure(Exception):  # noqa: N818 - a fact, not a fault
 
 
 class Unobservable(Exception):  # noqa: N818 - a fact, not a fault
-    """The runtime could not look; what it last saw still stands, and nothing may read as gone."""
+    """The runtime could not observe its containers.
+
+    The last observation still stands: no container may be taken for deleted.
+    """
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -52,50 +55,53 @@ class Unobservable(Exception):  # noqa: N818 - a fact, not a fault
 
 
 def output_excerpt(text: str) -> str:
-    """The end of what a workspace said, fit for a message: no database takes NULs, and nobody reads pages.
+    """Return the end of a workspace's output, shortened and without control characters, for a message.
 
-    A path that loses its beginning goes as a whole: it could no longer be recognised as one of the host's.
+    PostgreSQL rejects NULs. A path that would be cut is left out: it could not be recognised any longer as a
+    path of the host, which messages must not show.
     """
-    end = text[-_LONGEST_WORDS:]
+    end = text[-_LONGEST_EXCERPT:]
     if len(text) > len(end):
         end = _FIRST_PATH.sub("", end)
-    return _UNSPEAKABLE.sub("\N{REPLACEMENT CHARACTER}", end)
+    return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", end)
 
 
 class Runtime(Protocol):
-    """All calls are idempotent: starting a running container, stopping a stopped one, deleting a missing one
-    succeed.
+    """Starts, stops and observes containers.
 
-    Each raises `RuntimeFailure` when it cannot do its work, and the looks raise `Unobservable`. A call that
-    returns has completed nothing by itself; only a later look tells.
+    All calls are idempotent: starting a running container, stopping a stopped one and deleting a missing one
+    succeed. Calls that change something raise `RuntimeFailure`, and calls that observe raise `Unobservable`.
+    Only a later observation shows whether a change has taken effect.
     """
 
     @property
     def name(self) -> str: ...
 
     async def start(self, spec: WorkloadSpec) -> None:
-        """Start the container on its existing home; a missing home is a failure, never created."""
+        """Start the container on its existing home. A missing home is a failure; it is never created."""
 
     async def stop(self, workspace_id: str) -> None:
-        """End every process of the container, politely first."""
+        """End every process of the container: first with SIGTERM, after a grace period with SIGKILL."""
 
     async def delete(self, workspace_id: str) -> None:
-        """Stop the container and remove what the runtime keeps about it. The home is not touched."""
+        """Stop the container and remove what the runtime keeps about it, but not the home."""
 
     async def upstream(self, workspace_id: str) -> str | None:
-        """Where the gateway reaches the IDE: `unix:/path` or `tcp:host:port`."""
+        """Return the address at which the gateway reaches the IDE: `unix:/path` or `tcp:host:port`."""
 
     async def status(self, workspace_id: str) -> ContainerFact: ...
 
     async def observe(self) -> Mapping[str, ContainerFact | Unknown]:
-        """Every container there is, by workspace id. Missing here means missing in reality; one that cannot
-        be looked at hides no other."""
+        """Return every container by workspace id, `Unknown` for one that cannot be observed.
+
+        A container that is missing from the result does not exist.
+        """
 
     async def ping(self) -> None:
-        """Raise `Unobservable` unless the runtime answers. Its cost does not grow with the containers."""
+        """Raise `Unobservable` unless the runtime answers, at a cost independent of the number of containers."""
 
     async def logs(self, workspace_id: str, lines: int) -> str:
-        """The container's recent output, the last `lines` lines of it."""
+        """Return the last `lines` lines of the container's output."""
 
     async def close(self) -> None:
-        """Release what this process holds of the runtime. Containers run on."""
+        """Release the resources that this process holds. Containers keep running."""

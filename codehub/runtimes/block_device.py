@@ -1,4 +1,4 @@
-"""The disk that a directory lies on, as control groups and the Docker Engine name it."""
+"""The disk that holds a directory, as control groups and the Docker Engine name it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ class Disk:
 
 
 def disk_of(path: Path, block_devices: Path = _BLOCK_DEVICES) -> Disk | None:
-    """Return the whole disk: the kernel limits no partition. None if the file system is on no single one."""
+    """Return the disk, or None if the file system is not on a single one.
+
+    For a partition this is its disk: the kernel cannot limit the bandwidth of a partition.
+    """
     number = path.stat().st_dev
     entry = block_devices / f"{os.major(number)}:{os.minor(number)}"
     if not entry.exists():

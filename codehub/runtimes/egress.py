@@ -1,4 +1,4 @@
-"""What a workspace may reach, on any runtime: the internet, not this machine and its neighbours."""
+"""Network egress of workspaces on every runtime: the internet, but not this machine or its networks."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ DENIED_NETWORKS = (
     "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
     "192.0.0.0/24", "192.168.0.0/16", "198.18.0.0/15", "224.0.0.0/4", "240.0.0.0/4", "168.63.129.16/32",
 )  # fmt: skip
-"""Private, link-local (a cloud's metadata service is there), shared, loopback, multicast and reserved; and
-Azure's service for its machines, whose address is a public one."""
+"""Private, link-local (which has a cloud's metadata service), shared, loopback, multicast and reserved
+networks, and Azure's service for its machines, which has a public address."""
 
-_NAMES = 53
+_DNS_PORT = 53
 
 
 @dataclass(frozen=True)
 class Egress:
-    """What is allowed nevertheless: CodeHub's own port on this host, name servers, chosen ranges.
+    """Exceptions from `DENIED_NETWORKS`: CodeHub's port on this host, name servers, configured ranges.
 
-    A range opens what is around this machine; the machine itself and its workspaces open by their own name.
+    A range opens neither this machine's addresses nor workspaces; each of those needs an entry of its own.
     """
 
     public_port: int
@@ -33,7 +33,7 @@ class Egress:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Of what is allowed, the single addresses."""
+        """Return the allowed entries that are single addresses."""
         return tuple(network for network in self.allowed if network.endswith("/32"))
 
 
@@ -41,14 +41,14 @@ DEFAULT_EGRESS = Egress(public_port=8080)
 
 
 def host_nameservers(resolv_conf: Path = Path("/etc/resolv.conf")) -> tuple[str, ...]:
-    """The engine's resolver asks these from within the workspace's network."""
+    """Return the name servers that Docker's resolver queries from within a workspace's network."""
     try:
         lines = resolv_conf.read_text(errors="replace").splitlines()
     except FileNotFoundError:
         return ()
-    words = [line.split() for line in lines]
-    named = [word[1] for word in words if len(word) > 1 and word[0] == "nameserver"]
-    return tuple(name for name in named if _is_plain_ipv4(name))
+    fields = [line.split() for line in lines]
+    servers = [field[1] for field in fields if len(field) > 1 and field[0] == "nameserver"]
+    return tuple(server for server in servers if _is_plain_ipv4(server))
 
 
 def _is_plain_ipv4(text: str) -> bool:
@@ -58,15 +58,18 @@ def _is_plain_ipv4(text: str) -> bool:
         return False
 
 
-def rules(egress: Egress, own: Sequence[str], resolver: str) -> list[Rule]:
-    """For a namespace whose way out ends on this machine: `own` is what the machine takes for itself.
+def routing_rules(egress: Egress, own: Sequence[str], resolver: str) -> list[Rule]:
+    """Return the rules for a network namespace whose uplink ends on this machine.
 
-    The resolver stands for the host's name servers, whatever their address; its other ports would be theirs.
+    `own` are the networks of the machine itself. The resolver forwards to the host's name servers; its other
+    ports would be theirs, so only DNS is allowed.
     """
-    own = [network for network in own if not network.startswith("127.")]  # inside, that is its own loopback
-    ways = [Rule(resolver, True, kind, _NAMES) for kind in (socket.IPPROTO_UDP, socket.IPPROTO_TCP)]
-    ways += [Rule(network, True, socket.IPPROTO_TCP, egress.public_port) for network in own]
-    ways += [Rule(network, True) for network in egress.addresses]
-    ways += [Rule(network, False) for network in own if network not in egress.allowed]
-    ways += [Rule(network, True) for network in egress.allowed]
-    return [*ways, *(Rule(network, False) for network in DENIED_NETWORKS)]
+    own = [
+        network for network in own if not network.startswith("127.")
+    ]  # inside, this is the loopback of the namespace
+    rules = [Rule(resolver, True, kind, _DNS_PORT) for kind in (socket.IPPROTO_UDP, socket.IPPROTO_TCP)]
+    rules += [Rule(network, True, socket.IPPROTO_TCP, egress.public_port) for network in own]
+    rules += [Rule(network, True) for network in egress.addresses]
+    rules += [Rule(network, False) for network in own if network not in egress.allowed]
+    rules += [Rule(network, True) for network in egress.allowed]
+    return [*rules, *(Rule(network, False) for network in DENIED_NETWORKS)]

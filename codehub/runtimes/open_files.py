@@ -1,16 +1,16 @@
-"""How many files and sockets a workspace's processes may have open. Standard library only."""
+"""The limit of open files and sockets of a workspace's processes. Standard library only."""
 
 from __future__ import annotations
 
 import resource
 
-_ENOUGH = 65_536
+_DEFAULT_LIMIT = 65_536
 
 
-def open_files(enough: int = _ENOUGH) -> int:
-    """Return the limit for one process: enough, or the most that this process may set if that is less.
+def open_files(limit: int = _DEFAULT_LIMIT) -> int:
+    """Return the limit for one process: `limit`, or the most that this process may set if that is less.
 
-    What a workspace would inherit instead may be the kernel's highest.
+    Without it a workspace would inherit CodeHub's own limit, which may be the highest that the kernel allows.
     """
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return enough if most == resource.RLIM_INFINITY else min(enough, most)
+    _, highest = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return limit if highest == resource.RLIM_INFINITY else min(limit, highest)

@@ -1,4 +1,4 @@
-"""Is the IDE ready? Asked over the same address that the gateway uses."""
+"""The readiness check of an IDE, over the same address that the gateway uses."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ _LONGEST_STATUS_LINE = 4096
 
 
 async def why_not_ready(upstream: str, path: str, within: float = READY_WITHIN_SECONDS) -> str | None:
-    """None when `GET path` answers 2xx or 3xx in time, else what was seen instead, in a person's words."""
+    """Return None if `GET path` answers 2xx or 3xx in time, else a message for people."""
     try:
         async with asyncio.timeout(within):
             status = await _status_of_get(upstream, path)
     except TimeoutError:
-        return f"no answer to GET {path} within {within:g} s"
+        return f"no response to GET {path} within {within:g} s"
     except FileNotFoundError:
-        return "the IDE does not listen yet"
+        return "the IDE is not listening yet"
     except OSError as error:
         return f"no connection to the IDE: {error.strerror or error}"
     if status is None:
-        return f"the answer to GET {path} is not HTTP"
-    return None if 200 <= status < 400 else f"GET {path} answered {status}"
+        return f"the response to GET {path} is not HTTP"
+    return None if 200 <= status < 400 else f"GET {path} returned {status}"
 
 
 async def _status_of_get(upstream: str, path: str) -> int | None:
@@ -36,7 +36,7 @@ async def _status_of_get(upstream: str, path: str) -> int | None:
     except ValueError:
         return None  # longer than any status line
     finally:
-        # Nothing of the rest is of interest, and a peer that reads nothing must not delay the close.
+        # The rest does not matter, and a peer that does not read must not delay the close.
         writer.transport.abort()
     match = _STATUS_LINE.match(line)
     return int(match[1]) if match else None
@@ -49,4 +49,4 @@ async def _connect(upstream: str) -> tuple[asyncio.StreamReader, asyncio.StreamW
     if scheme == "tcp":
         host, _, port = address.rpartition(":")
         return await asyncio.open_connection(host.strip("[]"), int(port), limit=_LONGEST_STATUS_LINE)
-    raise ValueError(f"an upstream is unix:/path or tcp:host:port, not {upstream!r}")
+    raise ValueError(f"an upstream must be unix:/path or tcp:host:port, not {upstream!r}")

@@ -1,4 +1,4 @@
-"""Which system calls a workspace may not make, on every runtime. Standard library only."""
+"""System calls that workspaces may not make, for every runtime (ADR 0027). Standard library only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final, Literal
 Machine = Literal["x86_64", "aarch64"]
 
 NEWEST: Final = 466
-"""The highest number known here (Linux 6.13). Newer calls answer ENOSYS, as on an older kernel."""
+"""The highest number in these tables (Linux 6.13). Newer calls fail with ENOSYS, as on an older kernel."""
 
 NAMESPACE_FLAGS: Final = 0x7E020000
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET."""
@@ -18,7 +18,7 @@ DENIED_FAMILIES: Final = (38, 40)
 """AF_ALG, the kernel's cryptography; AF_VSOCK, which reaches the hypervisor past every network rule."""
 
 PERSONALITIES: Final = (0, 0x8, 0x20000, 0x20008, 0x40000, 0xFFFFFFFF)
-"""Linux and Linux32, with and without UNAME26; ADDR_NO_RANDOMIZE, for debuggers; and the question."""
+"""Linux and Linux32, with and without UNAME26; ADDR_NO_RANDOMIZE, for debuggers; and the query."""
 
 CONDITIONAL: Final[dict[str, tuple[int, int]]] = {
     "clone": (56, 220),
@@ -26,8 +26,8 @@ CONDITIONAL: Final[dict[str, tuple[int, int]]] = {
     "personality": (135, 92),
     "socket": (41, 198),
 }
-"""Calls that depend on an argument. The arguments of clone3 are in memory, where no filter can read them: it
-answers ENOSYS, and libraries fall back to clone."""
+"""Calls that are allowed depending on an argument. The arguments of clone3 are in memory, where a filter
+cannot read them: it fails with ENOSYS, and libraries fall back to clone."""
 
 DENIED: Final[dict[str, tuple[int | None, int | None]]] = {
     "_sysctl": (156, None),
@@ -101,7 +101,7 @@ DENIED: Final[dict[str, tuple[int | None, int | None]]] = {
     "vhangup": (153, 58),
     "vserver": (236, None),
 }
-"""Calls that answer EPERM, with their numbers on x86_64 and aarch64.
+"""Calls that fail with EPERM, with their numbers on x86_64 and aarch64.
 
 Docker's default profile denies each of them to a container without capabilities.
 """

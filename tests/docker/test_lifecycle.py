@@ -247,7 +247,11 @@ async def test_an_ide_that_does_not_answer_is_running_and_not_ready(
     fixture.engine.docker("pause", "codehub-ws-w1")
     fact = await fixture.runtime.status("w1")
     fixture.engine.docker("unpause", "codehub-ws-w1")
-    assert (fact.running, fact.ready, fact.message) == (True, False, "no answer to GET /healthz within 0.1 s")
+    assert (fact.running, fact.ready, fact.message) == (
+        True,
+        False,
+        "no response to GET /healthz within 0.1 s",
+    )
 
 
 async def test_another_installation_is_not_touched(fixture: RuntimeFixture) -> None:

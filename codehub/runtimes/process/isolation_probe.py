@@ -17,7 +17,7 @@ from pathlib import Path
 from codehub.domain.states import ErrorReason
 from codehub.host.processes import descendants
 from codehub.runtimes.base import RuntimeFailure
-from codehub.runtimes.egress import DEFAULT_EGRESS, rules
+from codehub.runtimes.egress import DEFAULT_EGRESS, routing_rules
 from codehub.runtimes.process import resource_limits, seccomp
 from codehub.runtimes.process.forkserver_client import PYTHON_ENVIRONMENT, python_program
 from codehub.runtimes.process.isolation_check import CheckResult, IsolationCheck
@@ -109,7 +109,7 @@ def _program(name: str) -> str | None:
 
 def _sandbox(bwrap: str, setpriv: str | None, slirp: str | None) -> IsolationCheck:
     helper = _PROBE_HELPER_UID if os.geteuid() == 0 else None
-    probed = rules(DEFAULT_EGRESS, own_networks(), RESOLVER)
+    probed = routing_rules(DEFAULT_EGRESS, own_networks(), RESOLVER)
     uplink = Uplink(slirp, helper, probed) if slirp is not None else None
     argv = probe(bwrap, setpriv, own_network=slirp is not None)
     return IsolationCheck(argv, {"PATH": SYSTEM_PATH}, uplink=uplink)

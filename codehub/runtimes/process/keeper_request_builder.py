@@ -14,7 +14,7 @@ from codehub.domain.images import MOST_PIDS
 from codehub.domain.port_links import PortLinks
 from codehub.runtimes.base import WorkloadSpec
 from codehub.runtimes.block_device import disk_of
-from codehub.runtimes.egress import Egress, rules
+from codehub.runtimes.egress import Egress, routing_rules
 from codehub.runtimes.process import resource_limits
 from codehub.runtimes.process.keeper_request import LAUNCH_WITHIN_SECONDS, KeeperRequest
 from codehub.runtimes.process.netlink import own_networks
@@ -107,7 +107,7 @@ def _uplink(barriers: IsolationBarriers, uid: int | None, egress: Egress) -> Upl
     if barriers.slirp is None:
         return None
     helper = None if uid is None else uid + HELPER_UID_OFFSET
-    return Uplink(barriers.slirp, helper, rules(egress, own_networks(), RESOLVER))
+    return Uplink(barriers.slirp, helper, routing_rules(egress, own_networks(), RESOLVER))
 
 
 def group_name(directory: StateDirectory) -> str:
