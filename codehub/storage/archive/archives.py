@@ -17,7 +17,7 @@ from codehub.domain.archive_keys import (
 from codehub.domain.observation import ArchiveFact
 from codehub.storage.archive.error_text import store_words
 from codehub.storage.archive.object_store import ObjectStore
-from codehub.storage.archive.open_object_store import directory_of, open_objects
+from codehub.storage.archive.open_object_store import directory_of, open_object_store
 from codehub.storage.errors import (
     CorruptedArchive,
     InvalidKey,
@@ -86,7 +86,7 @@ class Archives:
 
     def _connect(self, *, create: bool = False) -> ObjectStore:
         try:
-            return open_objects(self._url, create=create)
+            return open_object_store(self._url, create=create)
         except StoreTrouble as error:
             raise Unobservable(error.message) from error
         except (ValueError, OSError) as error:

@@ -9,7 +9,7 @@ from codehub.storage.durable import make_directory
 from codehub.storage.errors import InvalidKey, Unobservable
 
 
-def open_objects(url: str, *, create: bool = False) -> ObjectStore:
+def open_object_store(url: str, *, create: bool = False) -> ObjectStore:
     """`file:///directory` or `s3://bucket/prefix` with the usual AWS_* variables."""
     parts = urlsplit(url)
     root = directory_of(url)

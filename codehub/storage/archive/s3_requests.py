@@ -148,7 +148,7 @@ class S3Requests:
         url = f"{self.bucket_url}/{quote(key)}" if key else self.bucket_url
         url = f"{url}?{encoded_query(query)}" if query else url
         sent = signed_headers(method, url, headers, self.credentials, self.region, datetime.now(UTC))
-        request = urllib.request.Request(url, headers=sent, method=method)  # noqa: S310 - from open_objects
+        request = urllib.request.Request(url, headers=sent, method=method)  # noqa: S310 - from open_object_store
         try:
             response: HTTPResponse
             with urllib.request.urlopen(request, timeout=self.seconds) as response:  # noqa: S310

@@ -17,7 +17,7 @@ from codehub.database.engine import create_engine
 from codehub.database.installation import PostgresClaims
 from codehub.domain.storage_location import Location
 from codehub.settings import Settings, load
-from codehub.storage.archive.open_object_store import open_objects
+from codehub.storage.archive.open_object_store import open_object_store
 from codehub.storage.archive.async_archive_store import ArchiveStore
 from codehub.storage.errors import Unobservable
 from codehub.storage.installation_marker import MARKER
@@ -119,10 +119,10 @@ async def test_a_location_of_another_installation_is_refused(site: Site, name: s
 
 
 async def test_a_service_of_another_installation_is_refused(site: Site, s3_url: str) -> None:
-    open_objects(s3_url).write(MARKER, b"another\n")
+    open_object_store(s3_url).write(MARKER, b"another\n")
     with pytest.raises(Unobservable, match="belongs to another CodeHub installation"):
         await site.migrate(archive_url=s3_url)
-    assert open_objects(s3_url).read(MARKER) == b"another\n"
+    assert open_object_store(s3_url).read(MARKER) == b"another\n"
 
 
 async def test_a_location_that_holds_something_else_is_refused(site: Site) -> None:
@@ -141,7 +141,7 @@ async def test_two_migrations_at_once_make_one_installation(site: Site) -> None:
 
 
 async def test_of_two_conditional_writes_to_a_service_the_later_one_changes_nothing(s3_url: str) -> None:
-    objects = open_objects(s3_url)
+    objects = open_object_store(s3_url)
     made = await asyncio.gather(
         *(asyncio.to_thread(objects.create, MARKER, f"{number}".encode()) for number in range(4))
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from codehub.domain.observation import Generation, JobFact, JobState
-from codehub.storage.archive.open_object_store import open_objects
+from codehub.storage.archive.open_object_store import open_object_store
 from codehub.storage.archive.async_archive_store import ArchiveStore
 from codehub.storage.jobs.local_jobs import LocalJobs
 from codehub.storage.jobs.spec import (
@@ -66,7 +66,7 @@ class Site:
 
     def stored_names(self) -> set[str]:
         """Everything in the store, unfinished uploads included, but for the marker."""
-        listed = open_objects(self.location.archive_url).list()
+        listed = open_object_store(self.location.archive_url).list()
         return {stored.path for stored in listed} - {".codehub-installation"}
 
     def leave_unfinished(self, path: str) -> None:

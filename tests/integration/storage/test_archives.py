@@ -11,7 +11,7 @@ import pytest
 from codehub.domain.archive_keys import archive_key
 from codehub.domain.observation import ArchiveFact
 from codehub.storage.archive.archives import Archives
-from codehub.storage.archive.open_object_store import open_objects
+from codehub.storage.archive.open_object_store import open_object_store
 from codehub.storage.archive.async_archive_store import ArchiveStore
 from codehub.storage.errors import CorruptedArchive, InvalidKey, StorageProblem, Unobservable
 from tests.s3 import begin_upload, new_store_url
@@ -35,17 +35,17 @@ class Place:
         return Place(new_store_url() if self.is_service else f"{self.url}-other")
 
     def write(self, path: str, content: bytes) -> None:
-        open_objects(self.url, create=True).write(path, content)
+        open_object_store(self.url, create=True).write(path, content)
 
     def read(self, path: str) -> bytes | None:
-        return open_objects(self.url).read(path)
+        return open_object_store(self.url).read(path)
 
     def remove(self, path: str) -> None:
-        open_objects(self.url).remove(path)
+        open_object_store(self.url).remove(path)
 
     def names(self) -> set[str]:
         """Everything in it, unfinished uploads included."""
-        return {stored.path for stored in open_objects(self.url).list()}
+        return {stored.path for stored in open_object_store(self.url).list()}
 
     def leave_unfinished(self, key: str) -> None:
         """What an upload leaves whose process was killed."""

@@ -15,7 +15,7 @@ import pytest
 
 from codehub.domain.observation import JobFact, JobState, VolumeFact
 from codehub.domain.states import ErrorReason
-from codehub.storage.archive.open_object_store import open_objects
+from codehub.storage.archive.open_object_store import open_object_store
 from codehub.storage.jobs.program import SPEC
 from codehub.storage.jobs.report import Reporter, read_ended
 from codehub.storage.jobs.spec import JobSpec, dump_spec
@@ -110,7 +110,7 @@ class Stage:
         return read_ended(directory)
 
     def names(self) -> set[str]:
-        return {stored.path for stored in open_objects(self.site.location.archive_url).list()}
+        return {stored.path for stored in open_object_store(self.site.location.archive_url).list()}
 
     def archive(self) -> JobFact:
         """An archive that fails, and then succeeds; the home is the same throughout."""

@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from codehub.database.tables import archives
 from codehub.domain.archive_keys import archive_key
 from codehub.domain.observation import JobState
-from codehub.storage.archive.open_object_store import open_objects
+from codehub.storage.archive.open_object_store import open_object_store
 from codehub.storage.archive.async_archive_store import ArchiveStore
 from codehub.storage.errors import StoreTrouble
 from codehub.storage.jobs.spec import ArchiveJob, DeleteJob, RestoreJob
@@ -108,7 +108,7 @@ async def test_a_store_of_nobody_or_of_another_installation_is_left_alone(
     yard.put(living, "a1")
     before = yard.names()
     await yard.tick(0)
-    objects = open_objects(yard.url)
+    objects = open_object_store(yard.url)
     if marker is None:
         objects.remove(".codehub-installation")
     else:

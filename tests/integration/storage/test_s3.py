@@ -11,7 +11,7 @@ import pytest
 from codehub.domain.observation import VolumeFact
 from codehub.storage.archive.archives import Archives
 from codehub.storage.archive.object_store import part_size
-from codehub.storage.archive.open_object_store import open_objects
+from codehub.storage.archive.open_object_store import open_object_store
 from codehub.storage.archive.s3_object_store import UPLOAD_MEMORY
 from codehub.storage.archive.s3_requests import S3Requests
 from codehub.storage.archive.async_archive_store import ArchiveStore
@@ -80,7 +80,7 @@ async def test_a_slow_service_holds_the_stream_back(
     """Otherwise a job would hold the whole home in memory."""
     with FaultyProxy.before(s3_server.endpoint) as proxy:
         use(s3_server.environment(proxy.endpoint), monkeypatch)
-        objects = open_objects(s3_url)
+        objects = open_object_store(s3_url)
         proxy.delay = PATIENCE
         proxy.break_requests("parts", Fault.SLOW, "PUT", "partNumber")
         stream = Stream(200)

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from codehub.storage.archive.open_object_store import open_objects
+from codehub.storage.archive.open_object_store import open_object_store
 from tests.integration.coordinator.conftest import IDE
 from tests.s3 import SECRET_KEY, S3Server
 from tests.services import System
@@ -45,7 +45,7 @@ def settle(client: httpx.Client, path: str, phase: str) -> None:
 
 
 def names(url: str) -> set[str]:
-    return {stored.path for stored in open_objects(url).list()}
+    return {stored.path for stored in open_object_store(url).list()}
 
 
 def test_a_workspace_lives_and_ends_with_its_archives_in_a_service(

@@ -17,7 +17,7 @@ from codehub.domain.gc import GcRules
 from codehub.domain.observation import ArchiveFact, Generation, JobFact, JobState
 from codehub.domain.states import DesiredState
 from codehub.storage.archive.archives import meta_text
-from codehub.storage.archive.open_object_store import open_objects
+from codehub.storage.archive.open_object_store import open_object_store
 from codehub.storage.archive.async_archive_store import ArchiveStore
 from codehub.storage.jobs.spec import JobSpec
 from tests.faults import FaultyProxy
@@ -41,7 +41,7 @@ class Yard:
         bench.settings = bench.with_settings(archive_url=url)
         bench.providers = make_providers(bench.settings, INSTALLATION)
         self.bench, self.url, self.proxy = bench, url, proxy
-        self._objects = open_objects(url)
+        self._objects = open_object_store(url)
 
     async def workspace(self, **columns: object) -> str:
         workspace_id = await self.bench.create(DesiredState.STANDBY)
