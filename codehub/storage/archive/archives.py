@@ -15,7 +15,7 @@ from codehub.domain.archive_keys import (
     parse_archive_key,
 )
 from codehub.domain.observation import ArchiveFact
-from codehub.storage.archive.error_text import store_words
+from codehub.storage.archive.error_text import store_error_message
 from codehub.storage.archive.object_store import ObjectStore
 from codehub.storage.archive.open_object_store import directory_of, open_object_store
 from codehub.storage.errors import (
@@ -90,7 +90,7 @@ class Archives:
         except StoreTrouble as error:
             raise Unobservable(error.message) from error
         except (ValueError, OSError) as error:
-            words = f"the archive store {self._url} cannot be opened: {store_words(error)}"
+            words = f"the archive store {self._url} cannot be opened: {store_error_message(error)}"
             raise Unobservable(words) from error
 
     def check(self) -> None:

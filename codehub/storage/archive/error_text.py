@@ -13,7 +13,7 @@ _CAUSES = {
 }
 
 
-def store_words(error: Exception) -> str:
+def store_error_message(error: Exception) -> str:
     said = str(error).strip()
     if status := _STATUS.search(said):
         code = _CODE.search(said)

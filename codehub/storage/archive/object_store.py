@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, TypeVar
 
-from codehub.storage.archive.error_text import store_words
+from codehub.storage.archive.error_text import store_error_message
 from codehub.storage.errors import NoSpace, StorageProblem, StoreTrouble, says_no_space
 
 SMALL_BYTES = 64 << 10
@@ -124,7 +124,7 @@ class ObjectStore(ABC):
             raise self._trouble(error) from error
 
     def _trouble(self, error: Exception) -> StorageProblem:
-        words = f"the archive store {self._place} failed: {store_words(error)}"
+        words = f"the archive store {self._place} failed: {store_error_message(error)}"
         if says_no_space(str(error)):
             return NoSpace(f"{words}; make room in it")
         return StoreTrouble(words)
