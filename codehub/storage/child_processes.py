@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from codehub.host.child_process import die_with_parent
-from codehub.storage.errors import NoSpace, StorageProblem, says_no_space
+from codehub.storage.errors import NoSpace, StorageProblem, reports_full_disk
 
 _libc = ctypes.CDLL(None)
 
@@ -88,6 +88,6 @@ def last_words(said: bytes) -> str:
 
 def failure(message: str) -> StorageProblem:
     """The problem behind what a tool said."""
-    if says_no_space(message):
+    if reports_full_disk(message):
         return NoSpace(f"{message}; make room on the disk")
     return StorageProblem(message)

@@ -90,7 +90,7 @@ class WaitsItsTurn(StorageProblem):
     """As many jobs as may run at once are running."""
 
 
-def says_no_space(text: str) -> bool:
+def reports_full_disk(text: str) -> bool:
     """Tools and the store library tell of a full disk in words only; "Wrote only" is what tar says first."""
     return any(words in text for words in ("No space left on device", "Disk quota exceeded", "Wrote only "))
 

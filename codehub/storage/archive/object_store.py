@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import ClassVar, TypeVar
 
 from codehub.storage.archive.error_text import store_error_message
-from codehub.storage.errors import NoSpace, StorageProblem, StoreTrouble, says_no_space
+from codehub.storage.errors import NoSpace, StorageProblem, StoreTrouble, reports_full_disk
 
 SMALL_BYTES = 64 << 10
 _READ = 8 << 20
@@ -125,7 +125,7 @@ class ObjectStore(ABC):
 
     def _trouble(self, error: Exception) -> StorageProblem:
         words = f"the archive store {self._place} failed: {store_error_message(error)}"
-        if says_no_space(str(error)):
+        if reports_full_disk(str(error)):
             return NoSpace(f"{words}; make room in it")
         return StoreTrouble(words)
 

@@ -18,7 +18,7 @@ import zstandard
 from codehub.domain.observation import ArchiveFact
 from codehub.storage.child_processes import BYTES, PIPE, failure, spawn
 from codehub.storage.durable import sync_filesystem
-from codehub.storage.errors import CannotArchive, CorruptedArchive, says_no_space
+from codehub.storage.errors import CannotArchive, CorruptedArchive, reports_full_disk
 from codehub.storage.tar.archive_filter import ArchiveFilter
 from codehub.storage.tar.foreign_owners import ForeignEntries, give_all
 from codehub.storage.tar.header import BLOCK, Entry
@@ -314,7 +314,7 @@ def _judge_extraction(code: int, said: IO[bytes]) -> None:
 def _words(lines: Sequence[bytes]) -> str:
     """A full disk is the cause if a line says so, else the first; the last only says that there was one."""
     texts = [line.decode("utf-8", "backslashreplace").removeprefix("tar: ") for line in lines]
-    return next((text for text in texts if says_no_space(text)), texts[0] if texts else "")
+    return next((text for text in texts if reports_full_disk(text)), texts[0] if texts else "")
 
 
 def _readable(words: bytes) -> bytes:
