@@ -26,7 +26,7 @@ from tests.s3 import new_store_url, use
 from tests.selection import sample
 from tests.services import run
 from tests.trees import tree_hash
-from tests.unit.storage.test_tarcheck import HOME, entry, stream
+from tests.unit.storage.test_restore_check import HOME, entry, stream
 
 CORRUPTED, LOST = ErrorReason.ArchiveCorrupted, ErrorReason.DataLost
 
