@@ -18,7 +18,7 @@ from codehub.storage.errors import StoreTrouble
 from codehub.storage.jobs.spec import ArchiveJob, DeleteJob, RestoreJob
 from tests.faults import Fault, FaultyProxy
 from tests.integration.coordinator.conftest import INSTALLATION, new_bench
-from tests.integration.storage.yard import CONTENT, GENERATION, HOUR, NOW, SHA, WHOLE, Yard
+from tests.integration.storage.gc_fixture import CONTENT, GENERATION, HOUR, NOW, SHA, WHOLE, Yard
 from tests.s3 import S3Server, use
 
 ON_S3 = pytest.mark.parametrize("yard", ["s3"], indirect=True)
