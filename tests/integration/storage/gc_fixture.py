@@ -34,7 +34,7 @@ CONTENT = b"x" * 100
 WHOLE = len(CONTENT) + len(f"sha256:{SHA}\nbytes=100 unpacked=10 entries=1\n")
 
 
-class Yard:
+class GcFixture:
     """One installation whose archives and rows a test lays out by hand."""
 
     def __init__(self, bench: Bench, url: str, proxy: FaultyProxy | None) -> None:

@@ -18,7 +18,7 @@ from codehub.storage.errors import StoreTrouble
 from codehub.storage.jobs.spec import ArchiveJob, DeleteJob, RestoreJob
 from tests.faults import Fault, FaultyProxy
 from tests.integration.coordinator.conftest import INSTALLATION, new_bench
-from tests.integration.storage.gc_fixture import CONTENT, GENERATION, HOUR, NOW, SHA, WHOLE, Yard
+from tests.integration.storage.gc_fixture import CONTENT, GENERATION, HOUR, NOW, SHA, WHOLE, GcFixture
 from tests.s3 import S3Server, use
 
 ON_S3 = pytest.mark.parametrize("yard", ["s3"], indirect=True)
@@ -26,20 +26,20 @@ IN_A_DIRECTORY = pytest.mark.parametrize("yard", ["directory"], indirect=True)
 
 
 @pytest.fixture(params=["directory", "s3"])
-async def yard(request: pytest.FixtureRequest, database_url: str, redis_url: str) -> AsyncIterator[Yard]:
+async def yard(request: pytest.FixtureRequest, database_url: str, redis_url: str) -> AsyncIterator[GcFixture]:
     async with new_bench(database_url, redis_url) as bench:
         if request.param == "directory":
-            yield Yard(bench, f"file://{bench.settings.data_dir}/archives", None)
+            yield GcFixture(bench, f"file://{bench.settings.data_dir}/archives", None)
             return
         url: str = request.getfixturevalue("s3_url")
         server: S3Server = request.getfixturevalue("s3_server")
         with FaultyProxy.before(server.endpoint) as proxy:
             use(server.environment(proxy.endpoint), request.getfixturevalue("monkeypatch"))
             await ArchiveStore(url, INSTALLATION).initialise()
-            yield Yard(bench, url, proxy)
+            yield GcFixture(bench, url, proxy)
 
 
-async def test_what_nothing_protects_goes_after_its_grace_and_the_rest_stays(yard: Yard) -> None:
+async def test_what_nothing_protects_goes_after_its_grace_and_the_rest_stays(yard: GcFixture) -> None:
     living = await yard.archived("a5")
     stays = {
         "the archive of its workspace": archive_key(living, "a5"),
@@ -87,7 +87,7 @@ def deleted(at: datetime) -> dict[str, object]:
 
 
 @IN_A_DIRECTORY
-async def test_an_orphan_that_is_needed_again_begins_a_new_grace(yard: Yard) -> None:
+async def test_an_orphan_that_is_needed_again_begins_a_new_grace(yard: GcFixture) -> None:
     living = await yard.archived("a2")
     old = yard.put(living, "a1")
     await yard.tick(0)
@@ -102,7 +102,7 @@ async def test_an_orphan_that_is_needed_again_begins_a_new_grace(yard: Yard) -> 
 
 @pytest.mark.parametrize("marker", [None, b"another-installation\n"])
 async def test_a_store_of_nobody_or_of_another_installation_is_left_alone(
-    yard: Yard, marker: bytes | None
+    yard: GcFixture, marker: bytes | None
 ) -> None:
     living = await yard.archived("a2")
     yard.put(living, "a1")
@@ -119,7 +119,7 @@ async def test_a_store_of_nobody_or_of_another_installation_is_left_alone(
 
 
 @pytest.mark.parametrize("orphans", [2, 3])
-async def test_more_than_a_tenth_orphaned_at_once_is_an_alarm(yard: Yard, orphans: int) -> None:
+async def test_more_than_a_tenth_orphaned_at_once_is_an_alarm(yard: GcFixture, orphans: int) -> None:
     broken = await yard.workspace(phase="ERROR", error_reason="Timeout")
     for number in range(20 - orphans):
         yard.put(broken, f"a{number}")
@@ -137,7 +137,7 @@ async def test_more_than_a_tenth_orphaned_at_once_is_an_alarm(yard: Yard, orphan
         assert len(yard.names()) == 40
 
 
-async def test_one_that_cannot_be_removed_does_not_stop_the_rest(yard: Yard) -> None:
+async def test_one_that_cannot_be_removed_does_not_stop_the_rest(yard: GcFixture) -> None:
     living = await yard.archived("a9")
     keys = [yard.put(living, f"a{number}") for number in range(3)]
 
@@ -154,7 +154,7 @@ async def test_one_that_cannot_be_removed_does_not_stop_the_rest(yard: Yard) -> 
 
 
 @IN_A_DIRECTORY
-async def test_a_directory_that_is_away_skips_the_cycle(yard: Yard) -> None:
+async def test_a_directory_that_is_away_skips_the_cycle(yard: GcFixture) -> None:
     living = await yard.archived("a2")
     yard.put(living, "a1")
     await yard.tick(0)
@@ -168,7 +168,7 @@ async def test_a_directory_that_is_away_skips_the_cycle(yard: Yard) -> None:
 
 @ON_S3
 @pytest.mark.parametrize("words", ["list-type", "uploads", ".codehub-installation"])
-async def test_a_service_that_cannot_be_listed_skips_the_cycle(yard: Yard, words: str) -> None:
+async def test_a_service_that_cannot_be_listed_skips_the_cycle(yard: GcFixture, words: str) -> None:
     living = await yard.archived("a2")
     yard.put(living, "a1")
     assert yard.proxy is not None
@@ -181,7 +181,7 @@ async def test_a_service_that_cannot_be_listed_skips_the_cycle(yard: Yard, words
 
 
 @IN_A_DIRECTORY
-async def test_a_database_that_cannot_be_read_ends_the_cycle_before_anything_is_removed(yard: Yard) -> None:
+async def test_a_database_that_cannot_be_read_ends_the_cycle_before_anything_is_removed(yard: GcFixture) -> None:
     living = await yard.archived("a2")
     yard.put(living, "a1")
     await yard.tick(0)
@@ -192,7 +192,7 @@ async def test_a_database_that_cannot_be_read_ends_the_cycle_before_anything_is_
     assert len(yard.names()) == 4
 
 
-async def test_the_upload_of_a_living_job_stays_and_that_of_a_killed_one_goes(yard: Yard) -> None:
+async def test_the_upload_of_a_living_job_stays_and_that_of_a_killed_one_goes(yard: GcFixture) -> None:
     workspace_id = await yard.workspace()
     await yard.fill_home(workspace_id)
     place, key = yard.bench.providers.storage_location, (await yard.bench.get(workspace_id)).home_store_key
@@ -222,7 +222,7 @@ async def test_the_upload_of_a_living_job_stays_and_that_of_a_killed_one_goes(ya
 
 
 @IN_A_DIRECTORY
-async def test_the_staging_directory_of_a_killed_restore_goes(yard: Yard) -> None:
+async def test_the_staging_directory_of_a_killed_restore_goes(yard: GcFixture) -> None:
     workspace_id = await yard.workspace()
     home = await yard.fill_home(workspace_id)
     place, key = yard.bench.providers.storage_location, (await yard.bench.get(workspace_id)).home_store_key
