@@ -89,7 +89,7 @@ class Observer:
         return replace(
             look,
             silent_since=self._memory.silence(workspace.id, container, look.at),
-            first_look=workspace.id not in self._memory.seen,
+            is_first=workspace.id not in self._memory.seen,
         )
 
     async def _jobs(self, workspace: Workspace) -> tuple[JobFact | None, JobFact | None, bool]:

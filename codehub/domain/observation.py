@@ -102,7 +102,7 @@ class Observation:
     """One look at everything a workspace has.
 
     `archive` is the archive that matters now: of the archive operation under way, else of `archive_key`.
-    `silent_since` is when a container that was ready stopped answering. `first_look` says that this
+    `silent_since` is when a container that was ready stopped answering. `is_first` says that this
     controller has not seen the workspace before: what happened earlier happened while CodeHub was down.
     `job_is_ours` says that this controller started the job, so that its death is the job's own.
     """
@@ -114,5 +114,5 @@ class Observation:
     job: JobFact | None = None
     deletion: JobFact | None = None
     silent_since: datetime | None = None
-    first_look: bool = False
+    is_first: bool = False
     job_is_ours: bool = True

@@ -183,7 +183,7 @@ def _died(workspace: Workspace, look: Observation, context: Context) -> Decision
     lived = context.now - workspace.started_at
     message = workspace.conditions[ConditionName.CONTAINER_EXISTS].message
     hangs = isinstance(look.container, ContainerFact) and look.container.running
-    if look.first_look or lived >= STABLE_AFTER:
+    if look.is_first or lived >= STABLE_AFTER:
         words = "The IDE does not answer." if hangs else "The IDE has ended; starting it again."
         return Decision(f"{words} {message}".rstrip(), after, TimelineEvent.DIED)
     what = "stopped answering" if hangs else "died"

@@ -167,7 +167,7 @@ def to_observation(look: Look, archive: Arc | str | None, silent: int, first: bo
         job=_job(look.job),
         deletion=_job(look.deletion),
         silent_since=(None, A_MOMENT_AGO, LONG_AGO)[silent],
-        first_look=first,
+        is_first=first,
         job_is_ours=look.ours,
     )
 

@@ -176,10 +176,10 @@ def look(
     job: JobFact | None = None,
     deletion: JobFact | None = None,
     silent_since: datetime | None = None,
-    first_look: bool = False,
+    is_first: bool = False,
     job_is_ours: bool = True,
 ) -> Observation:
-    return Observation(at, container, volume, archive, job, deletion, silent_since, first_look, job_is_ours)
+    return Observation(at, container, volume, archive, job, deletion, silent_since, is_first, job_is_ours)
 
 
 def context(now: datetime = NOW, **given: Any) -> Context:

@@ -287,17 +287,17 @@ def test_an_ide_that_ends_right_after_its_start_is_a_failure_of_that_attempt(cou
 
 
 @pytest.mark.parametrize("lived", [timedelta(0), STABLE_AFTER - timedelta(seconds=1), STABLE_AFTER])
-@pytest.mark.parametrize("first_look", [False, True])
+@pytest.mark.parametrize("is_first", [False, True])
 @pytest.mark.parametrize("desired", DesiredState)
 def test_a_death_is_counted_when_it_was_early_and_codehub_was_there(
-    lived: timedelta, first_look: bool, desired: DesiredState
+    lived: timedelta, is_first: bool, desired: DesiredState
 ) -> None:
     item, shown = world("STANDBY", desired_state=desired, started_at=NOW - lived)
-    decision = plan(item, replace(shown, first_look=first_look), context())
+    decision = plan(item, replace(shown, is_first=is_first), context())
     if desired is not DesiredState.RUNNING:
         assert decision.after.error_count == 0
         return
-    counted = lived < STABLE_AFTER and not first_look
+    counted = lived < STABLE_AFTER and not is_first
     assert decision.after.error_count == int(counted)
     assert decision.event is (TimelineEvent.FAILED if counted else TimelineEvent.DIED)
     assert decision.after.started_at is None

@@ -218,7 +218,7 @@ class Walk:
             archive=self._archive(),
             job=self._job(current_job_id(self.workspace)),
             deletion=self._job(current_deletion_job_id(self.workspace)),
-            first_look=self.restarted,
+            is_first=self.restarted,
             job_is_ours=not self.restarted,
         )
 
