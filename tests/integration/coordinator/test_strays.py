@@ -26,7 +26,7 @@ STRAYS_UID = UID_BASE + 9_000 if os.geteuid() == 0 else None
 
 
 @dataclass(frozen=True)
-class GcFixture:
+class StrayFixture:
     """A container without a row on our runtime, and one of the same name on another installation's."""
 
     bench: Bench
@@ -46,10 +46,10 @@ class GcFixture:
 
 
 @pytest.fixture
-async def yard(bench: Bench) -> AsyncIterator[GcFixture]:
+async def yard(bench: Bench) -> AsyncIterator[StrayFixture]:
     place = short_temp_dir()
     elsewhere = make_runtime(bench.with_settings(data_dir=place), "another-installation")
-    made = GcFixture(bench, elsewhere)
+    made = StrayFixture(bench, elsewhere)
     await made.start_stray(bench.providers.runtime, place / "home")
     await made.start_stray(elsewhere, place / "home-elsewhere")
     yield made
@@ -61,7 +61,7 @@ async def running(runtime: Runtime) -> set[str]:
     return {name for name in await runtime.observe() if (await runtime.status(name)).running}
 
 
-async def test_a_container_without_a_row_goes_after_its_grace_and_nobody_elses(yard: GcFixture) -> None:
+async def test_a_container_without_a_row_goes_after_its_grace_and_nobody_elses(yard: StrayFixture) -> None:
     bench, ours = yard.bench, yard.bench.providers.runtime
     await bench.start()
     known = await bench.create()
@@ -79,7 +79,7 @@ async def test_a_container_without_a_row_goes_after_its_grace_and_nobody_elses(y
     assert await running(yard.elsewhere) == {STRAY}
 
 
-async def test_the_grace_begins_anew_for_a_container_that_was_gone_meanwhile(yard: GcFixture) -> None:
+async def test_the_grace_begins_anew_for_a_container_that_was_gone_meanwhile(yard: StrayFixture) -> None:
     ours, home = yard.bench.providers.runtime, yard.bench.settings.data_dir.with_suffix(".home")
     runner = await yard.runner()
     first_seen = datetime.now(UTC)
