@@ -46,7 +46,7 @@ class StrayFixture:
 
 
 @pytest.fixture
-async def yard(bench: Bench) -> AsyncIterator[StrayFixture]:
+async def fixture(bench: Bench) -> AsyncIterator[StrayFixture]:
     place = short_temp_dir()
     elsewhere = make_runtime(bench.with_settings(data_dir=place), "another-installation")
     made = StrayFixture(bench, elsewhere)
@@ -61,12 +61,12 @@ async def running(runtime: Runtime) -> set[str]:
     return {name for name in await runtime.observe() if (await runtime.status(name)).running}
 
 
-async def test_a_container_without_a_row_goes_after_its_grace_and_nobody_elses(yard: StrayFixture) -> None:
-    bench, ours = yard.bench, yard.bench.providers.runtime
+async def test_a_container_without_a_row_goes_after_its_grace_and_nobody_elses(fixture: StrayFixture) -> None:
+    bench, ours = fixture.bench, fixture.bench.providers.runtime
     await bench.start()
     known = await bench.create()
     await bench.until_phase(known, Phase.RUNNING)
-    runner = await yard.runner()
+    runner = await fixture.runner()
     first_seen = datetime.now(UTC)
     for later in (timedelta(0), GRACE - MOMENT):
         await runner.tick(first_seen + later)
@@ -76,17 +76,17 @@ async def test_a_container_without_a_row_goes_after_its_grace_and_nobody_elses(y
     assert STRAY not in await ours.observe()
     await runner.tick(first_seen + 10 * GRACE)
     assert await running(ours) == {known}
-    assert await running(yard.elsewhere) == {STRAY}
+    assert await running(fixture.elsewhere) == {STRAY}
 
 
-async def test_the_grace_begins_anew_for_a_container_that_was_gone_meanwhile(yard: StrayFixture) -> None:
-    ours, home = yard.bench.providers.runtime, yard.bench.settings.data_dir.with_suffix(".home")
-    runner = await yard.runner()
+async def test_the_grace_begins_anew_for_a_container_that_was_gone_meanwhile(fixture: StrayFixture) -> None:
+    ours, home = fixture.bench.providers.runtime, fixture.bench.settings.data_dir.with_suffix(".home")
+    runner = await fixture.runner()
     first_seen = datetime.now(UTC)
     await runner.tick(first_seen)
     await ours.delete(STRAY)
     await runner.tick(first_seen + GRACE / 2)
-    await yard.start_stray(ours, home)
+    await fixture.start_stray(ours, home)
     await runner.tick(first_seen + GRACE)
     await runner.tick(first_seen + 2 * GRACE - MOMENT)
     assert await running(ours) == {STRAY}
