@@ -14,11 +14,11 @@ from codehub.domain.observation import (
     ContainerFact,
     JobFact,
     Observation,
-    Unknown,
     Skipped,
+    Unknown,
     VolumeFact,
 )
-from codehub.domain.observe import silent_since
+from codehub.domain.observed_conditions import silent_since
 from codehub.domain.plan import must_observe_archive
 from codehub.domain.workspace import Workspace
 from codehub.runtimes.base import Unobservable as RuntimeUnobservable

@@ -18,18 +18,20 @@ def current_deletion_job_id(workspace: Workspace) -> str:
     return deletion_job_id(workspace.op_id or "", workspace.error_count)
 
 
-def running_job_id(workspace: Workspace, look: Observation) -> str | None:
+def running_job_id(workspace: Workspace, observation: Observation) -> str | None:
     """The job of this attempt that is alive, if one is."""
-    if look.job is not None and look.job.state is JobState.RUNNING:
+    if observation.job is not None and observation.job.state is JobState.RUNNING:
         return current_job_id(workspace)
-    if look.deletion is not None and look.deletion.state is JobState.RUNNING:
+    if observation.deletion is not None and observation.deletion.state is JobState.RUNNING:
         return current_deletion_job_id(workspace)
     return None
 
 
-def end_after_job(workspace: Workspace, look: Observation, end: Callable[[], Decision], why: str) -> Decision:
+def end_after_job(
+    workspace: Workspace, observation: Observation, end: Callable[[], Decision], why: str
+) -> Decision:
     """No operation ends before its job is seen dead."""
-    alive = running_job_id(workspace, look)
+    alive = running_job_id(workspace, observation)
     if alive is None:
         return end()
     return Decision(f"Stopping the job of {workspace.operation}: {why}.", workspace, effect=CancelJob(alive))

@@ -2,7 +2,7 @@
 
 from codehub.domain.conditions import holds
 from codehub.domain.error_policy import Failure
-from codehub.domain.observe import MISSING, is_home_lost
+from codehub.domain.observed_conditions import MISSING, is_home_lost
 from codehub.domain.states import ConditionName, ErrorReason
 from codehub.domain.workspace import Workspace
 

@@ -10,7 +10,7 @@ from codehub.domain.effects import Effect
 from codehub.domain.error_policy import Failure, RetryPolicy, failure_outcome, is_terminal
 from codehub.domain.judge import judge
 from codehub.domain.observation import ArchiveFact, Generation
-from codehub.domain.observe import removes_volume
+from codehub.domain.observed_conditions import removes_volume
 from codehub.domain.states import ConditionName, DesiredState, Operation
 from codehub.domain.workspace import Workspace
 

@@ -179,7 +179,9 @@ class DiskActions:
     stop: tuple[Notice, ...] = ()
 
 
-def choose_disk_actions(disk: DiskState, homes: Sequence[RunningHome], rules: DiskRules, now: datetime) -> DiskActions:
+def choose_disk_actions(
+    disk: DiskState, homes: Sequence[RunningHome], rules: DiskRules, now: datetime
+) -> DiskActions:
     """Return which of the running workspaces to warn and to stop now, the largest first."""
     if disk.free >= rules.reserve:
         return DiskActions()

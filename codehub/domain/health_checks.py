@@ -124,7 +124,9 @@ def judge_database_space(has_space: bool) -> CheckResult:
 def judge_claims(unclaimed: Collection[str]) -> CheckResult:
     """Without its volumes and its archive store, an installation starts no workspace."""
     if unclaimed:
-        return CheckResult(False, f"Not claimed yet: {' and '.join(unclaimed)}. No workspace starts until then.")
+        return CheckResult(
+            False, f"Not claimed yet: {' and '.join(unclaimed)}. No workspace starts until then."
+        )
     return CheckResult(True, "The volumes and the archive store are claimed.")
 
 

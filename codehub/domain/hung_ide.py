@@ -13,14 +13,14 @@ from codehub.domain.workspace import Workspace
 
 
 def replace_if_hung(
-    workspace: Workspace, container: ContainerFact, look: Observation, context: Context
+    workspace: Workspace, container: ContainerFact, observation: Observation, context: Context
 ) -> Decision | None:
     """Replace an IDE that has not answered once for half of the time of a start; None leaves it alone.
 
     A slow start may be taken for a hung one and must still succeed. So an operation replaces an IDE that it
     has started itself once at most, and its clock starts again: the second one has the whole time.
     """
-    since = _silent_since(workspace, look)
+    since = _silent_since(workspace, observation)
     if since is None or container.op_id is None:
         return None
     waited = context.now - since
@@ -35,11 +35,11 @@ def replace_if_hung(
     return Decision(f"{words}: starting it again.", after, TimelineEvent.REPLACED, effect=DeleteContainer())
 
 
-def _silent_since(workspace: Workspace, look: Observation) -> datetime | None:
+def _silent_since(workspace: Workspace, observation: Observation) -> datetime | None:
     """When the operation began to wait for this container, as far as this controller has seen."""
-    if workspace.op_started_at is None or look.silent_since is None:
+    if workspace.op_started_at is None or observation.silent_since is None:
         return None
-    return max(workspace.op_started_at, look.silent_since)
+    return max(workspace.op_started_at, observation.silent_since)
 
 
 def _replace_own(workspace: Workspace, words: str, context: Context) -> Decision | None:

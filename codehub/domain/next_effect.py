@@ -30,12 +30,12 @@ from codehub.domain.observation import (
     Unknown,
     VolumeFact,
 )
-from codehub.domain.observe import VANISHED
+from codehub.domain.observed_conditions import VANISHED
 from codehub.domain.states import ConditionName, ErrorReason, Operation
 from codehub.domain.workspace import Workspace
 
 
-def next_effect(workspace: Workspace, look: Observation, context: Context) -> Decision:
+def next_effect(workspace: Workspace, observation: Observation, context: Context) -> Decision:
     op_id = workspace.op_id or ""
     match workspace.operation:
         case Operation.PROVISIONING | Operation.RESTORING if container_exists(workspace):
@@ -43,90 +43,102 @@ def next_effect(workspace: Workspace, look: Observation, context: Context) -> De
         case Operation.PROVISIONING:
             return _act(workspace, Provision(Generation(op_id, None)), "Making an empty home.")
         case Operation.STARTING:
-            return _start(workspace, look, context)
+            return _start(workspace, observation, context)
         case Operation.STOPPING | Operation.DELETING:
             if container_exists(workspace):
                 return _act(workspace, DeleteContainer(), "Stopping the container.")
             return Decision(f"{workspace.operation} waits for a fresh look.", workspace)
         case Operation.RESTORING:
-            return _restore(workspace, look, context)
+            return _restore(workspace, observation, context)
         case Operation.CREATE_EMPTY_ARCHIVE:
             empty = ArchiveEmpty(current_job_id(workspace), workspace.archive_op_id or "")
-            return _commit_or(workspace, look, empty, context)
+            return _commit_or(workspace, observation, empty, context)
         case _:
-            return _archive(workspace, look, context)
+            return _archive(workspace, observation, context)
 
 
 def container_exists(workspace: Workspace) -> bool:
     return holds(workspace.conditions, ConditionName.CONTAINER_EXISTS)
 
 
-def archive_seen(workspace: Workspace, look: Observation) -> bool:
+def archive_seen(workspace: Workspace, observation: Observation) -> bool:
     """Whether this look shows the archive of the present claim, complete."""
-    return isinstance(look.archive, ArchiveFact) and look.archive.archive_op_id == workspace.archive_op_id
+    return (
+        isinstance(observation.archive, ArchiveFact)
+        and observation.archive.archive_op_id == workspace.archive_op_id
+    )
 
 
 def _act(workspace: Workspace, effect: Effect, sentence: str) -> Decision:
     return Decision(sentence, workspace, effect=effect)
 
 
-def _start(workspace: Workspace, look: Observation, context: Context) -> Decision:
-    container = look.container
-    if isinstance(container, Unknown) or isinstance(look.volume, Unknown) or workspace.home_ctx is None:
+def _start(workspace: Workspace, observation: Observation, context: Context) -> Decision:
+    container = observation.container
+    if (
+        isinstance(container, Unknown)
+        or isinstance(observation.volume, Unknown)
+        or workspace.home_ctx is None
+    ):
         return Decision("STARTING waits for a look at the container and its home.", workspace)
     attempt = job_id(workspace.op_id or "", workspace.error_count)
     if container is not None and container.exists:
         if container.running:
             waits = Decision("The IDE is starting.", workspace)
-            return replace_if_hung(workspace, container, look, context) or waits
+            return replace_if_hung(workspace, container, observation, context) or waits
         if container.op_id == attempt:
             words = container.message or "The IDE ended right after its start."
             return record_failure(workspace, Failure(ErrorReason.ActionFailed, words), context)
     return _act(workspace, StartContainer(attempt, workspace.home_ctx), "Starting the IDE.")
 
 
-def _restore(workspace: Workspace, look: Observation, context: Context) -> Decision:
+def _restore(workspace: Workspace, observation: Observation, context: Context) -> Decision:
     """A job that already reads the archive may be its last reader: it is never stopped for a missing one."""
-    if look.job is None:
+    if observation.job is None:
         if workspace.conditions[ConditionName.ARCHIVE_READY].reason == VANISHED:
             return Decision("RESTORING waits: the archive is not there; looking again.", workspace)
         loss = archive_loss(workspace)
         if loss is not None:
             return record_failure(workspace, loss, context)
     restore = RestoreHome(current_job_id(workspace), workspace.op_id or "", workspace.archive_key or "")
-    return run_job(workspace, look.job, look.job_is_ours, restore, context)
+    return run_job(workspace, observation.job, observation.job_is_ours, restore, context)
 
 
-def _archive(workspace: Workspace, look: Observation, context: Context) -> Decision:
+def _archive(workspace: Workspace, observation: Observation, context: Context) -> Decision:
     """Container gone -> archive uploaded and verified -> archive_key committed -> volume deleted."""
-    if isinstance(look.container, Unknown):
+    if isinstance(observation.container, Unknown):
         return Decision("ARCHIVING waits until the container can be looked at.", workspace)
     if container_exists(workspace):
-        return _archive_besides_container(workspace, look)
+        return _archive_besides_container(workspace, observation)
     if workspace.home_ctx is None:
         failure = Failure(ErrorReason.ActionFailed, "The home to archive carries no generation.")
-        return end_after_job(workspace, look, lambda: record_failure(workspace, failure, context), "an error")
+        return end_after_job(
+            workspace, observation, lambda: record_failure(workspace, failure, context), "an error"
+        )
     if not archive_committed(workspace):
         effect = ArchiveHome(current_job_id(workspace), workspace.home_ctx, workspace.archive_op_id or "")
-        return _commit_or(workspace, look, effect, context)
-    if not archive_seen(workspace, look) or isinstance(look.volume, Unknown):
+        return _commit_or(workspace, observation, effect, context)
+    if not archive_seen(workspace, observation) or isinstance(observation.volume, Unknown):
         return Decision("The volume stays until its archive and itself can be looked at.", workspace)
-    if look.deletion is not None and look.deletion.outdated:
-        return _archive_anew(workspace, look.deletion.message, context)
+    if observation.deletion is not None and observation.deletion.outdated:
+        return _archive_anew(workspace, observation.deletion.message, context)
     deletion = DeleteVolume(current_deletion_job_id(workspace), workspace.home_ctx)
-    return run_job(workspace, look.deletion, look.job_is_ours, deletion, context)
+    return run_job(workspace, observation.deletion, observation.job_is_ours, deletion, context)
 
 
-def _archive_besides_container(workspace: Workspace, look: Observation) -> Decision:
+def _archive_besides_container(workspace: Workspace, observation: Observation) -> Decision:
     """An archive that was begun may miss what the container writes: it must not be what remains."""
-    begun = look.job is not None or archive_committed(workspace)
-    if not begun or not isinstance(look.volume, VolumeFact):
+    begun = observation.job is not None or archive_committed(workspace)
+    if not begun or not isinstance(observation.volume, VolumeFact):
         return _act(
             workspace, DeleteContainer(), "A container is still there: stopping it before the archive."
         )
     words = "A container has appeared since the archive was begun: it will be made anew."
     return end_after_job(
-        workspace, look, lambda: Decision(words, without_operation(workspace), TimelineEvent.FAILED), words
+        workspace,
+        observation,
+        lambda: Decision(words, without_operation(workspace), TimelineEvent.FAILED),
+        words,
     )
 
 
@@ -136,18 +148,18 @@ def _archive_anew(workspace: Workspace, message: str, context: Context) -> Decis
     return replace(decision, after=without_operation(decision.after))
 
 
-def _commit_or(workspace: Workspace, look: Observation, effect: Effect, context: Context) -> Decision:
+def _commit_or(workspace: Workspace, observation: Observation, effect: Effect, context: Context) -> Decision:
     """Commit the archive once it is seen whole and its job is dead; until then let the job make it."""
-    if look.job is not None and look.job.state is JobState.RUNNING:
+    if observation.job is not None and observation.job.state is JobState.RUNNING:
         return Decision(f"{workspace.operation} is under way.", workspace)
-    if archive_seen(workspace, look) and isinstance(look.archive, ArchiveFact):
-        key = archive_key(workspace.id, look.archive.archive_op_id)
+    if archive_seen(workspace, observation) and isinstance(observation.archive, ArchiveFact):
+        key = archive_key(workspace.id, observation.archive.archive_op_id)
         after = replace(workspace, archive_key=key)
-        words = f"The archive is complete and verified ({look.archive.bytes} bytes): {key}."
-        if look.job is not None and look.job.left_out:
-            words = f"{words} It {look.job.left_out}."
-        return Decision(words, after, TimelineEvent.ARCHIVED, archive=look.archive)
-    unseen = isinstance(look.archive, Unknown | Skipped)
-    if unseen and look.job is not None and look.job.state is JobState.SUCCEEDED:
+        words = f"The archive is complete and verified ({observation.archive.bytes} bytes): {key}."
+        if observation.job is not None and observation.job.left_out:
+            words = f"{words} It {observation.job.left_out}."
+        return Decision(words, after, TimelineEvent.ARCHIVED, archive=observation.archive)
+    unseen = isinstance(observation.archive, Unknown | Skipped)
+    if unseen and observation.job is not None and observation.job.state is JobState.SUCCEEDED:
         return Decision("The archive cannot be looked at now; waiting.", workspace)
-    return run_job(workspace, look.job, look.job_is_ours, effect, context)
+    return run_job(workspace, observation.job, observation.job_is_ours, effect, context)

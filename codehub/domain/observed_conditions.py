@@ -26,20 +26,20 @@ MISSING = "Missing"
 """The reason of a condition when two looks did not find what should be there."""
 
 
-def apply_observation(workspace: Workspace, look: Observation, now: datetime) -> Workspace:
+def apply_observation(workspace: Workspace, observation: Observation, now: datetime) -> Workspace:
     """The workspace with the conditions that this look shows, and the route that follows from them."""
     conditions = dict(workspace.conditions)
     for name, condition in (
-        (ConditionName.VOLUME_READY, _volume(workspace, look, now)),
-        (ConditionName.ARCHIVE_READY, _archive(workspace, look, now)),
-        (ConditionName.CONTAINER_EXISTS, _container_exists(workspace, look, now)),
-        (ConditionName.CONTAINER_READY, _container_ready(workspace, look, now)),
+        (ConditionName.VOLUME_READY, _volume(workspace, observation, now)),
+        (ConditionName.ARCHIVE_READY, _archive(workspace, observation, now)),
+        (ConditionName.CONTAINER_EXISTS, _container_exists(workspace, observation, now)),
+        (ConditionName.CONTAINER_READY, _container_ready(workspace, observation, now)),
     ):
         conditions[name] = condition
     conditions[ConditionName.HEALTHY] = _healthy(workspace, conditions, now)
     if conditions == workspace.conditions:
-        return _routed(workspace, look)
-    return _routed(replace(workspace, conditions=conditions, observed_at=look.at), look)
+        return _routed(workspace, observation)
+    return _routed(replace(workspace, conditions=conditions, observed_at=observation.at), observation)
 
 
 def expected_generation(workspace: Workspace) -> str | None:
@@ -61,38 +61,40 @@ def is_home_lost(workspace: Workspace) -> bool:
     return expected and not volume.status and volume.reason != "Unobservable"
 
 
-def volume_generation(look: Observation) -> Generation | None:
-    return look.volume.generation if isinstance(look.volume, VolumeFact) else None
+def volume_generation(observation: Observation) -> Generation | None:
+    return observation.volume.generation if isinstance(observation.volume, VolumeFact) else None
 
 
-def _volume(workspace: Workspace, look: Observation, now: datetime) -> Condition:
+def _volume(workspace: Workspace, observation: Observation, now: datetime) -> Condition:
     name, old = ConditionName.VOLUME_READY, workspace.conditions
-    if isinstance(look.volume, Unknown):
-        return updated_condition(old, name, old[name].status, "Unobservable", look.volume.message, now)
-    generation = volume_generation(look)
+    if isinstance(observation.volume, Unknown):
+        return updated_condition(old, name, old[name].status, "Unobservable", observation.volume.message, now)
+    generation = volume_generation(observation)
     if generation is not None and generation.op_id == expected_generation(workspace):
         return updated_condition(old, name, True, "Ready", "", now)
     if workspace.home_ctx is not None and not removes_volume(workspace):
-        if old[name].status and (old[name].reason != VANISHED or not _is_fresh(workspace, look, now)):
+        if old[name].status and (old[name].reason != VANISHED or not _is_fresh(workspace, observation, now)):
             return updated_condition(old, name, True, VANISHED, "The home is not there; looking again.", now)
         return updated_condition(old, name, False, MISSING, "The home was there and is gone.", now)
     if generation is not None:
         return updated_condition(
             old, name, False, "ForeignGeneration", f"A home of {generation.op_id} is there.", now
         )
-    if look.volume is not None:
+    if observation.volume is not None:
         return updated_condition(old, name, False, "Unfinished", "A home without its marker is there.", now)
     return updated_condition(old, name, False, "NoVolume", "", now)
 
 
-def _archive(workspace: Workspace, look: Observation, now: datetime) -> Condition:
+def _archive(workspace: Workspace, observation: Observation, now: datetime) -> Condition:
     name, old = ConditionName.ARCHIVE_READY, workspace.conditions
-    if isinstance(look.archive, Skipped):
+    if isinstance(observation.archive, Skipped):
         return old[name]
-    if isinstance(look.archive, Unknown):
-        return updated_condition(old, name, old[name].status, "Unobservable", look.archive.message, now)
-    if isinstance(look.archive, ArchiveFact):
-        committed = look.archive.key == workspace.archive_key
+    if isinstance(observation.archive, Unknown):
+        return updated_condition(
+            old, name, old[name].status, "Unobservable", observation.archive.message, now
+        )
+    if isinstance(observation.archive, ArchiveFact):
+        committed = observation.archive.key == workspace.archive_key
         return updated_condition(old, name, True, "Ready", "", now) if committed else old[name]
     if workspace.operation.makes_archive and not archive_committed(workspace):
         return old[name]
@@ -100,7 +102,7 @@ def _archive(workspace: Workspace, look: Observation, now: datetime) -> Conditio
         return updated_condition(old, name, False, "NoArchive", "", now)
     if old[name].reason == MISSING:
         return old[name]
-    if old[name].reason != VANISHED or not _is_fresh(workspace, look, now):
+    if old[name].reason != VANISHED or not _is_fresh(workspace, observation, now):
         status = old[name].status
         return updated_condition(old, name, status, VANISHED, "The archive is not there; looking again.", now)
     return updated_condition(
@@ -108,37 +110,41 @@ def _archive(workspace: Workspace, look: Observation, now: datetime) -> Conditio
     )
 
 
-def _is_fresh(workspace: Workspace, look: Observation, now: datetime) -> bool:
+def _is_fresh(workspace: Workspace, observation: Observation, now: datetime) -> bool:
     """Whether this is another look than the one that showed the last change.
 
     One in the future was before the clock was put back.
     """
     seen = workspace.observed_at
-    return seen is None or look.at > seen or seen > now
+    return seen is None or observation.at > seen or seen > now
 
 
-def _container_exists(workspace: Workspace, look: Observation, now: datetime) -> Condition:
+def _container_exists(workspace: Workspace, observation: Observation, now: datetime) -> Condition:
     name, old = ConditionName.CONTAINER_EXISTS, workspace.conditions
-    if isinstance(look.container, Unknown):
-        return updated_condition(old, name, old[name].status, "Unobservable", look.container.message, now)
-    if look.container is None:
+    if isinstance(observation.container, Unknown):
+        return updated_condition(
+            old, name, old[name].status, "Unobservable", observation.container.message, now
+        )
+    if observation.container is None:
         return updated_condition(old, name, False, "NoContainer", "", now)
-    if not look.container.exists:
-        return updated_condition(old, name, False, "NoContainer", look.container.message, now)
-    reason = "Running" if look.container.running else "Exited"
-    return updated_condition(old, name, True, reason, look.container.message, now)
+    if not observation.container.exists:
+        return updated_condition(old, name, False, "NoContainer", observation.container.message, now)
+    reason = "Running" if observation.container.running else "Exited"
+    return updated_condition(old, name, True, reason, observation.container.message, now)
 
 
-def _container_ready(workspace: Workspace, look: Observation, now: datetime) -> Condition:
+def _container_ready(workspace: Workspace, observation: Observation, now: datetime) -> Condition:
     name, old = ConditionName.CONTAINER_READY, workspace.conditions
-    if isinstance(look.container, Unknown):
-        return updated_condition(old, name, old[name].status, "Unobservable", look.container.message, now)
-    container = look.container
+    if isinstance(observation.container, Unknown):
+        return updated_condition(
+            old, name, old[name].status, "Unobservable", observation.container.message, now
+        )
+    container = observation.container
     if container is None or not container.exists or not container.running:
         return updated_condition(old, name, False, "NotRunning", "", now)
     if container.ready:
         return updated_condition(old, name, True, "Ready", "", now)
-    silent = look.silent_since is not None and now - look.silent_since >= SILENCE
+    silent = observation.silent_since is not None and now - observation.silent_since >= SILENCE
     if old[name].status and not silent:
         return updated_condition(
             old, name, True, "NotAnswering", "The IDE does not answer at the moment.", now
@@ -164,13 +170,13 @@ def _healthy(workspace: Workspace, conditions: dict[ConditionName, Condition], n
     )
 
 
-def _routed(workspace: Workspace, look: Observation) -> Workspace:
+def _routed(workspace: Workspace, observation: Observation) -> Workspace:
     """The way to the IDE is known exactly while it is ready."""
     ready = holds(workspace.conditions, ConditionName.CONTAINER_READY)
-    if isinstance(look.container, Unknown):
+    if isinstance(observation.container, Unknown):
         upstream = workspace.upstream if ready else None
     else:
-        upstream = look.container.upstream if ready and look.container is not None else None
+        upstream = observation.container.upstream if ready and observation.container is not None else None
     return workspace if upstream == workspace.upstream else replace(workspace, upstream=upstream)
 
 

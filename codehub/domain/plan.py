@@ -20,26 +20,26 @@ from codehub.domain.effects import DeleteContainer, SetHomeAside
 from codehub.domain.error_policy import STABLE_AFTER, Failure, is_terminal, waits_for_retry
 from codehub.domain.judge import level_of
 from codehub.domain.observation import ContainerFact, Observation, Unknown, VolumeFact
-from codehub.domain.observe import VANISHED, apply_observation, volume_generation
+from codehub.domain.observed_conditions import VANISHED, apply_observation, volume_generation
 from codehub.domain.states import ConditionName, DesiredState, ErrorReason, Level, Operation
 from codehub.domain.steps import step
 from codehub.domain.timeline_text import BEGUN
 from codehub.domain.workspace import PendingRequest, RecoverSource, RequestKind, Workspace
 
 
-def plan(workspace: Workspace, look: Observation, context: Context) -> Decision:
+def plan(workspace: Workspace, observation: Observation, context: Context) -> Decision:
     """What to do about this workspace now, and why, in one sentence."""
     other_backend = why_left_alone(workspace, context.rules.backends)
     if other_backend is not None:
         unchanged = left_alone(workspace, other_backend, context.now)
         return with_phase(Decision(other_backend, unchanged), context.now)
-    seen = apply_observation(workspace, look, context.now)
+    seen = apply_observation(workspace, observation, context.now)
     if seen.operation is not Operation.NONE:
-        decision = step(seen, look, context)
+        decision = step(seen, observation, context)
     elif seen.purged_at is not None:
         decision = Decision("Purged.", seen)
     else:
-        decision = _at_rest(seen, look, context)
+        decision = _at_rest(seen, observation, context)
     return with_phase(decision, context.now)
 
 
@@ -88,17 +88,17 @@ def must_observe_archive(workspace: Workspace) -> bool:
     return workspace.archive_key is not None and level_of(conditions) is Level.PENDING
 
 
-def _at_rest(workspace: Workspace, look: Observation, context: Context) -> Decision:
+def _at_rest(workspace: Workspace, observation: Observation, context: Context) -> Decision:
     if workspace.request is not None:
-        return _requested(workspace, workspace.request, look)
+        return _requested(workspace, workspace.request, observation)
     if is_terminal(workspace.error_reason):
-        return _in_error(workspace, look, context)
+        return _in_error(workspace, observation, context)
     lost = home_loss(workspace) or archive_loss(workspace)
     if lost is not None:
         return replace(record_failure(workspace, lost, context), event=TimelineEvent.LOST)
-    if _unsettled(workspace, look):
+    if _unsettled(workspace, observation):
         return Decision("Something could not be looked at, or vanished: looking again.", workspace)
-    died = _died(workspace, look, context)
+    died = _died(workspace, observation, context)
     if died is not None:
         return died
     if _has_proven_stable(workspace, context):
@@ -106,7 +106,7 @@ def _at_rest(workspace: Workspace, look: Observation, context: Context) -> Decis
     return _claim(workspace, wanted_operation(workspace), context)
 
 
-def _requested(workspace: Workspace, request: PendingRequest, look: Observation) -> Decision:
+def _requested(workspace: Workspace, request: PendingRequest, observation: Observation) -> Decision:
     """Consume a recover, or a cancel that came after its operation had ended."""
     if request.kind is RequestKind.CANCEL:
         return _cancelled_late(workspace)
@@ -115,7 +115,7 @@ def _requested(workspace: Workspace, request: PendingRequest, look: Observation)
         return Decision("The recovery waits until the volume can be looked at: it may be there.", workspace)
     lost = not holds(workspace.conditions, ConditionName.VOLUME_READY)
     replaced = request.source is not None and lost
-    foreign = volume_generation(look)
+    foreign = volume_generation(observation)
     if replaced and foreign is not None:
         words = f"The recovery sets aside the home of operation {foreign.op_id}, which is kept."
         return Decision(words, workspace, effect=SetHomeAside(foreign))
@@ -148,33 +148,35 @@ def _forget_home(workspace: Workspace, key: str | None) -> Workspace:
     return replace(workspace, home_ctx=None, archive_key=key, conditions=conditions, started_at=None)
 
 
-def _in_error(workspace: Workspace, look: Observation, context: Context) -> Decision:
+def _in_error(workspace: Workspace, observation: Observation, context: Context) -> Decision:
     """ERROR stays until someone recovers it; meanwhile it only loses its container."""
-    container = look.container
+    container = observation.container
     if isinstance(container, ContainerFact) and container.exists:
         if workspace.deleted_at is not None:
             return _claim(workspace, Operation.STOPPING, context)
-        if not _may_hold_a_copy(workspace, container, look):
+        if not _may_hold_a_copy(workspace, container, observation):
             words = f"In ERROR ({workspace.error_reason}): removing the container."
             return Decision(words, workspace, effect=DeleteContainer())
     return Decision(f"In ERROR ({workspace.error_reason}) until it is recovered.", workspace)
 
 
-def _may_hold_a_copy(workspace: Workspace, container: ContainerFact, look: Observation) -> bool:
+def _may_hold_a_copy(workspace: Workspace, container: ContainerFact, observation: Observation) -> bool:
     """Whether the container runs on a home that is, or was, not in its place: it may be all that is left."""
-    seen = holds(workspace.conditions, ConditionName.VOLUME_READY) and isinstance(look.volume, VolumeFact)
+    seen = holds(workspace.conditions, ConditionName.VOLUME_READY) and isinstance(
+        observation.volume, VolumeFact
+    )
     was_missing = workspace.error_reason is ErrorReason.ContainerWithoutVolume
     return container.running and (was_missing or not seen)
 
 
-def _unsettled(workspace: Workspace, look: Observation) -> bool:
-    if isinstance(look.container, Unknown) or isinstance(look.volume, Unknown):
+def _unsettled(workspace: Workspace, observation: Observation) -> bool:
+    if isinstance(observation.container, Unknown) or isinstance(observation.volume, Unknown):
         return True
     reasons = {workspace.conditions[name].reason for name in ConditionName}
     return VANISHED in reasons
 
 
-def _died(workspace: Workspace, look: Observation, context: Context) -> Decision | None:
+def _died(workspace: Workspace, observation: Observation, context: Context) -> Decision | None:
     """A container that was ready and is wanted, but is no longer: a crash loop must end in ERROR."""
     running = level_of(workspace.conditions) is Level.RUNNING
     if workspace.started_at is None or running or workspace.desired_state is not DesiredState.RUNNING:
@@ -182,8 +184,8 @@ def _died(workspace: Workspace, look: Observation, context: Context) -> Decision
     after = replace(workspace, started_at=None)
     lived = context.now - workspace.started_at
     message = workspace.conditions[ConditionName.CONTAINER_EXISTS].message
-    hangs = isinstance(look.container, ContainerFact) and look.container.running
-    if look.is_first or lived >= STABLE_AFTER:
+    hangs = isinstance(observation.container, ContainerFact) and observation.container.running
+    if observation.is_first or lived >= STABLE_AFTER:
         words = "The IDE does not answer." if hangs else "The IDE has ended; starting it again."
         return Decision(f"{words} {message}".rstrip(), after, TimelineEvent.DIED)
     what = "stopped answering" if hangs else "died"

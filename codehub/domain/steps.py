@@ -23,35 +23,37 @@ from codehub.domain.error_policy import Failure, is_terminal, waits_for_retry
 from codehub.domain.judge import level_of
 from codehub.domain.next_effect import archive_seen, container_exists, next_effect
 from codehub.domain.observation import ArchiveFact, ContainerFact, Observation, Progress, Unknown
-from codehub.domain.observe import VANISHED, volume_generation
+from codehub.domain.observed_conditions import VANISHED, volume_generation
 from codehub.domain.states import CANCELLABLE, ConditionName, DesiredState, ErrorReason, Operation
 from codehub.domain.workspace import RequestKind, Workspace
 
 
-def step(workspace: Workspace, look: Observation, context: Context) -> Decision:
+def step(workspace: Workspace, observation: Observation, context: Context) -> Decision:
     """The next decision for a workspace with an operation under way."""
     if workspace.op_started_at is not None and workspace.op_started_at > context.now:
         return _after_clock_was_put_back(workspace, context)
-    if workspace.op_started_at is None or look.at < workspace.op_started_at:
+    if workspace.op_started_at is None or observation.at < workspace.op_started_at:
         return Decision(f"This look is older than the claim of {workspace.operation}.", workspace)
-    moved = _with_progress(workspace, look, context.now)
-    if isinstance(look.volume, Unknown) and moved.operation.moves_home:
+    moved = _with_progress(workspace, observation, context.now)
+    if isinstance(observation.volume, Unknown) and moved.operation.moves_home:
         # Ended now, it would not be known whether the home of this attempt has come, or gone.
         return Decision(f"{moved.operation} waits until the home can be looked at.", moved)
     loss = home_loss(moved)
     if loss is not None and not is_terminal(moved.error_reason):
-        return end_after_job(moved, look, lambda: _lost(moved, loss, look, context), "the home is lost")
-    if is_done(moved, look):
-        return _done_without_container(moved, look) or _done(moved, look, context)
+        return end_after_job(
+            moved, observation, lambda: _lost(moved, loss, observation, context), "the home is lost"
+        )
+    if is_done(moved, observation):
+        return _done_without_container(moved, observation) or _done(moved, observation, context)
     if _is_cancelled(moved):
-        return _cancelled(moved, look)
+        return _cancelled(moved, observation)
     if is_timed_out(moved, context):
-        return _timed_out(moved, look, context)
+        return _timed_out(moved, observation, context)
     if waits_for_retry(moved.next_retry_at, context.rules.retry, context.now):
         return Decision(f"{moved.operation} will be tried again at {moved.next_retry_at:%H:%M:%S}.", moved)
     if moved.conditions[ConditionName.VOLUME_READY].reason == VANISHED:
         return Decision(f"{moved.operation} waits: the home is not there; looking again.", moved)
-    return next_effect(moved, look, context)
+    return next_effect(moved, observation, context)
 
 
 def _after_clock_was_put_back(workspace: Workspace, context: Context) -> Decision:
@@ -60,33 +62,37 @@ def _after_clock_was_put_back(workspace: Workspace, context: Context) -> Decisio
     return Decision(words, replace(workspace, op_started_at=context.now, progress_at=None))
 
 
-def _lost(workspace: Workspace, loss: Failure, look: Observation, context: Context) -> Decision:
+def _lost(workspace: Workspace, loss: Failure, observation: Observation, context: Context) -> Decision:
     """An archive that was completed before the loss is put on record: its owner may choose it."""
     complete = (
-        look.archive if archive_seen(workspace, look) and isinstance(look.archive, ArchiveFact) else None
+        observation.archive
+        if archive_seen(workspace, observation) and isinstance(observation.archive, ArchiveFact)
+        else None
     )
     return replace(record_failure(workspace, loss, context), archive=complete)
 
 
-def is_done(workspace: Workspace, look: Observation) -> bool:
+def is_done(workspace: Workspace, observation: Observation) -> bool:
     """Whether the observed world is what the operation was for."""
     conditions = workspace.conditions
     match workspace.operation:
         case Operation.PROVISIONING | Operation.RESTORING:
-            generation = volume_generation(look)
+            generation = volume_generation(observation)
             return generation is not None and generation.op_id == workspace.op_id
         case Operation.STARTING:
-            ready = isinstance(look.container, ContainerFact) and look.container.ready
+            ready = isinstance(observation.container, ContainerFact) and observation.container.ready
             return ready and holds(conditions, ConditionName.CONTAINER_READY)
         case Operation.STOPPING:
-            return not isinstance(look.container, Unknown) and not container_exists(workspace)
+            return not isinstance(observation.container, Unknown) and not container_exists(workspace)
         case Operation.CREATE_EMPTY_ARCHIVE:
-            return archive_committed(workspace) and archive_seen(workspace, look)
+            return archive_committed(workspace) and archive_seen(workspace, observation)
         case Operation.ARCHIVING:
-            committed = archive_committed(workspace) and archive_seen(workspace, look)
-            return committed and look.volume is None
+            committed = archive_committed(workspace) and archive_seen(workspace, observation)
+            return committed and observation.volume is None
         case Operation.DELETING:
-            known = not isinstance(look.container, Unknown) and not isinstance(look.volume, Unknown)
+            known = not isinstance(observation.container, Unknown) and not isinstance(
+                observation.volume, Unknown
+            )
             absent = not holds(conditions, ConditionName.VOLUME_READY)
             return known and absent and not container_exists(workspace)
         case Operation.NONE:
@@ -100,28 +106,28 @@ def is_timed_out(workspace: Workspace, context: Context) -> bool:
     return context.now - since > context.rules.timeouts[workspace.operation]
 
 
-def _with_progress(workspace: Workspace, look: Observation, now: datetime) -> Workspace:
+def _with_progress(workspace: Workspace, observation: Observation, now: datetime) -> Workspace:
     """Bytes that a job has moved, or layers of an image that were pulled."""
-    progress = _progress(workspace, look)
+    progress = _progress(workspace, observation)
     if progress is None or progress == workspace.progress:
         return workspace
     return replace(workspace, progress=progress, progress_at=now)
 
 
-def _progress(workspace: Workspace, look: Observation) -> Progress | None:
-    job = look.deletion or look.job
+def _progress(workspace: Workspace, observation: Observation) -> Progress | None:
+    job = observation.deletion or observation.job
     if job is not None:
         return job.progress
-    if workspace.operation is Operation.STARTING and isinstance(look.container, ContainerFact):
-        return look.container.progress
+    if workspace.operation is Operation.STARTING and isinstance(observation.container, ContainerFact):
+        return observation.container.progress
     return None
 
 
-def _done_without_container(workspace: Workspace, look: Observation) -> Decision | None:
+def _done_without_container(workspace: Workspace, observation: Observation) -> Decision | None:
     """One that was there before works in a directory which is not the home any more: it goes first."""
     if workspace.operation not in (Operation.PROVISIONING, Operation.RESTORING):
         return None
-    if isinstance(look.container, Unknown):
+    if isinstance(observation.container, Unknown):
         return Decision(f"{workspace.operation} waits until the container can be looked at.", workspace)
     if container_exists(workspace):
         words = "A container is there that has not seen this home: removing it."
@@ -129,23 +135,25 @@ def _done_without_container(workspace: Workspace, look: Observation) -> Decision
     return None
 
 
-def _done(workspace: Workspace, look: Observation, context: Context) -> Decision:
-    if running_job_id(workspace, look) is not None and not is_timed_out(workspace, context):
+def _done(workspace: Workspace, observation: Observation, context: Context) -> Decision:
+    if running_job_id(workspace, observation) is not None and not is_timed_out(workspace, context):
         return Decision(f"{workspace.operation} is done; its job is ending.", workspace)
-    return end_after_job(workspace, look, lambda: _finished(workspace, look, context), "it does not end")
+    return end_after_job(
+        workspace, observation, lambda: _finished(workspace, observation, context), "it does not end"
+    )
 
 
-def _finished(workspace: Workspace, look: Observation, context: Context) -> Decision:
+def _finished(workspace: Workspace, observation: Observation, context: Context) -> Decision:
     operation = workspace.operation
     after = _after_success(without_operation(workspace), operation, context.now)
     if operation in (Operation.PROVISIONING, Operation.RESTORING):
-        after = replace(after, home_ctx=volume_generation(look))
+        after = replace(after, home_ctx=volume_generation(observation))
     if operation is Operation.ARCHIVING:
         after = replace(after, home_ctx=None)
     assert workspace.op_started_at is not None
     message = timeline_text.finished(operation, context.now - workspace.op_started_at)
-    if operation is Operation.RESTORING and look.job is not None and look.job.changed:
-        message = f"{message} It {look.job.changed}."
+    if operation is Operation.RESTORING and observation.job is not None and observation.job.changed:
+        message = f"{message} It {observation.job.changed}."
     if not _is_cancelled(workspace):
         return Decision(message, after, TimelineEvent.FINISHED)
     level = level_of(after.conditions)
@@ -166,7 +174,7 @@ def _is_cancelled(workspace: Workspace) -> bool:
     return workspace.request is not None and workspace.request.kind is RequestKind.CANCEL
 
 
-def _cancelled(workspace: Workspace, look: Observation) -> Decision:
+def _cancelled(workspace: Workspace, observation: Observation) -> Decision:
     """The owner ends it: what was begun is stopped, and the workspace rests where it stands."""
     allowed = workspace.operation in CANCELLABLE and workspace.deleted_at is None
     if not allowed or (workspace.operation is Operation.ARCHIVING and archive_committed(workspace)):
@@ -178,7 +186,7 @@ def _cancelled(workspace: Workspace, look: Observation) -> Decision:
         level = level_of(workspace.conditions)
         return _at_level(workspace, f"Cancelled. The workspace stays at {level}.")
 
-    return end_after_job(workspace, look, end, "it was cancelled")
+    return end_after_job(workspace, observation, end, "it was cancelled")
 
 
 def _at_level(workspace: Workspace, sentence: str) -> Decision:
@@ -201,7 +209,7 @@ def wait_for_disk_space(workspace: Workspace, message: str, now: datetime) -> De
     return replace(decision, after=replace(decision.after, error_message=message))
 
 
-def _timed_out(workspace: Workspace, look: Observation, context: Context) -> Decision:
+def _timed_out(workspace: Workspace, observation: Observation, context: Context) -> Decision:
     starting = workspace.operation is Operation.STARTING
     if starting and container_exists(workspace):
         return Decision("Timed out: removing the container.", workspace, effect=DeleteContainer())
@@ -211,4 +219,6 @@ def _timed_out(workspace: Workspace, look: Observation, context: Context) -> Dec
     if starting and message:
         words = f"{words} {message}"
     failure = Failure(ErrorReason.Timeout, words)
-    return end_after_job(workspace, look, lambda: record_failure(workspace, failure, context), "it timed out")
+    return end_after_job(
+        workspace, observation, lambda: record_failure(workspace, failure, context), "it timed out"
+    )

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from codehub.domain.gc import GcRules, ArchiveHolder, mass_alarm
+from codehub.domain.gc import ArchiveHolder, GcRules, mass_alarm
 from codehub.domain.observation import Generation
 from codehub.domain.states import Phase
 

@@ -13,7 +13,7 @@ from codehub.domain import (
     gc,
     hung_ide,
     next_effect,
-    observe,
+    observed_conditions,
     plan,
     steps,
     ttl,
@@ -74,7 +74,7 @@ def _any_archive_will_do() -> list[Patch]:
         return isinstance(look.archive, ArchiveFact)
 
     return [
-        *((module, "archive_committed", committed) for module in (next_effect, steps, observe)),
+        *((module, "archive_committed", committed) for module in (next_effect, steps, observed_conditions)),
         *((module, "archive_seen", seen) for module in (next_effect, steps)),
         (controller, "archive_looked_for", lambda row: row.archive_key),
     ]

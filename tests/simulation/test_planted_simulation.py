@@ -27,7 +27,7 @@ from codehub.domain import (
     hung_ide,
     limits,
     next_effect,
-    observe,
+    observed_conditions,
     plan,
     steps,
     ttl,
@@ -39,7 +39,15 @@ from codehub.domain.decision import Context, Decision, record_failure
 from codehub.domain.effects import DeleteVolume, Effect
 from codehub.domain.error_policy import Failure
 from codehub.domain.gateway_reports import Assessment, GatewayReport
-from codehub.domain.observation import ArchiveFact, ContainerFact, JobState, Observation, Skipped, Unknown
+from codehub.domain.observation import (
+    ArchiveFact,
+    ContainerFact,
+    Generation,
+    JobState,
+    Observation,
+    Skipped,
+    Unknown,
+)
 from codehub.domain.problems import Problem
 from codehub.domain.states import ConditionName, DesiredState, ErrorReason, Operation, Phase
 from codehub.domain.ttl import TtlDefaults
@@ -162,7 +170,7 @@ def test_planted_a_restore_taken_as_done_because_a_volume_exists(monkeypatch: py
         return updated_condition(workspace.conditions, ConditionName.VOLUME_READY, exists, "Exists", "", now)
 
     monkeypatch.setattr(steps, "is_done", hasty)
-    monkeypatch.setattr(observe, "_volume", there)
+    monkeypatch.setattr(observed_conditions, "_volume", there)
     find("shows|although nobody has taken anything", HalfHomes)
 
 
@@ -176,7 +184,7 @@ def test_planted_archiving_satisfied_by_an_older_archive(monkeypatch: pytest.Mon
 
     original = Observer._archive
     monkeypatch.setattr(Observer, "_archive", look)
-    for module in (next_effect, steps, observe):
+    for module in (next_effect, steps, observed_conditions):
         monkeypatch.setattr(module, "archive_committed", lambda workspace: workspace.archive_key is not None)
     for module in (next_effect, steps):
         monkeypatch.setattr(module, "archive_seen", lambda _, look: isinstance(look.archive, ArchiveFact))
@@ -501,12 +509,12 @@ class LateJobs(Jobs):
         disk.beside[f".staging-{spec.op_id}"] = Home(item.content)
         await self._step(job)
         disk.home = None
-        generation = observe.Generation(spec.op_id, spec.archive_key)
+        generation = Generation(spec.op_id, spec.archive_key)
         if f".staging-{spec.op_id}" not in disk.beside:
             raise StorageProblem("Nothing is locked, so the collector took it for a leftover.")
         await self._swap_in(job, disk, f".staging-{spec.op_id}", generation)
 
-    async def _swap_in(self, job: Job, disk: Disk, staging: str, generation: observe.Generation) -> None:
+    async def _swap_in(self, job: Job, disk: Disk, staging: str, generation: Generation) -> None:
         staged = disk.beside[staging]
         try:
             await super()._swap_in(job, disk, staging, generation)
@@ -530,7 +538,7 @@ def test_planted_archiving_under_a_hung_container(monkeypatch: pytest.MonkeyPatc
     async def trust(self: EffectExecutor, workspace: Workspace, of: object = None) -> None:
         return
 
-    monkeypatch.setattr(observe, "_container_exists", exists)
+    monkeypatch.setattr(observed_conditions, "_container_exists", exists)
     monkeypatch.setattr(EffectExecutor, "_fence_out_containers", trust)
     find("no complete copy|is deleted before|shows", Hanging)
 

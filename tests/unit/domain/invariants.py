@@ -25,7 +25,7 @@ from codehub.domain.observation import (
     Unknown,
     VolumeFact,
 )
-from codehub.domain.observe import VANISHED
+from codehub.domain.observed_conditions import VANISHED
 from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
 from codehub.domain.workspace import RequestKind, Workspace
 from tests.unit.domain import oracle

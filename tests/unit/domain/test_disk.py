@@ -13,11 +13,11 @@ from codehub.domain.disk import (
     Resource,
     RunningHome,
     Shortage,
+    choose_disk_actions,
     grace_of,
     is_calm,
     is_near,
     largest_after_freeing,
-    choose_disk_actions,
     share_of,
     shortages,
     size_text,
@@ -130,7 +130,10 @@ def test_what_is_said_names_the_numbers_and_what_to_do() -> None:
         "Stopped: the disk has 600 MiB left (reserve 1.0 GiB) and this home has 41.0 GiB, more than its "
         "share. Nothing was removed. Remove files after the next start, or ask an admin to make room."
     )
-    assert "in about 120 s" in choose_disk_actions(LOW, [RunningHome("hog", 41 * GIB)], RULES, NOW).warn[0].message
+    assert (
+        "in about 120 s"
+        in choose_disk_actions(LOW, [RunningHome("hog", 41 * GIB)], RULES, NOW).warn[0].message
+    )
     assert size_text(12) == "12 bytes"
 
 

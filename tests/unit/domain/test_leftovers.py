@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from codehub.domain.gc import GcRules, ArchiveHolder
+from codehub.domain.gc import ArchiveHolder, GcRules
 from codehub.domain.states import Phase
 from codehub.domain.volume_leftovers import HOME, Leftover, sweep_leftovers
 from tests.unit.domain.builders import ID, KEY, NOW

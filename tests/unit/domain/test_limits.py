@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 
-from codehub.domain.limits import Limits, WorkspaceCounts, Usage, admit, admit_workspace, admit_undeleted
+from codehub.domain.limits import Limits, Usage, WorkspaceCounts, admit, admit_undeleted, admit_workspace
 from codehub.domain.problems import RunningLimitExceeded, WorkspaceLimitExceeded
 
 
@@ -30,7 +30,9 @@ def test_another_workspace_is_admitted_while_there_is_room_for_it_and_its_trash(
         assert _admits(admit_undeleted, owned, limits) == (living < 3)
 
 
-def _admits(decide: Callable[[WorkspaceCounts, Limits], None], owned: WorkspaceCounts, limits: Limits) -> bool:
+def _admits(
+    decide: Callable[[WorkspaceCounts, Limits], None], owned: WorkspaceCounts, limits: Limits
+) -> bool:
     try:
         decide(owned, limits)
     except WorkspaceLimitExceeded:

@@ -8,7 +8,7 @@ import pytest
 
 from codehub.domain.conditions import Condition, updated_condition
 from codehub.domain.observation import ContainerFact, Unknown
-from codehub.domain.observe import MISSING, SILENCE, VANISHED, apply_observation, silent_since
+from codehub.domain.observed_conditions import MISSING, SILENCE, VANISHED, apply_observation, silent_since
 from codehub.domain.states import ConditionName, Operation
 from tests.unit.domain.builders import (
     ABSENT_CONTAINER,

@@ -23,7 +23,7 @@ from codehub.domain.effects import (
 )
 from codehub.domain.error_policy import STABLE_AFTER, Failure
 from codehub.domain.observation import Generation, JobState, Observation, Progress
-from codehub.domain.observe import MISSING, VANISHED
+from codehub.domain.observed_conditions import MISSING, VANISHED
 from codehub.domain.plan import must_observe_archive, plan
 from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
 from codehub.domain.workspace import Workspace
