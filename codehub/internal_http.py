@@ -16,9 +16,9 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
-from codehub import log
+import structlog
 
-logger = log.get(__name__)
+logger = structlog.get_logger(__name__)
 
 MAX_HEAD: Final = 8 << 10
 MAX_READS: Final = 16

@@ -75,8 +75,3 @@ def _write_to(logger: logging.Logger, stream: TextIO, level: str, formatter: log
     handler.setFormatter(formatter)
     logger.handlers[:] = [handler]
     logger.setLevel(level)
-
-
-def get(name: str) -> structlog.stdlib.BoundLogger:
-    logger: structlog.stdlib.BoundLogger = structlog.get_logger(name)
-    return logger

@@ -42,7 +42,7 @@ from codehub.domain.problems import NotFound
 from codehub.session_lookups import SessionLookups
 from codehub.settings import Settings
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 PREFIX: Final = "/api/v1"
 INTERNAL: Final = ("/readyz", "/metrics")
@@ -165,4 +165,4 @@ def _turns(app: FastAPI, at_once: int, limit: str) -> Turns:
 def _report_death(task: "asyncio.Task[None]") -> None:
     """A listener runs as long as the process; should one die of a surprise, it does not die unnoticed."""
     if not task.cancelled() and (error := task.exception()) is not None:
-        log.critical("a background task of the API died; restart the API", exc_info=error)
+        logger.critical("a background task of the API died; restart the API", exc_info=error)

@@ -18,7 +18,7 @@ from codehub.database.engine import ConnectionTrouble, is_timeout
 from codehub.domain.problems import Problem
 from codehub.no_space import insufficient_storage
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 _CODES: Final[Mapping[int, tuple[str, str]]] = {
     400: ("VALIDATION_ERROR", "The body is not valid JSON."),
@@ -110,14 +110,14 @@ async def _on_http_exception(_request: Request, error: Exception) -> JSONRespons
 async def _on_lost_connection(request: Request, error: Exception) -> JSONResponse:
     full = insufficient_storage(error)
     if full is not None:
-        log.error("a call was refused: there is no space left", path=request.url.path, error=str(error))
+        logger.error("a call was refused: there is no space left", path=request.url.path, error=str(error))
         return problem_response(full)
     if isinstance(error, DBAPIError) and is_timeout(error):
-        log.warning("a call was stopped: its statement took too long", path=request.url.path)
+        logger.warning("a call was stopped: its statement took too long", path=request.url.path)
         return took_too_long()
     if isinstance(error, RedisResponseError) or (isinstance(error, DBAPIError) and not _means_lost(error)):
         return await _on_surprise(request, error)
-    log.warning("a call failed: a dependency does not answer", path=request.url.path, error=str(error))
+    logger.warning("a call failed: a dependency does not answer", path=request.url.path, error=str(error))
     return unavailable()
 
 
@@ -126,5 +126,5 @@ def _means_lost(error: DBAPIError) -> bool:
 
 
 async def _on_surprise(request: Request, error: Exception) -> JSONResponse:
-    log.error("a call failed", path=request.url.path, method=request.method, exc_info=error)
+    logger.error("a call failed", path=request.url.path, method=request.method, exc_info=error)
     return envelope(500, "INTERNAL_ERROR", "Something went wrong inside CodeHub. It has been logged.")

@@ -19,7 +19,7 @@ from codehub.bus.events import Feed
 from codehub.database.sessions import Session
 from codehub.domain.problems import TooManyRequests
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 router = APIRouter(tags=["events"])
 
 FAREWELL: Final = 1.0
@@ -105,7 +105,9 @@ class EventStream(Response):
             outcomes = await asyncio.gather(*ends, return_exceptions=True)
         for outcome in outcomes:
             if isinstance(outcome, Exception):
-                log.warning("an event stream broke off", user_id=self._session.user_id, error=repr(outcome))
+                logger.warning(
+                    "an event stream broke off", user_id=self._session.user_id, error=repr(outcome)
+                )
 
     async def _write(self, feed: Feed, send: Send) -> None:
         source: AsyncIterator[bytes] = EventSource(self._session, self._services).events(feed)

@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 
 from codehub.host.cancellation import raise_if_cancelled
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 EVERYONE: Final = "all"
 """The channel suffix for `resync`; no user id looks like it."""
@@ -151,7 +151,7 @@ class Subscriptions:
                     pause = 0.1
                     await self._listen(pubsub)
             except (RedisError, OSError) as error:
-                log.warning("event hints are interrupted", error=str(error), next_try_in=pause)
+                logger.warning("event hints are interrupted", error=str(error), next_try_in=pause)
             finally:
                 self._pubsub = None
                 for event in self._confirmed.values():
@@ -203,7 +203,7 @@ class Subscriptions:
         try:
             workspace_id = json.loads(data)["id"]
         except (ValueError, KeyError, TypeError):
-            log.warning("an event hint is unreadable", user_id=user_id)
+            logger.warning("an event hint is unreadable", user_id=user_id)
             for feed in self._feeds.get(user_id, ()):
                 feed.start_over()
             return
@@ -218,7 +218,7 @@ class Subscriptions:
             async with asyncio.timeout(SUBSCRIBE_TIMEOUT):
                 await self._confirmed[user_id].wait()
         except TimeoutError:
-            log.warning("an event stream starts while Redis does not answer", user_id=user_id)
+            logger.warning("an event stream starts while Redis does not answer", user_id=user_id)
 
     async def _send_subscribe(self, user_id: str) -> None:
         if self._pubsub is None:
@@ -226,7 +226,7 @@ class Subscriptions:
         try:
             await self._pubsub.subscribe(self._prefix + user_id)
         except (RedisError, OSError) as error:
-            log.warning("subscribing failed, and is repeated on reconnect", error=str(error))
+            logger.warning("subscribing failed, and is repeated on reconnect", error=str(error))
 
     async def _send_unsubscribe(self, user_id: str) -> None:
         if self._pubsub is None:
@@ -234,7 +234,7 @@ class Subscriptions:
         try:
             await self._pubsub.unsubscribe(self._prefix + user_id)
         except (RedisError, OSError) as error:
-            log.debug("unsubscribing failed; the subscription ended with its connection", error=str(error))
+            logger.debug("unsubscribing failed; the subscription ended with its connection", error=str(error))
 
 
 def _text(value: bytes | str) -> str:

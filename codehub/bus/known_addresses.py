@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 from codehub.clock import utc_now
 from codehub.host.cancellation import raise_if_cancelled
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 KEY: Final = "codehub:known-addresses"
 MAX_KNOWN: Final = 10_000
@@ -44,7 +44,7 @@ class KnownAddresses:
                 pipeline.zremrangebyrank(KEY, 0, -MAX_KNOWN - 1)
                 await pipeline.execute()
         except (RedisError, OSError, TimeoutError) as error:
-            log.warning("a known address was not saved", error=str(error))
+            logger.warning("a known address was not saved", error=str(error))
 
     async def refresh(self) -> None:
         found: Any = await self._redis.zrange(KEY, 0, -1, withscores=True)
@@ -55,7 +55,7 @@ class KnownAddresses:
             try:
                 await self.refresh()
             except (RedisError, OSError) as error:
-                log.warning("known addresses cannot be read", error=str(error))
+                logger.warning("known addresses cannot be read", error=str(error))
             raise_if_cancelled()
             await asyncio.sleep(REFRESH_SECONDS)
 

@@ -6,9 +6,12 @@ import re
 from pathlib import Path
 from typing import Final
 
-from codehub import log
+import structlog
+
 from codehub.embedded.private_paths import make_dir
 from codehub.gateway.certificate import CertificateError, CertificateFiles
+
+logger = structlog.get_logger(__name__)
 
 CHECK_SECONDS: Final = 1.0
 _CERTIFICATE: Final = re.compile(rb"-----BEGIN ([A-Z0-9 ]*CERTIFICATE)-----.*?-----END \1-----", re.DOTALL)
@@ -40,9 +43,9 @@ class CertificateCopy:
             self._originals.examine()
             self._write()
         except CertificateError as error:
-            log.get("up").warning("the renewed certificate is not taken, the old one stays", why=str(error))
+            logger.warning("the renewed certificate is not taken, the old one stays", why=str(error))
         except OSError as error:
-            log.get("up").error("the renewed certificate cannot be copied", error=str(error))
+            logger.error("the renewed certificate cannot be copied", error=str(error))
             return
         self._stamp = stamp
 

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from codehub import log
+import structlog
+
 from codehub.cli.errors import CommandError
 from codehub.coordinator.storage_claims import Claims, claim_storage
 from codehub.domain.storage_location import Location
@@ -11,6 +12,8 @@ from codehub.storage.archive.async_archive_store import ArchiveStore
 from codehub.storage.errors import Unobservable
 from codehub.storage.installation_marker import check_directory
 from codehub.storage.jobs.spec import StorageLocation
+
+logger = structlog.get_logger(__name__)
 
 INSTALLATION_ID = "installation-id"
 PARTS = {
@@ -80,4 +83,4 @@ async def settle(data_dir: Path, location: StorageLocation, claims: Claims) -> N
         check_directory(location.volumes_root, database_id)
         await ArchiveStore(location.archive_url, database_id).check()
     except Unobservable as problem:
-        log.get("up").warning("a disk is not there; what it holds is left as it is", problem=str(problem))
+        logger.warning("a disk is not there; what it holds is left as it is", problem=str(problem))

@@ -8,6 +8,7 @@ import json
 import sys
 from typing import Literal
 
+import structlog
 import typer
 from sqlalchemy.ext.asyncio import AsyncEngine
 from ulid import ULID
@@ -23,6 +24,8 @@ from codehub.database.engine import create_engine
 from codehub.domain.audit import Actor, ActorKind
 from codehub.runtimes.base import RuntimeFailure, Unobservable
 from codehub.settings import Settings
+
+logger = structlog.get_logger(__name__)
 
 RUNTIMES_ARE_TRUE_SINCE = "0009"
 """The first schema whose workspaces are on the runtime that their rows name."""
@@ -88,7 +91,7 @@ async def carry_over(
         try:
             await runtime_choice.end_all(settings.model_copy(update={"runtime": other}), installation_id)
         except (RuntimeFailure, Unobservable) as trouble:
-            log.get("up").warning("the containers of the other runtime count as gone", reason=str(trouble))
+            logger.warning("the containers of the other runtime count as gone", reason=str(trouble))
     await backends.move_all(engine, other, settings.runtime)
 
 

@@ -3,6 +3,9 @@
 A part loads its modules when it starts, so that one that runs alone does not carry the others'.
 """
 
+from codehub import log  # first: it keeps structlog from loading Rich
+
+# isort: split
 import asyncio
 import contextlib
 import gc
@@ -17,10 +20,11 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+import structlog
 import typer
 import uvloop
 
-from codehub import internal_http, log, readiness
+from codehub import internal_http, readiness
 from codehub.cli import certificates, database_setup, part_users, requirements
 from codehub.cli.errors import CommandError, told
 from codehub.cli.heartbeats import Heartbeats
@@ -31,6 +35,8 @@ from codehub.cli.workers import LOOK_SECONDS, run_apart, run_workers
 from codehub.domain.images import known_images
 from codehub.domain.limits import Limits
 from codehub.settings import Settings, SettingsError
+
+logger = structlog.get_logger(__name__)
 
 if TYPE_CHECKING:
     from codehub.gateway.metrics import GatewayMetrics
@@ -132,7 +138,7 @@ def _require(settings: Settings, part: str) -> None:
             asyncio.run(requirements.require(settings))
             asyncio.run(record_start(settings, part))
             if part == "api" and asyncio.run(requirements.admin_is_missing(settings)):
-                log.get("api").warning(requirements.NO_ADMIN)
+                logger.warning(requirements.NO_ADMIN)
 
     if code := run_apart(check):
         raise typer.Exit(code)
@@ -164,9 +170,9 @@ def _settings(component: str) -> Settings:
         raise CommandError(f"{' and '.join(missing)} must be set (`codehub up` brings its own)")
     log.configure(component, settings.log_level, audit=sys.stdout)
     if settings.insecure_http and component != "coordinator":
-        log.get(component).warning(settings.insecure_http_message)
+        logger.warning(settings.insecure_http_message)
     if settings.wide_proxies and component == "gateway":
-        log.get(component).warning(settings.wide_proxies_message)
+        logger.warning(settings.wide_proxies_message)
     return settings
 
 
@@ -177,7 +183,7 @@ async def _serve_coordinator(settings: Settings) -> None:
         *await requirements.missing_images(settings),
         *await requirements.workspaces_left_alone(settings),
     ):
-        log.get("coordinator").warning(sentence)
+        logger.warning(sentence)
     await run(settings, _stop_event())
 
 
@@ -220,7 +226,7 @@ async def _serve_gateway(
         await serve(
             config,
             stop=_stop_event(),
-            ready=lambda: log.get("gateway").info("ready", port=settings.port),
+            ready=lambda: logger.info("ready", port=settings.port),
             metrics=metrics.of_worker(number),
         )
 

@@ -12,12 +12,15 @@ from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from codehub import log
+import structlog
+
 from codehub.cli.errors import CommandError
 from codehub.cli.parts import ForkedProcess
 from codehub.embedded import server_processes
 from codehub.embedded.server_account import EmbeddedError
 from codehub.host.processes import ProcessId, boot_id
+
+logger = structlog.get_logger(__name__)
 
 STEADY_SECONDS = 60.0  # a part that ran this long has its earlier failures forgiven
 MAX_BACKOFF = 30.0
@@ -53,7 +56,6 @@ class Supervisor:
         self._children_file = run_dir / "children.json"
         self._services: list[Service] = []
         self._keepers: list[asyncio.Task[None]] = []
-        self._log = log.get("up")
 
     async def start(self, service: Service) -> None:
         self._services.append(service)
@@ -85,7 +87,7 @@ class Supervisor:
             keeper.cancel()
         await asyncio.gather(*self._keepers, return_exceptions=True)
         for service in reversed(self._services):
-            self._log.info("stopping", part=service.name)
+            logger.info("stopping", part=service.name)
             service.stop()
         self._children_file.unlink(missing_ok=True)
 
@@ -97,15 +99,15 @@ class Supervisor:
             failures = 1 if time.monotonic() - started > STEADY_SECONDS else failures + 1
             pause = min(0.25 * 2 ** (failures - 1), MAX_BACKOFF)
             why = {} if (cause := _why_it_ended(service)) is None else {"cause": cause}
-            self._log.error("a part died", part=service.name, exit_code=code, again_in_seconds=pause, **why)
+            logger.error("a part died", part=service.name, exit_code=code, again_in_seconds=pause, **why)
             await asyncio.sleep(pause)
             try:
                 await service.start()
                 self._record()
             except EmbeddedError as error:
-                self._log.error("a part does not start", part=service.name, error=str(error))
+                logger.error("a part does not start", part=service.name, error=str(error))
             except Exception as error:  # noqa: BLE001 - whatever it is, the part is tried again
-                self._log.error("a part does not start", part=service.name, error=repr(error))
+                logger.error("a part does not start", part=service.name, error=repr(error))
 
     async def _keep_logs_small(self) -> None:
         """The parts append to their logs, so a copy may be taken and the file cut under their hands."""
@@ -115,7 +117,7 @@ class Supervisor:
                 try:
                     _keep_small(path)
                 except OSError as error:
-                    self._log.error("a log cannot be cut", path=str(path), error=str(error))
+                    logger.error("a log cannot be cut", path=str(path), error=str(error))
 
     def _record(self) -> None:
         """Who runs, for `doctor`, for tests, and for the next start after a kill -9 of this process."""

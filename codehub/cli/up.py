@@ -14,10 +14,11 @@ from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import structlog
 import typer
 from ulid import ULID
 
-from codehub import internal_http, log
+from codehub import internal_http
 from codehub.cli import (
     certificate_copy,
     certificates,
@@ -42,6 +43,8 @@ from codehub.embedded.server_account import EmbeddedError
 from codehub.settings import Settings
 from codehub.storage.errors import JobIsRunning
 from codehub.storage.jobs.local_jobs import LocalJobs
+
+logger = structlog.get_logger(__name__)
 
 READY_SECONDS = 120.0
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -144,7 +147,6 @@ class _System:
         self._users = users
         self._supervisor = supervisor
         self._forkserver = forkserver
-        self._log = log.get("up")
 
     async def start(self) -> None:
         settings = self._settings
@@ -337,7 +339,7 @@ async def end_jobs(jobs: LocalJobs) -> None:
         try:
             await jobs.cancel(job_id)
         except JobIsRunning as problem:
-            log.get("up").warning("a storage job still runs", job_id=job_id, problem=problem.message)
+            logger.warning("a storage job still runs", job_id=job_id, problem=problem.message)
 
     await asyncio.gather(*(end(job_id) for job_id in await jobs.list()))
 

@@ -5,7 +5,8 @@ import signal
 from pathlib import Path
 from typing import Final
 
-from codehub import log
+import structlog
+
 from codehub.cli.parts import Part
 
 ASKS: Final = 6
@@ -13,7 +14,7 @@ ASKS: Final = 6
 STARTS_LONGER: Final = 5
 """How many times as long a new process may take."""
 
-logger = log.get("up")
+logger = structlog.get_logger(__name__)
 
 
 async def watch(part: Part, socket: Path, patience: float) -> None:

@@ -6,11 +6,13 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 
+import structlog
 import typer
 
-from codehub import log
 from codehub.cli.heartbeats import Heartbeats
 from codehub.host.child_process import die_with_parent
+
+logger = structlog.get_logger(__name__)
 
 RESTART_PAUSE = 0.5
 LOOK_SECONDS = 1.0
@@ -60,7 +62,7 @@ def run_workers(count: int, work: Callable[[int], None], heartbeats: Heartbeats 
         early_deaths = early_deaths + 1 if time.monotonic() - born < STEADY_SECONDS else 0
         if early_deaths > count:
             break
-        log.get("workers").error("a worker died", number=ended)
+        logger.error("a worker died", number=ended)
         if heartbeats is not None:
             heartbeats.restart(ended)
         time.sleep(RESTART_PAUSE)
@@ -76,7 +78,7 @@ def run_workers(count: int, work: Callable[[int], None], heartbeats: Heartbeats 
 def _kill_silent(heartbeats: Heartbeats, workers: dict[int, int]) -> None:
     """SIGKILL, because a worker that is stopped or hangs handles no other signal."""
     for pid in heartbeats.find_silent(workers):
-        log.get("workers").error("a worker does not answer", number=workers[pid])
+        logger.error("a worker does not answer", number=workers[pid])
         _send(signal.SIGKILL, [pid])
 
 
@@ -107,8 +109,8 @@ def _fork(work: Callable[[], None]) -> int:
         code = 0
     except typer.Exit as end:
         code = end.exit_code
-    except Exception:  # noqa: BLE001 - the process ends here, with the reason logged
-        log.get("workers").exception("a worker failed")
+    except Exception:  # the process ends here, with the reason logged
+        logger.exception("a worker failed")
     finally:
         os._exit(code)
 

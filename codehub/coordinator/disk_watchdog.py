@@ -12,26 +12,26 @@ import structlog
 from codehub.coordinator.leader_services import LeaderDatabase
 from codehub.coordinator.providers import Volumes
 from codehub.domain.disk import (
+    DiskActions,
     DiskRules,
     DiskState,
     FreeSpace,
     HomeSize,
     LiveHome,
-    DiskActions,
     Reserve,
     Resource,
     RunningHome,
     Shortage,
     amount_text,
+    choose_disk_actions,
     is_calm,
     is_near,
-    choose_disk_actions,
     shortages,
 )
 from codehub.domain.states import Phase
 from codehub.storage.errors import StorageProblem
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 NEAR = 2
 """Below this multiple of the reserve the watchdog looks each second, at every running home."""
@@ -88,7 +88,7 @@ class DiskWatchdog:
         try:
             free = await self._volumes.free_space()
         except StorageProblem as error:
-            log.warning("the disk of the homes cannot be looked at", error=str(error))
+            logger.warning("the disk of the homes cannot be looked at", error=str(error))
             return
         now = self._clock()
         self._note(now, free)
@@ -149,7 +149,7 @@ class DiskWatchdog:
             try:
                 size = await self._size_of(home)
             except StorageProblem as error:
-                log.debug("a home cannot be measured", workspace_id=home.workspace_id, error=str(error))
+                logger.debug("a home cannot be measured", workspace_id=home.workspace_id, error=str(error))
                 continue
             self._sizes[home.workspace_id] = (self._clock(), size)
 
@@ -226,7 +226,9 @@ class DiskWatchdog:
             if home.may_stop and (size := sizes[home.workspace_id]) is not None
         ]
         to_come = sum(
-            size.of(resource) for home in homes if home.frees_space_soon and (size := sizes[home.workspace_id])
+            size.of(resource)
+            for home in homes
+            if home.frees_space_soon and (size := sizes[home.workspace_id])
         )
         disk = DiskState(shortage.free, to_come, self._full_in(resource), resource)
         relief = choose_disk_actions(disk, running, DiskRules(shortage.reserve, self._grace), now)
@@ -238,16 +240,16 @@ class DiskWatchdog:
         by_id = {home.workspace_id: home for home in homes}
         for notice in relief.warn:
             await self._records.warn_of_disk(notice, now)
-            log.warning(notice.message, workspace_id=notice.workspace_id)
+            logger.warning(notice.message, workspace_id=notice.workspace_id)
         for notice in relief.stop:
             if await self._records.stop_for_disk(by_id[notice.workspace_id], notice, now):
-                log.warning(notice.message, workspace_id=notice.workspace_id)
+                logger.warning(notice.message, workspace_id=notice.workspace_id)
 
     def _log_shortage(self, shortage: Shortage, to_come: int, now: datetime) -> None:
         if self._logged_at is not None and now - self._logged_at < DISPLAY_EVERY:
             return
         self._logged_at = now
-        log.warning(
+        logger.warning(
             "the disk of the homes is below its reserve: starts and restores wait",
             free=amount_text(shortage.free, shortage.resource),
             reserve=amount_text(shortage.reserve, shortage.resource),

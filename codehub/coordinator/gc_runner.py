@@ -17,7 +17,7 @@ from codehub.runtimes.base import Unobservable as RuntimeUnobservable
 from codehub.storage.errors import StorageProblem
 from codehub.storage.jobs.spec import ClearJob, DeleteJob
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 CONTAINER = "container:"
 
@@ -70,14 +70,14 @@ class GcRunner:
         try:
             listing = await self._list()
         except (StorageProblem, RuntimeUnobservable) as error:
-            log.warning("this GC cycle is skipped: something could not be listed", error=str(error))
+            logger.warning("this GC cycle is skipped: something could not be listed", error=str(error))
             return 0
         found = await self._select(listing, now, began)
         self._is_urgent = found.is_urgent and not found.alarms
         self.alarms = found.alarms
         if found.alarms:
             for alarm in found.alarms:
-                log.error("GC alarm", reason=alarm)
+                logger.error("GC alarm", reason=alarm)
             return 0
         for workspace_id in found.containers:
             await self._remove_container(workspace_id)
@@ -121,9 +121,9 @@ class GcRunner:
             try:
                 freed += await self._remove_one(item, found.present, now)
             except (StorageProblem, RowLocked) as error:
-                log.warning("an orphaned archive could not be removed", key=item.key, error=str(error))
+                logger.warning("an orphaned archive could not be removed", key=item.key, error=str(error))
         if freed:
-            log.info("GC freed space", bytes=freed, archives=len(found.remove))
+            logger.info("GC freed space", bytes=freed, archives=len(found.remove))
         return freed
 
     async def _remove_one(self, item: StoredArchive, present: frozenset[str], now: datetime) -> int:
@@ -133,10 +133,10 @@ class GcRunner:
         """
         reason = await self._records.condemn(item, present, now)
         if reason is not None:
-            log.info("an archive is needed after all", key=item.key, reason=reason)
+            logger.info("an archive is needed after all", key=item.key, reason=reason)
             return 0
         await self._providers.archives.remove(item.key)
-        log.info("an orphaned archive was removed", key=item.key, bytes=item.bytes)
+        logger.info("an orphaned archive was removed", key=item.key, bytes=item.bytes)
         return item.bytes
 
     async def _purge(self, deleted_before: datetime | None, now: datetime) -> bool:
@@ -145,7 +145,7 @@ class GcRunner:
         while purged := await self._records.purge(deleted_before, now):
             found = True
             for workspace_id in purged:
-                log.info("the grace period is over or was waived: purged", workspace_id=workspace_id)
+                logger.info("the grace period is over or was waived: purged", workspace_id=workspace_id)
         return found
 
     async def _trim_audit_log(self, now: datetime) -> None:
@@ -155,11 +155,11 @@ class GcRunner:
         while some := await self._records.trim_audit_log(now - self._rules.audit_retention):
             removed += some
         if removed:
-            log.info("entries of the audit log were removed after their retention", entries=removed)
+            logger.info("entries of the audit log were removed after their retention", entries=removed)
 
     async def _trim_timelines(self) -> None:
         if removed := await self._records.trim_timelines():
-            log.info("entries of long timelines and of purged workspaces were removed", entries=removed)
+            logger.info("entries of long timelines and of purged workspaces were removed", entries=removed)
 
     async def _clear(self, due: tuple[Leftover, ...], containers: set[str]) -> None:
         """One job a workspace and cycle, since jobs of one workspace wait for each other."""
@@ -167,32 +167,32 @@ class GcRunner:
             items = [item for item in due if item.workspace_id == workspace_id]
             home = next((item for item in items if item.is_home), None)
             if home is not None and workspace_id in containers:
-                log.warning("a home without a workspace stays while it has a container", key=home.key)
+                logger.warning("a home without a workspace stays while it has a container", key=home.key)
                 continue
             try:
                 await self._start_clearing(home, items)
             except (StorageProblem, OSError) as error:
-                log.warning("leftovers could not be removed", workspace_id=workspace_id, error=str(error))
+                logger.warning("leftovers could not be removed", workspace_id=workspace_id, error=str(error))
 
     async def _start_clearing(self, home: Leftover | None, items: list[Leftover]) -> None:
         location, first = self._providers.storage_location, items[0]
         key, workspace_id = first.home_store_key, first.workspace_id
         if home is not None:
-            log.info("a home that belongs to no workspace is removed", key=home.key)
+            logger.info("a home that belongs to no workspace is removed", key=home.key)
             deletion = DeleteJob(location, workspace_id, key, home.generation, self._epoch)
             await self._providers.jobs.start(f"{workspace_id}-purge", deletion)
             return
         names = [item.name for item in items]
-        log.info("leftovers of a home are removed", workspace_id=workspace_id, names=names)
+        logger.info("leftovers of a home are removed", workspace_id=workspace_id, names=names)
         clear = ClearJob(location, workspace_id, key, names, self._epoch)
         await self._providers.jobs.start(f"{workspace_id}-clear", clear)
 
     async def _remove_container(self, workspace_id: str) -> None:
         try:
             await self._providers.runtime.delete(workspace_id)
-            log.info("a container without a workspace was removed", workspace_id=workspace_id)
+            logger.info("a container without a workspace was removed", workspace_id=workspace_id)
         except RuntimeFailure as error:
-            log.warning("a stray container stays", workspace_id=workspace_id, error=error.message)
+            logger.warning("a stray container stays", workspace_id=workspace_id, error=error.message)
 
     async def _forget_dead_jobs(self) -> None:
         """What jobs left whose operation is over. Listed before the database is read, as archives are."""
@@ -204,7 +204,7 @@ class GcRunner:
             try:
                 await self._forget_if_dead(name)
             except (StorageProblem, OSError, ValueError) as error:
-                log.warning("what a job has left could not be removed", job_id=name, error=str(error))
+                logger.warning("what a job has left could not be removed", job_id=name, error=str(error))
 
     async def _forget_if_dead(self, name: str) -> None:
         status = await self._providers.jobs.status(name)
@@ -212,5 +212,5 @@ class GcRunner:
             if status.state is JobState.RUNNING:
                 return
             if status.state is not JobState.SUCCEEDED:
-                log.warning("a storage job had failed", job_id=name, error=status.message)
+                logger.warning("a storage job had failed", job_id=name, error=status.message)
         await self._providers.jobs.forget(name)

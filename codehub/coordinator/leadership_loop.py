@@ -30,7 +30,7 @@ from codehub.host.cancellation import raise_if_cancelled
 from codehub.settings import Settings
 from codehub.storage.volumes.quota import HomeQuota
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 HEARTBEAT_EVERY = 2.0
 SWEEP_AGAIN = 2.0
@@ -79,14 +79,14 @@ async def _campaign_and_lead(
     settings: Settings, providers: Providers, house: CoordinatorBackend, nature: ClockAndIds, metrics: Metrics
 ) -> None:
     term = await _win(house, settings.coordinator_leader_retry_interval)
-    log.info("this coordinator leads", epoch=term.epoch)
+    logger.info("this coordinator leads", epoch=term.epoch)
     try:
         async with house.desk(term) as desk:
             await Leader(settings, providers, desk, term, nature, metrics).lead()
     except* StaleLeader:
-        log.warning("this term is over", epoch=term.epoch)
+        logger.warning("this term is over", epoch=term.epoch)
     except* DatabaseTrouble as group:
-        log.warning("leadership is given up", epoch=term.epoch, error=str(group.exceptions[0]))
+        logger.warning("leadership is given up", epoch=term.epoch, error=str(group.exceptions[0]))
     finally:
         await term.resign()
 
@@ -97,7 +97,7 @@ async def _win(house: CoordinatorBackend, retry_interval: float) -> LeadershipTe
             term = await house.campaign()
         except DatabaseTrouble as error:
             raise_if_cancelled()
-            log.warning("the database does not answer; campaigning again", error=str(error))
+            logger.warning("the database does not answer; campaigning again", error=str(error))
             term = None
         if term is not None:
             return term
@@ -213,7 +213,7 @@ class Leader:
             newest = self._memory.newest_epoch
             if newest > self._term.epoch:
                 # No newer leader, or the heartbeat had failed: the database is older than the disks.
-                log.error(
+                logger.error(
                     "homes were worked on in a later epoch than the database knows: "
                     "was it restored from a backup? Leading anew after that epoch",
                     epoch=self._term.epoch,
@@ -282,7 +282,7 @@ class Leader:
         except Exception:
             raise_if_cancelled()
             self._metrics.count_tick_failure(name)
-            log.exception("a tick failed and is skipped", component=name)
+            logger.exception("a tick failed and is skipped", component=name)
         # A tick that took a dying connection for a dead one, and went on with another, has not failed.
         raise_if_cancelled()
         return went_well

@@ -8,7 +8,7 @@ import structlog
 from codehub.domain.observation import ContainerFact, JobFact, Unknown
 from codehub.domain.path_redaction import PathRedactor
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 _REMEMBERED: Final = 1000
 
@@ -28,7 +28,7 @@ class UserMessages:
             if len(self._logged) >= _REMEMBERED:
                 self._logged.clear()
             self._logged.add(message)
-            log.warning("a problem, with the paths that its owner does not see", problem=message)
+            logger.warning("a problem, with the paths that its owner does not see", problem=message)
         return shown
 
     def in_fact(self, fact: Fact) -> Fact:

@@ -20,7 +20,7 @@ from codehub.storage.errors import StorageProblem
 from codehub.storage.jobs.spec import StorageLocation
 from codehub.storage.volumes.local_volumes import LocalVolumes
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 
 def make_storage_location(settings: Settings, installation_id: str) -> StorageLocation:
@@ -61,7 +61,7 @@ async def claim_storage(claims: Claims, location: StorageLocation, *, create: bo
             continue
         await claim()
         await claims.record(kind)
-        log.debug("claimed for this installation", location=kind.value, where=where)
+        logger.debug("claimed for this installation", location=kind.value, where=where)
     return left
 
 
@@ -73,11 +73,11 @@ def claiming(database_url: str, location: StorageLocation) -> Callable[[], Await
         try:
             await claim_storage(PostgresClaims(engine), location, create=True)
         except StorageProblem as problem:
-            log.error("a location cannot be claimed: no workspace starts", reason=problem.message)
+            logger.error("a location cannot be claimed: no workspace starts", reason=problem.message)
             return False
         finally:
             await engine.dispose()
-        log.debug("volumes and archive store are claimed")
+        logger.debug("volumes and archive store are claimed")
         return True
 
     return attempt

@@ -23,7 +23,7 @@ from codehub.domain.ttl import Expiry, TtlDefaults, expired
 from codehub.domain.workspace import Workspace
 from codehub.storage.errors import StorageProblem
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class TtlRunner:
         try:
             now, uses_known_until = await self._carry_activity()
         except (RedisError, OSError) as error:
-            log.warning("activity cannot be read: no TTL fires in this cycle", error=str(error))
+            logger.warning("activity cannot be read: no TTL fires in this cycle", error=str(error))
             return []
         defaults = self._rules.defaults
         due = [
@@ -68,7 +68,7 @@ class TtlRunner:
             if archives_wait and expiry.desired is DesiredState.ARCHIVED:
                 continue
             if await self._records.expire(workspace, expiry, now):
-                log.info(expiry.sentence, workspace_id=workspace.id)
+                logger.info(expiry.sentence, workspace_id=workspace.id)
                 fired.append(expiry)
         return fired
 
@@ -79,7 +79,7 @@ class TtlRunner:
         try:
             await self._archives.check()
         except StorageProblem as error:
-            log.warning("the archive store does not answer: the archive TTL waits", error=str(error))
+            logger.warning("the archive store does not answer: the archive TTL waits", error=str(error))
             return True
         return False
 
@@ -114,12 +114,12 @@ class TtlRunner:
         Redis is last: it gives up only what is committed.
         """
         if found.lost:
-            log.warning(
+            logger.warning(
                 "gateways are lost: the clocks of all running workspaces restart", gateways=sorted(found.lost)
             )
             await self._records.restart_clocks(now)
         if found.unknown_because:
-            log.warning(
+            logger.warning(
                 f"no workspace stands by for now: {found.unknown_because}",
                 silent=waiting_for(reports, found.gone),
             )

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 Handler = Callable[[str], Awaitable[float | None]]
 """Works on one key; returns in how many seconds it wants to be called again, or None."""
@@ -93,7 +93,7 @@ class WorkQueue:
         except Exception:
             faults = self._faults[key] = self._faults.get(key, 0) + 1
             delay = min(FAULT_DELAY * 2 ** (faults - 1), LONGEST_FAULT_DELAY)
-            log.exception("work on a workspace failed", workspace_id=key, next_try_in=delay)
+            logger.exception("work on a workspace failed", workspace_id=key, next_try_in=delay)
         finally:
             self._places.release()
             self._busy.pop(key, None)

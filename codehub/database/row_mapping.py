@@ -15,7 +15,7 @@ from codehub.domain.observation import Generation, Progress
 from codehub.domain.states import ConditionName, DesiredState, ErrorReason, Operation, Phase
 from codehub.domain.workspace import PendingRequest, RecoverSource, RequestKind, Workspace
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 COLUMNS: Final = tuple(column for column in workspaces.columns if column.name != "memo")
 """The columns that a Workspace is made from."""
@@ -42,7 +42,7 @@ def to_workspaces(rows: Iterable[Row]) -> list[Workspace]:
         try:
             understood.append(to_workspace(row))
         except CorruptRow as error:
-            log.error("a row cannot be understood and is left alone", error=str(error))
+            logger.error("a row cannot be understood and is left alone", error=str(error))
     return understood
 
 

@@ -6,7 +6,10 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from codehub import log
+import structlog
+
+logger = structlog.get_logger(__name__)
+
 
 NAME: Final = "postgres.reserve"
 SIZE: Final = 64 << 20
@@ -24,7 +27,6 @@ class EmergencyReserve:
         self._path = data_dir / NAME
         self._size = size
         self._nearly_full = nearly_full
-        self._log = log.get("embedded")
 
     async def keep(self) -> None:
         """Check every few seconds, until cancelled."""
@@ -41,14 +43,14 @@ class EmergencyReserve:
             elif free > ROOM * self._size // SIZE and not self._path.exists():
                 self._make()
         except OSError as error:
-            self._log.warning("the reserve of PostgreSQL cannot be kept", error=str(error))
+            logger.warning("the reserve of PostgreSQL cannot be kept", error=str(error))
 
     def _release(self, free: int) -> None:
         try:
             self._path.unlink()
         except FileNotFoundError:
             return
-        self._log.error(
+        logger.error(
             "the disk is nearly full: PostgreSQL gets its reserve back; make room",
             free_bytes=free,
             reserve_bytes=self._size,

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from codehub import log
+import structlog
+
 from codehub.embedded import server_processes, server_programs
 from codehub.embedded.postgres_log import why_it_ended
 from codehub.embedded.private_paths import (
@@ -22,6 +23,8 @@ from codehub.embedded.private_paths import (
     write_private,
 )
 from codehub.embedded.server_account import EmbeddedError, server_account
+
+logger = structlog.get_logger(__name__)
 
 USER = DATABASE = "codehub"
 SOCKET_NAME = ".s.PGSQL.5432"
@@ -82,7 +85,7 @@ class EmbeddedPostgres:
     async def start(self) -> None:
         """Start the server; return when it accepts connections. The cluster was made with its database."""
         if not self.socket_dir.is_relative_to(self._data_dir):
-            log.get("embedded").warning("the data directory's path is long", sockets=str(self.socket_dir))
+            logger.warning("the data directory's path is long", sockets=str(self.socket_dir))
         if not self._account.can_enter(self._data_dir):
             raise EmbeddedError(
                 f"PostgreSQL runs as user id {self._account.uid}, which may not enter {self._data_dir}: "
@@ -192,7 +195,7 @@ class EmbeddedPostgres:
         """
         orphans = self._working
         if orphans():
-            log.get("embedded").info("ending the PostgreSQL of an earlier start", pids=orphans())
+            logger.info("ending the PostgreSQL of an earlier start", pids=orphans())
         if not server_processes.end_all(orphans, FAST_SHUTDOWN):
             raise EmbeddedError(f"PostgreSQL processes {orphans()} of an earlier start do not end")
         # Its lock files name process ids, which another process may have by now.

@@ -6,10 +6,13 @@ import subprocess
 import time
 from pathlib import Path
 
-from codehub import log
+import structlog
+
 from codehub.embedded import server_processes, server_programs
 from codehub.embedded.private_paths import make_dir, make_socket_dir, socket_dir, socket_mode
 from codehub.embedded.server_account import EmbeddedError, server_account
+
+logger = structlog.get_logger(__name__)
 
 SOCKET_NAME = "redis.sock"
 START_SECONDS = 30.0
@@ -65,7 +68,7 @@ class EmbeddedRedis:
 
     def _end_orphan(self) -> None:
         if orphans := self._working():
-            log.get("embedded").info("ending the Redis of an earlier start", pids=orphans)
+            logger.info("ending the Redis of an earlier start", pids=orphans)
         if not server_processes.end_all(self._working, SHUTDOWN):
             raise EmbeddedError(f"Redis processes {self._working()} of an earlier start do not end")
         self._socket.unlink(missing_ok=True)

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import NamedTuple, Protocol
 
+import structlog
 from redis.exceptions import RedisError
 from ulid import ULID
 
-from codehub import log
 from codehub.database.engine import ConnectionTrouble
 from codehub.gateway.activity import Recorder
 from codehub.host.cancellation import raise_if_cancelled
 
-logger = log.get(__name__)
+logger = structlog.get_logger(__name__)
 
 
 class Flushing(Protocol):

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from codehub import log
+import structlog
 
-logger = log.get(__name__)
+logger = structlog.get_logger(__name__)
 
 _EXPIRED: Final = 10
 _NOT_YET_VALID: Final = 9

@@ -5,13 +5,14 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from codehub import log
+import structlog
+
 from codehub.database.gateway_queries import Route, Visitor
 from codehub.domain.states import Phase
 from codehub.gateway.open_connections import LiveConnections
 from codehub.gateway.route_cache import Directory
 
-logger = log.get(__name__)
+logger = structlog.get_logger(__name__)
 
 RETRY_SECONDS: Final = 1.0
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import quote, unquote_to_bytes
 
+import structlog
 from redis.exceptions import RedisError
 from sqlalchemy.exc import SQLAlchemyError
 
-from codehub import log
 from codehub.database.engine import ConnectionTrouble
 from codehub.database.gateway_queries import Route, Visitor
 from codehub.domain.ports import parse_port, port_address
@@ -36,7 +36,7 @@ from codehub.gateway.response_policy import HSTS, policy_for_api, policy_for_wor
 from codehub.gateway.route_cache import Directory, Unknown
 from codehub.no_space import insufficient_storage
 
-logger = log.get(__name__)
+logger = structlog.get_logger(__name__)
 
 Decision = Relay | Reply | Coroutine[Any, Any, Relay | Reply]
 

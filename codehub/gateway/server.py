@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
+import structlog
 from redis.asyncio import Redis
 
-from codehub import log
 from codehub.bus import tickets
 from codehub.bus.activity import ActivityLog
 from codehub.bus.tickets import Ticket
@@ -38,7 +38,7 @@ from codehub.gateway.route_cache import Directory, Source
 from codehub.gateway.routing import Router
 from codehub.gateway.tls_server import TlsServer
 
-logger = log.get(__name__)
+logger = structlog.get_logger(__name__)
 
 TICK_SECONDS: Final = 0.5
 BACKLOG: Final = 1024

@@ -6,12 +6,13 @@ import socket
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from codehub import log
+import structlog
+
 from codehub.gateway.address_limits import AddressShare, AddressShares, peer_address
 from codehub.gateway.certificate import RenewedCertificate
 from codehub.gateway.http1 import reply
 
-logger = log.get(__name__)
+logger = structlog.get_logger(__name__)
 
 AT_ONCE: Final = 64
 """Connections that are taken in one turn, so that a crowd at the door does not hold up those inside."""

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
-from codehub import log
+import structlog
+
 from codehub.domain.images import Activity
 from codehub.domain.states import Role
 from codehub.gateway.http1.body_framing import Body, FramingError, UntilCloseBody
@@ -25,7 +26,7 @@ from codehub.gateway.response_policy import AnswerPolicy
 if TYPE_CHECKING:
     from codehub.gateway.http1.client_connection import ClientConnection
 
-logger = log.get(__name__)
+logger = structlog.get_logger(__name__)
 
 MAX_INTERIM: Final = 16
 USUAL_HEAD: Final = 4 << 10

@@ -14,7 +14,7 @@ from codehub.runtimes.base import RuntimeFailure, WorkloadSpec
 from codehub.runtimes.block_device import disk_of
 from codehub.runtimes.docker.container_config import ContainerSettings, file_places, files, files_of
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 
 def user_of(spec: WorkloadSpec) -> int:
@@ -33,7 +33,9 @@ def disk_of_home(spec: WorkloadSpec) -> str | None:
         return None
     disk = disk_of(spec.home)
     if disk is None:
-        log.warning("the disk bandwidth is not limited: the home is on no single disk", id=spec.workspace_id)
+        logger.warning(
+            "the disk bandwidth is not limited: the home is on no single disk", id=spec.workspace_id
+        )
         return None
     return disk.device
 

@@ -29,7 +29,7 @@ from codehub.runtimes.docker.pull import RETRY_PAUSES, ImagePulls
 from codehub.runtimes.egress import Egress
 from codehub.runtimes.readiness import why_not_ready
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 STOP_GRACE_SECONDS = 10.0
 _PROBES_AT_ONCE = 64
@@ -184,7 +184,7 @@ class DockerRuntime:
         if left.id != found.id or left.state not in ("dead", "removing"):
             raise error
         name = f"{name_of(found.workspace_id)}-dead-{found.id[:12]}"
-        log.warning("the engine cannot remove a dead container", name=name, error=str(error))
+        logger.warning("the engine cannot remove a dead container", name=name, error=str(error))
         await self._engine.rename(found.id, name)
 
     async def upstream(self, workspace_id: str) -> str | None:
@@ -237,7 +237,7 @@ class DockerRuntime:
             try:
                 await work()
             except (EngineUnavailable, EngineRefusal, RuntimeFailure) as error:
-                log.warning("the Docker engine cannot be listened to, or tidied up", error=str(error))
+                logger.warning("the Docker engine cannot be listened to, or tidied up", error=str(error))
             await asyncio.sleep(pause)
 
     async def _tidy_when_wanting(self) -> None:

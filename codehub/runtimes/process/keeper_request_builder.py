@@ -1,14 +1,15 @@
-"""From a workload, and what this machine has, to what a keeper is asked for."""
+"""Builds the request for a keeper from a workload and what this machine supports."""
 
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+import structlog
 
 from codehub.domain.images import MOST_PIDS
 from codehub.domain.port_links import PortLinks
@@ -24,28 +25,28 @@ from codehub.runtimes.process.sandbox import IsolationBarriers, sandboxed, unsan
 from codehub.runtimes.process.stale_processes import Isolation
 from codehub.runtimes.process.state_directory import StateDirectory
 
-log = logging.getLogger(__name__)
+logger = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
 class RuntimeConfig:
-    """What all workspaces of one runtime have in common."""
+    """Configuration that all workspaces of one runtime share."""
 
     tools: Path
     data_dir: Path
     egress: Egress
     stop_grace: float
     port_links: PortLinks | None = None
-    """None: IDEs are not told."""
+    """None if IDEs get no links to ports."""
     secrets: Sequence[Path] = ()
-    """Files that no workspace may see, wherever they lie."""
+    """Files that no workspace may see, in any directory."""
     gateway_group: int | None = None
 
     def variables(self, workspace_id: str) -> dict[str, str]:
         return {} if self.port_links is None else self.port_links.variables(workspace_id)
 
 
-def request_for(
+def build_request(
     spec: WorkloadSpec, barriers: IsolationBarriers, directory: StateDirectory, config: RuntimeConfig
 ) -> KeeperRequest:
     uid = spec.uid if os.geteuid() == 0 else None
@@ -85,10 +86,10 @@ def request_for(
     )
 
 
-def _caps(spec: WorkloadSpec, barriers: IsolationBarriers, spare: int) -> Caps:
-    """The sandbox's own processes and the network's helper are not the workspace's."""
+def _caps(spec: WorkloadSpec, barriers: IsolationBarriers, sandbox_depth: int) -> Caps:
+    """Return the caps. The sandbox's own processes and the network helper do not count as the workspace's."""
     helpers = 0 if barriers.slirp is None else 1
-    pids = min(spec.image.pids + spare + helpers, MOST_PIDS)
+    pids = min(spec.image.pids + sandbox_depth + helpers, MOST_PIDS)
     return Caps(spec.image.cpus, spec.image.memory_bytes, pids, _disk_cap(spec, barriers.cgroups))
 
 
@@ -97,8 +98,8 @@ def _disk_cap(spec: WorkloadSpec, cgroups: Cgroups) -> DiskCap | None:
         return None
     disk = disk_of(spec.home)
     if disk is None or cgroups.io_parent is None:
-        why = "its home is on no single disk" if disk is None else "no control group for disks can be made"
-        log.warning("the disk bandwidth of workspace %s is not limited: %s", spec.workspace_id, why)
+        why = "its home is not on a single disk" if disk is None else "no control group can limit disks"
+        logger.warning("the disk bandwidth of workspace %s is not limited: %s", spec.workspace_id, why)
         return None
     return DiskCap(disk.number, spec.image.disk_bandwidth)
 
@@ -111,7 +112,7 @@ def _uplink(barriers: IsolationBarriers, uid: int | None, egress: Egress) -> Upl
 
 
 def group_name(directory: StateDirectory) -> str:
-    """One for each workspace of each installation on this machine."""
+    """Return the name of the control group, unique among all installations on this machine."""
     digest = hashlib.sha256(os.fsencode(directory.path)).hexdigest()[:12]
     return f"{directory.path.name}-{digest}"
 

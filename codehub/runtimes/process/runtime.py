@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import re
 import signal
@@ -13,6 +12,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import structlog
 
 from codehub.domain.observation import ContainerFact, Unknown
 from codehub.domain.port_links import PortLinks
@@ -37,7 +38,7 @@ from codehub.runtimes.process.state_directory import (
 )
 from codehub.runtimes.readiness import why_not_ready
 
-log = logging.getLogger(__name__)
+logger = structlog.get_logger(__name__)
 
 STOP_GRACE_SECONDS = 10.0
 _KEEPER_GRACE_SECONDS = 5.0
@@ -120,7 +121,7 @@ class ProcessRuntime:
             await asyncio.to_thread(FORK_SERVER.warm_up)
             await asyncio.to_thread(cgroups.sweep, barriers.cgroups.every_parent, _FORGOTTEN_SECONDS)
         except (RuntimeFailure, OSError) as error:
-            log.warning("no workspace can be started here: %s", error)
+            logger.warning("no workspace can be started here: %s", error)
 
     async def finish_removals(self) -> None:
         """What a crash left of them. One that is still under way holds its lock, and is left alone."""
@@ -128,7 +129,7 @@ class ProcessRuntime:
             try:
                 await asyncio.to_thread(directory.remove)
             except OSError as error:
-                log.warning("%s cannot be removed: %s", directory.path, error)
+                logger.warning("%s cannot be removed: %s", directory.path, error)
 
     def share_sockets(self) -> None:
         """Let the gateway's group connect to workspaces that started when the gateway ran as root."""
@@ -140,14 +141,14 @@ class ProcessRuntime:
             try:
                 StateDirectory(path).share(self._gateway_group)
             except OSError as error:
-                log.warning("the gateway cannot reach %s: %s", path, error)
+                logger.warning("the gateway cannot reach %s: %s", path, error)
 
     async def start(self, spec: WorkloadSpec) -> None:
         barriers = await self.barriers()
         directory = self._directory(spec.workspace_id)
         self._check(spec, directory)
         request = await asyncio.to_thread(
-            keeper_request_builder.request_for, spec, barriers, directory, self._config
+            keeper_request_builder.build_request, spec, barriers, directory, self._config
         )
         answer = keeper.GONE
         for _ in range(3):
@@ -335,13 +336,13 @@ def _size(count: int) -> str:
 
 def _tell(barriers: IsolationBarriers) -> None:
     """Once, where the logs are: what a workspace is kept in, and what it is not."""
-    log.info("workspaces are kept apart by: %s", barriers.isolation)
+    logger.info("workspaces are kept apart by: %s", barriers.isolation)
     if barriers.slirp is None:
-        log.warning("workspaces are in this machine's own network: %s", barriers.why_no_network)
+        logger.warning("workspaces are in this machine's own network: %s", barriers.why_no_network)
     if not barriers.seccomp:
-        log.warning("no system call of a workspace is denied: %s", barriers.why_no_seccomp)
+        logger.warning("no system call of a workspace is denied: %s", barriers.why_no_seccomp)
     if barriers.cgroups.why_not_all:
-        log.warning("not all caps of workspaces can be kept: %s", barriers.cgroups.why_not_all)
+        logger.warning("not all caps of workspaces can be kept: %s", barriers.cgroups.why_not_all)
 
 
 def _keepers(directory: StateDirectory, look: _Look) -> list[ProcessId]:

@@ -30,7 +30,7 @@ from codehub.storage.volumes.quota import (
 from codehub.storage.volumes.workspace_directory import WorkspaceDirectory
 from codehub.storage.volumes.workspace_lock import acquire, held
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 
 class LocalVolumes:
@@ -135,7 +135,7 @@ class LocalVolumes:
     def _set_quota(self, uid: int, quota: HomeQuota) -> None:
         if quota_state(self._root) is not QuotaState.ENFORCED:
             if quota != NO_QUOTA:
-                log.warning("HOME_QUOTA_BYTES is set, but this file system enforces no user quotas")
+                logger.warning("HOME_QUOTA_BYTES is set, but this file system enforces no user quotas")
             return
         try:
             set_quota(self._root, uid, quota)
@@ -160,7 +160,7 @@ class LocalVolumes:
             try:
                 found += _leftovers_of(directory)
             except OSError as error:
-                log.warning("a home cannot be looked at", path=str(directory.path), error=str(error))
+                logger.warning("a home cannot be looked at", path=str(directory.path), error=str(error))
         return found
 
     def _directories(self) -> list[WorkspaceDirectory]:
