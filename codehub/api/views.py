@@ -98,7 +98,7 @@ class WorkspaceSummary(BaseModel):
     phase: Phase
     operation: Operation
     desired_state: DesiredState
-    conditions: dict[str, ConditionView]
+    conditions: dict[ConditionName, ConditionView]
     error_reason: ErrorReason | None
     error_count: int
     error_message: str | None
@@ -187,9 +187,9 @@ def detailed_view(detailed: DetailedWorkspace, config: Config) -> WorkspaceView:
     return WorkspaceView(**seen, home=detailed_home, memo=detailed.memo, archive=archive)
 
 
-def _conditions(workspace: Workspace) -> dict[str, ConditionView]:
+def _conditions(workspace: Workspace) -> dict[ConditionName, ConditionView]:
     return {
-        name.value: ConditionView(
+        name: ConditionView(
             status="True" if condition.status else "False",
             reason=condition.reason,
             message=condition.message,

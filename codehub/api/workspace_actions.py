@@ -22,6 +22,7 @@ from codehub.api.workspaces import view_changed
 from codehub.database import accounts, audit, gate, workspace_queries
 from codehub.domain.audit import Action
 from codehub.domain.problems import InvalidState, ValidationFailed
+from codehub.domain.states import Operation
 from codehub.domain.workspace import RecoverSource
 
 router = APIRouter(prefix="/workspaces/{workspace_id}", tags=["workspaces"])
@@ -55,7 +56,7 @@ class TimelineItem(BaseModel):
     actor: str
     event: str
     message: str
-    operation: str | None
+    operation: Operation | None
 
 
 class Timeline(BaseModel):

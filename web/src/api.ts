@@ -1,22 +1,23 @@
 import type { ApiDocument } from "./openapi";
 import { noteServerTime } from "./state/clock";
 import type {
-  Archive,
+  Account,
+  Archives,
   AuditPage,
   AuditQuery,
   DetailedWorkspace,
-  Image,
-  ListedUser,
+  Images,
+  NewUser,
+  NewWorkspace,
   Overview,
-  Page,
-  RecoverSource,
-  Role,
+  Recovery,
   Session,
-  TimelineEntry,
-  User,
-  Workspace,
-  WorkspaceDraft,
-  WorkspacePatch,
+  SignedIn,
+  Timeline,
+  UserChanges,
+  UserPage,
+  WorkspaceChanges,
+  WorkspacePage,
 } from "./types";
 
 const PREFIX = "/api/v1";
@@ -106,44 +107,41 @@ export const eventsUrl = `${PREFIX}/events`;
 export const openApiUrl = `${PREFIX}/openapi.json`;
 
 export const api = {
-  login: (username: string, password: string) =>
-    request<{ user: User }>("POST", "/login", { username, password }),
+  login: (username: string, password: string) => request<SignedIn>("POST", "/login", { username, password }),
   logout: () => request<void>("POST", "/logout"),
   session: () => request<Session>("GET", "/session"),
   changePassword: (current: string, next: string) =>
     request<void>("POST", "/session/password", { current, new: next }),
 
   workspaces: (query: ListQuery, signal?: AbortSignal) =>
-    request<Page<Workspace>>("GET", withQuery("/workspaces", query), undefined, signal),
+    request<WorkspacePage>("GET", withQuery("/workspaces", query), undefined, signal),
   workspace: (id: string, signal?: AbortSignal) =>
     request<DetailedWorkspace>("GET", workspacePath(id), undefined, signal),
-  createWorkspace: (draft: WorkspaceDraft) => request<DetailedWorkspace>("POST", "/workspaces", draft),
-  patchWorkspace: (id: string, patch: WorkspacePatch) =>
-    request<DetailedWorkspace>("PATCH", workspacePath(id), patch),
+  createWorkspace: (workspace: NewWorkspace) => request<DetailedWorkspace>("POST", "/workspaces", workspace),
+  patchWorkspace: (id: string, changes: WorkspaceChanges) =>
+    request<DetailedWorkspace>("PATCH", workspacePath(id), changes),
   deleteWorkspace: (id: string) => request<void>("DELETE", workspacePath(id)),
   deleteWithoutArchive: (id: string, name: string) =>
     request<void>("DELETE", workspacePath(id, `?without_archive=true&confirm=${encodeURIComponent(name)}`)),
-  recover: (id: string, source: RecoverSource) =>
-    request<DetailedWorkspace>("POST", workspacePath(id, "/recover"), source),
+  recover: (id: string, choice: Recovery) =>
+    request<DetailedWorkspace>("POST", workspacePath(id, "/recover"), choice),
   cancel: (id: string) => request<DetailedWorkspace>("POST", workspacePath(id, "/cancel"), {}),
   undelete: (id: string) => request<DetailedWorkspace>("POST", workspacePath(id, "/undelete"), {}),
   extend: (id: string, seconds: number) =>
     request<DetailedWorkspace>("POST", workspacePath(id, "/extend"), { seconds }),
   timeline: (id: string, signal?: AbortSignal) =>
-    request<{ items: TimelineEntry[] }>("GET", workspacePath(id, "/timeline"), undefined, signal),
-  archives: (id: string) => request<{ items: Archive[] }>("GET", workspacePath(id, "/archives")),
-  images: () => request<{ items: Image[] }>("GET", "/images"),
+    request<Timeline>("GET", workspacePath(id, "/timeline"), undefined, signal),
+  archives: (id: string) => request<Archives>("GET", workspacePath(id, "/archives")),
+  images: () => request<Images>("GET", "/images"),
 
   users: (query: ListQuery, signal?: AbortSignal) =>
-    request<Page<ListedUser>>("GET", withQuery("/users", query), undefined, signal),
-  createUser: (username: string, password: string, role: Role) =>
-    request<ListedUser>("POST", "/users", { username, password, role }),
-  patchUser: (id: string, patch: { role: Role } | { password: string; your_password: string }) =>
-    request<ListedUser>("PATCH", userPath(id), patch),
+    request<UserPage>("GET", withQuery("/users", query), undefined, signal),
+  createUser: (user: NewUser) => request<Account>("POST", "/users", user),
+  patchUser: (id: string, changes: UserChanges) => request<Account>("PATCH", userPath(id), changes),
   deleteUser: (id: string) => request<void>("DELETE", userPath(id)),
 
   adminWorkspaces: (query: ListQuery, signal?: AbortSignal) =>
-    request<Page<Workspace>>("GET", withQuery("/admin/workspaces", query), undefined, signal),
+    request<WorkspacePage>("GET", withQuery("/admin/workspaces", query), undefined, signal),
   audit: (query: AuditQuery & { limit: number; before?: number }, signal?: AbortSignal) =>
     request<AuditPage>("GET", withQuery("/admin/audit", query), undefined, signal),
   openApi: (signal?: AbortSignal) => request<ApiDocument>("GET", "/openapi.json", undefined, signal),

@@ -1,7 +1,7 @@
 /** Entries of the audit log as sentences: the server sends codes and parameters, the words are chosen here. */
 import { exactTime, span } from "./format";
 import { messages } from "./i18n";
-import type { AuditEntry, Role } from "./types";
+import type { AuditAction, AuditEntry, Role } from "./types";
 
 export const AUDIT_ACTIONS = [
   "session.opened",
@@ -22,9 +22,7 @@ export const AUDIT_ACTIONS = [
   "limits.changed",
   "security.weakened",
   "security.restored",
-] as const;
-
-export type AuditAction = (typeof AUDIT_ACTIONS)[number];
+] as const satisfies readonly AuditAction[];
 
 export type Weakness =
   | "path_mode"

@@ -1,5 +1,5 @@
 /** What can be done with a workspace, and how lists of them are ordered: pure decisions. */
-import type { Operation, Phase, Wish, Workspace } from "./types";
+import type { Operation, Phase, RequestedState, Workspace } from "./types";
 
 export type Action =
   | "open"
@@ -20,7 +20,7 @@ const CANCELLABLE: ReadonlySet<Operation> = new Set(["PROVISIONING", "RESTORING"
 /** Admins care for other people's workspaces without entering or editing them. */
 const ADMIN_ACTIONS: ReadonlySet<Action> = new Set(["stop", "recover", "delete", "undelete"]);
 
-export const WISH_OF: Partial<Record<Action, Wish>> = {
+export const REQUESTED_STATES: Partial<Record<Action, RequestedState>> = {
   start: "RUNNING",
   stop: "STANDBY",
   restore: "STANDBY",
@@ -88,7 +88,7 @@ export function startsWhenOpened(workspace: Workspace): boolean {
   return rests && workspace.operation === "NONE" && workspace.desired_state !== "RUNNING";
 }
 
-/** A wish that no operation serves yet: queued, or waiting for its next retry. */
+/** A requested that no operation serves yet: queued, or waiting for its next retry. */
 export function isWaiting(workspace: Workspace): boolean {
   return (
     workspace.operation === "NONE" &&

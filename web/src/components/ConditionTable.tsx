@@ -39,12 +39,8 @@ function ConditionRow({ name, technicalName, condition }: RowProps) {
       </p>
       <p class="hint">
         {condition.reason}
-        {condition.last_transition_time && (
-          <>
-            {" · "}
-            <Time at={condition.last_transition_time} as="relative" />
-          </>
-        )}
+        {" · "}
+        <Time at={condition.last_transition_time} as="relative" />
       </p>
       {condition.message && <p class="hint">{condition.message}</p>}
     </>

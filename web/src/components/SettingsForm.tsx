@@ -4,7 +4,7 @@ import { draftField } from "../state/drafts";
 import { applyWorkspace } from "../state/live";
 import { session } from "../state/session";
 import { useTask } from "../state/task";
-import type { Workspace, WorkspacePatch } from "../types";
+import type { Workspace, WorkspaceChanges } from "../types";
 import { DraftButtons } from "./DraftButtons";
 import { ErrorNote } from "./ErrorNote";
 import { Field } from "./Field";
@@ -22,7 +22,7 @@ function settingsDrafts(workspace: Workspace) {
 type Drafts = ReturnType<typeof settingsDrafts>;
 
 /** Only what was edited is sent, so that two people who edit different fields do not undo one another. */
-function patchOf({ name, description, standby, archive }: Drafts): WorkspacePatch {
+function changesOf({ name, description, standby, archive }: Drafts): WorkspaceChanges {
   return {
     ...(name.dirty ? { name: name.value.trim() } : {}),
     ...(description.dirty ? { description: description.value.trim() } : {}),
@@ -44,7 +44,7 @@ export function SettingsForm({ workspace }: { workspace: Workspace }) {
     event.preventDefault();
     if (!dirty) return;
     await task.run(async () => {
-      applyWorkspace(await api.patchWorkspace(workspace.id, patchOf(drafts)));
+      applyWorkspace(await api.patchWorkspace(workspace.id, changesOf(drafts)));
       for (const field of fields) field.saved(field.value);
     });
   };

@@ -4,13 +4,13 @@ import { messages } from "../i18n";
 import { showDialog } from "../state/dialogs";
 import { session } from "../state/session";
 import { useTask } from "../state/task";
-import type { ListedUser } from "../types";
+import type { ListedAccount } from "../types";
 import { ErrorNote } from "./ErrorNote";
 import { Icon } from "./Icon";
 import { RoleSelect } from "./RoleSelect";
 
 interface Props {
-  user: ListedUser;
+  user: ListedAccount;
   onChanged: () => void;
 }
 
@@ -18,7 +18,7 @@ export function UserRow({ user, onChanged }: Props) {
   const text = messages.value;
   const task = useTask();
   const isSelf = session.value?.user.id === user.id;
-  const setRole = async (role: ListedUser["role"]) => {
+  const setRole = async (role: ListedAccount["role"]) => {
     await task.run(() => api.patchUser(user.id, { role }));
     onChanged();
   };
@@ -29,8 +29,8 @@ export function UserRow({ user, onChanged }: Props) {
           {user.username}
           {isSelf && <span class="muted">({text.admin.you})</span>}
         </p>
-        {user.created_at && <p class="hint">{text.admin.since(date(user.created_at))}</p>}
-        {user.archive_bytes ? <p class="hint">{text.admin.archives(bytes(user.archive_bytes))}</p> : null}
+        <p class="hint">{text.admin.since(date(user.created_at))}</p>
+        {user.archive_bytes > 0 && <p class="hint">{text.admin.archives(bytes(user.archive_bytes))}</p>}
       </div>
       <div class="row-actions">
         <RoleSelect

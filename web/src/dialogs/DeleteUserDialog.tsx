@@ -3,12 +3,12 @@ import { ErrorNote } from "../components/ErrorNote";
 import { messages } from "../i18n";
 import { closeDialog } from "../state/dialogs";
 import { useTask } from "../state/task";
-import type { ListedUser } from "../types";
+import type { User } from "../types";
 import { DialogButtons } from "./DialogButtons";
 import { Modal } from "./Modal";
 
 interface Props {
-  user: ListedUser;
+  user: User;
   onDone: () => void;
 }
 

@@ -8,7 +8,7 @@ import { closeDialog } from "../state/dialogs";
 import { applyWorkspace } from "../state/live";
 import { useLoader } from "../state/loader";
 import { useTask } from "../state/task";
-import type { Archive, RecoverSource, Workspace } from "../types";
+import type { Archive, Recovery, Workspace } from "../types";
 import { DialogButtons } from "./DialogButtons";
 import { Modal } from "./Modal";
 
@@ -34,7 +34,7 @@ export function RecoverDialog({ workspace, onDone }: Props) {
   const submit = async (event: Event) => {
     event.preventDefault();
     const recovered = await task.run(async () =>
-      applyWorkspace(await api.recover(workspace.id, sourceOf(choice))),
+      applyWorkspace(await api.recover(workspace.id, recoveryFor(choice))),
     );
     if (!recovered) return;
     closeDialog();
@@ -94,7 +94,7 @@ export function RecoverDialog({ workspace, onDone }: Props) {
   );
 }
 
-function sourceOf(choice: string): RecoverSource {
+function recoveryFor(choice: string): Recovery {
   if (choice === LOOK_AGAIN || choice === HOME) return {};
   return choice === EMPTY ? { from: "empty" } : { from: "archive", archive_op_id: choice };
 }

@@ -6,11 +6,11 @@ import { PasswordField } from "../components/PasswordField";
 import { messages } from "../i18n";
 import { closeDialog } from "../state/dialogs";
 import { useTask } from "../state/task";
-import type { ListedUser } from "../types";
+import type { User } from "../types";
 import { DialogButtons } from "./DialogButtons";
 import { Modal } from "./Modal";
 
-export function SetPasswordDialog({ user }: { user: ListedUser }) {
+export function SetPasswordDialog({ user }: { user: User }) {
   const text = messages.value;
   const task = useTask();
   const [password, setPassword] = useState("");

@@ -1,4 +1,5 @@
-import type { AuditAction, AuditFacts, Weakness } from "../audit";
+import type { AuditFacts, Weakness } from "../audit";
+import type { AuditAction } from "../types";
 
 const labels: Record<AuditAction, string> = {
   "session.opened": "Signed in",

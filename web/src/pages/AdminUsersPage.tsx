@@ -50,7 +50,7 @@ function NewUserForm({ onCreated }: { onCreated: () => void }) {
 
   const submit = async (event: Event) => {
     event.preventDefault();
-    if (!(await task.run(() => api.createUser(username.trim(), password, role)))) return;
+    if (!(await task.run(() => api.createUser({ username: username.trim(), password, role })))) return;
     setUsername("");
     setPassword("");
     setRole("user");

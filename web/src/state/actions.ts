@@ -1,6 +1,6 @@
 import { api } from "../api";
 import type { Workspace } from "../types";
-import { type Action, asksHowToRecover, WISH_OF } from "../workspace";
+import { type Action, asksHowToRecover, REQUESTED_STATES } from "../workspace";
 import { showDialog } from "./dialogs";
 import { applyWorkspace } from "./live";
 
@@ -31,8 +31,8 @@ async function startAndOpen(workspace: Workspace): Promise<void> {
 }
 
 function call(action: Action, id: string): Promise<Workspace> {
-  const wish = WISH_OF[action];
-  if (wish) return api.patchWorkspace(id, { desired_state: wish });
+  const requested = REQUESTED_STATES[action];
+  if (requested) return api.patchWorkspace(id, { desired_state: requested });
   switch (action) {
     case "extend":
       return api.extend(id, ONE_HOUR_SECONDS);
