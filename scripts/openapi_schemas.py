@@ -28,7 +28,7 @@ def reduced(schema: Schema, schemas: dict[str, Schema]) -> Schema:
 
 
 def _properties_of_enum(schema: Schema, schemas: dict[str, Schema]) -> dict[str, Schema]:
-    """Return one optional property for each possible key, because openapi-typescript ignores propertyNames."""
+    """Return one optional property per possible key: openapi-typescript ignores propertyNames."""
     name = schema["propertyNames"]["$ref"].rpartition("/")[2]
     value = reduced(schema["additionalProperties"], schemas)
     return dict.fromkeys(schemas[name]["enum"], value)
