@@ -6,7 +6,6 @@ It reads GET and HEAD only, one request per connection, and bounds everything th
 import asyncio
 import contextlib
 import errno
-import fcntl
 import os
 import socket
 import stat
@@ -17,6 +16,8 @@ from pathlib import Path
 from typing import Final
 
 import structlog
+
+from codehub.host.file_lock import locked
 
 logger = structlog.get_logger(__name__)
 
@@ -226,7 +227,7 @@ def _listen_unix(path: Path) -> socket.socket:
     path.parent.mkdir(parents=True, exist_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        with _locked(path.parent):  # else a socket that is bound and does not listen yet would look stale
+        with locked(path.parent):  # else a socket that is bound and does not listen yet would look stale
             _remove_stale(path)
             listener.bind(str(path))
             path.chmod(0o600)
@@ -236,16 +237,6 @@ def _listen_unix(path: Path) -> socket.socket:
         raise
     listener.setblocking(False)
     return listener
-
-
-@contextlib.contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _remove_stale(path: Path) -> None:

@@ -1,11 +1,11 @@
 """One `codehub up` for a data directory."""
 
-import fcntl
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from codehub.cli.errors import CommandError
+from codehub.host import file_lock
 
 
 @dataclass
@@ -25,15 +25,11 @@ def lock_path(data_dir: Path) -> Path:
 def take(data_dir: Path) -> DataLock:
     """The lock of a data directory, or a clear word about who has it."""
     path = lock_path(data_dir)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
+    if (descriptor := file_lock.try_lock(path)) is None:
         raise CommandError(
             f"CodeHub is already running on {data_dir} (process {holder(data_dir) or 'unknown'}): "
             "stop it with `codehub down`, or choose another --data-dir"
-        ) from None
+        )
     os.ftruncate(descriptor, 0)
     os.write(descriptor, f"{os.getpid()}\n".encode())
     return DataLock(descriptor)
@@ -41,15 +37,8 @@ def take(data_dir: Path) -> DataLock:
 
 def holder(data_dir: Path) -> int | None:
     """The process id of the `up` that runs on this data directory, None when none does."""
-    try:
-        descriptor = os.open(lock_path(data_dir), os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
+    path = lock_path(data_dir)
+    if not file_lock.is_locked(path):
         return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        words = os.read(descriptor, 32).split()
-        return int(words[0]) if words else None
-    finally:
-        os.close(descriptor)
-    return None
+    fields = path.read_text().split()
+    return int(fields[0]) if fields else None

@@ -6,7 +6,6 @@ with its final name is complete, and an interrupted install leaves nothing that 
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import signal
@@ -17,6 +16,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
+
+from codehub.host.file_lock import locked
 
 CODE_SERVER_VERSION = "4.139.1"
 NODE_MAJOR = 24
@@ -59,7 +60,8 @@ def install_code_server(tools_dir: Path, report: Report) -> Path:
 
 
 def _install_alone(tools_dir: Path, report: Report) -> Path:
-    with _only_installer(tools_dir, report):
+    lock = tools_dir / ".install.lock"
+    with locked(lock, on_wait=lambda: report.note("Another install is running; waiting for it to end")):
         installed = code_server_command(tools_dir)
         if installed is not None:
             return installed
@@ -83,17 +85,6 @@ def _for_every_user() -> Iterator[None]:
         yield
     finally:
         os.umask(before)
-
-
-@contextmanager
-def _only_installer(tools_dir: Path, report: Report) -> Iterator[None]:
-    with (tools_dir / ".install.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            report.note("Another install is under way; waiting for it to end")
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _remove_leftovers(tools_dir: Path) -> None:

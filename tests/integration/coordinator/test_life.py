@@ -28,12 +28,12 @@ from codehub.domain.limits import Limits
 from codehub.domain.observation import ContainerFact, Unknown
 from codehub.domain.states import ConditionName, DesiredState, ErrorReason, Operation, Phase
 from codehub.domain.workspace import RecoverSource, Workspace
+from codehub.host.file_lock import try_lock
 from codehub.runtimes.base import Unobservable, WorkloadSpec
 from codehub.runtimes.process.runtime import ProcessRuntime
 from codehub.storage.errors import WaitsItsTurn
 from codehub.storage.jobs.local_jobs import LocalJobs
 from codehub.storage.jobs.spec import ArchiveJob, DeleteJob, JobSpec
-from codehub.storage.volumes.workspace_lock import try_lock
 from tests.integration.coordinator.conftest import LIMITS, UID_BASE, Bench, value
 from tests.trees import give_to_its_user, make_tree, tree_hash
 from tests.waiting import eventually, until, wait_for

@@ -31,8 +31,8 @@ from codehub.domain.observation import JobState
 from codehub.domain.states import DesiredState, Operation, Phase
 from codehub.domain.ttl import TtlDefaults
 from codehub.domain.workspace import Workspace
+from codehub.host.file_lock import try_lock
 from codehub.storage.archive.async_archive_store import ArchiveStore
-from codehub.storage.volumes.workspace_lock import try_lock
 from tests.halfway import sleepy_tar
 from tests.integration.coordinator.conftest import Bench
 from tests.services import processes_of
