@@ -16,8 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
-from ulid import ULID
-
 from bench import table, tools, trees
 from bench.machine import PeakMemory, Quiet, no_free_memory
 from codehub.domain.archive_keys import archive_key
@@ -27,6 +25,7 @@ from codehub.storage.jobs.local_jobs import environment
 from codehub.storage.jobs.program import SPEC
 from codehub.storage.jobs.spec import ArchiveJob, JobSpec, RestoreJob, StorageLocation, dump_spec
 from codehub.storage.volumes.local_volumes import LocalVolumes
+from codehub.ulids import new_id
 from tests.trees import tree_hash
 
 EPOCH: Final = 1
@@ -117,9 +116,9 @@ class Job:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._installation = str(ULID()).lower()
-        self._workspace = str(ULID()).lower()
-        self._generation = Generation(str(ULID()).lower(), None)
+        self._installation = new_id()
+        self._workspace = new_id()
+        self._generation = Generation(new_id(), None)
         self._location = StorageLocation(
             directory / "volumes", f"file://{directory}/archives", self._installation
         )
@@ -137,7 +136,7 @@ class Job:
 
     def archive(self, _home: Path) -> Cost:
         (self._directory / "archives" / self._archive_key).unlink(missing_ok=True)
-        archive_op_id = str(ULID()).lower()
+        archive_op_id = new_id()
         self._archive_key = archive_key(self._workspace, archive_op_id)
         volume, generation = self._key("source"), self._generation
         cost = self._run(
@@ -147,7 +146,7 @@ class Job:
 
     def restore(self) -> Cost:
         """Each into the volume of another owner, so that each finds a fresh directory."""
-        volume, op_id = self._key(f"owner-{next(self._numbers)}"), str(ULID()).lower()
+        volume, op_id = self._key(f"owner-{next(self._numbers)}"), new_id()
         self.restored = LocalVolumes(self._location.volumes_root, self._installation).path(volume)
         key = self._archive_key
         return self._run(
@@ -158,7 +157,7 @@ class Job:
         return f"users/{owner}/workspaces/{self._workspace}/home"
 
     def _run(self, spec: JobSpec) -> Cost:
-        directory = self._directory / "jobs" / str(ULID()).lower()
+        directory = self._directory / "jobs" / new_id()
         directory.mkdir(parents=True)
         (directory / SPEC).write_bytes(dump_spec(spec))
         return timed([sys.executable, "-m", "codehub.storage.jobs.program", str(directory)], environment())

@@ -14,8 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from ulid import ULID
-
 from bench import table, tools, trees
 from bench.archives import Cost, bound_memory, timed
 from bench.machine import Quiet, cores
@@ -25,6 +23,7 @@ from codehub.storage.archive.async_archive_store import ArchiveStore
 from codehub.storage.jobs.program import SPEC
 from codehub.storage.jobs.spec import ArchiveJob, JobSpec, RestoreJob, StorageLocation, dump_spec
 from codehub.storage.volumes.local_volumes import LocalVolumes
+from codehub.ulids import new_id
 from tests import s3
 
 EPOCH: Final = 1
@@ -74,7 +73,7 @@ class Stage:
         return timed([*self._before, *script])
 
     def _job(self) -> Cost:
-        archive_op_id = str(ULID()).lower()
+        archive_op_id = new_id()
         cost = self._archive(archive_op_id)
         asyncio.run(ArchiveStore(self._url, "bench").remove(archive_key(WORKSPACE, archive_op_id)))
         return cost
@@ -91,7 +90,7 @@ class Stage:
         return self._run(spec)
 
     def _run(self, spec: JobSpec) -> Cost:
-        place = self._directory / "jobs" / str(ULID()).lower()
+        place = self._directory / "jobs" / new_id()
         place.mkdir(parents=True)
         (place / SPEC).write_bytes(dump_spec(spec))
         return timed([*self._before, sys.executable, "-m", "codehub.storage.jobs.program", str(place)])

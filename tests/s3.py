@@ -10,9 +10,9 @@ from typing import Self
 
 import httpx
 import pytest
-from ulid import ULID
 
 from codehub.storage.archive.s3_requests import S3Requests
+from codehub.ulids import new_id
 from tests.services import TOOLS_DIR, free_port, short_temp_dir
 from tests.waiting import PATIENCE, wait_for
 
@@ -94,7 +94,7 @@ class S3Server:
 
 def new_store_url() -> str:
     """A part of the bucket that nobody has used."""
-    return f"s3://{BUCKET}/{str(ULID()).lower()}"
+    return f"s3://{BUCKET}/{new_id()}"
 
 
 def use(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,4 +110,4 @@ def begin_upload(url: str, key: str) -> None:
     bucket, _, prefix = url.removeprefix("s3://").partition("/")
     requests = S3Requests.from_environment(bucket)
     assert requests is not None
-    requests.ask("POST", f"{prefix}/{key}", {"uploads": ""})
+    requests.send("POST", f"{prefix}/{key}", {"uploads": ""})

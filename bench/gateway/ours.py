@@ -6,7 +6,6 @@ from typing import Final
 
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
-from ulid import ULID
 
 from codehub.clock import utc_now
 from codehub.database import accounts, installation
@@ -15,6 +14,7 @@ from codehub.database.sessions import open_session
 from codehub.database.tables import workspaces
 from codehub.domain.audit import CLI
 from codehub.domain.states import DesiredState, Phase
+from codehub.ulids import new_id
 from tests.services import Services, run
 
 HTTP_WORKSPACE: Final = f"{'http':0>26}"
@@ -43,7 +43,7 @@ def prepare(services: Services, upstreams: Mapping[str, str]) -> tuple[dict[str,
 async def _settle(database_url: str, upstreams: Mapping[str, str]) -> str:
     engine = create_engine(database_url)
     try:
-        await installation.ensure(engine, str(ULID()).lower(), 2_000_000)
+        await installation.ensure(engine, new_id(), 2_000_000)
         owner = await accounts.create_account(engine, "bench", "bench-password", actor=CLI, now=utc_now())
         async with engine.begin() as conn:
             for workspace_id, upstream in upstreams.items():

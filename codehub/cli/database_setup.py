@@ -11,7 +11,6 @@ from typing import Literal
 import structlog
 import typer
 from sqlalchemy.ext.asyncio import AsyncEngine
-from ulid import ULID
 
 from codehub import log
 from codehub.cli import data_directory, requirements
@@ -24,6 +23,7 @@ from codehub.database.engine import create_engine
 from codehub.domain.audit import Actor, ActorKind
 from codehub.runtimes.base import RuntimeFailure, Unobservable
 from codehub.settings import Settings
+from codehub.ulids import new_id
 
 logger = structlog.get_logger(__name__)
 
@@ -51,7 +51,7 @@ async def _prepare(settings: Settings) -> str | None:
     engine = create_engine(settings.database_url)
     try:
         known = data_directory.installation_id(settings.data_dir)
-        found = await installation.ensure(engine, known or str(ULID()).lower(), settings.workspace_uid_base)
+        found = await installation.ensure(engine, known or new_id(), settings.workspace_uid_base)
         if known == found.id:
             await carry_over(engine, settings, found.id, before)
         for sentence in (

@@ -2,7 +2,6 @@
 
 import typer
 from sqlalchemy.ext.asyncio import AsyncEngine
-from ulid import ULID
 
 from codehub import log
 from codehub.cli import data_directory, operator_database, requirements
@@ -12,6 +11,7 @@ from codehub.coordinator.storage_claims import claim_storage, make_storage_locat
 from codehub.database import accounts, installation, migrate, schema_version
 from codehub.domain.audit import CLI
 from codehub.settings import Settings
+from codehub.ulids import new_id
 
 
 def run(settings: Settings) -> None:
@@ -24,7 +24,7 @@ async def prepare(engine: AsyncEngine, settings: Settings) -> None:
     await migrate.upgrade(operator_database.database_url(settings))
     typer.echo(f"the database is at schema {schema_version.head()}")
     known = data_directory.installation_id(settings.data_dir)
-    found = await installation.ensure(engine, str(ULID()).lower(), settings.workspace_uid_base)
+    found = await installation.ensure(engine, new_id(), settings.workspace_uid_base)
     if known is not None and known != found.id:
         raise CommandError(data_directory.two_installations(settings.data_dir, known, found.id))
     await _claim(engine, settings, found.id)

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import structlog
 import typer
-from ulid import ULID
 
 from codehub import internal_http
 from codehub.cli import (
@@ -43,6 +42,7 @@ from codehub.embedded.server_account import EmbeddedError
 from codehub.settings import Settings
 from codehub.storage.errors import JobIsRunning
 from codehub.storage.jobs.local_jobs import LocalJobs
+from codehub.ulids import new_id
 
 logger = structlog.get_logger(__name__)
 
@@ -382,7 +382,7 @@ def _refuse_internal_listen(settings: Settings) -> None:
 
 def _check_socket_path(data_dir: Path) -> None:
     """Before anything is made: a workspace whose socket has no place would only fail later."""
-    longest = data_dir / "runtime" / str(ULID()).lower() / "io" / "ide.sock"
+    longest = data_dir / "runtime" / new_id() / "io" / "ide.sock"
     if (size := len(os.fsencode(longest))) > SOCKET_PATH_LIMIT:
         raise EmbeddedError(
             f"{longest} has {size} bytes, and the path of a socket may have {SOCKET_PATH_LIMIT}: "

@@ -1,4 +1,4 @@
-"""Time, chance and fresh names: what a simulation puts in place of the real ones."""
+"""Sources of time, randomness and ids, which a simulation replaces by deterministic ones."""
 
 import random
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from codehub.clock import utc_now
-from codehub.database.gate import new_id
+from codehub.ulids import new_id
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,7 @@ class ClockAndIds:
     clock: Callable[[], datetime]
     new_id: Callable[[], str]
     jitter: Callable[[], float]
-    """Evenly from [0, 1)."""
+    """Return a number from [0, 1)."""
 
 
 REAL = ClockAndIds(utc_now, new_id, random.random)

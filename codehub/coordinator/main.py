@@ -17,7 +17,6 @@ from codehub.coordinator.storage_claims import claiming, make_storage_location
 from codehub.coordinator.work_queue import WORKERS
 from codehub.database import installation, schema_version
 from codehub.database.engine import create_engine
-from codehub.database.gate import new_id
 from codehub.domain.images import offered_images
 from codehub.domain.path_redaction import PathRedactor
 from codehub.domain.port_links import PortLinks
@@ -29,6 +28,7 @@ from codehub.storage.archive.async_archive_store import ArchiveStore
 from codehub.storage.jobs.local_jobs import LocalJobs
 from codehub.storage.jobs.spec import StorageLocation
 from codehub.storage.volumes.local_volumes import LocalVolumes
+from codehub.ulids import new_id
 
 if TYPE_CHECKING:  # the client of the Docker Engine is loaded where Docker is used
     from codehub.runtimes.docker.runtime import DockerOptions, DockerRuntime

@@ -11,7 +11,6 @@ from typing import Any, Final
 from sqlalchemy import Row, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
-from ulid import ULID
 
 from codehub.database import audit, gate, sessions
 from codehub.database.advisory_locks import AdvisoryLock, hold_lock
@@ -29,6 +28,7 @@ from codehub.domain.problems import (
     ValidationFailed,
 )
 from codehub.domain.states import Role
+from codehub.ulids import new_id
 
 MIN_PASSWORD: Final = 8
 MAX_PASSWORD: Final = 1024
@@ -146,7 +146,7 @@ async def create_account(
 
 
 async def _insert(act: AuditedTransaction, name: str, password_hash: str, role: Role) -> Account:
-    account = Account(str(ULID()).lower(), name, role, act.now)
+    account = Account(new_id(), name, role, act.now)
     try:
         await act.conn.execute(
             insert(users).values(

@@ -12,7 +12,6 @@ from typing import Any
 
 from sqlalchemy import func, insert, or_, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
-from ulid import ULID
 
 from codehub.database import timeline
 from codehub.database.advisory_locks import AdvisoryLock, hold_lock
@@ -37,6 +36,7 @@ from codehub.domain.states import DesiredState, Operation, Phase
 from codehub.domain.timeline_text import CREATED, REQUESTED
 from codehub.domain.ttl import TtlDefaults, extended
 from codehub.domain.workspace import PendingRequest, RecoverSource, RequestKind, Workspace
+from codehub.ulids import new_id
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,6 @@ def audit_details(source: RecoverFrom | None) -> dict[str, str | None]:
     if source is None:
         return {}
     return {"source": source.source.value, "archive_op_id": source.archive_op_id}
-
-
-def new_id() -> str:
-    return str(ULID()).lower()
 
 
 async def lock(conn: AsyncConnection, workspace_id: str) -> Workspace:

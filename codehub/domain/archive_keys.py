@@ -1,4 +1,4 @@
-"""Names of archives in the archive store, and the ids that may stand in a path.
+"""Names of archives in the archive store.
 
 An archive is two objects: `{workspace_id}/{archive_op_id}/home.tar.zst`, whose name is the
 archive_key, and `.meta` beside it.
@@ -7,18 +7,12 @@ archive_key, and `.meta` beside it.
 import re
 from typing import Final
 
-PATH_ID: Final = r"[0-9A-Za-z_-]{1,64}"
-"""Pattern of an id that is safe as one component of a path or an object name."""
+from codehub.domain.ids import PATH_ID
+
 OBJECT_NAME: Final = "home.tar.zst"
 META_NAME: Final = ".meta"
 
-_PATH_ID = re.compile(PATH_ID)
 _ARCHIVE_KEY = re.compile(rf"({PATH_ID})/({PATH_ID})/{re.escape(OBJECT_NAME)}")
-
-
-def is_path_id(text: str) -> bool:
-    """Return whether a text is an id that is safe as one component of a path."""
-    return _PATH_ID.fullmatch(text) is not None
 
 
 def archive_key(workspace_id: str, archive_op_id: str) -> str:

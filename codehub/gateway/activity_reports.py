@@ -8,11 +8,11 @@ from typing import NamedTuple, Protocol
 
 import structlog
 from redis.exceptions import RedisError
-from ulid import ULID
 
 from codehub.database.engine import ConnectionTrouble
 from codehub.gateway.activity import Recorder
 from codehub.host.cancellation import raise_if_cancelled
+from codehub.ulids import new_id
 
 logger = structlog.get_logger(__name__)
 
@@ -46,7 +46,7 @@ class Handover:
         self._recorder = recorder
         self._activity = activity
         self._roster = roster
-        self._id = gateway_id or str(ULID()).lower()
+        self._id = gateway_id or new_id()
         self._flushes = 0
         self._uncarried: dict[str, Use] = {}
 

@@ -7,6 +7,7 @@ from functools import cached_property
 from urllib.parse import urlsplit
 
 from codehub.domain.host_names import is_loopback
+from codehub.domain.ids import ULID, ULID_LENGTH, is_ulid
 from codehub.domain.images import Activity
 from codehub.domain.limits import Limits
 from codehub.domain.ports import parse_port
@@ -14,9 +15,7 @@ from codehub.gateway.certificate import CertificateFiles
 from codehub.gateway.cookies import HOST_PREFIX, SESSION_COOKIE, WORKSPACE_COOKIE
 from codehub.gateway.trusted_proxies import TrustedProxies
 
-WORKSPACE_ID = re.compile(r"[0-9a-hjkmnp-tv-z]{26}")
-_ID_LENGTH = 26
-_PORT_LABEL = re.compile(r"(.*)--([0-9a-hjkmnp-tv-z]{26})")
+_PORT_LABEL = re.compile(rf"(.*)--({ULID})")
 SMALLEST_SHARE = 64
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
@@ -103,10 +102,10 @@ class Origins:
 
     def workspace_of(self, host: str) -> str | None:
         """The workspace whose own origin this host is."""
-        if self.path_mode or not host.endswith(self._suffix) or len(host) != _ID_LENGTH + len(self._suffix):
+        if self.path_mode or not host.endswith(self._suffix) or len(host) != ULID_LENGTH + len(self._suffix):
             return None
-        workspace_id = host[:_ID_LENGTH]
-        return workspace_id if WORKSPACE_ID.fullmatch(workspace_id) else None
+        workspace_id = host[:ULID_LENGTH]
+        return workspace_id if is_ulid(workspace_id) else None
 
     def is_app_host(self, host: str) -> bool:
         """Whether this host is below the apps domain."""

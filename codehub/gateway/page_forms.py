@@ -8,11 +8,12 @@ from urllib.parse import parse_qs, quote
 from codehub.database.gate import RecoverFrom
 from codehub.database.gateway_queries import Visitor
 from codehub.domain.audit import Actor
+from codehub.domain.ids import is_ulid
 from codehub.domain.problems import NotFound, Problem, RunningLimitExceeded, WorkspaceNotFound
 from codehub.domain.states import Phase
 from codehub.domain.workspace import RecoverSource
 from codehub.gateway import cookies
-from codehub.gateway.config import WORKSPACE_ID, Origins
+from codehub.gateway.config import Origins
 from codehub.gateway.entrance import Visit, local_path
 from codehub.gateway.http1 import reply
 from codehub.gateway.http1.reply import Reply
@@ -82,7 +83,7 @@ class Forms:
 
     async def _check_owner(self, workspace_id: str, visitor: Visitor) -> None:
         route = None
-        if WORKSPACE_ID.fullmatch(workspace_id):
+        if is_ulid(workspace_id):
             route = await self._directory.load_route(workspace_id)
         if (
             route is None

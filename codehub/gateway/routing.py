@@ -13,6 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from codehub.database.engine import ConnectionTrouble
 from codehub.database.gateway_queries import Route, Visitor
+from codehub.domain.ids import ULID
 from codehub.domain.ports import parse_port, port_address
 from codehub.domain.problems import InsufficientStorage, TooManyRequests
 from codehub.domain.states import Operation, Phase
@@ -40,7 +41,7 @@ logger = structlog.get_logger(__name__)
 
 Decision = Relay | Reply | Coroutine[Any, Any, Relay | Reply]
 
-_ENTRANCE = re.compile(rb"/w/([0-9a-hjkmnp-tv-z]{26})(?=[/?]|$)")
+_ENTRANCE = re.compile(rf"/w/({ULID})(?=[/?]|$)".encode())
 _PORT = re.compile(rb"/(abs)?proxy/([^/?]*)")
 _EVENTS: Final = b"/api/v1/events"
 _HEALTH: Final = b"/healthz"

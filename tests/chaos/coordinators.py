@@ -21,13 +21,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from codehub.database import installation, migrate
 from codehub.database.advisory_locks import AdvisoryLock
 from codehub.database.engine import create_engine
-from codehub.database.gate import new_id
 from codehub.database.tables import users
 from codehub.embedded.postgres import EmbeddedPostgres
 from codehub.embedded.redis import EmbeddedRedis
 from codehub.settings import load
 from codehub.storage.archive.async_archive_store import ArchiveStore
 from codehub.storage.volumes.local_volumes import LocalVolumes
+from codehub.ulids import new_id
 from tests import waiting
 from tests.chaos import audit
 from tests.integration.coordinator.conftest import IDE

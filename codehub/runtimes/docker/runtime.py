@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import re
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
@@ -16,6 +15,7 @@ from urllib.parse import urlsplit
 
 import structlog
 
+from codehub.domain.ids import is_label_id
 from codehub.domain.observation import ContainerFact
 from codehub.domain.port_links import PortLinks
 from codehub.domain.states import ErrorReason
@@ -38,7 +38,6 @@ _LINES_IN_MESSAGE = 5
 _LISTEN_AGAIN_SECONDS = 2.0
 _TIDY_SECONDS = 60.0
 _EXIT_MESSAGE_SECONDS = 2.0
-_WORKSPACE_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,49}")
 
 
 @dataclass(frozen=True)
@@ -269,7 +268,7 @@ class DockerRuntime:
     async def _forget_lost(self) -> None:
         """Containers that went by `docker rm` leave their files."""
         root = self._options.root
-        names = {name for name in host_files.prepared(root) if _WORKSPACE_ID.fullmatch(name)}
+        names = {name for name in host_files.prepared(root) if is_label_id(name)}
         for workspace_id in names - {found.workspace_id for found in await self._engine.containers()}:
             async with self._turn(workspace_id):
                 if await self._find(workspace_id) is None:
@@ -280,7 +279,7 @@ class DockerRuntime:
             await self._firewall.ensure()
 
     async def _find(self, workspace_id: str) -> ContainerSummary | None:
-        if not _WORKSPACE_ID.fullmatch(workspace_id):
+        if not is_label_id(workspace_id):
             raise ValueError(f"{workspace_id!r} is no workspace id")
         containers = await self._engine.containers(workspace_id)
         return containers[0] if containers else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import re
 import signal
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -15,6 +14,7 @@ from typing import Any
 
 import structlog
 
+from codehub.domain.ids import is_label_id
 from codehub.domain.observation import ContainerFact, Unknown
 from codehub.domain.port_links import PortLinks
 from codehub.domain.states import ErrorReason
@@ -48,7 +48,6 @@ _LISTENS_WITHIN_SECONDS = 60.0
 _PROBES_AT_ONCE = 32
 _FORGOTTEN_SECONDS = 3600.0
 _LINES_IN_MESSAGE = 5
-_WORKSPACE_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,49}")
 
 
 @dataclass(frozen=True)
@@ -136,7 +135,7 @@ class ProcessRuntime:
         if self._gateway_group is None:
             return
         for path in self._root.iterdir():
-            if not _WORKSPACE_ID.fullmatch(path.name) or not path.is_dir():
+            if not is_label_id(path.name) or not path.is_dir():
                 continue
             try:
                 StateDirectory(path).share(self._gateway_group)
@@ -252,7 +251,7 @@ class ProcessRuntime:
         return await asyncio.to_thread(self._directory(workspace_id).tail, lines)
 
     def _directory(self, workspace_id: str) -> StateDirectory:
-        if not _WORKSPACE_ID.fullmatch(workspace_id):
+        if not is_label_id(workspace_id):
             raise ValueError(f"{workspace_id!r} is no workspace id")
         return StateDirectory(self._root / workspace_id)
 
@@ -279,7 +278,7 @@ class ProcessRuntime:
             names = sorted(entry.name for entry in self._root.iterdir() if entry.is_dir())
         except OSError as error:
             raise Unobservable(f"the runtime directory cannot be read: {error}") from error
-        looks = {name: self._look_if_possible(name) for name in names if _WORKSPACE_ID.fullmatch(name)}
+        looks = {name: self._look_if_possible(name) for name in names if is_label_id(name)}
         return {name: look for name, look in looks.items() if look is not None}
 
     def _look_if_possible(self, workspace_id: str) -> _Look | Unknown | None:

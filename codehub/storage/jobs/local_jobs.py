@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import codehub
-from codehub.domain.archive_keys import is_path_id
+from codehub.domain.ids import is_path_id
 from codehub.domain.observation import JobFact, JobState
 from codehub.host.file_lock import is_locked, lock_within
 from codehub.storage.durable import fsync_path, make_directory, read_if_there, write_durably

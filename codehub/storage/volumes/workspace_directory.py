@@ -13,7 +13,7 @@ import stat
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from codehub.domain.archive_keys import PATH_ID, is_path_id
+from codehub.domain.ids import PATH_ID, is_path_id
 from codehub.domain.observation import Generation, VolumeFact
 from codehub.storage.durable import fsync_path, make_directory, read_if_there, write_durably
 from codehub.storage.errors import InvalidKey

@@ -10,10 +10,10 @@ import asyncpg
 
 from codehub.database import installation
 from codehub.database.engine import create_engine
-from codehub.database.gate import new_id
 from codehub.database.tables import users
 from codehub.settings import load
 from codehub.storage.volumes.local_volumes import LocalVolumes
+from codehub.ulids import new_id
 from tests.chaos.crash_matrix.forks import Zygote
 from tests.chaos.crash_matrix.lane import OWNER, Lane
 from tests.chaos.crash_matrix.matrix import DEATHS

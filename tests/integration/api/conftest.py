@@ -13,7 +13,6 @@ from argon2 import PasswordHasher
 from fastapi import FastAPI
 from sqlalchemy import insert, update
 from sqlalchemy.ext.asyncio import AsyncEngine
-from ulid import ULID
 
 from codehub import readiness
 from codehub.api.app import create_app
@@ -25,6 +24,7 @@ from codehub.database.tables import archives, users, workspaces
 from codehub.domain.audit import CLI
 from codehub.domain.states import Role
 from codehub.settings import Settings
+from codehub.ulids import new_id
 from tests.waiting import PATIENCE
 
 BASE = "http://localhost:8080"
@@ -84,7 +84,7 @@ class Api:
         """A client with a session of a new user, without the work of hashing a password for each."""
         if not self.password_hash:
             self.password_hash = await hash_password(PASSWORD)
-        self.ids[username] = str(ULID()).lower()
+        self.ids[username] = new_id()
         async with self.engine.begin() as conn:
             values = {"username": username, "password_hash": self.password_hash, "role": role.value}
             await conn.execute(insert(users).values(id=self.ids[username], **values))
@@ -102,7 +102,7 @@ class Api:
 
     async def add_archive(self, workspace_id: str, size: int, removed_at: datetime | None = None) -> str:
         """Record an archive and return its key."""
-        archive_op_id = str(ULID()).lower()
+        archive_op_id = new_id()
         key = f"{workspace_id}/{archive_op_id}/home.tar.zst"
         async with self.engine.begin() as conn:
             await conn.execute(
