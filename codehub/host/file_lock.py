@@ -23,15 +23,15 @@ def try_lock(path: Path) -> int | None:
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            if not try_lock_descriptor(descriptor):
-                os.close(descriptor)
-                return None
+            is_ours = try_lock_descriptor(descriptor)
         except BaseException:
             os.close(descriptor)
             raise
-        if is_file_at(descriptor, path):
+        if is_ours and is_file_at(descriptor, path):
             return descriptor
         os.close(descriptor)
+        if not is_ours:
+            return None
 
 
 def lock_within(path: Path, seconds: float) -> int | None:
