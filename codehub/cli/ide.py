@@ -61,7 +61,8 @@ def install_code_server(tools_dir: Path, report: Report) -> Path:
 
 def _install_alone(tools_dir: Path, report: Report) -> Path:
     lock = tools_dir / ".install.lock"
-    with locked(lock, on_wait=lambda: report.note("Another install is running; waiting for it to end")):
+    waiting = "Another install is running; waiting for it to end"
+    with locked(lock, on_wait=lambda: report.note(waiting), mode=0o644):
         installed = code_server_command(tools_dir)
         if installed is not None:
             return installed

@@ -45,13 +45,13 @@ def lock_within(path: Path, seconds: float) -> int | None:
 
 
 @contextlib.contextmanager
-def locked(path: Path, on_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
+def locked(path: Path, *, on_wait: Callable[[], None] = lambda: None, mode: int = 0o600) -> Iterator[None]:
     """Hold the lock of a directory, or of a file, which is created if missing.
 
     Wait while someone else has the lock, and call `on_wait` before that.
     """
     flags = os.O_RDONLY | os.O_DIRECTORY if path.is_dir() else os.O_RDWR | os.O_CREAT
-    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(path, flags | os.O_CLOEXEC, mode)
     try:
         if not try_lock_descriptor(descriptor):
             on_wait()
