@@ -43,7 +43,7 @@ def plan(workspace: Workspace, observation: Observation, context: Context) -> De
     return with_phase(decision, context.now)
 
 
-def wanted_operation(workspace: Workspace) -> Operation:
+def next_operation(workspace: Workspace) -> Operation:
     """The next step from the level to the wish; one at a time, never up and down on one way."""
     level, desired = level_of(workspace.conditions), workspace.desired_state
     container = holds(workspace.conditions, ConditionName.CONTAINER_EXISTS)
@@ -103,7 +103,7 @@ def _at_rest(workspace: Workspace, observation: Observation, context: Context) -
         return died
     if _has_proven_stable(workspace, context):
         return Decision("Ready for ten minutes: earlier failures are forgiven.", without_errors(workspace))
-    return _claim(workspace, wanted_operation(workspace), context)
+    return _claim(workspace, next_operation(workspace), context)
 
 
 def _requested(workspace: Workspace, request: PendingRequest, observation: Observation) -> Decision:

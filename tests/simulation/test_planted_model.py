@@ -272,7 +272,7 @@ def test_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_planted_forgotten_wish_never_converges(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "wanted_operation", lambda workspace: Operation.NONE)
+    monkeypatch.setattr(plan, "next_operation", lambda workspace: Operation.NONE)
     assert _settled({"wish": 1}).startswith("it converges to its wish: STANDBY where RUNNING is wished")
 
 

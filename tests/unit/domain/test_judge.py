@@ -7,7 +7,7 @@ import pytest
 from codehub.domain.conditions import initial_conditions
 from codehub.domain.error_policy import is_terminal
 from codehub.domain.judge import judge, level_of
-from codehub.domain.plan import wanted_operation
+from codehub.domain.plan import next_operation
 from codehub.domain.states import DesiredState, ErrorReason, Level, Operation, Phase
 from tests.unit.domain import oracle
 from tests.unit.domain.builders import EARLIER, HEALTHY, HOME, KEY, NOW, conditions, workspace
@@ -56,7 +56,7 @@ def test_the_next_operation_follows_the_table(desired: DesiredState, key: str | 
         level = oracle.level(seen)
         exists = [item.status for item in seen.values()][2]
         item = workspace(conditions=seen, desired_state=desired, archive_key=key, home_ctx=home)
-        assert wanted_operation(item) == oracle.operation(level, exists, key is not None, desired.value)
+        assert next_operation(item) == oracle.operation(level, exists, key is not None, desired.value)
 
 
 @pytest.mark.parametrize("desired", [state for state in DesiredState if state is not DesiredState.DELETED])
@@ -66,7 +66,7 @@ def test_one_way_never_goes_up_and_down(desired: DesiredState) -> None:
     for seen, key in product(EVERY, (None, KEY)):
         item = workspace(conditions=seen, desired_state=desired, archive_key=key)
         here, there = level_of(seen).rank, Level(desired.value).rank
-        wanted = wanted_operation(item)
+        wanted = next_operation(item)
         stray = [condition.status for condition in seen.values()][2] and here < Level.STANDBY.rank
         if desired is DesiredState.PENDING:
             assert wanted is Operation.NONE
