@@ -80,15 +80,15 @@ async def _written(stage: Stage) -> int:
 async def _leading(stage: Stage) -> AsyncIterator[Controller]:
     term = await campaign(stage.url, "bench")
     assert term is not None
-    memory = LeaderState()
-    actor = EffectExecutor(stage.providers, memory, ExecutorRules(0, 0), term.epoch)
+    state = LeaderState()
+    executor = EffectExecutor(stage.providers, state, ExecutorRules(0, 0), term.epoch)
     async with open_pool(stage.url, CONNECTIONS, LOCK_TIMEOUT) as pool:
         made = PostgresLeaderDatabase(
             pool, stage.engine, term.epoch, timedelta(days=7), stage.settings.backends
         )
         yield Controller(
-            made, stage.providers, actor, memory,
-            rules=rules_of(stage.settings), rhythm=Intervals(1, 30), nature=REAL, metrics=Metrics(),
+            made, stage.providers, executor, state,
+            rules=rules_of(stage.settings), intervals=Intervals(1, 30), clock_and_ids=REAL, metrics=Metrics(),
         )  # fmt: skip
     await term.resign()
 

@@ -57,7 +57,7 @@ class DiskWatchdog:
 
     def __init__(
         self,
-        records: LeaderDatabase,
+        database: LeaderDatabase,
         volumes: Volumes,
         reserve: Reserve,
         grace: timedelta,
@@ -66,7 +66,7 @@ class DiskWatchdog:
         quota_bytes: int,
         clock: Callable[[], datetime],
     ) -> None:
-        self._records = records
+        self._database = database
         self._volumes = volumes
         self._reserve = reserve
         self._grace = grace
@@ -95,7 +95,7 @@ class DiskWatchdog:
         self.is_near = is_near(NEAR, free, self._reserve)
         if not self.is_near and not self._has_notices and not self._is_display_due(now):
             return
-        homes = await self._records.homes()
+        homes = await self._database.homes()
         self._forget_all_but({home.workspace_id for home in homes})
         await self._measure(homes)
         await self._record(homes, now)
@@ -195,7 +195,7 @@ class DiskWatchdog:
             if home.workspace_id in self._sizes and _is_noticeable(home, *self._sizes[home.workspace_id])
         }
         if changed:
-            await self._records.record_sizes(changed, now)
+            await self._database.record_sizes(changed, now)
 
     async def _clear(self, homes: Iterable[LiveHome], free: FreeSpace) -> None:
         """Warnings end with the pressure; the reason of a stop stays until the workspace runs again."""
@@ -208,7 +208,7 @@ class DiskWatchdog:
             if home.has_run_again or (calm and home.record is not None and home.record.stopped_at is None)
         ]
         if over:
-            await self._records.clear_notices(over)
+            await self._database.clear_notices(over)
 
     async def _relieve(self, homes: list[LiveHome], shortage: Shortage, now: datetime) -> list[LiveHome]:
         """Warn and stop for one resource. Return the homes for which nothing was done."""
@@ -239,10 +239,10 @@ class DiskWatchdog:
     async def _carry_out(self, relief: DiskActions, homes: list[LiveHome], now: datetime) -> None:
         by_id = {home.workspace_id: home for home in homes}
         for notice in relief.warn:
-            await self._records.warn_of_disk(notice, now)
+            await self._database.warn_of_disk(notice, now)
             logger.warning(notice.message, workspace_id=notice.workspace_id)
         for notice in relief.stop:
-            if await self._records.stop_for_disk(by_id[notice.workspace_id], notice, now):
+            if await self._database.stop_for_disk(by_id[notice.workspace_id], notice, now):
                 logger.warning(notice.message, workspace_id=notice.workspace_id)
 
     def _log_shortage(self, shortage: Shortage, to_come: int, now: datetime) -> None:

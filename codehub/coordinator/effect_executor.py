@@ -1,4 +1,4 @@
-"""Carries out effects. A call that returns has completed nothing: only a later look does."""
+"""Effect executor: starts what a decision asks for. Only a later observation shows whether it worked."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -39,12 +39,12 @@ from codehub.storage.errors import (
 from codehub.storage.jobs.spec import ArchiveJob, DeleteJob, EmptyArchiveJob, JobSpec, RestoreJob
 from codehub.storage.volumes.quota import NO_QUOTA, HomeQuota
 
-# Archiving makes room, so it may go on where the reserve is touched; a quarter is left to the database.
-_ARCHIVES_LEAVE = 4
+_ARCHIVE_RESERVE_DIVISOR = 4
+"""Archiving frees space, so it may use the reserve, except a quarter that is kept for the database."""
 
 
 class EffectFailed(Exception):  # noqa: N818 - a fact, not a fault
-    """An effect could not be carried out; the failure says why."""
+    """An effect could not be carried out, with the reason."""
 
     def __init__(self, reason: ErrorReason, message: str) -> None:
         super().__init__(message)
@@ -52,15 +52,15 @@ class EffectFailed(Exception):  # noqa: N818 - a fact, not a fault
 
 
 class EffectDeferred(Exception):  # noqa: N818 - a fact, not a fault
-    """The world is not as the decision saw it: look again."""
+    """An effect was not carried out, because the observation is outdated. Observe again."""
 
 
 class EffectQueued(EffectDeferred):
-    """Others come first. Waiting for them is no standstill."""
+    """An effect waits behind others. The time that it waits counts as progress."""
 
 
 class DiskSpaceShortage(EffectQueued):
-    """The disk is below its reserve. The owner is told what the operation waits for."""
+    """The disk is below its reserve. The workspace shows its owner what the operation waits for."""
 
 
 @dataclass(frozen=True)
@@ -71,37 +71,41 @@ class ExecutorRules:
 
 
 class EffectExecutor:
-    """`epoch` is the leader's: disks refuse an earlier leader's effects, as the database its writes."""
+    """Executor of effects in one leadership term.
 
-    def __init__(self, providers: Providers, memory: LeaderState, rules: ExecutorRules, epoch: int) -> None:
+    `epoch` is the leader's: disks reject the effects of earlier leaders, as the database rejects
+    their writes (ADR 0002).
+    """
+
+    def __init__(self, providers: Providers, state: LeaderState, rules: ExecutorRules, epoch: int) -> None:
         self._providers = providers
-        self._memory = memory
+        self._state = state
         self._rules = rules
         self._epoch = epoch
 
-    async def perform(self, workspace: Workspace, effect: Effect, sha256: str | None) -> None:
+    async def execute(self, workspace: Workspace, effect: Effect, sha256: str | None) -> None:
         """Carry out one effect, or raise EffectFailed, EffectDeferred or StaleLeader."""
-        with self._told(workspace):
-            await self._perform(workspace, effect, sha256)
+        with self._translated_errors(workspace):
+            await self._execute(workspace, effect, sha256)
 
     async def fence(self, workspace: Workspace) -> None:
-        """Keep earlier leaders, and jobs that they have yet to start, from this home."""
-        with self._told(workspace):
+        """Fence this home against earlier leaders and the jobs that they have yet to start."""
+        with self._translated_errors(workspace):
             await self._fence(workspace)
 
     @contextmanager
-    def _told(self, workspace: Workspace) -> Iterator[None]:
-        """What the providers raise, as what it means to the controller, and in words for the owner."""
+    def _translated_errors(self, workspace: Workspace) -> Iterator[None]:
+        """Translate errors of the providers for the controller, with messages that owners may see."""
         for_users = self._providers.messages.for_users
         try:
             yield
         except StaleEpoch as error:
-            self._memory.newest_epoch = max(self._memory.newest_epoch, error.newest)
+            self._state.newest_epoch = max(self._state.newest_epoch, error.newest)
             raise StaleLeader from error
         except VolumeBusy as error:
             raise EffectDeferred(error.message) from error
         except JobIsRunning as error:
-            # Counted as a failure, it would be the next attempt's job that is looked at, and this one lost.
+            # If this counted as a failure, the next attempt would lose track of the running job.
             raise EffectDeferred(error.message) from error
         except WaitsItsTurn as error:
             raise EffectQueued(error.message) from error
@@ -112,10 +116,10 @@ class EffectExecutor:
         except RuntimeUnobservable as error:
             raise EffectFailed(ErrorReason.Unreachable, for_users(error.message)) from error
         except OSError as error:
-            problem = from_os(error, f"what workspace {workspace.id} needed could not be done")
+            problem = from_os(error, f"an effect on workspace {workspace.id} could not be carried out")
             raise EffectFailed(problem.reason, for_users(problem.message)) from error
 
-    async def _perform(self, workspace: Workspace, effect: Effect, sha256: str | None) -> None:
+    async def _execute(self, workspace: Workspace, effect: Effect, sha256: str | None) -> None:
         match effect:
             case Provision():
                 await self._check_disk()
@@ -152,8 +156,8 @@ class EffectExecutor:
         image = self._providers.images.get(workspace.image_ref)
         if image is None:
             known = ", ".join(sorted(self._providers.images))
-            words = f"The image {workspace.image_ref!r} is not offered any more. Offered: {known}."
-            raise EffectFailed(ErrorReason.ActionFailed, words)
+            message = f"The image {workspace.image_ref!r} is no longer offered. Offered: {known}."
+            raise EffectFailed(ErrorReason.ActionFailed, message)
         await self._check_disk()
         async with self._providers.volumes.hold(workspace.home_store_key, self._epoch):
             await self._check_generation(workspace, effect.generation)
@@ -176,22 +180,22 @@ class EffectExecutor:
             pass
 
     async def _fence_out_containers(self, workspace: Workspace, of: Generation | None = None) -> None:
-        """After the fence no earlier leader can start a container; so this look is the last word."""
+        """Raise EffectDeferred if a container exists. Behind the fence no earlier leader can start one."""
         async with self._providers.volumes.hold(workspace.home_store_key, self._epoch):
             if of is not None:
                 await self._check_generation(workspace, of)
             container = await self._providers.runtime.status(workspace.id)
             if container.exists:
-                raise EffectDeferred("A container of this workspace has appeared.")
+                raise EffectDeferred("A container of this workspace exists.")
 
     async def _check_generation(self, workspace: Workspace, generation: Generation) -> None:
         volume = await self._providers.volumes.status(workspace.home_store_key)
         if volume is None or volume.generation != generation:
-            raise EffectDeferred("The home is not the one that was meant.")
+            raise EffectDeferred("The home is of another generation.")
 
     async def _start_job(self, job_id: str, spec: JobSpec) -> None:
         if await self._providers.jobs.start(job_id, spec):
-            self._memory.started_jobs.add(job_id)
+            self._state.started_jobs.add(job_id)
 
     def _volume_job(self, workspace: Workspace, effect: ArchiveHome | DeleteVolume) -> JobSpec:
         location, key = self._providers.storage_location, workspace.home_store_key
@@ -200,7 +204,7 @@ class EffectExecutor:
             return DeleteJob(
                 location, workspace.id, key, effect.generation, self._epoch, unchanged_since=began
             )
-        reserve = self._rules.disk_reserve.bytes // _ARCHIVES_LEAVE
+        reserve = self._rules.disk_reserve.bytes // _ARCHIVE_RESERVE_DIVISOR
         return ArchiveJob(
             location, workspace.id, key, effect.generation, effect.archive_op_id, self._epoch, reserve
         )
@@ -231,12 +235,12 @@ class EffectExecutor:
         )
 
     def _home_files(self, workspace: Workspace) -> Mapping[str, str]:
-        """What a new home holds. An image that is no longer offered does not keep a home from being made."""
+        """Return the files of a new home: none if the image is no longer offered."""
         image = self._providers.images.get(workspace.image_ref)
         return {} if image is None else image.home_files
 
     def _uid(self, workspace: Workspace) -> int | None:
-        """A user of its own for each workspace, which only root can give."""
+        """Return the uid of the workspace's own user, which only root can assign."""
         return self._rules.uid_base + workspace.number if os.geteuid() == 0 else None
 
     async def _check_disk(self) -> None:
@@ -244,7 +248,7 @@ class EffectExecutor:
         try:
             free = await self._providers.volumes.free_space()
         except Unobservable as error:
-            # A start that waits asks again and again: what fails once must not add up to an error.
+            # A start that waits measures repeatedly: a single failure must not add up to an error.
             raise EffectDeferred(error.message) from error
         short = shortages(free, self._rules.disk_reserve)
         if short:

@@ -44,8 +44,8 @@ class Selection:
 
 
 class GcRunner:
-    def __init__(self, records: LeaderDatabase, providers: Providers, rules: GcRules, epoch: int) -> None:
-        self._records = records
+    def __init__(self, database: LeaderDatabase, providers: Providers, rules: GcRules, epoch: int) -> None:
+        self._database = database
         self._providers = providers
         self._rules = rules
         self._epoch = epoch
@@ -97,8 +97,8 @@ class GcRunner:
 
     async def _select(self, listing: Listing, now: datetime, began: float) -> Selection:
         """A grace begins when the database has shown an orphan, however long listing took before."""
-        seen = await self._records.first_seen()
-        holders = await self._records.holders(now)
+        seen = await self._database.first_seen()
+        holders = await self._database.holders(now)
         now += timedelta(seconds=asyncio.get_running_loop().time() - began)
         found = sweep(listing.archives, holders, seen, self._rules, now)
         cleared = sweep_leftovers(listing.leftovers, holders, seen, self._rules, now)
@@ -112,7 +112,7 @@ class GcRunner:
         first_seen = {CONTAINER + name: at for name, at in strays.items()}
         orphans = {**found.first_seen, **cleared.first_seen, **first_seen}
         # What is doubted is not counted: after an alarm every grace begins anew.
-        await self._records.remember({} if selection.alarms else orphans)
+        await self._database.remember({} if selection.alarms else orphans)
         return selection
 
     async def _remove(self, found: Sweep, now: datetime) -> int:
@@ -131,7 +131,7 @@ class GcRunner:
 
         The store is called after that. A slow one would hold up the leader's own heartbeat otherwise.
         """
-        reason = await self._records.condemn(item, present, now)
+        reason = await self._database.condemn(item, present, now)
         if reason is not None:
             logger.info("an archive is needed after all", key=item.key, reason=reason)
             return 0
@@ -142,7 +142,7 @@ class GcRunner:
     async def _purge(self, deleted_before: datetime | None, now: datetime) -> bool:
         """purged_at is committed first: from then on nothing of the workspace is promised any more."""
         found = False
-        while purged := await self._records.purge(deleted_before, now):
+        while purged := await self._database.purge(deleted_before, now):
             found = True
             for workspace_id in purged:
                 logger.info("the grace period is over or was waived: purged", workspace_id=workspace_id)
@@ -152,13 +152,13 @@ class GcRunner:
         if self._rules.audit_retention is None:
             return
         removed = 0
-        while some := await self._records.trim_audit_log(now - self._rules.audit_retention):
+        while some := await self._database.trim_audit_log(now - self._rules.audit_retention):
             removed += some
         if removed:
             logger.info("entries of the audit log were removed after their retention", entries=removed)
 
     async def _trim_timelines(self) -> None:
-        if removed := await self._records.trim_timelines():
+        if removed := await self._database.trim_timelines():
             logger.info("entries of long timelines and of purged workspaces were removed", entries=removed)
 
     async def _clear(self, due: tuple[Leftover, ...], containers: set[str]) -> None:
@@ -197,7 +197,7 @@ class GcRunner:
     async def _forget_dead_jobs(self) -> None:
         """What jobs left whose operation is over. Listed before the database is read, as archives are."""
         names = await self._providers.jobs.list()
-        current = await self._records.op_ids()
+        current = await self._database.op_ids()
         for name in names:
             if name.split("-")[0] in current:
                 continue

@@ -26,9 +26,9 @@ class Failed(Exception):  # noqa: N818 - a fact, not a fault
 
 class HealthRunner:
     def __init__(
-        self, records: LeaderDatabase, providers: Providers, gc: GcRunner, disk_reserve: Reserve
+        self, database: LeaderDatabase, providers: Providers, gc: GcRunner, disk_reserve: Reserve
     ) -> None:
-        self._records = records
+        self._database = database
         self._providers = providers
         self._gc = gc
         self._disk_reserve = disk_reserve
@@ -45,12 +45,12 @@ class HealthRunner:
     async def tick(self) -> Mapping[CheckName, CheckResult]:
         """Make every check, and save the results if one has turned or the saved ones grow old."""
         if self._saved is None:
-            self._saved = await self._records.health_checks()
+            self._saved = await self._database.health_checks()
         verdicts = await asyncio.gather(*(self._check(name) for name in self._probes))
         found = dict(zip(self._probes, verdicts, strict=True)) | {CheckName.GC: self._gc_verdict(self._saved)}
         now = asyncio.get_running_loop().time()
         if self._saved_at is None or _turned(self._saved, found) or now - self._saved_at >= SAVE_EVERY:
-            await self._records.save_health_checks(found)
+            await self._database.save_health_checks(found)
             self._saved, self._saved_at = found, now
         return found
 

@@ -1,4 +1,4 @@
-"""What a leader reads and writes in the database during one time in office."""
+"""Interfaces to the database, activity and notifications that a leader uses during its term."""
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence, Set
 from contextlib import AbstractAsyncContextManager
@@ -16,50 +16,54 @@ from codehub.domain.workspace import Workspace
 
 
 class LeaderDatabase(Protocol):
-    """Every write is fenced by the leader's epoch, and raises StaleLeader once another one leads.
+    """Repository that is fenced by the leader's epoch (ADR 0002).
 
-    A write raises RowLocked if another transaction keeps a row locked for too long.
+    A write raises StaleLeader once another coordinator leads, and RowLocked if another transaction
+    keeps a row locked for too long.
     """
 
     async def versions(self) -> Mapping[str, int]:
-        """The version of every row that may still need something, by workspace id."""
+        """Return the version of every row that is not purged, by workspace id."""
 
     async def archive_keys(self) -> Mapping[str, tuple[str, bool]]:
-        """The archive_key of every workspace that has one and is not purged; and whether it was there."""
+        """Return the archive key of every workspace that has one, and whether it was last observed.
+
+        Purged workspaces are left out.
+        """
 
     async def ids_with_upstream(self) -> Set[str]:
-        """Every workspace that has an upstream."""
+        """Return every workspace that has an upstream."""
 
     async def clear_upstreams(self, workspace_ids: Collection[str]) -> None:
-        """Forget the upstreams of these."""
+        """Remove the upstreams of these workspaces."""
 
     async def load(self, workspace_ids: Sequence[str]) -> list[Workspace]: ...
 
     async def find(self, workspace_id: str) -> Workspace | None: ...
 
     async def save(self, before: Workspace, decision: Decision, now: datetime) -> Workspace:
-        """Commit a decision; raises Outdated when the row is no longer the one that it was made on."""
+        """Commit a decision, or raise Outdated if the row has changed since the decision was made."""
 
     async def archive_checksum(self, key: str) -> str | None:
-        """The sha256 that an archive had when it was committed."""
+        """Return the sha256 that an archive had when it was committed."""
 
     async def touch(self, seen: Mapping[str, datetime]) -> None:
-        """Carry activity over into last_access_at, only ever forward."""
+        """Write activity to last_access_at, which only moves forward."""
 
     async def gateways(self) -> Mapping[str, GatewayReport]:
         """Return the last report of each gateway worker."""
 
     async def settle_gateways(self, carried: Mapping[str, int], gone: Collection[str]) -> None:
-        """Record which flushes were carried into last_access_at, and forget the workers that are gone."""
+        """Record which flushes are in last_access_at, and remove the workers that are gone."""
 
     async def restart_clocks(self, now: datetime) -> None:
         """Count the idle time of every RUNNING workspace from now."""
 
     async def expirable(self, defaults: TtlDefaults, now: datetime) -> list[Workspace]:
-        """At least every workspace whose deadline has passed."""
+        """Return at least every workspace whose deadline has passed."""
 
     async def expire(self, seen: Workspace, expiry: Expiry, now: datetime) -> bool:
-        """A TTL's wish; False when something that it was decided on has changed since, or is about to."""
+        """Set the desired state of an expiry; return False if what it was decided on has changed."""
 
     async def homes(self) -> list[LiveHome]:
         """Return every home on the disk, with its last measurement that was recorded."""
@@ -71,31 +75,31 @@ class LeaderDatabase(Protocol):
         """Warn a workspace that it will be stopped for the disk."""
 
     async def stop_for_disk(self, home: LiveHome, notice: Notice, now: datetime) -> bool:
-        """Stop a workspace for the disk; False when it no longer runs as it did."""
+        """Stop a workspace for the disk; return False if it no longer runs as it did."""
 
     async def clear_notices(self, workspace_ids: Collection[str]) -> None:
-        """Remove what these workspaces were told about the disk."""
+        """Remove the notices about the disk from these workspaces."""
 
     async def purge(self, deleted_before: datetime | None, now: datetime) -> list[str]:
-        """Commit that some whose grace period is over will not come back; returns none when none is left."""
+        """Purge some workspaces whose grace period is over; return their ids, or none if none is left."""
 
     async def op_ids(self) -> set[str]:
-        """The operations under way."""
+        """Return the ids of all current operations."""
 
     async def holders(self, now: datetime) -> dict[str, ArchiveHolder]:
-        """What every workspace that there ever was protects."""
+        """Return what every workspace protects, purged ones included."""
 
     async def first_seen(self) -> dict[str, datetime]:
-        """The orphans in mind."""
+        """Return when each recorded orphan was first seen."""
 
     async def remember(self, seen: Mapping[str, datetime]) -> None:
-        """Keep exactly these orphans in mind."""
+        """Record exactly these orphans. An orphan that was recorded before keeps its time."""
 
     async def condemn(self, item: StoredArchive, present: Collection[str], now: datetime) -> str | None:
-        """Commit that an archive goes, so that nothing can choose it; or say why it has to stay."""
+        """Commit the removal of an archive, so that nothing can choose it; or return why it stays."""
 
     async def trim_audit_log(self, before: datetime) -> int:
-        """Remove some audit entries from before a time; return how many, 0 when none is left."""
+        """Remove some audit entries from before a time; return how many, or 0 if none is left."""
 
     async def trim_timelines(self) -> int:
         """Remove the oldest entries of long timelines, and all of purged workspaces; return how many."""
@@ -111,14 +115,14 @@ class LeaderDatabase(Protocol):
 
 
 class Activity(Protocol):
-    """When workspaces were last used, on its way into the database."""
+    """Times of last use that gateways have flushed to Redis (ADR 0004)."""
 
     async def read(self) -> ActivitySnapshot: ...
     async def remove(self, carried: ActivitySnapshot) -> int: ...
 
 
 class LeadershipTerm(Protocol):
-    """One time in office."""
+    """One term of a leader, which ends when another coordinator leads."""
 
     @property
     def epoch(self) -> int: ...
@@ -127,23 +131,23 @@ class LeadershipTerm(Protocol):
     async def resign(self) -> None: ...
 
 
-Listen = Callable[[Callable[[str], None], Callable[[], None]], Awaitable[None]]
-"""Listens until cancelled, calling back with a hint about one workspace, or to look at everything again."""
+HintSource = Callable[[Callable[[str], None], Callable[[], None]], Awaitable[None]]
+"""Listens until cancelled. It calls the first callback for a workspace, the second to resync all."""
 
 
 @dataclass(frozen=True)
 class LeaderServices:
-    """What a leader works with."""
+    """Connections that a leader uses during its term."""
 
-    records: LeaderDatabase
+    database: LeaderDatabase
     activity: Activity
-    listen: Listen
+    listen: HintSource
 
 
 class CoordinatorBackend(Protocol):
-    """Where leaders are elected, and their records lie."""
+    """Leader election, and the services of the elected leader."""
 
     async def campaign(self) -> LeadershipTerm | None:
-        """Take office if nobody holds it."""
+        """Start a term if no other coordinator leads."""
 
-    def desk(self, term: LeadershipTerm) -> AbstractAsyncContextManager[LeaderServices]: ...
+    def leader_services(self, term: LeadershipTerm) -> AbstractAsyncContextManager[LeaderServices]: ...

@@ -1,4 +1,4 @@
-"""The coordinator process: campaign, lead, and campaign again whenever leadership is lost."""
+"""Leadership loop: campaign, lead, and campaign again after leadership is lost."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -13,7 +13,7 @@ from codehub.coordinator.disk_watchdog import NEAR_INTERVAL, DiskWatchdog
 from codehub.coordinator.effect_executor import EffectExecutor, ExecutorRules
 from codehub.coordinator.gc_runner import GcRunner
 from codehub.coordinator.health_runner import HealthRunner
-from codehub.coordinator.leader_services import CoordinatorBackend, LeaderServices, LeadershipTerm, Listen
+from codehub.coordinator.leader_services import CoordinatorBackend, HintSource, LeaderServices, LeadershipTerm
 from codehub.coordinator.metrics import Metrics
 from codehub.coordinator.observer import LeaderState
 from codehub.coordinator.providers import Providers
@@ -33,13 +33,13 @@ from codehub.storage.volumes.quota import HomeQuota
 logger = structlog.get_logger(__name__)
 
 HEARTBEAT_EVERY = 2.0
-SWEEP_AGAIN = 2.0
-"""Seconds after a pass that failed: it may have been the one that makes up for lost hints."""
-LISTEN_AGAIN = 2.0
-FAILURES_EVERY = 60.0
-"""Seconds between two looks for failed passwords that were only counted."""
-GC_AFTER = 60.0
-"""Seconds of a term before its first GC: terms that are shorter than GC's interval must collect as well."""
+SWEEP_RETRY = 2.0
+"""Seconds after a failed sweep: it may be the one that makes up for lost hints."""
+LISTEN_RETRY = 2.0
+COUNTED_FAILURES_EVERY = 60.0
+"""Seconds between two summaries of failed passwords that were only counted."""
+FIRST_GC_AFTER = 60.0
+"""Seconds from the start of a term to its first GC. Even terms shorter than the GC interval collect."""
 
 DatabaseTrouble = (*ConnectionTrouble, SQLAlchemyError)
 
@@ -47,18 +47,20 @@ DatabaseTrouble = (*ConnectionTrouble, SQLAlchemyError)
 async def serve(
     settings: Settings,
     providers: Providers,
-    house: CoordinatorBackend,
+    backend: CoordinatorBackend,
     *,
     stop: asyncio.Event,
-    nature: ClockAndIds = REAL,
+    clock_and_ids: ClockAndIds = REAL,
     metrics: Metrics | None = None,
 ) -> None:
-    """Lead whenever nobody else does, until `stop` is set. Jobs and workspaces live on."""
-    counts = metrics or Metrics()
+    """Lead whenever no other coordinator does, until `stop` is set. Jobs and workspaces keep running."""
+    metrics = metrics or Metrics()
     stopping = asyncio.create_task(stop.wait())
     try:
         while not stop.is_set():
-            leading = asyncio.create_task(_campaign_and_lead(settings, providers, house, nature, counts))
+            leading = asyncio.create_task(
+                _campaign_and_lead(settings, providers, backend, clock_and_ids, metrics)
+            )
             try:
                 await asyncio.wait({leading, stopping}, return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -76,25 +78,29 @@ def _raise_unexpected(leading: "asyncio.Task[None]") -> None:
 
 
 async def _campaign_and_lead(
-    settings: Settings, providers: Providers, house: CoordinatorBackend, nature: ClockAndIds, metrics: Metrics
+    settings: Settings,
+    providers: Providers,
+    backend: CoordinatorBackend,
+    clock_and_ids: ClockAndIds,
+    metrics: Metrics,
 ) -> None:
-    term = await _win(house, settings.coordinator_leader_retry_interval)
+    term = await _win_election(backend, settings.coordinator_leader_retry_interval)
     logger.info("this coordinator leads", epoch=term.epoch)
     try:
-        async with house.desk(term) as desk:
-            await Leader(settings, providers, desk, term, nature, metrics).lead()
+        async with backend.leader_services(term) as services:
+            await Leader(settings, providers, services, term, clock_and_ids, metrics).lead()
     except* StaleLeader:
-        logger.warning("this term is over", epoch=term.epoch)
+        logger.warning("this leadership term is over", epoch=term.epoch)
     except* DatabaseTrouble as group:
         logger.warning("leadership is given up", epoch=term.epoch, error=str(group.exceptions[0]))
     finally:
         await term.resign()
 
 
-async def _win(house: CoordinatorBackend, retry_interval: float) -> LeadershipTerm:
+async def _win_election(backend: CoordinatorBackend, retry_interval: float) -> LeadershipTerm:
     while True:
         try:
-            term = await house.campaign()
+            term = await backend.campaign()
         except DatabaseTrouble as error:
             raise_if_cancelled()
             logger.warning("the database does not answer; campaigning again", error=str(error))
@@ -105,56 +111,59 @@ async def _win(house: CoordinatorBackend, retry_interval: float) -> LeadershipTe
 
 
 class Leader:
-    """One time in office: the components, each on its rhythm, none taking the others down."""
+    """Supervisor of the components of one leadership term.
+
+    Each component runs at its own interval. A failure of one does not stop the others.
+    """
 
     def __init__(
         self,
         settings: Settings,
         providers: Providers,
-        desk: LeaderServices,
+        services: LeaderServices,
         term: LeadershipTerm,
-        nature: ClockAndIds,
+        clock_and_ids: ClockAndIds,
         metrics: Metrics,
     ) -> None:
         self._settings = settings
-        self._records = desk.records
+        database = self._database = services.database
         self._claim = providers.claim
-        self._sources = [desk.listen] if providers.hints is None else [desk.listen, providers.hints]
+        self._hint_sources = [services.listen, *([] if providers.hints is None else [providers.hints])]
         self._term = term
-        self._clock = nature.clock
+        self._clock = clock_and_ids.clock
         self._metrics = metrics
-        memory = self._memory = LeaderState()
+        state = self._state = LeaderState()
         quota = HomeQuota(settings.home_quota_bytes, settings.home_quota_files)
         rules = ExecutorRules(settings.disk_reserve, settings.workspace_uid_base, quota)
         self._controller = Controller(
-            desk.records,
+            database,
             providers,
-            EffectExecutor(providers, memory, rules, term.epoch),
-            memory,
+            EffectExecutor(providers, state, rules, term.epoch),
+            state,
             rules=rules_of(settings),
-            rhythm=Intervals(settings.coordinator_active_interval, settings.coordinator_active_duration),
-            nature=nature,
+            intervals=Intervals(settings.coordinator_active_interval, settings.coordinator_active_duration),
+            clock_and_ids=clock_and_ids,
             metrics=metrics,
         )
         self._sweep_now = asyncio.Event()
         self._ttl = TtlRunner(
-            desk.records, desk.activity, providers.archives, ttl_rules_of(settings), nature.clock
+            database, services.activity, providers.archives, ttl_rules_of(settings), clock_and_ids.clock
         )
         self._disk = DiskWatchdog(
-            desk.records,
+            database,
             providers.volumes,
             settings.disk_reserve,
             timedelta(seconds=settings.disk_grace_seconds),
             uid_base=settings.workspace_uid_base,
             quota_bytes=settings.home_quota_bytes,
-            clock=nature.clock,
+            clock=clock_and_ids.clock,
         )
-        self._gc = GcRunner(desk.records, providers, gc_rules_of(settings), term.epoch)
-        self._collecting = asyncio.Lock()
-        self._health = HealthRunner(desk.records, providers, self._gc, settings.disk_reserve)
+        self._gc = GcRunner(database, providers, gc_rules_of(settings), term.epoch)
+        self._gc_lock = asyncio.Lock()
+        self._health = HealthRunner(database, providers, self._gc, settings.disk_reserve)
 
     async def lead(self) -> None:
-        """Until leadership is lost; raises what ended it."""
+        """Lead until leadership is lost; raise what ended it."""
         self._metrics.begin_term(self._term.epoch, self._controller.queue)
         try:
             await self._lead()
@@ -165,29 +174,31 @@ class Leader:
     async def _lead(self) -> None:
         settings = self._settings
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._keep_office())
+            tasks.create_task(self._keep_leadership())
             if self._claim is not None:
                 tasks.create_task(self._claim_storage(self._claim))
             tasks.create_task(self._work())
-            for listen in self._sources:
-                tasks.create_task(self._listen(listen))
+            for source in self._hint_sources:
+                tasks.create_task(self._listen(source))
             tasks.create_task(self._sweep())
             idle = settings.coordinator_idle_interval
             tasks.create_task(self._every(idle, self._controller.audit, "audit", first=0.0))
             tasks.create_task(self._every(settings.coordinator_ttl_interval, self._expire, "TTL"))
-            tasks.create_task(self._every(FAILURES_EVERY, self._record_counted_failures, "audit log"))
+            tasks.create_task(self._every(COUNTED_FAILURES_EVERY, self._record_counted_failures, "audit log"))
             tasks.create_task(self._every(idle, self._check_health, "health", first=0.0))
             tasks.create_task(self._watch_disk())
             interval = settings.coordinator_gc_interval
-            tasks.create_task(self._every(interval, self._collect, "GC", first=min(interval, GC_AFTER)))
+            tasks.create_task(
+                self._every(interval, self._collect_garbage, "GC", first=min(interval, FIRST_GC_AFTER))
+            )
             tasks.create_task(self._every(min(idle, interval), self._purge_waived, "GC"))
 
     async def _work(self) -> None:
-        await self._controller.has_looked.wait()
+        await self._controller.may_start_containers.wait()
         await self._controller.queue.run()
 
     async def _claim_storage(self, claim: Callable[[], Awaitable[bool]]) -> None:
-        """Repeat until the volumes and the store are claimed; then look at everything again."""
+        """Retry until the volumes and the store are claimed; then sweep."""
         claimed = False
 
         async def attempt() -> None:
@@ -195,27 +206,28 @@ class Leader:
             claimed = await claim()
 
         while not claimed:
-            await self._guarded(attempt, "claim")
+            await self._run_tick(attempt, "claim")
             if not claimed:
                 await asyncio.sleep(self._settings.coordinator_idle_interval)
         self._sweep_now.set()
 
-    async def _listen(self, listen: Listen) -> None:
-        """A source that fails is listened to again; every beginning asks for a look at everything."""
+    async def _listen(self, source: HintSource) -> None:
+        """HintSource to a source, and again after it fails. Each connection asks for a sweep."""
         while True:
-            await self._guarded(lambda: listen(self._controller.hint, self._sweep_now.set), "hints")
-            await asyncio.sleep(LISTEN_AGAIN)
+            await self._run_tick(lambda: source(self._controller.hint, self._sweep_now.set), "hints")
+            await asyncio.sleep(LISTEN_RETRY)
 
-    async def _keep_office(self) -> None:
+    async def _keep_leadership(self) -> None:
+        """Send heartbeats. If a disk knows a newer epoch than the database, move the database past it."""
         while True:
             await self._term.heartbeat()
             raise_if_cancelled()
-            newest = self._memory.newest_epoch
+            newest = self._state.newest_epoch
             if newest > self._term.epoch:
-                # No newer leader, or the heartbeat had failed: the database is older than the disks.
+                # The heartbeat shows that no newer leader exists: the database is older than the disks.
                 logger.error(
-                    "homes were worked on in a later epoch than the database knows: "
-                    "was it restored from a backup? Leading anew after that epoch",
+                    "homes were changed in a later epoch than the database has recorded, as after a "
+                    "restore from a backup; starting a new leadership term after that epoch",
                     epoch=self._term.epoch,
                     newest=newest,
                 )
@@ -225,31 +237,31 @@ class Leader:
 
     async def _sweep(self) -> None:
         while True:
-            went_well = await self._guarded(self._controller.sweep, "sweep")
+            succeeded = await self._run_tick(self._controller.sweep, "sweep")
             interval = self._settings.coordinator_idle_interval
             try:
-                async with asyncio.timeout(interval if went_well else min(interval, SWEEP_AGAIN)):
+                async with asyncio.timeout(interval if succeeded else min(interval, SWEEP_RETRY)):
                     await self._sweep_now.wait()
             except TimeoutError:
                 continue
             self._sweep_now.clear()
 
     async def _watch_disk(self) -> None:
-        """A new leader looks at once: the disk may have filled up while nobody led."""
+        """Start with a check at once: the disk may have filled up while no coordinator led."""
         interval = self._settings.coordinator_disk_interval
         while True:
-            await self._guarded(self._disk.tick, "disk")
+            await self._run_tick(self._disk.tick, "disk")
             await asyncio.sleep(min(interval, NEAR_INTERVAL) if self._disk.is_near else interval)
 
-    async def _collect(self) -> None:
+    async def _collect_garbage(self) -> None:
         before = self._gc.alarms
-        async with self._collecting:
+        async with self._gc_lock:
             self._metrics.gc_freed_bytes.inc(await self._gc.tick(self._clock()))
-        if self._gc.alarms is not before:  # else the cycle was skipped
+        if self._gc.alarms is not before:  # otherwise the cycle was skipped
             self._metrics.gc_alarms.inc(len(self._gc.alarms or ()))
 
     async def _purge_waived(self) -> None:
-        async with self._collecting:
+        async with self._gc_lock:
             self._metrics.gc_freed_bytes.inc(await self._gc.purge_waived(self._clock()))
 
     async def _expire(self) -> None:
@@ -257,7 +269,7 @@ class Leader:
             self._metrics.count_expiration(expiry.desired)
 
     async def _record_counted_failures(self) -> None:
-        await self._records.record_counted_failures(self._clock())
+        await self._database.record_counted_failures(self._clock())
 
     async def _check_health(self) -> None:
         self._metrics.show_checks(await self._health.tick())
@@ -268,24 +280,24 @@ class Leader:
         pause = interval if first is None else first
         while True:
             await asyncio.sleep(pause)
-            await self._guarded(tick, name)
+            await self._run_tick(tick, name)
             pause = interval
 
-    async def _guarded(self, tick: Callable[[], Awaitable[object]], name: str) -> bool:
-        """A failing component skips its tick; only a lost office ends the term. Whether it went well."""
-        went_well = False
+    async def _run_tick(self, tick: Callable[[], Awaitable[object]], name: str) -> bool:
+        """Run one tick, and return whether it succeeded. Only StaleLeader ends the term."""
+        succeeded = False
         try:
             await tick()
-            went_well = True
+            succeeded = True
         except StaleLeader:
             raise
         except Exception:
             raise_if_cancelled()
             self._metrics.count_tick_failure(name)
             logger.exception("a tick failed and is skipped", component=name)
-        # A tick that took a dying connection for a dead one, and went on with another, has not failed.
+        # A driver may swallow the cancellation as a lost connection, and the tick then succeeds.
         raise_if_cancelled()
-        return went_well
+        return succeeded
 
 
 def ttl_rules_of(settings: Settings) -> TtlRules:

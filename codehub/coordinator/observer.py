@@ -1,4 +1,4 @@
-"""Looks at the world: one workspace closely, or all of them in a constant number of calls."""
+"""Observer: collects the facts of one workspace, or those of all in a constant number of calls."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -27,80 +27,83 @@ from codehub.storage.errors import CorruptedArchive, StorageProblem
 
 @dataclass
 class LeaderState:
-    """What this controller remembers of its own: nothing that convergence depends on."""
+    """State that a leader keeps in state. Convergence does not depend on it."""
 
-    seen: set[str] = field(default_factory=set)
-    silent: dict[str, datetime] = field(default_factory=dict)
+    observed: set[str] = field(default_factory=set)
+    silent_since: dict[str, datetime] = field(default_factory=dict)
     started_jobs: set[str] = field(default_factory=set)
     fenced: set[str] = field(default_factory=set)
-    """Workspaces from whose homes every earlier leader is kept away."""
+    """Workspaces whose homes are fenced against every earlier leader."""
     to_audit: set[str] = field(default_factory=set)
-    """Workspaces whose archive the hourly audit found gone, or back: each is looked at once."""
+    """Workspaces whose archive the hourly audit found gone or back. Each is observed once."""
     newest_epoch: int = 0
-    """The latest epoch that a disk has refused this leader for."""
+    """The newest epoch that a disk reported when it rejected this leader."""
 
-    def silence(self, workspace_id: str, container: ContainerFact | None, at: datetime) -> datetime | None:
+    def update_silence(
+        self, workspace_id: str, container: ContainerFact | None, at: datetime
+    ) -> datetime | None:
         answering = container is None or not container.running or container.ready
-        since = silent_since(self.silent.get(workspace_id), answering, at)
+        since = silent_since(self.silent_since.get(workspace_id), answering, at)
         if since is None:
-            self.silent.pop(workspace_id, None)
+            self.silent_since.pop(workspace_id, None)
         else:
-            self.silent[workspace_id] = since
+            self.silent_since[workspace_id] = since
         return since
 
 
 class Observer:
-    def __init__(self, providers: Providers, memory: LeaderState) -> None:
+    def __init__(self, providers: Providers, state: LeaderState) -> None:
         self._providers = providers
-        self._memory = memory
+        self._state = state
 
-    async def look(self, workspace: Workspace, at: datetime) -> Observation:
-        """Look at everything of one workspace that matters now.
+    async def observe(self, workspace: Workspace, at: datetime) -> Observation:
+        """Observe everything of one workspace that matters now.
 
-        Jobs come first: one that ends meanwhile is then seen running beside its result, never done without.
+        Jobs come first: a job that ends meanwhile then appears as running beside its result, and
+        never as done without its result.
         """
         job, deletion, ours = await self._jobs(workspace)
-        shown = self._providers.messages.in_fact
-        return self._with_memory(
+        filtered = self._providers.messages.in_fact
+        return self._with_state(
             workspace,
             Observation(
                 at=at,
-                container=shown(await self._container(workspace.id)),
-                volume=shown(await self._volume(workspace.home_store_key)),
-                archive=shown(await self._archive(workspace)),
-                job=shown(job),
-                deletion=shown(deletion),
+                container=filtered(await self._container(workspace.id)),
+                volume=filtered(await self._volume(workspace.home_store_key)),
+                archive=filtered(await self._archive(workspace)),
+                job=filtered(job),
+                deletion=filtered(deletion),
                 job_is_ours=ours,
             ),
         )
 
-    async def look_at_all(self) -> BulkObservation:
-        """Look at all containers and volumes, in one call each."""
+    async def observe_all(self) -> BulkObservation:
+        """Observe all containers and volumes, in one call each."""
         return BulkObservation(await self._all_containers(), await self._all_volumes())
 
-    def single_out(self, workspace: Workspace, seen: BulkObservation, at: datetime) -> Observation:
-        """What a look at all shows of one workspace."""
-        shown = self._providers.messages.in_fact
-        container, volume = shown(seen.container(workspace.id)), shown(seen.volume(workspace.id))
-        return self._with_memory(workspace, Observation(at=at, container=container, volume=volume))
+    def observation_of(self, workspace: Workspace, bulk: BulkObservation, at: datetime) -> Observation:
+        """Return the part of a bulk observation that concerns one workspace."""
+        filtered = self._providers.messages.in_fact
+        container, volume = filtered(bulk.container(workspace.id)), filtered(bulk.volume(workspace.id))
+        return self._with_state(workspace, Observation(at=at, container=container, volume=volume))
 
-    def _with_memory(self, workspace: Workspace, look: Observation) -> Observation:
-        container = None if isinstance(look.container, Unknown) else look.container
+    def _with_state(self, workspace: Workspace, observation: Observation) -> Observation:
+        container = None if isinstance(observation.container, Unknown) else observation.container
         return replace(
-            look,
-            silent_since=self._memory.silence(workspace.id, container, look.at),
-            is_first=workspace.id not in self._memory.seen,
+            observation,
+            silent_since=self._state.update_silence(workspace.id, container, observation.at),
+            is_first=workspace.id not in self._state.observed,
         )
 
     async def _jobs(self, workspace: Workspace) -> tuple[JobFact | None, JobFact | None, bool]:
-        """The jobs of the present attempt, and whether this controller started the latest."""
+        """Return the jobs of the current attempt, and whether this leader started the latest one."""
         if not workspace.operation.has_jobs:
             return None, None, True
         name, deletion_name = current_job_id(workspace), current_deletion_job_id(workspace)
         job = await self._providers.jobs.status(name)
         deletion = await self._providers.jobs.status(deletion_name)
         latest = name if deletion is None else deletion_name
-        return job, deletion, latest in self._memory.started_jobs
+        return job, deletion, latest in self._state.started_jobs
 
     async def _container(self, workspace_id: str) -> ContainerFact | Unknown | None:
         try:
@@ -115,9 +118,9 @@ class Observer:
             return Unknown(str(error))
 
     async def _archive(self, workspace: Workspace) -> ArchiveFact | Unknown | Skipped | None:
-        """The archive of the operation under way, else the one that the row names."""
-        audit = workspace.id in self._memory.to_audit
-        self._memory.to_audit.discard(workspace.id)
+        """Observe the archive of the current operation, or else the one that the row names."""
+        audit = workspace.id in self._state.to_audit
+        self._state.to_audit.discard(workspace.id)
         if not audit and not must_observe_archive(workspace):
             return SKIPPED
         if workspace.operation.makes_archive and workspace.archive_op_id is not None:

@@ -1,4 +1,4 @@
-"""Where coordinators meet: leadership and records in PostgreSQL, activity and hints through Redis."""
+"""The backend of a real coordinator: leader election and rows in PostgreSQL, activity in Redis."""
 
 import os
 import socket
@@ -16,10 +16,10 @@ from codehub.database.controller_writes import PostgresLeaderDatabase
 from codehub.database.engine import create_unpooled_engine, open_pool
 from codehub.settings import Settings
 
-REDIS_ANSWERS_WITHIN = 5.0
-"""Seconds. A Redis that hangs must not hold up the TTLs, or what is told of changes."""
+REDIS_TIMEOUT = 5.0
+"""Seconds. A Redis that hangs must not delay the TTLs or the events."""
 CONNECTIONS = 10
-"""For the controller; the runners have theirs."""
+"""PostgreSQL connections of the controller. The runners have others."""
 
 
 class PostgresBackend:
@@ -30,13 +30,13 @@ class PostgresBackend:
         return await leadership.campaign(self._settings.database_url, f"{socket.gethostname()}:{os.getpid()}")
 
     @asynccontextmanager
-    async def desk(self, term: LeadershipTerm) -> AsyncIterator[LeaderServices]:
+    async def leader_services(self, term: LeadershipTerm) -> AsyncIterator[LeaderServices]:
         settings = self._settings
         engine = create_unpooled_engine(settings.database_url)
         redis = Redis.from_url(
             settings.redis_url,
-            socket_connect_timeout=REDIS_ANSWERS_WITHIN,
-            socket_timeout=REDIS_ANSWERS_WITHIN,
+            socket_connect_timeout=REDIS_TIMEOUT,
+            socket_timeout=REDIS_TIMEOUT,
         )
         retention = timedelta(seconds=settings.trash_retention_seconds)
 
@@ -51,8 +51,8 @@ class PostgresBackend:
 
         try:
             async with open_pool(settings.database_url, CONNECTIONS, leadership.LOCK_TIMEOUT) as pool:
-                records = PostgresLeaderDatabase(pool, engine, term.epoch, retention, settings.backends)
-                yield LeaderServices(records, ActivityLog(redis), listen)
+                database = PostgresLeaderDatabase(pool, engine, term.epoch, retention, settings.backends)
+                yield LeaderServices(database, ActivityLog(redis), listen)
         finally:
             await engine.dispose()
             await redis.aclose()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from codehub.coordinator.leader_services import Listen
+from codehub.coordinator.leader_services import HintSource
 from codehub.coordinator.owner_messages import UserMessages
 from codehub.domain.disk import FreeSpace, HomeSize
 from codehub.domain.images import Image
@@ -64,7 +64,7 @@ class Providers:
     images: Mapping[str, Image]
     storage_location: StorageLocation
     messages: UserMessages = field(default_factory=UserMessages)
-    hints: Listen | None = None
+    hints: HintSource | None = None
     """Where the runtime tells of containers by itself."""
     claim: Callable[[], Awaitable[bool]] | None = None
     """Claims volumes and store where that was never done; True once both are claimed."""

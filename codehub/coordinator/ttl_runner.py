@@ -36,13 +36,13 @@ class TtlRules:
 class TtlRunner:
     def __init__(
         self,
-        records: LeaderDatabase,
+        database: LeaderDatabase,
         activity: Activity,
         archives: Archives,
         rules: TtlRules,
         clock: Callable[[], datetime],
     ) -> None:
-        self._records = records
+        self._database = database
         self._activity = activity
         self._archives = archives
         self._rules = rules
@@ -58,7 +58,7 @@ class TtlRunner:
         defaults = self._rules.defaults
         due = [
             (workspace, expiry)
-            for workspace in await self._records.expirable(defaults, now)
+            for workspace in await self._database.expirable(defaults, now)
             if why_left_alone(workspace, self._rules.backends) is None
             and (expiry := expired(workspace, defaults, now, uses_known_until)) is not None
         ]
@@ -67,7 +67,7 @@ class TtlRunner:
         for workspace, expiry in due:
             if archives_wait and expiry.desired is DesiredState.ARCHIVED:
                 continue
-            if await self._records.expire(workspace, expiry, now):
+            if await self._database.expire(workspace, expiry, now):
                 logger.info(expiry.sentence, workspace_id=workspace.id)
                 fired.append(expiry)
         return fired
@@ -90,13 +90,13 @@ class TtlRunner:
         taken after the activity: no use can be later, unless a clock is ahead.
         """
         asked_at = self._clock()
-        reports = await self._records.gateways()
+        reports = await self._database.gateways()
         seen = await self._activity.read()
         now = self._clock()
         found = assess(reports, seen.flushes, asked_at, self._rules.gateways)
         if seen.uses:
             latest = now.timestamp()
-            await self._records.touch(
+            await self._database.touch(
                 {
                     workspace_id: datetime.fromtimestamp(min(at, latest), UTC)
                     for workspace_id, at in seen.uses.items()
@@ -117,7 +117,7 @@ class TtlRunner:
             logger.warning(
                 "gateways are lost: the clocks of all running workspaces restart", gateways=sorted(found.lost)
             )
-            await self._records.restart_clocks(now)
+            await self._database.restart_clocks(now)
         if found.unknown_because:
             logger.warning(
                 f"no workspace stands by for now: {found.unknown_because}",
@@ -125,7 +125,7 @@ class TtlRunner:
             )
         carried = {name: number for name, number in seen.flushes.items() if name in reports}
         if reports:
-            await self._records.settle_gateways(carried, found.gone)
+            await self._database.settle_gateways(carried, found.gone)
         stale = {
             name: number for name, number in seen.flushes.items() if name not in reports or name in found.gone
         }

@@ -89,7 +89,7 @@ async def _hang(site: Site, leader: Coordinator) -> None:
     epoch = await site.epoch()
 
     async def gave_up() -> int:
-        return leader.told("this term is over", "leadership is given up", epoch=epoch)
+        return leader.told("this leadership term is over", "leadership is given up", epoch=epoch)
 
     leader.send(signal.SIGSTOP)
     try:

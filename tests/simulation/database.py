@@ -215,7 +215,7 @@ class Database:
         if told.phase is not judge(told.conditions, told.deleted_at, told.error_reason, told.grace_waived_at):
             self.reality.fail(row.id, f"{told.phase} is not what the conditions amount to")
         wish = ("request", "desired_state") if decision.changes_request else ()
-        saved = decision.saved()
+        saved = decision.saved_row()
         after = replace(row, **{name: getattr(saved, name) for name in (*CONTROLLER_COLUMNS, *wish)})
         if decision.archive is not None:
             self.archives.setdefault(decision.archive.archive_op_id, Archive(decision.archive))

@@ -16,12 +16,12 @@ from codehub.settings import Settings, load
 from tests.simulation.clock import VirtualLoop
 from tests.simulation.database import FLUSH_EVERY, LIMITS, STANDBY_TTL, Database, Gate
 from tests.simulation.gateway import Gateway
-from tests.simulation.house import STARTING_TIMEOUT, SimulatedBackend
 from tests.simulation.jobs import Jobs
 from tests.simulation.process import Faults, Process
 from tests.simulation.providers import providers_of
 from tests.simulation.reality import Home, Reality, Violation
 from tests.simulation.redis import Redis
+from tests.simulation.simulated_backend import STARTING_TIMEOUT, SimulatedBackend
 
 WORKSPACES = 50
 COORDINATORS = 2
@@ -77,25 +77,25 @@ class Member:
 
     def __init__(self, history: "History", name: str) -> None:
         self.process = Process(name, history.reality, history.fork(name), history.faults)
-        house = history.house(self.process, history.database, history.redis, history.retention)
-        nature = ClockAndIds(history.loop.moment, history.new_id, self.process.chance.random)
+        backend = history.backend(self.process, history.database, history.redis, history.retention)
+        clock_and_ids = ClockAndIds(history.loop.moment, history.new_id, self.process.chance.random)
         self.stop = asyncio.Event()
         self.task = asyncio.create_task(
             serve(
                 history.settings,
                 providers_of(self.process, history.jobs),
-                house,
+                backend,
                 stop=self.stop,
-                nature=nature,
+                clock_and_ids=clock_and_ids,
             ),
             name=name,
         )
 
 
 class History:
-    """`house`, `gateway` and the functions of the product are what a planted bug replaces."""
+    """`backend`, `gateway` and the functions of the product are what a planted bug replaces."""
 
-    house = SimulatedBackend
+    backend = SimulatedBackend
     gateway = Gateway
     troubled = TROUBLED
 

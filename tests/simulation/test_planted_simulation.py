@@ -61,9 +61,9 @@ from tests.simulation.database import Database, Gate
 from tests.simulation.filling_disk import FillingDisk, FillingInodes
 from tests.simulation.gateway import Gateway, SimRoster
 from tests.simulation.history import History, run
-from tests.simulation.house import SimulatedBackend, SimulatedLeaderDatabase
 from tests.simulation.jobs import Job, Jobs
 from tests.simulation.reality import Disk, Home, Violation
+from tests.simulation.simulated_backend import SimulatedBackend, SimulatedLeaderDatabase
 
 SEEDS = range(10_000, 10_060)
 
@@ -239,9 +239,11 @@ def test_planted_gc_on_an_empty_database(monkeypatch: pytest.MonkeyPatch) -> Non
     find("is removed before its grace is over|no complete copy|is deleted before", EmptyDatabase)
 
 
-def planted(records: type[SimulatedLeaderDatabase], history: type[History] = History) -> type[History]:
-    house = type("PlantedHouse", (SimulatedBackend,), {"records": records})
-    return type("PlantedHistory", (history,), {"house": house})
+def planted(
+    leader_database: type[SimulatedLeaderDatabase], history: type[History] = History
+) -> type[History]:
+    backend = type("PlantedBackend", (SimulatedBackend,), {"leader_database": leader_database})
+    return type("PlantedHistory", (history,), {"backend": backend})
 
 
 @pytest.mark.full

@@ -104,8 +104,8 @@ class Bench:
     async def start(self, settings: Settings | None = None) -> Metrics:
         stop, metrics = asyncio.Event(), Metrics()
         chosen = settings or self.settings
-        providers, house = make_providers(chosen, INSTALLATION), PostgresBackend(chosen)
-        task = asyncio.create_task(serve(chosen, providers, house, stop=stop, metrics=metrics))
+        providers, backend = make_providers(chosen, INSTALLATION), PostgresBackend(chosen)
+        task = asyncio.create_task(serve(chosen, providers, backend, stop=stop, metrics=metrics))
         self._stops.append((stop, task))
         return metrics
 

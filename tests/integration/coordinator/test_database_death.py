@@ -34,7 +34,7 @@ async def test_a_database_that_dies_costs_the_office_and_no_more(
                 await conn.execute(text("CHECKPOINT"))  # the tests' server does not write through
             assert own_services.postgres.process is not None
             logger = CapturingLogger()
-            monkeypatch.setattr(leadership_loop, "log", logger)
+            monkeypatch.setattr(leadership_loop, "logger", logger)
             own_services.postgres.process.kill()
             own_services.postgres.process.wait()
             await until(

@@ -20,7 +20,7 @@ from codehub.coordinator.providers import Providers
 from codehub.database.leadership import StaleLeader
 from codehub.domain.disk import Reserve
 from codehub.domain.gc import GcRules
-from codehub.domain.health_checks import REMEDIES, CheckName, Readiness, CheckResult
+from codehub.domain.health_checks import REMEDIES, CheckName, CheckResult, Readiness
 from codehub.domain.observation import Observation
 from codehub.domain.states import DesiredState, Phase
 from codehub.domain.workspace import Workspace
@@ -191,7 +191,9 @@ async def test_results_are_written_when_a_check_turns_and_only_by_the_leader(
     assert await last_written(bench) > written
     await bench.take_office()
     with pytest.raises(StaleLeader):
-        await bench.records(epoch, timedelta(1)).save_health_checks({CheckName.DISK: CheckResult(False, "late")})
+        await bench.records(epoch, timedelta(1)).save_health_checks(
+            {CheckName.DISK: CheckResult(False, "late")}
+        )
     assert (await look(bench)).checks[CheckName.DISK].ok
 
 
@@ -284,7 +286,7 @@ async def test_a_decision_that_was_overtaken_is_counted(
     metrics = await bench.start()
     workspace_id = await bench.create(DesiredState.STANDBY)
     await bench.until_phase(workspace_id, Phase.STANDBY)
-    look = Observer.look
+    observe = Observer.observe
     overtaken = False
 
     async def overtake(self: Observer, workspace: Workspace, now: datetime) -> Observation:
@@ -292,9 +294,9 @@ async def test_a_decision_that_was_overtaken_is_counted(
         if workspace.desired_state is DesiredState.RUNNING and not overtaken:
             overtaken = True
             await bench.wish(workspace_id, DesiredState.STANDBY)
-        return await look(self, workspace, now)
+        return await observe(self, workspace, now)
 
-    monkeypatch.setattr(Observer, "look", overtake)
+    monkeypatch.setattr(Observer, "observe", overtake)
     await bench.wish(workspace_id, DesiredState.RUNNING)
     await eventually(reached(metrics, 1, "codehub_coordinator_cas_losses_total"), "the loss to be counted")
     await bench.until_phase(workspace_id, Phase.STANDBY)

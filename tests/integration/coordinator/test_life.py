@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import select, text, update
 
 from codehub.coordinator.clock_and_ids import REAL
-from codehub.coordinator.controller import LOCKED_AGAIN, Controller, Intervals
+from codehub.coordinator.controller import LOCKED_ROW_RETRY, Controller, Intervals
 from codehub.coordinator.effect_executor import EffectExecutor, ExecutorRules
 from codehub.coordinator.leadership_loop import rules_of
 from codehub.coordinator.metrics import Metrics
@@ -41,17 +41,15 @@ from tests.waiting import eventually, until, wait_for
 
 def controller_of(bench: Bench, epoch: int, clock: Callable[[], datetime] = REAL.clock) -> Controller:
     """Return a leader's controller, which does nothing but what the test asks of it."""
-    memory, settings = LeaderState(), bench.settings
+    state, settings = LeaderState(), bench.settings
     return Controller(
         bench.records(epoch, timedelta(1)),
         bench.providers,
-        EffectExecutor(
-            bench.providers, memory, ExecutorRules(Reserve(0), settings.workspace_uid_base), epoch
-        ),
-        memory,
+        EffectExecutor(bench.providers, state, ExecutorRules(Reserve(0), settings.workspace_uid_base), epoch),
+        state,
         rules=rules_of(settings),
-        rhythm=Intervals(1, 1),
-        nature=replace(REAL, clock=clock),
+        intervals=Intervals(1, 1),
+        clock_and_ids=replace(REAL, clock=clock),
         metrics=Metrics(),
     )
 
@@ -486,7 +484,7 @@ async def test_a_row_that_is_locked_for_long_is_no_failure_of_its_workspace(benc
     before, controller = await bench.get(workspace_id), controller_of(bench, await bench.take_office())
     async with bench.engine.begin() as conn:
         await conn.execute(select(workspaces.c.id).with_for_update())
-        assert await controller.reconcile(workspace_id) == LOCKED_AGAIN
+        assert await controller.reconcile(workspace_id) == LOCKED_ROW_RETRY
     assert await bench.get(workspace_id) == before
     await controller.reconcile(workspace_id)
     after = await bench.get(workspace_id)

@@ -241,14 +241,14 @@ async def test_a_start_that_took_longer_than_the_ttl_is_used_before_it_is_idle(
 
 
 async def test_a_redis_that_hangs_is_given_up(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres_backend, "REDIS_ANSWERS_WITHIN", 0.2)
+    monkeypatch.setattr(postgres_backend, "REDIS_TIMEOUT", 0.2)
     term = await campaign(bench.settings.database_url, "test")
     assert term is not None
     with socket.create_server(("127.0.0.1", 0)) as silent:
         settings = bench.with_settings(redis_url=f"redis://127.0.0.1:{silent.getsockname()[1]}/0")
-        async with postgres_backend.PostgresBackend(settings).desk(term) as desk:
+        async with postgres_backend.PostgresBackend(settings).leader_services(term) as services:
             with pytest.raises(RedisError):
-                await desk.activity.read()
+                await services.activity.read()
     await term.resign()
 
 

@@ -27,9 +27,9 @@ from tests.integration.database.conftest import BACKENDS, LIMITS, create
 from tests.simulation.clock import VirtualLoop
 from tests.simulation.database import Database, Gate
 from tests.simulation.gateway import SimRoster
-from tests.simulation.house import SimulatedLeaderDatabase
 from tests.simulation.process import Faults, Process
 from tests.simulation.reality import Reality
+from tests.simulation.simulated_backend import SimulatedLeaderDatabase
 from tests.waiting import PATIENCE, eventually
 
 RETENTION = timedelta(days=1)

@@ -1,4 +1,4 @@
-"""Effects as `codehub.coordinator.effect_executor` carries them out, on the disk of `codehub.storage.volumes`."""
+"""Effects as `coordinator/effect_executor.py` carries them out, on a model of the disk."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -13,7 +13,7 @@ from codehub.domain import gc as archives
 from codehub.domain import ttl as deadlines
 from codehub.domain import volume_leftovers
 from codehub.domain.archive_keys import archive_op_id_of
-from codehub.domain.gc import GcRules, ArchiveHolder
+from codehub.domain.gc import ArchiveHolder, GcRules
 from codehub.domain.states import Operation, Phase
 from codehub.domain.ttl import TtlDefaults
 from codehub.domain.volume_leftovers import Leftover

@@ -1,18 +1,18 @@
-"""Which workspaces a pass looks at closely, and which it may leave alone."""
+"""Which workspaces a sweep observes one by one, and which it skips."""
 
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
-from codehub.coordinator.idle_tracker import BulkObservation, IdleTracker, is_unfinished, waits_for_time
+from codehub.coordinator.idle_tracker import BulkObservation, IdleTracker, is_unfinished, may_change_with_time
 from codehub.domain.observation import Unknown
-from codehub.domain.observe import VANISHED
+from codehub.domain.observed_conditions import VANISHED
 from codehub.domain.states import Operation
 from codehub.domain.workspace import Workspace
 from tests.unit.domain.builders import NOW, READY_CONTAINER, condition, conditions, volume, workspace
 
-HERE = BulkObservation({"a": READY_CONTAINER}, {"a": volume(), "b": volume()})
+PRESENT = BulkObservation({"a": READY_CONTAINER}, {"a": volume(), "b": volume()})
 VERSIONS = {"a": 1, "b": 1, "c": 1}
 
 
@@ -21,49 +21,49 @@ def row(name: str, version: int = 1, **given: object) -> Workspace:
 
 
 @pytest.fixture
-def resting() -> IdleTracker:
-    found = IdleTracker()
-    assert found.others(VERSIONS, HERE) == ["a", "b", "c"], "nobody was found at rest yet"
+def tracker() -> IdleTracker:
+    tracker = IdleTracker()
+    assert tracker.update(VERSIONS, PRESENT) == ["a", "b", "c"], "no workspace was found idle yet"
     for name in VERSIONS:
-        found.add(row(name))
-    assert found.others(dict(VERSIONS), HERE) == []
-    return found
+        tracker.mark_idle(row(name))
+    assert tracker.update(dict(VERSIONS), PRESENT) == []
+    return tracker
 
 
 @pytest.mark.parametrize(
-    ("versions", "seen", "others"),
+    ("versions", "bulk", "active"),
     [
-        (VERSIONS | {"b": 2}, HERE, ["b"]),
-        (VERSIONS | {"d": 1}, HERE, ["d"]),
-        ({"a": 1, "b": 1}, HERE, []),
-        (VERSIONS, replace(HERE, containers={}), ["a"]),
-        (VERSIONS, replace(HERE, containers={"a": replace(READY_CONTAINER, ready=False)}), ["a"]),
-        (VERSIONS, replace(HERE, containers={"a": READY_CONTAINER, "c": READY_CONTAINER}), ["c"]),
-        (VERSIONS, replace(HERE, volumes={"a": volume()}), ["b"]),
-        (VERSIONS, replace(HERE, volumes=Unknown("no disk")), []),
-        (VERSIONS, replace(HERE, containers=Unknown("no engine")), []),
-        (VERSIONS, replace(HERE, volumes=HERE.volumes | {"stranger": volume()}), []),  # type: ignore[operator]
+        (VERSIONS | {"b": 2}, PRESENT, ["b"]),
+        (VERSIONS | {"d": 1}, PRESENT, ["d"]),
+        ({"a": 1, "b": 1}, PRESENT, []),
+        (VERSIONS, replace(PRESENT, containers={}), ["a"]),
+        (VERSIONS, replace(PRESENT, containers={"a": replace(READY_CONTAINER, ready=False)}), ["a"]),
+        (VERSIONS, replace(PRESENT, containers={"a": READY_CONTAINER, "c": READY_CONTAINER}), ["c"]),
+        (VERSIONS, replace(PRESENT, volumes={"a": volume()}), ["b"]),
+        (VERSIONS, replace(PRESENT, volumes=Unknown("no disk")), []),
+        (VERSIONS, replace(PRESENT, containers=Unknown("no engine")), []),
+        (VERSIONS, replace(PRESENT, volumes=PRESENT.volumes | {"stranger": volume()}), []),  # type: ignore[operator]
     ],
 )
-def test_what_changes_is_looked_at(
-    resting: IdleTracker, versions: dict[str, int], seen: BulkObservation, others: list[str]
+def test_a_change_makes_a_workspace_active(
+    tracker: IdleTracker, versions: dict[str, int], bulk: BulkObservation, active: list[str]
 ) -> None:
-    assert resting.others(versions, seen) == others
-    assert resting.others(versions, seen) == others, "until it is found at rest again"
+    assert tracker.update(versions, bulk) == active
+    assert tracker.update(versions, bulk) == active, "until it is found idle again"
 
 
-def test_after_an_outage_only_what_changed_meanwhile_is_looked_at(resting: IdleTracker) -> None:
-    assert resting.others(VERSIONS, replace(HERE, volumes=Unknown("no disk"))) == []
-    assert resting.others(VERSIONS | {"c": 2}, replace(HERE, volumes=Unknown("no disk"))) == ["c"]
-    resting.add(row("c", version=2))
-    assert resting.others(VERSIONS | {"c": 2}, replace(HERE, volumes={"a": volume()})) == ["b"]
+def test_after_an_outage_only_changed_workspaces_are_active(tracker: IdleTracker) -> None:
+    assert tracker.update(VERSIONS, replace(PRESENT, volumes=Unknown("no disk"))) == []
+    assert tracker.update(VERSIONS | {"c": 2}, replace(PRESENT, volumes=Unknown("no disk"))) == ["c"]
+    tracker.mark_idle(row("c", version=2))
+    assert tracker.update(VERSIONS | {"c": 2}, replace(PRESENT, volumes={"a": volume()})) == ["b"]
 
 
-def test_a_row_that_changed_during_the_pass_does_not_rest(resting: IdleTracker) -> None:
-    resting.disturb("a")
-    assert resting.others(VERSIONS, HERE) == ["a"]
-    resting.add(row("a", version=2))
-    assert resting.others(VERSIONS, HERE) == ["a"]
+def test_a_row_that_changes_during_the_sweep_stays_active(tracker: IdleTracker) -> None:
+    tracker.mark_active("a")
+    assert tracker.update(VERSIONS, PRESENT) == ["a"]
+    tracker.mark_idle(row("a", version=2))
+    assert tracker.update(VERSIONS, PRESENT) == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -74,16 +74,18 @@ def test_a_row_that_changed_during_the_pass_does_not_rest(resting: IdleTracker) 
         {"conditions": conditions(True, False, True, condition(True, "NotAnswering"))},
     ],
 )
-def test_time_alone_may_end_a_rest(resting: IdleTracker, given: dict[str, object]) -> None:
+def test_a_workspace_that_time_may_change_stays_active(
+    tracker: IdleTracker, given: dict[str, object]
+) -> None:
     waiting = row("a", **given)
-    assert waits_for_time(waiting)
-    resting.disturb("a")
-    resting.others(VERSIONS, HERE)
-    resting.add(waiting)
-    assert resting.others(VERSIONS, HERE) == ["a"]
+    assert may_change_with_time(waiting)
+    tracker.mark_active("a")
+    tracker.update(VERSIONS, PRESENT)
+    tracker.mark_idle(waiting)
+    assert tracker.update(VERSIONS, PRESENT) == ["a"]
 
 
-def test_what_is_under_way_or_has_vanished_is_unfinished() -> None:
+def test_current_operations_and_vanished_containers_are_unfinished() -> None:
     assert is_unfinished(workspace(operation=Operation.STARTING))
     assert is_unfinished(workspace(conditions=conditions(condition(True, VANISHED))))
     assert not is_unfinished(workspace(archive_key=None))

@@ -97,7 +97,7 @@ class SimTerm:
 
 
 class SimulatedLeaderDatabase:
-    """The records of one term; semantics of `codehub.database.controller_writes`, which the same tests hold to."""
+    """The database as one leader uses it. Tests of `LeaderDatabase` run against both implementations."""
 
     def __init__(self, process: Process, database: Database, epoch: int, retention: timedelta) -> None:
         self._process = process
@@ -321,7 +321,7 @@ class SimulatedLeaderDatabase:
 
 
 class SimulatedBackend:
-    records = SimulatedLeaderDatabase
+    leader_database = SimulatedLeaderDatabase
 
     def __init__(self, process: Process, database: Database, redis: Redis, retention: timedelta) -> None:
         self._process = process
@@ -345,9 +345,9 @@ class SimulatedBackend:
         return None
 
     @asynccontextmanager
-    async def desk(self, term: LeadershipTerm) -> AsyncIterator[LeaderServices]:
-        records = self.records(self._process, self._db, term.epoch, self._retention)
-        yield LeaderServices(records, SimActivity(self._process, self._redis, self._db), self._listen)
+    async def leader_services(self, term: LeadershipTerm) -> AsyncIterator[LeaderServices]:
+        database = self.leader_database(self._process, self._db, term.epoch, self._retention)
+        yield LeaderServices(database, SimActivity(self._process, self._redis, self._db), self._listen)
 
     async def _listen(self, hint: Callable[[str], None], resync: Callable[[], None]) -> None:
         chance, loop = self._process.chance, self._db.reality.loop
