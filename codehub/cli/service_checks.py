@@ -144,7 +144,7 @@ async def _markers(settings: Settings) -> list[Finding]:
 
 async def _archives(store: ArchiveStore) -> Finding:
     await store.check()
-    if await store.sees_unfinished():
+    if await store.can_list_unfinished():
         return ok("archives", f"{store.url} is this installation's")
     return warn(
         "archives",

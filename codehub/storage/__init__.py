@@ -1,1 +1,1 @@
-"""Homes: the live volumes, the archive store, and the jobs that move a home between them."""
+"""Storage of homes: live volumes, the archive store, and the jobs that move homes between them."""

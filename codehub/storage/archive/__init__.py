@@ -1,1 +1,1 @@
-"""Archives: the object stores, and what makes an archive of objects in one."""
+"""Archive store: archives of homes in a local directory or an S3-compatible service."""

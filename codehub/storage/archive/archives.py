@@ -1,4 +1,7 @@
-"""The archive store: immutable objects, each committed by the `.meta` that is written last."""
+"""Archive store with blocking calls.
+
+Archives are immutable. The `.meta`, which is written last, commits an archive.
+"""
 
 import re
 from collections.abc import Callable, Iterable
@@ -34,7 +37,7 @@ _MAX_META = 4096
 
 @dataclass(frozen=True)
 class StoredArchive:
-    """What a listing shows of one archive. Incomplete: unfinished, or half removed."""
+    """Entry of a listing. An archive that is not complete is unfinished or half removed."""
 
     workspace_id: str
     archive_op_id: str
@@ -58,11 +61,13 @@ def parsed_archive_key(key: str) -> tuple[str, str]:
 
 
 def meta_text(fact: ArchiveFact) -> bytes:
+    """Return the content of the `.meta` of an archive."""
     sizes = f"bytes={fact.bytes} unpacked={fact.unpacked} entries={fact.entries}"
     return f"sha256:{fact.sha256}\n{sizes}\n".encode()
 
 
 def parse_meta(key: str, content: bytes) -> ArchiveFact:
+    """Return what a `.meta` states; raise CorruptedArchive if it is malformed."""
     match = _META_TEXT.fullmatch(content[:_MAX_META].decode("ascii", "replace"))
     if match is None:
         raise CorruptedArchive(f"the .meta of archive {key} is malformed")
@@ -72,14 +77,14 @@ def parse_meta(key: str, content: bytes) -> ArchiveFact:
 
 
 class Archives:
-    """The store as a job uses it: blocking calls, each of which checks that the store is ours."""
+    """Archive store of one installation. Each call first checks the store's installation marker."""
 
     def __init__(self, url: str, installation_id: str) -> None:
         self._url = url
         self._installation_id = installation_id
 
     def _open(self) -> ObjectStore:
-        """The store, once its installation marker has been seen."""
+        """Return the object store, or raise Unobservable if it is not this installation's."""
         objects = self._connect()
         compare(objects.read(MARKER), self._installation_id, self._url)
         return objects
@@ -90,22 +95,24 @@ class Archives:
         except StoreTrouble as error:
             raise Unobservable(error.message) from error
         except (ValueError, OSError) as error:
-            words = f"the archive store {self._url} cannot be opened: {store_error_message(error)}"
-            raise Unobservable(words) from error
+            message = f"the archive store {self._url} cannot be opened: {store_error_message(error)}"
+            raise Unobservable(message) from error
 
     def check(self) -> None:
+        """Raise Unobservable unless the store answers and is this installation's."""
         self._open()
 
-    def sees_unfinished(self) -> bool:
-        return self._open().sees_unfinished()
+    def can_list_unfinished(self) -> bool:
+        """Return whether unfinished uploads can be found, and so removed."""
+        return self._open().can_list_unfinished()
 
     def is_there(self) -> bool:
-        """Whether a directory exists; a service counts as there, whether it answers or not."""
+        """Return whether the directory of the store exists. A service always counts as existing."""
         root = directory_of(self._url)
         return root is None or root.is_dir()
 
     def initialise(self) -> None:
-        """Mark an empty store as this installation's; a store with a marker is only checked."""
+        """Mark an empty store as this installation's, and check the marker of any other store."""
         objects = self._connect(create=True)
         found = objects.read(MARKER)
         if found is None and not any(is_content(stored.path) for stored in objects.list()):
@@ -114,7 +121,7 @@ class Archives:
         compare_claim(found, self._installation_id, self._url)
 
     def find(self, workspace_id: str, archive_op_id: str) -> ArchiveFact | None:
-        """The archive if it is complete: the object and its `.meta` are both there."""
+        """Return the archive if it is complete: both the object and its `.meta` exist."""
         key = checked_archive_key(workspace_id, archive_op_id)
         objects = self._open()
         meta = objects.read(meta_key(key))
@@ -127,7 +134,7 @@ class Archives:
         return fact
 
     def list(self) -> list[StoredArchive]:
-        """Everything that looks like an archive, complete or not."""
+        """Return all archives, complete or not."""
         objects = self._open()
         found: dict[str, dict[str, tuple[int, datetime]]] = {}
         for stored in objects.list():
@@ -138,42 +145,43 @@ class Archives:
         return [_stored_archive(folder, parts) for folder, parts in sorted(found.items())]
 
     def remove(self, key: str) -> None:
-        """Remove an archive, `.meta` first: a crash in between leaves what counts as unfinished."""
+        """Remove an archive, `.meta` first: after a crash in between it counts as unfinished."""
         parsed_archive_key(key)
         objects = self._open()
         objects.remove(meta_key(key))
         objects.remove(key)
-        objects.remove_rest(key)
+        objects.remove_unfinished(key)
 
     def upload(self, key: str, chunks: Iterable[bytes], size_limit: Callable[[], int]) -> bool:
-        """Write the object of an archive that has no `.meta` yet. An exception in `chunks` leaves none.
+        """Write the object of an archive that has no `.meta` yet.
 
-        True when the store has confirmed it by a checksum of its own; else it is to be read back.
+        If `chunks` raises, no object remains. Return True if the store has confirmed the content by its own checksum. Otherwise the caller
+        has to read the object back.
         """
         parsed_archive_key(key)
         objects = self._open()
         if objects.read(meta_key(key)) is not None:
             if objects.size(key) is not None:
                 raise StorageProblem(f"the archive {key} is already complete and is never written again")
-            # Its object was lost. Until the new one is whole, there is no archive.
+            # The object was lost. Until the new one is complete, there is no archive.
             objects.remove(meta_key(key))
-        objects.remove_rest(key)
+        objects.remove_unfinished(key)
         try:
             return objects.upload(key, chunks, size_limit)
         except Exception:
-            with suppress(StorageProblem):  # what stays is for GC; the cause is what must be told
-                objects.remove_rest(key)
+            with suppress(StorageProblem):  # GC removes what stays; the caller needs the cause
+                objects.remove_unfinished(key)
             raise
 
     def commit(self, fact: ArchiveFact) -> None:
-        """Write the `.meta`. The object must have been confirmed or read back before."""
+        """Write the `.meta`. The caller has confirmed the object or read it back."""
         objects = self._open()
         objects.write(meta_key(fact.key), meta_text(fact))
-        # An attempt that was killed while it began an upload may have begun it after this one looked.
-        objects.remove_rest(fact.key)
+        # A killed attempt's request may have started an upload after this attempt looked for one.
+        objects.remove_unfinished(fact.key)
 
     def read(self, fact: ArchiveFact) -> Iterable[memoryview]:
-        """The bytes of the object, in order."""
+        """Return the bytes of the object, in order."""
         return self._open().stream(fact.key, fact.bytes)
 
     def flush(self, key: str) -> None:
@@ -181,6 +189,7 @@ class Archives:
         self._open().flush(key)
 
     def size(self, key: str) -> int | None:
+        """Return the size of the object, or None if there is none."""
         return self._open().size(key)
 
 

@@ -1,4 +1,4 @@
-"""What the store library reports, in words a person can act on: it appends its internals to each message."""
+"""Readable messages for errors of the store library, which adds its internals to each one."""
 
 import re
 
@@ -14,11 +14,12 @@ _CAUSES = {
 
 
 def store_error_message(error: Exception) -> str:
-    said = str(error).strip()
-    if status := _STATUS.search(said):
-        code = _CODE.search(said)
+    """Return the cause of a failed request in words that an operator can act on."""
+    message = str(error).strip()
+    if status := _STATUS.search(message):
+        code = _CODE.search(message)
         return f"it answered {status[1].strip()}" + (f" ({code[1]})" if code else "")
-    for sign, words in _CAUSES.items():
-        if sign in said:
-            return words
-    return said.partition("\n")[0]
+    for sign, cause in _CAUSES.items():
+        if sign in message:
+            return cause
+    return message.partition("\n")[0]

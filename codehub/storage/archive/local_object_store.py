@@ -1,4 +1,4 @@
-"""ObjectStore as files of a local directory."""
+"""Object store in a local directory."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -12,17 +12,17 @@ from codehub.storage.durable import create_durably, fsync_path, write_stream
 
 
 class LocalObjectStore(ObjectStore):
-    """Each object is a file, renamed into its place once it is complete and on the disk."""
+    """Object store in a directory. An object is a file that gets its name once it is on the disk."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(str(root))
         self._root = root
 
     def read(self, path: str) -> bytes | None:
-        return self._if_there(lambda: _beginning(self._root / path))
+        return self._if_exists(lambda: _read_start(self._root / path))
 
     def size(self, path: str) -> int | None:
-        found = self._if_there((self._root / path).stat)
+        found = self._if_exists((self._root / path).stat)
         return found.st_size if found is not None and S_ISREG(found.st_mode) else None
 
     def list(self) -> "list[StoredObject]":
@@ -36,7 +36,7 @@ class LocalObjectStore(ObjectStore):
         return self._do(lambda: create_durably(self._root / path, content))
 
     def remove(self, path: str) -> None:
-        self._if_there((self._root / path).unlink)
+        self._if_exists((self._root / path).unlink)
 
     def upload(self, path: str, chunks: Iterable[bytes], size_limit: Callable[[], int]) -> bool:
         self._write_from(chunks, lambda source: write_stream(self._root / path, source))
@@ -49,8 +49,8 @@ class LocalObjectStore(ObjectStore):
             here = self._root / directory
             self._do(lambda here=here: fsync_path(here))  # type: ignore[misc]
 
-    def remove_rest(self, path: str) -> None:
-        """Unfinished files beside this object, and the directories that it leaves empty."""
+    def remove_unfinished(self, path: str) -> None:
+        """Remove unfinished files beside this object, and its directories if they are empty."""
         target = self._root / path
         for leftover in target.parent.glob("*#*"):
             self._do(lambda leftover=leftover: leftover.unlink(missing_ok=True))  # type: ignore[misc]
@@ -58,7 +58,7 @@ class LocalObjectStore(ObjectStore):
             with suppress(OSError):
                 directory.rmdir()
 
-    def sees_unfinished(self) -> bool:
+    def can_list_unfinished(self) -> bool:
         return True
 
     def _range(self, path: str, start: int, length: int) -> memoryview:
@@ -67,13 +67,13 @@ class LocalObjectStore(ObjectStore):
             return memoryview(_read_fully(file.fileno(), length))
 
 
-def _beginning(path: Path) -> bytes:
+def _read_start(path: Path) -> bytes:
     with path.open("rb") as file:
         return file.read(SMALL_BYTES)
 
 
 def _read_fully(fd: int, length: int) -> bytearray:
-    """Up to `length` bytes: fewer only where the file ends."""
+    """Read `length` bytes, or fewer at the end of the file."""
     content = bytearray(length)
     filled = 0
     while filled < length and (count := os.readv(fd, [memoryview(content)[filled:]])):
@@ -83,9 +83,9 @@ def _read_fully(fd: int, length: int) -> bytearray:
 
 
 def _files_below(root: Path) -> Iterator[StoredObject]:
-    """Every file. What is removed meanwhile is left out; a directory that cannot be read is an error.
+    """Yield every file but those removed meanwhile; raise OSError for an unreadable directory.
 
-    So is a root that is gone: a store that was unmounted is not an empty one.
+    A missing root is an error, too: a store that was unmounted is not empty.
     """
 
     def on_error(error: OSError) -> None:

@@ -1,4 +1,4 @@
-"""Plain objects behind one interface: a local directory or an S3-compatible service."""
+"""Interface of an object store: a local directory or an S3-compatible service."""
 
 import math
 from abc import ABC, abstractmethod
@@ -27,42 +27,44 @@ class StoredObject:
 
 
 class ObjectStore(ABC):
-    """ObjectStore of one store. A missing one is None; trouble is StoreTrouble, a full disk NoSpace."""
+    """Object store. A missing object is None; failures raise StoreTrouble, a full disk NoSpace."""
 
     errors: ClassVar[tuple[type[Exception], ...]] = (OSError,)
-    """What the calls of this store raise."""
+    """Exceptions that the calls of this store raise."""
 
-    def __init__(self, place: str) -> None:
-        self._place = place
+    def __init__(self, name: str) -> None:
+        self._name = name
 
     @abstractmethod
     def read(self, path: str) -> bytes | None:
-        """A small object, or the beginning of one that is not."""
+        """Return a small object, or the first SMALL_BYTES of a larger one."""
 
     @abstractmethod
-    def size(self, path: str) -> int | None: ...
+    def size(self, path: str) -> int | None:
+        """Return the size of an object, or None if there is none."""
 
     @abstractmethod
     def list(self) -> "list[StoredObject]":
-        """All objects, and unfinished uploads as `name#id`."""
+        """Return all objects, and unfinished uploads as `name#id`."""
 
     @abstractmethod
     def write(self, path: str, content: bytes) -> None:
-        """Write a small object; it is durable on return."""
+        """Write a small object durably."""
 
     @abstractmethod
     def create(self, path: str, content: bytes) -> bool:
-        """Write a small object in one conditional step; False when there is one already."""
+        """Write a small object unless it exists, atomically. Return False if it existed."""
 
     @abstractmethod
     def remove(self, path: str) -> None:
-        """Remove an object, or nothing when there is none."""
+        """Remove an object, if it exists."""
 
     @abstractmethod
     def upload(self, path: str, chunks: Iterable[bytes], size_limit: Callable[[], int]) -> bool:
-        """Write an object of unknown length. `size_limit` is asked where a store bounds the number of parts.
+        """Write an object of unknown length.
 
-        True when the store has confirmed the content by a checksum of its own; else it is to be read back.
+        A store that limits the number of parts calls `size_limit`. Return True if the store has confirmed the content by its own checksum. Otherwise the caller
+        has to read the object back.
         """
 
     @abstractmethod
@@ -70,25 +72,25 @@ class ObjectStore(ABC):
         """Return when the object is durable."""
 
     @abstractmethod
-    def remove_rest(self, path: str) -> None:
+    def remove_unfinished(self, path: str) -> None:
         """Remove unfinished uploads of this object."""
 
     @abstractmethod
-    def sees_unfinished(self) -> bool:
-        """Whether unfinished uploads can be found, and so removed."""
+    def can_list_unfinished(self) -> bool:
+        """Return whether unfinished uploads can be found, and so removed."""
 
     @abstractmethod
     def _range(self, path: str, start: int, length: int) -> memoryview: ...
 
     def stream(self, path: str, size: int) -> Iterator[memoryview]:
-        """The bytes of an object, one range after the other, reading one ahead."""
+        """Yield the bytes of an object in ranges, reading one range ahead."""
         starts = range(0, size, _READ)
 
         def fetch(start: int) -> memoryview:
             length = min(_READ, size - start)
             read = self._do(lambda: self._range(path, start, length))
             if len(read) != length:
-                raise StoreTrouble(f"the archive store {self._place} answered with less than was asked for")
+                raise StoreTrouble(f"the archive store {self._name} answered with less than was asked for")
             return read
 
         with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as reader:
@@ -99,39 +101,39 @@ class ObjectStore(ABC):
                     ahead.append(reader.submit(fetch, start + _READ))
                 yield current
 
-    def _if_there(self, call: Callable[[], T]) -> T | None:
+    def _if_exists(self, call: Callable[[], T]) -> T | None:
         try:
             return call()
         except FileNotFoundError:
             return None
         except self.errors as error:
-            raise self._trouble(error) from error
+            raise self._problem(error) from error
 
     def _do(self, call: Callable[[], T]) -> T:
         try:
             return call()
         except self.errors as error:
-            raise self._trouble(error) from error
+            raise self._problem(error) from error
 
     def _write_from(self, chunks: Iterable[bytes], write: Callable[[Iterable[bytes]], object]) -> None:
-        """Write a stream. What its source raises passes; what the store raises becomes trouble."""
+        """Write a stream. Convert exceptions of the store, but not those of the stream's source."""
         source = _Source(chunks)
         try:
             write(source)
         except self.errors as error:
             if error is source.failure:
                 raise
-            raise self._trouble(error) from error
+            raise self._problem(error) from error
 
-    def _trouble(self, error: Exception) -> StorageProblem:
-        words = f"the archive store {self._place} failed: {store_error_message(error)}"
+    def _problem(self, error: Exception) -> StorageProblem:
+        message = f"the archive store {self._name} failed: {store_error_message(error)}"
         if reports_full_disk(str(error)):
-            return NoSpace(f"{words}; make room in it")
-        return StoreTrouble(words)
+            return NoSpace(f"{message}; make room in it")
+        return StoreTrouble(message)
 
 
 class _Source:
-    """Tells the troubles of what is read from those of where it is written."""
+    """Iterable that records its source's exception, to distinguish it from one of the store."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
         self._chunks = chunks
@@ -146,4 +148,5 @@ class _Source:
 
 
 def part_size(size_limit: int) -> int:
+    """Return the size of the parts of an upload that may become this large."""
     return max(_PART, math.ceil(size_limit / _MAX_PARTS))

@@ -1,4 +1,4 @@
-"""Which store an archive URL means."""
+"""Object stores by URL."""
 
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -10,7 +10,7 @@ from codehub.storage.errors import InvalidKey, Unobservable
 
 
 def open_object_store(url: str, *, create: bool = False) -> ObjectStore:
-    """`file:///directory` or `s3://bucket/prefix` with the usual AWS_* variables."""
+    """Open `file:///directory` or `s3://bucket/prefix` (credentials: the AWS_* variables)."""
     parts = urlsplit(url)
     root = directory_of(url)
     if root is not None:
@@ -20,7 +20,7 @@ def open_object_store(url: str, *, create: bool = False) -> ObjectStore:
             raise Unobservable(f"the archive store {root} is not there: is its disk mounted?")
         return LocalObjectStore(root)
     if parts.scheme == "s3" and parts.netloc:
-        # Loaded only where it is needed: its client would cost every job of a local store time and memory.
+        # Imported only for S3: loading the client costs time and memory.
         from codehub.storage.archive.s3_object_store import S3ObjectStore
 
         return S3ObjectStore(parts.netloc, unquote(parts.path).strip("/"))
@@ -28,7 +28,7 @@ def open_object_store(url: str, *, create: bool = False) -> ObjectStore:
 
 
 def directory_of(url: str) -> Path | None:
-    """Where a store is that is a directory; a service is not on a disk that we see."""
+    """Return the directory of a store, or None for a service."""
     parts = urlsplit(url)
     is_directory = parts.scheme == "file" and parts.path.startswith("/")
     return Path(unquote(parts.path)) if is_directory else None

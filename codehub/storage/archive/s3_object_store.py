@@ -1,4 +1,4 @@
-"""ObjectStore of an S3-compatible service."""
+"""Object store in an S3-compatible service (ADR 0012)."""
 
 import base64
 import hashlib
@@ -18,11 +18,12 @@ UPLOAD_MEMORY = 12 << 20
 
 
 class S3ObjectStore(ObjectStore):
-    """A service keeps unfinished uploads out of sight, and a checksum of each object.
+    """Object store in an S3 bucket.
 
-    Both are asked for with requests of our own, signed with the credentials of the environment. Where those
-    come from elsewhere, or may not list uploads, a lifecycle rule of the bucket has to remove what is
-    unfinished; and what a service cannot confirm is read back.
+    S3Requests lists unfinished uploads and reads the checksums that the service keeps. It needs
+    credentials in the environment. Without them, or without the permission to list uploads, a
+    lifecycle rule of the bucket has to remove unfinished uploads. Archives that the service cannot
+    confirm by a checksum are read back.
     """
 
     errors = (BaseError, OSError)
@@ -34,10 +35,10 @@ class S3ObjectStore(ObjectStore):
         self._prefix = f"{prefix}/" if prefix else ""
 
     def read(self, path: str) -> bytes | None:
-        return self._if_there(lambda: _beginning(obstore.get(self._store, path).stream(SMALL_BYTES)))
+        return self._if_exists(lambda: _read_start(obstore.get(self._store, path).stream(SMALL_BYTES)))
 
     def size(self, path: str) -> int | None:
-        return self._if_there(lambda: obstore.head(self._store, path)["size"])
+        return self._if_exists(lambda: obstore.head(self._store, path)["size"])
 
     def list(self) -> "list[StoredObject]":
         listed = self._do(lambda: obstore.list(self._store).collect())
@@ -48,7 +49,10 @@ class S3ObjectStore(ObjectStore):
         self._do(lambda: obstore.put(self._store, path, content, use_multipart=False))
 
     def create(self, path: str, content: bytes) -> bool:
-        """`If-None-Match: *`. A request that is repeated after a lost answer also finds the object there."""
+        """Write a small object unless it exists (`If-None-Match: *`). Return False if it existed.
+
+        A retry after a lost response finds its own object, and returns False as well.
+        """
 
         def put() -> bool:
             try:
@@ -60,16 +64,16 @@ class S3ObjectStore(ObjectStore):
         return self._do(put)
 
     def remove(self, path: str) -> None:
-        self._if_there(lambda: obstore.delete(self._store, path))
+        self._if_exists(lambda: obstore.delete(self._store, path))
 
     def flush(self, path: str) -> None:
-        """Nothing to do: a service answers only when an object is durable."""
+        """Do nothing: the service responds only when an object is durable."""
 
     def upload(self, path: str, chunks: Iterable[bytes], size_limit: Callable[[], int]) -> bool:
         part = part_size(size_limit())
         hashes = PartHashes(part)
         self._write_from(
-            hashes.passing(chunks),
+            hashes.update(chunks),
             lambda source: obstore.put(
                 self._store,
                 path,
@@ -81,8 +85,11 @@ class S3ObjectStore(ObjectStore):
         )
         return self._checksum(path) == hashes.combined()
 
-    def remove_rest(self, path: str) -> None:
-        """A part on its way while its upload is aborted may bring it back, so it is looked for again."""
+    def remove_unfinished(self, path: str) -> None:
+        """Abort unfinished uploads of this object, and list them again.
+
+        A part that arrives during the abort may recreate the upload.
+        """
         for _ in range(_ABORTS):
             unfinished = self._unfinished(path)
             for requests, upload in unfinished:
@@ -91,7 +98,7 @@ class S3ObjectStore(ObjectStore):
                 return
 
     def _checksum(self, path: str) -> str | None:
-        """What the service keeps of an object; None when it keeps none, or cannot be asked."""
+        """Return the checksum that the service keeps of an object, or None if there is none."""
         if self._requests is None:
             return None
         try:
@@ -99,7 +106,7 @@ class S3ObjectStore(ObjectStore):
         except s3_requests.RequestRejected:
             return None
 
-    def sees_unfinished(self) -> bool:
+    def can_list_unfinished(self) -> bool:
         return self._list_unfinished("") is not None
 
     def _range(self, path: str, start: int, length: int) -> memoryview:
@@ -109,14 +116,14 @@ class S3ObjectStore(ObjectStore):
         return self._list_unfinished(path) or []
 
     def _list_unfinished(self, path: str) -> Sequence[tuple[S3Requests, UnfinishedUpload]] | None:
-        """None where they cannot be listed."""
+        """Return the unfinished uploads, or None if they cannot be listed."""
         requests = self._requests
         if requests is None:
             return None
         try:
             return [(requests, upload) for upload in requests.unfinished_uploads(self._prefix + path)]
-        except s3_requests.RequestRejected as refused:
-            if refused.is_unable:
+        except s3_requests.RequestRejected as error:
+            if error.is_unsupported:
                 return None
             raise
 
@@ -129,36 +136,37 @@ class S3ObjectStore(ObjectStore):
 
 
 class PartHashes:
-    """The SHA-256 of each part of a stream that passes, as the store library cuts and sends it."""
+    """SHA-256 of each part of a stream, cut as the store library cuts it."""
 
     def __init__(self, part: int) -> None:
         self._part = part
-        self._room = part
+        self._left = part
         self._current = hashlib.sha256()
         self._done: list[bytes] = []
 
-    def passing(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
+    def update(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
+        """Pass chunks on, and add them to the hashes."""
         for chunk in chunks:
             self._add(memoryview(chunk))
             yield chunk
 
     def _add(self, chunk: memoryview) -> None:
         while chunk:
-            piece, chunk = chunk[: self._room], chunk[self._room :]
+            piece, chunk = chunk[: self._left], chunk[self._left :]
             self._current.update(piece)
-            self._room -= len(piece)
-            if self._room == 0:
+            self._left -= len(piece)
+            if self._left == 0:
                 self._done.append(self._current.digest())
-                self._current, self._room = hashlib.sha256(), self._part
+                self._current, self._left = hashlib.sha256(), self._part
 
     def combined(self) -> str:
-        """What S3 calls the composite checksum of an upload in parts."""
-        digests = [*self._done, self._current.digest()] if self._room < self._part else self._done
+        """Return the composite checksum that S3 keeps of an upload in parts."""
+        digests = [*self._done, self._current.digest()] if self._left < self._part else self._done
         whole = hashlib.sha256(b"".join(digests)).digest()
         return f"{base64.b64encode(whole).decode()}-{len(digests)}"
 
 
-def _beginning(chunks: Iterator[bytes]) -> bytes:
+def _read_start(chunks: Iterator[bytes]) -> bytes:
     read = b""
     for chunk in chunks:
         read += chunk

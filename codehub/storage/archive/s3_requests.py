@@ -1,4 +1,4 @@
-"""What the store library cannot ask of an S3 service: unfinished uploads, and the checksum of an object."""
+"""S3 requests that the store library lacks: unfinished uploads and checksums (ADR 0012)."""
 
 import os
 import time
@@ -16,18 +16,18 @@ from codehub.storage.archive.sigv4 import Credentials, encoded_query, signed_hea
 from codehub.storage.errors import StoreTrouble
 
 _PAUSES = (0.2, 1.0)
-_MAX_ANSWER = 16 << 20
+_MAX_RESPONSE = 16 << 20
 
 DEFAULT_TIMEOUT = "120s"
 
 
 def endpoint() -> str:
-    """Where the service is; empty for AWS itself."""
+    """Return the URL of the service, or an empty string for AWS itself."""
     return os.environ.get("AWS_ENDPOINT_URL", "").rstrip("/")
 
 
 def timeout() -> str:
-    """How long one request may take, in the notation of the store library (`120s`)."""
+    """Return how long one request may take, in the notation of the store library (`120s`)."""
     return os.environ.get("AWS_TIMEOUT", DEFAULT_TIMEOUT)
 
 
@@ -39,7 +39,7 @@ class UnfinishedUpload:
 
 
 class RequestRejected(StoreTrouble):
-    """The service has answered with an error that a repetition does not mend."""
+    """The service responded with an error that a retry does not fix."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -50,14 +50,14 @@ class RequestRejected(StoreTrouble):
         return self.status == 404
 
     @property
-    def is_unable(self) -> bool:
-        """These credentials, or this service, cannot do it at all."""
+    def is_unsupported(self) -> bool:
+        """Whether these credentials, or this service, do not allow such requests at all."""
         return self.status in (400, 403, 405, 501)
 
 
 @dataclass(frozen=True)
 class S3Requests:
-    """Signed requests to one bucket."""
+    """Client for signed requests to one bucket."""
 
     bucket_url: str
     region: str
@@ -66,7 +66,7 @@ class S3Requests:
 
     @classmethod
     def from_environment(cls, bucket: str) -> Self | None:
-        """None where the credentials come from elsewhere, such as the role of a machine."""
+        """Return None if the environment has no credentials, as with the role of a machine."""
         environ = os.environ
         key, secret = environ.get("AWS_ACCESS_KEY_ID"), environ.get("AWS_SECRET_ACCESS_KEY")
         if not key or not secret:
@@ -76,7 +76,7 @@ class S3Requests:
         return cls(_bucket_url(bucket, region), region, credentials, float(timeout().removesuffix("s")))
 
     def unfinished_uploads(self, prefix: str) -> Iterator[UnfinishedUpload]:
-        """Uploads that were begun and neither completed nor aborted, of keys that begin with `prefix`."""
+        """Yield uploads of keys with this prefix that were neither completed nor aborted."""
         marker: dict[str, str] = {}
         while True:
             listing = self._xml("", {"uploads": "", "prefix": prefix, **marker})
@@ -91,15 +91,15 @@ class S3Requests:
             }
 
     def uploaded_bytes(self, upload: UnfinishedUpload) -> int | None:
-        """What an unfinished upload takes up; 0 where that is not told, None when it has ended."""
+        """Return the size of an unfinished upload: 0 if not reported, None if it has ended."""
         total, marker = 0, "0"
         while True:
             try:
                 listing = self._xml(upload.key, {"uploadId": upload.upload_id, "part-number-marker": marker})
-            except RequestRejected as refused:
-                if refused.is_gone:
+            except RequestRejected as error:
+                if error.is_gone:
                     return None
-                if refused.is_unable:
+                if error.is_unsupported:
                     return 0
                 raise
             total += sum(int(_text(part, "Size")) for part in listing.iterfind("{*}Part"))
@@ -108,56 +108,59 @@ class S3Requests:
             marker = _text(listing, "NextPartNumberMarker")
 
     def abort(self, upload: UnfinishedUpload) -> None:
-        """Remove an unfinished upload, or nothing when it has ended."""
+        """Remove an unfinished upload, unless it has ended."""
         try:
-            self.ask("DELETE", upload.key, {"uploadId": upload.upload_id})
-        except RequestRejected as refused:
-            if not refused.is_gone:
+            self.send("DELETE", upload.key, {"uploadId": upload.upload_id})
+        except RequestRejected as error:
+            if not error.is_gone:
                 raise
 
     def checksum(self, key: str) -> str | None:
-        """The SHA-256 that the service itself keeps of an object; of an upload in parts that of its parts."""
-        headers, _ = self.ask("HEAD", key, {}, {"x-amz-checksum-mode": "ENABLED"})
+        """Return the SHA-256 that the service keeps; of an upload in parts, the composite one."""
+        headers, _ = self.send("HEAD", key, {}, {"x-amz-checksum-mode": "ENABLED"})
         return headers.get("x-amz-checksum-sha256")
 
     def _xml(self, key: str, query: Mapping[str, str]) -> ElementTree.Element:
-        _, answer = self.ask("GET", key, query)
+        _, body = self.send("GET", key, query)
         try:
-            return ElementTree.fromstring(answer)  # noqa: S314 - expat refuses bombs; the service is one's own
+            return ElementTree.fromstring(body)  # noqa: S314 - expat rejects entity bombs
         except ElementTree.ParseError as error:
             raise StoreTrouble(
                 f"the archive store {self.bucket_url} did not answer in XML: {error}"
             ) from error
 
-    def ask(
+    def send(
         self, method: str, key: str, query: Mapping[str, str], headers: Mapping[str, str] | None = None
     ) -> tuple[HTTPMessage, bytes]:
-        """Passing troubles are tried again, as the store library does."""
+        """Send a request, and retry transient failures as the store library does.
+
+        Return the headers and the body of the response.
+        """
         for pause in _PAUSES:
             try:
-                return self._ask_once(method, key, query, headers or {})
+                return self._send_once(method, key, query, headers or {})
             except RequestRejected:
                 raise
             except StoreTrouble:
                 time.sleep(pause)
-        return self._ask_once(method, key, query, headers or {})
+        return self._send_once(method, key, query, headers or {})
 
-    def _ask_once(
+    def _send_once(
         self, method: str, key: str, query: Mapping[str, str], headers: Mapping[str, str]
     ) -> tuple[HTTPMessage, bytes]:
         url = f"{self.bucket_url}/{quote(key)}" if key else self.bucket_url
         url = f"{url}?{encoded_query(query)}" if query else url
         sent = signed_headers(method, url, headers, self.credentials, self.region, datetime.now(UTC))
-        request = urllib.request.Request(url, headers=sent, method=method)  # noqa: S310 - from open_object_store
+        request = urllib.request.Request(url, headers=sent, method=method)  # noqa: S310 - scheme checked by open_object_store
         try:
             response: HTTPResponse
             with urllib.request.urlopen(request, timeout=self.seconds) as response:  # noqa: S310
-                return response.headers, response.read(_MAX_ANSWER)
+                return response.headers, response.read(_MAX_RESPONSE)
         except HTTPError as error:
-            words = f"the archive store {self.bucket_url} failed: it answered {error.code} {error.reason}"
+            message = f"the archive store {self.bucket_url} failed: it answered {error.code} {error.reason}"
             if error.code >= 500 and error.code != 501:
-                raise StoreTrouble(words) from error
-            raise RequestRejected(error.code, words) from error
+                raise StoreTrouble(message) from error
+            raise RequestRejected(error.code, message) from error
         except (OSError, HTTPException) as error:
             raise StoreTrouble(f"the archive store {self.bucket_url} failed: {_cause(error)}") from error
 
@@ -174,7 +177,7 @@ def _bucket_url(bucket: str, region: str) -> str:
 
 
 def _cause(error: Exception) -> str:
-    """In the words that are used for the store library's troubles."""
+    """Return the cause of a failure, in the words of store_error_message."""
     reason = getattr(error, "reason", error)
     if isinstance(reason, TimeoutError):
         return "it did not answer in time"

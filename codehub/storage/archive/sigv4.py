@@ -1,4 +1,4 @@
-"""AWS Signature Version 4 of requests without a body."""
+"""AWS Signature Version 4 for requests without a body."""
 
 import hashlib
 import hmac
@@ -19,14 +19,14 @@ class Credentials:
 
 
 def encoded_query(query: Mapping[str, str]) -> str:
-    """As the signature wants it: sorted, and every byte that is not unreserved escaped."""
+    """Return a query string as the signature requires it: sorted, and strictly escaped."""
     return "&".join(f"{quote(name, safe='')}={quote(query[name], safe='')}" for name in sorted(query))
 
 
 def signed_headers(
     method: str, url: str, headers: Mapping[str, str], credentials: Credentials, region: str, now: datetime
 ) -> dict[str, str]:
-    """The headers of a request to S3, its signature included. `url` carries an encoded query."""
+    """Return the headers of a signed request to S3. `url` contains an encoded query."""
     parts = urlsplit(url)
     moment = now.strftime("%Y%m%dT%H%M%SZ")
     sent = {name.lower(): value for name, value in headers.items()}
@@ -39,8 +39,8 @@ def signed_headers(
     scope = f"{moment[:8]}/{region}/s3/aws4_request"
     request = hashlib.sha256("\n".join(lines).encode()).hexdigest()
     signature = _hmac(_key(credentials, scope), f"{_ALGORITHM}\n{moment}\n{scope}\n{request}").hex()
-    words = f"Credential={credentials.access_key_id}/{scope},SignedHeaders={names},Signature={signature}"
-    return sent | {"authorization": f"{_ALGORITHM} {words}"}
+    fields = f"Credential={credentials.access_key_id}/{scope},SignedHeaders={names},Signature={signature}"
+    return sent | {"authorization": f"{_ALGORITHM} {fields}"}
 
 
 def _key(credentials: Credentials, scope: str) -> bytes:

@@ -1,4 +1,4 @@
-"""How large an archive can become, told before it is made: stores take a bounded number of parts."""
+"""Upper bound of the size of an archive: an S3 upload has a limited number of parts."""
 
 import os
 from collections.abc import Sequence
@@ -12,9 +12,10 @@ _HEADERS = 32 << 30
 
 
 def size_limit(home: Path, locks: Sequence[int]) -> int:
-    """No archive is larger than everything on the disk of its home; where that is much, the home is measured.
+    """Return an upper bound of the size of a home's archive.
 
-    Measuring costs a walk through the home, guessing too high costs memory: parts are held in it.
+    The bound is the used space of the disk. Only if that makes larger parts necessary, the home is
+    measured: a walk costs time, but larger parts cost memory.
     """
     usage = os.statvfs(home)
     used = (usage.f_blocks - usage.f_bfree) * usage.f_frsize
@@ -25,7 +26,7 @@ def size_limit(home: Path, locks: Sequence[int]) -> int:
 
 
 def _allocated(home: Path, locks: Sequence[int]) -> int | None:
-    """Bytes on the disk; None where a part of the home cannot be looked at."""
+    """Return the bytes on the disk, or None if a part of the home cannot be read."""
     child = spawn(["du", "--summarize", "--block-size=1", "--", home], locks=locks, stdout=PIPE)
-    said, _ = child.communicate()
-    return int(said.split()[0]) if child.returncode == 0 else None
+    output, _ = child.communicate()
+    return int(output.split()[0]) if child.returncode == 0 else None

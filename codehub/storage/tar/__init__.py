@@ -1,1 +1,1 @@
-"""A home as a tar stream: written, compressed, checked and unpacked."""
+"""Codec of archives: a home as a compressed, checked tar stream."""

@@ -1,1 +1,1 @@
-"""Live homes in a local directory: where they lie, who may change them, how much they hold."""
+"""Live homes in a local directory: paths, locks, sizes and quotas."""

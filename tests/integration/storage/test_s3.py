@@ -10,11 +10,11 @@ import pytest
 
 from codehub.domain.observation import VolumeFact
 from codehub.storage.archive.archives import Archives
+from codehub.storage.archive.async_archive_store import ArchiveStore
 from codehub.storage.archive.object_store import part_size
 from codehub.storage.archive.open_object_store import open_object_store
 from codehub.storage.archive.s3_object_store import UPLOAD_MEMORY
 from codehub.storage.archive.s3_requests import S3Requests
-from codehub.storage.archive.async_archive_store import ArchiveStore
 from tests.faults import Fault, FaultyProxy
 from tests.integration.storage.conftest import FIRST, INSTALLATION, KEY, Site
 from tests.s3 import S3Server, use
@@ -58,7 +58,7 @@ async def test_who_cannot_list_unfinished_uploads_knows_it(
     await store.initialise()
     if not has_credentials:
         monkeypatch.setattr(S3Requests, "from_environment", lambda _bucket: None)
-    assert await store.sees_unfinished() is has_credentials
+    assert await store.can_list_unfinished() is has_credentials
 
 
 @dataclass

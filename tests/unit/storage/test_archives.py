@@ -6,8 +6,8 @@ import pytest
 
 from codehub.domain.observation import ArchiveFact
 from codehub.storage.archive.archives import Archives, meta_text, parse_meta
-from codehub.storage.archive.object_store import part_size
 from codehub.storage.archive.async_archive_store import ArchiveStore
+from codehub.storage.archive.object_store import part_size
 from codehub.storage.errors import Unobservable
 
 SHA = "ab" * 32

@@ -28,7 +28,7 @@ def hung(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 async def test_a_look_ends_and_others_are_not_begun_until_it_comes_back(
     tmp_path: Path, hung: threading.Event
 ) -> None:
-    store = ArchiveStore(f"file://{tmp_path}/archives", "installation-1", patience=0.05)
+    store = ArchiveStore(f"file://{tmp_path}/archives", "installation-1", lookup_timeout=0.05)
     await store.initialise()
     with pytest.raises(Unobservable, match="does not answer"):
         await store.find("w1", "a1")

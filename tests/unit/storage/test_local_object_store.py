@@ -34,7 +34,7 @@ def test_an_unfinished_upload_is_listed_and_is_no_object(store: LocalObjectStore
     (tmp_path / "store" / f"{KEY}#1").write_bytes(b"half")
     assert [item.path for item in store.list()] == [f"{KEY}#1"]
     assert store.size(KEY) is None
-    store.remove_rest(KEY)
+    store.remove_unfinished(KEY)
     assert list((tmp_path / "store").iterdir()) == []
 
 
