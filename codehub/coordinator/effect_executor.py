@@ -33,7 +33,7 @@ from codehub.storage.errors import (
     StorageProblem,
     Unobservable,
     VolumeBusy,
-    WaitsItsTurn,
+    TooManyArchives,
     from_os,
 )
 from codehub.storage.jobs.spec import ArchiveJob, DeleteJob, EmptyArchiveJob, JobSpec, RestoreJob
@@ -107,7 +107,7 @@ class EffectExecutor:
         except JobIsRunning as error:
             # If this counted as a failure, the next attempt would lose track of the running job.
             raise EffectDeferred(error.message) from error
-        except WaitsItsTurn as error:
+        except TooManyArchives as error:
             raise EffectQueued(error.message) from error
         except StorageProblem as error:
             raise EffectFailed(error.reason, for_users(error.message)) from error

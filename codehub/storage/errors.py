@@ -86,7 +86,7 @@ class JobIsRunning(StorageProblem):
     """The job still runs."""
 
 
-class WaitsItsTurn(StorageProblem):
+class TooManyArchives(StorageProblem):
     """As many jobs as may run at once are running."""
 
 

@@ -15,7 +15,7 @@ from codehub.domain.ids import is_path_id
 from codehub.domain.observation import JobFact, JobState
 from codehub.host.file_lock import is_locked, lock_within
 from codehub.storage.durable import fsync_path, make_directory, read_if_there, write_durably
-from codehub.storage.errors import JobIsRunning, WaitsItsTurn
+from codehub.storage.errors import JobIsRunning, TooManyArchives
 from codehub.storage.jobs.program import LOCK, LOCK_VARIABLE, SPEC
 from codehub.storage.jobs.report import clear_progress, has_result, read_ended, read_progress
 from codehub.storage.jobs.spec import ArchiveJob, JobSpec, dump_spec
@@ -48,7 +48,7 @@ class LocalJobs:
 
         False when it was not this call that started it: an earlier leader's own may run by now.
 
-        Raises WaitsItsTurn for one archive too many: nobody waits for those, and a hundred workspaces that
+        Raises TooManyArchives for one archive too many: nobody waits for those, and a hundred workspaces that
         are left alone at once would take all memory. Somebody does wait for a restore.
         """
         return await asyncio.to_thread(self._start, self._directory(job_id), spec)
@@ -77,7 +77,7 @@ class LocalJobs:
             return self._start_now(directory, spec)
         with self._starting:
             if _running_archives(self._jobs_dir, besides=directory) >= self._archives_at_once:
-                raise WaitsItsTurn(f"{self._archives_at_once} archives are being made: this waits its turn")
+                raise TooManyArchives(f"{self._archives_at_once} archives are being made: this waits its turn")
             return self._start_now(directory, spec)
 
     def _start_now(self, directory: Path, spec: JobSpec) -> bool:

@@ -31,7 +31,7 @@ from codehub.domain.workspace import RecoverSource, Workspace
 from codehub.host.file_lock import try_lock
 from codehub.runtimes.base import Unobservable, WorkloadSpec
 from codehub.runtimes.process.runtime import ProcessRuntime
-from codehub.storage.errors import WaitsItsTurn
+from codehub.storage.errors import TooManyArchives
 from codehub.storage.jobs.local_jobs import LocalJobs
 from codehub.storage.jobs.spec import ArchiveJob, DeleteJob, JobSpec
 from tests.integration.coordinator.conftest import LIMITS, UID_BASE, Bench, value
@@ -192,7 +192,7 @@ async def test_an_archive_that_waits_its_turn_does_not_time_out(
 
     async def start_in_turn(jobs: LocalJobs, job_id: str, spec: JobSpec) -> bool:
         if isinstance(spec, ArchiveJob) and waits:
-            raise WaitsItsTurn
+            raise TooManyArchives
         return await start(jobs, job_id, spec)
 
     monkeypatch.setattr(LocalJobs, "start", start_in_turn)

@@ -11,7 +11,7 @@ import pytest
 
 from codehub.domain.observation import JobState
 from codehub.domain.states import ErrorReason
-from codehub.storage.errors import JobIsRunning, WaitsItsTurn
+from codehub.storage.errors import JobIsRunning, TooManyArchives
 from codehub.storage.jobs.local_jobs import LocalJobs
 from codehub.storage.jobs.report import Reporter
 from codehub.storage.jobs.spec import dump_spec, load_spec
@@ -58,7 +58,7 @@ async def test_archives_wait_their_turn_and_nothing_waits_for_them(site: Site) -
         await jobs.start("restore", site.restore_job())
         await jobs.start("first", site.archive_job())
         await jobs.start("first", site.archive_job())
-        with pytest.raises(WaitsItsTurn):
+        with pytest.raises(TooManyArchives):
             await jobs.start("second", site.archive_job("a2"))
         assert await jobs.status("second") is None
         for name in ("first", "restore"):
