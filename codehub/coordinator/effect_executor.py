@@ -31,10 +31,10 @@ from codehub.storage.errors import (
     JobIsRunning,
     StaleEpoch,
     StorageProblem,
+    TooManyArchives,
     Unobservable,
     VolumeBusy,
-    TooManyArchives,
-    from_os,
+    from_os_error,
 )
 from codehub.storage.jobs.spec import ArchiveJob, DeleteJob, EmptyArchiveJob, JobSpec, RestoreJob
 from codehub.storage.volumes.quota import NO_QUOTA, HomeQuota
@@ -116,7 +116,7 @@ class EffectExecutor:
         except RuntimeUnobservable as error:
             raise EffectFailed(ErrorReason.Unreachable, for_users(error.message)) from error
         except OSError as error:
-            problem = from_os(error, f"an effect on workspace {workspace.id} could not be carried out")
+            problem = from_os_error(error, f"an effect on workspace {workspace.id} could not be carried out")
             raise EffectFailed(problem.reason, for_users(problem.message)) from error
 
     async def _execute(self, workspace: Workspace, effect: Effect, sha256: str | None) -> None:

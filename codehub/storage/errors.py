@@ -1,4 +1,4 @@
-"""What can go wrong with a home, each as one class. Nothing here ever means that a home was harmed."""
+"""Failures of storage operations, one class each. None of them means that a home was damaged."""
 
 import errno
 
@@ -10,7 +10,8 @@ class StorageProblem(Exception):  # noqa: N818 - the names of the specification
     """The home could not be handled."""
 
     reason = ErrorReason.ActionFailed
-    passing = False
+    transient = False
+    """Whether a retry may succeed."""
 
     def __init__(self, message: str | None = None) -> None:
         self.message = message or (type(self).__doc__ or "").strip()
@@ -18,17 +19,17 @@ class StorageProblem(Exception):  # noqa: N818 - the names of the specification
 
 
 class Unobservable(StorageProblem):
-    """The disk or the store could not be looked at; what it holds is unknown, not gone."""
+    """The disk or the archive store cannot be read; its content is unknown, not gone."""
 
     reason = ErrorReason.Unreachable
-    passing = True
+    transient = True
 
 
 class StoreTrouble(StorageProblem):
-    """The archive store did not do what it was asked to."""
+    """A request to the archive store failed."""
 
     reason = ErrorReason.Unreachable
-    passing = True
+    transient = True
 
 
 class InvalidKey(StorageProblem):
@@ -48,13 +49,13 @@ class StaleEpoch(StorageProblem):
 
 
 class GenerationMismatch(StorageProblem):
-    """The home that is there is of another generation than the one that was meant."""
+    """The home on the disk is of another generation than the expected one."""
 
     @classmethod
     def found(cls, generation: Generation) -> "GenerationMismatch":
         return cls(
-            f"a home of operation {generation.op_id} is already there and is left alone; a recovery from an "
-            "archive, or with an empty home, sets it aside"
+            f"a home of operation {generation.op_id} already exists and is left as it is; a recovery from "
+            "an archive, or with an empty home, sets it aside"
         )
 
 
@@ -77,27 +78,28 @@ class ArchiveMissing(StorageProblem):
 
 
 class CorruptedArchive(StorageProblem):
-    """The archive is not what was once written."""
+    """The archive is not what was originally written."""
 
     reason = ErrorReason.ArchiveCorrupted
 
 
 class JobIsRunning(StorageProblem):
-    """The job still runs."""
+    """The job is still running."""
 
 
 class TooManyArchives(StorageProblem):
-    """As many jobs as may run at once are running."""
+    """As many archives as allowed are being made."""
 
 
 def reports_full_disk(text: str) -> bool:
-    """Tools and the store library tell of a full disk in words only; "Wrote only" is what tar says first."""
-    return any(words in text for words in ("No space left on device", "Disk quota exceeded", "Wrote only "))
+    """Return whether a message of tar, the store library or another tool reports a full disk."""
+    signs = ("No space left on device", "Disk quota exceeded", "Wrote only ")  # the last one is tar's
+    return any(sign in text for sign in signs)
 
 
-def from_os(error: OSError, what: str) -> StorageProblem:
-    """A failure of the local disk, in words a person can act on."""
-    words = f"{what}: {error.strerror or error}"
+def from_os_error(error: OSError, what: str) -> StorageProblem:
+    """Return the problem behind a failure of the local disk."""
+    message = f"{what}: {error.strerror or error}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return NoSpace(f"{words}; make room on the disk")
-    return StorageProblem(words)
+        return NoSpace(f"{message}; make room on the disk")
+    return StorageProblem(message)

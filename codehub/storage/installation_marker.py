@@ -1,46 +1,49 @@
-"""The installation marker: proof that a disk or store is mounted, and ours."""
+"""Installation marker: proof that a disk or store is mounted and belongs to this installation."""
 
 from pathlib import Path
 
 from codehub.storage.durable import create_durably, make_directory, read_if_there
-from codehub.storage.errors import Unobservable, from_os
+from codehub.storage.errors import Unobservable, from_os_error
 
 MARKER = ".codehub-installation"
 _NOT_CONTENT = {"lost+found"}
 
 
 def marker_content(installation_id: str) -> bytes:
+    """Return the content of the marker file."""
     return f"{installation_id}\n".encode()
 
 
 def is_content(name: str) -> bool:
-    """Whether a file or object of this name means that a location is in use.
+    """Return whether a file or object of this name means that a location is in use.
 
-    The marker is not content, nor is what a claim that was killed leaves of it.
+    The marker is not content, and neither is a partial marker that a killed claim left.
     """
     return name not in _NOT_CONTENT and not name.startswith(MARKER)
 
 
-def compare(found: bytes | None, installation_id: str, place: str) -> None:
+def check_marker(found: bytes | None, installation_id: str, location: str) -> None:
     """Raise Unobservable unless `found` is the marker of this installation."""
     if found is None:
         raise Unobservable(
-            f"{place} has no {MARKER}: not mounted, or not CodeHub's; nothing in it is touched"
+            f"{location} has no {MARKER}: not mounted, or not CodeHub's; nothing in it is touched"
         )
     owner = found.decode("utf-8", "replace").strip()
     if owner != installation_id:
-        words = f"{place} belongs to another CodeHub installation ({owner}); nothing in it is touched"
-        raise Unobservable(words)
+        raise Unobservable(
+            f"{location} belongs to another CodeHub installation ({owner}); nothing in it is touched"
+        )
 
 
-def compare_claim(found: bytes | None, installation_id: str, place: str) -> None:
-    """As `compare`, for a location that this installation has just tried to claim."""
+def check_claim(found: bytes | None, installation_id: str, location: str) -> None:
+    """Do as `check_marker`, for a location that this installation has just tried to claim."""
     if found is None:
         raise Unobservable(
-            f"{place} is not empty and has no {MARKER}: CodeHub claims only an empty location; choose another"
+            f"{location} is not empty and has no {MARKER}: "
+            "CodeHub claims only an empty location; choose another"
         )
     try:
-        compare(found, installation_id, place)
+        check_marker(found, installation_id, location)
     except Unobservable as problem:
         raise Unobservable(
             f"{problem.message}. Connect to the database of that installation, or choose an empty location"
@@ -48,7 +51,8 @@ def compare_claim(found: bytes | None, installation_id: str, place: str) -> None
 
 
 def check_directory(root: Path, installation_id: str) -> None:
-    compare(_read_marker(root), installation_id, str(root))
+    """Raise Unobservable unless a directory has the marker of this installation."""
+    check_marker(_read_marker(root), installation_id, str(root))
 
 
 def claim_directory(root: Path, installation_id: str) -> None:
@@ -59,8 +63,8 @@ def claim_directory(root: Path, installation_id: str) -> None:
         if not marked and not any(is_content(entry.name) for entry in root.iterdir()):
             create_durably(root / MARKER, marker_content(installation_id))
     except OSError as error:
-        raise from_os(error, f"{root} cannot be claimed") from error
-    compare_claim(_read_marker(root), installation_id, str(root))
+        raise from_os_error(error, f"{root} cannot be claimed") from error
+    check_claim(_read_marker(root), installation_id, str(root))
 
 
 def _read_marker(root: Path) -> bytes | None:

@@ -28,7 +28,7 @@ from codehub.storage.errors import (
     StoreTrouble,
     Unobservable,
 )
-from codehub.storage.installation_marker import MARKER, compare, compare_claim, is_content, marker_content
+from codehub.storage.installation_marker import MARKER, check_claim, check_marker, is_content, marker_content
 from codehub.storage.volumes.workspace_directory import checked_id
 
 _META_TEXT = re.compile(r"sha256:([0-9a-f]{64})\nbytes=(\d{1,18}) unpacked=(\d{1,18}) entries=(\d{1,12})\n")
@@ -86,7 +86,7 @@ class Archives:
     def _open(self) -> ObjectStore:
         """Return the object store, or raise Unobservable if it is not this installation's."""
         objects = self._connect()
-        compare(objects.read(MARKER), self._installation_id, self._url)
+        check_marker(objects.read(MARKER), self._installation_id, self._url)
         return objects
 
     def _connect(self, *, create: bool = False) -> ObjectStore:
@@ -118,7 +118,7 @@ class Archives:
         if found is None and not any(is_content(stored.path) for stored in objects.list()):
             objects.create(MARKER, marker_content(self._installation_id))
             found = objects.read(MARKER)
-        compare_claim(found, self._installation_id, self._url)
+        check_claim(found, self._installation_id, self._url)
 
     def find(self, workspace_id: str, archive_op_id: str) -> ArchiveFact | None:
         """Return the archive if it is complete: both the object and its `.meta` exist."""
@@ -155,7 +155,9 @@ class Archives:
     def upload(self, key: str, chunks: Iterable[bytes], size_limit: Callable[[], int]) -> bool:
         """Write the object of an archive that has no `.meta` yet.
 
-        If `chunks` raises, no object remains. Return True if the store has confirmed the content by its own checksum. Otherwise the caller
+        If `chunks` raises, no object remains.
+
+        Return True if the store has confirmed the content by its own checksum. Otherwise the caller
         has to read the object back.
         """
         parsed_archive_key(key)

@@ -12,7 +12,7 @@ from codehub.storage.durable import create_durably, fsync_path, write_stream
 
 
 class LocalObjectStore(ObjectStore):
-    """Object store in a directory. An object is a file that gets its name once it is on the disk."""
+    """Object store in a directory. A file gets its object's name once it is on the disk."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(str(root))

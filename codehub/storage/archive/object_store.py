@@ -63,7 +63,9 @@ class ObjectStore(ABC):
     def upload(self, path: str, chunks: Iterable[bytes], size_limit: Callable[[], int]) -> bool:
         """Write an object of unknown length.
 
-        A store that limits the number of parts calls `size_limit`. Return True if the store has confirmed the content by its own checksum. Otherwise the caller
+        A store that limits the number of parts calls `size_limit`.
+
+        Return True if the store has confirmed the content by its own checksum. Otherwise the caller
         has to read the object back.
         """
 

@@ -77,7 +77,7 @@ class LocalJobs:
             return self._start_now(directory, spec)
         with self._starting:
             if _running_archives(self._jobs_dir, besides=directory) >= self._archives_at_once:
-                raise TooManyArchives(f"{self._archives_at_once} archives are being made: this waits its turn")
+                raise TooManyArchives(f"{self._archives_at_once} archives are being made: this one waits")
             return self._start_now(directory, spec)
 
     def _start_now(self, directory: Path, spec: JobSpec) -> bool:

@@ -100,7 +100,7 @@ def _attempts(spec: JobSpec, context: JobContext) -> Result:
         try:
             return _attempt(spec, context)
         except StorageProblem as problem:
-            if not problem.passing:
+            if not problem.transient:
                 raise
             _say(f"{problem.message}; trying again in {pause} s")
             time.sleep(pause)

@@ -22,7 +22,7 @@ from codehub.storage.errors import (
     InvalidKey,
     NoSpace,
     StoreTrouble,
-    from_os,
+    from_os_error,
 )
 from codehub.storage.jobs.report import Reporter
 from codehub.storage.jobs.spec import (
@@ -79,7 +79,7 @@ def run_job(spec: JobSpec, context: JobContext) -> JobOutcome:
                 case ClearJob():
                     return _clear(spec, directory, context)
     except OSError as error:
-        raise from_os(error, f"the {spec.kind} job of workspace {spec.workspace_id} failed") from error
+        raise from_os_error(error, f"the {spec.kind} job of workspace {spec.workspace_id} failed") from error
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from codehub.domain.disk import FreeSpace, HomeSize
 from codehub.domain.observation import Generation, Unknown, VolumeFact
 from codehub.domain.volume_leftovers import HOME, Leftover
 from codehub.storage.child_processes import remove_tree
-from codehub.storage.errors import GenerationMismatch, Unobservable, from_os
+from codehub.storage.errors import GenerationMismatch, Unobservable, from_os_error
 from codehub.storage.installation_marker import check_directory, claim_directory
 from codehub.storage.volumes.free_space import free_space
 from codehub.storage.volumes.home_size import measure
@@ -140,7 +140,7 @@ class LocalVolumes:
         try:
             set_quota(self._root, uid, quota)
         except OSError as error:
-            raise from_os(error, f"cannot set the quota of user {uid}") from error
+            raise from_os_error(error, f"cannot set the quota of user {uid}") from error
 
     def _observe(self) -> dict[str, VolumeFact | Unknown]:
         seen: dict[str, VolumeFact | Unknown] = {}
@@ -197,7 +197,8 @@ class LocalVolumes:
                 elif fact.generation != generation:
                     raise GenerationMismatch.found(fact.generation)
         except OSError as error:
-            raise from_os(error, f"cannot make the home of workspace {directory.workspace_id}") from error
+            what = f"cannot make the home of workspace {directory.workspace_id}"
+            raise from_os_error(error, what) from error
 
     def _set_aside(self, directory: WorkspaceDirectory, generation: Generation, epoch: int) -> None:
         try:
@@ -209,7 +210,7 @@ class LocalVolumes:
                     raise GenerationMismatch("another home has taken the place of the one to set aside")
                 directory.set_aside(generation.op_id)
         except OSError as error:
-            raise from_os(error, f"cannot set aside the home of {directory.workspace_id}") from error
+            raise from_os_error(error, f"cannot set aside the home of {directory.workspace_id}") from error
 
 
 def _leftovers_of(directory: WorkspaceDirectory) -> list[Leftover]:
