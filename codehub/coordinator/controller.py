@@ -24,7 +24,7 @@ from codehub.coordinator.metrics import Metrics
 from codehub.coordinator.observer import LeaderState, Observer
 from codehub.coordinator.providers import Providers
 from codehub.coordinator.work_queue import WorkQueue
-from codehub.database.controller_writes import Outdated, RowLocked
+from codehub.database.controller_writes import VersionConflict, RowLocked
 from codehub.domain.attempt_jobs import running_job_id
 from codehub.domain.backends import why_left_alone
 from codehub.domain.decision import (
@@ -161,7 +161,7 @@ class Controller:
         for _ in range(STEPS_PER_TURN):
             try:
                 saved, effect = await self._step(workspace, saved_at)
-            except Outdated:
+            except VersionConflict:
                 self._metrics.cas_losses.inc()
                 return 0.0
             except RowLocked:

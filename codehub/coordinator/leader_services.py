@@ -42,7 +42,7 @@ class LeaderDatabase(Protocol):
     async def find(self, workspace_id: str) -> Workspace | None: ...
 
     async def save(self, before: Workspace, decision: Decision, now: datetime) -> Workspace:
-        """Commit a decision, or raise Outdated if the row has changed since the decision was made."""
+        """Commit a decision, or raise VersionConflict if the row has changed since the decision was made."""
 
     async def archive_checksum(self, key: str) -> str | None:
         """Return the sha256 that an archive had when it was committed."""

@@ -100,7 +100,7 @@ KEEP_ARCHIVES = "UPDATE archives SET kept_until = $2 WHERE workspace_id = $1"
 """What a recovery leaves behind stays for the grace period."""
 
 
-class Outdated(Exception):  # noqa: N818 - a fact, not a fault
+class VersionConflict(Exception):  # noqa: N818 - a fact, not a fault
     """The row has changed since the decision was made: look again."""
 
 
@@ -193,7 +193,7 @@ class PostgresLeaderDatabase:
         if row is None or row["epoch"] != self._epoch:
             raise StaleLeader
         if row["version"] != before.version:
-            raise Outdated
+            raise VersionConflict
 
     async def _save(
         self, connection: Connection, before: Workspace, decision: Decision, now: datetime
@@ -215,7 +215,7 @@ class PostgresLeaderDatabase:
         )
         if version is None:
             await self._confirm(connection, before)
-            raise Outdated
+            raise VersionConflict
         return replace(after, version=version, updated_at=now)
 
     async def touch(self, seen: Mapping[str, datetime]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from codehub.database.controller_writes import Outdated
+from codehub.database.controller_writes import VersionConflict
 from codehub.database.leadership import StaleLeader
 from codehub.domain.observation import Unknown
 from codehub.runtimes.base import RuntimeFailure
@@ -102,7 +102,7 @@ class Process:
             return
         try:
             act()
-        except (StorageProblem, RuntimeFailure, OSError, StaleLeader, Outdated) as problem:
+        except (StorageProblem, RuntimeFailure, OSError, StaleLeader, VersionConflict) as problem:
             self.reality.tell("---", f"late, and nobody hears it: {problem!r}")
 
     def kill(self) -> None:

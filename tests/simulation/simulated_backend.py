@@ -11,7 +11,7 @@ from redis.exceptions import ConnectionError as RedisDown
 
 from codehub.coordinator.leader_services import LeaderServices, LeadershipTerm
 from codehub.database import controller_writes
-from codehub.database.controller_writes import Outdated
+from codehub.database.controller_writes import VersionConflict
 from codehub.database.leadership import ANSWER_WITHIN, HUNG_AFTER
 from codehub.domain import allowed_changes
 from codehub.domain.conditions import holds
@@ -180,7 +180,7 @@ class SimulatedLeaderDatabase:
 
     def compare(self, before: Workspace) -> None:
         if self._db.rows[before.id].version != before.version:
-            raise Outdated
+            raise VersionConflict
 
     async def touch(self, seen: Mapping[str, datetime]) -> None:
         def write() -> None:
@@ -220,7 +220,7 @@ class SimulatedLeaderDatabase:
     def _expire(self, seen: Workspace, expiry: Expiry) -> bool:
         try:
             self.compare(seen)
-        except Outdated:
+        except VersionConflict:
             return False
         self._db.expire(seen, expiry)
         return True

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.coordinator.leader_services import LeaderDatabase
 from codehub.database import gate, gateway_reports
-from codehub.database.controller_writes import Outdated, PostgresLeaderDatabase
+from codehub.database.controller_writes import VersionConflict, PostgresLeaderDatabase
 from codehub.database.engine import open_pool
 from codehub.database.gateway_reports import Roster
 from codehub.database.leadership import LOCK_TIMEOUT, StaleLeader, campaign
@@ -136,7 +136,7 @@ async def test_a_decision_is_saved_and_the_row_is_what_is_returned(place: Place)
 async def test_a_claim_is_a_compare_and_swap(place: Place) -> None:
     workspace = await place.create()
     await place.records.save(workspace, claim(workspace), datetime.now(UTC))
-    with pytest.raises(Outdated):
+    with pytest.raises(VersionConflict):
         await place.records.save(workspace, claim(workspace, "op2"), datetime.now(UTC))
     assert (await place.get(workspace.id)).op_id == "op1"
 
@@ -144,9 +144,9 @@ async def test_a_claim_is_a_compare_and_swap(place: Place) -> None:
 async def test_a_wish_outdates_a_decision_and_an_effect(place: Place) -> None:
     workspace = await place.create()
     await place.wish(workspace.id, DesiredState.ARCHIVED)
-    with pytest.raises(Outdated):
+    with pytest.raises(VersionConflict):
         await place.records.save(workspace, claim(workspace), datetime.now(UTC))
-    with pytest.raises(Outdated):
+    with pytest.raises(VersionConflict):
         await place.records.save(workspace, Decision("an effect", workspace), datetime.now(UTC))
     assert (await place.get(workspace.id)).operation is Operation.NONE
 
