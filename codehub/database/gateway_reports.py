@@ -37,7 +37,7 @@ CARRY: Final = """
 
 
 @dataclass(frozen=True)
-class Roster:
+class GatewayRegistry:
     """The table of gateway workers, as one of them writes it."""
 
     url: str

@@ -39,7 +39,7 @@ class SimFlushing:
 
 
 class SimRoster:
-    """Semantics of `codehub.database.gateway_reports.Roster`."""
+    """Semantics of `codehub.database.gateway_reports.GatewayRegistry`."""
 
     def __init__(self, process: Process, database: Database) -> None:
         self._process = process

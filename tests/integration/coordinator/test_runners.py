@@ -79,7 +79,7 @@ async def report(
     ended: bool = False,
 ) -> int:
     """Report as a gateway that has handed over what it had seen until then."""
-    roster = gateway_reports.Roster(bench.settings.database_url)
+    roster = gateway_reports.GatewayRegistry(bench.settings.database_url)
     return await roster.report(name, flushes, ago, ended=ended)
 
 

@@ -14,7 +14,7 @@ from codehub.coordinator.leader_services import LeaderDatabase
 from codehub.database import gate, gateway_reports
 from codehub.database.controller_writes import VersionConflict, PostgresLeaderDatabase
 from codehub.database.engine import open_pool
-from codehub.database.gateway_reports import Roster
+from codehub.database.gateway_reports import GatewayRegistry
 from codehub.database.leadership import LOCK_TIMEOUT, StaleLeader, campaign
 from codehub.domain.decision import Decision, TimelineEvent
 from codehub.domain.gc import StoredArchive
@@ -80,7 +80,7 @@ async def postgres(engine: AsyncEngine, database_url: str) -> AsyncIterator[Plac
         both = [
             PostgresLeaderDatabase(pool, engine, item.epoch, RETENTION, BACKENDS) for item in (term, earlier)
         ]
-        yield Place(both[0], both[1], made, wish, delete, Roster(database_url))
+        yield Place(both[0], both[1], made, wish, delete, GatewayRegistry(database_url))
     await term.resign()
 
 

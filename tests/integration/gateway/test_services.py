@@ -434,7 +434,7 @@ async def test_a_redis_that_lost_activity_gets_it_again_until_it_is_carried(
 
 async def test_the_first_gateway_restarts_the_clocks_and_a_second_one_does_not(served: Installation) -> None:
     long_ago = datetime(2026, 1, 1, tzinfo=UTC)
-    roster = gateway_reports.Roster(served.config.database_url)
+    roster = gateway_reports.GatewayRegistry(served.config.database_url)
     await served.run()
 
     async def last_access_after(gateway_id: str) -> datetime:

@@ -54,7 +54,7 @@ class SwallowingRedis:
     async def __aexit__(self, *_: object) -> None: ...
 
 
-class Roster:
+class GatewayRegistry:
     async def begin(self, gateway_id: str) -> None: ...
     async def report(self, *_: object, **__: object) -> int:
         return 0
@@ -73,7 +73,7 @@ LOOPS: dict[str, Callable[[Swallowing], Coroutine[Any, Any, None]]] = {
     "a plain loop": loop,
     "known addresses": lambda call: KnownAddresses(SwallowingRedis(call)).run(),  # type: ignore[arg-type]
     "event hints": lambda call: Subscriptions(SwallowingRedis(call), "events:").run(),  # type: ignore[arg-type]
-    "flushes": lambda call: Handover(Recorder(), SwallowingRedis(call), Roster()).run(0),
+    "flushes": lambda call: Handover(Recorder(), SwallowingRedis(call), GatewayRegistry()).run(0),
     "ended sessions": lambda _: SessionEnds(NO_DATABASE, create_engine(NO_DATABASE)).run(),
     "routes": lambda _: PushChannel(NO_DATABASE, MagicMock()).run(),
     "workspace events": lambda _: EventListener(
