@@ -53,7 +53,7 @@ class LeaderDatabase(Protocol):
     async def gateways(self) -> Mapping[str, GatewayReport]:
         """Return the last report of each gateway worker."""
 
-    async def settle_gateways(self, carried: Mapping[str, int], gone: Collection[str]) -> None:
+    async def update_gateway_reports(self, carried: Mapping[str, int], gone: Collection[str]) -> None:
         """Record which flushes are in last_access_at, and remove the workers that are gone."""
 
     async def restart_clocks(self, now: datetime) -> None:

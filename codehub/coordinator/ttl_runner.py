@@ -125,7 +125,7 @@ class TtlRunner:
             )
         carried = {name: number for name, number in seen.flushes.items() if name in reports}
         if reports:
-            await self._database.settle_gateways(carried, found.gone)
+            await self._database.update_gateway_reports(carried, found.gone)
         stale = {
             name: number for name, number in seen.flushes.items() if name not in reports or name in found.gone
         }

@@ -227,7 +227,7 @@ class PostgresLeaderDatabase:
         async with self._engine.connect() as conn:
             return await gateway_reports.reports(conn)
 
-    async def settle_gateways(self, carried: Mapping[str, int], gone: Collection[str]) -> None:
+    async def update_gateway_reports(self, carried: Mapping[str, int], gone: Collection[str]) -> None:
         async with self._fenced() as conn:
             await gateway_reports.settle(conn, carried, gone)
 

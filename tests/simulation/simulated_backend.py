@@ -197,7 +197,7 @@ class SimulatedLeaderDatabase:
             }
         )
 
-    async def settle_gateways(self, carried: Mapping[str, int], gone: Collection[str]) -> None:
+    async def update_gateway_reports(self, carried: Mapping[str, int], gone: Collection[str]) -> None:
         def write() -> None:
             for name, number in carried.items():
                 if name in self._db.gateways:

@@ -160,7 +160,7 @@ async def test_an_earlier_leader_writes_nothing(place: Place) -> None:
         late.save(workspace, Decision("an effect", workspace), now),
         late.touch({workspace.id: now}),
         late.clear_upstreams([workspace.id]),
-        late.settle_gateways({"gateway": 1}, ["gateway"]),
+        late.update_gateway_reports({"gateway": 1}, ["gateway"]),
         late.restart_clocks(now),
         late.expire(workspace, expiry, now),
         late.purge(now, now),
@@ -259,13 +259,13 @@ async def test_a_gateway_learns_which_of_its_flushes_is_carried(place: Place) ->
     await place.roster.begin("one")
     assert (await place.records.gateways())["one"].flushes == 0
     assert await report(1) == 0
-    await place.records.settle_gateways({"one": 1, "unknown": 5}, ())
+    await place.records.update_gateway_reports({"one": 1, "unknown": 5}, ())
     assert await report(2) == 1
-    await place.records.settle_gateways({"one": 0}, ())
+    await place.records.update_gateway_reports({"one": 0}, ())
     assert await report(3, ended=True) == 1, "what is in the database stays there"
     found = await place.records.gateways()
     assert found.keys() == {"one"} and (found["one"].flushes, found["one"].ended) == (3, True)
-    await place.records.settle_gateways({}, ["one"])
+    await place.records.update_gateway_reports({}, ["one"])
     assert await place.records.gateways() == {}
     assert await report(4) == 0, "a worker that counted as lost comes back"
     assert (await place.records.gateways())["one"].flushes == 4
