@@ -304,7 +304,7 @@ async def touch(conn: AsyncConnection, seen: Mapping[str, datetime]) -> None:
     await conn.execute(text(TOUCH), {"ids": list(seen), "times": list(seen.values())})
 
 
-RESTART_CLOCKS = """
+RESET_IDLE_TIME = """
     WITH done AS (
         UPDATE workspaces SET last_access_at = $1
         WHERE id IN (

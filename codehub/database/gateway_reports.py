@@ -14,7 +14,7 @@ from sqlalchemy import delete, func, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from codehub.database.engine import asyncpg_dsn
-from codehub.database.gate import RESTART_CLOCKS
+from codehub.database.gate import RESET_IDLE_TIME
 from codehub.database.tables import gateways
 from codehub.domain.gateway_reports import GatewayReport
 
@@ -77,7 +77,7 @@ class GatewayRegistry:
 async def _restart_clocks(connection: asyncpg.Connection) -> None:
     """Restart them in batches of a transaction each: none holds many rows, or lasts for long."""
     now = await connection.fetchval("SELECT clock_timestamp()")
-    while await connection.fetchval(RESTART_CLOCKS, now, ROWS_AT_ONCE):
+    while await connection.fetchval(RESET_IDLE_TIME, now, ROWS_AT_ONCE):
         pass
 
 
