@@ -56,7 +56,7 @@ class LeaderDatabase(Protocol):
     async def update_gateway_reports(self, carried: Mapping[str, int], gone: Collection[str]) -> None:
         """Record which flushes are in last_access_at, and remove the workers that are gone."""
 
-    async def restart_clocks(self, now: datetime) -> None:
+    async def reset_idle_time(self, now: datetime) -> None:
         """Count the idle time of every RUNNING workspace from now."""
 
     async def expirable(self, defaults: TtlDefaults, now: datetime) -> list[Workspace]:

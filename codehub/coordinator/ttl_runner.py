@@ -117,7 +117,7 @@ class TtlRunner:
             logger.warning(
                 "gateways are lost: the clocks of all running workspaces restart", gateways=sorted(found.lost)
             )
-            await self._database.restart_clocks(now)
+            await self._database.reset_idle_time(now)
         if found.unknown_because:
             logger.warning(
                 f"no workspace stands by for now: {found.unknown_because}",

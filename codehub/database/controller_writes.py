@@ -231,11 +231,11 @@ class PostgresLeaderDatabase:
         async with self._fenced() as conn:
             await gateway_reports.settle(conn, carried, gone)
 
-    async def restart_clocks(self, now: datetime) -> None:
+    async def reset_idle_time(self, now: datetime) -> None:
         restarted = ROWS_AT_ONCE
         while restarted == ROWS_AT_ONCE:
             async with self._fenced() as conn:
-                restarted = await gate.restart_clocks(conn, now, ROWS_AT_ONCE)
+                restarted = await gate.reset_idle_time(conn, now, ROWS_AT_ONCE)
 
     async def expirable(self, defaults: TtlDefaults, now: datetime) -> list[Workspace]:
         async with self._engine.connect() as conn:

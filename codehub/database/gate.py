@@ -315,10 +315,10 @@ RESET_IDLE_TIME = """
     )
     SELECT count(*) FROM done
 """
-"""`restart_clocks` for a gateway, which has no engine."""
+"""`reset_idle_time` for a gateway, which has no engine."""
 
 
-async def restart_clocks(conn: AsyncConnection, now: datetime, most: int) -> int:
+async def reset_idle_time(conn: AsyncConnection, now: datetime, most: int) -> int:
     """Count the idle time of RUNNING workspaces from now: their last use may be unknown. How many."""
     c = workspaces.c
     some = select(c.id).where(c.phase == Phase.RUNNING.value, c.last_access_at < now).limit(most)

@@ -412,7 +412,7 @@ class Gate:
         if row is not None and row.last_access_at < at:
             self._db.put(replace(row, last_access_at=at))
 
-    def restart_clocks(self, now: datetime) -> None:
+    def reset_idle_time(self, now: datetime) -> None:
         for row in list(self._db.rows.values()):
             if row.phase is Phase.RUNNING:
                 self.touch(row.id, now)

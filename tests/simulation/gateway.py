@@ -50,7 +50,7 @@ class SimRoster:
 
     def register(self, gateway_id: str) -> None:
         if all(row.ended for name, row in self._db.gateways.items() if name != gateway_id):
-            Gate(self._db).restart_clocks(self._db.now())
+            Gate(self._db).reset_idle_time(self._db.now())
         self._db.gateways[gateway_id] = GatewayRow(self._db.now())
         self._db.reality.open_gateway(gateway_id)
 

@@ -208,8 +208,8 @@ class SimulatedLeaderDatabase:
 
         await self._write(write)
 
-    async def restart_clocks(self, now: datetime) -> None:
-        await self._write(lambda: self._gate.restart_clocks(now))
+    async def reset_idle_time(self, now: datetime) -> None:
+        await self._write(lambda: self._gate.reset_idle_time(now))
 
     async def expirable(self, defaults: TtlDefaults, now: datetime) -> list[Workspace]:
         return await self._read(lambda: self._db.due(defaults, now))

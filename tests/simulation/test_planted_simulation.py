@@ -347,7 +347,7 @@ def test_planted_reports_that_are_not_waited_for(monkeypatch: pytest.MonkeyPatch
 
 def test_planted_lost_gateways_that_take_their_activity_along(monkeypatch: pytest.MonkeyPatch) -> None:
     class Forgetful(SimulatedLeaderDatabase):
-        async def restart_clocks(self, now: datetime) -> None:
+        async def reset_idle_time(self, now: datetime) -> None:
             return
 
     monkeypatch.setattr(histories, "LOST_AFTER", 20)

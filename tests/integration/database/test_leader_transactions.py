@@ -95,7 +95,7 @@ async def test_much_activity_is_carried_in_many_transactions(office: Office) -> 
 
 async def test_many_clocks_restart_in_many_transactions(office: Office) -> None:
     await office.create(25, phase="RUNNING", last_access_at=LONG_AGO)
-    await office.records.restart_clocks(datetime.now(UTC))
+    await office.records.reset_idle_time(datetime.now(UTC))
     assert await office.transactions("workspaces") == [5, 10, 10]
 
 
@@ -150,7 +150,7 @@ WRITES: dict[str, Write] = {
     "save": lambda o, w: o.records.save(w, Decision("x", replace(w, upstream="tcp:10.222.0.1:80")), NOW),
     "touch": lambda o, w: o.records.touch({w.id: NOW + timedelta(days=1)}),
     "clear_upstreams": lambda o, w: o.records.clear_upstreams([w.id]),
-    "restart_clocks": lambda o, w: o.records.restart_clocks(NOW + timedelta(days=1)),
+    "reset_idle_time": lambda o, w: o.records.reset_idle_time(NOW + timedelta(days=1)),
     "purge": lambda o, w: o.records.purge(NOW, NOW),
     "condemn": lambda o, w: o.records.condemn(
         StoredArchive("k", w.id, "00", 1, complete=True), frozenset(), NOW

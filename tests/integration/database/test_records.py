@@ -161,7 +161,7 @@ async def test_an_earlier_leader_writes_nothing(place: Place) -> None:
         late.touch({workspace.id: now}),
         late.clear_upstreams([workspace.id]),
         late.update_gateway_reports({"gateway": 1}, ["gateway"]),
-        late.restart_clocks(now),
+        late.reset_idle_time(now),
         late.expire(workspace, expiry, now),
         late.purge(now, now),
         late.remember({"key": now}),
