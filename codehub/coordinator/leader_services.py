@@ -59,7 +59,7 @@ class LeaderDatabase(Protocol):
     async def reset_idle_time(self, now: datetime) -> None:
         """Count the idle time of every RUNNING workspace from now."""
 
-    async def expirable(self, defaults: TtlDefaults, now: datetime) -> list[Workspace]:
+    async def ttl_candidates(self, defaults: TtlDefaults, now: datetime) -> list[Workspace]:
         """Return at least every workspace whose deadline has passed."""
 
     async def expire(self, seen: Workspace, expiry: Expiry, now: datetime) -> bool:

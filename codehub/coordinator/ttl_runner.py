@@ -58,7 +58,7 @@ class TtlRunner:
         defaults = self._rules.defaults
         due = [
             (workspace, expiry)
-            for workspace in await self._database.expirable(defaults, now)
+            for workspace in await self._database.ttl_candidates(defaults, now)
             if why_left_alone(workspace, self._rules.backends) is None
             and (expiry := expired(workspace, defaults, now, uses_known_until)) is not None
         ]

@@ -237,7 +237,7 @@ class PostgresLeaderDatabase:
             async with self._fenced() as conn:
                 restarted = await gate.reset_idle_time(conn, now, ROWS_AT_ONCE)
 
-    async def expirable(self, defaults: TtlDefaults, now: datetime) -> list[Workspace]:
+    async def ttl_candidates(self, defaults: TtlDefaults, now: datetime) -> list[Workspace]:
         async with self._engine.connect() as conn:
             return await deadlines.candidates(conn, defaults, now)
 

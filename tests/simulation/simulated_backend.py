@@ -211,7 +211,7 @@ class SimulatedLeaderDatabase:
     async def reset_idle_time(self, now: datetime) -> None:
         await self._write(lambda: self._gate.reset_idle_time(now))
 
-    async def expirable(self, defaults: TtlDefaults, now: datetime) -> list[Workspace]:
+    async def ttl_candidates(self, defaults: TtlDefaults, now: datetime) -> list[Workspace]:
         return await self._read(lambda: self._db.due(defaults, now))
 
     async def expire(self, seen: Workspace, expiry: Expiry, now: datetime) -> bool:

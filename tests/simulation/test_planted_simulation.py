@@ -249,8 +249,8 @@ def planted(
 @pytest.mark.full
 def test_planted_a_ttl_overwriting_a_newer_wish() -> None:
     class Rash(SimulatedLeaderDatabase):
-        async def expirable(self, defaults: TtlDefaults, now: datetime) -> list[Workspace]:
-            due = await super().expirable(defaults, now)
+        async def ttl_candidates(self, defaults: TtlDefaults, now: datetime) -> list[Workspace]:
+            due = await super().ttl_candidates(defaults, now)
             await asyncio.sleep(15)
             return due
 

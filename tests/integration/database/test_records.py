@@ -216,7 +216,7 @@ async def test_a_ttl_gives_way_to_a_newer_wish(place: Place) -> None:
     assert seen.desired_state is DesiredState.RUNNING
     assert await place.records.expire(seen, expiry, datetime.now(UTC))
     assert (await place.get(workspace.id)).desired_state is DesiredState.ARCHIVED
-    assert await place.records.expirable(TtlDefaults(60, 60), datetime.now(UTC)) == []
+    assert await place.records.ttl_candidates(TtlDefaults(60, 60), datetime.now(UTC)) == []
 
 
 async def test_activity_only_goes_forward(place: Place) -> None:
