@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 
 from codehub.bus.write_refusals import refuses_writes
 from codehub.database import health_checks, schema_version
-from codehub.database.engine import ConnectionTrouble
+from codehub.database.engine import CONNECTION_ERRORS
 from codehub.domain.health_checks import (
     LEADER_CHECKS,
     CheckName,
@@ -74,7 +74,7 @@ async def _look_in_database(url: str) -> dict[CheckName, CheckResult]:
                 connection.terminate()
     except TimeoutError:
         failure = f"PostgreSQL did not answer within {PATIENCE:.0f} s."
-    except ConnectionTrouble as error:
+    except CONNECTION_ERRORS as error:
         failure = f"PostgreSQL does not answer ({type(error).__name__})."
     rest = unknown("PostgreSQL does not answer.")
     return dict.fromkeys(CheckName, rest) | {CheckName.DATABASE: CheckResult(False, failure)}

@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 
-from codehub.database.engine import ConnectionTrouble, is_timeout
+from codehub.database.engine import CONNECTION_ERRORS, is_timeout
 from codehub.domain.problems import Problem
 from codehub.no_space import insufficient_storage
 
@@ -85,7 +85,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Problem, _on_problem)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
-    for lost in (PoolTimeout, RedisConnectionError, RedisResponseError, DBAPIError, *ConnectionTrouble):
+    for lost in (PoolTimeout, RedisConnectionError, RedisResponseError, DBAPIError, *CONNECTION_ERRORS):
         app.add_exception_handler(lost, _on_lost_connection)
     app.add_exception_handler(Exception, _on_surprise)
 

@@ -18,7 +18,7 @@ from codehub.coordinator.metrics import Metrics
 from codehub.coordinator.observer import LeaderState
 from codehub.coordinator.providers import Providers
 from codehub.coordinator.ttl_runner import TtlRules, TtlRunner
-from codehub.database.engine import ConnectionTrouble
+from codehub.database.engine import CONNECTION_ERRORS
 from codehub.database.leadership import StaleLeader
 from codehub.domain.decision import PlanRules
 from codehub.domain.error_policy import RetryPolicy
@@ -41,7 +41,7 @@ COUNTED_FAILURES_EVERY = 60.0
 FIRST_GC_AFTER = 60.0
 """Seconds from the start of a term to its first GC. Even terms shorter than the GC interval collect."""
 
-DatabaseTrouble = (*ConnectionTrouble, SQLAlchemyError)
+DatabaseTrouble = (*CONNECTION_ERRORS, SQLAlchemyError)
 
 
 async def serve(

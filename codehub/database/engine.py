@@ -15,7 +15,7 @@ IDLE_SECONDS = 30.0
 """After which a pool closes a connection that nobody uses: each one costs the server some megabytes."""
 STATEMENT_SECONDS = 15.0
 """Time of one statement of a request, a wait for a lock included."""
-ConnectionTrouble = (
+CONNECTION_ERRORS = (
     OSError,
     TimeoutError,
     asyncpg.PostgresError,

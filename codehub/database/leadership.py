@@ -9,7 +9,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from codehub.database.advisory_locks import AdvisoryLock
-from codehub.database.engine import ConnectionTrouble, asyncpg_dsn
+from codehub.database.engine import CONNECTION_ERRORS, asyncpg_dsn
 
 ANSWER_WITHIN = 5.0
 """Seconds in which the leader's own session must answer a heartbeat."""
@@ -65,7 +65,7 @@ class Term:
         try:
             async with asyncio.timeout(ANSWER_WITHIN):
                 await self.connection.close()
-        except ConnectionTrouble:
+        except CONNECTION_ERRORS:
             self.connection.terminate()
 
 

@@ -9,7 +9,7 @@ import asyncpg
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
-from codehub.database.engine import ConnectionTrouble, asyncpg_dsn
+from codehub.database.engine import CONNECTION_ERRORS, asyncpg_dsn
 from codehub.host.cancellation import raise_if_cancelled
 
 logger = structlog.get_logger(__name__)
@@ -60,7 +60,7 @@ class NotificationListener:
                     await self._subscribe(connection)
                     pause = FIRST_PAUSE
                     await self._probe(connection)
-            except (*ConnectionTrouble, SQLAlchemyError) as error:
+            except (*CONNECTION_ERRORS, SQLAlchemyError) as error:
                 logger.warning(
                     "PostgreSQL notifications are interrupted",
                     channels=self._channels,

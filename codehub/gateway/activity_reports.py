@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import structlog
 from redis.exceptions import RedisError
 
-from codehub.database.engine import ConnectionTrouble
+from codehub.database.engine import CONNECTION_ERRORS
 from codehub.gateway.activity import Recorder
 from codehub.host.cancellation import raise_if_cancelled
 from codehub.ulids import new_id
@@ -74,7 +74,7 @@ class Handover:
         try:
             ago = timedelta(seconds=time.monotonic() - began)
             carried = await self._roster.report(self._id, self._flushes, ago, ended=ended)
-        except ConnectionTrouble as error:
+        except CONNECTION_ERRORS as error:
             logger.warning("the database did not take the report", error=str(error))
             return
         self._forget(carried)

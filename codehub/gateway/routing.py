@@ -11,7 +11,7 @@ import structlog
 from redis.exceptions import RedisError
 from sqlalchemy.exc import SQLAlchemyError
 
-from codehub.database.engine import ConnectionTrouble
+from codehub.database.engine import CONNECTION_ERRORS
 from codehub.database.gateway_queries import Route, Visitor
 from codehub.domain.ids import ULID
 from codehub.domain.ports import parse_port, port_address
@@ -97,7 +97,7 @@ class Router:
     async def _settle(self, errand: Coroutine[Any, Any, Relay | Reply], head: RequestHead) -> Relay | Reply:
         try:
             return await errand
-        except (SQLAlchemyError, *ConnectionTrouble, RedisError) as error:
+        except (SQLAlchemyError, *CONNECTION_ERRORS, RedisError) as error:
             logger.warning("a request could not be decided", path=head.path.decode(), error=repr(error))
             if (full := insufficient_storage(error)) is not None:
                 return self._no_space(head, full)

@@ -7,7 +7,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from codehub.database.engine import ConnectionTrouble
+from codehub.database.engine import CONNECTION_ERRORS
 from codehub.embedded.emergency_reserve import NAME, EmergencyReserve
 from codehub.embedded.postgres import EmbeddedPostgres
 from codehub.embedded.private_paths import make_dir
@@ -67,7 +67,7 @@ async def test_postgresql_writes_again_after_another_writer_has_filled_the_disk(
             reserve.check()
             assert (data_dir / NAME).exists()
             disk.leave(0)
-            with pytest.raises(ConnectionTrouble):
+            with pytest.raises(CONNECTION_ERRORS):
                 for _ in range(100):
                     await execute(postgres, statement)
             reserve.check()
@@ -93,6 +93,6 @@ async def writes(postgres: EmbeddedPostgres) -> bool:
         await postgres.start()
     try:
         await execute(postgres, GROWS_A_TABLE)
-    except ConnectionTrouble:
+    except CONNECTION_ERRORS:
         return False
     return True
