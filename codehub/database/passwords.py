@@ -13,7 +13,7 @@ from codehub.domain.problems import TooManyRequests
 AT_ONCE: Final = 4
 MAX_WAITING: Final = 64
 
-NOBODYS_HASH: Final = (
+DUMMY_HASH: Final = (
     "$argon2id$v=19$m=65536,t=3,p=4$euG5zl4GnFxChpztnBjXtA$JN4ovyoGDPNcpHmHnR8d5ha3NV+u82RGHxMBybmwWrM"
 )
 """The hash of a random password that nobody knows: what an unknown name is compared with."""
@@ -31,7 +31,7 @@ async def hash_password(password: str) -> str:
 
 async def verify_password(password: str, password_hash: str | None) -> bool:
     """Whether the password fits. Without a hash (an unknown name) it takes the same work, and says no."""
-    fits = await _in_thread(lambda: _fits(password, password_hash or NOBODYS_HASH))
+    fits = await _in_thread(lambda: _fits(password, password_hash or DUMMY_HASH))
     return fits and password_hash is not None
 
 

@@ -38,7 +38,7 @@ def patient_and_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bus_events, "SUBSCRIBE_TIMEOUT", PATIENCE)
     cheap = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
     monkeypatch.setattr(passwords, "_hasher", cheap)
-    monkeypatch.setattr(passwords, "NOBODYS_HASH", cheap.hash("a password that nobody knows"))
+    monkeypatch.setattr(passwords, "DUMMY_HASH", cheap.hash("a password that nobody knows"))
 
 
 @dataclass

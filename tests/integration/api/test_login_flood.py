@@ -32,7 +32,7 @@ def held_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldUp]:
     fits = passwords._fits
 
     def hold(password: str, password_hash: str) -> bool:
-        if password_hash == passwords.NOBODYS_HASH:
+        if password_hash == passwords.DUMMY_HASH:
             held.running += 1
             assert held.go_on.wait(300)
         return fits(password, password_hash)

@@ -115,7 +115,7 @@ async def test_long_names_are_cut(engine: AsyncEngine) -> None:
 def cheap_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
     cheap = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
     monkeypatch.setattr(passwords, "_hasher", cheap)
-    monkeypatch.setattr(passwords, "NOBODYS_HASH", cheap.hash("a password that nobody knows"))
+    monkeypatch.setattr(passwords, "DUMMY_HASH", cheap.hash("a password that nobody knows"))
 
 
 async def fail(engine: AsyncEngine, name: str, address: str, now: datetime = NOW) -> None:
