@@ -10,6 +10,7 @@ import structlog
 
 from codehub.embedded.private_paths import make_dir
 from codehub.gateway.certificate import CertificateError, CertificateFiles
+from codehub.host.atomic_files import replace_file
 
 logger = structlog.get_logger(__name__)
 
@@ -62,12 +63,7 @@ class CertificateCopy:
         ]
         staged = self._path.with_suffix(".new")
         staged.unlink(missing_ok=True)
-        descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            os.fchown(descriptor, -1, self._group)
-            os.fchmod(descriptor, 0o640)
-            file.write(b"\n".join([*blocks, b""]))
-        staged.rename(self._path)
+        replace_file(self._path, b"\n".join([*blocks, b""]), staged=staged, group=self._group, mode=0o640)
 
 
 def remove(run_dir: Path) -> None:

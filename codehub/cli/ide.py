@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
+from codehub.host.atomic_files import replace_file
 from codehub.host.file_lock import locked
 
 CODE_SERVER_VERSION = "4.139.1"
@@ -210,13 +211,12 @@ def _install_package(tools_dir: Path, prefix: Path, report: Report) -> None:
 def _write_wrapper(tools_dir: Path) -> Path:
     wrapper = tools_dir / "bin" / "code-server"
     staged = wrapper.with_name(f".{wrapper.name}-{os.getpid()}")
-    staged.write_text(
+    script = (
         "#!/bin/sh\n"
         'tools=$(dirname "$(dirname "$(readlink -f "$0")")")\n'
         f'exec "$tools/bin/node" "$tools/code-server-{CODE_SERVER_VERSION}/node_modules/code-server" "$@"\n'
     )
-    staged.chmod(0o755)
-    staged.replace(wrapper)
+    replace_file(wrapper, script.encode(), staged=staged, mode=0o755)
     return wrapper
 
 

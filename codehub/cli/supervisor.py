@@ -18,6 +18,7 @@ from codehub.cli.errors import CommandError
 from codehub.cli.parts import ForkedProcess
 from codehub.embedded import server_processes
 from codehub.embedded.server_account import EmbeddedError
+from codehub.host.atomic_files import replace_file
 from codehub.host.processes import ProcessId, boot_id
 
 logger = structlog.get_logger(__name__)
@@ -130,8 +131,7 @@ class Supervisor:
             and (process := ProcessId.of(service.process.pid)) is not None
         }
         staged = self._children_file.with_suffix(".new")
-        staged.write_text(json.dumps(children))
-        staged.replace(self._children_file)
+        replace_file(self._children_file, json.dumps(children).encode(), staged=staged, mode=0o644)
 
 
 def _why_it_ended(service: Service) -> str | None:

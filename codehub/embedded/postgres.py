@@ -19,12 +19,12 @@ from codehub.embedded.private_paths import (
     make_socket_dir,
     socket_dir,
     socket_mode,
-    sync_dir,
     write_private,
 )
 from codehub.embedded.server_account import EmbeddedError, server_account
 
 logger = structlog.get_logger(__name__)
+from codehub.host.durable_files import fsync_path
 
 USER = DATABASE = "codehub"
 SOCKET_NAME = ".s.PGSQL.5432"
@@ -178,7 +178,7 @@ class EmbeddedPostgres:
         ]
         self._run("first statement", single, f"CREATE DATABASE {DATABASE};\n")
         staged.rename(self.cluster)
-        sync_dir(self._data_dir)
+        fsync_path(self._data_dir, follow_symlinks=True)
 
     def _run(self, what: str, command: Sequence[str | Path], given: str = "") -> None:
         outcome = self._account.run(command, given=given)

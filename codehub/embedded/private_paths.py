@@ -6,6 +6,8 @@ import stat
 from pathlib import Path
 
 from codehub.embedded.server_account import Account, EmbeddedError
+from codehub.host.atomic_files import replace_file
+from codehub.host.durable_files import fsync_path
 
 SOCKET_PATH_LIMIT = 107  # sun_path holds 108 bytes with its closing NUL
 
@@ -50,21 +52,8 @@ def short_run_dir(data_dir: Path) -> Path:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Writes a secret so that it is either whole or not there, and readable by its owner alone."""
+    """Write a secret durably and in one step, readable by its owner only."""
     staged = path.with_name(f".{path.name}.new")
     staged.unlink(missing_ok=True)
-    descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    staged.rename(path)
-    sync_dir(path.parent)
-
-
-def sync_dir(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    replace_file(path, text.encode(), staged=staged, durable=True)
+    fsync_path(path.parent, follow_symlinks=True)

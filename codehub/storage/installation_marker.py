@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from codehub.storage.durable import create_durably, make_directory, read_if_there
+from codehub.host.durable_files import create_durably, make_directory, read_if_there
 from codehub.storage.errors import Unobservable, from_os_error
 
 MARKER = ".codehub-installation"

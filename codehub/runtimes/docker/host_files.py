@@ -10,6 +10,7 @@ import structlog
 
 from codehub.domain.states import ErrorReason
 from codehub.domain.workspace_names import as_argument
+from codehub.host.atomic_files import replace_file
 from codehub.runtimes.base import RuntimeFailure, WorkloadSpec
 from codehub.runtimes.block_device import disk_of
 from codehub.runtimes.docker.container_config import ContainerSettings, file_places, files, files_of
@@ -58,9 +59,7 @@ def prepare(spec: WorkloadSpec, setting: ContainerSettings) -> None:
         place.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         if not place.exists() or place.read_text() != texts[target]:
             staged = place.with_name(f".{place.name}-{os.getpid()}")
-            staged.write_text(texts[target])
-            staged.chmod(0o644)
-            staged.replace(place)
+            replace_file(place, texts[target].encode(), staged=staged, mode=0o644)
 
 
 def prepared(root: Path) -> set[str]:

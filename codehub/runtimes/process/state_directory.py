@@ -29,6 +29,7 @@ from pathlib import Path
 
 from codehub.domain.ports import PORT_BROKER_SOCKET
 from codehub.host import file_lock
+from codehub.host.atomic_files import replace_file
 from codehub.host.processes import ProcessId, boot_id
 
 LOG_BYTES = 1 << 20
@@ -148,9 +149,7 @@ class StateDirectory:
 
     def write_state(self, state: State) -> None:
         staged = self.path / f".state-{os.getpid()}"
-        staged.touch(mode=0o600)  # without a sandbox the directory can be entered by everybody
-        staged.write_text(json.dumps(asdict(state)))
-        staged.replace(self.state_file)
+        replace_file(self.state_file, json.dumps(asdict(state)).encode(), staged=staged)
 
     def prepare(
         self, uid: int | None, traversable: bool, files: dict[str, str], gateway_group: int | None = None

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from stat import S_ISREG
 
+from codehub.host.durable_files import create_durably, fsync_path, write_stream
 from codehub.storage.archive.object_store import SMALL_BYTES, ObjectStore, StoredObject
-from codehub.storage.durable import create_durably, fsync_path, write_stream
 
 
 class LocalObjectStore(ObjectStore):

@@ -3,9 +3,9 @@
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from codehub.host.durable_files import make_directory
 from codehub.storage.archive.local_object_store import LocalObjectStore
 from codehub.storage.archive.object_store import ObjectStore
-from codehub.storage.durable import make_directory
 from codehub.storage.errors import InvalidKey, Unobservable
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import codehub
 from codehub.domain.ids import is_path_id
 from codehub.domain.observation import JobFact, JobState
+from codehub.host.durable_files import fsync_path, make_directory, read_if_there, write_durably
 from codehub.host.file_lock import is_locked, lock_within
-from codehub.storage.durable import fsync_path, make_directory, read_if_there, write_durably
 from codehub.storage.errors import JobIsRunning, TooManyArchives
 from codehub.storage.jobs.program import LOCK, LOCK_VARIABLE, SPEC
 from codehub.storage.jobs.report import clear_progress, has_result, read_ended, read_progress

@@ -10,7 +10,8 @@ from typing import BinaryIO
 
 from codehub.domain.observation import ArchiveFact, JobFact, JobState, Progress
 from codehub.domain.states import ErrorReason
-from codehub.storage.durable import fsync_path, read_if_there, replace_file
+from codehub.host.atomic_files import replace_file
+from codehub.host.durable_files import fsync_path, read_if_there
 
 _PROGRESS_INTERVAL = 0.2
 _PROGRESS = "progress.json"

@@ -10,11 +10,11 @@ import xxhash
 
 from codehub.domain.disk import Reserve, shortages
 from codehub.domain.observation import ArchiveFact, Generation
+from codehub.host.filesystem_sync import synced_filesystem
 from codehub.storage.archive.archives import Archives, checked_archive_key, parsed_archive_key
 from codehub.storage.archive.open_object_store import directory_of
 from codehub.storage.archive.size_limit import size_limit
 from codehub.storage.child_processes import remove_tree
-from codehub.storage.durable import kept_synced
 from codehub.storage.errors import (
     ArchiveMissing,
     CorruptedArchive,
@@ -182,7 +182,7 @@ def _restore(spec: RestoreJob, directory: WorkspaceDirectory, context: JobContex
         context.reporter.progress(done, files)
 
     try:
-        with kept_synced(staging):
+        with synced_filesystem(staging):
             foreign = unpack(archives.read(fact), fact, staging, context.locks, progress, spec.uid)
     except Exception:
         remove_tree(staging, context.locks)

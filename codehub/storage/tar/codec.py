@@ -16,8 +16,8 @@ import xxhash
 import zstandard
 
 from codehub.domain.observation import ArchiveFact
+from codehub.host.filesystem_sync import sync_filesystem
 from codehub.storage.child_processes import BYTES, PIPE, failure, spawn
-from codehub.storage.durable import sync_filesystem
 from codehub.storage.errors import CannotArchive, CorruptedArchive, reports_full_disk
 from codehub.storage.tar.archive_filter import ArchiveFilter
 from codehub.storage.tar.foreign_owners import ForeignEntries, give_all

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from codehub.storage.durable import fsync_path
+from codehub.host.durable_files import fsync_path
 from codehub.storage.volumes.workspace_directory import make_private_directory
 
 _DIRECTORY_MODE, _FILE_MODE = 0o755, 0o644

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from codehub.domain.ids import PATH_ID, is_path_id
 from codehub.domain.observation import Generation, VolumeFact
-from codehub.storage.durable import fsync_path, make_directory, read_if_there, write_durably
+from codehub.host.durable_files import fsync_path, make_directory, read_if_there, write_durably
 from codehub.storage.errors import InvalidKey
 
 _HOME_KEY = re.compile(rf"users/({PATH_ID})/workspaces/({PATH_ID})/home")

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from codehub.host.durable_files import read_if_there, write_durably
 from codehub.host.file_lock import lock_within
-from codehub.storage.durable import read_if_there, write_durably
 from codehub.storage.errors import StaleEpoch, Unobservable, VolumeBusy
 from codehub.storage.installation_marker import check_directory
 from codehub.storage.volumes.workspace_directory import WorkspaceDirectory

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
+from codehub.host.durable_files import make_directory
 from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -20,7 +21,6 @@ from codehub.database.tables import timeline, workspaces
 from codehub.domain.states import Operation, Phase
 from codehub.domain.workspace import Workspace
 from codehub.runtimes.process.runtime import ProcessRuntime
-from codehub.storage.durable import make_directory
 from tests.chaos.crash_matrix import crashing_job
 from tests.chaos.crash_matrix.forks import Process, Zygote
 from tests.chaos.crash_matrix.proxy import Fallen, Proxy
