@@ -39,7 +39,7 @@ def explanation(error: Exception) -> str | None:
     from sqlalchemy.exc import DBAPIError
 
     from codehub.cli.workers import WorkersError
-    from codehub.database.installation import OtherUsers
+    from codehub.database.installation import UidBaseMismatch
     from codehub.database.schema_version import SchemaError
     from codehub.domain.images import ImagesError
     from codehub.domain.problems import Problem
@@ -53,7 +53,7 @@ def explanation(error: Exception) -> str | None:
     if isinstance(error, RedisError):
         return f"Redis does not answer: {error}"
     known = (
-        EmbeddedError, ImagesError, OtherUsers, Problem, RuntimeFailure, SchemaError, SettingsError,
+        EmbeddedError, ImagesError, UidBaseMismatch, Problem, RuntimeFailure, SchemaError, SettingsError,
         StorageProblem, WorkersError,
     )  # fmt: skip
     return str(error) if isinstance(error, known) else None

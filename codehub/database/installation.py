@@ -23,7 +23,7 @@ class Installation:
     cookie_key: bytes
 
 
-class OtherUsers(Exception):  # noqa: N818 - a fact, not a fault
+class UidBaseMismatch(Exception):  # noqa: N818 - a fact, not a fault
     """The files of this installation's homes and archives belong to other users than it would run as."""
 
 
@@ -42,7 +42,7 @@ async def ensure(engine: AsyncEngine, new_id: str, uid_base: int) -> Installatio
         await conn.execute(update(installation).where(~has_workspaces).values(uid_base=uid_base))
         row = (await conn.execute(select(installation))).one()
     if row.uid_base != uid_base:
-        raise OtherUsers(
+        raise UidBaseMismatch(
             f"WORKSPACE_UID_BASE is {uid_base}, but the files in the homes and archives of this installation "
             f"belong to users from {row.uid_base} on, and others cannot read them: set it to {row.uid_base}"
         )

@@ -6,7 +6,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.database import installation, migrate
 from codehub.database.engine import create_engine
-from codehub.database.installation import OtherUsers
+from codehub.database.installation import UidBaseMismatch
 from tests.integration.database.conftest import create
 
 
@@ -21,7 +21,7 @@ async def test_the_numbers_of_its_users_are_settled_with_the_first_workspace(eng
     await installation.ensure(engine, "here", 3_000_000)
     async with engine.begin() as conn:
         await create(conn)
-    with pytest.raises(OtherUsers, match=r"is 2000000, but .* from 3000000 on.*: set it to 3000000"):
+    with pytest.raises(UidBaseMismatch, match=r"is 2000000, but .* from 3000000 on.*: set it to 3000000"):
         await installation.ensure(engine, "here", 2_000_000)
     await installation.ensure(engine, "here", 3_000_000)
 
@@ -45,7 +45,7 @@ async def test_an_installation_of_an_earlier_version_keeps_the_numbers_that_it_h
         insert = "INSERT INTO users (id, username, password_hash, role) VALUES ('one', 'one', 'x', 'user')"
         await conn.execute(text(insert))
         await create(conn)
-    with pytest.raises(OtherUsers):
+    with pytest.raises(UidBaseMismatch):
         await installation.ensure(engine, "here", 3_000_000)
     assert (await installation.ensure(engine, "here", 2_000_000)).id == "here"
     await engine.dispose()
