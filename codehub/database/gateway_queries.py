@@ -42,7 +42,7 @@ class Route:
 
 
 @dataclass(frozen=True)
-class Situation:
+class StatusPageData:
     """A workspace that cannot be connected to now, with what its owner can choose from."""
 
     workspace: Workspace
@@ -73,11 +73,11 @@ async def find_route(conn: AsyncConnection, workspace_id: str) -> Route | None:
     return Route(workspace_id, row.owner_id, phase, operation, row.upstream, row.image_ref)
 
 
-async def find_situation(conn: AsyncConnection, workspace_id: str) -> Situation | None:
+async def find_situation(conn: AsyncConnection, workspace_id: str) -> StatusPageData | None:
     found = await workspace_queries.find(conn, workspace_id)
     if found is None or found.workspace.deleted_at is not None:
         return None
-    return Situation(found.workspace, await workspace_queries.archives_of(conn, found.workspace), found.home)
+    return StatusPageData(found.workspace, await workspace_queries.archives_of(conn, found.workspace), found.home)
 
 
 async def counted_workspaces(conn: AsyncConnection, owner_id: str, *, besides: str) -> list[Workspace]:

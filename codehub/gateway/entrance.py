@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 from urllib.parse import parse_qs, quote, urlencode
 
 from codehub.bus.tickets import Ticket
-from codehub.database.gateway_queries import Situation, Visitor
+from codehub.database.gateway_queries import StatusPageData, Visitor
 from codehub.domain.backends import left_alone_message
 from codehub.domain.ports import parse_port
 from codehub.domain.problems import OperationInProgress, Problem, RunningLimitExceeded, WorkspaceNotFound
@@ -178,7 +178,7 @@ class Entrance:
         return f"{name}={value}; Path=/; HttpOnly; SameSite=Lax{secure}"
 
 
-def _reason_to_ask_first(situation: Situation) -> str | None:
+def _reason_to_ask_first(situation: StatusPageData) -> str | None:
     """Return why a visit alone does not wake a workspace: it was stopped for the disk, or given up for it.
 
     Woken by each visit, it would fill the disk again, or be given up again, for as long as a tab is open.

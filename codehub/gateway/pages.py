@@ -11,7 +11,7 @@ from string import Template
 from typing import Final
 from urllib.parse import urlencode
 
-from codehub.database.gateway_queries import Situation
+from codehub.database.gateway_queries import StatusPageData
 from codehub.domain.allowed_changes import RecoveryOption, recovery_options
 from codehub.domain.backends import left_alone_message
 from codehub.domain.disk import HomeRecord, size_text
@@ -90,7 +90,7 @@ class Pages:
         actions = [_start(page.say("pending.button"), workspace)]
         return self._reply(502, page, details=_cause(workspace.error_message), actions=actions)
 
-    def stopped(self, head: RequestHead, situation: Situation, cause: str) -> Reply:
+    def stopped(self, head: RequestHead, situation: StatusPageData, cause: str) -> Reply:
         """Show why a workspace does not run, and start it only when its owner asks for that."""
         workspace = situation.workspace
         page = _Page(head, "stopped", name=workspace.name)
@@ -104,7 +104,7 @@ class Pages:
         details = f'<p class="cause">{escape(left_alone_message(workspace) or "")}</p>'
         return self._reply(502, page, details=details, again=True)
 
-    def error(self, head: RequestHead, situation: Situation) -> Reply:
+    def error(self, head: RequestHead, situation: StatusPageData) -> Reply:
         workspace = situation.workspace
         page = _Page(head, "error", name=workspace.name)
         cause = workspace.error_message or page.say("error.unknown")

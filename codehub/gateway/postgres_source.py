@@ -7,7 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from codehub.clock import utc_now
 from codehub.database import audit, gate, gateway_queries
 from codehub.database.gate import RecoverFrom
-from codehub.database.gateway_queries import Route, Situation, Visitor
+from codehub.database.gateway_queries import Route, StatusPageData, Visitor
 from codehub.domain.audit import Action, Actor, Target, TargetKind
 from codehub.domain.limits import Limits
 from codehub.domain.states import DesiredState
@@ -28,7 +28,7 @@ class PostgresSource:
         async with self._engine.connect() as conn:
             return await gateway_queries.find_route(conn, workspace_id)
 
-    async def situation(self, workspace_id: str) -> Situation | None:
+    async def situation(self, workspace_id: str) -> StatusPageData | None:
         async with self._engine.connect() as conn:
             return await gateway_queries.find_situation(conn, workspace_id)
 

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Final, Generic, Protocol, TypeVar
 
 from codehub.database.gate import RecoverFrom
-from codehub.database.gateway_queries import Route, Situation, Visitor
+from codehub.database.gateway_queries import Route, StatusPageData, Visitor
 from codehub.domain.audit import Actor
 from codehub.domain.workspace import Workspace
 from codehub.session_lookups import SessionLookups
@@ -39,7 +39,7 @@ class Source(Protocol):
 
     async def route(self, workspace_id: str) -> Route | None: ...
 
-    async def situation(self, workspace_id: str) -> Situation | None: ...
+    async def situation(self, workspace_id: str) -> StatusPageData | None: ...
 
     async def counted(self, owner_id: str, *, besides: str) -> list[Workspace]: ...
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from codehub.bus.tickets import Ticket
 from codehub.database.gate import RecoverFrom
-from codehub.database.gateway_queries import Route, Situation, Visitor
+from codehub.database.gateway_queries import Route, StatusPageData, Visitor
 from codehub.domain.audit import Actor
 from codehub.domain.conditions import initial_conditions
 from codehub.domain.limits import Limits
@@ -85,7 +85,7 @@ class Facts:
     def __init__(self) -> None:
         self.visitors: dict[bytes, Visitor] = {}
         self.routes: dict[str, Route] = {}
-        self.situations: dict[str, Situation] = {}
+        self.situations: dict[str, StatusPageData] = {}
         self.counts: list[Workspace] = []
         self.woken: list[tuple[str, str]] = []
         self.stopped: list[tuple[str, str]] = []
@@ -101,7 +101,7 @@ class Facts:
         self.asked += 1
         return self.routes.get(workspace_id)
 
-    async def situation(self, workspace_id: str) -> Situation | None:
+    async def situation(self, workspace_id: str) -> StatusPageData | None:
         return self.situations.get(workspace_id)
 
     async def counted(self, owner_id: str, *, besides: str) -> list[Workspace]:
@@ -290,7 +290,7 @@ class World:
         upstream = self.ide.address if phase is Phase.RUNNING else None
         self.facts.routes[workspace_id] = Route(workspace_id, ALICE, phase, operation, upstream, image)
         workspace = a_workspace(workspace_id, phase, **({"operation": operation} | changes))
-        self.facts.situations[workspace_id] = Situation(workspace, [])
+        self.facts.situations[workspace_id] = StatusPageData(workspace, [])
         self.gateway.watch.route_changed(workspace_id)
 
     def cookie(self, workspace_id: str = MINE, session: str = SESSION, host: str | None = None) -> str:

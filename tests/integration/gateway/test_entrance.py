@@ -11,7 +11,7 @@ from redis.exceptions import OutOfMemoryError
 from redis.exceptions import ResponseError as RedisResponseError
 from sqlalchemy.exc import DBAPIError
 
-from codehub.database.gateway_queries import Situation
+from codehub.database.gateway_queries import StatusPageData
 from codehub.database.workspace_queries import Archive
 from codehub.domain.problems import InvalidState, OperationInProgress, RunningLimitExceeded
 from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
@@ -285,7 +285,7 @@ async def test_a_lost_home_asks_which_archive(origin: World) -> None:
     lost = a_workspace(MINE, Phase.ERROR, error_reason=ErrorReason.DataLost, error_message="gone")
     origin.set_phase(MINE, Phase.ERROR)
     archive = Archive("01archive", datetime(2025, 1, 2, 3, 4, tzinfo=UTC), 10, True)
-    origin.facts.situations[MINE] = Situation(lost, [archive])
+    origin.facts.situations[MINE] = StatusPageData(lost, [archive])
     _, body = await origin.ask(origin.entrance())
     assert b"2025-01-02 03:04 UTC" in body
     assert b"01archive" in body and b"Start with an empty home" in body

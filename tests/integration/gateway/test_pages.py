@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import pytest
 
 from codehub.database.gate import RecoverFrom
-from codehub.database.gateway_queries import Route, Situation
+from codehub.database.gateway_queries import Route, StatusPageData
 from codehub.database.workspace_queries import Archive
 from codehub.domain.audit import Actor, ActorKind
 from codehub.domain.backends import OTHER_BACKEND
@@ -155,7 +155,7 @@ async def test_a_lost_home_comes_back_as_its_owner_chooses(origin: World) -> Non
     lost = a_workspace(MINE, Phase.ERROR, error_reason=ErrorReason.DataLost, error_message="gone")
     origin.set_phase(MINE, Phase.ERROR)
     archive = Archive("01archive", datetime(2025, 1, 2, 3, 4, tzinfo=UTC), 10, True)
-    origin.facts.situations[MINE] = Situation(lost, [archive])
+    origin.facts.situations[MINE] = StatusPageData(lost, [archive])
     page = await visit(origin)
     for button in ("Restore", "Start with an empty home"):
         assert (await press(origin, page.forms[button]))[0] == 303
@@ -181,7 +181,7 @@ async def test_no_error_is_a_dead_end(
     )
     origin.set_phase(MINE, Phase.ERROR)
     archive = Archive("01archive", datetime(2025, 1, 2, 3, 4, tzinfo=UTC), 10, True)
-    origin.facts.situations[MINE] = Situation(failed, [archive])
+    origin.facts.situations[MINE] = StatusPageData(failed, [archive])
     page = await visit(origin)
     assert set(page.forms) == set(expected)
     for button in expected:
