@@ -73,7 +73,7 @@ async def find_route(conn: AsyncConnection, workspace_id: str) -> Route | None:
     return Route(workspace_id, row.owner_id, phase, operation, row.upstream, row.image_ref)
 
 
-async def find_situation(conn: AsyncConnection, workspace_id: str) -> StatusPageData | None:
+async def find_status_page_data(conn: AsyncConnection, workspace_id: str) -> StatusPageData | None:
     found = await workspace_queries.find(conn, workspace_id)
     if found is None or found.workspace.deleted_at is not None:
         return None

@@ -30,7 +30,7 @@ class PostgresSource:
 
     async def situation(self, workspace_id: str) -> StatusPageData | None:
         async with self._engine.connect() as conn:
-            return await gateway_queries.find_situation(conn, workspace_id)
+            return await gateway_queries.find_status_page_data(conn, workspace_id)
 
     async def counted(self, owner_id: str, *, besides: str) -> list[Workspace]:
         async with self._engine.connect() as conn:

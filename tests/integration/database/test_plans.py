@@ -96,7 +96,7 @@ CALLS: dict[str, tuple[Call, set[str]]] = {
     ),
     "a route": (lambda conn: gateway_queries.find_route(conn, WORKSPACE), {"pk_workspaces"}),
     "a loading page": (
-        lambda conn: gateway_queries.find_situation(conn, WORKSPACE),
+        lambda conn: gateway_queries.find_status_page_data(conn, WORKSPACE),
         {"ix_archives_workspace_id"},
     ),
     "what has to make room": (
