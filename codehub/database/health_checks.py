@@ -46,7 +46,7 @@ NEEDS_SPACE = """
 
 
 @dataclass(frozen=True)
-class Recorded:
+class HealthRecord:
     """What the database records about the leader and its checks."""
 
     heartbeat: Heartbeat | None
@@ -80,13 +80,13 @@ async def has_space(connection: "asyncpg.Connection[asyncpg.Record]") -> bool:
     return True
 
 
-async def read(connection: "asyncpg.Connection[asyncpg.Record] | asyncpg.Pool") -> Recorded:
+async def read(connection: "asyncpg.Connection[asyncpg.Record] | asyncpg.Pool") -> HealthRecord:
     rows = await connection.fetch(READ)
     heartbeat = (
         None if not rows or rows[0]["holder"] is None else Heartbeat(rows[0]["holder"], rows[0]["silence"])
     )
     known = {name.value for name in CheckName}
-    return Recorded(
+    return HealthRecord(
         heartbeat,
         tuple(name for name in ("volumes", "archives") if not rows or not rows[0][name]),
         {
