@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from codehub.database import audit, gate, sessions
 from codehub.database.advisory_locks import AdvisoryLock, hold_lock
 from codehub.database.audit import AuditedTransaction
-from codehub.database.credentials import Attempt, Verified, living, verified
+from codehub.database.credentials import Attempt, VerifiedUser, living, verified
 from codehub.database.passwords import hash_password
 from codehub.database.tables import users, workspaces
 from codehub.domain.audit import Action, Actor, Target, TargetKind
@@ -100,7 +100,7 @@ async def _confirmed(
     refusal: Problem,
     actor: Actor,
     now: datetime,
-) -> AsyncIterator[Verified]:
+) -> AsyncIterator[VerifiedUser]:
     """Verify the password of someone who is signed in. A wrong one is counted like a failed sign-in."""
     failure = Action.SESSION_CONFIRMATION_FAILED
     attempt = Attempt(session.username, password, actor, failure, refusal, now)
@@ -218,7 +218,7 @@ async def change_account(
     changes: AccountChanges,
     *,
     spare: bytes | None = None,
-    confirmed: Verified | None = None,
+    confirmed: VerifiedUser | None = None,
     actor: Actor,
     now: datetime,
 ) -> Account:

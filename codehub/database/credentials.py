@@ -38,7 +38,7 @@ class Attempt:
 
 
 @dataclass(frozen=True)
-class Verified:
+class VerifiedUser:
     """The user whose password was entered correctly."""
 
     user: Row[Any]
@@ -56,7 +56,7 @@ class Verified:
 @asynccontextmanager
 async def verified(
     engine: AsyncEngine, whose: ColumnElement[bool], attempt: Attempt
-) -> AsyncIterator[Verified]:
+) -> AsyncIterator[VerifiedUser]:
     """Verify a password, or raise the refusal after the same work whatever was wrong.
 
     The next attempt waits until the caller has committed what it does with this one.
@@ -68,7 +68,7 @@ async def verified(
         if not await verify_password(attempt.password, user.password_hash if user else None) or user is None:
             await _record_failure(engine, attempt, user)
             raise attempt.refusal
-        yield Verified(user, attempt.key)
+        yield VerifiedUser(user, attempt.key)
 
 
 async def _record_failure(engine: AsyncEngine, attempt: Attempt, user: Row[Any] | None) -> None:
