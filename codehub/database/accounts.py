@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from codehub.database import audit, gate, sessions
 from codehub.database.advisory_locks import AdvisoryLock, hold_lock
 from codehub.database.audit import AuditedTransaction
-from codehub.database.credentials import Attempt, VerifiedUser, living, verified
+from codehub.database.credentials import PasswordAttempt, VerifiedUser, living, verified
 from codehub.database.passwords import hash_password
 from codehub.database.tables import users, workspaces
 from codehub.domain.audit import Action, Actor, Target, TargetKind
@@ -74,7 +74,7 @@ async def sign_in(
     name = username.lower()
     if not _USERNAME.fullmatch(name):
         name = ""  # takes the same way as any other unknown name
-    attempt = Attempt(
+    attempt = PasswordAttempt(
         name,
         password,
         Actor.anonymous(address),
@@ -103,7 +103,7 @@ async def _confirmed(
 ) -> AsyncIterator[VerifiedUser]:
     """Verify the password of someone who is signed in. A wrong one is counted like a failed sign-in."""
     failure = Action.SESSION_CONFIRMATION_FAILED
-    attempt = Attempt(session.username, password, actor, failure, refusal, now)
+    attempt = PasswordAttempt(session.username, password, actor, failure, refusal, now)
     async with verified(engine, users.c.id == session.user_id, attempt) as found:
         yield found
 

@@ -22,7 +22,7 @@ living = select(users).where(users.c.deleted_at.is_(None))
 
 
 @dataclass(frozen=True)
-class Attempt:
+class PasswordAttempt:
     """Someone enters the password of a username; `failure` is what a wrong one is recorded as."""
 
     username: str
@@ -55,7 +55,7 @@ class VerifiedUser:
 
 @asynccontextmanager
 async def verified(
-    engine: AsyncEngine, whose: ColumnElement[bool], attempt: Attempt
+    engine: AsyncEngine, whose: ColumnElement[bool], attempt: PasswordAttempt
 ) -> AsyncIterator[VerifiedUser]:
     """Verify a password, or raise the refusal after the same work whatever was wrong.
 
@@ -71,7 +71,7 @@ async def verified(
         yield VerifiedUser(user, attempt.key)
 
 
-async def _record_failure(engine: AsyncEngine, attempt: Attempt, user: Row[Any] | None) -> None:
+async def _record_failure(engine: AsyncEngine, attempt: PasswordAttempt, user: Row[Any] | None) -> None:
     """A name that no user has is not recorded: people type passwords where the name belongs."""
     target = None if user is None else Target(TargetKind.USER, user.id, user.username)
     async with audit.transaction(engine, attempt.actor, attempt.now) as act:
