@@ -1,1 +1,1 @@
-"""The one leader: it observes, decides through the domain, and acts."""
+"""The coordinator: elects one leader, which observes workspaces and carries out decisions."""

@@ -24,7 +24,7 @@ from codehub.coordinator.metrics import Metrics
 from codehub.coordinator.observer import LeaderState, Observer
 from codehub.coordinator.providers import Providers
 from codehub.coordinator.work_queue import WorkQueue
-from codehub.database.controller_writes import VersionConflict, RowLocked
+from codehub.database.controller_writes import RowLocked, VersionConflict
 from codehub.domain.attempt_jobs import running_job_id
 from codehub.domain.backends import why_left_alone
 from codehub.domain.decision import (

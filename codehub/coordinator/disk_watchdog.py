@@ -1,4 +1,4 @@
-"""The disk watchdog: measures homes, and warns and stops workspaces while the disk is below its reserve."""
+"""Disk watchdog: measures homes, and warns and stops workspaces below the disk reserve (ADR 0019)."""
 
 import asyncio
 import os
@@ -34,26 +34,26 @@ from codehub.storage.errors import StorageProblem
 logger = structlog.get_logger(__name__)
 
 NEAR = 2
-"""Below this multiple of the reserve the watchdog looks each second, at every running home."""
+"""Below this multiple of the reserve, the watchdog measures every running home each second."""
 NEAR_INTERVAL = 1.0
 DISPLAY_EVERY = timedelta(seconds=60)
-"""Between two looks at what needs measuring while there is room enough."""
-RUNNING_FOR = timedelta(minutes=10)
-"""After which a running home is measured again while there is room enough."""
-FRESH = timedelta(seconds=5)
-"""A size that is not older is good enough near the reserve."""
+"""Pause between two rounds of measurements while there is enough space."""
+REMEASURE_EVERY = timedelta(minutes=10)
+"""Age at which a running home is measured again while there is enough space."""
+MAX_AGE_NEAR = timedelta(seconds=5)
+"""Age up to which a size is good enough near the reserve."""
 BUDGET = timedelta(seconds=5)
-"""In which measurements begin, and for which a tick waits for them; the rest is measured later."""
+"""Time in which measurements start, and for which a tick waits. The rest is measured later."""
 TREND = timedelta(seconds=15)
-"""Over which the rate is taken at which the disk fills up."""
+"""Period over which the fill rate of the disk is measured."""
 NOTICEABLE, NOTICEABLE_BYTES = 0.05, 64 << 20
-"""A size is recorded again when it has changed by more than either."""
+"""A size is recorded again once it has changed by more than either."""
 NOTICEABLE_ENTRIES = 1000
-"""Or when the number of its entries has changed by more than this and by more than that fraction."""
+"""A number of entries is recorded again once it has changed by more than this and that fraction."""
 
 
 class DiskWatchdog:
-    """`uid_base`: under root a home belongs to the user of this number plus its workspace's own."""
+    """Watchdog of one leader. Under root, a home's uid is `uid_base` plus its workspace's number."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class DiskWatchdog:
         self._displayed_at: datetime | None = None
         self._logged_at: datetime | None = None
         self._has_notices = True
-        """Notices have to go soon after their cause. A new leader does not know of any yet."""
+        """Whether notices may have to be cleared. A new leader has not read them yet."""
         self.is_near = False
         """Whether the disk is so full that the next tick should come soon."""
 
@@ -88,28 +88,28 @@ class DiskWatchdog:
         try:
             free = await self._volumes.free_space()
         except StorageProblem as error:
-            logger.warning("the disk of the homes cannot be looked at", error=str(error))
+            logger.warning("the disk of the homes cannot be observed", error=str(error))
             return
         now = self._clock()
-        self._note(now, free)
+        self._record_free_space(now, free)
         self.is_near = is_near(NEAR, free, self._reserve)
         if not self.is_near and not self._has_notices and not self._is_display_due(now):
             return
         homes = await self._database.homes()
-        self._forget_all_but({home.workspace_id for home in homes})
+        self._keep_sizes_of({home.workspace_id for home in homes})
         await self._measure(homes)
         await self._record(homes, now)
         await self._clear(homes, free)
         for shortage in shortages(free, self._reserve):
             homes = await self._relieve(homes, shortage, now)
 
-    def _note(self, now: datetime, free: FreeSpace) -> None:
+    def _record_free_space(self, now: datetime, free: FreeSpace) -> None:
         self._free.append((now, free))
         while now - self._free[0][0] > TREND:
             self._free.popleft()
 
     def _full_in(self, resource: Resource) -> timedelta | None:
-        """Return in how long the disk is full at the present rate; None while it does not fill up."""
+        """Return how long the disk lasts at the current rate, or None while it does not fill up."""
         (since, first), (now, last) = self._free[0], self._free[-1]
         before, free = first.of(resource), last.of(resource)
         if before is None or free is None or free >= before:
@@ -122,12 +122,12 @@ class DiskWatchdog:
         self._displayed_at = now
         return True
 
-    def _forget_all_but(self, names: set[str]) -> None:
+    def _keep_sizes_of(self, names: set[str]) -> None:
         for name in self._sizes.keys() - names:
             del self._sizes[name]
 
     async def _measure(self, homes: Iterable[LiveHome]) -> None:
-        """Wait a while for measurements. A home that takes long must not hold up the decisions."""
+        """Wait a limited time for measurements: a home that takes long must not delay decisions."""
         if self._measuring is None or self._measuring.done():
             self._measuring = asyncio.create_task(self._measure_in_turn(homes))
         try:
@@ -139,12 +139,12 @@ class DiskWatchdog:
             task.result()
 
     async def _measure_in_turn(self, homes: Iterable[LiveHome]) -> None:
-        """Measure one home after the other, those first whose size is oldest."""
-        begun = self._clock()
-        never = datetime.min.replace(tzinfo=begun.tzinfo)
-        due = [home for home in homes if self._needs_measuring(home, begun)]
-        for home in sorted(due, key=lambda home: self._measured_at(home) or never):
-            if self._clock() - begun > BUDGET:
+        """Measure one home after the other, starting with the oldest size."""
+        started_at = self._clock()
+        never_measured = datetime.min.replace(tzinfo=started_at.tzinfo)
+        due = [home for home in homes if self._needs_measuring(home, started_at)]
+        for home in sorted(due, key=lambda home: self._measured_at(home) or never_measured):
+            if self._clock() - started_at > BUDGET:
                 return
             try:
                 size = await self._size_of(home)
@@ -165,10 +165,10 @@ class DiskWatchdog:
             return True
         if home.phase is not Phase.RUNNING:
             return False  # nothing writes to it
-        return now - measured > (FRESH if self.is_near else RUNNING_FOR)
+        return now - measured > (MAX_AGE_NEAR if self.is_near else REMEASURE_EVERY)
 
     async def _size_of(self, home: LiveHome) -> HomeSize:
-        """Return the size. Near the reserve the user's quota gives it at no cost, where quotas are on."""
+        """Return the size of a home. With quotas, the kernel reports it at no cost."""
         uid = self._uid_base + home.number if os.geteuid() == 0 else None
         usage = None if uid is None else await self._volumes.usage(uid)
         known = self._known_size(home)
@@ -188,7 +188,7 @@ class DiskWatchdog:
         return None if home.record is None or home.record.measured_at is None else home.record.size
 
     async def _record(self, homes: Iterable[LiveHome], now: datetime) -> None:
-        """Write down what has changed noticeably: an idle installation writes nothing."""
+        """Record sizes that have changed noticeably. An idle installation writes nothing."""
         changed = {
             home.workspace_id: self._sizes[home.workspace_id][1]
             for home in homes
@@ -198,20 +198,20 @@ class DiskWatchdog:
             await self._database.record_sizes(changed, now)
 
     async def _clear(self, homes: Iterable[LiveHome], free: FreeSpace) -> None:
-        """Warnings end with the pressure; the reason of a stop stays until the workspace runs again."""
+        """Clear warnings once the shortage is over, and reasons of a stop once the workspace runs again."""
         calm = is_calm(free, self._reserve)
-        told = [home for home in homes if home.record is not None and home.record.notice is not None]
-        self._has_notices = bool(told)
+        noticed = [home for home in homes if home.record is not None and home.record.notice is not None]
+        self._has_notices = bool(noticed)
         over = [
             home.workspace_id
-            for home in told
+            for home in noticed
             if home.has_run_again or (calm and home.record is not None and home.record.stopped_at is None)
         ]
         if over:
             await self._database.clear_notices(over)
 
     async def _relieve(self, homes: list[LiveHome], shortage: Shortage, now: datetime) -> list[LiveHome]:
-        """Warn and stop for one resource. Return the homes for which nothing was done."""
+        """Warn and stop workspaces for one resource. Return the homes that were left alone."""
         relief = self._decide(homes, shortage, now)
         await self._carry_out(relief, homes, now)
         done = {notice.workspace_id for notice in (*relief.warn, *relief.stop)}

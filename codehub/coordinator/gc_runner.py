@@ -1,4 +1,4 @@
-"""The GC runner: purges the trash, then removes what nothing protects. When in doubt, it keeps."""
+"""GC runner: purges the trash, then removes what nothing protects. In doubt, it keeps (ADR 0007)."""
 
 import asyncio
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ CONTAINER = "container:"
 
 @dataclass(frozen=True)
 class Listing:
-    """What there is, looked at before the database is read, so that nothing new looks orphaned."""
+    """Everything that exists, listed before the database is read, so that nothing new looks orphaned."""
 
     archives: list[StoredArchive]
     containers: list[str]
@@ -33,6 +33,8 @@ class Listing:
 
 @dataclass(frozen=True)
 class Selection:
+    """Everything that is due for removal in one cycle."""
+
     archives: Sweep
     containers: list[str]
     leftovers: LeftoverSweep
@@ -50,23 +52,23 @@ class GcRunner:
         self._rules = rules
         self._epoch = epoch
         self.alarms: list[str] | None = None
-        """Why the last cycle deleted nothing; empty if it raised no alarm, None before the first one."""
+        """Why the last cycle deleted nothing: empty if it raised no alarm, None before the first cycle."""
         self._is_urgent = False
-        """Whether something of a workspace without a grace period may still be there."""
+        """Whether something of a workspace without a grace period may still exist."""
 
     async def purge_waived(self, now: datetime) -> int:
-        """Remove at once what was deleted without a grace period. Does nothing while there is none."""
+        """Remove at once what was deleted without a grace period, if anything was."""
         if await self._purge(None, now):
             self._is_urgent = True
         return await self.tick(now) if self._is_urgent else 0
 
     async def tick(self, now: datetime) -> int:
-        """One cycle; returns the bytes freed in the store. What cannot be listed is left alone."""
+        """Run one cycle; return the bytes freed in the store. What cannot be listed is left alone."""
         began = asyncio.get_running_loop().time()
         await self._purge(now - self._rules.retention, now)
         await self._trim_audit_log(now)
         await self._trim_timelines()
-        await self._forget_dead_jobs()
+        await self._remove_dead_jobs()
         try:
             listing = await self._list()
         except (StorageProblem, RuntimeUnobservable) as error:
@@ -96,7 +98,7 @@ class GcRunner:
         )
 
     async def _select(self, listing: Listing, now: datetime, began: float) -> Selection:
-        """A grace begins when the database has shown an orphan, however long listing took before."""
+        """Select what is due. A grace begins when the database shows an orphan, not with the listing."""
         seen = await self._database.first_seen()
         holders = await self._database.holders(now)
         now += timedelta(seconds=asyncio.get_running_loop().time() - began)
@@ -111,7 +113,7 @@ class GcRunner:
         selection = Selection(found, due, cleared, not at_once.isdisjoint(due_now))
         first_seen = {CONTAINER + name: at for name, at in strays.items()}
         orphans = {**found.first_seen, **cleared.first_seen, **first_seen}
-        # What is doubted is not counted: after an alarm every grace begins anew.
+        # In doubt, no time counts: every grace restarts after an alarm.
         await self._database.remember({} if selection.alarms else orphans)
         return selection
 
@@ -127,9 +129,10 @@ class GcRunner:
         return freed
 
     async def _remove_one(self, item: StoredArchive, present: frozenset[str], now: datetime) -> int:
-        """Asked once more, and committed: from then on nothing can choose it.
+        """Check once more, commit the removal, and then remove the archive from the store.
 
-        The store is called after that. A slow one would hold up the leader's own heartbeat otherwise.
+        After the commit nothing can choose the archive. The store is called outside the transaction:
+        a slow store would otherwise delay the leader's heartbeat.
         """
         reason = await self._database.condemn(item, present, now)
         if reason is not None:
@@ -140,12 +143,12 @@ class GcRunner:
         return item.bytes
 
     async def _purge(self, deleted_before: datetime | None, now: datetime) -> bool:
-        """purged_at is committed first: from then on nothing of the workspace is promised any more."""
+        """Commit purged_at. From then on, nothing protects what the workspace has left."""
         found = False
         while purged := await self._database.purge(deleted_before, now):
             found = True
             for workspace_id in purged:
-                logger.info("the grace period is over or was waived: purged", workspace_id=workspace_id)
+                logger.info("purged: the grace period is over or was waived", workspace_id=workspace_id)
         return found
 
     async def _trim_audit_log(self, now: datetime) -> None:
@@ -162,7 +165,7 @@ class GcRunner:
             logger.info("entries of long timelines and of purged workspaces were removed", entries=removed)
 
     async def _clear(self, due: tuple[Leftover, ...], containers: set[str]) -> None:
-        """One job a workspace and cycle, since jobs of one workspace wait for each other."""
+        """Start one job per workspace and cycle, because jobs of one workspace wait for each other."""
         for workspace_id in sorted({item.workspace_id for item in due}):
             items = [item for item in due if item.workspace_id == workspace_id]
             home = next((item for item in items if item.is_home), None)
@@ -194,21 +197,24 @@ class GcRunner:
         except RuntimeFailure as error:
             logger.warning("a stray container stays", workspace_id=workspace_id, error=error.message)
 
-    async def _forget_dead_jobs(self) -> None:
-        """What jobs left whose operation is over. Listed before the database is read, as archives are."""
+    async def _remove_dead_jobs(self) -> None:
+        """Remove the reports of dead jobs whose operation is over.
+
+        Like archives, jobs are listed before the database is read.
+        """
         names = await self._providers.jobs.list()
         current = await self._database.op_ids()
         for name in names:
             if name.split("-")[0] in current:
                 continue
             try:
-                await self._forget_if_dead(name)
+                await self._remove_if_dead(name)
             except (StorageProblem, OSError, ValueError) as error:
-                logger.warning("what a job has left could not be removed", job_id=name, error=str(error))
+                logger.warning("the report of a job could not be removed", job_id=name, error=str(error))
 
-    async def _forget_if_dead(self, name: str) -> None:
+    async def _remove_if_dead(self, name: str) -> None:
         status = await self._providers.jobs.status(name)
-        if status is not None:  # else no more of it than its directory was ever there
+        if status is not None:  # otherwise the job has never written more than its directory
             if status.state is JobState.RUNNING:
                 return
             if status.state is not JobState.SUCCEEDED:

@@ -1,4 +1,4 @@
-"""Health checks that only the leader can make, recorded for every other part to read."""
+"""Health checks that only the leader can make. Every other part reads the recorded results."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -11,16 +11,16 @@ from codehub.domain.health_checks import CheckName, CheckResult
 from codehub.runtimes.base import Unobservable as RuntimeUnobservable
 from codehub.storage.errors import StorageProblem
 
-PATIENCE = 10.0
+CHECK_TIMEOUT = 10.0
 """Seconds for one check."""
 SAVE_EVERY = 60.0
-"""Seconds between two writes while nothing changes; readers take a result as known for three minutes."""
+"""Seconds between two writes while nothing changes. Readers trust a result for three minutes."""
 
 Probe = Callable[[], Awaitable[str]]
-"""Returns what is well, or raises what is wrong."""
+"""Returns a message about what works, or raises an error about what does not."""
 
 
-class Failed(Exception):  # noqa: N818 - a fact, not a fault
+class CheckFailed(Exception):  # noqa: N818 - a fact, not a fault
     """A check found something wrong."""
 
 
@@ -43,19 +43,19 @@ class HealthRunner:
         self._saved_at: float | None = None
 
     async def tick(self) -> Mapping[CheckName, CheckResult]:
-        """Make every check, and save the results if one has turned or the saved ones grow old."""
+        """Run every check. Save the results if one has changed or the saved ones are old."""
         if self._saved is None:
             self._saved = await self._database.health_checks()
         verdicts = await asyncio.gather(*(self._check(name) for name in self._probes))
         found = dict(zip(self._probes, verdicts, strict=True)) | {CheckName.GC: self._gc_verdict(self._saved)}
         now = asyncio.get_running_loop().time()
-        if self._saved_at is None or _turned(self._saved, found) or now - self._saved_at >= SAVE_EVERY:
+        if self._saved_at is None or _has_changed(self._saved, found) or now - self._saved_at >= SAVE_EVERY:
             await self._database.save_health_checks(found)
             self._saved, self._saved_at = found, now
         return found
 
     def close(self) -> None:
-        """Cancel checks that have not come back."""
+        """Cancel checks that still run."""
         for probe in self._running.values():
             probe.cancel()
 
@@ -64,13 +64,13 @@ class HealthRunner:
         probe = self._running.get(name)
         if probe is None:
             probe = self._running[name] = asyncio.ensure_future(self._probes[name]())
-        done, _ = await asyncio.wait({probe}, timeout=PATIENCE)
+        done, _ = await asyncio.wait({probe}, timeout=CHECK_TIMEOUT)
         if not done:
-            return CheckResult(False, f"No answer within {PATIENCE:.0f} s.")
+            return CheckResult(False, f"No answer within {CHECK_TIMEOUT:.0f} s.")
         del self._running[name]
         try:
             return CheckResult(True, probe.result())
-        except (Failed, StorageProblem, RuntimeUnobservable, OSError) as error:
+        except (CheckFailed, StorageProblem, RuntimeUnobservable, OSError) as error:
             return CheckResult(False, str(error))
 
     async def _archives(self) -> str:
@@ -91,7 +91,7 @@ class HealthRunner:
         if free.files is not None:
             numbers = f"{numbers}; room for {free.files:,} more files, {reserve.files:,} reserved"
         if shortages(free, reserve):
-            raise Failed(f"{numbers}: starts and restores wait.")
+            raise CheckFailed(f"{numbers}: starts and restores wait.")
         return f"{numbers}."
 
     def _gc_verdict(self, saved: Mapping[CheckName, CheckResult]) -> CheckResult:
@@ -103,6 +103,6 @@ class HealthRunner:
         return CheckResult(True, "The last GC cycle raised no alarm.")
 
 
-def _turned(saved: Mapping[CheckName, CheckResult], found: Mapping[CheckName, CheckResult]) -> bool:
-    """Whether a check has turned good or bad; a new message alone is not worth a write."""
+def _has_changed(saved: Mapping[CheckName, CheckResult], found: Mapping[CheckName, CheckResult]) -> bool:
+    """Return whether a check has turned good or bad. A new message alone needs no write."""
     return any(name not in saved or saved[name].ok != verdict.ok for name, verdict in found.items())

@@ -1,4 +1,4 @@
-"""The coordinator process, put together from the settings."""
+"""Entry point of the coordinator process: builds its parts from the settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from codehub.coordinator.metrics import Metrics
 from codehub.coordinator.owner_messages import UserMessages
 from codehub.coordinator.postgres_backend import PostgresBackend
 from codehub.coordinator.providers import Providers
-from codehub.coordinator.storage_claims import claiming, make_storage_location
+from codehub.coordinator.storage_claims import make_claim_attempt, make_storage_location
 from codehub.coordinator.work_queue import WORKERS
 from codehub.database import installation, schema_version
 from codehub.database.engine import create_engine
@@ -36,8 +36,8 @@ if TYPE_CHECKING:  # the client of the Docker Engine is loaded where Docker is u
 THREADS = 2 * WORKERS
 
 
-def give_threads() -> None:
-    """Looks and effects block in threads; of the few in the default pool, some hung ones would stop all."""
+def enlarge_thread_pool() -> None:
+    """Enlarge the default thread pool, which a few hung observations or effects would exhaust."""
     pool = ThreadPoolExecutor(THREADS, thread_name_prefix="coordinator")
     asyncio.get_running_loop().set_default_executor(pool)
 
@@ -51,15 +51,17 @@ async def run(settings: Settings, stop: asyncio.Event) -> None:
 
 
 async def _coordinate(settings: Settings, stop: asyncio.Event, metrics: Metrics) -> None:
-    give_threads()
+    enlarge_thread_pool()
     engine = create_engine(settings.database_url)
     try:
         await schema_version.check(engine)
-        own = await installation.ensure(engine, new_id(), settings.workspace_uid_base)
+        own_installation = await installation.ensure(engine, new_id(), settings.workspace_uid_base)
     finally:
         await engine.dispose()
-    providers = make_providers(settings, own.id)
-    providers = replace(providers, claim=claiming(settings.database_url, providers.storage_location))
+    providers = make_providers(settings, own_installation.id)
+    providers = replace(
+        providers, claim=make_claim_attempt(settings.database_url, providers.storage_location)
+    )
     warming_up = asyncio.create_task(_warm_up(providers.runtime))
     try:
         await serve(settings, providers, PostgresBackend(settings), stop=stop, metrics=metrics)
@@ -69,7 +71,7 @@ async def _coordinate(settings: Settings, stop: asyncio.Event, metrics: Metrics)
 
 
 async def _warm_up(runtime: Runtime) -> None:
-    """Not before the rest: a workspace that is to be stopped need not wait for what only a start needs."""
+    """Prepare what starts need. This runs beside the coordinator, so that stops need not wait for it."""
     if isinstance(runtime, ProcessRuntime):
         await runtime.warm_up()
         await runtime.finish_removals()
@@ -92,7 +94,7 @@ def make_providers(settings: Settings, installation_id: str) -> Providers:
 
 
 def host_paths(settings: Settings, location: StorageLocation) -> PathRedactor:
-    """Return the places of this machine that messages of the runtime and the storage may name."""
+    """Return the paths of this host that messages of the runtime and the storage may contain."""
     data_dir = settings.data_dir.absolute()
     names = {str(path): "CodeHub's data directory" for path in (data_dir, data_dir.resolve())}
     names[str(settings.tools_dir.absolute())] = "CodeHub's tools directory"

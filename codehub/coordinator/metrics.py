@@ -1,4 +1,4 @@
-"""Prometheus metrics of a coordinator. No label names a person or a workspace."""
+"""Prometheus metrics of a coordinator. No label identifies a person or a workspace."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -24,7 +24,7 @@ _JOBS = {
 
 
 class Metrics:
-    """What one coordinator process counts, over all its terms as leader."""
+    """Registry of one coordinator process, for all its terms as leader."""
 
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()
@@ -97,7 +97,7 @@ class Metrics:
         self._queue = queue
 
     def end_term(self) -> None:
-        """The checks are the next leader's: this one's would stand still."""
+        """Clear what only a leader reports: its last check results would never change again."""
         self._leader.set(0)
         self._queue = None
         self._checks.clear()

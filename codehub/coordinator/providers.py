@@ -1,4 +1,4 @@
-"""What the coordinator acts on, as it needs it."""
+"""Interfaces to the volumes, archives and storage jobs, as the coordinator needs them."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -65,6 +65,6 @@ class Providers:
     storage_location: StorageLocation
     messages: UserMessages = field(default_factory=UserMessages)
     hints: HintSource | None = None
-    """Where the runtime tells of containers by itself."""
+    """The runtime's notifications of container changes, if it has any."""
     claim: Callable[[], Awaitable[bool]] | None = None
-    """Claims volumes and store where that was never done; True once both are claimed."""
+    """Claims volumes and store if that was never done, and returns whether both are claimed."""

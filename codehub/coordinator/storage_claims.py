@@ -1,8 +1,8 @@
-"""The claim of volumes and archive store, once in the life of an installation.
+"""Claims of the volumes and the archive store, made once per installation.
 
-An empty location is claimed by a conditional write of the installation's marker. The database records the
-claim afterwards, so that a claim that was cut short is repeated. From then on an empty location is a disk
-that is not mounted, and is never claimed again.
+A claim is a conditional write of the installation's marker to an empty location. The database
+records the claim afterwards, so that an interrupted claim is repeated. From then on, an empty
+location means a disk that is not mounted, and is never claimed again.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ def make_storage_location(settings: Settings, installation_id: str) -> StorageLo
 
 
 class Claims(Protocol):
-    """Record of the claims that were made."""
+    """Repository of the claims that were made."""
 
     async def unclaimed(self) -> set[Location]: ...
     async def record(self, location: Location) -> None: ...
@@ -39,8 +39,8 @@ class Claims(Protocol):
 async def claim_storage(claims: Claims, location: StorageLocation, *, create: bool) -> list[str]:
     """Claim what was never claimed, or raise StorageProblem with what is in the way.
 
-    Without `create`, a directory that does not exist is left to the coordinator: this may be another machine.
-    Return where those directories are.
+    Without `create`, a directory that does not exist is left to the coordinator, which may run on
+    another machine. Return the locations that are left.
     """
     volumes = LocalVolumes(location.volumes_root, location.installation_id)
     archives = ArchiveStore(location.archive_url, location.installation_id)
@@ -65,15 +65,15 @@ async def claim_storage(claims: Claims, location: StorageLocation, *, create: bo
     return left
 
 
-def claiming(database_url: str, location: StorageLocation) -> Callable[[], Awaitable[bool]]:
-    """Return the leader's attempt to claim; True once everything is claimed."""
+def make_claim_attempt(database_url: str, location: StorageLocation) -> Callable[[], Awaitable[bool]]:
+    """Return a function that attempts the claims, and returns whether everything is claimed."""
 
     async def attempt() -> bool:
         engine = create_unpooled_engine(database_url)
         try:
             await claim_storage(PostgresClaims(engine), location, create=True)
         except StorageProblem as problem:
-            logger.error("a location cannot be claimed: no workspace starts", reason=problem.message)
+            logger.error("a storage location cannot be claimed; no workspace starts", reason=problem.message)
             return False
         finally:
             await engine.dispose()

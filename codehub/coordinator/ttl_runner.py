@@ -1,4 +1,7 @@
-"""The TTL runner: activity into last_access_at, then the wishes of deadlines that have passed."""
+"""TTL runner: writes activity to last_access_at, and stops or archives workspaces that are due.
+
+Idle has to be known: without a report of every gateway, no workspace stands by (ADR 0018).
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,7 +19,7 @@ from codehub.domain.gateway_reports import (
     GatewayReport,
     GatewayRules,
     assess,
-    waiting_for,
+    silence_of_awaited,
 )
 from codehub.domain.states import DesiredState
 from codehub.domain.ttl import Expiry, TtlDefaults, expired
@@ -49,9 +52,9 @@ class TtlRunner:
         self._clock = clock
 
     async def tick(self) -> list[Expiry]:
-        """One cycle; returns what has expired. Activity that cannot be read is unknown: then nothing does."""
+        """Run one cycle; return what has expired. While activity cannot be read, nothing expires."""
         try:
-            now, uses_known_until = await self._carry_activity()
+            now, uses_known_until = await self._write_activity()
         except (RedisError, OSError) as error:
             logger.warning("activity cannot be read: no TTL fires in this cycle", error=str(error))
             return []
@@ -73,7 +76,7 @@ class TtlRunner:
         return fired
 
     async def _archives_wait(self, due: list[tuple[Workspace, Expiry]]) -> bool:
-        """With the store down nothing is sent into an archive operation that can only fail."""
+        """Return whether the store is down: an archive operation would only fail."""
         if all(expiry.desired is not DesiredState.ARCHIVED for _, expiry in due):
             return False
         try:
@@ -83,17 +86,17 @@ class TtlRunner:
             return True
         return False
 
-    async def _carry_activity(self) -> tuple[datetime, datetime | None]:
-        """Return when the activity was read, and until when every use was among it.
+    async def _write_activity(self) -> tuple[datetime, datetime | None]:
+        """Write the activity to the database. Return when it was read, and until when it is complete.
 
-        The reports are read before the activity, so that every flush they name must be there. The time is
-        taken after the activity: no use can be later, unless a clock is ahead.
+        The reports are read before the activity, so that the activity contains every flush that they
+        name. The time is taken after the activity: no use can be later, unless a clock is ahead.
         """
-        asked_at = self._clock()
+        requested_at = self._clock()
         reports = await self._database.gateways()
         seen = await self._activity.read()
         now = self._clock()
-        found = assess(reports, seen.flushes, asked_at, self._rules.gateways)
+        found = assess(reports, seen.flushes, requested_at, self._rules.gateways)
         if seen.uses:
             latest = now.timestamp()
             await self._database.touch(
@@ -103,15 +106,15 @@ class TtlRunner:
                     if at > 0
                 }
             )
-        await self._settle(reports, seen, found, now)
+        await self._remove_processed(reports, seen, found, now)
         return now, found.uses_known_until
 
-    async def _settle(
+    async def _remove_processed(
         self, reports: Mapping[str, GatewayReport], seen: ActivitySnapshot, found: Assessment, now: datetime
     ) -> None:
-        """The clocks restart before a worker is forgotten: a leader that takes over in between repeats it.
+        """Restart clocks, remove lost workers, then remove committed activity from Redis.
 
-        Redis is last: it gives up only what is committed.
+        The order makes it safe to stop anywhere: the next leader repeats what is missing.
         """
         if found.lost:
             logger.warning(
@@ -121,7 +124,7 @@ class TtlRunner:
         if found.unknown_because:
             logger.warning(
                 f"no workspace stands by for now: {found.unknown_because}",
-                silent=waiting_for(reports, found.gone),
+                silent=silence_of_awaited(reports, found.gone),
             )
         carried = {name: number for name, number in seen.flushes.items() if name in reports}
         if reports:

@@ -1,4 +1,4 @@
-"""A work queue keyed by workspace: one worker a key, de-duplicated while it waits."""
+"""Work queue keyed by workspace: one worker per key, with duplicates merged while a key waits."""
 
 import asyncio
 import heapq
@@ -10,42 +10,42 @@ import structlog
 logger = structlog.get_logger(__name__)
 
 Handler = Callable[[str], Awaitable[float | None]]
-"""Works on one key; returns in how many seconds it wants to be called again, or None."""
+"""Works on one key, and returns the seconds until it wants to be called again, or None."""
 
 WORKERS = 64
-"""Workspaces that are worked on at once."""
-FAULT_DELAY = 1.0
-LONGEST_FAULT_DELAY = 60.0
+"""Workspaces that are reconciled at once."""
+FIRST_FAULT_DELAY = 1.0
+MAX_FAULT_DELAY = 60.0
 
 
 class WorkQueue:
-    """Keys wait for their time; a key that is added while it is worked on is worked on again after."""
+    """Delay queue of keys. A key that is added while a worker has it is handled again afterwards."""
 
     def __init__(self, handler: Handler, workers: int = WORKERS) -> None:
         self._handler = handler
-        self._places = asyncio.Semaphore(workers)
+        self._free_workers = asyncio.Semaphore(workers)
         self._due: dict[str, float] = {}
         self._heap: list[tuple[float, int, str]] = []
         self._order = itertools.count()
         self._busy: dict[str, asyncio.Task[None]] = {}
-        self._again: dict[str, float] = {}
+        self._due_after_work: dict[str, float] = {}
         self._faults: dict[str, int] = {}
-        self._stirred = asyncio.Event()
+        self._changed = asyncio.Event()
 
     def add(self, key: str, delay: float = 0.0) -> None:
-        """Have the key worked on within `delay` seconds; an earlier appointment stands."""
+        """Schedule the key in `delay` seconds, unless it is already due earlier."""
         due = asyncio.get_running_loop().time() + delay
         if key in self._busy:
-            self._again[key] = min(due, self._again.get(key, due))
+            self._due_after_work[key] = min(due, self._due_after_work.get(key, due))
             return
         if key in self._due and self._due[key] <= due:
             return
         self._due[key] = due
         heapq.heappush(self._heap, (due, next(self._order), key))
-        self._stirred.set()
+        self._changed.set()
 
     def waiting(self) -> tuple[int, float]:
-        """Return how many keys wait although their time has come, and for how long the first has."""
+        """Return how many keys are due and wait for a worker, and how long the first has waited."""
         now = asyncio.get_running_loop().time()
         due = [at for at in self._due.values() if at <= now]
         return len(due), now - min(due, default=now)
@@ -54,7 +54,7 @@ class WorkQueue:
         return len(self._due) + len(self._busy)
 
     async def run(self) -> None:
-        """Work until cancelled; then every worker is cancelled and awaited."""
+        """Start workers until cancelled; then cancel and await every worker."""
         try:
             while True:
                 await self._start_due()
@@ -70,18 +70,18 @@ class WorkQueue:
             due, _, key = heapq.heappop(self._heap)
             if self._due.get(key) != due:
                 continue
-            await self._places.acquire()
+            await self._free_workers.acquire()
             del self._due[key]
             self._busy[key] = asyncio.create_task(self._work(key), name=f"reconcile {key}")
 
     async def _wait_for_next(self) -> None:
-        self._stirred.clear()
+        self._changed.clear()
         timeout = None
         if self._heap:
             timeout = max(0.0, self._heap[0][0] - asyncio.get_running_loop().time())
         try:
             async with asyncio.timeout(timeout):
-                await self._stirred.wait()
+                await self._changed.wait()
         except TimeoutError:
             return
 
@@ -92,17 +92,17 @@ class WorkQueue:
             self._faults.pop(key, None)
         except Exception:
             faults = self._faults[key] = self._faults.get(key, 0) + 1
-            delay = min(FAULT_DELAY * 2 ** (faults - 1), LONGEST_FAULT_DELAY)
+            delay = min(FIRST_FAULT_DELAY * 2 ** (faults - 1), MAX_FAULT_DELAY)
             logger.exception("work on a workspace failed", workspace_id=key, next_try_in=delay)
         finally:
-            self._places.release()
+            self._free_workers.release()
             self._busy.pop(key, None)
             self._requeue(key, delay)
 
     def _requeue(self, key: str, delay: float | None) -> None:
-        again = self._again.pop(key, None)
-        if again is not None:
-            self.add(key, max(0.0, again - asyncio.get_running_loop().time()))
+        due = self._due_after_work.pop(key, None)
+        if due is not None:
+            self.add(key, max(0.0, due - asyncio.get_running_loop().time()))
         if delay is not None:
             self.add(key, delay)
-        self._stirred.set()
+        self._changed.set()

@@ -278,13 +278,13 @@ def test_planted_a_write_without_the_epoch() -> None:
 
 
 def test_planted_activity_removed_from_redis_before_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = TtlRunner._carry_activity
+    original = TtlRunner._write_activity
 
     async def hasty(self: TtlRunner) -> tuple[datetime, datetime | None]:
         await self._activity.remove(await self._activity.read())
         return await original(self)
 
-    monkeypatch.setattr(TtlRunner, "_carry_activity", hasty)
+    monkeypatch.setattr(TtlRunner, "_write_activity", hasty)
     find("activity is forgotten before it was committed")
 
 

@@ -162,7 +162,7 @@ class HangingStore(ArchiveStore):
 async def test_a_store_that_hangs_delays_no_other_check_and_is_not_asked_twice(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(health_runner, "PATIENCE", 0.3)
+    monkeypatch.setattr(health_runner, "CHECK_TIMEOUT", 0.3)
     store = HangingStore(f"file://{bench.settings.data_dir}/archives", INSTALLATION)
     checks = runner(bench, await bench.take_office(), replace(bench.providers, archives=store))
     for _ in range(2):
@@ -171,7 +171,7 @@ async def test_a_store_that_hangs_delays_no_other_check_and_is_not_asked_twice(
     assert store.calls == 1
     assert "No answer within" in (await look(bench)).checks[CheckName.ARCHIVES].message
     store.answers.set()
-    monkeypatch.setattr(health_runner, "PATIENCE", PATIENCE)
+    monkeypatch.setattr(health_runner, "CHECK_TIMEOUT", PATIENCE)
     await checks.tick()
     assert (await look(bench)).degraded == []
     checks.close()

@@ -3,13 +3,13 @@
 import asyncio
 import threading
 
-from codehub.coordinator.main import give_threads
+from codehub.coordinator.main import enlarge_thread_pool
 from codehub.coordinator.work_queue import WORKERS
 from tests.waiting import PATIENCE
 
 
 async def test_as_many_hung_calls_as_there_are_workers_leave_threads_for_others() -> None:
-    give_threads()
+    enlarge_thread_pool()
     hang = threading.Event()
     hung = [asyncio.create_task(asyncio.to_thread(hang.wait)) for _ in range(WORKERS)]
     try:
