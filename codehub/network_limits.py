@@ -47,7 +47,7 @@ class Allowance:
             self._buckets.popitem(last=False)
 
 
-class Share:
+class FairQueue:
     """A bounded queue in front of some of the places, in which networks take turns."""
 
     def __init__(self, places: int, waiting: int, full: str) -> None:

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 from codehub.domain.audit import network_of
 from codehub.domain.problems import TooManyRequests
-from codehub.network_limits import Allowance, Share
+from codehub.network_limits import Allowance, FairQueue
 
 NOT_FOUND: Final = 200
 REFILL_PER_SECOND: Final = 5.0
@@ -32,7 +32,7 @@ class SessionLookups:
         self._limited = limited
         self._found: OrderedDict[bytes, None] = OrderedDict()
         self._allowance = Allowance(NOT_FOUND, REFILL_PER_SECOND, ALLOWANCE_USED)
-        self._share = Share(UNKNOWN_AT_ONCE, UNKNOWN_WAITING, QUEUE_FULL)
+        self._share = FairQueue(UNKNOWN_AT_ONCE, UNKNOWN_WAITING, QUEUE_FULL)
 
     async def find(
         self, id_hash: bytes, address: str, look_up: Callable[[], Awaitable[Found | None]]

@@ -11,7 +11,7 @@ from typing import Final
 from codehub.bus.known_addresses import KnownAddresses
 from codehub.domain.audit import network_of
 from codehub.domain.problems import TooManyRequests
-from codehub.network_limits import Allowance, Share
+from codehub.network_limits import Allowance, FairQueue
 
 NEW_AT_ONCE: Final = 2
 NEW_WAITING: Final = 16
@@ -37,8 +37,8 @@ class SignInLane:
         self._known = known
         self._limited = limited
         self._allowance = Allowance(FAILURES, REFILL_PER_SECOND, ALLOWANCE_USED)
-        self._new = Share(NEW_AT_ONCE, NEW_WAITING, QUEUE_FULL)
-        self._old = Share(KNOWN_AT_ONCE, KNOWN_WAITING, QUEUE_FULL)
+        self._new = FairQueue(NEW_AT_ONCE, NEW_WAITING, QUEUE_FULL)
+        self._old = FairQueue(KNOWN_AT_ONCE, KNOWN_WAITING, QUEUE_FULL)
 
     @asynccontextmanager
     async def turn(self, address: str) -> AsyncIterator[None]:

@@ -8,7 +8,7 @@ from codehub import network_limits
 from codehub.bus import known_addresses
 from codehub.bus.known_addresses import KnownAddresses
 from codehub.domain.problems import TooManyRequests
-from codehub.network_limits import Allowance, Share
+from codehub.network_limits import Allowance, FairQueue
 
 FAILURES, REFILL_PER_SECOND = 20, 0.5
 
@@ -73,7 +73,7 @@ class Crowd:
     """People who sign in through a share with one place; each holds it until the next one is let in."""
 
     def __init__(self, waiting: int) -> None:
-        self.share = Share(1, waiting, "Full.")
+        self.share = FairQueue(1, waiting, "Full.")
         self.order: list[str] = []
         self.tasks: dict[str, asyncio.Task[None]] = {}
         self.go_on = asyncio.Event()

@@ -7,7 +7,7 @@ import pytest
 
 from codehub.api import permissions
 from codehub.domain.states import Role
-from codehub.network_limits import Allowance, Share
+from codehub.network_limits import Allowance, FairQueue
 from tests.integration.api.conftest import PASSWORD, Api
 from tests.waiting import until
 
@@ -74,7 +74,7 @@ async def test_random_sessions_from_everywhere_leave_the_database_to_living_ones
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lookups = api.app.state.services.session_lookups
-    lookups._share = Share(2, 10, "Full.")
+    lookups._share = FairQueue(2, 10, "Full.")
     alice = await api.person_quickly("alice", Role.USER)
     assert (await alice.get("/api/v1/session")).status_code == 200
     held, go_on = 0, asyncio.Event()
