@@ -14,7 +14,7 @@ MAX_NETWORKS: Final = 10_000
 FULL_RETRY_SECONDS: Final = 5
 
 
-class Allowance:
+class TokenBuckets:
     """Token buckets, one per network, with bounded memory."""
 
     def __init__(

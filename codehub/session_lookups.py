@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 from codehub.domain.audit import network_of
 from codehub.domain.problems import TooManyRequests
-from codehub.network_limits import Allowance, FairQueue
+from codehub.network_limits import TokenBuckets, FairQueue
 
 NOT_FOUND: Final = 200
 REFILL_PER_SECOND: Final = 5.0
@@ -31,7 +31,7 @@ class SessionLookups:
         """`limited` is called for each look-up that is rejected."""
         self._limited = limited
         self._found: OrderedDict[bytes, None] = OrderedDict()
-        self._allowance = Allowance(NOT_FOUND, REFILL_PER_SECOND, ALLOWANCE_USED)
+        self._allowance = TokenBuckets(NOT_FOUND, REFILL_PER_SECOND, ALLOWANCE_USED)
         self._share = FairQueue(UNKNOWN_AT_ONCE, UNKNOWN_WAITING, QUEUE_FULL)
 
     async def find(

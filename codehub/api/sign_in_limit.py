@@ -11,7 +11,7 @@ from typing import Final
 from codehub.bus.known_addresses import KnownAddresses
 from codehub.domain.audit import network_of
 from codehub.domain.problems import TooManyRequests
-from codehub.network_limits import Allowance, FairQueue
+from codehub.network_limits import TokenBuckets, FairQueue
 
 NEW_AT_ONCE: Final = 2
 NEW_WAITING: Final = 16
@@ -36,7 +36,7 @@ class SignInLane:
     def __init__(self, known: KnownAddresses, limited: Callable[[str], None]) -> None:
         self._known = known
         self._limited = limited
-        self._allowance = Allowance(FAILURES, REFILL_PER_SECOND, ALLOWANCE_USED)
+        self._allowance = TokenBuckets(FAILURES, REFILL_PER_SECOND, ALLOWANCE_USED)
         self._new = FairQueue(NEW_AT_ONCE, NEW_WAITING, QUEUE_FULL)
         self._old = FairQueue(KNOWN_AT_ONCE, KNOWN_WAITING, QUEUE_FULL)
 

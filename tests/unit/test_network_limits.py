@@ -8,7 +8,7 @@ from codehub import network_limits
 from codehub.bus import known_addresses
 from codehub.bus.known_addresses import KnownAddresses
 from codehub.domain.problems import TooManyRequests
-from codehub.network_limits import Allowance, FairQueue
+from codehub.network_limits import TokenBuckets, FairQueue
 
 FAILURES, REFILL_PER_SECOND = 20, 0.5
 
@@ -23,7 +23,7 @@ class Clock:
 
 def test_an_allowance_fills_up_again_with_time() -> None:
     clock = Clock()
-    allowance = Allowance(FAILURES, REFILL_PER_SECOND, "Too many.", clock)
+    allowance = TokenBuckets(FAILURES, REFILL_PER_SECOND, "Too many.", clock)
     for _ in range(FAILURES):
         allowance.take("a")
     with pytest.raises(TooManyRequests) as problem:
@@ -41,7 +41,7 @@ def test_an_allowance_fills_up_again_with_time() -> None:
 
 
 def test_a_token_that_is_given_back_is_one_token() -> None:
-    allowance = Allowance(FAILURES, REFILL_PER_SECOND, "Too many.", Clock())
+    allowance = TokenBuckets(FAILURES, REFILL_PER_SECOND, "Too many.", Clock())
     allowance.give_back("a")
     for _ in range(FAILURES):
         allowance.take("a")
@@ -53,7 +53,7 @@ def test_a_token_that_is_given_back_is_one_token() -> None:
 
 def test_many_networks_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network_limits, "MAX_NETWORKS", 3)
-    allowance = Allowance(FAILURES, REFILL_PER_SECOND, "Too many.", Clock())
+    allowance = TokenBuckets(FAILURES, REFILL_PER_SECOND, "Too many.", Clock())
     for number in range(10):
         allowance.take(str(number))
     assert len(allowance._buckets) == 3

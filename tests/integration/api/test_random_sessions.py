@@ -7,7 +7,7 @@ import pytest
 
 from codehub.api import permissions
 from codehub.domain.states import Role
-from codehub.network_limits import Allowance, FairQueue
+from codehub.network_limits import TokenBuckets, FairQueue
 from tests.integration.api.conftest import PASSWORD, Api
 from tests.waiting import until
 
@@ -17,7 +17,7 @@ ATTACKER = "192.0.2.66"
 
 @pytest.fixture
 def api(api: Api) -> Api:
-    api.app.state.services.session_lookups._allowance = Allowance(MOST, 1e-6, "Too many.")
+    api.app.state.services.session_lookups._allowance = TokenBuckets(MOST, 1e-6, "Too many.")
     return api
 
 
