@@ -78,7 +78,7 @@ async def read_audit_log(
         raise ValidationFailed("from: must be earlier than `to`.")
     actor_id, actor_name = _id_or_name(actor)
     target_id, target_name = _id_or_name(target)
-    filters = audit.Filters(
+    filters = audit.AuditFilters(
         before, actor_id, actor_name, action, target_id, target_name, since=since, until=until
     )
     async with services.engine.connect() as conn:

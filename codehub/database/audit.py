@@ -142,7 +142,7 @@ async def _last_about(conn: AsyncConnection, target: Target) -> Row[Any, Any] | 
 
 
 @dataclass(frozen=True)
-class Filters:
+class AuditFilters:
     """Which entries to read; None is any."""
 
     before: int | None = None
@@ -168,7 +168,7 @@ class Filters:
         return found
 
 
-async def read(conn: AsyncConnection, filters: Filters, limit: int) -> list[Row[Any]]:
+async def read(conn: AsyncConnection, filters: AuditFilters, limit: int) -> list[Row[Any]]:
     """Return the newest entries that match, newest first."""
     query = select(audit_log).where(*filters.conditions).order_by(audit_log.c.id.desc()).limit(limit)
     return list((await conn.execute(query)).all())

@@ -22,7 +22,7 @@ from codehub.database import (
     ttl_queries,
     workspace_queries,
 )
-from codehub.database.audit import AuditedTransaction, Filters
+from codehub.database.audit import AuditedTransaction, AuditFilters
 from codehub.database.workspace_queries import Selection
 from codehub.domain.audit import Action, Actor
 from codehub.domain.states import Phase
@@ -55,7 +55,7 @@ def page(
 
 
 def log_page(**filters: Any) -> Call:
-    return lambda conn: audit.read(conn, Filters(**filters), 50)
+    return lambda conn: audit.read(conn, AuditFilters(**filters), 50)
 
 
 # What is called -> the indexes of workspaces (or of another table) that have to serve it.
