@@ -24,7 +24,7 @@ COUNTED: Final = (
 
 
 @dataclass(frozen=True)
-class Ttl:
+class TtlPredicates:
     """One of the two TTLs: whom it is for, where it counts from, and where a workspace may override it."""
 
     phase: Phase
@@ -52,5 +52,5 @@ class Ttl:
         )
 
 
-STANDBY_TTL: Final = Ttl(Phase.RUNNING, "last_access_at", "standby_ttl_seconds")
-ARCHIVE_TTL: Final = Ttl(Phase.STANDBY, "phase_changed_at", "archive_ttl_seconds")
+STANDBY_TTL: Final = TtlPredicates(Phase.RUNNING, "last_access_at", "standby_ttl_seconds")
+ARCHIVE_TTL: Final = TtlPredicates(Phase.STANDBY, "phase_changed_at", "archive_ttl_seconds")

@@ -19,7 +19,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import INET, JSONB
 
-from codehub.database.index_predicates import ARCHIVE_TTL, COUNTED, FAILED, STANDBY_TTL, TRASH, WAIVED, Ttl
+from codehub.database.index_predicates import ARCHIVE_TTL, COUNTED, FAILED, STANDBY_TTL, TRASH, WAIVED, TtlPredicates
 from codehub.domain.audit import ActorKind, Outcome
 from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase, Role
 
@@ -44,7 +44,7 @@ def _one_of(
     return CheckConstraint(f"{column} IN ({values})", name=f"{column}_known")
 
 
-def _ttl_indexes(name: str, ttl: Ttl) -> tuple[Index, Index]:
+def _ttl_indexes(name: str, ttl: TtlPredicates) -> tuple[Index, Index]:
     return (
         Index(f"ix_workspaces_{name}_default", ttl.since, postgresql_where=text(ttl.has_default)),
         Index(f"ix_workspaces_{name}_own", text(f"({ttl.own_deadline})"), postgresql_where=text(ttl.has_own)),

@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import DateTime, Select, bindparam, or_, select, text, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from codehub.database.index_predicates import ARCHIVE_TTL, STANDBY_TTL, Ttl
+from codehub.database.index_predicates import ARCHIVE_TTL, STANDBY_TTL, TtlPredicates
 from codehub.database.row_mapping import COLUMNS, to_workspaces
 from codehub.database.tables import workspaces
 from codehub.domain.ttl import TtlDefaults
@@ -19,7 +19,7 @@ async def candidates(conn: AsyncConnection, defaults: TtlDefaults, now: datetime
     return to_workspaces((await conn.execute(union_all(*due))).mappings())
 
 
-def _due(ttl: Ttl, default: int, now: datetime) -> list[Select[Any]]:
+def _due(ttl: TtlPredicates, default: int, now: datetime) -> list[Select[Any]]:
     c = workspaces.c
     not_kept = or_(c.keep_until.is_(None), c.keep_until <= now)
     own_deadline = text(f"{ttl.own_deadline} <= :utc").bindparams(
