@@ -19,8 +19,8 @@ FORGOTTEN_AFTER: Final = timedelta(days=1)
 
 
 @dataclass(frozen=True)
-class Failures:
-    """Failures of one account from one network, and the lock that followed the last one."""
+class FailedAttempts:
+    """FailedAttempts of one account from one network, and the lock that followed the last one."""
 
     count: int
     lock: timedelta
@@ -46,7 +46,7 @@ async def refuse_if_locked(conn: AsyncConnection, key: str, now: datetime) -> No
         raise TooManyRequests(f"Too many failed sign-ins. Try again in {wait} seconds.", retry_after=wait)
 
 
-async def record_failure(conn: AsyncConnection, key: str, now: datetime) -> Failures:
+async def record_failure(conn: AsyncConnection, key: str, now: datetime) -> FailedAttempts:
     row = await _row(conn, key, for_update=True)
     recent = row is not None and row.last_failed_at > now - FORGOTTEN_AFTER
     failures = row.failures + 1 if row is not None and recent else 1
@@ -58,7 +58,7 @@ async def record_failure(conn: AsyncConnection, key: str, now: datetime) -> Fail
         .on_conflict_do_update(index_elements=[login_failures.c.key], set_=values)
     )
     await conn.execute(delete(login_failures).where(login_failures.c.last_failed_at < now - FORGOTTEN_AFTER))
-    return Failures(failures, lock)
+    return FailedAttempts(failures, lock)
 
 
 async def forget_failures(conn: AsyncConnection, key: str) -> None:
