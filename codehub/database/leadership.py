@@ -37,7 +37,7 @@ class StaleLeader(Exception):  # noqa: N818 - a fact, not a fault
 
 
 @dataclass(frozen=True)
-class Term:
+class PostgresTerm:
     """One time in office."""
 
     epoch: int
@@ -69,7 +69,7 @@ class Term:
             self.connection.terminate()
 
 
-async def campaign(url: str, holder: str) -> Term | None:
+async def campaign(url: str, holder: str) -> PostgresTerm | None:
     """Take office if nobody holds it. A leader that hangs loses its session, for the next try."""
     connection = await asyncpg.connect(
         asyncpg_dsn(url), timeout=ANSWER_WITHIN, command_timeout=ELECTED_WITHIN
@@ -82,7 +82,7 @@ async def campaign(url: str, holder: str) -> Term | None:
                 "heartbeat_at = clock_timestamp() RETURNING epoch",
                 holder,
             )
-            return Term(epoch, connection)
+            return PostgresTerm(epoch, connection)
         await _evict_if_hung(connection)
     except BaseException:
         connection.terminate()

@@ -195,7 +195,7 @@ def watch(steps: Steps) -> None:
 def _watch_office(steps: Steps) -> None:
     real = leadership.campaign
 
-    async def campaign(url: str, holder: str) -> leadership.Term | None:
+    async def campaign(url: str, holder: str) -> leadership.PostgresTerm | None:
         with steps.at("take office"):
             return await real(url, holder)
 

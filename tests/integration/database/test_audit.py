@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from codehub.database import accounts, audit, controller_writes, passwords
 from codehub.database.controller_writes import PostgresLeaderDatabase
 from codehub.database.engine import open_pool
-from codehub.database.leadership import LOCK_TIMEOUT, StaleLeader, Term, campaign
+from codehub.database.leadership import LOCK_TIMEOUT, StaleLeader, PostgresTerm, campaign
 from codehub.database.tables import audit_log, counted_failures
 from codehub.domain.audit import (
     CLI,
@@ -179,7 +179,7 @@ async def test_entries_of_lockouts_are_bounded_too(engine: AsyncEngine) -> None:
 
 
 @pytest.fixture
-async def term(database_url: str) -> AsyncIterator[Term]:
+async def term(database_url: str) -> AsyncIterator[PostgresTerm]:
     held = await campaign(database_url, "leader")
     assert held is not None
     yield held
@@ -187,7 +187,7 @@ async def term(database_url: str) -> AsyncIterator[Term]:
 
 
 @pytest.fixture
-async def leader(engine: AsyncEngine, database_url: str, term: Term) -> AsyncIterator[PostgresLeaderDatabase]:
+async def leader(engine: AsyncEngine, database_url: str, term: PostgresTerm) -> AsyncIterator[PostgresLeaderDatabase]:
     async with open_pool(database_url, 1, LOCK_TIMEOUT) as pool:
         yield PostgresLeaderDatabase(pool, engine, term.epoch, DAY, BACKENDS)
 

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from codehub.database import controller_writes
 from codehub.database.controller_writes import PostgresLeaderDatabase, RowLocked
 from codehub.database.engine import open_pool
-from codehub.database.leadership import LOCK_TIMEOUT, Term, campaign
+from codehub.database.leadership import LOCK_TIMEOUT, PostgresTerm, campaign
 from codehub.database.tables import home_sizes, workspaces
 from codehub.domain.decision import Decision
 from codehub.domain.disk import HomeSize
@@ -34,7 +34,7 @@ IN_TRASH = {"desired_state": "DELETED", "phase": "DELETED", "deleted_at": LONG_A
 @dataclass
 class Office:
     engine: AsyncEngine
-    term: Term
+    term: PostgresTerm
     records: PostgresLeaderDatabase
 
     async def create(self, count: int, **values: object) -> list[str]:
