@@ -13,7 +13,7 @@ from codehub.api.services import Shared
 from codehub.api.views import WorkspacePage, WorkspaceSummary, summary
 from codehub.api.workspaces import Limit, Offset, page_of
 from codehub.database import gate, workspace_queries
-from codehub.database.workspace_queries import Leader, Selection
+from codehub.database.workspace_queries import Leader, WorkspaceFilter
 from codehub.domain.health_checks import CheckName
 from codehub.domain.states import Phase
 
@@ -59,7 +59,7 @@ async def list_all_workspaces(
     q: Annotated[SearchText, Query()] = "",
     trash: bool = False,
 ) -> WorkspacePage:
-    return await page_of(services, admin, Selection(None, phase, tuple(q.split()), trash), limit, offset)
+    return await page_of(services, admin, WorkspaceFilter(None, phase, tuple(q.split()), trash), limit, offset)
 
 
 @router.get("/overview")

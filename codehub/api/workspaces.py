@@ -16,7 +16,7 @@ from codehub.database import accounts, audit, gate, workspace_queries
 from codehub.database.audit import AuditedTransaction
 from codehub.database.engine import limit_statements
 from codehub.database.sessions import Session
-from codehub.database.workspace_queries import DetailedWorkspace, Selection
+from codehub.database.workspace_queries import DetailedWorkspace, WorkspaceFilter
 from codehub.domain.audit import Action
 from codehub.domain.problems import Forbidden, Unauthorized, ValidationFailed, WorkspaceNotFound
 from codehub.domain.states import DesiredState, Phase
@@ -94,12 +94,12 @@ async def list_workspaces(
     q: Annotated[SearchText, Query()] = "",
     trash: bool = False,
 ) -> WorkspacePage:
-    selection = Selection(session.user_id, phase, tuple(q.split()), trash)
+    selection = WorkspaceFilter(session.user_id, phase, tuple(q.split()), trash)
     return await page_of(services, session, selection, limit, offset)
 
 
 async def page_of(
-    services: Shared, session: Session, selection: Selection, limit: int, offset: int
+    services: Shared, session: Session, selection: WorkspaceFilter, limit: int, offset: int
 ) -> WorkspacePage:
     """A search may read every memo, so it has little time, and each user has one at a time."""
     async with AsyncExitStack() as stack:

@@ -42,7 +42,7 @@ class DetailedWorkspace(OwnedWorkspace):
 
 
 @dataclass(frozen=True)
-class Selection:
+class WorkspaceFilter:
     """Which workspaces a list shows: of one owner or of all (None), living or in the trash.
 
     Each of the words is in the name, the description or, for one owner, the memo.
@@ -157,7 +157,7 @@ async def list_living(
 
 
 async def list_page(
-    conn: AsyncConnection, selection: Selection, limit: int, offset: int
+    conn: AsyncConnection, selection: WorkspaceFilter, limit: int, offset: int
 ) -> tuple[list[OwnedWorkspace], int]:
     """One page, and the true count of all pages."""
     conditions = _conditions(selection)
@@ -169,7 +169,7 @@ async def list_page(
     return items, total or 0
 
 
-def _conditions(selection: Selection) -> list[ColumnElement[bool]]:
+def _conditions(selection: WorkspaceFilter) -> list[ColumnElement[bool]]:
     c = workspaces.c
     found: list[ColumnElement[bool]] = (
         [c.deleted_at.is_not(None), c.purged_at.is_(None)] if selection.trash else [c.deleted_at.is_(None)]
@@ -183,7 +183,7 @@ def _conditions(selection: Selection) -> list[ColumnElement[bool]]:
     return found
 
 
-def _contains(selection: Selection) -> ColumnElement[bool]:
+def _contains(selection: WorkspaceFilter) -> ColumnElement[bool]:
     """One comparison with all patterns, so that PostgreSQL converts each text to lower case only once.
 
     Memos are searched for their owner only: those of everyone are too many.
@@ -200,7 +200,7 @@ _LIKE_SPECIAL = re.compile(r"[\\%_]")
 _ESCAPED = r"\\\g<0>"
 
 
-def _newest_first(selection: Selection) -> tuple[ColumnElement[Any], ...]:
+def _newest_first(selection: WorkspaceFilter) -> tuple[ColumnElement[Any], ...]:
     c = workspaces.c
     return ((c.deleted_at if selection.trash else c.created_at).desc(), c.number.desc())
 

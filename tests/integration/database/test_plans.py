@@ -23,7 +23,7 @@ from codehub.database import (
     workspace_queries,
 )
 from codehub.database.audit import AuditedTransaction, AuditFilters
-from codehub.database.workspace_queries import Selection
+from codehub.database.workspace_queries import WorkspaceFilter
 from codehub.domain.audit import Action, Actor
 from codehub.domain.states import Phase
 from codehub.domain.ttl import TtlDefaults
@@ -51,7 +51,7 @@ def explainer(services: Services) -> Iterator[Explainer]:
 def page(
     owner_id: str | None = OWNER, phase: Phase | None = None, words: str = "", *, trash: bool = False
 ) -> Call:
-    return lambda conn: workspace_queries.list_page(conn, Selection(owner_id, phase, words, trash), 50, 0)
+    return lambda conn: workspace_queries.list_page(conn, WorkspaceFilter(owner_id, phase, words, trash), 50, 0)
 
 
 def log_page(**filters: Any) -> Call:
