@@ -13,7 +13,7 @@ from codehub.api.services import Shared
 from codehub.api.views import WorkspacePage, WorkspaceSummary, summary
 from codehub.api.workspaces import Limit, Offset, page_of
 from codehub.database import gate, workspace_queries
-from codehub.database.workspace_queries import Leader, WorkspaceFilter
+from codehub.database.workspace_queries import LeaderStatus, WorkspaceFilter
 from codehub.domain.health_checks import CheckName
 from codehub.domain.states import Phase
 
@@ -88,7 +88,7 @@ async def get_overview(admin: Admin, services: Shared) -> OverviewView:
     )
 
 
-def _leader_view(leader: Leader | None) -> LeaderView | None:
+def _leader_view(leader: LeaderStatus | None) -> LeaderView | None:
     if leader is None:
         return None
     return LeaderView(holder=leader.holder, epoch=leader.epoch, heartbeat_at=leader.heartbeat_at)

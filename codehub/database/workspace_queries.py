@@ -72,7 +72,7 @@ class Archive:
 
 
 @dataclass(frozen=True)
-class Leader:
+class LeaderStatus:
     holder: str
     epoch: int
     heartbeat_at: datetime | None
@@ -83,7 +83,7 @@ class Leader:
 class Overview:
     phases: dict[Phase, int]
     users: int
-    leader: Leader | None
+    leader: LeaderStatus | None
     errors: list[OwnedWorkspace]
 
 
@@ -231,13 +231,13 @@ async def archives_of(conn: AsyncConnection, workspace: Workspace) -> list[Archi
     ]
 
 
-async def leader(conn: AsyncConnection) -> Leader | None:
+async def leader(conn: AsyncConnection) -> LeaderStatus | None:
     """Who leads, and for how many seconds it has been silent, by the database's clock."""
     age = func.extract("epoch", func.now() - leadership.c.heartbeat_at).label("age")
     row = (await conn.execute(select(leadership, age))).first()
     if row is None or row.holder is None:
         return None
-    return Leader(row.holder, row.epoch, row.heartbeat_at, None if row.age is None else float(row.age))
+    return LeaderStatus(row.holder, row.epoch, row.heartbeat_at, None if row.age is None else float(row.age))
 
 
 async def overview(conn: AsyncConnection) -> Overview:
