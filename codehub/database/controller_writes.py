@@ -185,7 +185,7 @@ class PostgresLeaderDatabase:
                 if decision.changes_request:
                     desired = None if decision.desired is None else decision.desired.value
                     version = await connection.fetchval(gate.CONSUME, before.id, desired, now)
-                    saved = replace(decision.saved(), version=version, updated_at=now)
+                    saved = replace(decision.saved_row(), version=version, updated_at=now)
                 return saved
 
     async def _confirm(self, connection: Connection, before: Workspace) -> None:

@@ -1,4 +1,4 @@
-"""The jobs of an operation's present attempt: what they are called, and what their state means."""
+"""Storage jobs of an operation's current attempt: their ids, and what their states lead to."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ def current_deletion_job_id(workspace: Workspace) -> str:
 
 
 def running_job_id(workspace: Workspace, observation: Observation) -> str | None:
-    """The job of this attempt that is alive, if one is."""
+    """Return the id of this attempt's running job, or None."""
     if observation.job is not None and observation.job.state is JobState.RUNNING:
         return current_job_id(workspace)
     if observation.deletion is not None and observation.deletion.state is JobState.RUNNING:
@@ -30,25 +30,27 @@ def running_job_id(workspace: Workspace, observation: Observation) -> str | None
 def end_after_job(
     workspace: Workspace, observation: Observation, end: Callable[[], Decision], why: str
 ) -> Decision:
-    """No operation ends before its job is seen dead."""
-    alive = running_job_id(workspace, observation)
-    if alive is None:
+    """End the operation, or stop its job first if one is running."""
+    running = running_job_id(workspace, observation)
+    if running is None:
         return end()
-    return Decision(f"Stopping the job of {workspace.operation}: {why}.", workspace, effect=CancelJob(alive))
+    return Decision(
+        f"Stopping the job of {workspace.operation}: {why}.", workspace, effect=CancelJob(running)
+    )
 
 
 def run_job(
     workspace: Workspace, job: JobFact | None, ours: bool, effect: Effect, context: Context
 ) -> Decision:
-    """Start the job, wait for it, or take its failure."""
+    """Start the job, wait for it, or record its failure."""
     operation = workspace.operation
     if job is None:
         return Decision(f"Starting the job of {operation}.", workspace, effect=effect)
     if job.state is JobState.RUNNING:
         return Decision(f"{operation} is under way.", workspace)
     if job.state is JobState.GONE and not ours:
-        words = f"The job of {operation} died with CodeHub: starting it again."
-        return Decision(words, workspace, effect=effect)
+        message = f"The job of {operation} ended together with CodeHub. Starting it again."
+        return Decision(message, workspace, effect=effect)
     if job.state is JobState.GONE:
         return record_failure(
             workspace, Failure(ErrorReason.ActionFailed, "The storage job was killed."), context
@@ -57,5 +59,5 @@ def run_job(
         return record_failure(
             workspace, Failure(job.reason or ErrorReason.ActionFailed, job.message), context
         )
-    words = "The storage job said that it was done, but its result is not there."
-    return record_failure(workspace, Failure(ErrorReason.ActionFailed, words), context)
+    message = "The storage job reported success, but its result is missing."
+    return record_failure(workspace, Failure(ErrorReason.ActionFailed, message), context)

@@ -1,7 +1,7 @@
-"""Which workspaces a coordinator acts on: those of its own runtime and storage.
+"""Workspaces of another runtime or storage than the coordinator's, which it leaves alone (ADR 0020).
 
-Two runtimes on one home would be two containers on one home. So a workspace of another backend is left alone
-until a coordinator of that backend leads again.
+Two runtimes on one home would mean two containers on one home. So a workspace of another backend
+stays as it is until a coordinator of that backend leads again.
 """
 
 from dataclasses import dataclass, replace
@@ -12,12 +12,12 @@ from codehub.domain.states import ConditionName
 from codehub.domain.workspace import Workspace
 
 OTHER_BACKEND = "OtherBackend"
-"""The reason of `policy.healthy` while a workspace is left alone; its message is for people."""
+"""Reason of `policy.healthy` while a workspace is left alone. Its message is for people."""
 
 
 @dataclass(frozen=True)
 class Backends:
-    """What runs workspaces, and what keeps their homes."""
+    """Names of the runtime that runs workspaces and of the storage that holds their homes."""
 
     instance: str
     storage: str
@@ -40,7 +40,7 @@ def why_left_alone(workspace: Workspace, own: Backends) -> str | None:
 
 
 def left_alone(workspace: Workspace, sentence: str, now: datetime) -> Workspace:
-    """Return the workspace with nothing changed but the sentence that explains it."""
+    """Return the workspace with only the message changed that explains why it is left alone."""
     conditions, name = dict(workspace.conditions), ConditionName.HEALTHY
     conditions[name] = updated_condition(
         conditions, name, conditions[name].status, OTHER_BACKEND, sentence, now

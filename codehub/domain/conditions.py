@@ -19,14 +19,14 @@ Conditions = Mapping[ConditionName, Condition]
 
 
 def initial_conditions(now: datetime) -> dict[ConditionName, Condition]:
-    """What holds before the first observation."""
+    """Return the conditions of a workspace that was never observed."""
     return {name: Condition(name is ConditionName.HEALTHY, "NotObserved", "", now) for name in ConditionName}
 
 
 def updated_condition(
     old: Conditions, name: ConditionName, status: bool, reason: str, message: str, now: datetime
 ) -> Condition:
-    """The condition after an observation; its transition time moves only with its status."""
+    """Return the condition after an observation. Its transition time changes only with its status."""
     before = old[name]
     if before.status == status:
         if (before.reason, before.message) == (reason, message):

@@ -1,4 +1,4 @@
-"""A decision: the workspace as it shall be, what is to be done, and one sentence that says why."""
+"""Result of `plan`: the workspace's new row, an effect, and a sentence for log and timeline (ADR 0001)."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -16,7 +16,7 @@ from codehub.domain.workspace import Workspace
 
 
 class TimelineEvent(StrEnum):
-    """What a timeline entry is about."""
+    """Kind of a timeline entry."""
 
     CLAIMED = "claimed"
     FINISHED = "finished"
@@ -43,7 +43,7 @@ DEFAULT_TIMEOUTS = {
 
 @dataclass(frozen=True)
 class PlanRules:
-    """The settings that decisions depend on."""
+    """Settings that decisions depend on."""
 
     retry: RetryPolicy
     timeouts: dict[Operation, timedelta]
@@ -55,7 +55,7 @@ DEFAULT_RULES = PlanRules(RetryPolicy(), DEFAULT_TIMEOUTS, Backends("process", "
 
 @dataclass(frozen=True)
 class Context:
-    """What a decision is made in: the time, the rules, and fresh values for what it may need."""
+    """Time, rules, and fresh ids and randomness for a decision."""
 
     now: datetime
     rules: PlanRules
@@ -66,7 +66,11 @@ class Context:
 
 @dataclass(frozen=True)
 class Decision:
-    """`after` holds only the controller's columns changed; `desired` and `consume` are about the wish."""
+    """Decision about one workspace.
+
+    `after` differs from the row only in the controller's columns. `consume` clears the request, and
+    `desired` sets the desired state.
+    """
 
     sentence: str
     after: Workspace
@@ -85,8 +89,8 @@ class Decision:
     def changes_request(self) -> bool:
         return self.consume or self.desired is not None
 
-    def saved(self) -> Workspace:
-        """The row as it shall be: a request that was taken is gone, and a cancelled workspace rests."""
+    def saved_row(self) -> Workspace:
+        """Return the row after the decision was saved."""
         if not self.changes_request:
             return self.after
         return replace(self.after, request=None, desired_state=self.desired or self.after.desired_state)
@@ -97,17 +101,17 @@ CONTROLLER_COLUMNS = (
     "progress", "progress_at", "archive_op_id", "archive_key", "upstream", "error_count", "error_reason",
     "error_message", "next_retry_at", "started_at", "home_ctx",
 )  # fmt: skip
-"""What the controller alone writes (contract 3)."""
+"""Columns that only the controller writes (contract 3)."""
 
 
 def changed_columns(before: Workspace, after: Workspace) -> dict[str, object]:
-    """The controller's columns in which a workspace as it shall be differs from the row."""
+    """Return the controller's columns that differ, with their new values."""
     old, new = before.__dict__, after.__dict__
     return {name: new[name] for name in CONTROLLER_COLUMNS if new[name] != old[name]}
 
 
 def with_phase(decision: Decision, now: datetime) -> Decision:
-    """The decision with the phase that follows from it."""
+    """Return the decision with the phase that follows from its conditions."""
     after = decision.after
     phase = judge(after.conditions, after.deleted_at, after.error_reason, after.grace_waived_at)
     if phase is not after.phase:
@@ -116,7 +120,10 @@ def with_phase(decision: Decision, now: datetime) -> Decision:
 
 
 def without_operation(workspace: Workspace) -> Workspace:
-    """The workspace with no operation under way. A home that it has made is the home, however it ends."""
+    """Return the workspace with no operation under way.
+
+    A home that the operation has made becomes the workspace's home, however the operation ends.
+    """
     return replace(
         workspace,
         operation=Operation.NONE,
@@ -129,25 +136,26 @@ def without_operation(workspace: Workspace) -> Workspace:
 
 
 def _made_home(workspace: Workspace) -> Generation | None:
-    makes = workspace.operation in (Operation.PROVISIONING, Operation.RESTORING)
-    if not makes or workspace.op_id is None or not holds(workspace.conditions, ConditionName.VOLUME_READY):
+    makes_home = workspace.operation in (Operation.PROVISIONING, Operation.RESTORING)
+    exists = holds(workspace.conditions, ConditionName.VOLUME_READY)
+    if not makes_home or not exists or workspace.op_id is None:
         return None
     restored = workspace.archive_key if workspace.operation is Operation.RESTORING else None
     return Generation(workspace.op_id, restored)
 
 
 def without_errors(workspace: Workspace) -> Workspace:
-    """The workspace with its errors forgotten."""
+    """Return the workspace with its error fields cleared."""
     return replace(workspace, error_reason=None, error_count=0, error_message=None, next_retry_at=None)
 
 
 def without_waiting_message(workspace: Workspace) -> Workspace:
-    """The workspace without a message that belongs to no error: what its last operation waited for."""
+    """Return the workspace without a message that says what its last operation waited for."""
     return workspace if workspace.error_reason is not None else replace(workspace, error_message=None)
 
 
 def record_failure(workspace: Workspace, failure: Failure, context: Context) -> Decision:
-    """One more failure: tried again later within the same claim, or the end of it in ERROR."""
+    """Decide what follows a failure: a retry within the same claim, or ERROR."""
     if is_terminal(workspace.error_reason):
         return _failed_in_error(workspace, failure, context)
     outcome = failure_outcome(
@@ -167,25 +175,27 @@ def record_failure(workspace: Workspace, failure: Failure, context: Context) -> 
             after = replace(after, home_ctx=None)
         return Decision(f"{outcome.reason}{during}: {outcome.message}", after, TimelineEvent.ERROR)
     return Decision(
-        f"Attempt {outcome.count}{during} failed, trying again: {outcome.message}",
+        f"Attempt {outcome.count}{during} failed and will be retried: {outcome.message}",
         after,
         TimelineEvent.FAILED,
     )
 
 
 def _failed_in_error(workspace: Workspace, failure: Failure, context: Context) -> Decision:
-    """The first cause stays on record: the container could not be removed, or a recovery not begin."""
+    """Decide what follows a failure in ERROR. The error that led there stays recorded."""
     if workspace.operation is Operation.NONE and workspace.request is None:
-        words = f"The container could not be removed and will be tried again: {failure.message}"
-        return Decision(words, workspace)
+        sentence = f"The container could not be removed. CodeHub will retry. {failure.message}"
+        return Decision(sentence, workspace)
     if workspace.operation is Operation.NONE:
-        words = f"The recovery failed; ask for it again when this is mended: {failure.message}"
-        return Decision(words, workspace, TimelineEvent.FAILED, consume=True)
+        sentence = f"The recovery failed. Fix the cause, then recover again. {failure.message}"
+        return Decision(sentence, workspace, TimelineEvent.FAILED, consume=True)
     later = context.now + context.rules.retry.backoff
-    words = f"{workspace.operation} failed and will be tried again: {failure.message}"
-    return Decision(words, replace(without_operation(workspace), next_retry_at=later), TimelineEvent.FAILED)
+    sentence = f"{workspace.operation} failed and will be retried: {failure.message}"
+    return Decision(
+        sentence, replace(without_operation(workspace), next_retry_at=later), TimelineEvent.FAILED
+    )
 
 
 def _has_removed_home(workspace: Workspace) -> bool:
-    """The archive is committed and the volume is gone by our own hand: it must not pass for lost later."""
+    """Whether CodeHub has removed the volume after its archive was committed. It must not count as lost."""
     return removes_volume(workspace) and not holds(workspace.conditions, ConditionName.VOLUME_READY)

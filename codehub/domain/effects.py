@@ -1,4 +1,4 @@
-"""What the coordinator may do to the world. Each is idempotent and harmless when repeated."""
+"""Effects that the coordinator carries out. Each is idempotent (ADR 0002)."""
 
 from dataclasses import dataclass
 
@@ -7,14 +7,14 @@ from codehub.domain.observation import Generation
 
 @dataclass(frozen=True)
 class Provision:
-    """Make the empty home of a new workspace."""
+    """Create the empty home of a new workspace."""
 
     generation: Generation
 
 
 @dataclass(frozen=True)
 class StartContainer:
-    """Start the IDE on the volume of exactly this generation."""
+    """Start the IDE on the volume of this generation, and on no other."""
 
     attempt: str
     generation: Generation
@@ -53,7 +53,7 @@ class DeleteVolume:
 
 @dataclass(frozen=True)
 class SetHomeAside:
-    """Keep a home of another generation under another name: its owner has chosen what takes its place."""
+    """Move a home of another generation aside and keep it. Its owner has chosen a replacement."""
 
     generation: Generation
 
@@ -77,10 +77,10 @@ Effect = (
 
 
 def job_id(op_id: str, attempt: int) -> str:
-    """The main job of one attempt at an operation."""
+    """Return the id of the main job of one attempt at an operation."""
     return f"{op_id}-{attempt}"
 
 
 def deletion_job_id(op_id: str, attempt: int) -> str:
-    """The job that removes the volume once its archive is committed."""
+    """Return the id of the job that removes the volume once its archive is committed."""
     return f"{op_id}-{attempt}-delete"

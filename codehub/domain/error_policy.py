@@ -1,4 +1,4 @@
-"""The error policy: what ends in ERROR at once, what is tried again, and when."""
+"""Error policy: which failures end in ERROR at once, which are retried, and when."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -17,7 +17,7 @@ AT_ONCE = frozenset(
 TERMINAL = AT_ONCE | {ErrorReason.RetryExceeded}
 
 STABLE_AFTER = timedelta(minutes=10)
-"""A container that stays ready this long has started for good: its earlier failures are forgiven."""
+"""After a container has been ready this long, earlier failures no longer count."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class RetryPolicy:
 
 @dataclass(frozen=True)
 class Failure:
-    """One failure, with what a person can do about it in `message`."""
+    """Failure of a workspace. The message says what a person can do about it."""
 
     reason: ErrorReason
     message: str
@@ -36,7 +36,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class FailureOutcome:
-    """What a failure makes of a workspace's error fields."""
+    """Error fields of a workspace after a failure."""
 
     reason: ErrorReason
     count: int
@@ -55,24 +55,33 @@ def is_terminal(reason: ErrorReason | None) -> bool:
 def failure_outcome(
     failure: Failure, count: int, policy: RetryPolicy, now: datetime, jitter: float
 ) -> FailureOutcome:
-    """The consequence of one more failure after `count` earlier ones. `jitter` is in [0, 1)."""
+    """Return the error fields after one more failure. `count` is the number of earlier ones.
+
+    `jitter` is in [0, 1).
+    """
     count += 1
     if failure.reason in AT_ONCE:
         return FailureOutcome(failure.reason, count, failure.message, None)
     if count >= policy.max_retries:
-        words = f"{failure.message} (tried {count} times)"
-        return FailureOutcome(ErrorReason.RetryExceeded, count, words, None)
+        message = f"{failure.message} (tried {count} times)"
+        return FailureOutcome(ErrorReason.RetryExceeded, count, message, None)
     return FailureOutcome(failure.reason, count, failure.message, now + retry_delay(count, policy, jitter))
 
 
 def retry_delay(count: int, policy: RetryPolicy, jitter: float) -> timedelta:
-    """Exponential from the back-off; the first retry comes in a tenth of it. Up to a quarter of jitter."""
+    """Return the pause before a retry: a tenth of the back-off, then the back-off, doubled each time.
+
+    The jitter adds up to a quarter.
+    """
     base = policy.backoff / 10 if count <= 1 else policy.backoff * 2 ** (count - 2)
     return base * (1 + jitter / 4)
 
 
 def waits_for_retry(next_retry_at: datetime | None, policy: RetryPolicy, now: datetime) -> bool:
-    """One that lies further ahead than any pause was planned before the clock was put back: it is due."""
+    """Whether the time of the next retry is still to come.
+
+    A time further ahead than the longest pause counts as due: the clock was set back since.
+    """
     if next_retry_at is None:
         return False
     longest = max(policy.backoff, retry_delay(policy.max_retries, policy, 1.0))

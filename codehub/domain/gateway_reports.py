@@ -1,4 +1,4 @@
-"""Whether the activity in Redis is all that the gateway workers have seen (ADR 0018)."""
+"""Check that the activity in Redis is complete, from the reports of the gateway workers (ADR 0018)."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from codehub.domain.ttl import known_until
 
 @dataclass(frozen=True)
 class ActivitySnapshot:
-    """Redis at one moment: when workspaces were last used, and the last flush of each gateway worker."""
+    """Activity in Redis: when workspaces were last used, and the last flush of each gateway worker."""
 
     uses: Mapping[str, float]
     flushes: Mapping[str, int]
@@ -17,19 +17,19 @@ class ActivitySnapshot:
 
 @dataclass(frozen=True)
 class GatewayReport:
-    """What a gateway worker last wrote into the database."""
+    """Last report of a gateway worker in the database."""
 
     silence: timedelta
-    """How long ago it handed over all that it had seen."""
+    """Time since the worker last flushed its activity."""
     flushes: int = 0
-    """The number of that flush."""
+    """Number of that flush."""
     ended: bool = False
 
 
 @dataclass(frozen=True)
 class GatewayRules:
     silence: timedelta
-    """For which a worker may not report before nothing stands by any more."""
+    """A worker that has not reported for longer keeps every workspace running."""
     lost_after: timedelta
 
 
@@ -38,18 +38,18 @@ class Assessment:
     uses_known_until: datetime | None
     unknown_because: str = ""
     lost: frozenset[str] = frozenset()
-    """Workers whose last activity will never arrive, or after which nobody came: the clocks restart."""
+    """Workers whose last activity will never arrive, or after which no worker ran: idle times restart."""
     gone: frozenset[str] = frozenset()
-    """Workers that are not waited for: the lost ones, and those that ended in order."""
+    """Workers that no report is expected from: the lost ones, and those that have shut down."""
 
 
 def assess(
     reports: Mapping[str, GatewayReport], flushes: Mapping[str, int], now: datetime, rules: GatewayRules
 ) -> Assessment:
-    """Compare the reports with the flushes that Redis was found to have afterwards.
+    """Compare the reports with the numbers of the flushes that Redis has, read afterwards.
 
-    Redis keeps a flush and its number together. A smaller number than the reported one means that Redis has
-    lost data. A worker that runs sends it again; for one that has ended, it is lost.
+    Redis keeps a flush and its number together. A smaller number than the reported one means that Redis
+    has lost data. A running worker sends it again. For a worker that has ended it is lost.
     """
     silent = {name for name, report in reports.items() if report.silence > rules.lost_after}
     ended = {name for name, report in reports.items() if report.ended}
@@ -68,6 +68,6 @@ def assess(
     return Assessment(until, reason, frozenset(lost), frozenset(gone))
 
 
-def waiting_for(reports: Mapping[str, GatewayReport], gone: Collection[str]) -> dict[str, float]:
-    """Return the silence in seconds of each worker that is still waited for."""
+def silence_of_awaited(reports: Mapping[str, GatewayReport], gone: Collection[str]) -> dict[str, float]:
+    """Return the silence in seconds of each worker that a report is expected from."""
     return {name: report.silence.total_seconds() for name, report in reports.items() if name not in gone}

@@ -1,4 +1,4 @@
-"""An IDE that runs without an answer: when it is replaced within its start."""
+"""Replacement of an IDE that hangs during its start (ADR 0026)."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -15,10 +15,10 @@ from codehub.domain.workspace import Workspace
 def replace_if_hung(
     workspace: Workspace, container: ContainerFact, observation: Observation, context: Context
 ) -> Decision | None:
-    """Replace an IDE that has not answered once for half of the time of a start; None leaves it alone.
+    """Replace an IDE that has not answered for half of the start timeout; None leaves it alone.
 
-    A slow start may be taken for a hung one and must still succeed. So an operation replaces an IDE that it
-    has started itself once at most, and its clock starts again: the second one has the whole time.
+    A slow start may be mistaken for a hung one and must still succeed. So an operation replaces an
+    IDE that it started at most once, and its timeout starts again for the second one.
     """
     since = _silent_since(workspace, observation)
     if since is None or container.op_id is None:
@@ -26,25 +26,25 @@ def replace_if_hung(
     waited = context.now - since
     if waited <= context.rules.timeouts[Operation.STARTING] / 2:
         return None
-    words = f"The IDE runs and has not answered for {waited.total_seconds():.0f} s"
+    message = f"The IDE runs and has not answered for {waited.total_seconds():.0f} s."
     if container.op_id == current_job_id(workspace):
-        return _replace_own(workspace, f"{words}.", context)
+        return _replace_own(workspace, message, context)
     if workspace.progress_at is not None and workspace.progress_at > since:
         return Decision("Removing the IDE that does not answer.", workspace, effect=DeleteContainer())
     after = replace(workspace, progress_at=context.now)
-    return Decision(f"{words}: starting it again.", after, TimelineEvent.REPLACED, effect=DeleteContainer())
+    return Decision(f"{message} Starting it again.", after, TimelineEvent.REPLACED, effect=DeleteContainer())
 
 
 def _silent_since(workspace: Workspace, observation: Observation) -> datetime | None:
-    """When the operation began to wait for this container, as far as this controller has seen."""
+    """Return when the operation began to wait for this container, as far as this controller knows."""
     if workspace.op_started_at is None or observation.silent_since is None:
         return None
     return max(workspace.op_started_at, observation.silent_since)
 
 
-def _replace_own(workspace: Workspace, words: str, context: Context) -> Decision | None:
-    """A start that hangs is a failed attempt. The container goes when the next one begins."""
+def _replace_own(workspace: Workspace, message: str, context: Context) -> Decision | None:
+    """Count a start that hangs as a failed attempt. The next attempt removes its container."""
     if workspace.error_count > 0 or context.rules.retry.max_retries < 2:
         return None
-    decision = record_failure(workspace, Failure(ErrorReason.ActionFailed, words), context)
+    decision = record_failure(workspace, Failure(ErrorReason.ActionFailed, message), context)
     return replace(decision, after=replace(decision.after, progress_at=context.now))

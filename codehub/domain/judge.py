@@ -1,4 +1,4 @@
-"""From conditions to the level and the phase."""
+"""Derive the level and the phase of a workspace from its conditions."""
 
 from datetime import datetime
 
@@ -8,7 +8,7 @@ from codehub.domain.states import ConditionName, ErrorReason, Level, Phase
 
 
 def level_of(conditions: Conditions) -> Level:
-    """What the resources amount to."""
+    """Return the level that a workspace's resources have reached."""
     if holds(conditions, ConditionName.VOLUME_READY):
         ready = holds(conditions, ConditionName.CONTAINER_READY)
         return Level.RUNNING if ready else Level.STANDBY
@@ -23,10 +23,10 @@ def judge(
     error: ErrorReason | None,
     grace_waived_at: datetime | None,
 ) -> Phase:
-    """What people see; the first match wins.
+    """Return the phase that people see. The first match wins.
 
-    A deleted workspace with a terminal error, or without a grace period, keeps its volume, which only waits
-    for the purge: it is DELETED.
+    A deleted workspace with a terminal error, or without a grace period, is DELETED although its
+    volume exists: the volume only waits for the purge.
     """
     if deleted_at is not None:
         container = holds(conditions, ConditionName.CONTAINER_EXISTS)

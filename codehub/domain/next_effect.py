@@ -1,4 +1,4 @@
-"""What an operation does next. Each effect names what it means, so that repeating it is harmless."""
+"""The next effect of an operation. Effects name generations and ids, so they can be repeated (ADR 0002)."""
 
 from dataclasses import replace
 
@@ -39,15 +39,15 @@ def next_effect(workspace: Workspace, observation: Observation, context: Context
     op_id = workspace.op_id or ""
     match workspace.operation:
         case Operation.PROVISIONING | Operation.RESTORING if container_exists(workspace):
-            return _act(workspace, DeleteContainer(), "A container is there without its home: removing it.")
+            return _act(workspace, DeleteContainer(), "Removing a container that has no home.")
         case Operation.PROVISIONING:
-            return _act(workspace, Provision(Generation(op_id, None)), "Making an empty home.")
+            return _act(workspace, Provision(Generation(op_id, None)), "Creating an empty home.")
         case Operation.STARTING:
             return _start(workspace, observation, context)
         case Operation.STOPPING | Operation.DELETING:
             if container_exists(workspace):
                 return _act(workspace, DeleteContainer(), "Stopping the container.")
-            return Decision(f"{workspace.operation} waits for a fresh look.", workspace)
+            return Decision(f"{workspace.operation} waits for the next observation.", workspace)
         case Operation.RESTORING:
             return _restore(workspace, observation, context)
         case Operation.CREATE_EMPTY_ARCHIVE:
@@ -62,7 +62,7 @@ def container_exists(workspace: Workspace) -> bool:
 
 
 def archive_seen(workspace: Workspace, observation: Observation) -> bool:
-    """Whether this look shows the archive of the present claim, complete."""
+    """Whether this observation shows the complete archive of the current claim."""
     return (
         isinstance(observation.archive, ArchiveFact)
         and observation.archive.archive_op_id == workspace.archive_op_id
@@ -80,23 +80,23 @@ def _start(workspace: Workspace, observation: Observation, context: Context) -> 
         or isinstance(observation.volume, Unknown)
         or workspace.home_ctx is None
     ):
-        return Decision("STARTING waits for a look at the container and its home.", workspace)
+        return Decision("STARTING waits until the container and its home can be checked.", workspace)
     attempt = job_id(workspace.op_id or "", workspace.error_count)
     if container is not None and container.exists:
         if container.running:
             waits = Decision("The IDE is starting.", workspace)
             return replace_if_hung(workspace, container, observation, context) or waits
         if container.op_id == attempt:
-            words = container.message or "The IDE ended right after its start."
-            return record_failure(workspace, Failure(ErrorReason.ActionFailed, words), context)
+            message = container.message or "The IDE ended right after its start."
+            return record_failure(workspace, Failure(ErrorReason.ActionFailed, message), context)
     return _act(workspace, StartContainer(attempt, workspace.home_ctx), "Starting the IDE.")
 
 
 def _restore(workspace: Workspace, observation: Observation, context: Context) -> Decision:
-    """A job that already reads the archive may be its last reader: it is never stopped for a missing one."""
+    """Restore the home. A job that already reads the archive goes on even if the archive goes missing."""
     if observation.job is None:
         if workspace.conditions[ConditionName.ARCHIVE_READY].reason == VANISHED:
-            return Decision("RESTORING waits: the archive is not there; looking again.", workspace)
+            return Decision("RESTORING waits: the archive is missing. Checking again.", workspace)
         loss = archive_loss(workspace)
         if loss is not None:
             return record_failure(workspace, loss, context)
@@ -105,13 +105,13 @@ def _restore(workspace: Workspace, observation: Observation, context: Context) -
 
 
 def _archive(workspace: Workspace, observation: Observation, context: Context) -> Decision:
-    """Container gone -> archive uploaded and verified -> archive_key committed -> volume deleted."""
+    """Container removed -> archive uploaded and verified -> archive_key committed -> volume deleted."""
     if isinstance(observation.container, Unknown):
-        return Decision("ARCHIVING waits until the container can be looked at.", workspace)
+        return Decision("ARCHIVING waits until the container can be checked.", workspace)
     if container_exists(workspace):
-        return _archive_besides_container(workspace, observation)
+        return _stop_container_before_archive(workspace, observation)
     if workspace.home_ctx is None:
-        failure = Failure(ErrorReason.ActionFailed, "The home to archive carries no generation.")
+        failure = Failure(ErrorReason.ActionFailed, "The home to archive has no recorded generation.")
         return end_after_job(
             workspace, observation, lambda: record_failure(workspace, failure, context), "an error"
         )
@@ -119,47 +119,47 @@ def _archive(workspace: Workspace, observation: Observation, context: Context) -
         effect = ArchiveHome(current_job_id(workspace), workspace.home_ctx, workspace.archive_op_id or "")
         return _commit_or(workspace, observation, effect, context)
     if not archive_seen(workspace, observation) or isinstance(observation.volume, Unknown):
-        return Decision("The volume stays until its archive and itself can be looked at.", workspace)
+        return Decision("The volume stays until it and its archive can be checked.", workspace)
     if observation.deletion is not None and observation.deletion.outdated:
-        return _archive_anew(workspace, observation.deletion.message, context)
+        return _fail_and_archive_again(workspace, observation.deletion.message, context)
     deletion = DeleteVolume(current_deletion_job_id(workspace), workspace.home_ctx)
     return run_job(workspace, observation.deletion, observation.job_is_ours, deletion, context)
 
 
-def _archive_besides_container(workspace: Workspace, observation: Observation) -> Decision:
-    """An archive that was begun may miss what the container writes: it must not be what remains."""
+def _stop_container_before_archive(workspace: Workspace, observation: Observation) -> Decision:
+    """Stop a container first. An archive begun beside it may miss what it writes, so it is made again."""
     begun = observation.job is not None or archive_committed(workspace)
     if not begun or not isinstance(observation.volume, VolumeFact):
         return _act(
             workspace, DeleteContainer(), "A container is still there: stopping it before the archive."
         )
-    words = "A container has appeared since the archive was begun: it will be made anew."
+    sentence = "A container appeared while the home was being archived. The archive will be made again."
     return end_after_job(
         workspace,
         observation,
-        lambda: Decision(words, without_operation(workspace), TimelineEvent.FAILED),
-        words,
+        lambda: Decision(sentence, without_operation(workspace), TimelineEvent.FAILED),
+        "a container has appeared",
     )
 
 
-def _archive_anew(workspace: Workspace, message: str, context: Context) -> Decision:
-    """Another claim makes another archive: this one is complete, and never written again."""
+def _fail_and_archive_again(workspace: Workspace, message: str, context: Context) -> Decision:
+    """End the operation, so that another claim makes another archive: this one is never overwritten."""
     decision = record_failure(workspace, Failure(ErrorReason.ActionFailed, message), context)
     return replace(decision, after=without_operation(decision.after))
 
 
 def _commit_or(workspace: Workspace, observation: Observation, effect: Effect, context: Context) -> Decision:
-    """Commit the archive once it is seen whole and its job is dead; until then let the job make it."""
+    """Commit the archive once it is complete and its job has ended. Until then let the job make it."""
     if observation.job is not None and observation.job.state is JobState.RUNNING:
         return Decision(f"{workspace.operation} is under way.", workspace)
     if archive_seen(workspace, observation) and isinstance(observation.archive, ArchiveFact):
         key = archive_key(workspace.id, observation.archive.archive_op_id)
         after = replace(workspace, archive_key=key)
-        words = f"The archive is complete and verified ({observation.archive.bytes} bytes): {key}."
+        sentence = f"The archive is complete and verified ({observation.archive.bytes} bytes): {key}."
         if observation.job is not None and observation.job.left_out:
-            words = f"{words} It {observation.job.left_out}."
-        return Decision(words, after, TimelineEvent.ARCHIVED, archive=observation.archive)
+            sentence = f"{sentence} It {observation.job.left_out}."
+        return Decision(sentence, after, TimelineEvent.ARCHIVED, archive=observation.archive)
     unseen = isinstance(observation.archive, Unknown | Skipped)
     if unseen and observation.job is not None and observation.job.state is JobState.SUCCEEDED:
-        return Decision("The archive cannot be looked at now; waiting.", workspace)
+        return Decision("The archive cannot be checked now. Waiting.", workspace)
     return run_job(workspace, observation.job, observation.job_is_ours, effect, context)

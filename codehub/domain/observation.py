@@ -1,4 +1,4 @@
-"""Facts about the world, as the providers report them. Reality is the truth; these are one look at it."""
+"""Facts about containers, volumes, archives and jobs, as the providers reported them."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,7 +9,10 @@ from codehub.domain.states import ErrorReason
 
 @dataclass(frozen=True)
 class Generation:
-    """Which operation made a volume, and from which archive: the marker beside the home."""
+    """Operation that made a volume, and the archive it was restored from (ADR 0002).
+
+    A marker file beside the home holds it.
+    """
 
     op_id: str
     archive_key: str | None
@@ -17,7 +20,7 @@ class Generation:
 
 @dataclass(frozen=True)
 class VolumeFact:
-    """A home directory that exists. Without a generation it is unfinished, and not ready."""
+    """Home directory that exists. Without a generation it is unfinished, and not ready."""
 
     generation: Generation | None
 
@@ -38,12 +41,12 @@ class ContainerFact:
     op_id: str | None
     message: str = ""
     progress: Progress | None = None
-    """Of the image that is being pulled for it."""
+    """Progress of the image pull for this container."""
 
 
 @dataclass(frozen=True)
 class ArchiveFact:
-    """A complete archive: the object and its `.meta` are both there."""
+    """Complete archive: both the object and its `.meta` exist."""
 
     workspace_id: str
     archive_op_id: str
@@ -55,7 +58,7 @@ class ArchiveFact:
 
 
 class JobState(StrEnum):
-    """GONE: it was started, is dead, and left no result (it was killed)."""
+    """State of a storage job. A GONE job was killed: it has ended and left no result."""
 
     RUNNING = "RUNNING"
     SUCCEEDED = "SUCCEEDED"
@@ -65,10 +68,12 @@ class JobState(StrEnum):
 
 @dataclass(frozen=True)
 class JobFact:
-    """`outdated`: it failed because the home is no longer the one that its operation has archived.
+    """State and result of a storage job.
 
-    `bytes` and `seconds`: how much of a home an ended job has archived or restored, and how long it took.
-    `left_out`: what the archive does not hold, as a phrase. `changed`: what a restore has changed.
+    `outdated`: the job failed because the home has changed since its operation archived it.
+    `bytes` and `seconds`: how much of a home an ended job archived or restored, and how long it took.
+    `left_out`: what the archive does not hold, as a phrase.
+    `changed`: what a restore has changed, as a phrase.
     """
 
     state: JobState
@@ -84,14 +89,14 @@ class JobFact:
 
 @dataclass(frozen=True)
 class Unknown:
-    """Something could not be looked at. It keeps its last value and never reads as "gone"."""
+    """Result of a failed check. The last known value stands; it never counts as missing."""
 
     message: str
 
 
 @dataclass(frozen=True)
 class Skipped:
-    """Not part of this look: the last known value stands."""
+    """Marker for a check that was not made this time. The last known value stands."""
 
 
 SKIPPED = Skipped()
@@ -99,12 +104,13 @@ SKIPPED = Skipped()
 
 @dataclass(frozen=True)
 class Observation:
-    """One look at everything a workspace has.
+    """Facts about everything that a workspace has, at one time.
 
-    `archive` is the archive that matters now: of the archive operation under way, else of `archive_key`.
-    `silent_since` is when a container that was ready stopped answering. `is_first` says that this
-    controller has not seen the workspace before: what happened earlier happened while CodeHub was down.
-    `job_is_ours` says that this controller started the job, so that its death is the job's own.
+    `archive`: the archive of the archive operation under way, otherwise that of `archive_key`.
+    `silent_since`: when a container that was ready stopped answering.
+    `is_first`: this controller observes the workspace for the first time. Earlier events happened
+    while CodeHub was down.
+    `job_is_ours`: this controller started the job. If the job was killed, CodeHub's end was not the cause.
     """
 
     at: datetime

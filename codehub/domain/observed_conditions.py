@@ -1,4 +1,4 @@
-"""From one look at the world to the conditions of a workspace."""
+"""Derive the conditions of a workspace from an observation."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -20,14 +20,14 @@ SILENCE = timedelta(seconds=30)
 """How long a ready container may stay without an answer before it counts as not ready."""
 
 VANISHED = "Vanished"
-"""The reason of a condition that still holds although one look found nothing: a second look decides."""
+"""Reason of a condition that still holds although one observation found nothing. A second one decides."""
 
 MISSING = "Missing"
-"""The reason of a condition when two looks did not find what should be there."""
+"""Reason of a condition after two observations did not find what should exist."""
 
 
 def apply_observation(workspace: Workspace, observation: Observation, now: datetime) -> Workspace:
-    """The workspace with the conditions that this look shows, and the route that follows from them."""
+    """Return the workspace with the conditions that this observation shows, and its upstream."""
     conditions = dict(workspace.conditions)
     for name, condition in (
         (ConditionName.VOLUME_READY, _volume(workspace, observation, now)),
@@ -38,24 +38,24 @@ def apply_observation(workspace: Workspace, observation: Observation, now: datet
         conditions[name] = condition
     conditions[ConditionName.HEALTHY] = _healthy(workspace, conditions, now)
     if conditions == workspace.conditions:
-        return _routed(workspace, observation)
-    return _routed(replace(workspace, conditions=conditions, observed_at=observation.at), observation)
+        return _with_upstream(workspace, observation)
+    return _with_upstream(replace(workspace, conditions=conditions, observed_at=observation.at), observation)
 
 
 def expected_generation(workspace: Workspace) -> str | None:
-    """The op_id that the volume's marker must carry now; None when no home is expected."""
+    """Return the op_id that the volume's marker must have now, or None when no home is expected."""
     if workspace.operation in (Operation.PROVISIONING, Operation.RESTORING):
         return workspace.op_id
     return workspace.home_ctx.op_id if workspace.home_ctx is not None else None
 
 
 def removes_volume(workspace: Workspace) -> bool:
-    """Whether a committed operation removes the home: only then may it vanish."""
+    """Whether an operation with a committed archive removes the home. Only then may it disappear."""
     return workspace.operation is Operation.ARCHIVING and archive_committed(workspace)
 
 
 def is_home_lost(workspace: Workspace) -> bool:
-    """Whether the home was there, two looks did not find it, and nothing of CodeHub removes it."""
+    """Whether the home existed, two observations did not find it, and CodeHub does not remove it."""
     volume = workspace.conditions[ConditionName.VOLUME_READY]
     expected = workspace.home_ctx is not None and not removes_volume(workspace)
     return expected and not volume.status and volume.reason != "Unobservable"
@@ -74,14 +74,14 @@ def _volume(workspace: Workspace, observation: Observation, now: datetime) -> Co
         return updated_condition(old, name, True, "Ready", "", now)
     if workspace.home_ctx is not None and not removes_volume(workspace):
         if old[name].status and (old[name].reason != VANISHED or not _is_fresh(workspace, observation, now)):
-            return updated_condition(old, name, True, VANISHED, "The home is not there; looking again.", now)
-        return updated_condition(old, name, False, MISSING, "The home was there and is gone.", now)
+            return updated_condition(old, name, True, VANISHED, "The home is missing. Checking again.", now)
+        return updated_condition(old, name, False, MISSING, "The home existed and is missing now.", now)
     if generation is not None:
         return updated_condition(
-            old, name, False, "ForeignGeneration", f"A home of {generation.op_id} is there.", now
+            old, name, False, "ForeignGeneration", f"There is a home of operation {generation.op_id}.", now
         )
     if observation.volume is not None:
-        return updated_condition(old, name, False, "Unfinished", "A home without its marker is there.", now)
+        return updated_condition(old, name, False, "Unfinished", "There is a home without its marker.", now)
     return updated_condition(old, name, False, "NoVolume", "", now)
 
 
@@ -104,19 +104,19 @@ def _archive(workspace: Workspace, observation: Observation, now: datetime) -> C
         return old[name]
     if old[name].reason != VANISHED or not _is_fresh(workspace, observation, now):
         status = old[name].status
-        return updated_condition(old, name, status, VANISHED, "The archive is not there; looking again.", now)
+        return updated_condition(old, name, status, VANISHED, "The archive is missing. Checking again.", now)
     return updated_condition(
-        old, name, False, MISSING, f"The archive {workspace.archive_key} is not there.", now
+        old, name, False, MISSING, f"The archive {workspace.archive_key} is missing.", now
     )
 
 
 def _is_fresh(workspace: Workspace, observation: Observation, now: datetime) -> bool:
-    """Whether this is another look than the one that showed the last change.
+    """Whether this observation is newer than the one that showed the last change.
 
-    One in the future was before the clock was put back.
+    A last change in the future dates from before the clock was set back.
     """
-    seen = workspace.observed_at
-    return seen is None or observation.at > seen or seen > now
+    last = workspace.observed_at
+    return last is None or observation.at > last or last > now
 
 
 def _container_exists(workspace: Workspace, observation: Observation, now: datetime) -> Condition:
@@ -153,9 +153,9 @@ def _container_ready(workspace: Workspace, observation: Observation, now: dateti
 
 
 def _healthy(workspace: Workspace, conditions: dict[ConditionName, Condition], now: datetime) -> Condition:
-    """A container whose volume is gone is the one violation (contract 6).
+    """Return False only for a container whose volume is missing (contract 6).
 
-    Under an operation it does not begin here: the operation ends with it first, for ERROR has none.
+    Under an operation the condition does not turn False: ERROR has no operation, so that ends first.
     """
     old = workspace.conditions
     begins = workspace.operation is Operation.NONE or not holds(old, ConditionName.HEALTHY)
@@ -170,8 +170,8 @@ def _healthy(workspace: Workspace, conditions: dict[ConditionName, Condition], n
     )
 
 
-def _routed(workspace: Workspace, observation: Observation) -> Workspace:
-    """The way to the IDE is known exactly while it is ready."""
+def _with_upstream(workspace: Workspace, observation: Observation) -> Workspace:
+    """Return the workspace with the address of its IDE, which is set exactly while the IDE is ready."""
     ready = holds(workspace.conditions, ConditionName.CONTAINER_READY)
     if isinstance(observation.container, Unknown):
         upstream = workspace.upstream if ready else None
@@ -180,6 +180,6 @@ def _routed(workspace: Workspace, observation: Observation) -> Workspace:
     return workspace if upstream == workspace.upstream else replace(workspace, upstream=upstream)
 
 
-def silent_since(previous: datetime | None, look_ready: bool, at: datetime) -> datetime | None:
-    """When a container stopped answering, as far as this controller has seen."""
-    return None if look_ready else previous or at
+def silent_since(previous: datetime | None, is_ready: bool, at: datetime) -> datetime | None:
+    """Return when a container stopped answering, as far as this controller knows."""
+    return None if is_ready else previous or at

@@ -1,16 +1,16 @@
-"""Paths of the host in messages: an owner reads the message, and the host's layout is not for owners."""
+"""Redaction of the host's paths in messages to owners, who must not learn the host's layout."""
 
 import re
 from collections.abc import Mapping
 from typing import Final
 
 _REST: Final = r"(?:/[^\s'\",;:)\]]*)?"
-"""What follows a root. A path with a space in it ends there; what is left of it names nothing of the host."""
+"""What follows a root. A path ends at a space: the rest names nothing of the host."""
 _HOME = re.compile(r".*/users/[^/]+/workspaces/[^/]+/home(?=/|$)")
 
 
 class PathRedactor:
-    """Replaces paths below known roots; each root comes with what to call it."""
+    """Replacement of paths below known roots by names for them."""
 
     def __init__(self, names: Mapping[str, str] | None = None) -> None:
         self._names = {root.rstrip("/"): name for root, name in (names or {}).items()}
@@ -20,10 +20,10 @@ class PathRedactor:
             rf"(?:(?:file|unix)://)?(?<![\w.-])(?P<root>{'|'.join(roots)})(?P<rest>{_REST})(?![\w.-])"
         )
 
-    def hide(self, text: str) -> str:
-        """Return the text as its readers may see it. A path in a home is the owner's, and becomes `~/...`."""
-        return self._path.sub(self._shown, text) if self._names else text
+    def redact(self, text: str) -> str:
+        """Return the text without host paths. A path in a home becomes `~/...`."""
+        return self._path.sub(self._replacement, text) if self._names else text
 
-    def _shown(self, path: re.Match[str]) -> str:
+    def _replacement(self, path: re.Match[str]) -> str:
         in_home, found = _HOME.subn("~", path["rest"])
         return in_home if found else self._names[path["root"]]

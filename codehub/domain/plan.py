@@ -1,4 +1,4 @@
-"""The one decision for a workspace, from what is known and what was just seen. Pure."""
+"""The decision for a workspace, from its row and a fresh observation. A pure function (ADR 0001)."""
 
 from dataclasses import replace
 
@@ -22,20 +22,20 @@ from codehub.domain.judge import level_of
 from codehub.domain.observation import ContainerFact, Observation, Unknown, VolumeFact
 from codehub.domain.observed_conditions import VANISHED, apply_observation, volume_generation
 from codehub.domain.states import ConditionName, DesiredState, ErrorReason, Level, Operation
-from codehub.domain.steps import step
+from codehub.domain.steps import continue_operation
 from codehub.domain.timeline_text import BEGUN
 from codehub.domain.workspace import PendingRequest, RecoverSource, RequestKind, Workspace
 
 
 def plan(workspace: Workspace, observation: Observation, context: Context) -> Decision:
-    """What to do about this workspace now, and why, in one sentence."""
+    """Decide what to do about this workspace now, with a sentence that says why."""
     other_backend = why_left_alone(workspace, context.rules.backends)
     if other_backend is not None:
         unchanged = left_alone(workspace, other_backend, context.now)
         return with_phase(Decision(other_backend, unchanged), context.now)
     seen = apply_observation(workspace, observation, context.now)
     if seen.operation is not Operation.NONE:
-        decision = step(seen, observation, context)
+        decision = continue_operation(seen, observation, context)
     elif seen.purged_at is not None:
         decision = Decision("Purged.", seen)
     else:
@@ -44,7 +44,7 @@ def plan(workspace: Workspace, observation: Observation, context: Context) -> De
 
 
 def next_operation(workspace: Workspace) -> Operation:
-    """The next step from the level to the wish; one at a time, never up and down on one way."""
+    """Return the next operation from the level towards the desired state."""
     level, desired = level_of(workspace.conditions), workspace.desired_state
     container = holds(workspace.conditions, ConditionName.CONTAINER_EXISTS)
     if desired is DesiredState.PENDING:
@@ -61,13 +61,13 @@ def next_operation(workspace: Workspace) -> Operation:
 
 
 def _from_standby(workspace: Workspace, desired: DesiredState, container: bool) -> Operation:
-    """A home whose archive was waived stays where it is until the workspace is purged, and goes with it."""
+    """A home whose archive was waived stays until the workspace is purged (ADR 0025)."""
     if desired is DesiredState.RUNNING:
         return Operation.STARTING
     if container:
         return Operation.STOPPING
-    rests = desired is DesiredState.STANDBY or workspace.grace_waived_at is not None
-    return Operation.NONE if rests else Operation.ARCHIVING
+    keeps_home = desired is DesiredState.STANDBY or workspace.grace_waived_at is not None
+    return Operation.NONE if keeps_home else Operation.ARCHIVING
 
 
 def _from_below(workspace: Workspace, level: Level, desired: DesiredState) -> Operation:
@@ -79,7 +79,7 @@ def _from_below(workspace: Workspace, level: Level, desired: DesiredState) -> Op
 
 
 def must_observe_archive(workspace: Workspace) -> bool:
-    """Whether a look must include the archive; otherwise it is left to the hourly audit."""
+    """Whether an observation must include the archive. Otherwise the hourly audit checks it."""
     if workspace.operation.makes_archive or workspace.operation is Operation.RESTORING:
         return True
     conditions = workspace.conditions
@@ -97,50 +97,50 @@ def _at_rest(workspace: Workspace, observation: Observation, context: Context) -
     if lost is not None:
         return replace(record_failure(workspace, lost, context), event=TimelineEvent.LOST)
     if _unsettled(workspace, observation):
-        return Decision("Something could not be looked at, or vanished: looking again.", workspace)
+        return Decision("Something could not be checked, or is missing. Checking again.", workspace)
     died = _died(workspace, observation, context)
     if died is not None:
         return died
     if _has_proven_stable(workspace, context):
-        return Decision("Ready for ten minutes: earlier failures are forgiven.", without_errors(workspace))
+        return Decision("Ready for ten minutes. Earlier failures no longer count.", without_errors(workspace))
     return _claim(workspace, next_operation(workspace), context)
 
 
 def _requested(workspace: Workspace, request: PendingRequest, observation: Observation) -> Decision:
-    """Consume a recover, or a cancel that came after its operation had ended."""
+    """Carry out a request to recover, or a request to cancel whose operation has ended."""
     if request.kind is RequestKind.CANCEL:
         return _cancelled_late(workspace)
     volume = workspace.conditions[ConditionName.VOLUME_READY]
     if request.source is not None and volume.reason == "Unobservable":
-        return Decision("The recovery waits until the volume can be looked at: it may be there.", workspace)
-    lost = not holds(workspace.conditions, ConditionName.VOLUME_READY)
-    replaced = request.source is not None and lost
+        return Decision("The recovery waits until the volume can be checked. It may exist.", workspace)
+    missing = not holds(workspace.conditions, ConditionName.VOLUME_READY)
+    replaced = request.source is not None and missing
     foreign = volume_generation(observation)
     if replaced and foreign is not None:
-        words = f"The recovery sets aside the home of operation {foreign.op_id}, which is kept."
-        return Decision(words, workspace, effect=SetHomeAside(foreign))
+        sentence = f"Moving the home of operation {foreign.op_id} aside before the recovery. It is kept."
+        return Decision(sentence, workspace, effect=SetHomeAside(foreign))
     after = without_errors(workspace)
-    words = "Checked again after recovery."
+    sentence = "Recovery: checking the workspace again."
     if replaced and request.source is RecoverSource.ARCHIVE and request.archive_op_id is not None:
         after = _forget_home(after, archive_key(workspace.id, request.archive_op_id))
-        words = f"Recovered: restoring the archive {after.archive_key}."
+        sentence = f"Recovery: restoring the archive {after.archive_key}."
     elif replaced and request.source is RecoverSource.EMPTY:
         after = _forget_home(after, None)
-        words = "Recovered: starting with an empty home."
-    return Decision(words, after, TimelineEvent.RECOVERED, keep_archives=replaced, consume=True)
+        sentence = "Recovery: starting with an empty home."
+    return Decision(sentence, after, TimelineEvent.RECOVERED, keep_archives=replaced, consume=True)
 
 
 def _cancelled_late(workspace: Workspace) -> Decision:
-    """The step had ended by itself; what the owner asked for is that no further one follows."""
-    words = "Nothing is under way that could be cancelled."
+    """Keep the workspace at its level: its operation ended before the cancel, and no other may follow."""
+    sentence = "There is no operation to cancel."
     if workspace.deleted_at is not None or is_terminal(workspace.error_reason):
-        return Decision(words, workspace, consume=True)
-    rest = DesiredState(level_of(workspace.conditions).value)
-    return Decision(f"{words} The workspace stays at {rest}.", workspace, desired=rest, consume=True)
+        return Decision(sentence, workspace, consume=True)
+    level = DesiredState(level_of(workspace.conditions).value)
+    return Decision(f"{sentence} The workspace stays at {level}.", workspace, desired=level, consume=True)
 
 
 def _forget_home(workspace: Workspace, key: str | None) -> Workspace:
-    """The owner has chosen what the lost home is replaced by; the archive is looked at anew."""
+    """Return the workspace without its lost home, with the archive that its owner chose, not yet observed."""
     conditions = dict(workspace.conditions)
     for name in (ConditionName.ARCHIVE_READY, ConditionName.HEALTHY):
         status = name is ConditionName.HEALTHY
@@ -149,22 +149,21 @@ def _forget_home(workspace: Workspace, key: str | None) -> Workspace:
 
 
 def _in_error(workspace: Workspace, observation: Observation, context: Context) -> Decision:
-    """ERROR stays until someone recovers it; meanwhile it only loses its container."""
+    """Keep the workspace in ERROR until it is recovered. Only its container is removed."""
     container = observation.container
     if isinstance(container, ContainerFact) and container.exists:
         if workspace.deleted_at is not None:
             return _claim(workspace, Operation.STOPPING, context)
         if not _may_hold_a_copy(workspace, container, observation):
-            words = f"In ERROR ({workspace.error_reason}): removing the container."
-            return Decision(words, workspace, effect=DeleteContainer())
+            sentence = f"In ERROR ({workspace.error_reason}): removing the container."
+            return Decision(sentence, workspace, effect=DeleteContainer())
     return Decision(f"In ERROR ({workspace.error_reason}) until it is recovered.", workspace)
 
 
 def _may_hold_a_copy(workspace: Workspace, container: ContainerFact, observation: Observation) -> bool:
-    """Whether the container runs on a home that is, or was, not in its place: it may be all that is left."""
-    seen = holds(workspace.conditions, ConditionName.VOLUME_READY) and isinstance(
-        observation.volume, VolumeFact
-    )
+    """Whether the container runs on a home that is or was missing: its mount may be the only copy."""
+    exists = isinstance(observation.volume, VolumeFact)
+    seen = exists and holds(workspace.conditions, ConditionName.VOLUME_READY)
     was_missing = workspace.error_reason is ErrorReason.ContainerWithoutVolume
     return container.running and (was_missing or not seen)
 
@@ -177,7 +176,7 @@ def _unsettled(workspace: Workspace, observation: Observation) -> bool:
 
 
 def _died(workspace: Workspace, observation: Observation, context: Context) -> Decision | None:
-    """A container that was ready and is wanted, but is no longer: a crash loop must end in ERROR."""
+    """Start an IDE again that has ended or hangs, or count a failure so that a crash loop ends in ERROR."""
     running = level_of(workspace.conditions) is Level.RUNNING
     if workspace.started_at is None or running or workspace.desired_state is not DesiredState.RUNNING:
         return None
@@ -186,11 +185,11 @@ def _died(workspace: Workspace, observation: Observation, context: Context) -> D
     message = workspace.conditions[ConditionName.CONTAINER_EXISTS].message
     hangs = isinstance(observation.container, ContainerFact) and observation.container.running
     if observation.is_first or lived >= STABLE_AFTER:
-        words = "The IDE does not answer." if hangs else "The IDE has ended; starting it again."
-        return Decision(f"{words} {message}".rstrip(), after, TimelineEvent.DIED)
+        sentence = "The IDE does not answer." if hangs else "The IDE has ended. Starting it again."
+        return Decision(f"{sentence} {message}".rstrip(), after, TimelineEvent.DIED)
     what = "stopped answering" if hangs else "died"
-    words = f"The IDE {what} {lived.total_seconds():.0f} s after its start. {message}".rstrip()
-    return record_failure(after, Failure(ErrorReason.ActionFailed, words), context)
+    error = f"The IDE {what} {lived.total_seconds():.0f} s after its start. {message}".rstrip()
+    return record_failure(after, Failure(ErrorReason.ActionFailed, error), context)
 
 
 def _has_proven_stable(workspace: Workspace, context: Context) -> bool:
@@ -202,9 +201,9 @@ def _has_proven_stable(workspace: Workspace, context: Context) -> bool:
 
 def _claim(workspace: Workspace, operation: Operation, context: Context) -> Decision:
     if operation is Operation.NONE:
-        return Decision("At rest.", workspace)
+        return Decision("Nothing to do.", workspace)
     if waits_for_retry(workspace.next_retry_at, context.rules.retry, context.now):
-        return Decision(f"{operation} will be tried at {workspace.next_retry_at:%H:%M:%S}.", workspace)
+        return Decision(f"{operation} will be retried at {workspace.next_retry_at:%H:%M:%S}.", workspace)
     after = replace(
         without_waiting_message(without_operation(workspace)),
         operation=operation,

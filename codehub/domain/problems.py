@@ -1,7 +1,7 @@
-"""What a caller did wrong or cannot have now, each with its code, status and words."""
+"""Errors that the API and the pages report to people: a code, an HTTP status and a message."""
 
 
-class Problem(Exception):  # noqa: N818 - the word people read
+class Problem(Exception):  # noqa: N818 - as in RFC 9457, problem details
     """The request cannot be fulfilled."""
 
     code = "VALIDATION_ERROR"
@@ -20,7 +20,7 @@ class Unauthorized(Problem):
 
 
 class Forbidden(Problem):
-    """This is not yours."""
+    """You are not allowed to do this."""
 
     code, status = "FORBIDDEN", 403
 

@@ -1,10 +1,10 @@
-"""The words of the state machine: phases, levels, operations, wishes, reasons."""
+"""Enums of the state machine: phases, levels, desired states, operations, error reasons."""
 
 from enum import StrEnum
 
 
 class Phase(StrEnum):
-    """What people see. Derived from conditions by `judge`, never set by hand."""
+    """State of a workspace as people see it. `judge` derives it from the conditions."""
 
     PENDING = "PENDING"
     ARCHIVED = "ARCHIVED"
@@ -16,23 +16,16 @@ class Phase(StrEnum):
 
 
 class Level(StrEnum):
-    """What the resources amount to, lowest first."""
+    """State of a workspace's resources, lowest first."""
 
     PENDING = "PENDING"
     ARCHIVED = "ARCHIVED"
     STANDBY = "STANDBY"
     RUNNING = "RUNNING"
 
-    @property
-    def rank(self) -> int:
-        return _RANKS[self]
-
-
-_RANKS = {Level.PENDING: 0, Level.ARCHIVED: 5, Level.STANDBY: 10, Level.RUNNING: 20}
-
 
 class DesiredState(StrEnum):
-    """Where the owner, or a TTL, wants the workspace. PENDING is only the rest after a cancel."""
+    """State that the owner or a TTL wants. PENDING occurs only after a cancel."""
 
     PENDING = "PENDING"
     ARCHIVED = "ARCHIVED"
@@ -42,7 +35,7 @@ class DesiredState(StrEnum):
 
 
 class Operation(StrEnum):
-    """The one step under way for a workspace."""
+    """Operation under way for a workspace. There is at most one."""
 
     NONE = "NONE"
     PROVISIONING = "PROVISIONING"
@@ -59,7 +52,7 @@ class Operation(StrEnum):
 
     @property
     def has_jobs(self) -> bool:
-        """Whether storage jobs do its work."""
+        """Whether storage jobs carry it out."""
         return self.makes_archive or self is Operation.RESTORING
 
     @property
@@ -73,7 +66,7 @@ CANCELLABLE = frozenset(
 
 
 class ErrorReason(StrEnum):
-    """Why a workspace is, or may soon be, in ERROR."""
+    """Reason why a workspace is in ERROR, or may soon be."""
 
     Timeout = "Timeout"
     DataLost = "DataLost"

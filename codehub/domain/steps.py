@@ -1,4 +1,4 @@
-"""An operation under way: is it done, has it failed, was it cancelled, or what is its next effect?"""
+"""The decision for an operation under way: done, failed, cancelled, waiting, or its next effect."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -28,16 +28,16 @@ from codehub.domain.states import CANCELLABLE, ConditionName, DesiredState, Erro
 from codehub.domain.workspace import RequestKind, Workspace
 
 
-def step(workspace: Workspace, observation: Observation, context: Context) -> Decision:
-    """The next decision for a workspace with an operation under way."""
+def continue_operation(workspace: Workspace, observation: Observation, context: Context) -> Decision:
+    """Decide about a workspace with an operation under way."""
     if workspace.op_started_at is not None and workspace.op_started_at > context.now:
         return _after_clock_was_put_back(workspace, context)
     if workspace.op_started_at is None or observation.at < workspace.op_started_at:
-        return Decision(f"This look is older than the claim of {workspace.operation}.", workspace)
+        return Decision(f"This observation is older than the claim of {workspace.operation}.", workspace)
     moved = _with_progress(workspace, observation, context.now)
     if isinstance(observation.volume, Unknown) and moved.operation.moves_home:
-        # Ended now, it would not be known whether the home of this attempt has come, or gone.
-        return Decision(f"{moved.operation} waits until the home can be looked at.", moved)
+        # Without this, the operation could end without knowing whether it has made or removed the home.
+        return Decision(f"{moved.operation} waits until the home can be checked.", moved)
     loss = home_loss(moved)
     if loss is not None and not is_terminal(moved.error_reason):
         return end_after_job(
@@ -50,20 +50,20 @@ def step(workspace: Workspace, observation: Observation, context: Context) -> De
     if is_timed_out(moved, context):
         return _timed_out(moved, observation, context)
     if waits_for_retry(moved.next_retry_at, context.rules.retry, context.now):
-        return Decision(f"{moved.operation} will be tried again at {moved.next_retry_at:%H:%M:%S}.", moved)
+        return Decision(f"{moved.operation} will be retried at {moved.next_retry_at:%H:%M:%S}.", moved)
     if moved.conditions[ConditionName.VOLUME_READY].reason == VANISHED:
-        return Decision(f"{moved.operation} waits: the home is not there; looking again.", moved)
+        return Decision(f"{moved.operation} waits: the home is missing. Checking again.", moved)
     return next_effect(moved, observation, context)
 
 
 def _after_clock_was_put_back(workspace: Workspace, context: Context) -> Decision:
-    """Until the clock has caught up, every look would be older than the claim, and no time would run out."""
-    words = f"The clock was put back since the claim of {workspace.operation}: its time begins anew."
-    return Decision(words, replace(workspace, op_started_at=context.now, progress_at=None))
+    """Set the claim's time to now. Otherwise every observation would be older than the claim."""
+    sentence = f"The clock was set back during {workspace.operation}. Its timeout starts again."
+    return Decision(sentence, replace(workspace, op_started_at=context.now, progress_at=None))
 
 
 def _lost(workspace: Workspace, loss: Failure, observation: Observation, context: Context) -> Decision:
-    """An archive that was completed before the loss is put on record: its owner may choose it."""
+    """Record the loss, and an archive that was completed before it: the owner may choose it."""
     complete = (
         observation.archive
         if archive_seen(workspace, observation) and isinstance(observation.archive, ArchiveFact)
@@ -73,7 +73,7 @@ def _lost(workspace: Workspace, loss: Failure, observation: Observation, context
 
 
 def is_done(workspace: Workspace, observation: Observation) -> bool:
-    """Whether the observed world is what the operation was for."""
+    """Whether the observation shows that the operation has reached its goal."""
     conditions = workspace.conditions
     match workspace.operation:
         case Operation.PROVISIONING | Operation.RESTORING:
@@ -100,14 +100,14 @@ def is_done(workspace: Workspace, observation: Observation) -> bool:
 
 
 def is_timed_out(workspace: Workspace, context: Context) -> bool:
-    """Progress restarts the clock, so that a huge home that keeps moving is not killed."""
+    """Whether the operation has made no progress for its timeout. A large home may take longer."""
     assert workspace.op_started_at is not None
     since = max(workspace.op_started_at, workspace.progress_at or workspace.op_started_at)
     return context.now - since > context.rules.timeouts[workspace.operation]
 
 
 def _with_progress(workspace: Workspace, observation: Observation, now: datetime) -> Workspace:
-    """Bytes that a job has moved, or layers of an image that were pulled."""
+    """Return the workspace with the bytes that a job has moved, or the layers pulled of an image."""
     progress = _progress(workspace, observation)
     if progress is None or progress == workspace.progress:
         return workspace
@@ -124,20 +124,20 @@ def _progress(workspace: Workspace, observation: Observation) -> Progress | None
 
 
 def _done_without_container(workspace: Workspace, observation: Observation) -> Decision | None:
-    """One that was there before works in a directory which is not the home any more: it goes first."""
+    """Remove a container that an earlier home left behind: its directory is no longer the home."""
     if workspace.operation not in (Operation.PROVISIONING, Operation.RESTORING):
         return None
     if isinstance(observation.container, Unknown):
-        return Decision(f"{workspace.operation} waits until the container can be looked at.", workspace)
+        return Decision(f"{workspace.operation} waits until the container can be checked.", workspace)
     if container_exists(workspace):
-        words = "A container is there that has not seen this home: removing it."
-        return Decision(words, workspace, effect=DeleteContainer())
+        sentence = "Removing a container that was started on an earlier home."
+        return Decision(sentence, workspace, effect=DeleteContainer())
     return None
 
 
 def _done(workspace: Workspace, observation: Observation, context: Context) -> Decision:
     if running_job_id(workspace, observation) is not None and not is_timed_out(workspace, context):
-        return Decision(f"{workspace.operation} is done; its job is ending.", workspace)
+        return Decision(f"{workspace.operation} is done. Its job is ending.", workspace)
     return end_after_job(
         workspace, observation, lambda: _finished(workspace, observation, context), "it does not end"
     )
@@ -157,14 +157,14 @@ def _finished(workspace: Workspace, observation: Observation, context: Context) 
     if not _is_cancelled(workspace):
         return Decision(message, after, TimelineEvent.FINISHED)
     level = level_of(after.conditions)
-    rest = DesiredState(level.value) if workspace.deleted_at is None else None
+    desired = DesiredState(level.value) if workspace.deleted_at is None else None
     return Decision(
-        f"{message} The cancel came too late.", after, TimelineEvent.FINISHED, desired=rest, consume=True
+        f"{message} The cancel came too late.", after, TimelineEvent.FINISHED, desired=desired, consume=True
     )
 
 
 def _after_success(workspace: Workspace, operation: Operation, now: datetime) -> Workspace:
-    """A start is forgiven only once it has lasted, a terminal error only by a recovery."""
+    """Clear the errors. Those of a start stay until it has lasted, terminal ones until a recovery."""
     if operation is Operation.STARTING:
         return replace(without_waiting_message(workspace), started_at=now, next_retry_at=None)
     return workspace if is_terminal(workspace.error_reason) else without_errors(workspace)
@@ -175,7 +175,7 @@ def _is_cancelled(workspace: Workspace) -> bool:
 
 
 def _cancelled(workspace: Workspace, observation: Observation) -> Decision:
-    """The owner ends it: what was begun is stopped, and the workspace rests where it stands."""
+    """Stop what was begun and keep the workspace at its level, if the operation can be cancelled."""
     allowed = workspace.operation in CANCELLABLE and workspace.deleted_at is None
     if not allowed or (workspace.operation is Operation.ARCHIVING and archive_committed(workspace)):
         return Decision(f"{workspace.operation} can no longer be cancelled.", workspace, consume=True)
@@ -190,16 +190,16 @@ def _cancelled(workspace: Workspace, observation: Observation) -> Decision:
 
 
 def _at_level(workspace: Workspace, sentence: str) -> Decision:
-    """End the operation without an error; the workspace is wanted where it stands."""
+    """End the operation without an error. The level becomes the desired state."""
     after = replace(without_errors(without_operation(workspace)), started_at=None)
     desired = DesiredState(level_of(workspace.conditions).value)
     return Decision(sentence, after, TimelineEvent.CANCELLED, desired=desired, consume=True)
 
 
 def wait_for_disk_space(workspace: Workspace, message: str, now: datetime) -> Decision:
-    """Let an operation wait for disk space with its clock standing, or give the wish back after a while.
+    """Let an operation wait for disk space without a timeout, or give it up after START_WAITS (ADR 0019).
 
-    A deleted workspace starts nothing, so the wish is always the owner's to give back.
+    A deleted workspace starts nothing, so the desired state may always be set to the level.
     """
     assert workspace.op_started_at is not None
     if now - workspace.op_started_at < START_WAITS:
@@ -214,11 +214,11 @@ def _timed_out(workspace: Workspace, observation: Observation, context: Context)
     if starting and container_exists(workspace):
         return Decision("Timed out: removing the container.", workspace, effect=DeleteContainer())
     limit = context.rules.timeouts[workspace.operation].total_seconds()
-    words = f"{workspace.operation} made no progress for {limit:.0f} s."
+    error = f"{workspace.operation} made no progress for {limit:.0f} s."
     message = workspace.conditions[ConditionName.CONTAINER_READY].message
     if starting and message:
-        words = f"{words} {message}"
-    failure = Failure(ErrorReason.Timeout, words)
+        error = f"{error} {message}"
+    failure = Failure(ErrorReason.Timeout, error)
     return end_after_job(
         workspace, observation, lambda: record_failure(workspace, failure, context), "it timed out"
     )

@@ -1,4 +1,4 @@
-"""Sentences of the timeline about wishes and operations."""
+"""Sentences of the timeline about requests and operations."""
 
 from datetime import timedelta
 from typing import Final
@@ -12,9 +12,9 @@ REQUESTED: Final = {
     DesiredState.DELETED: "Delete requested.",
 }
 CREATED: Final = {
-    DesiredState.RUNNING: "Created, to be started.",
-    DesiredState.STANDBY: "Created, with a home and no IDE yet.",
-    DesiredState.ARCHIVED: "Created, to be archived.",
+    DesiredState.RUNNING: "Created. It will be started.",
+    DesiredState.STANDBY: "Created with a home. The IDE is not started.",
+    DesiredState.ARCHIVED: "Created. It will be archived.",
 }
 BEGUN: Final = {
     Operation.PROVISIONING: "Preparing the home.",
@@ -22,7 +22,7 @@ BEGUN: Final = {
     Operation.STARTING: "Starting the IDE.",
     Operation.STOPPING: "Stopping the IDE.",
     Operation.ARCHIVING: "Archiving the home.",
-    Operation.CREATE_EMPTY_ARCHIVE: "Making an empty archive.",
+    Operation.CREATE_EMPTY_ARCHIVE: "Creating an empty archive.",
     Operation.DELETING: "Deleting the workspace.",
 }
 _FINISHED: Final = {
@@ -31,7 +31,7 @@ _FINISHED: Final = {
     Operation.STARTING: "Started",
     Operation.STOPPING: "Stopped",
     Operation.ARCHIVING: "Archived the home",
-    Operation.CREATE_EMPTY_ARCHIVE: "Made an empty archive",
+    Operation.CREATE_EMPTY_ARCHIVE: "Created an empty archive",
     Operation.DELETING: "Deleted",
 }
 

@@ -1,4 +1,4 @@
-"""When an idle workspace gives back its memory, then its disk."""
+"""Deadlines (TTLs) after which an idle workspace is stopped, and later archived."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -7,13 +7,13 @@ from datetime import datetime, timedelta
 from codehub.domain.states import DesiredState, Operation, Phase
 from codehub.domain.workspace import Workspace
 
-LONGEST = timedelta(days=7)
-"""For which a workspace can be kept by hand."""
+LONGEST_EXTENSION = timedelta(days=7)
+"""Longest time for which an owner can keep a workspace from expiring."""
 
 
 @dataclass(frozen=True)
 class TtlDefaults:
-    """Seconds; 0 = never."""
+    """TTLs of workspaces without their own, in seconds. 0 means never."""
 
     standby: int
     archive: int
@@ -21,23 +21,23 @@ class TtlDefaults:
 
 @dataclass(frozen=True)
 class Expiry:
-    """A deadline that has passed, and the wish that follows from it."""
+    """Desired state of a workspace whose deadline has passed, with the reason."""
 
     desired: DesiredState
     sentence: str
 
 
 def known_until(silences: Collection[timedelta], now: datetime, longest: timedelta) -> datetime | None:
-    """Until when every use is known, by how long ago each gateway last handed over what it had seen.
+    """Return until when every use is known, from the time since each gateway's last report.
 
-    None when one has been silent for longer than `longest`: then nobody is known to be idle.
+    None if one has been silent for longer than `longest`: then no workspace is known to be idle.
     """
     silence = max(silences, default=timedelta(0))
     return now - silence if silence <= longest else None
 
 
 def standby_at(workspace: Workspace, defaults: TtlDefaults) -> datetime | None:
-    """When a RUNNING workspace will stand by if nobody uses it; None = never, or not running."""
+    """Return when a RUNNING workspace will be stopped if it stays unused, or None for never."""
     if workspace.phase is not Phase.RUNNING:
         return None
     ttl = _ttl(workspace.standby_ttl_seconds, defaults.standby)
@@ -45,7 +45,7 @@ def standby_at(workspace: Workspace, defaults: TtlDefaults) -> datetime | None:
 
 
 def archive_at(workspace: Workspace, defaults: TtlDefaults) -> datetime | None:
-    """When a STANDBY workspace will be archived; None = never, or not standing by."""
+    """Return when a STANDBY workspace will be archived, or None for never."""
     if workspace.phase is not Phase.STANDBY:
         return None
     ttl = _ttl(workspace.archive_ttl_seconds, defaults.archive)
@@ -53,17 +53,17 @@ def archive_at(workspace: Workspace, defaults: TtlDefaults) -> datetime | None:
 
 
 def extended(workspace: Workspace, defaults: TtlDefaults, by: timedelta, now: datetime) -> datetime:
-    """Until when a workspace is kept that is kept `by` longer than it would be; not further than LONGEST."""
+    """Return the workspace's deadline moved by `by`, at most LONGEST_EXTENSION from now."""
     present = standby_at(workspace, defaults) or archive_at(workspace, defaults) or workspace.keep_until
-    return min(max(present or now, now) + by, now + LONGEST)
+    return min(max(present or now, now) + by, now + LONGEST_EXTENSION)
 
 
 def expired(
     workspace: Workspace, defaults: TtlDefaults, now: datetime, uses_known_until: datetime | None
 ) -> Expiry | None:
-    """The wish that a TTL has for this workspace now, with its reason; None while there is none.
+    """Return the desired state of an expired workspace with the reason, or None if it has not expired.
 
-    A RUNNING one expires only if it is known not to have been used until its deadline.
+    A RUNNING one expires only if it is known that nobody used it before its deadline (ADR 0018).
     """
     if workspace.operation is not Operation.NONE or workspace.deleted_at is not None:
         return None
@@ -71,17 +71,19 @@ def expired(
         return None
     standby = standby_at(workspace, defaults)
     if standby is not None and uses_known_until is not None and standby <= uses_known_until:
-        return Expiry(DesiredState.STANDBY, f"Not used since {_words(_idle_since(workspace))}: pausing it.")
+        return Expiry(
+            DesiredState.STANDBY, f"Not used since {_timestamp(_idle_since(workspace))}: pausing it."
+        )
     archive = archive_at(workspace, defaults)
     if archive is not None and archive <= now:
         return Expiry(
-            DesiredState.ARCHIVED, f"Paused since {_words(workspace.phase_changed_at)}: archiving it."
+            DesiredState.ARCHIVED, f"Paused since {_timestamp(workspace.phase_changed_at)}: archiving it."
         )
     return None
 
 
 def _idle_since(workspace: Workspace) -> datetime:
-    """A workspace that starts cannot be used: the clock of use begins when it runs."""
+    """Return the last use, or when the workspace began to run if that is later."""
     return max(workspace.last_access_at, workspace.phase_changed_at)
 
 
@@ -96,5 +98,5 @@ def _deadline(since: datetime, ttl: int, keep_until: datetime | None) -> datetim
     return max(deadline, keep_until) if keep_until is not None else deadline
 
 
-def _words(moment: datetime) -> str:
+def _timestamp(moment: datetime) -> str:
     return f"{moment:%Y-%m-%d %H:%M:%S} UTC"

@@ -1,4 +1,4 @@
-"""A workspace as the database last knew it."""
+"""A workspace as the database last recorded it."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,7 +21,7 @@ class RecoverSource(StrEnum):
 
 @dataclass(frozen=True)
 class PendingRequest:
-    """A recover or cancel that waits for the controller."""
+    """Request to recover or to cancel, waiting for the controller."""
 
     kind: RequestKind
     actor: str
@@ -31,7 +31,7 @@ class PendingRequest:
 
 @dataclass(frozen=True)
 class Workspace:
-    """What the control plane decides on. A memo is long and decides nothing, so only the API reads it."""
+    """Row of a workspace without its memo, which only the API needs."""
 
     id: str
     number: int
@@ -48,7 +48,7 @@ class Workspace:
     deleted_at: datetime | None
     purged_at: datetime | None
     grace_waived_at: datetime | None
-    """When its deletion without an archive and without a grace period was asked for."""
+    """When a deletion without an archive and without a grace period was requested (ADR 0025)."""
     keep_until: datetime | None
     last_access_at: datetime
     request: PendingRequest | None

@@ -77,7 +77,8 @@ async def test_a_start_that_hangs_is_tried_again_within_its_operation(bench: Ben
     assert await leader.attempt() == f"{hung.op_id}-1"
     story = "\n".join(await bench.story(workspace_id))
     assert (
-        "failed: Attempt 1 during STARTING failed, trying again: The IDE runs and has not answered" in story
+        "failed: Attempt 1 during STARTING failed and will be retried: The IDE runs and has not answered"
+        in story
     )
 
 

@@ -91,7 +91,7 @@ async def test_the_timeline_has_a_sentence_for_each_step(bench: Bench) -> None:
     await bench.until_phase(workspace_id, Phase.RUNNING)
     story = [re.sub(r"in (under )?[\d.]+ s", "in N s", line) for line in await bench.story(workspace_id)]
     assert story == [
-        "created: Created, to be started.",
+        "created: Created. It will be started.",
         "claimed: Preparing the home.",
         "finished: Prepared the home in N s.",
         "claimed: Starting the IDE.",

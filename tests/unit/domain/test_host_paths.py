@@ -40,8 +40,8 @@ PATHS = PathRedactor(
     ],
 )
 def test_a_message_as_its_readers_see_it(text: str, shown: str) -> None:
-    assert PATHS.hide(text) == shown
+    assert PATHS.redact(text) == shown
 
 
 def test_without_roots_nothing_changes() -> None:
-    assert PathRedactor().hide("/var/lib") == PathRedactor({"/": "all"}).hide("/var/lib") == "/var/lib"
+    assert PathRedactor().redact("/var/lib") == PathRedactor({"/": "all"}).redact("/var/lib") == "/var/lib"

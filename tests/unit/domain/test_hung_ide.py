@@ -85,7 +85,7 @@ def test_a_hung_ide_of_an_earlier_operation_is_removed_and_the_timeline_says_so_
     now = NOW + LIMIT * 0.6
     first = seen(starting(NOW), now, attempt=EARLIER_OPERATION, silent_since=NOW)
     assert (first.event, first.effect) == (TimelineEvent.REPLACED, DeleteContainer())
-    assert first.sentence == "The IDE runs and has not answered for 180 s: starting it again."
+    assert first.sentence == "The IDE runs and has not answered for 180 s. Starting it again."
     assert first.after.error_count == 0, "it was ready once: its start did not fail"
     again = seen(first.after, now + LIMIT / 4, attempt=EARLIER_OPERATION, silent_since=NOW)
     assert (again.event, again.effect) == (None, DeleteContainer())

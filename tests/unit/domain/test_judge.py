@@ -13,6 +13,8 @@ from tests.unit.domain import oracle
 from tests.unit.domain.builders import EARLIER, HEALTHY, HOME, KEY, NOW, conditions, workspace
 
 BOTH = (False, True)
+LEVELS = list(Level)
+"""Lowest first."""
 EVERY = [conditions(*statuses) for statuses in product(BOTH, repeat=5)]
 
 
@@ -25,13 +27,7 @@ def test_level_and_phase_follow_the_table(seen: dict) -> None:
             assert found == oracle.phase(seen, deleted, error, waived)
 
 
-def test_levels_are_ordered() -> None:
-    assert [level.rank for level in (Level.PENDING, Level.ARCHIVED, Level.STANDBY, Level.RUNNING)] == [
-        0,
-        5,
-        10,
-        20,
-    ]
+def test_every_level_is_a_phase_and_a_desired_state() -> None:
     assert {level.value for level in Level} < {phase.value for phase in Phase}
     assert {level.value for level in Level} < {desired.value for desired in DesiredState}
 
@@ -60,19 +56,19 @@ def test_the_next_operation_follows_the_table(desired: DesiredState, key: str | 
 
 
 @pytest.mark.parametrize("desired", [state for state in DesiredState if state is not DesiredState.DELETED])
-def test_one_way_never_goes_up_and_down(desired: DesiredState) -> None:
-    """Above the wish only steps down are taken, below it only steps up; at it none."""
+def test_an_operation_never_leads_away_from_the_desired_state(desired: DesiredState) -> None:
+    """Operations go down from a higher level and up from a lower one."""
     down = {Operation.STOPPING, Operation.ARCHIVING}
     for seen, key in product(EVERY, (None, KEY)):
         item = workspace(conditions=seen, desired_state=desired, archive_key=key)
-        here, there = level_of(seen).rank, Level(desired.value).rank
-        wanted = next_operation(item)
-        stray = [condition.status for condition in seen.values()][2] and here < Level.STANDBY.rank
+        here, there = LEVELS.index(level_of(seen)), LEVELS.index(Level(desired.value))
+        operation = next_operation(item)
+        stray = [condition.status for condition in seen.values()][2] and here < LEVELS.index(Level.STANDBY)
         if desired is DesiredState.PENDING:
-            assert wanted is Operation.NONE
+            assert operation is Operation.NONE
         elif here > there or stray:
-            assert wanted in down
+            assert operation in down
         elif here < there:
-            assert wanted not in down
-        elif wanted is not Operation.NONE:
-            assert (wanted, desired) == (Operation.STOPPING, DesiredState.STANDBY)
+            assert operation not in down
+        elif operation is not Operation.NONE:
+            assert (operation, desired) == (Operation.STOPPING, DesiredState.STANDBY)

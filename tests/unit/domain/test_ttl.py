@@ -7,7 +7,15 @@ from itertools import product
 import pytest
 
 from codehub.domain.states import DesiredState, Operation, Phase
-from codehub.domain.ttl import LONGEST, Expiry, TtlDefaults, archive_at, extended, known_until, standby_at
+from codehub.domain.ttl import (
+    LONGEST_EXTENSION,
+    Expiry,
+    TtlDefaults,
+    archive_at,
+    extended,
+    known_until,
+    standby_at,
+)
 from codehub.domain.ttl import expired as expired_knowing
 from codehub.domain.workspace import Workspace
 from tests.unit.domain.builders import NOW, workspace
@@ -165,4 +173,4 @@ def test_an_extension_adds_to_the_present_deadline_and_never_shortens_it(
         assert once.keep_until == deadline + hour
     twice = extended(once, DEFAULTS, hour, NOW)
     assert twice == once.keep_until + hour
-    assert extended(once, DEFAULTS, 30 * 24 * hour, NOW) == NOW + LONGEST
+    assert extended(once, DEFAULTS, 30 * 24 * hour, NOW) == NOW + LONGEST_EXTENSION

@@ -36,6 +36,8 @@ WAYS = {
     ("RUNNING", "RUNNING"): [],
     ("RUNNING", "DELETED"): [O.STOPPING, O.ARCHIVING],
 }
+LEVELS = list(Level)
+"""Lowest first."""
 Fault = Callable[[Walk], None]
 
 
@@ -201,8 +203,8 @@ def test_a_cancel_anywhere_rests_where_the_workspace_stands() -> None:
                 assert after.phase is Phase.DELETED
                 continue
             assert after.phase == after.desired_state
-            low, high = sorted((Level(way[0]).rank, Level(way[1]).rank))
-            assert low <= Level(after.phase.value).rank <= high
+            low, high = sorted(LEVELS.index(Level(level)) for level in way)
+            assert low <= LEVELS.index(Level(after.phase.value)) <= high
             if before.operation is Operation.ARCHIVING and before.archive_key is None:
                 assert after.phase is Phase.STANDBY
 

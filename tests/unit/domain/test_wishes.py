@@ -183,8 +183,11 @@ def test_every_error_has_a_way_out_and_each_way_that_is_shown_is_accepted() -> N
     for base, home, volume, archive in product(STATES, (None, HOME), (True, False), (True, False)):
         item = workspace(**{**base.__dict__, "home_ctx": home, "conditions": conditions(volume, archive)})
         ways = allowed_changes.recovery_options(item)
-        accepted = {source for source in asked.values() if outcome(
-            lambda item=item, source=source: allowed_changes.check_recover(item, *source)) is None}  # fmt: skip
+        accepted = {
+            source
+            for source in asked.values()
+            if outcome(lambda item=item, source=source: allowed_changes.check_recover(item, *source)) is None
+        }
         assert {asked[way] for way in ways} == accepted, item
         stuck = item.phase is Phase.ERROR and item.deleted_at is None and item.request is None
         assert bool(ways) or not (stuck and item.operation is Operation.NONE), item
