@@ -150,7 +150,7 @@ async def _change(
 ) -> None:
     """The wish comes first: the gate takes the lock of the limits before that of the row."""
     if body.wish is not None:
-        await gate.wish(conn, workspace_id, body.wish, actor=session.username, limits=config.limits, now=now)
+        await gate.set_desired_state(conn, workspace_id, body.wish, actor=session.username, limits=config.limits, now=now)
     if body.edits:
         await gate.edit(conn, workspace_id, body.edits, now=now)
 
@@ -170,7 +170,7 @@ async def _stop_as_admin(
     if body.wish is None:
         return
     before = await gate.lock(act.conn, owned.workspace.id)
-    workspace = await gate.wish(
+    workspace = await gate.set_desired_state(
         act.conn, before.id, body.wish, actor=act.actor.name, limits=config.limits, now=act.now
     )
     if workspace.desired_state is not before.desired_state:

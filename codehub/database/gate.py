@@ -115,7 +115,7 @@ async def create(
     return to_workspace(made.mappings().one())
 
 
-async def wish(
+async def set_desired_state(
     conn: AsyncConnection,
     workspace_id: str,
     desired: DesiredState,

@@ -56,5 +56,5 @@ class PostgresSource:
         """Return whether it was not wished for already."""
         now = utc_now()
         async with self._engine.begin() as conn:
-            wished = await gate.wish(conn, workspace_id, desired, actor=actor, limits=self._limits, now=now)
+            wished = await gate.set_desired_state(conn, workspace_id, desired, actor=actor, limits=self._limits, now=now)
         return wished.updated_at == now

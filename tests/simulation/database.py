@@ -354,7 +354,7 @@ class Gate:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    def wish(self, workspace_id: str, desired: DesiredState) -> None:
+    def set_desired_state(self, workspace_id: str, desired: DesiredState) -> None:
         row = self._db.rows[workspace_id]
         if not allowed_changes.check_desired_state(row, desired):
             return

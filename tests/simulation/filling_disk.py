@@ -67,13 +67,13 @@ class FillingDisk(History):
         """No TTL makes room within the limits here, so somebody stops something."""
         for row in self._running()[:1]:
             with contextlib.suppress(Problem):
-                self.gate.wish(row.id, DesiredState.STANDBY)
+                self.gate.set_desired_state(row.id, DesiredState.STANDBY)
         super()._recover_in_peace(name)
 
     def _use(self) -> None:
         name = self.chance.choice(list(self.database.rows))
         try:
-            self.gate.wish(name, DesiredState.RUNNING)
+            self.gate.set_desired_state(name, DesiredState.RUNNING)
         except Problem as problem:
             self.reality.tell(name, f"is refused: {problem.code}")
 

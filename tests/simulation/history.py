@@ -201,7 +201,7 @@ class History:
             if luck < 0.5:
                 self._type(name)
             elif luck < 0.85:
-                self.gate.wish(name, self.chance.choice(WISHES))
+                self.gate.set_desired_state(name, self.chance.choice(WISHES))
             elif luck < 0.875:
                 self.gate.delete(name)
             elif luck < 0.88:

@@ -414,7 +414,7 @@ class Recoveries(History):
                 if row.phase is Phase.ERROR:
                     self._recover(row.id)
                 else:
-                    self.gate.wish(row.id, DesiredState.RUNNING)
+                    self.gate.set_desired_state(row.id, DesiredState.RUNNING)
 
 
 def test_parallel_recoveries_keep_the_limits() -> None:

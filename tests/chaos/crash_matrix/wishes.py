@@ -56,7 +56,7 @@ def wished(desired: DesiredState) -> Wish:
     async def wish(lane: Lane) -> None:
         async with lane.transaction() as conn:
             now = datetime.now(UTC)
-            await gate.wish(conn, lane.workspace_id, desired, actor=OWNER, limits=LIMITS, now=now)
+            await gate.set_desired_state(conn, lane.workspace_id, desired, actor=OWNER, limits=LIMITS, now=now)
 
     return wish
 

@@ -150,7 +150,7 @@ class Bench:
 
     async def wish(self, workspace_id: str, desired: DesiredState) -> None:
         async with self.engine.begin() as conn:
-            await gate.wish(conn, workspace_id, desired, actor="u1", limits=LIMITS, now=datetime.now(UTC))
+            await gate.set_desired_state(conn, workspace_id, desired, actor="u1", limits=LIMITS, now=datetime.now(UTC))
 
     async def hint(self, workspace_id: str) -> None:
         """Send the hint that a wish sends."""

@@ -40,7 +40,7 @@ async def made(engine: AsyncEngine, owner: str = "one", desired: DesiredState = 
 
 async def wish(engine: AsyncEngine, workspace_id: str, desired: DesiredState) -> None:
     async with engine.begin() as conn:
-        await gate.wish(conn, workspace_id, desired, actor="one", limits=LIMITS, now=datetime.now(UTC))
+        await gate.set_desired_state(conn, workspace_id, desired, actor="one", limits=LIMITS, now=datetime.now(UTC))
 
 
 def busy() -> dict[str, object]:
@@ -236,7 +236,7 @@ async def test_what_is_deleted_is_not_found(engine: AsyncEngine) -> None:
     async with engine.begin() as conn:
         await gate.delete(conn, workspace_id, actor="one", now=datetime.now(UTC))
     calls = (
-        lambda conn: gate.wish(
+        lambda conn: gate.set_desired_state(
             conn, workspace_id, RUNNING, actor="one", limits=LIMITS, now=datetime.now(UTC)
         ),
         lambda conn: gate.delete(conn, workspace_id, actor="one", now=datetime.now(UTC)),
@@ -257,7 +257,7 @@ async def test_a_limit_of_zero_admits_nobody(engine: AsyncEngine) -> None:
     workspace_id = await made(engine)
     with pytest.raises(RunningLimitExceeded):
         async with engine.begin() as conn:
-            await gate.wish(
+            await gate.set_desired_state(
                 conn, workspace_id, RUNNING, actor="one", limits=Limits(0, 5), now=datetime.now(UTC)
             )
 

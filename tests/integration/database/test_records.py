@@ -68,7 +68,7 @@ async def postgres(engine: AsyncEngine, database_url: str) -> AsyncIterator[Plac
 
     async def wish(workspace_id: str, desired: DesiredState) -> object:
         async with engine.begin() as conn:
-            return await gate.wish(
+            return await gate.set_desired_state(
                 conn, workspace_id, desired, actor="one", limits=LIMITS, now=datetime.now(UTC)
             )
 
