@@ -1,4 +1,4 @@
-"""`/admin`: the whole installation at a glance. For admins."""
+"""`/admin`: all workspaces, and an overview of the installation. For admins."""
 
 from datetime import datetime
 from typing import Annotated
@@ -11,7 +11,7 @@ from codehub.api.fields import SearchText
 from codehub.api.permissions import Admin
 from codehub.api.services import Shared
 from codehub.api.views import WorkspacePage, WorkspaceSummary, summary
-from codehub.api.workspaces import Limit, Offset, page_of
+from codehub.api.workspaces import Limit, Offset, workspace_page
 from codehub.database import gate, workspace_queries
 from codehub.database.workspace_queries import LeaderStatus, WorkspaceFilter
 from codehub.domain.health_checks import CheckName
@@ -59,26 +59,27 @@ async def list_all_workspaces(
     q: Annotated[SearchText, Query()] = "",
     trash: bool = False,
 ) -> WorkspacePage:
-    return await page_of(services, admin, WorkspaceFilter(None, phase, tuple(q.split()), trash), limit, offset)
+    selection = WorkspaceFilter(None, phase, tuple(q.split()), trash)
+    return await workspace_page(services, admin, selection, limit, offset)
 
 
 @router.get("/overview")
 async def get_overview(admin: Admin, services: Shared) -> OverviewView:
-    """`running` counts as the limits do: what is wished to run, and whatever still has a container."""
+    """Return an overview. `running` counts as the limits do: desired to run, or still with a container."""
     config = services.config
     async with services.engine.connect() as conn:
-        seen = await workspace_queries.overview(conn)
+        overview = await workspace_queries.overview(conn)
         usage = await gate.usage(conn, admin.user_id)
     health = await readiness.look(config.settings.database_url, config.settings.redis_url)
     return OverviewView(
-        phases=seen.phases,
+        phases=overview.phases,
         running=usage.everyone,
         limits=LimitsView(
             max_running_per_user=config.limits.per_user, max_running_global=config.limits.everyone
         ),
-        users=seen.users,
-        leader=_leader_view(seen.leader),
-        errors=[summary(owned, config) for owned in seen.errors],
+        users=overview.users,
+        leader=_leader_view(overview.leader),
+        errors=[summary(owned, config) for owned in overview.errors],
         checks={
             name: CheckView(ok=check.ok, message=check.message, remedy=check.remedy)
             for name, check in health.checks.items()

@@ -25,7 +25,7 @@ from codehub.api import (
     workspaces,
 )
 from codehub.api.body_limit import BodyLimitMiddleware
-from codehub.api.concurrency_limits import Turns
+from codehub.api.concurrency_limits import ConcurrencyLimit
 from codehub.api.csrf import CsrfMiddleware
 from codehub.api.dashboard_files import Dashboard
 from codehub.api.internal_key import InternalKeyMiddleware
@@ -33,8 +33,8 @@ from codehub.api.metrics import Metrics, MetricsMiddleware
 from codehub.api.open_streams import OpenStreams
 from codehub.api.security_headers import SecurityHeadersMiddleware
 from codehub.api.services import Config, Services
-from codehub.api.sign_in_lane import SignInLane
-from codehub.api.stream_revocation import SessionEnds
+from codehub.api.sign_in_limit import SignInLimit
+from codehub.api.stream_revocation import SessionRevocations
 from codehub.bus.events import Subscriptions
 from codehub.bus.known_addresses import KnownAddresses
 from codehub.database.engine import STATEMENT_SECONDS, create_engine
@@ -46,11 +46,11 @@ logger = structlog.get_logger(__name__)
 
 PREFIX: Final = "/api/v1"
 INTERNAL: Final = ("/readyz", "/metrics")
-"""Served by the internal listener only: the dashboard's page must not answer a probe in their place."""
+"""Served by the internal listener only. The dashboard must not answer a probe of these paths."""
 POOL_SIZE: Final = 20
 STREAM_READS: Final = 4
 CALLS_AT_ONCE: Final = 8
-"""Of one user. Fewer than the pool's connections, so that others always find one."""
+"""Per user. Fewer than the pool's connections, so that other users always get one."""
 SEARCHES_AT_ONCE: Final = 1
 MAX_WAITING: Final = 56
 
@@ -62,11 +62,11 @@ _ERRORS: Final[dict[int | str, dict[str, Any]]] = {
 
 def create_app(settings: Settings) -> FastAPI:
     config = Config(settings)
-    _ = config.images  # a wrong images file is an error at start, not at the first call
+    _ = config.images  # report an invalid images file at start, not at the first call
     app = FastAPI(
         title="CodeHub",
         openapi_url=f"{PREFIX}/openapi.json",
-        docs_url=None,  # their pages load scripts from elsewhere
+        docs_url=None,  # the built-in pages load scripts from a CDN
         redoc_url=None,
         lifespan=_lifespan(config),
         redirect_slashes=False,
@@ -99,7 +99,7 @@ def _api() -> APIRouter:
 
 
 def _fallback() -> ASGIApp:
-    """Paths that no route takes: unknown calls below /api, the dashboard's elsewhere."""
+    """Serve paths without a route: 404 below /api, the dashboard elsewhere."""
     dashboard = Dashboard()
 
     async def fallback(scope: Scope, receive: Receive, send: Send) -> None:
@@ -108,7 +108,7 @@ def _fallback() -> ASGIApp:
             raise NotFound
         if scope["method"] not in ("GET", "HEAD"):
             raise HTTPException(405, headers={"Allow": "GET, HEAD"})
-        response = await dashboard.answer(path.lstrip("/"), scope)
+        response = await dashboard.respond(path.lstrip("/"), scope)
         await response(scope, receive, send)
 
     return GZipMiddleware(fallback)
@@ -123,27 +123,30 @@ def _lifespan(config: Config) -> Callable[[FastAPI], AbstractAsyncContextManager
         )
         redis = Redis.from_url(settings.redis_url, socket_connect_timeout=3, socket_timeout=5)
         subscriptions = Subscriptions(redis, settings.redis_channel_sse_prefix)
-        session_ends = SessionEnds(settings.database_url, engine)
+        session_revocations = SessionRevocations(settings.database_url, engine)
         known_addresses = KnownAddresses(redis)
         app.state.services = Services(
             config,
             engine,
             redis,
             subscriptions,
-            session_ends,
+            session_revocations,
             OpenStreams(),
             asyncio.Semaphore(STREAM_READS),
-            session_turns=_turns(app, CALLS_AT_ONCE, "calls"),
+            calls_per_session=_concurrency_limit(app, CALLS_AT_ONCE, "calls"),
             session_lookups=SessionLookups(app.state.metrics.limited.labels("session_lookups").inc),
-            calls=_turns(app, CALLS_AT_ONCE, "calls"),
-            searches=_turns(app, SEARCHES_AT_ONCE, "searches"),
-            sign_ins=SignInLane(known_addresses, lambda limit: app.state.metrics.limited.labels(limit).inc()),
+            calls_per_user=_concurrency_limit(app, CALLS_AT_ONCE, "calls"),
+            searches_per_user=_concurrency_limit(app, SEARCHES_AT_ONCE, "searches"),
+            sign_in_limit=SignInLimit(
+                known_addresses, lambda limit: app.state.metrics.limited.labels(limit).inc()
+            ),
         )
         listeners = [
-            asyncio.create_task(work.run()) for work in (subscriptions, session_ends, known_addresses)
+            asyncio.create_task(listener.run())
+            for listener in (subscriptions, session_revocations, known_addresses)
         ]
         for task in listeners:
-            task.add_done_callback(_report_death)
+            task.add_done_callback(_log_failure)
         try:
             yield
         finally:
@@ -157,12 +160,12 @@ def _lifespan(config: Config) -> Callable[[FastAPI], AbstractAsyncContextManager
     return lifespan
 
 
-def _turns(app: FastAPI, at_once: int, limit: str) -> Turns:
-    message = f"You have too many {limit} under way at once. Wait until some of them have ended."
-    return Turns(at_once, MAX_WAITING, message, app.state.metrics.limited.labels(limit).inc)
+def _concurrency_limit(app: FastAPI, at_once: int, limit: str) -> ConcurrencyLimit:
+    message = f"You have too many {limit} in progress. Wait until some of them finish."
+    return ConcurrencyLimit(at_once, MAX_WAITING, message, app.state.metrics.limited.labels(limit).inc)
 
 
-def _report_death(task: "asyncio.Task[None]") -> None:
-    """A listener runs as long as the process; should one die of a surprise, it does not die unnoticed."""
+def _log_failure(task: "asyncio.Task[None]") -> None:
+    """Log a listener that failed: listeners run as long as the process."""
     if not task.cancelled() and (error := task.exception()) is not None:
-        logger.critical("a background task of the API died; restart the API", exc_info=error)
+        logger.critical("a background task of the API failed; restart the API", exc_info=error)

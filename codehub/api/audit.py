@@ -1,4 +1,4 @@
-"""`/admin/audit`: who did what, newest first. For admins."""
+"""`/admin/audit`: the audit log, newest entries first. For admins."""
 
 from datetime import datetime
 from ipaddress import IPv4Address, IPv6Address
@@ -8,24 +8,25 @@ from fastapi import APIRouter, Query
 from pydantic import AwareDatetime, BaseModel, Field
 from sqlalchemy import Row
 
-from codehub.api.fields import Words
-from codehub.api.permissions import ULID_FORM, Admin
+from codehub.api.fields import ShortText
+from codehub.api.permissions import Admin
 from codehub.api.services import Shared
 from codehub.api.workspaces import Limit
 from codehub.database import audit
 from codehub.domain.audit import Action, ActorKind, Outcome
+from codehub.domain.ids import is_ulid
 from codehub.domain.problems import ValidationFailed
 
 router = APIRouter(prefix="/admin", tags=["admin"])
 
 Before = Annotated[
-    Annotated[int, Field(ge=1, lt=1 << 63)] | None, Query(description="The `next` of the page before.")
+    Annotated[int, Field(ge=1, lt=1 << 63)] | None, Query(description="The `next` of the previous page.")
 ]
 Since = Annotated[AwareDatetime | None, Query(alias="from", description="The earliest time.")]
-Until = Annotated[AwareDatetime | None, Query(alias="to", description="The time that entries are before.")]
-Actor = Annotated[Words | None, Query(description="The name of the actor, or the id of a user.")]
+Until = Annotated[AwareDatetime | None, Query(alias="to", description="Entries are earlier than this time.")]
+Actor = Annotated[ShortText | None, Query(description="The name of the actor, or the id of a user.")]
 Target = Annotated[
-    Words | None, Query(description="The name of the target, or the id of a user or workspace.")
+    ShortText | None, Query(description="The name of the target, or the id of a user or workspace.")
 ]
 
 
@@ -42,7 +43,7 @@ class AuditTarget(BaseModel):
 
 
 class AuditEntry(BaseModel):
-    """One act. `action` is one of the names that the filter takes; a newer version may have added others."""
+    """One action. `action` is one of the names that the filter accepts, or was added by a newer version."""
 
     id: int
     at: datetime
@@ -73,7 +74,7 @@ async def read_audit_log(
     since: Since = None,
     until: Until = None,
 ) -> AuditPage:
-    """Pages stay in place while entries arrive: a new one is newer than every page that was read."""
+    """Return a page of entries. New entries do not shift the pages that follow."""
     if since is not None and until is not None and since >= until:
         raise ValidationFailed("from: must be earlier than `to`.")
     actor_id, actor_name = _id_or_name(actor)
@@ -87,11 +88,11 @@ async def read_audit_log(
     return AuditPage(items=items, next=items[-1].id if len(rows) > limit else None)
 
 
-def _id_or_name(given: str | None) -> tuple[str | None, str | None]:
-    """What has the form of an id is one: a search by two columns at once would not use their indexes."""
-    if given is not None and ULID_FORM.fullmatch(given):
-        return given, None
-    return None, given
+def _id_or_name(text: str | None) -> tuple[str | None, str | None]:
+    """Return an id or a name, by its form. A query on both columns at once would not use their indexes."""
+    if text is not None and is_ulid(text):
+        return text, None
+    return None, text
 
 
 def _entry(row: Row[Any]) -> AuditEntry:

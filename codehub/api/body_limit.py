@@ -1,4 +1,4 @@
-"""Bounds on what a request may carry, before anything parses it."""
+"""Bounds on the size and duration of request bodies, checked before they are parsed."""
 
 import asyncio
 from typing import Final
@@ -10,11 +10,11 @@ from codehub.api.errors import envelope
 
 MAX_BODY: Final = 256 << 10
 MAX_SECONDS: Final = 30.0
-"""A body is kept until it is whole, before anyone knows whose it is: it may not drip in for ever."""
+"""A body is buffered before the caller is authenticated, so a slow one must not stay in memory."""
 
 
 class BodyLimitMiddleware:
-    """Reads a body of at most MAX_BODY bytes; a longer one is refused without being kept."""
+    """Buffers a body of at most MAX_BODY bytes, and rejects a longer one without buffering it."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -25,18 +25,22 @@ class BodyLimitMiddleware:
             return
         try:
             async with asyncio.timeout(MAX_SECONDS):
-                body = None if _declared(scope) > MAX_BODY else await _read(receive)
+                body = None if _declared_length(scope) > MAX_BODY else await _read(receive)
         except TimeoutError:
-            await envelope(408, "TIMEOUT", "The body took too long.")(scope, receive, send)
+            await envelope(408, "TIMEOUT", "The body of the request took too long to arrive.")(
+                scope, receive, send
+            )
             return
         if body is None:
-            refusal = envelope(413, "PAYLOAD_TOO_LARGE", f"The body is larger than {MAX_BODY >> 10} KiB.")
-            await refusal(scope, receive, send)
+            response = envelope(
+                413, "PAYLOAD_TOO_LARGE", f"The body of the request is larger than {MAX_BODY >> 10} KiB."
+            )
+            await response(scope, receive, send)
             return
         await self._app(scope, _replay(body, receive), send)
 
 
-def _declared(scope: Scope) -> int:
+def _declared_length(scope: Scope) -> int:
     length = Headers(scope=scope).get("content-length", "0")
     return int(length) if length.isascii() and length.isdigit() and len(length) < 19 else MAX_BODY + 1
 
@@ -55,13 +59,13 @@ async def _read(receive: Receive) -> bytes | None:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    given = False
+    replayed = False
 
     async def replay() -> Message:
-        nonlocal given
-        if given:
+        nonlocal replayed
+        if replayed:
             return await receive()
-        given = True
+        replayed = True
         return {"type": "http.request", "body": body, "more_body": False}
 
     return replay

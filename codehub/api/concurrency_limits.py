@@ -3,39 +3,40 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from codehub.domain.problems import TooManyRequests
 
 
 @dataclass
-class _Lane:
-    running: asyncio.Semaphore
-    inside: int = field(default=0)
+class _KeyState:
+    slots: asyncio.Semaphore
+    admitted: int = 0
+    """Calls that run or wait."""
 
 
-class Turns:
-    """For each key, `at_once` calls run and `waiting` wait their turn; more are rejected at once."""
+class ConcurrencyLimit:
+    """Semaphore per key with a bounded queue: `at_once` calls run, `waiting` wait, more are rejected."""
 
-    def __init__(self, at_once: int, waiting: int, message: str, rejected: Callable[[], None]) -> None:
+    def __init__(self, at_once: int, waiting: int, message: str, on_reject: Callable[[], None]) -> None:
         self._at_once = at_once
-        self._most = at_once + waiting
+        self._max_admitted = at_once + waiting
         self._message = message
-        self._rejected = rejected
-        self._lanes: dict[Hashable, _Lane] = {}
+        self._on_reject = on_reject
+        self._keys: dict[Hashable, _KeyState] = {}
 
     @asynccontextmanager
-    async def turn(self, key: Hashable) -> AsyncIterator[None]:
-        lane = self._lanes.get(key) or _Lane(asyncio.Semaphore(self._at_once))
-        if lane.inside >= self._most:
-            self._rejected()
+    async def slot(self, key: Hashable) -> AsyncIterator[None]:
+        state = self._keys.get(key) or _KeyState(asyncio.Semaphore(self._at_once))
+        if state.admitted >= self._max_admitted:
+            self._on_reject()
             raise TooManyRequests(self._message, retry_after=2)
-        self._lanes[key] = lane
-        lane.inside += 1
+        self._keys[key] = state
+        state.admitted += 1
         try:
-            async with lane.running:
+            async with state.slots:
                 yield
         finally:
-            lane.inside -= 1
-            if not lane.inside:
-                del self._lanes[key]
+            state.admitted -= 1
+            if not state.admitted:
+                del self._keys[key]

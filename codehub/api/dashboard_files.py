@@ -1,4 +1,4 @@
-"""The dashboard's files, for every path that is not the API's."""
+"""The built dashboard, served for every path outside the API."""
 
 import errno
 import os
@@ -16,13 +16,13 @@ REVALIDATE: Final = "no-cache"
 
 _MISSING: Final = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>CodeHub</title></head>
-<body><h1>CodeHub</h1><p>The dashboard is not built yet. <code>make install</code> builds it.</p>
+<body><h1>CodeHub</h1><p>The dashboard is not built yet. Run <code>make install</code> to build it.</p>
 <p>The API works: <a href="/api/v1/openapi.json">/api/v1/openapi.json</a></p></body></html>
 """
 
 
 def find_dist() -> Path | None:
-    """Where the built dashboard is: inside an installed package, or in a checkout."""
+    """Return the directory of the built dashboard, in an installed package or a checkout."""
     package = Path(__file__).resolve().parent.parent
     for candidate in (package / "dashboard", package.parent / "web" / "dist"):
         if (candidate / "index.html").is_file():
@@ -31,14 +31,14 @@ def find_dist() -> Path | None:
 
 
 class Dashboard:
-    """Files as they are, and the page itself for every other path: the page knows its own routes."""
+    """Static files, and the page for every other path: the dashboard routes on the client."""
 
     def __init__(self, dist: Path | None = None) -> None:
         self._fixed = dist
         self._dist: Path | None = None
         self._files: StaticFiles | None = None
 
-    async def answer(self, path: str, scope: Scope) -> Response:
+    async def respond(self, path: str, scope: Scope) -> Response:
         files = self._current_files()
         if files is None or self._dist is None:
             return HTMLResponse(_MISSING, status_code=503, headers={"Cache-Control": "no-store"})
@@ -48,11 +48,11 @@ class Dashboard:
             response.headers["Cache-Control"] = IMMUTABLE if path.startswith("assets/") else REVALIDATE
             return response
         if path.startswith("assets/"):
-            return envelope(404, "NOT_FOUND", "There is nothing here.")
+            return envelope(404, "NOT_FOUND", "This file does not exist.")
         return FileResponse(self._dist / "index.html", headers={"Cache-Control": REVALIDATE})
 
     def _current_files(self) -> StaticFiles | None:
-        """Looked for until found, so that a dashboard that is built later needs no restart."""
+        """Return the files, or None before the dashboard is built. Building it needs no restart."""
         if self._files is None:
             self._dist = self._fixed if self._fixed is not None else find_dist()
             if self._dist is not None and (self._dist / "index.html").is_file():

@@ -1,4 +1,4 @@
-"""Every error leaves in one envelope: `{"error": {"code", "message"}}`."""
+"""Error responses. All have the form `{"error": {"code", "message"}}`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -22,8 +22,8 @@ logger = structlog.get_logger(__name__)
 
 _CODES: Final[Mapping[int, tuple[str, str]]] = {
     400: ("VALIDATION_ERROR", "The body is not valid JSON."),
-    404: ("NOT_FOUND", "There is nothing here."),
-    405: ("METHOD_NOT_ALLOWED", "This address does not take this method."),
+    404: ("NOT_FOUND", "This address does not exist."),
+    405: ("METHOD_NOT_ALLOWED", "This address does not support this method."),
 }
 
 
@@ -33,7 +33,7 @@ class ErrorDetail(BaseModel):
 
 
 class ErrorEnvelope(BaseModel):
-    """What every refused or failed call answers."""
+    """Body of every error response."""
 
     error: ErrorDetail
 
@@ -55,29 +55,29 @@ def unavailable() -> JSONResponse:
     return envelope(
         503,
         "UNAVAILABLE",
-        "The database does not answer. Try again shortly.",
+        "CodeHub's database is not available. Try again shortly.",
         {"Retry-After": "2"},
     )
 
 
-def took_too_long() -> JSONResponse:
+def timed_out() -> JSONResponse:
     return envelope(
         503,
         "UNAVAILABLE",
-        "The database needed too long for this call, so the call was stopped and changed nothing. Try again "
-        "shortly; search for fewer or other words if it was a search.",
+        "The database took too long, so the call was stopped. Nothing was changed. Try again shortly. "
+        "If this was a search, try fewer or other words.",
         {"Retry-After": "5"},
     )
 
 
 def describe(errors: Sequence[Any]) -> str:
-    """The first few complaints in one line, each with the field that it is about, and no input echoed."""
+    """Return the first few errors in one line, each with the name of its field, without the input."""
     lines = []
     for error in errors[:5]:
-        place = [str(part) for part in error.get("loc", ())]
-        field = ".".join(place[1:] if place[:1] in (["body"], ["query"], ["path"]) else place)
-        words = str(error.get("msg", "is not valid")).removeprefix("Value error, ")
-        lines.append(f"{field[:100]}: {words}" if field else words)
+        path = [str(part) for part in error.get("loc", ())]
+        field = ".".join(path[1:] if path[:1] in (["body"], ["query"], ["path"]) else path)
+        message = str(error.get("msg", "is not valid")).removeprefix("Value error, ")
+        lines.append(f"{field[:100]}: {message}" if field else message)
     return "; ".join(lines).encode("utf-8", "replace").decode() or "The request is not valid."
 
 
@@ -85,9 +85,15 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Problem, _on_problem)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
-    for lost in (PoolTimeout, RedisConnectionError, RedisResponseError, DBAPIError, *CONNECTION_ERRORS):
-        app.add_exception_handler(lost, _on_lost_connection)
-    app.add_exception_handler(Exception, _on_surprise)
+    for unavailable_error in (
+        PoolTimeout,
+        RedisConnectionError,
+        RedisResponseError,
+        DBAPIError,
+        *CONNECTION_ERRORS,
+    ):
+        app.add_exception_handler(unavailable_error, _on_dependency_error)
+    app.add_exception_handler(Exception, _on_unexpected_error)
 
 
 async def _on_problem(_request: Request, error: Exception) -> JSONResponse:
@@ -107,24 +113,28 @@ async def _on_http_exception(_request: Request, error: Exception) -> JSONRespons
     return envelope(status, code, message, error.headers)
 
 
-async def _on_lost_connection(request: Request, error: Exception) -> JSONResponse:
-    full = insufficient_storage(error)
-    if full is not None:
-        logger.error("a call was refused: there is no space left", path=request.url.path, error=str(error))
-        return problem_response(full)
+async def _on_dependency_error(request: Request, error: Exception) -> JSONResponse:
+    no_space = insufficient_storage(error)
+    if no_space is not None:
+        logger.error("rejected a call: there is no space left", path=request.url.path, error=str(error))
+        return problem_response(no_space)
     if isinstance(error, DBAPIError) and is_timeout(error):
-        logger.warning("a call was stopped: its statement took too long", path=request.url.path)
-        return took_too_long()
-    if isinstance(error, RedisResponseError) or (isinstance(error, DBAPIError) and not _means_lost(error)):
-        return await _on_surprise(request, error)
-    logger.warning("a call failed: a dependency does not answer", path=request.url.path, error=str(error))
+        logger.warning("stopped a call: its statement took too long", path=request.url.path)
+        return timed_out()
+    if isinstance(error, RedisResponseError) or (
+        isinstance(error, DBAPIError) and not _lost_connection(error)
+    ):
+        return await _on_unexpected_error(request, error)
+    logger.warning("a call failed: a dependency is not available", path=request.url.path, error=str(error))
     return unavailable()
 
 
-def _means_lost(error: DBAPIError) -> bool:
+def _lost_connection(error: DBAPIError) -> bool:
     return error.connection_invalidated or isinstance(error, OperationalError | InterfaceError)
 
 
-async def _on_surprise(request: Request, error: Exception) -> JSONResponse:
+async def _on_unexpected_error(request: Request, error: Exception) -> JSONResponse:
     logger.error("a call failed", path=request.url.path, method=request.method, exc_info=error)
-    return envelope(500, "INTERNAL_ERROR", "Something went wrong inside CodeHub. It has been logged.")
+    return envelope(
+        500, "INTERNAL_ERROR", "CodeHub failed to handle this call. The error is in the log of the API."
+    )

@@ -1,11 +1,10 @@
-"""The events of one stream: what changed, in pieces of bounded size."""
+"""The events of one stream: snapshots and changes, in batches of bounded size."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 from pydantic import BaseModel
-from ulid import ULID
 
 from codehub.api.services import Services
 from codehub.api.views import summary
@@ -15,10 +14,11 @@ from codehub.database import workspace_queries
 from codehub.database.sessions import Session, find_session
 from codehub.database.workspace_queries import OwnedWorkspace
 from codehub.domain.workspace import Workspace
+from codehub.ulids import new_id
 
 HEARTBEAT: Final = 30.0
-PIECE: Final = 20
-"""Workspaces that are read and held at a time, about 50 KB."""
+BATCH_SIZE: Final = 20
+"""Workspaces in memory at a time, about 50 KB."""
 
 HEADERS: Final = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -27,15 +27,15 @@ HEADERS: Final = [
 ]
 RETRY: Final = b"retry: 3000\n"
 REPLACED: Final = b"retry: 30000\n\n"
-"""Ends a stream for a newer one. A browser reconnects after this time, so the two do not take turns."""
+"""Ends a stream in favour of a newer one. The long delay keeps the two from replacing each other in turn."""
 
 
-class Gone(BaseModel):
+class DeletedWorkspace(BaseModel):
     id: str
 
 
-class Item:
-    """A workspace as it is sent."""
+class SerializedWorkspace:
+    """A workspace as JSON, with a fingerprint to detect changes."""
 
     def __init__(self, owned: OwnedWorkspace, services: Services) -> None:
         self.id = owned.workspace.id
@@ -44,7 +44,7 @@ class Item:
 
 
 class EventSource:
-    """Reads what a stream has to send. It keeps fingerprints of what was sent, not the content."""
+    """Reads the events of one stream. It keeps fingerprints of the workspaces it sent, not their content."""
 
     def __init__(self, session: Session, services: Services) -> None:
         self._session = session
@@ -53,87 +53,87 @@ class EventSource:
 
     async def events(self, feed: Feed) -> AsyncIterator[bytes]:
         loop = asyncio.get_running_loop()
-        beat = loop.time() + HEARTBEAT
+        next_heartbeat = loop.time() + HEARTBEAT
         while True:
-            changes = await feed.changes(max(0.0, beat - loop.time()))
-            if loop.time() >= beat:
-                beat = loop.time() + HEARTBEAT
-                if not await self._session_holds():
+            changes = await feed.changes(max(0.0, next_heartbeat - loop.time()))
+            if loop.time() >= next_heartbeat:
+                next_heartbeat = loop.time() + HEARTBEAT
+                if not await self._session_is_valid():
                     return
                 yield encode("heartbeat", "{}")
-                async for event in self._unannounced():
+                async for event in self._missed_changes():
                     yield event
             if changes.everything:
-                if not await self._session_holds():
+                if not await self._session_is_valid():
                     return
                 async for event in self._snapshot():
                     yield event
             async for event in self._updates(changes):
                 yield event
 
-    async def _session_holds(self) -> bool:
-        """Looked up with each snapshot and heartbeat: the word of its end is a hint that may be lost."""
+    async def _session_is_valid(self) -> bool:
+        """Look the session up, at each snapshot and heartbeat: the notification of its end may be lost."""
         async with self._services.engine.connect() as conn:
             return await find_session(conn, self._session.id_hash, utc_now()) is not None
 
     async def _snapshot(self) -> AsyncIterator[bytes]:
         self._sent = {}
-        async for items, more in self._pieces():
+        async for items, more in self._batches():
             self._sent |= {item.id: item.fingerprint for item in items}
-            joined, again = ",".join(item.json for item in items), "true" if more else "false"
-            yield RETRY + encode("snapshot", f'{{"items":[{joined}],"more":{again}}}')
+            joined, has_more = ",".join(item.json for item in items), "true" if more else "false"
+            yield RETRY + encode("snapshot", f'{{"items":[{joined}],"more":{has_more}}}')
 
-    async def _pieces(self) -> AsyncIterator[tuple[list[Item], bool]]:
-        """All living workspaces, a piece at a time, and whether more follow.
+    async def _batches(self) -> AsyncIterator[tuple[list[SerializedWorkspace], bool]]:
+        """Yield batches of the user's workspaces, and whether more follow.
 
-        No connection is held while a piece is being sent. A workspace that changes after its piece was
-        read has a hint, since the feed was subscribed before.
+        No database connection is held while a batch is sent. If a workspace changes after its batch was
+        read, a hint follows, because the feed was subscribed before.
         """
         last: Workspace | None = None
         more = True
         while more:
             async with self._services.stream_reads, self._services.engine.connect() as conn:
-                found = await workspace_queries.list_living(conn, self._session.user_id, PIECE + 1, last)
-            more = len(found) > PIECE
-            found = found[:PIECE]
+                found = await workspace_queries.list_living(conn, self._session.user_id, BATCH_SIZE + 1, last)
+            more = len(found) > BATCH_SIZE
+            found = found[:BATCH_SIZE]
             last = found[-1].workspace if found else None
             yield self._items(found), more
 
-    async def _unannounced(self) -> AsyncIterator[bytes]:
-        """What changed without a hint that came through; with the heartbeat, nothing stays stale for long."""
-        gone = set(self._sent)
-        async for items, _more in self._pieces():
+    async def _missed_changes(self) -> AsyncIterator[bytes]:
+        """Yield the changes whose hints were lost. The heartbeat bounds how long a stream is stale."""
+        deleted = set(self._sent)
+        async for items, _more in self._batches():
             for item in items:
-                gone.discard(item.id)
+                deleted.discard(item.id)
                 if self._sent.get(item.id) != item.fingerprint:
-                    yield self._updated(item)
-        for workspace_id in gone:
-            yield self._deleted(workspace_id)
+                    yield self._update(item)
+        for workspace_id in deleted:
+            yield self._delete(workspace_id)
 
     async def _updates(self, changes: Changes) -> AsyncIterator[bytes]:
-        """What the hinted workspaces are now, read afresh: a hint says where to look, not what is there."""
+        """Read the workspaces that hints name, and yield their present state."""
         ids = changes.workspace_ids
-        for start in range(0, len(ids), PIECE):
-            some = ids[start : start + PIECE]
+        for start in range(0, len(ids), BATCH_SIZE):
+            batch = ids[start : start + BATCH_SIZE]
             async with self._services.stream_reads, self._services.engine.connect() as conn:
-                found = await workspace_queries.find_living(conn, self._session.user_id, some)
-            living = {item.id: item for item in self._items(found)}
-            for workspace_id in some:
-                item = living.get(workspace_id)
-                yield self._deleted(workspace_id) if item is None else self._updated(item)
+                found = await workspace_queries.find_living(conn, self._session.user_id, batch)
+            items = {item.id: item for item in self._items(found)}
+            for workspace_id in batch:
+                item = items.get(workspace_id)
+                yield self._delete(workspace_id) if item is None else self._update(item)
 
-    def _items(self, found: Sequence[OwnedWorkspace]) -> list[Item]:
-        return [Item(owned, self._services) for owned in found]
+    def _items(self, found: Sequence[OwnedWorkspace]) -> list[SerializedWorkspace]:
+        return [SerializedWorkspace(owned, self._services) for owned in found]
 
-    def _updated(self, item: Item) -> bytes:
+    def _update(self, item: SerializedWorkspace) -> bytes:
         self._sent[item.id] = item.fingerprint
         return encode("workspace_updated", item.json)
 
-    def _deleted(self, workspace_id: str) -> bytes:
+    def _delete(self, workspace_id: str) -> bytes:
         self._sent.pop(workspace_id, None)
-        return encode("workspace_deleted", Gone(id=workspace_id).model_dump_json())
+        return encode("workspace_deleted", DeletedWorkspace(id=workspace_id).model_dump_json())
 
 
 def encode(name: str, json: str) -> bytes:
-    """JSON has no raw line ends, so one data line is enough."""
-    return f"id: {str(ULID()).lower()}\nevent: {name}\ndata: {json}\n\n".encode()
+    """Return one server-sent event. JSON has no raw line breaks, so one data line is enough."""
+    return f"id: {new_id()}\nevent: {name}\ndata: {json}\n\n".encode()

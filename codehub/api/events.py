@@ -1,4 +1,4 @@
-"""`/events`: a live stream of one's own workspaces (server-sent events)."""
+"""`/events`: a live stream of the caller's workspaces (server-sent events)."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -22,9 +22,9 @@ from codehub.domain.problems import TooManyRequests
 logger = structlog.get_logger(__name__)
 router = APIRouter(tags=["events"])
 
-FAREWELL: Final = 1.0
-SLOW_READER: Final = 20.0
-"""Seconds in which a client takes one event. Otherwise it is cut off, and gets a snapshot when it returns."""
+CLOSE_SECONDS: Final = 1.0
+SEND_TIMEOUT: Final = 20.0
+"""Seconds for a client to read one event. A slower client is disconnected; a snapshot follows a reconnect."""
 
 
 @router.get(
@@ -33,10 +33,10 @@ SLOW_READER: Final = 20.0
     responses={
         200: {
             "content": {"text/event-stream": {"schema": {"type": "string"}}},
-            "description": "First the snapshot: `snapshot` {items, more}, as often as needed, the last one "
-            "with `more` false. Then `workspace_updated` (a workspace as in lists, without its memo), "
-            "`workspace_deleted` {id} and `heartbeat` {}, each with an id. A later snapshot replaces "
-            "everything before it. A client that does not read is cut off.",
+            "description": "First the snapshot: one or more `snapshot` {items, more}. The last has `more` "
+            "false. Then `workspace_updated` (a workspace as in lists, without its memo), "
+            "`workspace_deleted` {id} and `heartbeat` {}, each with an id. A later snapshot replaces all "
+            "events before it. A client that does not read is disconnected.",
         }
     },
 )
@@ -45,10 +45,10 @@ async def get_events(request: Request, session: Caller, services: Shared) -> Res
 
 
 class EventStream(Response):
-    """Runs until the client goes or stops reading, the session ends or the process stops.
+    """Response that runs until the client leaves or stops reading, its session ends, or the API stops.
 
-    The writing may hang on a client that does not read; the end of the session does not wait for it.
-    At most one event is buffered for a client, so that many that do not read cost little memory.
+    A write may block on a client that does not read; the end of the session does not wait for it. At most
+    one event is buffered per client, so that many clients that do not read cost little memory.
     """
 
     def __init__(self, session: Session, services: Services, metrics: Metrics) -> None:
@@ -74,22 +74,22 @@ class EventStream(Response):
     async def _run(self, feed: Feed, scope: Scope, receive: Receive, send: Send) -> None:
         transport = transport_of(scope)
         if transport is not None:
-            transport.set_write_buffer_limits(high=0)  # `send` waits until the event before has gone out
+            transport.set_write_buffer_limits(high=0)  # `send` waits until the previous event is written
         await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
         with (
             self._metrics.streams.track_inprogress(),
-            self._services.session_ends.watch(self._session.id_hash, feed.end),
+            self._services.session_revocations.watch(self._session.id_hash, feed.end),
         ):
-            await self._until_something_ends(feed, receive, send)
+            await self._run_until_end(feed, receive, send)
         try:
-            async with asyncio.timeout(FAREWELL):
+            async with asyncio.timeout(CLOSE_SECONDS):
                 await send(_body(REPLACED if self._replaced.is_set() else b"", more=True))
                 await send(_body(b"", more=False))
         except TimeoutError:
             if transport is not None:
                 transport.abort()
 
-    async def _until_something_ends(self, feed: Feed, receive: Receive, send: Send) -> None:
+    async def _run_until_end(self, feed: Feed, receive: Receive, send: Send) -> None:
         writing: asyncio.Task[object] = asyncio.create_task(self._write(feed, send))
         ends: set[asyncio.Task[object]] = {
             writing,
@@ -105,15 +105,13 @@ class EventStream(Response):
             outcomes = await asyncio.gather(*ends, return_exceptions=True)
         for outcome in outcomes:
             if isinstance(outcome, Exception):
-                logger.warning(
-                    "an event stream broke off", user_id=self._session.user_id, error=repr(outcome)
-                )
+                logger.warning("an event stream failed", user_id=self._session.user_id, error=repr(outcome))
 
     async def _write(self, feed: Feed, send: Send) -> None:
         source: AsyncIterator[bytes] = EventSource(self._session, self._services).events(feed)
         async for event in source:
             try:
-                async with asyncio.timeout(SLOW_READER):
+                async with asyncio.timeout(SEND_TIMEOUT):
                     await send(_body(event, more=True))
             except TimeoutError:
                 self._metrics.limited.labels("slow_reader").inc()

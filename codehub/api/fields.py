@@ -1,4 +1,4 @@
-"""Text that people give: what may be in it."""
+"""Field types of request bodies and queries: what text from users may contain."""
 
 import unicodedata
 from typing import Annotated, Final
@@ -8,48 +8,53 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
 _BIDI_CONTROLS: Final = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _LINE_ENDS: Final = frozenset("\n\r\t")
 MAX_SEARCH: Final = 100
-"""Characters. The cost of a search grows with the length of its words times that of every memo."""
+"""Characters. The cost of a search grows with the length of its words and of every memo."""
 MAX_SEARCH_WORDS: Final = 8
 
 
-def _one_line(value: str) -> str:
-    """Control characters and text that runs backwards can make one name look like another."""
+def _check_one_line(value: str) -> str:
+    """Reject control characters and right-to-left overrides: they can make one name look like another."""
     if any(unicodedata.category(char) in ("Cc", "Zl", "Zp") or char in _BIDI_CONTROLS for char in value):
-        raise ValueError("must not hold control characters")
+        raise ValueError("must not contain control characters")
     return value
 
 
-def _several_lines(value: str) -> str:
+def _check_lines(value: str) -> str:
     if any(unicodedata.category(char) == "Cc" and char not in _LINE_ENDS for char in value):
-        raise ValueError("must not hold control characters")
+        raise ValueError("must not contain control characters")
     return value
 
 
-def _no_nul(value: str) -> str:
+def _check_no_nul(value: str) -> str:
     if "\0" in value:
-        raise ValueError("must not hold NUL characters")
+        raise ValueError("must not contain NUL characters")
     return value
 
 
-def _few_words(value: str) -> str:
+def _check_word_count(value: str) -> str:
     if len(value.split()) > MAX_SEARCH_WORDS:
-        raise ValueError(f"must have at most {MAX_SEARCH_WORDS} words: search for fewer")
+        raise ValueError(f"must have at most {MAX_SEARCH_WORDS} words")
     return value
 
 
 Name = Annotated[
-    str, StringConstraints(strip_whitespace=True, min_length=1, max_length=64), AfterValidator(_one_line)
+    str,
+    StringConstraints(strip_whitespace=True, min_length=1, max_length=64),
+    AfterValidator(_check_one_line),
 ]
-Description = Annotated[str, StringConstraints(max_length=1000), AfterValidator(_several_lines)]
-Memo = Annotated[str, StringConstraints(max_length=20_000), AfterValidator(_several_lines)]
-Words = Annotated[str, StringConstraints(max_length=200), AfterValidator(_no_nul)]
+Description = Annotated[str, StringConstraints(max_length=1000), AfterValidator(_check_lines)]
+Memo = Annotated[str, StringConstraints(max_length=20_000), AfterValidator(_check_lines)]
+ShortText = Annotated[str, StringConstraints(max_length=200), AfterValidator(_check_no_nul)]
 SearchText = Annotated[
-    str, StringConstraints(max_length=MAX_SEARCH), AfterValidator(_no_nul), AfterValidator(_few_words)
+    str,
+    StringConstraints(max_length=MAX_SEARCH),
+    AfterValidator(_check_no_nul),
+    AfterValidator(_check_word_count),
 ]
-Secret = Annotated[str, StringConstraints(max_length=1024), AfterValidator(_no_nul)]
+Secret = Annotated[str, StringConstraints(max_length=1024), AfterValidator(_check_no_nul)]
 
 
 class Body(BaseModel):
-    """A request's body: exact types, and nothing that is not asked for."""
+    """Base class of request bodies: exact types, no unknown fields."""
 
     model_config = ConfigDict(extra="forbid", strict=True)

@@ -1,4 +1,4 @@
-"""`/healthz`: whether the API answers. Readiness and metrics are on the internal listener."""
+"""`/healthz`: liveness. Readiness and metrics are on the internal listener."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""`/images`: what a workspace can be made from."""
+"""`/images`: the images that a workspace can be created from."""
 
 from fastapi import APIRouter
 from pydantic import BaseModel

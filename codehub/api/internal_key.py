@@ -1,4 +1,4 @@
-"""Over TCP, only requests of a gateway count."""
+"""Authentication of the gateway, for an API that listens on TCP."""
 
 import secrets
 
@@ -12,7 +12,7 @@ _OPEN_PATH = "/healthz"
 
 
 class InternalKeyMiddleware:
-    """Rejects requests without the shared key, and with them their X-Forwarded-For; /healthz is open."""
+    """Rejects requests without the shared key, except /healthz. Only the gateway may set X-Forwarded-For."""
 
     def __init__(self, app: ASGIApp, *, key: str) -> None:
         self._app = app
@@ -20,13 +20,15 @@ class InternalKeyMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] != _OPEN_PATH and not self._has_key(scope):
-            refusal = envelope(
-                403, "FORBIDDEN", "This address is for CodeHub's gateway: INTERNAL_KEY is missing or differs."
+            response = envelope(
+                403,
+                "FORBIDDEN",
+                "Only CodeHub's gateway may use this address: INTERNAL_KEY is missing or differs.",
             )
-            await refusal(scope, receive, send)
+            await response(scope, receive, send)
             return
         await self._app(scope, receive, send)
 
     def _has_key(self, scope: Scope) -> bool:
-        given = Headers(scope=scope).getlist(INTERNAL_KEY)
-        return len(given) == 1 and secrets.compare_digest(given[0].encode("latin-1"), self._key)
+        keys = Headers(scope=scope).getlist(INTERNAL_KEY)
+        return len(keys) == 1 and secrets.compare_digest(keys[0].encode("latin-1"), self._key)

@@ -1,4 +1,4 @@
-"""Prometheus metrics of the API process. No label names a person or a workspace."""
+"""Prometheus metrics of the API process. No label names a user or a workspace."""
 
 import time
 from typing import Final
@@ -45,7 +45,7 @@ class Metrics:
 
 
 def route_of(scope: Scope) -> str:
-    """The path with its parameters named instead of filled in; one word for what no route takes."""
+    """Return the path template of the route, or UNROUTED for a path without one."""
     if "endpoint" not in scope:
         return UNROUTED
     route: str = scope["path"]

@@ -1,8 +1,7 @@
-"""Who is calling, and what they may do to a workspace."""
+"""Authentication of the caller, and access to workspaces."""
 
-import re
 from collections.abc import AsyncIterator
-from typing import Annotated, Final
+from typing import Annotated
 
 from fastapi import Depends, Path, Request
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -12,13 +11,12 @@ from codehub.database import workspace_queries
 from codehub.database.sessions import Session, find_session, hash_of
 from codehub.database.workspace_queries import DetailedWorkspace
 from codehub.domain.audit import Actor, Target, TargetKind
+from codehub.domain.ids import is_ulid
 from codehub.domain.problems import Forbidden, NotFound, Unauthorized, WorkspaceNotFound
-
-ULID_FORM: Final = re.compile(r"[0-7][0-9a-hjkmnp-tv-z]{25}")
 
 
 async def _current_session(request: Request, services: Shared, now: Now) -> AsyncIterator[Session]:
-    """The caller's session. The call takes one of its user's turns until it has its answer."""
+    """Return the caller's session. The call occupies a slot of its session and user until it has ended."""
     session_id = request.cookies.get(services.config.cookie_name)
     if not session_id:
         raise Unauthorized
@@ -28,11 +26,11 @@ async def _current_session(request: Request, services: Shared, now: Now) -> Asyn
         async with services.engine.connect() as conn:
             return await find_session(conn, id_hash, now)
 
-    async with services.session_turns.turn(id_hash):
+    async with services.calls_per_session.slot(id_hash):
         session = await services.session_lookups.find(id_hash, client_address(request), look_up)
     if session is None:
-        raise Unauthorized("Your session is over. Sign in again.")
-    async with services.calls.turn(session.user_id):
+        raise Unauthorized("Your session has ended. Sign in again.")
+    async with services.calls_per_user.slot(session.user_id):
         yield session
 
 
@@ -49,13 +47,13 @@ Admin = Annotated[Session, Depends(_admin)]
 
 
 def _workspace_id(workspace_id: Annotated[str, Path()]) -> str:
-    if not ULID_FORM.fullmatch(workspace_id):
+    if not is_ulid(workspace_id):
         raise WorkspaceNotFound
     return workspace_id
 
 
 def _user_id(user_id: Annotated[str, Path()]) -> str:
-    if not ULID_FORM.fullmatch(user_id):
+    if not is_ulid(user_id):
         raise NotFound("There is no such user.")
     return user_id
 
@@ -65,7 +63,7 @@ UserId = Annotated[str, Depends(_user_id)]
 
 
 def client_address(request: Request) -> str:
-    """What the gateway says: only it reaches this socket, and its entry is the last one."""
+    """Return the address that the gateway appended: only the gateway can reach this socket."""
     forwarded = request.headers.get("x-forwarded-for", "")
     return forwarded.rsplit(",", 1)[-1].strip()
 
@@ -75,44 +73,46 @@ def _actor(request: Request, session: Caller) -> Actor:
 
 
 CallerActor = Annotated[Actor, Depends(_actor)]
-"""The caller, as the audit log names them."""
+"""The caller, as recorded in the audit log."""
 
 
 def audit_target(owned: DetailedWorkspace) -> Target:
     return Target(TargetKind.WORKSPACE, owned.workspace.id, owned.workspace.name)
 
 
-async def reach_own(conn: AsyncConnection, session: Session, workspace_id: str) -> DetailedWorkspace:
-    """The caller's own living workspace. What exists and is another's is 403, as at the gateway."""
-    owned = await _living(conn, workspace_id)
+async def find_own_workspace(conn: AsyncConnection, session: Session, workspace_id: str) -> DetailedWorkspace:
+    """Return the caller's own workspace, unless it is deleted. Another user's is 403, as at the gateway."""
+    owned = await _find_existing(conn, workspace_id)
     if owned.workspace.owner_id != session.user_id:
         raise Forbidden("This workspace belongs to someone else.")
     return owned
 
 
-async def reach(conn: AsyncConnection, session: Session, workspace_id: str) -> DetailedWorkspace:
-    """A living workspace that is the caller's own, or any for an admin."""
-    owned = await _living(conn, workspace_id)
-    _refuse_others(owned, session)
+async def find_workspace(conn: AsyncConnection, session: Session, workspace_id: str) -> DetailedWorkspace:
+    """Return a workspace that is not deleted: for users their own, for admins any."""
+    owned = await _find_existing(conn, workspace_id)
+    _check_access(owned, session)
     return owned
 
 
-async def reach_even_deleted(conn: AsyncConnection, session: Session, workspace_id: str) -> DetailedWorkspace:
-    """As `reach`, but the trash counts as well."""
+async def find_workspace_even_deleted(
+    conn: AsyncConnection, session: Session, workspace_id: str
+) -> DetailedWorkspace:
+    """Like `find_workspace`, but also return workspaces in the trash."""
     owned = await workspace_queries.find(conn, workspace_id)
     if owned is None:
         raise WorkspaceNotFound
-    _refuse_others(owned, session)
+    _check_access(owned, session)
     return owned
 
 
-async def _living(conn: AsyncConnection, workspace_id: str) -> DetailedWorkspace:
+async def _find_existing(conn: AsyncConnection, workspace_id: str) -> DetailedWorkspace:
     owned = await workspace_queries.find(conn, workspace_id)
     if owned is None or owned.workspace.deleted_at is not None:
         raise WorkspaceNotFound
     return owned
 
 
-def _refuse_others(owned: DetailedWorkspace, session: Session) -> None:
+def _check_access(owned: DetailedWorkspace, session: Session) -> None:
     if owned.workspace.owner_id != session.user_id and not session.is_admin:
         raise Forbidden("This workspace belongs to someone else.")

@@ -1,4 +1,4 @@
-"""Headers that every answer carries."""
+"""Security headers of every response."""
 
 from typing import Final
 
@@ -37,7 +37,7 @@ class SecurityHeadersMiddleware:
             await self._app(scope, receive, send)
             return
 
-        async def guarded(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in SECURITY.items():
@@ -45,4 +45,4 @@ class SecurityHeadersMiddleware:
                 headers.setdefault("Cache-Control", "no-store")
             await send(message)
 
-        await self._app(scope, receive, guarded)
+        await self._app(scope, receive, send_with_headers)

@@ -1,4 +1,4 @@
-"""Runs the API on a Unix socket that only the gateway reaches, or on a TCP port with the internal key."""
+"""The API server: on a Unix socket for the gateway, or on a TCP port with the internal key."""
 
 import os
 import socket
@@ -15,14 +15,14 @@ from codehub.api.app import create_app
 from codehub.api.uvicorn_protocol import ApiProtocol
 from codehub.settings import Settings
 
-GOODBYE_SECONDS: Final = 5
+SHUTDOWN_SECONDS: Final = 5
 BACKLOG: Final = 2048
 
 
 class _Server(uvicorn.Server):
-    """Ends the event streams first when it stops: they would never end by themselves.
+    """uvicorn server that ends the event streams at shutdown: they have no end otherwise.
 
-    Health and metrics are served beside it, on the internal listener.
+    Health and metrics are served on the internal listener.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class _Server(uvicorn.Server):
 
 
 def listen(address: str, group: int | None = None) -> socket.socket:
-    """Listen at `unix:/path`, for this user and the members of `group`, or at `tcp:host:port`."""
+    """Listen on `unix:/path`, for this user and the members of `group`, or on `tcp:host:port`."""
     kind, _, where = address.partition(":")
     try:
         return (
@@ -63,7 +63,7 @@ def listen(address: str, group: int | None = None) -> socket.socket:
 
 
 def _listen_unix(path: Path, group: int | None) -> socket.socket:
-    """A listening Unix socket in place of whatever an earlier process left there."""
+    """Listen on a Unix socket. Replace one that an earlier process left."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -91,7 +91,7 @@ def make_server(settings: Settings, internal_listener: socket.socket | None = No
         server_header=False,
         access_log=False,
         log_config=None,
-        timeout_graceful_shutdown=GOODBYE_SECONDS,
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         timeout_keep_alive=75,
     )
     internal_listener = internal_listener or internal_http.listen(settings.internal_addresses("api"))

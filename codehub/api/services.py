@@ -1,4 +1,4 @@
-"""What the handlers of one process share."""
+"""Dependencies that the handlers of one process share."""
 
 import asyncio
 from dataclasses import dataclass
@@ -10,10 +10,10 @@ from fastapi import Depends, Request
 from redis.asyncio import Redis
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from codehub.api.concurrency_limits import Turns
+from codehub.api.concurrency_limits import ConcurrencyLimit
 from codehub.api.open_streams import OpenStreams
-from codehub.api.sign_in_lane import SignInLane
-from codehub.api.stream_revocation import SessionEnds
+from codehub.api.sign_in_limit import SignInLimit
+from codehub.api.stream_revocation import SessionRevocations
 from codehub.bus.events import Subscriptions
 from codehub.clock import utc_now
 from codehub.domain.images import Image, offered_images
@@ -25,7 +25,7 @@ from codehub.settings import Settings
 
 @dataclass(frozen=True)
 class Config:
-    """The settings in the words of the domain."""
+    """Settings as domain values."""
 
     settings: Settings
 
@@ -44,12 +44,12 @@ class Config:
 
     @cached_property
     def images(self) -> tuple[Image, ...]:
-        """What can be chosen: the images that this runtime can start."""
+        """The images that users can choose: those that this runtime can start."""
         return tuple(offered_images(self.settings.images_text, self.settings.runtime).values())
 
     @cached_property
     def default_image(self) -> str | None:
-        """The image that says so, or the first where the runtime cannot start that one."""
+        """The image marked as default, or the first one if the runtime cannot start that image."""
         names = [image.name for image in self.images if image.default] + [image.name for image in self.images]
         return names[0] if names else None
 
@@ -68,20 +68,20 @@ class Services:
     engine: AsyncEngine
     redis: Redis
     subscriptions: Subscriptions
-    session_ends: SessionEnds
+    session_revocations: SessionRevocations
     streams: OpenStreams
     stream_reads: asyncio.Semaphore
-    """Bounds the connections, and the pieces of snapshots in memory, that all event streams use together."""
-    session_turns: Turns
+    """Bounds the connections and the snapshot batches in memory of all event streams together."""
+    calls_per_session: ConcurrencyLimit
     session_lookups: SessionLookups
-    calls: Turns
-    searches: Turns
-    sign_ins: SignInLane
+    calls_per_user: ConcurrencyLimit
+    searches_per_user: ConcurrencyLimit
+    sign_in_limit: SignInLimit
 
 
 def _services(request: Request) -> Services:
-    found: Services = request.app.state.services
-    return found
+    services: Services = request.app.state.services
+    return services
 
 
 async def _now() -> datetime:
@@ -89,4 +89,4 @@ async def _now() -> datetime:
 
 
 Shared = Annotated[Services, Depends(_services)]
-Now = Annotated[datetime, Depends(_now)]  # one time for the whole of a request
+Now = Annotated[datetime, Depends(_now)]  # one time for the whole request

@@ -1,11 +1,11 @@
-"""`/login`, `/logout`, `/session`: signing in and out."""
+"""`/login`, `/logout`, `/session`: sign-in, sign-out and the current session."""
 
 from typing import Literal
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 
-from codehub.api.fields import Body, Secret, Words
+from codehub.api.fields import Body, Secret, ShortText
 from codehub.api.permissions import Caller, CallerActor, client_address
 from codehub.api.services import Config, Now, Shared
 from codehub.api.views import UserView
@@ -16,7 +16,7 @@ router = APIRouter(tags=["session"])
 
 
 class Credentials(Body):
-    username: Words
+    username: ShortText
     password: Secret
 
 
@@ -35,7 +35,7 @@ class RunningLimits(BaseModel):
 
 
 class ArchiveUsage(BaseModel):
-    """What all archives of the user take. `max_bytes` is null without a limit."""
+    """Size of all archives of the user. `max_bytes` is null without a limit."""
 
     bytes: int
     max_bytes: int | None
@@ -60,7 +60,7 @@ async def login(
     body: Credentials, request: Request, response: Response, services: Shared, now: Now
 ) -> SignedIn:
     address = client_address(request)
-    async with services.sign_ins.turn(address):
+    async with services.sign_in_limit.admit(address):
         signed_in = await accounts.sign_in(services.engine, body.username, body.password, address, now=now)
     services.session_lookups.remember(sessions.hash_of(signed_in.session_id))
     set_session_cookie(response, signed_in.session_id, services.config)
@@ -94,12 +94,13 @@ async def get_session(session: Caller, services: Shared) -> SessionView:
     config = services.config
     async with services.engine.connect() as conn:
         usage = await gate.usage(conn, session.user_id)
-        taken = await archive_bytes(conn, [session.user_id])
+        archive_sizes = await archive_bytes(conn, [session.user_id])
     return SessionView(
         user=UserView.of_session(session),
         limits=RunningLimits(max_running_per_user=config.limits.per_user, running=usage.user),
         archives=ArchiveUsage(
-            bytes=taken.get(session.user_id, 0), max_bytes=config.limits.archive_bytes_per_user or None
+            bytes=archive_sizes.get(session.user_id, 0),
+            max_bytes=config.limits.archive_bytes_per_user or None,
         ),
         ttl=TtlDefaultsView(standby_seconds=config.ttl.standby, archive_seconds=config.ttl.archive),
         apps_mode="origin" if config.settings.apps_host else "path",
@@ -111,7 +112,7 @@ async def get_session(session: Caller, services: Shared) -> SessionView:
 async def change_password(
     body: PasswordChange, session: Caller, actor: CallerActor, services: Shared, now: Now
 ) -> Response:
-    async with services.sign_ins.turn(actor.address):
+    async with services.sign_in_limit.admit(actor.address):
         await accounts.change_own_password(
             services.engine, session, body.current, body.new, actor=actor, now=now
         )

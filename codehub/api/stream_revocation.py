@@ -21,7 +21,7 @@ logger = structlog.get_logger(__name__)
 CHANNEL: Final = "session_ended"
 
 
-class SessionEnds:
+class SessionRevocations:
     """Registry of callbacks by session, called when the session ends. One LISTEN connection a process."""
 
     def __init__(self, database_url: str, engine: AsyncEngine) -> None:

@@ -1,11 +1,11 @@
-"""`/users`: who may sign in. For admins."""
+"""`/users`: the accounts. For admins."""
 
 from typing import Literal
 
 from fastapi import APIRouter, Response
 from pydantic import BaseModel
 
-from codehub.api.fields import Body, Secret, Words
+from codehub.api.fields import Body, Secret, ShortText
 from codehub.api.permissions import Admin, CallerActor, UserId
 from codehub.api.services import Now, Shared
 from codehub.api.views import AccountView, ListedAccountView
@@ -20,13 +20,13 @@ RoleName = Literal["user", "admin"]
 
 
 class NewUser(Body):
-    username: Words
+    username: ShortText
     password: Secret
     role: RoleName = "user"
 
 
 class UserChanges(Body):
-    """A field that is left out stays as it is. With `password`, `your_password` is the caller's own."""
+    """Changes of an account. A missing field stays unchanged. `your_password` is the caller's own."""
 
     password: Secret = ""
     role: RoleName = "user"
@@ -42,8 +42,8 @@ class UserPage(BaseModel):
 async def list_users(_admin: Admin, services: Shared, limit: Limit = 200, offset: Offset = 0) -> UserPage:
     async with services.engine.connect() as conn:
         found, total = await accounts.list_accounts(conn, limit, offset)
-        taken = await archive_bytes(conn, [account.id for account in found])
-    items = [ListedAccountView.of_listed(account, taken.get(account.id, 0)) for account in found]
+        archive_sizes = await archive_bytes(conn, [account.id for account in found])
+    items = [ListedAccountView.of_listed(account, archive_sizes.get(account.id, 0)) for account in found]
     return UserPage(items=items, total=total)
 
 
@@ -61,13 +61,13 @@ async def create_user(
 async def change_user(
     user_id: UserId, body: UserChanges, admin: Admin, actor: CallerActor, services: Shared, now: Now
 ) -> AccountView:
-    """Setting a password takes the caller's own as well. A wrong one counts like a failed sign-in."""
-    given = body.model_fields_set
+    """Setting a password requires the caller's own. A wrong one counts as a failed sign-in."""
+    set_fields = body.model_fields_set
     changes = accounts.AccountChanges(
-        password=body.password if "password" in given else None,
-        role=Role(body.role) if "role" in given else None,
+        password=body.password if "password" in set_fields else None,
+        role=Role(body.role) if "role" in set_fields else None,
     )
-    own_password = body.your_password if "your_password" in given else None
+    own_password = body.your_password if "your_password" in set_fields else None
     account = await accounts.change_account_as_admin(
         services.engine, admin, own_password, user_id, changes, actor=actor, now=now
     )

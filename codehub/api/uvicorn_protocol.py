@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol, with what an event stream needs to know about its connection."""
+"""uvicorn's HTTP protocol, which gives event streams access to their connection."""
 
 import asyncio
 from typing import Final
@@ -10,10 +10,10 @@ _EXTENSION: Final = "codehub.transport"
 
 
 class ApiProtocol(HttpToolsProtocol):
-    """Puts the transport into the scope.
+    """HTTP protocol that puts the transport into the scope.
 
-    ASGI has no way to give up a connection whose client takes no bytes: uvicorn closes it only after
-    the client has read what is buffered.
+    ASGI cannot drop a connection whose client does not read: uvicorn closes it only after the client has
+    read what is buffered.
     """
 
     def on_message_begin(self) -> None:
@@ -23,5 +23,5 @@ class ApiProtocol(HttpToolsProtocol):
 
 def transport_of(scope: Scope) -> asyncio.Transport | None:
     """Return the connection of a request, or None where the application is called without a server."""
-    found: asyncio.Transport | None = scope.get("extensions", {}).get(_EXTENSION, {}).get("transport")
-    return found
+    transport: asyncio.Transport | None = scope.get("extensions", {}).get(_EXTENSION, {}).get("transport")
+    return transport

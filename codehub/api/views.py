@@ -1,4 +1,4 @@
-"""Workspaces and people as the API shows them."""
+"""Response models of workspaces and accounts."""
 
 from datetime import datetime, timedelta
 from typing import Literal
@@ -39,7 +39,7 @@ class AccountView(UserView):
 
 
 class ListedAccountView(AccountView):
-    """`archive_bytes`: what all archives of the user take, those of the trash among them."""
+    """An account with the size of all its archives, including those in the trash."""
 
     archive_bytes: int
 
@@ -72,7 +72,11 @@ class LargeEntryView(BaseModel):
 
 
 class HomeView(BaseModel):
-    """The home as last measured. `quota_bytes` is null without a quota, `notice` without trouble."""
+    """A home on the disk, as last measured.
+
+    Without `complete`, it is at least this large. `quota_bytes` is null without a quota. `notice` says why
+    the workspace was, or will be, stopped to save disk space; it is null otherwise.
+    """
 
     bytes: int
     entries: int
@@ -88,7 +92,7 @@ class DetailedHomeView(HomeView):
 
 
 class WorkspaceSummary(BaseModel):
-    """A workspace as lists and events carry it: many of them, so without what is long."""
+    """A workspace in lists and events, without long fields. `version` grows with every change."""
 
     id: str
     name: str
@@ -177,14 +181,14 @@ def summary(owned: OwnedWorkspace, config: Config) -> WorkspaceSummary:
 
 
 def detailed_view(detailed: DetailedWorkspace, config: Config) -> WorkspaceView:
-    seen = dict(summary(detailed, config))
-    home: HomeView | None = seen.pop("home")
+    fields = dict(summary(detailed, config))
+    home: HomeView | None = fields.pop("home")
     largest = detailed.home.size.largest if detailed.home else ()
     entries = [LargeEntryView(name=entry.name, bytes=entry.bytes) for entry in largest]
     detailed_home = None if home is None else DetailedHomeView(**dict(home), largest=entries)
     stored = detailed.archive
     archive = CurrentArchiveView(created_at=stored.created_at, bytes=stored.bytes) if stored else None
-    return WorkspaceView(**seen, home=detailed_home, memo=detailed.memo, archive=archive)
+    return WorkspaceView(**fields, home=detailed_home, memo=detailed.memo, archive=archive)
 
 
 def _conditions(workspace: Workspace) -> dict[ConditionName, ConditionView]:
@@ -200,7 +204,7 @@ def _conditions(workspace: Workspace) -> dict[ConditionName, ConditionView]:
 
 
 def _home(owned: OwnedWorkspace) -> HomeView | None:
-    """None while there is no home on the disk: what was measured before was another one."""
+    """Return the measured home, or None while there is none on the disk: an earlier measurement is stale."""
     home = owned.home
     if home is None or not holds(owned.workspace.conditions, ConditionName.VOLUME_READY):
         return None
@@ -217,11 +221,11 @@ def _home(owned: OwnedWorkspace) -> HomeView | None:
 
 
 def _progress(workspace: Workspace) -> ProgressView | None:
-    """Progress belongs to the operation under way; what an earlier one left behind is not shown."""
+    """Return the progress of the operation in progress. Ignore what an earlier operation left."""
     if workspace.progress is None or workspace.operation is Operation.NONE:
         return None
-    seen = workspace.progress
-    return ProgressView(bytes=seen.bytes, total=seen.total, files=seen.files)
+    progress = workspace.progress
+    return ProgressView(bytes=progress.bytes, total=progress.total, files=progress.files)
 
 
 def _purge_at(workspace: Workspace, config: Config) -> datetime | None:

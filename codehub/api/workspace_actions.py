@@ -1,4 +1,4 @@
-"""`/workspaces/{id}/...`: what one asks of a workspace, and its history."""
+"""`/workspaces/{id}/...`: actions on a workspace, its timeline and its archives."""
 
 from datetime import datetime, timedelta
 from typing import Annotated, Literal
@@ -12,13 +12,13 @@ from codehub.api.permissions import (
     CallerActor,
     WorkspaceId,
     audit_target,
-    reach,
-    reach_even_deleted,
-    reach_own,
+    find_own_workspace,
+    find_workspace,
+    find_workspace_even_deleted,
 )
 from codehub.api.services import Now, Shared
 from codehub.api.views import WorkspaceView
-from codehub.api.workspaces import view_changed
+from codehub.api.workspaces import updated_view
 from codehub.database import accounts, audit, gate, workspace_queries
 from codehub.domain.audit import Action
 from codehub.domain.problems import InvalidState, ValidationFailed
@@ -28,12 +28,12 @@ from codehub.domain.workspace import RecoverSource
 router = APIRouter(prefix="/workspaces/{workspace_id}", tags=["workspaces"])
 
 
-class Nothing(Body):
-    """No choices."""
+class EmptyBody(Body):
+    """A body without fields."""
 
 
 class Recovery(Body):
-    """Without a choice the workspace comes back as it is; a lost home needs one."""
+    """What to recover from. Without `from`, the workspace keeps its home; a lost home needs a choice."""
 
     source: Literal["archive", "empty"] | None = Field(default=None, alias="from")
     archive_op_id: Annotated[str, Field(pattern=r"^[0-9a-z]{26}$")] | None = None
@@ -86,7 +86,7 @@ async def recover_workspace(
     source = (body or Recovery()).recover_from
     config = services.config
     async with audit.transaction(services.engine, actor, now) as act:
-        owned = await reach(act.conn, session, workspace_id)
+        owned = await find_workspace(act.conn, session, workspace_id)
         await gate.recover(
             act.conn, workspace_id, actor=session.username, limits=config.limits, source=source, now=now
         )
@@ -96,17 +96,17 @@ async def recover_workspace(
             owner=owned.owner_name,
             **gate.audit_details(source),
         )
-        return await view_changed(act.conn, workspace_id, config)
+        return await updated_view(act.conn, workspace_id, config)
 
 
 @router.post("/cancel")
 async def cancel_operation(
-    workspace_id: WorkspaceId, session: Caller, services: Shared, now: Now, body: Nothing | None = None
+    workspace_id: WorkspaceId, session: Caller, services: Shared, now: Now, body: EmptyBody | None = None
 ) -> WorkspaceView:
     async with services.engine.begin() as conn:
-        await reach_own(conn, session, workspace_id)
+        await find_own_workspace(conn, session, workspace_id)
         await gate.cancel(conn, workspace_id, actor=session.username, now=now)
-        return await view_changed(conn, workspace_id, services.config)
+        return await updated_view(conn, workspace_id, services.config)
 
 
 @router.post("/undelete")
@@ -116,16 +116,16 @@ async def undelete_workspace(
     actor: CallerActor,
     services: Shared,
     now: Now,
-    body: Nothing | None = None,
+    body: EmptyBody | None = None,
 ) -> WorkspaceView:
     config = services.config
     async with audit.transaction(services.engine, actor, now) as act:
-        owned = await reach_even_deleted(act.conn, session, workspace_id)
+        owned = await find_workspace_even_deleted(act.conn, session, workspace_id)
         if not await accounts.hold(act.conn, owned.workspace.owner_id):
-            raise InvalidState("The owner of this workspace was deleted: it has nobody to come back to.")
+            raise InvalidState("The owner of this workspace was deleted, so it cannot be restored.")
         await gate.undelete(act.conn, workspace_id, actor=session.username, limits=config.limits, now=now)
         await act.record(Action.WORKSPACE_UNDELETED, audit_target(owned), owner=owned.owner_name)
-        return await view_changed(act.conn, workspace_id, config)
+        return await updated_view(act.conn, workspace_id, config)
 
 
 @router.post("/extend")
@@ -134,15 +134,15 @@ async def extend_workspace(
 ) -> WorkspaceView:
     by, defaults = timedelta(seconds=body.seconds), services.config.ttl
     async with services.engine.begin() as conn:
-        await reach_own(conn, session, workspace_id)
+        await find_own_workspace(conn, session, workspace_id)
         await gate.extend(conn, workspace_id, by=by, defaults=defaults, actor=session.username, now=now)
-        return await view_changed(conn, workspace_id, services.config)
+        return await updated_view(conn, workspace_id, services.config)
 
 
 @router.get("/timeline")
 async def get_timeline(workspace_id: WorkspaceId, session: Caller, services: Shared) -> Timeline:
     async with services.engine.connect() as conn:
-        await reach_even_deleted(conn, session, workspace_id)
+        await find_workspace_even_deleted(conn, session, workspace_id)
         entries = await workspace_queries.timeline_of(conn, workspace_id)
     return Timeline(items=[TimelineItem(**vars(entry)) for entry in entries])
 
@@ -150,6 +150,6 @@ async def get_timeline(workspace_id: WorkspaceId, session: Caller, services: Sha
 @router.get("/archives")
 async def get_archives(workspace_id: WorkspaceId, session: Caller, services: Shared) -> Archives:
     async with services.engine.connect() as conn:
-        owned = await reach_even_deleted(conn, session, workspace_id)
+        owned = await find_workspace_even_deleted(conn, session, workspace_id)
         found = await workspace_queries.archives_of(conn, owned.workspace)
     return Archives(items=[ArchiveItem(**vars(archive)) for archive in found])

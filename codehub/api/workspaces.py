@@ -1,4 +1,4 @@
-"""`/workspaces`: make, read, change, delete."""
+"""`/workspaces`: create, read, change and delete workspaces."""
 
 from contextlib import AsyncExitStack
 from datetime import datetime
@@ -9,7 +9,14 @@ from pydantic import Field
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from codehub.api.fields import Body, Description, Memo, Name, SearchText
-from codehub.api.permissions import Caller, CallerActor, WorkspaceId, audit_target, reach, reach_even_deleted
+from codehub.api.permissions import (
+    Caller,
+    CallerActor,
+    WorkspaceId,
+    audit_target,
+    find_workspace,
+    find_workspace_even_deleted,
+)
 from codehub.api.services import Config, Now, Shared
 from codehub.api.views import WorkspacePage, WorkspaceView, detailed_view, summary
 from codehub.database import accounts, audit, gate, workspace_queries
@@ -27,7 +34,7 @@ router = APIRouter(prefix="/workspaces", tags=["workspaces"])
 SEARCH_SECONDS: Final = 2.0
 Limit = Annotated[int, Query(ge=1, le=200)]
 Offset = Annotated[int, Query(ge=0, le=1_000_000)]
-Wish = Literal["RUNNING", "STANDBY", "ARCHIVED"]
+RequestedState = Literal["RUNNING", "STANDBY", "ARCHIVED"]
 Ttl = Annotated[int, Field(ge=0, le=31_536_000)]
 
 
@@ -37,25 +44,25 @@ class NewWorkspace(Body):
     image_ref: Annotated[str, Field(max_length=64)] | None = None
     standby_ttl_seconds: Ttl | None = None
     archive_ttl_seconds: Ttl | None = None
-    desired_state: Wish = "RUNNING"
+    desired_state: RequestedState = "RUNNING"
 
 
 class WorkspaceChanges(Body):
-    """What is left out stays as it is; a TTL of null is the default, of 0 never."""
+    """Changes of a workspace; a missing field stays unchanged. A TTL of null is the default, 0 is never."""
 
     name: Name = ""
     description: Description = ""
     memo: Memo = ""
     standby_ttl_seconds: Ttl | None = None
     archive_ttl_seconds: Ttl | None = None
-    desired_state: Wish = "RUNNING"
+    desired_state: RequestedState = "RUNNING"
 
     @property
     def edits(self) -> dict[str, Any]:
         return self.model_dump(exclude_unset=True, exclude={"desired_state"})
 
     @property
-    def wish(self) -> DesiredState | None:
+    def requested_state(self) -> DesiredState | None:
         return DesiredState(self.desired_state) if "desired_state" in self.model_fields_set else None
 
 
@@ -81,7 +88,7 @@ async def create_workspace(body: NewWorkspace, session: Caller, services: Shared
             backends=config.settings.backends,
             now=now,
         )
-        return await view_changed(conn, workspace.id, config)
+        return await updated_view(conn, workspace.id, config)
 
 
 @router.get("")
@@ -95,16 +102,16 @@ async def list_workspaces(
     trash: bool = False,
 ) -> WorkspacePage:
     selection = WorkspaceFilter(session.user_id, phase, tuple(q.split()), trash)
-    return await page_of(services, session, selection, limit, offset)
+    return await workspace_page(services, session, selection, limit, offset)
 
 
-async def page_of(
+async def workspace_page(
     services: Shared, session: Session, selection: WorkspaceFilter, limit: int, offset: int
 ) -> WorkspacePage:
-    """A search may read every memo, so it has little time, and each user has one at a time."""
+    """Return a page. A search may read every memo: each user runs one at a time, with a short timeout."""
     async with AsyncExitStack() as stack:
         if selection.words:
-            await stack.enter_async_context(services.searches.turn(session.user_id))
+            await stack.enter_async_context(services.searches_per_user.slot(session.user_id))
         conn = await stack.enter_async_context(services.engine.connect())
         if selection.words:
             await limit_statements(conn, SEARCH_SECONDS)
@@ -115,7 +122,7 @@ async def page_of(
 @router.get("/{workspace_id}")
 async def get_workspace(workspace_id: WorkspaceId, session: Caller, services: Shared) -> WorkspaceView:
     async with services.engine.connect() as conn:
-        detailed = await reach(conn, session, workspace_id)
+        detailed = await find_workspace(conn, session, workspace_id)
     return detailed_view(detailed, services.config)
 
 
@@ -131,16 +138,16 @@ async def change_workspace(
     config = services.config
     _check_standby_ttl(body.standby_ttl_seconds, config)
     async with audit.transaction(services.engine, actor, now) as act:
-        owned = await reach(act.conn, session, workspace_id)
+        owned = await find_workspace(act.conn, session, workspace_id)
         if owned.workspace.owner_id == session.user_id:
-            await _change(act.conn, workspace_id, body, session, config, now)
+            await _change_own(act.conn, workspace_id, body, session, config, now)
         else:
-            _refuse_beyond_stopping(owned.workspace, body)
+            _check_only_stops(owned.workspace, body)
             await _stop_as_admin(act, owned, body, config)
-        return await view_changed(act.conn, workspace_id, config)
+        return await updated_view(act.conn, workspace_id, config)
 
 
-async def _change(
+async def _change_own(
     conn: AsyncConnection,
     workspace_id: str,
     body: WorkspaceChanges,
@@ -148,15 +155,17 @@ async def _change(
     config: Config,
     now: datetime,
 ) -> None:
-    """The wish comes first: the gate takes the lock of the limits before that of the row."""
-    if body.wish is not None:
-        await gate.set_desired_state(conn, workspace_id, body.wish, actor=session.username, limits=config.limits, now=now)
+    """Apply the desired state, then the edits: the gate locks the limits before the row."""
+    if body.requested_state is not None:
+        await gate.set_desired_state(
+            conn, workspace_id, body.requested_state, actor=session.username, limits=config.limits, now=now
+        )
     if body.edits:
         await gate.edit(conn, workspace_id, body.edits, now=now)
 
 
-async def view_changed(conn: AsyncConnection, workspace_id: str, config: Config) -> WorkspaceView:
-    """Return the workspace as this transaction, which has locked its row, leaves it."""
+async def updated_view(conn: AsyncConnection, workspace_id: str, config: Config) -> WorkspaceView:
+    """Return the workspace with the changes of this transaction, which has locked its row."""
     detailed = await workspace_queries.find(conn, workspace_id)
     if detailed is None:
         raise WorkspaceNotFound
@@ -166,28 +175,30 @@ async def view_changed(conn: AsyncConnection, workspace_id: str, config: Config)
 async def _stop_as_admin(
     act: AuditedTransaction, owned: DetailedWorkspace, body: WorkspaceChanges, config: Config
 ) -> None:
-    """Stop another user's workspace. The row may be locked first, since no limit applies to a stop."""
-    if body.wish is None:
+    """Stop another user's workspace. The row may be locked first, because no limit applies to a stop."""
+    if body.requested_state is None:
         return
     before = await gate.lock(act.conn, owned.workspace.id)
     workspace = await gate.set_desired_state(
-        act.conn, before.id, body.wish, actor=act.actor.name, limits=config.limits, now=act.now
+        act.conn, before.id, body.requested_state, actor=act.actor.name, limits=config.limits, now=act.now
     )
     if workspace.desired_state is not before.desired_state:
-        wish = workspace.desired_state.value
         await act.record(
-            Action.WORKSPACE_STOPPED, audit_target(owned), owner=owned.owner_name, desired_state=wish
+            Action.WORKSPACE_STOPPED,
+            audit_target(owned),
+            owner=owned.owner_name,
+            desired_state=workspace.desired_state.value,
         )
 
 
-def _refuse_beyond_stopping(workspace: Workspace, body: WorkspaceChanges) -> None:
-    """An admin may stop another's workspace and nothing more: not edit it, not start or restore it."""
+def _check_only_stops(workspace: Workspace, body: WorkspaceChanges) -> None:
+    """Reject changes by an admin to another user's workspace, except stops."""
     if body.edits:
-        raise Forbidden("This workspace belongs to someone else: an admin may stop it, not edit it.")
-    if body.wish is DesiredState.RUNNING:
-        raise Forbidden("This workspace belongs to someone else: an admin may stop it, not start it.")
-    if body.wish is DesiredState.STANDBY and workspace.phase in (Phase.ARCHIVED, Phase.PENDING):
-        raise Forbidden("This workspace belongs to someone else: an admin may stop it, not restore it.")
+        raise Forbidden("This workspace belongs to someone else. An admin can stop it, but not edit it.")
+    if body.requested_state is DesiredState.RUNNING:
+        raise Forbidden("This workspace belongs to someone else. An admin can stop it, but not start it.")
+    if body.requested_state is DesiredState.STANDBY and workspace.phase in (Phase.ARCHIVED, Phase.PENDING):
+        raise Forbidden("This workspace belongs to someone else. An admin can stop it, but not restore it.")
 
 
 @router.delete("/{workspace_id}", status_code=204)
@@ -200,10 +211,10 @@ async def delete_workspace(
     without_archive: bool = False,
     confirm: Annotated[str, Query(max_length=200)] = "",
 ) -> Response:
-    """Move to the trash; with `without_archive` and its name in `confirm`, delete for good and at once."""
+    """Move to the trash. With `without_archive` and its name in `confirm`, delete permanently at once."""
     async with audit.transaction(services.engine, actor, now) as act:
         if without_archive:
-            owned = await reach_even_deleted(act.conn, session, workspace_id)
+            owned = await find_workspace_even_deleted(act.conn, session, workspace_id)
             before = owned.workspace.grace_waived_at
             after = await gate.delete_now(act.conn, workspace_id, confirm, actor=session.username, now=now)
             if after.grace_waived_at != before:
@@ -211,26 +222,28 @@ async def delete_workspace(
                     Action.WORKSPACE_DELETED_FOR_GOOD, audit_target(owned), owner=owned.owner_name
                 )
             return Response(status_code=204)
-        owned = await reach(act.conn, session, workspace_id)
+        owned = await find_workspace(act.conn, session, workspace_id)
         await gate.delete(act.conn, workspace_id, actor=session.username, now=now)
         await act.record(Action.WORKSPACE_DELETED, audit_target(owned), owner=owned.owner_name)
     return Response(status_code=204)
 
 
 def _check_standby_ttl(seconds: int | None, config: Config) -> None:
-    least = config.settings.minimum_standby_ttl
-    if seconds and seconds < least:
+    minimum = config.settings.minimum_standby_ttl
+    if seconds and seconds < minimum:
         raise ValidationFailed(
-            f"standby_ttl_seconds: must be at least {least}, because activity takes that long to be seen; "
-            "0 is never, null the default."
+            f"standby_ttl_seconds: must be at least {minimum}, because CodeHub needs that long to detect "
+            "activity. 0 means never, null the default."
         )
 
 
 def _choose_image(name: str | None, config: Config) -> str:
     chosen = name if name is not None else config.default_image
     names = [image.name for image in config.images]
-    if chosen is None or chosen not in names:
+    if not names:
         raise ValidationFailed(
-            f"image_ref: must be one of {', '.join(names) or 'no image: none is offered'}."
+            "image_ref: this runtime has no image to choose. Ask an admin to configure one."
         )
+    if chosen not in names:
+        raise ValidationFailed(f"image_ref: must be one of {', '.join(names)}.")
     return chosen

@@ -101,6 +101,7 @@ export interface components {
             notice: string | null;
             largest: components["schemas"]["LargeEntryView"][];
         };
+        EmptyBody: Record<string, never>;
         ErrorDetail: {
             code: string;
             message: string;
@@ -173,7 +174,6 @@ export interface components {
              */
             desired_state?: "RUNNING" | "STANDBY" | "ARCHIVED";
         };
-        Nothing: Record<string, never>;
         /** @enum {string} */
         Operation: "NONE" | "PROVISIONING" | "CREATE_EMPTY_ARCHIVE" | "RESTORING" | "STARTING" | "STOPPING" | "ARCHIVING" | "DELETING";
         /** @enum {string} */
@@ -414,6 +414,7 @@ export type Credentials = components['schemas']['Credentials'];
 export type CurrentArchiveView = components['schemas']['CurrentArchiveView'];
 export type DesiredState = components['schemas']['DesiredState'];
 export type DetailedHomeView = components['schemas']['DetailedHomeView'];
+export type EmptyBody = components['schemas']['EmptyBody'];
 export type ErrorDetail = components['schemas']['ErrorDetail'];
 export type ErrorEnvelope = components['schemas']['ErrorEnvelope'];
 export type ErrorReason = components['schemas']['ErrorReason'];
@@ -427,7 +428,6 @@ export type LimitsView = components['schemas']['LimitsView'];
 export type ListedAccountView = components['schemas']['ListedAccountView'];
 export type NewUser = components['schemas']['NewUser'];
 export type NewWorkspace = components['schemas']['NewWorkspace'];
-export type Nothing = components['schemas']['Nothing'];
 export type Operation = components['schemas']['Operation'];
 export type Outcome = components['schemas']['Outcome'];
 export type OverviewView = components['schemas']['OverviewView'];

@@ -34,7 +34,7 @@ __all__ = ["served"]
 
 MEMO = "m" * 20_000
 DESCRIPTION = "\N{GRINNING FACE}" * 1000
-ONE_EVENT = event_source.PIECE * (4_000 + 3_000)
+ONE_EVENT = event_source.BATCH_SIZE * (4_000 + 3_000)
 """Bytes: a piece of workspaces with the longest description each. All of them are ten times as much."""
 STREAMS = 32
 MEBIBYTE = 1 << 20
@@ -91,7 +91,7 @@ def buffered(served: Served) -> list[int]:
 async def test_unread_streams_hold_one_event_each_and_give_it_back(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events, "SLOW_READER", PATIENCE)
+    monkeypatch.setattr(events, "SEND_TIMEOUT", PATIENCE)
     await served.api.person_quickly("alice", Role.USER)
     await make_many(served.api, "alice", 200)
     ids = [await another_session(served.api, "alice") for _ in range(4)]
@@ -147,8 +147,8 @@ async def read_beginning(reader: asyncio.StreamReader) -> None:
 async def test_a_client_that_does_not_read_is_cut_off(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events, "SLOW_READER", 0.2)
-    monkeypatch.setattr(events, "FAREWELL", 0.1)
+    monkeypatch.setattr(events, "SEND_TIMEOUT", 0.2)
+    monkeypatch.setattr(events, "CLOSE_SECONDS", 0.1)
     await served.api.person_quickly("alice", Role.USER)
     await make_many(served.api, "alice", 200)
     session_id = await another_session(served.api, "alice")
@@ -160,7 +160,7 @@ async def test_a_client_that_does_not_read_is_cut_off(
 
 async def test_a_client_that_reads_gets_every_workspace_once_in_pieces(served: Served) -> None:
     alice = await served.api.person_quickly("alice", Role.USER)
-    await make_many(served.api, "alice", 2 * event_source.PIECE + 1)
+    await make_many(served.api, "alice", 2 * event_source.BATCH_SIZE + 1)
     seen: list[str] = []
     mores: list[bool] = []
     async with served.stream(alice) as stream:
@@ -171,13 +171,13 @@ async def test_a_client_that_reads_gets_every_workspace_once_in_pieces(served: S
             mores.append(data["more"])
             assert not any("memo" in item for item in data["items"])
     assert mores == [True, True, False]
-    assert len(seen) == len(set(seen)) == 2 * event_source.PIECE + 1
+    assert len(seen) == len(set(seen)) == 2 * event_source.BATCH_SIZE + 1
 
 
 async def test_nothing_is_missed_while_a_snapshot_goes_out_in_pieces(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_source, "PIECE", 2)
+    monkeypatch.setattr(event_source, "BATCH_SIZE", 2)
     alice = await api.person_quickly("alice", Role.USER)
     made = [await api.workspace(alice, name=f"w{number}") for number in range(5)]
     services = api.app.state.services

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from codehub.api import sign_in_lane
+from codehub.api import sign_in_limit
 from codehub.api.app import create_app
 from codehub.database import passwords
 from codehub.domain.states import Role
@@ -63,11 +63,11 @@ async def test_during_a_flood_a_known_address_signs_in_before_all_that_wait(
     await api.person_quickly("alice", Role.USER)
     assert (await sign_in(api, HOME, "alice")).status_code == 200
     attempts = flood(api, 100)
-    lane = sign_in_lane.NEW_AT_ONCE + sign_in_lane.NEW_WAITING
+    lane = sign_in_limit.NEW_AT_ONCE + sign_in_limit.NEW_WAITING
     await until(lambda: sum(task.done() for task in attempts) == 100 - lane, "the lane to be full")
-    await until(lambda: held_up.running == sign_in_lane.NEW_AT_ONCE, "its places to be taken")
+    await until(lambda: held_up.running == sign_in_limit.NEW_AT_ONCE, "its places to be taken")
     assert (await sign_in(api, HOME, "alice")).status_code == 200
-    assert held_up.running == sign_in_lane.NEW_AT_ONCE, "nobody of the flood had a turn in between"
+    assert held_up.running == sign_in_limit.NEW_AT_ONCE, "nobody of the flood had a turn in between"
     rejected = [task.result() for task in attempts if task.done()]
     assert {answer.status_code for answer in rejected} == {429}
     assert all(int(answer.headers["retry-after"]) > 0 for answer in rejected)
@@ -83,9 +83,9 @@ async def test_a_flood_from_one_known_network_leaves_the_others_their_turns(
         await api.person_quickly(name, Role.USER)
         assert (await sign_in(api, address, name)).status_code == 200
     attempts = flood(api, 90, "192.0.2.66")
-    lane = sign_in_lane.KNOWN_AT_ONCE + sign_in_lane.KNOWN_WAITING
+    lane = sign_in_limit.KNOWN_AT_ONCE + sign_in_limit.KNOWN_WAITING
     await until(lambda: sum(task.done() for task in attempts) == 90 - lane, "the lane to be full")
-    await until(lambda: held_up.running == sign_in_lane.KNOWN_AT_ONCE, "its places to be taken")
+    await until(lambda: held_up.running == sign_in_limit.KNOWN_AT_ONCE, "its places to be taken")
     alice = asyncio.create_task(sign_in(api, HOME, "alice"))
     await until(lambda: sum(task.done() for task in attempts) > 90 - lane or alice.done(), "room to be made")
     held_up.go_on.set()
@@ -114,19 +114,19 @@ async def test_a_network_has_an_allowance_of_failures(api: Api, addresses: list[
     await api.person_quickly("alice", Role.USER)
     answers = [
         await sign_in(api, addresses[number % len(addresses)], f"nobody-{number}")
-        for number in range(sign_in_lane.FAILURES + 5)
+        for number in range(sign_in_limit.FAILURES + 5)
     ]
     statuses = [answer.status_code for answer in answers]
-    assert statuses == [401] * sign_in_lane.FAILURES + [429] * 5
+    assert statuses == [401] * sign_in_limit.FAILURES + [429] * 5
     assert int(answers[-1].headers["retry-after"]) > 0
     assert (await sign_in(api, "2001:db8:0:1::1", "nobody")).status_code == 401
     assert (await sign_in(api, "192.0.2.10", "alice")).status_code == 200
 
 
 async def test_sign_ins_that_succeed_use_up_nothing(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api.app.state.services.sign_ins._allowance, "_refill_per_second", 1e-6)
+    monkeypatch.setattr(api.app.state.services.sign_in_limit._allowance, "_refill_per_second", 1e-6)
     await api.person_quickly("alice", Role.USER)
-    for _ in range(sign_in_lane.FAILURES + 5):
+    for _ in range(sign_in_limit.FAILURES + 5):
         assert (await sign_in(api, HOME, "alice")).status_code == 200
 
 
@@ -136,7 +136,7 @@ async def test_another_process_knows_the_address_too(api: Api, held_up: HeldUp) 
     app = create_app(api.settings)
     async with app.router.lifespan_context(app):
         other = Api(app, api.engine, api.settings, api.stack)
-        known = app.state.services.sign_ins._known
+        known = app.state.services.sign_in_limit._known
 
         async def is_known() -> bool:
             return HOME in known
@@ -155,7 +155,7 @@ async def test_without_redis_signing_in_works_and_its_address_is_known(
     await api.person_quickly("alice", Role.USER)
     services = api.app.state.services
     await services.redis.aclose()
-    known = services.sign_ins._known
+    known = services.sign_in_limit._known
     monkeypatch.setattr(known, "_redis", type(services.redis).from_url("unix:///nowhere/redis.sock"))
     assert (await sign_in(api, HOME, "alice")).status_code == 200
     assert HOME in known

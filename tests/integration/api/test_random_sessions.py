@@ -7,7 +7,7 @@ import pytest
 
 from codehub.api import permissions
 from codehub.domain.states import Role
-from codehub.network_limits import TokenBuckets, FairQueue
+from codehub.network_limits import FairQueue, TokenBuckets
 from tests.integration.api.conftest import PASSWORD, Api
 from tests.waiting import until
 

@@ -96,8 +96,8 @@ async def test_a_statement_of_any_call_ends_after_its_time(api: Api) -> None:
 async def test_a_user_searches_one_at_a_time_and_others_meanwhile(api: Api) -> None:
     alice = await api.person_quickly("alice", Role.USER)
     bob = await api.person_quickly("bob", Role.USER)
-    searches = api.app.state.services.searches
-    async with searches.turn(api.ids["alice"]):
+    searches = api.app.state.services.searches_per_user
+    async with searches.slot(api.ids["alice"]):
         waiting = asyncio.create_task(alice.get(f"{V1}/workspaces", params={"q": "x"}))
         assert (await bob.get(f"{V1}/workspaces", params={"q": "x"})).status_code == 200
         assert (await alice.get(f"{V1}/workspaces")).status_code == 200

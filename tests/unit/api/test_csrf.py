@@ -2,7 +2,7 @@
 
 import pytest
 
-from codehub.api.csrf import is_foreign, origin_of
+from codehub.api.csrf import is_cross_site, origin_of
 
 OWN = "https://codehub.example.com"
 
@@ -36,12 +36,12 @@ OWN = "https://codehub.example.com"
 def test_the_rule(fetch_site: str | None, origin: str | None, foreign: bool) -> None:
     sites = [] if fetch_site is None else [fetch_site]
     origins = [] if origin is None else [origin]
-    assert is_foreign(sites, origins, OWN) is foreign
+    assert is_cross_site(sites, origins, OWN) is foreign
 
 
 def test_one_foreign_header_among_several_is_enough() -> None:
-    assert is_foreign(["same-origin", "cross-site"], [], OWN)
-    assert is_foreign([], [OWN, "https://evil.example.com"], OWN)
+    assert is_cross_site(["same-origin", "cross-site"], [], OWN)
+    assert is_cross_site([], [OWN, "https://evil.example.com"], OWN)
 
 
 def test_a_port_that_is_the_default_is_the_same_origin() -> None:

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 from redis.exceptions import RedisError
 
-from codehub.api.stream_revocation import SessionEnds
+from codehub.api.stream_revocation import SessionRevocations
 from codehub.bus.events import Subscriptions
 from codehub.bus.known_addresses import KnownAddresses
 from codehub.coordinator.event_listener import EventListener
@@ -74,7 +74,7 @@ LOOPS: dict[str, Callable[[Swallowing], Coroutine[Any, Any, None]]] = {
     "known addresses": lambda call: KnownAddresses(SwallowingRedis(call)).run(),  # type: ignore[arg-type]
     "event hints": lambda call: Subscriptions(SwallowingRedis(call), "events:").run(),  # type: ignore[arg-type]
     "flushes": lambda call: Handover(Recorder(), SwallowingRedis(call), GatewayRegistry()).run(0),
-    "ended sessions": lambda _: SessionEnds(NO_DATABASE, create_engine(NO_DATABASE)).run(),
+    "ended sessions": lambda _: SessionRevocations(NO_DATABASE, create_engine(NO_DATABASE)).run(),
     "routes": lambda _: PushChannel(NO_DATABASE, MagicMock()).run(),
     "workspace events": lambda _: EventListener(
         NO_DATABASE, MagicMock(), sse_prefix="events:", hint=MagicMock(), resync=MagicMock()
