@@ -13,7 +13,7 @@ from codehub.domain.images import BUILT_IN
 from codehub.domain.observation import ArchiveFact, ContainerFact, Generation, JobFact, JobState, VolumeFact
 from codehub.domain.volume_leftovers import Leftover
 from codehub.runtimes.base import ABSENT, WorkloadSpec
-from codehub.storage.archive.archives import StoredArchive
+from codehub.storage.archive.archives import ListedArchive
 from codehub.storage.jobs.spec import (
     ArchiveJob,
     DeleteJob,
@@ -121,10 +121,10 @@ class InstantArchives:
     async def find(self, workspace_id: str, archive_op_id: str) -> ArchiveFact | None:
         return self._volumes.stored.get(archive_key(workspace_id, archive_op_id))
 
-    async def list(self) -> list[StoredArchive]:
+    async def list(self) -> list[ListedArchive]:
         now = datetime.now(UTC)
         return [
-            StoredArchive(fact.workspace_id, fact.archive_op_id, key, fact.bytes, now, True)
+            ListedArchive(fact.workspace_id, fact.archive_op_id, key, fact.bytes, now, True)
             for key, fact in self._volumes.stored.items()
         ]
 

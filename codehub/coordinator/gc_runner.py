@@ -99,8 +99,8 @@ class GcRunner:
 
     async def _select(self, listing: Listing, now: datetime, began: float) -> Selection:
         """Select what is due. A grace begins when the database shows an orphan, not with the listing."""
-        seen = await self._database.first_seen()
-        holders = await self._database.holders(now)
+        seen = await self._database.read_orphans()
+        holders = await self._database.archive_holders(now)
         now += timedelta(seconds=asyncio.get_running_loop().time() - began)
         found = sweep(listing.archives, holders, seen, self._rules, now)
         cleared = sweep_leftovers(listing.leftovers, holders, seen, self._rules, now)
@@ -114,7 +114,7 @@ class GcRunner:
         first_seen = {CONTAINER + name: at for name, at in strays.items()}
         orphans = {**found.first_seen, **cleared.first_seen, **first_seen}
         # In doubt, no time counts: every grace restarts after an alarm.
-        await self._database.remember({} if selection.alarms else orphans)
+        await self._database.replace_orphans({} if selection.alarms else orphans)
         return selection
 
     async def _remove(self, found: Sweep, now: datetime) -> int:
@@ -134,7 +134,7 @@ class GcRunner:
         After the commit nothing can choose the archive. The store is called outside the transaction:
         a slow store would otherwise delay the leader's heartbeat.
         """
-        reason = await self._database.condemn(item, present, now)
+        reason = await self._database.mark_archive_removed(item, present, now)
         if reason is not None:
             logger.info("an archive is needed after all", key=item.key, reason=reason)
             return 0

@@ -47,10 +47,10 @@ class LeaderDatabase(Protocol):
     async def archive_checksum(self, key: str) -> str | None:
         """Return the sha256 that an archive had when it was committed."""
 
-    async def touch(self, seen: Mapping[str, datetime]) -> None:
+    async def advance_last_access(self, seen: Mapping[str, datetime]) -> None:
         """Write activity to last_access_at, which only moves forward."""
 
-    async def gateways(self) -> Mapping[str, GatewayReport]:
+    async def gateway_reports(self) -> Mapping[str, GatewayReport]:
         """Return the last report of each gateway worker."""
 
     async def update_gateway_reports(self, carried: Mapping[str, int], gone: Collection[str]) -> None:
@@ -62,7 +62,7 @@ class LeaderDatabase(Protocol):
     async def ttl_candidates(self, defaults: TtlDefaults, now: datetime) -> list[Workspace]:
         """Return at least every workspace whose deadline has passed."""
 
-    async def expire(self, seen: Workspace, expiry: Expiry, now: datetime) -> bool:
+    async def apply_expiry(self, seen: Workspace, expiry: Expiry, now: datetime) -> bool:
         """Set the desired state of an expiry; return False if what it was decided on has changed."""
 
     async def homes(self) -> list[LiveHome]:
@@ -86,16 +86,16 @@ class LeaderDatabase(Protocol):
     async def op_ids(self) -> set[str]:
         """Return the ids of all current operations."""
 
-    async def holders(self, now: datetime) -> dict[str, ArchiveHolder]:
+    async def archive_holders(self, now: datetime) -> dict[str, ArchiveHolder]:
         """Return what every workspace protects, purged ones included."""
 
-    async def first_seen(self) -> dict[str, datetime]:
+    async def read_orphans(self) -> dict[str, datetime]:
         """Return when each recorded orphan was first seen."""
 
-    async def remember(self, seen: Mapping[str, datetime]) -> None:
+    async def replace_orphans(self, seen: Mapping[str, datetime]) -> None:
         """Record exactly these orphans. An orphan that was recorded before keeps its time."""
 
-    async def condemn(self, item: StoredArchive, present: Collection[str], now: datetime) -> str | None:
+    async def mark_archive_removed(self, item: StoredArchive, present: Collection[str], now: datetime) -> str | None:
         """Commit the removal of an archive, so that nothing can choose it; or return why it stays."""
 
     async def trim_audit_log(self, before: datetime) -> int:

@@ -13,7 +13,7 @@ from codehub.domain.images import Image
 from codehub.domain.observation import ArchiveFact, Generation, JobFact, Unknown, VolumeFact
 from codehub.domain.volume_leftovers import Leftover
 from codehub.runtimes.base import Runtime
-from codehub.storage.archive.archives import StoredArchive
+from codehub.storage.archive.archives import ListedArchive
 from codehub.storage.jobs.spec import JobSpec, StorageLocation
 from codehub.storage.volumes.quota import HomeQuota, Usage
 
@@ -43,7 +43,7 @@ class Volumes(Protocol):
 class Archives(Protocol):
     async def check(self) -> None: ...
     async def find(self, workspace_id: str, archive_op_id: str) -> ArchiveFact | None: ...
-    async def list(self) -> list[StoredArchive]: ...
+    async def list(self) -> list[ListedArchive]: ...
     async def remove(self, key: str) -> None: ...
 
 

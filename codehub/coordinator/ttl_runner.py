@@ -70,7 +70,7 @@ class TtlRunner:
         for workspace, expiry in due:
             if archives_wait and expiry.desired is DesiredState.ARCHIVED:
                 continue
-            if await self._database.expire(workspace, expiry, now):
+            if await self._database.apply_expiry(workspace, expiry, now):
                 logger.info(expiry.sentence, workspace_id=workspace.id)
                 fired.append(expiry)
         return fired
@@ -93,13 +93,13 @@ class TtlRunner:
         name. The time is taken after the activity: no use can be later, unless a clock is ahead.
         """
         requested_at = self._clock()
-        reports = await self._database.gateways()
+        reports = await self._database.gateway_reports()
         seen = await self._activity.read()
         now = self._clock()
         found = assess(reports, seen.flushes, requested_at, self._rules.gateways)
         if seen.uses:
             latest = now.timestamp()
-            await self._database.touch(
+            await self._database.advance_last_access(
                 {
                     workspace_id: datetime.fromtimestamp(min(at, latest), UTC)
                     for workspace_id, at in seen.uses.items()

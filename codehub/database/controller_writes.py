@@ -16,8 +16,7 @@ from sqlalchemy import update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from codehub.database import audit, gate, gateway_reports, gc_queries, health_checks, home_sizes, timeline
-from codehub.database import ttl_queries as deadlines
+from codehub.database import audit, gate, gateway_reports, gc_queries, health_checks, home_sizes, timeline, ttl_queries
 from codehub.database.engine import is_lock_timeout
 from codehub.database.leadership import StaleLeader, fence
 from codehub.database.row_mapping import COLUMNS, column_values, to_workspace, to_workspaces
@@ -184,7 +183,7 @@ class PostgresLeaderDatabase:
                     await connection.execute(KEEP_ARCHIVES, before.id, now + self._retention)
                 if decision.changes_request:
                     desired = None if decision.desired is None else decision.desired.value
-                    version = await connection.fetchval(gate.CONSUME, before.id, desired, now)
+                    version = await connection.fetchval(gate.CONSUME_REQUEST, before.id, desired, now)
                     saved = replace(decision.saved_row(), version=version, updated_at=now)
                 return saved
 
@@ -218,18 +217,18 @@ class PostgresLeaderDatabase:
             raise VersionConflict
         return replace(after, version=version, updated_at=now)
 
-    async def touch(self, seen: Mapping[str, datetime]) -> None:
+    async def advance_last_access(self, seen: Mapping[str, datetime]) -> None:
         for some in _batches(sorted(seen)):
             async with self._fenced() as conn:
-                await gate.touch(conn, {workspace_id: seen[workspace_id] for workspace_id in some})
+                await gate.advance_last_access(conn, {workspace_id: seen[workspace_id] for workspace_id in some})
 
-    async def gateways(self) -> dict[str, GatewayReport]:
+    async def gateway_reports(self) -> dict[str, GatewayReport]:
         async with self._engine.connect() as conn:
-            return await gateway_reports.reports(conn)
+            return await gateway_reports.read_reports(conn)
 
     async def update_gateway_reports(self, carried: Mapping[str, int], gone: Collection[str]) -> None:
         async with self._fenced() as conn:
-            await gateway_reports.settle(conn, carried, gone)
+            await gateway_reports.update_reports(conn, carried, gone)
 
     async def reset_idle_time(self, now: datetime) -> None:
         restarted = ROWS_AT_ONCE
@@ -239,12 +238,12 @@ class PostgresLeaderDatabase:
 
     async def ttl_candidates(self, defaults: TtlDefaults, now: datetime) -> list[Workspace]:
         async with self._engine.connect() as conn:
-            return await deadlines.candidates(conn, defaults, now)
+            return await ttl_queries.candidates(conn, defaults, now)
 
-    async def expire(self, seen: Workspace, expiry: Expiry, now: datetime) -> bool:
+    async def apply_expiry(self, seen: Workspace, expiry: Expiry, now: datetime) -> bool:
         try:
             async with self._fenced() as conn:
-                done = await gate.expire(conn, seen, expiry.desired, expiry.sentence, now=now)
+                done = await gate.apply_expiry(conn, seen, expiry.desired, expiry.sentence, now=now)
         except RowLocked:
             return False
         return done is not None
@@ -291,26 +290,26 @@ class PostgresLeaderDatabase:
         async with self._engine.connect() as conn:
             return await gc_queries.current_op_ids(conn)
 
-    async def holders(self, now: datetime) -> dict[str, ArchiveHolder]:
+    async def archive_holders(self, now: datetime) -> dict[str, ArchiveHolder]:
         async with self._engine.connect() as conn:
-            return await gc_queries.holders(conn, now, self._backends)
+            return await gc_queries.archive_holders(conn, now, self._backends)
 
-    async def first_seen(self) -> dict[str, datetime]:
+    async def read_orphans(self) -> dict[str, datetime]:
         async with self._engine.connect() as conn:
-            return await gc_queries.first_seen(conn)
+            return await gc_queries.read_orphans(conn)
 
-    async def remember(self, seen: Mapping[str, datetime]) -> None:
-        for some in _batches(sorted((await self.first_seen()).keys() - seen.keys())):
+    async def replace_orphans(self, seen: Mapping[str, datetime]) -> None:
+        for some in _batches(sorted((await self.read_orphans()).keys() - seen.keys())):
             async with self._fenced() as conn:
-                await gc_queries.forget(conn, some)
+                await gc_queries.delete_orphans(conn, some)
         for some in _batches(sorted(seen)):
             async with self._fenced() as conn:
-                await gc_queries.remember(conn, {key: seen[key] for key in some})
+                await gc_queries.insert_orphans(conn, {key: seen[key] for key in some})
 
-    async def condemn(self, item: StoredArchive, present: Collection[str], now: datetime) -> str | None:
+    async def mark_archive_removed(self, item: StoredArchive, present: Collection[str], now: datetime) -> str | None:
         """Asked once more with the workspace's row locked."""
         async with self._fenced() as conn:
-            holder = (await gc_queries.holders(conn, now, self._backends, item.workspace_id)).get(
+            holder = (await gc_queries.archive_holders(conn, now, self._backends, item.workspace_id)).get(
                 item.workspace_id
             )
             reason = protection(item, holder, present)

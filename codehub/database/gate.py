@@ -137,7 +137,7 @@ async def set_desired_state(
     return await _write(conn, workspace, changes, now, actor, "wish", REQUESTED[desired])
 
 
-async def expire(
+async def apply_expiry(
     conn: AsyncConnection, seen: Workspace, desired: DesiredState, sentence: str, *, now: datetime
 ) -> Workspace | None:
     """A TTL's wish: only if nothing that it was decided on has changed since. None when something has."""
@@ -265,7 +265,7 @@ async def edit(
     return await _write(conn, workspace, changes, now, actor=None)
 
 
-CONSUME = """
+CONSUME_REQUEST = """
     UPDATE workspaces SET request = NULL, desired_state = coalesce($2, desired_state), updated_at = $3
     WHERE id = $1 RETURNING version
 """
@@ -292,16 +292,16 @@ async def purge(conn: AsyncConnection, workspace_id: str, deleted_before: dateti
     return done.rowcount == 1
 
 
-TOUCH = """
+ADVANCE_LAST_ACCESS = """
     UPDATE workspaces SET last_access_at = seen.at
     FROM unnest(CAST(:ids AS text[]), CAST(:times AS timestamptz[])) AS seen (id, at)
     WHERE workspaces.id = seen.id AND last_access_at < seen.at
 """
 
 
-async def touch(conn: AsyncConnection, seen: Mapping[str, datetime]) -> None:
+async def advance_last_access(conn: AsyncConnection, seen: Mapping[str, datetime]) -> None:
     """Carry activity over into last_access_at, only ever forward."""
-    await conn.execute(text(TOUCH), {"ids": list(seen), "times": list(seen.values())})
+    await conn.execute(text(ADVANCE_LAST_ACCESS), {"ids": list(seen), "times": list(seen.values())})
 
 
 RESET_IDLE_TIME = """

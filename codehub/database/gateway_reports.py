@@ -81,7 +81,7 @@ async def _restart_clocks(connection: asyncpg.Connection) -> None:
         pass
 
 
-async def reports(conn: AsyncConnection) -> dict[str, GatewayReport]:
+async def read_reports(conn: AsyncConnection) -> dict[str, GatewayReport]:
     """Return the last report of each worker."""
     c = gateways.c
     rows = await conn.execute(select(c.id, func.clock_timestamp() - c.heard_at, c.flushes, c.ended))
@@ -91,7 +91,7 @@ async def reports(conn: AsyncConnection) -> dict[str, GatewayReport]:
     }
 
 
-async def settle(conn: AsyncConnection, carried: Mapping[str, int], gone: Collection[str]) -> None:
+async def update_reports(conn: AsyncConnection, carried: Mapping[str, int], gone: Collection[str]) -> None:
     """Record which flushes were carried into the database, and forget the workers that are gone."""
     await conn.execute(text(CARRY), {"ids": list(carried), "flushes": list(carried.values())})
     await conn.execute(delete(gateways).where(gateways.c.id.in_(gone)))

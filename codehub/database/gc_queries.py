@@ -19,7 +19,7 @@ def _is_of(own: Backends) -> ColumnElement[bool]:
     return and_(c.instance_backend == own.instance, c.storage_backend == own.storage)
 
 
-async def holders(
+async def archive_holders(
     conn: AsyncConnection, now: datetime, own: Backends, workspace_id: str | None = None
 ) -> dict[str, ArchiveHolder]:
     """What every workspace, or one of them, protects."""
@@ -59,16 +59,16 @@ async def holders(
     }
 
 
-async def first_seen(conn: AsyncConnection) -> dict[str, datetime]:
+async def read_orphans(conn: AsyncConnection) -> dict[str, datetime]:
     rows = await conn.execute(select(gc_orphans.c.key, gc_orphans.c.first_seen_at))
     return {row.key: row.first_seen_at for row in rows}
 
 
-async def forget(conn: AsyncConnection, keys: Collection[str]) -> None:
+async def delete_orphans(conn: AsyncConnection, keys: Collection[str]) -> None:
     await conn.execute(delete(gc_orphans).where(gc_orphans.c.key.in_(keys)))
 
 
-async def remember(conn: AsyncConnection, seen: Mapping[str, datetime]) -> None:
+async def insert_orphans(conn: AsyncConnection, seen: Mapping[str, datetime]) -> None:
     await conn.execute(
         insert(gc_orphans).on_conflict_do_nothing(),
         [{"key": key, "first_seen_at": at} for key, at in seen.items()],

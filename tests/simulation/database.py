@@ -235,7 +235,7 @@ class Database:
         truth.content = stored.content if stored is not None else b""
         truth.wounded, truth.lost = stored is None or not is_intact(stored), False
 
-    def expire(self, seen: Workspace, expiry: Expiry) -> None:
+    def apply_expiry(self, seen: Workspace, expiry: Expiry) -> None:
         if self.wished.get(seen.id, -1) > seen.version:
             self.reality.fail(seen.id, "a TTL overwrites a newer wish")
         if expiry.desired is DesiredState.STANDBY:
@@ -310,7 +310,7 @@ class Database:
             self.put(replace(row, purged_at=self.now()))
         return [row.id for row in due]
 
-    def holders(self, only: str | None = None) -> dict[str, ArchiveHolder]:
+    def archive_holders(self, only: str | None = None) -> dict[str, ArchiveHolder]:
         if self.blank:
             return {}
         rows = self.rows.values() if only is None else [self.rows[only]] if only in self.rows else []
@@ -333,8 +333,8 @@ class Database:
             for row in rows
         }
 
-    def condemn(self, item: StoredArchive, present: Collection[str]) -> str | None:
-        reason = protection(item, self.holders(item.workspace_id).get(item.workspace_id), present)
+    def mark_archive_removed(self, item: StoredArchive, present: Collection[str]) -> str | None:
+        reason = protection(item, self.archive_holders(item.workspace_id).get(item.workspace_id), present)
         if reason is None and item.archive_op_id in self.archives:
             self.archives[item.archive_op_id].removed = True
         return reason
@@ -407,7 +407,7 @@ class Gate:
             raise InvalidState("already asked for")
         self._put(row, f"cancels {row.operation}", request=PendingRequest(RequestKind.CANCEL, "user"))
 
-    def touch(self, workspace_id: str, at: datetime) -> None:
+    def advance_last_access(self, workspace_id: str, at: datetime) -> None:
         row = self._db.rows.get(workspace_id)
         if row is not None and row.last_access_at < at:
             self._db.put(replace(row, last_access_at=at))

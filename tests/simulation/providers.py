@@ -13,7 +13,7 @@ from codehub.domain.states import ErrorReason
 from codehub.domain.volume_leftovers import HOME, Leftover
 from codehub.runtimes.base import ABSENT, RuntimeFailure, WorkloadSpec
 from codehub.runtimes.base import Unobservable as RuntimeUnobservable
-from codehub.storage.archive.archives import StoredArchive
+from codehub.storage.archive.archives import ListedArchive
 from codehub.storage.errors import (
     GenerationMismatch,
     StaleEpoch,
@@ -245,15 +245,15 @@ class SimArchives:
         key = archive_key(workspace_id, archive_op_id)
         return await self._process.look(lambda: self._reality.find(key), StoreTrouble, "store")
 
-    async def list(self) -> "list[StoredArchive]":
+    async def list(self) -> "list[ListedArchive]":
         return await self._process.look(self._list, StoreTrouble, "store")
 
     async def remove(self, key: str) -> None:
         await self._process.act(lambda: self._reality.remove(key), StoreTrouble, "store")
 
-    def _list(self) -> "list[StoredArchive]":
+    def _list(self) -> "list[ListedArchive]":
         return [
-            StoredArchive(  # type: ignore[call-arg]
+            ListedArchive(  # type: ignore[call-arg]
                 *key.split("/")[:2], key, len(item.content), self._reality.loop.moment(), item.complete
             )
             for key, item in self._reality.store.items()

@@ -36,7 +36,7 @@ _MAX_META = 4096
 
 
 @dataclass(frozen=True)
-class StoredArchive:
+class ListedArchive:
     """Entry of a listing. An archive that is not complete is unfinished or half removed."""
 
     workspace_id: str
@@ -133,7 +133,7 @@ class Archives:
             raise CorruptedArchive(f"the archive {key} has {size} bytes where its .meta says {fact.bytes}")
         return fact
 
-    def list(self) -> list[StoredArchive]:
+    def list(self) -> list[ListedArchive]:
         """Return all archives, complete or not."""
         objects = self._open()
         found: dict[str, dict[str, tuple[int, datetime]]] = {}
@@ -195,9 +195,9 @@ class Archives:
         return self._open().size(key)
 
 
-def _stored_archive(folder: str, parts: dict[str, tuple[int, datetime]]) -> StoredArchive:
+def _stored_archive(folder: str, parts: dict[str, tuple[int, datetime]]) -> ListedArchive:
     workspace_id, _, archive_op_id = folder.partition("/")
-    return StoredArchive(
+    return ListedArchive(
         workspace_id,
         archive_op_id,
         f"{folder}/{OBJECT_NAME}",

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from codehub.domain.observation import ArchiveFact
-from codehub.storage.archive.archives import Archives, StoredArchive
+from codehub.storage.archive.archives import Archives, ListedArchive
 from codehub.storage.errors import StoreTrouble, Unobservable
 
 _THREADS = 8
@@ -46,7 +46,7 @@ class ArchiveStore:
     async def find(self, workspace_id: str, archive_op_id: str) -> ArchiveFact | None:
         return await self._look_up(lambda: self._archives.find(workspace_id, archive_op_id))
 
-    async def list(self) -> "list[StoredArchive]":
+    async def list(self) -> "list[ListedArchive]":
         return await self._run(self._archives.list)
 
     async def remove(self, key: str) -> None:

@@ -26,7 +26,7 @@ _REPEATED = re.compile(
 )
 """Of what is done again and again, one is enough; of a stream, its beginning and its middle."""
 _DEPENDS_ON_TIME = re.compile(
-    r"commit (?!claimed|finished|archived|recovered|purge|condemn)[a-z_, ]+|.*progress.*"
+    r"commit (?!claimed|finished|archived|recovered|purge|mark_archive_removed)[a-z_, ]+|.*progress.*"
 )
 """What is seen on the way depends on when one looks: a run may pass without it."""
 _READS = re.compile(r"(GET|HEAD) .*")

@@ -123,7 +123,7 @@ TRASH = (
         must=frozenset(
             {
                 "commit purge",
-                "commit condemn",
+                "commit mark_archive_removed",
                 "unlink archives/.meta",
                 "unlink archives/home.tar.zst",
                 "clear: spawn rm ws/.staging-killed",
@@ -154,11 +154,11 @@ TRASH = (
         Phase.ARCHIVED,
         home=NOTHING,
         archive=NEWER,
-        must=frozenset({"commit condemn", "unlink archives/.meta", "unlink archives/home.tar.zst"}),
+        must=frozenset({"commit mark_archive_removed", "unlink archives/.meta", "unlink archives/home.tar.zst"}),
         stage="replaced",
         settings=GC,
         sole=True,
-        only=r"commit condemn|unlink archives/.*|rmdir archives/.*",
+        only=r"commit mark_archive_removed|unlink archives/.*|rmdir archives/.*",
     ),
 )
 

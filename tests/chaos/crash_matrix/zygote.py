@@ -40,7 +40,7 @@ from tests.chaos.crash_matrix.steps import COORDINATOR, PIDS, Orders, Steps, kil
 
 _PR_SET_PDEATHSIG = 1
 MESSAGE = 1 << 16
-TOLD_BESIDES = ("touch", "expire", "purge", "remember", "condemn")
+TOLD_BESIDES = ("advance_last_access", "apply_expiry", "purge", "replace_orphans", "mark_archive_removed")
 """What a leader commits besides decisions about one workspace."""
 
 

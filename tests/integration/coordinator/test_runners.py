@@ -89,7 +89,7 @@ async def is_wished(bench: Bench, workspace_id: str, desired: DesiredState) -> b
 
 async def known_gateways(bench: Bench) -> set[str]:
     async with bench.engine.connect() as conn:
-        return set(await gateway_reports.reports(conn))
+        return set(await gateway_reports.read_reports(conn))
 
 
 def gc_runner(bench: Bench, epoch: int, providers: Providers | None = None) -> GcRunner:

@@ -218,7 +218,7 @@ async def test_a_ttl_never_overwrites_a_newer_wish(engine: AsyncEngine) -> None:
     await wish(engine, seen.id, STANDBY)
     await wish(engine, seen.id, RUNNING)
     async with engine.begin() as conn:
-        assert await gate.expire(conn, seen, STANDBY, "idle", now=datetime.now(UTC)) is None
+        assert await gate.apply_expiry(conn, seen, STANDBY, "idle", now=datetime.now(UTC)) is None
 
 
 async def test_activity_moves_only_forward(engine: AsyncEngine) -> None:
@@ -226,8 +226,8 @@ async def test_activity_moves_only_forward(engine: AsyncEngine) -> None:
         workspace = await create(conn)
     later = workspace.last_access_at + timedelta(minutes=5)
     async with engine.begin() as conn:
-        await gate.touch(conn, {workspace.id: later, "unknown": later})
-        await gate.touch(conn, {workspace.id: later - timedelta(minutes=1)})
+        await gate.advance_last_access(conn, {workspace.id: later, "unknown": later})
+        await gate.advance_last_access(conn, {workspace.id: later - timedelta(minutes=1)})
         assert (await gate.lock(conn, workspace.id)).last_access_at == later
 
 

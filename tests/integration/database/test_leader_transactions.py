@@ -89,7 +89,7 @@ async def test_many_routes_go_in_many_transactions(office: Office) -> None:
 
 async def test_much_activity_is_carried_in_many_transactions(office: Office) -> None:
     ids = await office.create(25, last_access_at=LONG_AGO)
-    await office.records.touch({workspace_id: datetime.now(UTC) for workspace_id in ids})
+    await office.records.advance_last_access({workspace_id: datetime.now(UTC) for workspace_id in ids})
     assert await office.transactions("workspaces") == [5, 10, 10]
 
 
@@ -118,11 +118,11 @@ async def test_many_notices_are_cleared_in_many_transactions(office: Office) -> 
 
 async def test_many_orphans_are_remembered_and_forgotten_in_many_transactions(office: Office) -> None:
     """After an alarm, GC forgets all of them at once."""
-    await office.records.remember({f"key{number:02}": LONG_AGO for number in range(25)})
+    await office.records.replace_orphans({f"key{number:02}": LONG_AGO for number in range(25)})
     assert await office.transactions("gc_orphans") == [5, 10, 10]
     await _log_deletions(office.engine)
-    await office.records.remember({"key00": LONG_AGO})
-    assert await office.records.first_seen() == {"key00": LONG_AGO}
+    await office.records.replace_orphans({"key00": LONG_AGO})
+    assert await office.records.read_orphans() == {"key00": LONG_AGO}
     assert await office.transactions("deleted_orphans") == [4, 10, 10]
 
 
@@ -148,11 +148,11 @@ Write = Callable[[Office, Workspace], Awaitable[object]]
 NOW = datetime.now(UTC)
 WRITES: dict[str, Write] = {
     "save": lambda o, w: o.records.save(w, Decision("x", replace(w, upstream="tcp:10.222.0.1:80")), NOW),
-    "touch": lambda o, w: o.records.touch({w.id: NOW + timedelta(days=1)}),
+    "advance_last_access": lambda o, w: o.records.advance_last_access({w.id: NOW + timedelta(days=1)}),
     "clear_upstreams": lambda o, w: o.records.clear_upstreams([w.id]),
     "reset_idle_time": lambda o, w: o.records.reset_idle_time(NOW + timedelta(days=1)),
     "purge": lambda o, w: o.records.purge(NOW, NOW),
-    "condemn": lambda o, w: o.records.condemn(
+    "mark_archive_removed": lambda o, w: o.records.mark_archive_removed(
         StoredArchive("k", w.id, "00", 1, complete=True), frozenset(), NOW
     ),
 }
@@ -180,9 +180,9 @@ async def test_a_ttl_skips_a_row_that_is_locked_for_long(office: Office) -> None
     workspace, expiry = await office.get(workspace_id), Expiry(DesiredState.ARCHIVED, "idle")
     async with office.engine.begin() as other:
         await other.execute(select(workspaces.c.id).with_for_update())
-        assert not await office.records.expire(workspace, expiry, NOW)
+        assert not await office.records.apply_expiry(workspace, expiry, NOW)
         await office.term.heartbeat()
-    assert await office.records.expire(workspace, expiry, NOW)
+    assert await office.records.apply_expiry(workspace, expiry, NOW)
 
 
 async def test_a_save_that_waits_for_its_row_does_not_hold_up_the_heartbeat(

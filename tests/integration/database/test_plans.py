@@ -78,7 +78,7 @@ CALLS: dict[str, tuple[Call, set[str]]] = {
         {"pk_workspaces"},
     ),
     "the limits": (lambda conn: gate.usage(conn, OWNER), {"ix_workspaces_counted"}),
-    "activity": (lambda conn: gate.touch(conn, {WORKSPACE: NEWEST}), {"pk_workspaces"}),
+    "activity": (lambda conn: gate.advance_last_access(conn, {WORKSPACE: NEWEST}), {"pk_workspaces"}),
     "the TTLs": (lambda conn: ttl_queries.candidates(conn, NEVER_DUE, NEWEST), TTL_INDEXES),
     "the controller's pass": (
         lambda conn: conn.execute(text(controller_writes.VERSIONS)),
@@ -91,7 +91,7 @@ CALLS: dict[str, tuple[Call, set[str]]] = {
     ),
     "the operations under way": (gc_queries.current_op_ids, {"ix_workspaces_operations"}),
     "what one workspace protects": (
-        lambda conn: gc_queries.holders(conn, NEWEST, BACKENDS, WORKSPACE),
+        lambda conn: gc_queries.archive_holders(conn, NEWEST, BACKENDS, WORKSPACE),
         {"pk_workspaces"},
     ),
     "a route": (lambda conn: gateway_queries.find_route(conn, WORKSPACE), {"pk_workspaces"}),

@@ -158,14 +158,14 @@ async def test_an_earlier_leader_writes_nothing(place: Place) -> None:
     for write in (
         late.save(workspace, claim(workspace), now),
         late.save(workspace, Decision("an effect", workspace), now),
-        late.touch({workspace.id: now}),
+        late.advance_last_access({workspace.id: now}),
         late.clear_upstreams([workspace.id]),
         late.update_gateway_reports({"gateway": 1}, ["gateway"]),
         late.reset_idle_time(now),
-        late.expire(workspace, expiry, now),
+        late.apply_expiry(workspace, expiry, now),
         late.purge(now, now),
-        late.remember({"key": now}),
-        late.condemn(StoredArchive("a/b/home.tar.zst", "a", "b", 1, complete=True), frozenset(), now),
+        late.replace_orphans({"key": now}),
+        late.mark_archive_removed(StoredArchive("a/b/home.tar.zst", "a", "b", 1, complete=True), frozenset(), now),
     ):
         with pytest.raises(StaleLeader):
             await write
@@ -211,10 +211,10 @@ async def test_a_ttl_gives_way_to_a_newer_wish(place: Place) -> None:
     workspace = await place.create()
     await place.wish(workspace.id, DesiredState.RUNNING)
     expiry = Expiry(DesiredState.ARCHIVED, "idle")
-    assert not await place.records.expire(workspace, expiry, datetime.now(UTC))
+    assert not await place.records.apply_expiry(workspace, expiry, datetime.now(UTC))
     seen = await place.get(workspace.id)
     assert seen.desired_state is DesiredState.RUNNING
-    assert await place.records.expire(seen, expiry, datetime.now(UTC))
+    assert await place.records.apply_expiry(seen, expiry, datetime.now(UTC))
     assert (await place.get(workspace.id)).desired_state is DesiredState.ARCHIVED
     assert await place.records.ttl_candidates(TtlDefaults(60, 60), datetime.now(UTC)) == []
 
@@ -222,8 +222,8 @@ async def test_a_ttl_gives_way_to_a_newer_wish(place: Place) -> None:
 async def test_activity_only_goes_forward(place: Place) -> None:
     workspace = await place.create()
     later = workspace.last_access_at + timedelta(minutes=5)
-    await place.records.touch({workspace.id: later, "nobody": later})
-    await place.records.touch({workspace.id: later - timedelta(minutes=1)})
+    await place.records.advance_last_access({workspace.id: later, "nobody": later})
+    await place.records.advance_last_access({workspace.id: later - timedelta(minutes=1)})
     assert (await place.get(workspace.id)).last_access_at == later
 
 
@@ -246,10 +246,10 @@ async def test_the_first_gateway_restarts_many_clocks_in_small_transactions(
         await conn.execute(text("SELECT FROM workspaces WHERE id = :id FOR UPDATE"), {"id": ids[-1]})
         beginning = asyncio.create_task(postgres.roster.begin("one"))
         await eventually(restarted, "the batches before the locked row", lambda found: found == ids[:4])
-        assert await postgres.records.gateways() == {}
+        assert await postgres.records.gateway_reports() == {}
     await beginning
     assert await restarted() == ids
-    assert (await postgres.records.gateways()).keys() == {"one"}
+    assert (await postgres.records.gateway_reports()).keys() == {"one"}
 
 
 async def test_a_gateway_learns_which_of_its_flushes_is_carried(place: Place) -> None:
@@ -257,18 +257,18 @@ async def test_a_gateway_learns_which_of_its_flushes_is_carried(place: Place) ->
         return await place.roster.report("one", flushes, timedelta(0), ended=ended)
 
     await place.roster.begin("one")
-    assert (await place.records.gateways())["one"].flushes == 0
+    assert (await place.records.gateway_reports())["one"].flushes == 0
     assert await report(1) == 0
     await place.records.update_gateway_reports({"one": 1, "unknown": 5}, ())
     assert await report(2) == 1
     await place.records.update_gateway_reports({"one": 0}, ())
     assert await report(3, ended=True) == 1, "what is in the database stays there"
-    found = await place.records.gateways()
+    found = await place.records.gateway_reports()
     assert found.keys() == {"one"} and (found["one"].flushes, found["one"].ended) == (3, True)
     await place.records.update_gateway_reports({}, ["one"])
-    assert await place.records.gateways() == {}
+    assert await place.records.gateway_reports() == {}
     assert await report(4) == 0, "a worker that counted as lost comes back"
-    assert (await place.records.gateways())["one"].flushes == 4
+    assert (await place.records.gateway_reports())["one"].flushes == 4
 
 
 async def test_the_purge_takes_what_is_deleted_long_enough_and_at_rest(place: Place) -> None:
@@ -281,24 +281,24 @@ async def test_the_purge_takes_what_is_deleted_long_enough_and_at_rest(place: Pl
     assert await place.records.purge(deleted_at - timedelta(seconds=1), datetime.now(UTC)) == []
     assert await place.records.purge(deleted_at, datetime.now(UTC)) == [workspace.id]
     assert workspace.id not in await place.records.versions()
-    assert (await place.records.holders(datetime.now(UTC)))[workspace.id].purged_at is not None
+    assert (await place.records.archive_holders(datetime.now(UTC)))[workspace.id].purged_at is not None
 
 
 async def test_orphans_keep_the_time_of_their_first_sight(place: Place) -> None:
     first = datetime(2026, 1, 1, tzinfo=UTC)
-    await place.records.remember({"a": first, "b": first})
-    await place.records.remember({"a": first + timedelta(hours=1), "c": first})
-    assert await place.records.first_seen() == {"a": first, "c": first}
-    await place.records.remember({})
-    assert await place.records.first_seen() == {}
+    await place.records.replace_orphans({"a": first, "b": first})
+    await place.records.replace_orphans({"a": first + timedelta(hours=1), "c": first})
+    assert await place.records.read_orphans() == {"a": first, "c": first}
+    await place.records.replace_orphans({})
+    assert await place.records.read_orphans() == {}
 
 
 async def test_orphans_may_be_more_than_the_parameters_of_a_statement(place: Place) -> None:
     first = datetime(2026, 1, 1, tzinfo=UTC)
     many = {str(number): first for number in range(33_000)}
-    await place.records.remember(many)
-    await place.records.remember(many)
-    assert len(await place.records.first_seen()) == len(many)
+    await place.records.replace_orphans(many)
+    await place.records.replace_orphans(many)
+    assert len(await place.records.read_orphans()) == len(many)
 
 
 async def test_an_archive_that_is_needed_is_not_condemned(place: Place) -> None:
@@ -307,9 +307,9 @@ async def test_an_archive_that_is_needed_is_not_condemned(place: Place) -> None:
     item, present = StoredArchive(key, workspace.id, "op", 1, complete=True), frozenset({key})
     after = replace(workspace, archive_op_id="op", archive_key=key)
     await place.records.save(workspace, Decision("archived", after), datetime.now(UTC))
-    assert await place.records.condemn(item, present, datetime.now(UTC)) is not None
+    assert await place.records.mark_archive_removed(item, present, datetime.now(UTC)) is not None
     old = StoredArchive(f"{workspace.id}/00/home.tar.zst", workspace.id, "00", 1, complete=True)
-    assert await place.records.condemn(old, present, datetime.now(UTC)) is None
+    assert await place.records.mark_archive_removed(old, present, datetime.now(UTC)) is None
 
 
 async def test_the_timeline_tells_the_decision_in_its_own_words(engine: AsyncEngine, postgres: Place) -> None:

@@ -111,7 +111,7 @@ class Installation:
     async def silences(self) -> list[float]:
         """For how many seconds each worker has not been heard."""
         async with self.engine.connect() as conn:
-            reports = (await gateway_reports.reports(conn)).values()
+            reports = (await gateway_reports.read_reports(conn)).values()
         return [report.silence.total_seconds() for report in reports if not report.ended]
 
     async def connect(self) -> Client:
@@ -423,7 +423,7 @@ async def test_a_redis_that_lost_activity_gets_it_again_until_it_is_carried(
     seen = await flushed("the request", lambda seen: seen.uses.get(served.workspace_id, 0) >= before)
 
     async with served.engine.begin() as conn:
-        await gateway_reports.settle(conn, seen.flushes, ())
+        await gateway_reports.update_reports(conn, seen.flushes, ())
     [(gateway_id, number)] = seen.flushes.items()
     await flushed("the next report", lambda seen: seen.flushes[gateway_id] > number + 1)
     await redis.delete(KEY)

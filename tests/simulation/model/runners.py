@@ -102,7 +102,7 @@ def ttl_carries(ttl: Ttl, activity: Activity, lead: Leader) -> Iterator[Step]:
 
 
 def commit(activity: Activity, read: int) -> tuple[str, Activity]:
-    """`gate.touch`."""
+    """`gate.advance_last_access`."""
     return "carries the activity over", activity._replace(last_access=max(activity.last_access, read))
 
 
@@ -155,7 +155,7 @@ def ttl_expires(ttl: Ttl, row: Row, activity: Activity, lead: Leader) -> Iterato
 
 
 def nothing_has_changed(seen: Seen, row: Row, activity: Activity) -> bool:
-    """`gate.expire`."""
+    """`gate.apply_expiry`."""
     now = (row.desired, row.phase, row.operation, row.deleted > 0, row.request, activity.last_access)
     return now == seen[:6] and not seen.moved
 
@@ -191,7 +191,7 @@ def gc_lists(gc: Gc, store: Store, disk: Disk, lead: Leader) -> Iterator[Step]:
 
 
 def holders(row: Row, store: Store, blind: bool) -> dict[str, ArchiveHolder]:
-    """`store.gc.holders`."""
+    """`gc_queries.archive_holders`."""
     if blind:
         return {}
     kept = frozenset(key_name(item.arc) or "" for item in store.records if item.kept)
