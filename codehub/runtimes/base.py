@@ -55,10 +55,10 @@ class Unobservable(Exception):  # noqa: N818 - a fact, not a fault
 
 
 def output_excerpt(text: str) -> str:
-    """Return the end of a workspace's output, shortened and without control characters, for a message.
+    """Return the end of a workspace's output, fit for a message.
 
-    PostgreSQL rejects NULs. A path that would be cut is left out: it could not be recognised any longer as a
-    path of the host, which messages must not show.
+    PostgreSQL rejects NULs. A path that would be cut is left out: it could not be recognised any
+    longer as a path of the host, which messages must not show.
     """
     end = text[-_LONGEST_EXCERPT:]
     if len(text) > len(end):
@@ -69,25 +69,28 @@ def output_excerpt(text: str) -> str:
 class Runtime(Protocol):
     """Starts, stops and observes containers.
 
-    All calls are idempotent: starting a running container, stopping a stopped one and deleting a missing one
-    succeed. Calls that change something raise `RuntimeFailure`, and calls that observe raise `Unobservable`.
-    Only a later observation shows whether a change has taken effect.
+    All calls are idempotent: starting a running container, stopping a stopped one and deleting a
+    missing one succeed. Calls that change something raise `RuntimeFailure`, and calls that observe
+    raise `Unobservable`. Only a later observation shows whether a change has taken effect.
     """
 
     @property
     def name(self) -> str: ...
 
     async def start(self, spec: WorkloadSpec) -> None:
-        """Start the container on its existing home. A missing home is a failure; it is never created."""
+        """Start the container on its existing home.
+
+        A missing home is a failure; it is never created.
+        """
 
     async def stop(self, workspace_id: str) -> None:
-        """End every process of the container: first with SIGTERM, after a grace period with SIGKILL."""
+        """End every process: first with SIGTERM, after a grace period with SIGKILL."""
 
     async def delete(self, workspace_id: str) -> None:
         """Stop the container and remove what the runtime keeps about it, but not the home."""
 
     async def upstream(self, workspace_id: str) -> str | None:
-        """Return the address at which the gateway reaches the IDE: `unix:/path` or `tcp:host:port`."""
+        """Return the address of the IDE: `unix:/path` or `tcp:host:port`."""
 
     async def status(self, workspace_id: str) -> ContainerFact: ...
 
@@ -98,7 +101,10 @@ class Runtime(Protocol):
         """
 
     async def ping(self) -> None:
-        """Raise `Unobservable` unless the runtime answers, at a cost independent of the number of containers."""
+        """Raise `Unobservable` unless the runtime answers.
+
+        The cost does not depend on the number of containers.
+        """
 
     async def logs(self, workspace_id: str, lines: int) -> str:
         """Return the last `lines` lines of the container's output."""

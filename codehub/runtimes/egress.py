@@ -1,4 +1,4 @@
-"""Network egress of workspaces on every runtime: the internet, but not this machine or its networks."""
+"""Network egress of workspaces: the internet, but not this machine or its networks."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ DENIED_NETWORKS = (
     "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
     "192.0.0.0/24", "192.168.0.0/16", "198.18.0.0/15", "224.0.0.0/4", "240.0.0.0/4", "168.63.129.16/32",
 )  # fmt: skip
-"""Private, link-local (which has a cloud's metadata service), shared, loopback, multicast and reserved
-networks, and Azure's service for its machines, which has a public address."""
+"""Private, link-local (which has a cloud's metadata service), shared, loopback, multicast and
+reserved networks, and Azure's service for its machines, which has a public address."""
 
 _DNS_PORT = 53
 
 
 @dataclass(frozen=True)
 class Egress:
-    """Exceptions from `DENIED_NETWORKS`: CodeHub's port on this host, name servers, configured ranges.
+    """What is allowed besides: CodeHub's own port, name servers, configured ranges.
 
-    A range opens neither this machine's addresses nor workspaces; each of those needs an entry of its own.
+    A range opens neither this machine's addresses nor workspaces; each of those needs an entry of
+    its own.
     """
 
     public_port: int
@@ -61,8 +62,8 @@ def _is_plain_ipv4(text: str) -> bool:
 def routing_rules(egress: Egress, own: Sequence[str], resolver: str) -> list[Rule]:
     """Return the rules for a network namespace whose uplink ends on this machine.
 
-    `own` are the networks of the machine itself. The resolver forwards to the host's name servers; its other
-    ports would be theirs, so only DNS is allowed.
+    `own` are the networks of the machine itself. The resolver forwards to the host's name servers;
+    its other ports would be theirs, so only DNS is allowed.
     """
     own = [
         network for network in own if not network.startswith("127.")

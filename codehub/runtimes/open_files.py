@@ -8,9 +8,10 @@ _DEFAULT_LIMIT = 65_536
 
 
 def open_files(limit: int = _DEFAULT_LIMIT) -> int:
-    """Return the limit for one process: `limit`, or the most that this process may set if that is less.
+    """Return the limit for one process: `limit`, or the most that this process may set.
 
-    Without it a workspace would inherit CodeHub's own limit, which may be the highest that the kernel allows.
+    Without it a workspace would inherit CodeHub's own limit, which may be the highest that the
+    kernel allows.
     """
     _, highest = resource.getrlimit(resource.RLIMIT_NOFILE)
     return limit if highest == resource.RLIM_INFINITY else min(limit, highest)

@@ -1,4 +1,7 @@
-"""System calls that workspaces may not make, for every runtime (ADR 0027). Standard library only."""
+"""System calls that workspaces may not make, for every runtime (ADR 0027).
+
+Standard library only.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,15 @@ from typing import Final, Literal
 Machine = Literal["x86_64", "aarch64"]
 
 NEWEST: Final = 466
-"""The highest number in these tables (Linux 6.13). Newer calls fail with ENOSYS, as on an older kernel."""
+"""The highest number in these tables (Linux 6.13). Newer calls fail with ENOSYS, as on an older
+kernel."""
 
 NAMESPACE_FLAGS: Final = 0x7E020000
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET."""
 
 DENIED_FAMILIES: Final = (38, 40)
-"""AF_ALG, the kernel's cryptography; AF_VSOCK, which reaches the hypervisor past every network rule."""
+"""AF_ALG, the kernel's cryptography; AF_VSOCK, which reaches the hypervisor past every network
+rule."""
 
 PERSONALITIES: Final = (0, 0x8, 0x20000, 0x20008, 0x40000, 0xFFFFFFFF)
 """Linux and Linux32, with and without UNAME26; ADDR_NO_RANDOMIZE, for debuggers; and the query."""
@@ -26,8 +31,8 @@ CONDITIONAL: Final[dict[str, tuple[int, int]]] = {
     "personality": (135, 92),
     "socket": (41, 198),
 }
-"""Calls that are allowed depending on an argument. The arguments of clone3 are in memory, where a filter
-cannot read them: it fails with ENOSYS, and libraries fall back to clone."""
+"""Calls that are allowed depending on an argument. The arguments of clone3 are in memory, where a
+filter cannot read them: it fails with ENOSYS, and libraries fall back to clone."""
 
 DENIED: Final[dict[str, tuple[int | None, int | None]]] = {
     "_sysctl": (156, None),

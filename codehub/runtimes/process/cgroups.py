@@ -1,4 +1,6 @@
-"""A workspace's control groups: made before its first process, removed after the last one.
+"""The control groups of a workspace.
+
+They are created before its first process and removed after the last one.
 
 Standard library only (see `keeper`).
 """
@@ -15,46 +17,46 @@ from pathlib import Path
 from codehub.host.processes import ProcessId
 
 GroupSettings = dict[str, dict[str, str]]
-"""Groups to make, by directory, and what to write into the files of each."""
+"""The settings of each group to create: by directory, then by file name."""
 
 _REMOVE_SECONDS = 2.0
 _OPTIONAL = ("memory.swap.max", "memory.memsw.limit_in_bytes", "cgroup.max.depth", "cgroup.max.descendants")
-"""Kernels may have no account of swap (the cap is on memory alone then), or no limit to groups in groups."""
-
+"""Kernels may not account for swap (then only memory is capped), or not limit nested groups."""
 
 _CAPPED_BY_PARENT = "cpu.cfs_quota_us"
-"""Version 1 refuses more than a group above has, whose smaller cap then holds for all below it."""
+"""Version 1 rejects a value above that of a parent group, whose smaller cap applies anyway."""
 _REFUSALS = (errno.EINVAL, errno.ERANGE)
 
 
 class LimitRejected(OSError):  # noqa: N818 - a fact, not a fault
-    """The kernel does not take a cap as it is."""
+    """The kernel rejects the value of a cap."""
 
 
 def create(groups: GroupSettings) -> None:
-    _, troubles = create_available(groups)
-    for trouble in troubles:
-        raise trouble
+    """Create the groups; raise the first error."""
+    _, errors = create_available(groups)
+    for error in errors:
+        raise error
 
 
 def create_available(groups: GroupSettings) -> tuple[GroupSettings, list[OSError]]:
-    """The groups that there are now, with the settings that hold in each; and what went wrong with others."""
-    made: GroupSettings = {}
-    troubles: list[OSError] = []
+    """Create what can be created. Return the groups with the settings in effect, and the errors."""
+    created: GroupSettings = {}
+    errors: list[OSError] = []
     for directory, settings in groups.items():
         try:
             Path(directory).mkdir(exist_ok=True)
         except OSError as error:
-            troubles.append(error)
+            errors.append(error)
             continue
-        made[directory] = {}
+        created[directory] = {}
         for name, value in settings.items():
             try:
                 if _is_set(Path(directory, name), value):
-                    made[directory][name] = value
+                    created[directory][name] = value
             except OSError as error:
-                troubles.append(error)
-    return made, troubles
+                errors.append(error)
+    return created, errors
 
 
 def _is_set(file: Path, value: str) -> bool:
@@ -66,12 +68,12 @@ def _is_set(file: Path, value: str) -> bool:
         if error.errno not in _REFUSALS:
             raise OSError(error.errno, error.strerror, str(file)) from error
         if file.name != _CAPPED_BY_PARENT:
-            raise LimitRejected(f"this machine takes no cap of {value} (for {file.name})") from error
+            raise LimitRejected(f"this machine accepts no cap of {value} (for {file.name})") from error
     return True
 
 
 def join(groups: Iterable[str], pid: int = 0) -> None:
-    """Move a process (0: this one) to the innermost groups. Its children are born there."""
+    """Move a process (0: this one) to the innermost groups. Its later children start there."""
     directories = [Path(directory) for directory in groups]
     outer = {directory.parent for directory in directories}
     for directory in directories:
@@ -80,16 +82,17 @@ def join(groups: Iterable[str], pid: int = 0) -> None:
 
 
 def members(groups: Iterable[str]) -> set[ProcessId]:
-    """Who is in the groups, or in any below."""
+    """Return the processes in the groups and in all groups below."""
     files = [group / "cgroup.procs" for directory in groups for group in _with_all_below(directory)]
     pids = {int(pid) for file in files for pid in _lines(file)}
     return {process for pid in pids if (process := ProcessId.of(pid)) is not None}
 
 
 def _with_all_below(directory: str) -> list[Path]:
-    """A group and those that the workspace may have made in it, outermost first.
+    """Return a group and those that the workspace created in it, outermost first.
 
-    Only where its user is ours can it make any, and then take our permissions away.
+    A workspace can create groups, and take permissions away from us, only if it runs as our own
+    user.
     """
     found = [Path(directory)]
     for group in found:
@@ -102,7 +105,7 @@ def _with_all_below(directory: str) -> list[Path]:
 
 
 def forbid_forks(groups: Iterable[str]) -> None:
-    """Nobody is born any more, so that whoever is killed now was the last of them."""
+    """Forbid new processes, so that a kill of all members ends the group."""
     for directory in _outermost(groups):
         with contextlib.suppress(FileNotFoundError):
             if Path(directory, "pids.max").exists():
@@ -110,13 +113,16 @@ def forbid_forks(groups: Iterable[str]) -> None:
 
 
 def _outermost(groups: Iterable[str]) -> list[str]:
-    """Those with the caps, out of a workspace's reach: below them it may take our permissions away."""
+    """Return the groups with the caps. A workspace cannot change these, only groups below them."""
     directories = list(groups)
     return [directory for directory in directories if str(Path(directory).parent) not in directories]
 
 
 def remove(groups: Iterable[str]) -> None:
-    """Remove groups that are empty, or about to be: a process leaves a little after its end is seen."""
+    """Remove groups that are empty or about to be.
+
+    A process leaves its group shortly after it is reaped.
+    """
     deadline = time.monotonic() + _REMOVE_SECONDS
     for directory in groups:
         while not _is_removed(directory):
@@ -126,9 +132,9 @@ def remove(groups: Iterable[str]) -> None:
 
 
 def sweep(parents: Iterable[str], older_than: float) -> None:
-    """Remove empty groups that nobody will ask for again: their workspace's directory went without us.
+    """Remove empty groups whose workspace's directory was removed by other means.
 
-    One that is made at this moment is empty as well, but young.
+    A group that is just being created is empty as well, hence `older_than`, in seconds.
     """
     for group in [group for parent in set(parents) for group in Path(parent).iterdir()]:
         with contextlib.suppress(FileNotFoundError):
@@ -153,11 +159,11 @@ def _is_removed(directory: str) -> bool:
 
 
 def out_of_memory_kills(groups: Iterable[str]) -> int:
-    """How many processes the kernel has ended because a group was full."""
+    """Return how many processes the kernel killed because a group reached its memory cap."""
     names = ("memory.events", "memory.oom_control")
     files = [Path(directory, name) for directory in _outermost(groups) for name in names]
     counts = [line.split() for file in files for line in _lines(file)]
-    return sum(int(words[1]) for words in counts if words[0] == "oom_kill")
+    return sum(int(fields[1]) for fields in counts if fields[0] == "oom_kill")
 
 
 def _lines(file: Path) -> list[str]:
@@ -166,7 +172,8 @@ def _lines(file: Path) -> list[str]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        # Removed since it was opened; or a group of threads, whose processes are told by one above it.
+        # The group was removed meanwhile, or it is a threaded group, whose processes a group above
+        # lists.
         if error.errno not in (errno.ENODEV, errno.EOPNOTSUPP):
             raise
         return []

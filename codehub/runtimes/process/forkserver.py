@@ -1,9 +1,10 @@
-"""The nursery: a process that has everything loaded a keeper needs, and forks one for each request.
+"""The keeper fork server: forks a keeper for each request (ADR 0011).
 
-`python -m codehub.runtimes.process.forkserver ROOM`, with a Unix socket for its standard input. Each message on
-it brings a connection, from which the request is read and to which the answer goes. ROOM, whatever it says,
-makes room on the command line, where a keeper names its directory. Loading takes longer than all the rest of
-a start; forked keepers also share the memory. The nursery ends with whoever holds the other end.
+`python -m codehub.runtimes.process.forkserver PADDING`, with a Unix socket as its standard input.
+Each message on the socket carries a connection, from which the request is read and to which the
+result is written. PADDING reserves room on the command line, where a keeper shows its directory.
+Loading the modules takes longer than the rest of a start, and forked keepers share the memory. The
+fork server ends when the other end is closed.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ from codehub.runtimes.process.state_directory import DirectoryGone, StateCorrupt
 
 
 def main() -> None:
-    # Nobody waits for us: whoever started the nursery only wants to know that it is ready.
+    # The parent exits once the modules are loaded: that is how the client knows that the server is
+    # ready.
     if os.fork() != 0:
         return
     os.setsid()
-    set_command_line("codehub-nursery")
+    set_command_line("codehub-keeper-forkserver")
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -40,7 +42,10 @@ def main() -> None:
 
 
 def _next_request() -> socket.socket | None:
-    """In a child of its own for each request, its connection; None once nobody asks any more."""
+    """Fork for each request.
+
+    Return its connection in the child, and None in the server once the other end is closed.
+    """
     with socket.socket(fileno=_take_standard_input()) as requests:
         while True:
             message, descriptors = receive(requests, 1, 1)
@@ -53,7 +58,10 @@ def _next_request() -> socket.socket | None:
 
 
 def _take_standard_input() -> int:
-    """Something must stay in its place, or what is opened next would be there, where a keeper closes it."""
+    """Return a copy of standard input, and put /dev/null in its place.
+
+    A free descriptor 0 would be reused by the next open, and a keeper replaces it.
+    """
     taken = os.dup(0)
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
@@ -65,11 +73,14 @@ def serve(connection: socket.socket) -> None:
     with connection:
         with connection.makefile() as reader:
             request = KeeperRequest.from_json(reader.read())
-        connection.sendall(answer(request, connection).encode())
+        connection.sendall(start_keeper(request, connection).encode())
 
 
-def answer(request: KeeperRequest, connection: socket.socket) -> str:
-    """Start a keeper; what came of it. The keeper, a process of its own, never returns from here."""
+def start_keeper(request: KeeperRequest, connection: socket.socket) -> str:
+    """Start a keeper and return the result.
+
+    The keeper itself, a child process, never returns from here.
+    """
     set_command_line("codehub-keeper", request.directory)
     directory = StateDirectory(Path(request.directory))
     try:
@@ -82,12 +93,12 @@ def answer(request: KeeperRequest, connection: socket.socket) -> str:
 
 
 def _launch(directory: StateDirectory, request: KeeperRequest, connection: socket.socket) -> str:
-    """Fork the keeper, which inherits the lock, and return what it reports once its child is there."""
-    _end_predecessor(directory, request)
+    """Fork the keeper, which inherits the lock, and return its report."""
+    _kill_predecessor(directory, request)
     directory.prepare(request.uid, request.isolation == Isolation.USER, request.files, request.gateway_group)
     if time.monotonic() > request.launch_until:
-        return "to clear away what the last run left took too long; the next start has less to do"
-    _give_home(request)
+        return "removing what the last run left took too long; the next start has less to remove"
+    _set_home_owner(request)
     reader, writer = os.pipe()
     if os.fork() == 0:
         os.close(reader)
@@ -96,11 +107,11 @@ def _launch(directory: StateDirectory, request: KeeperRequest, connection: socke
         sys.exit()
     os.close(writer)
     with os.fdopen(reader) as report:
-        return report.read() or f"the keeper ended at once: {directory.last_output(5)}"
+        return report.read() or f"the keeper ended early: {directory.last_output(5)}"
 
 
-def _end_predecessor(directory: StateDirectory, request: KeeperRequest) -> None:
-    """We hold the lock, so an earlier keeper is dead; what it kept may not be yet."""
+def _kill_predecessor(directory: StateDirectory, request: KeeperRequest) -> None:
+    """Kill what an earlier keeper left running. It is dead itself, because we hold its lock."""
     try:
         state = directory.read_state()
     except StateCorrupted:
@@ -108,8 +119,8 @@ def _end_predecessor(directory: StateDirectory, request: KeeperRequest) -> None:
     kill_stale_processes(request.workspace_id, state, request.isolation, request.uid, request.groups)
 
 
-def _give_home(request: KeeperRequest) -> None:
-    """The home itself belongs to the workspace's user; without a sandbox nobody else may look into it."""
+def _set_home_owner(request: KeeperRequest) -> None:
+    """Give the home to the workspace's user, and close it to others if there is no sandbox."""
     home = Path(request.home)
     if request.uid is not None and home.lstat().st_uid != request.uid:
         os.chown(home, request.uid, request.uid, follow_symlinks=False)

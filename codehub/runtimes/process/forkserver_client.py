@@ -1,4 +1,4 @@
-"""Where keepers come from, seen by whoever wants one."""
+"""Client of the keeper fork server."""
 
 from __future__ import annotations
 
@@ -22,39 +22,46 @@ PYTHON_ENVIRONMENT = {
 
 
 def python_program(module: str) -> list[str]:
-    """A program of ours that needs none of the installed packages, and does not look for them."""
+    """Return the command for a module that needs no installed packages.
+
+    `-S` skips the search for them.
+    """
     return [sys.executable, "-S", "-P", "-m", module]
 
 
-_ROOM = 1024
+_PADDING = 1024
+"""Bytes of the command line, for the path that a keeper shows there."""
 
 
 class ForkServerClient:
-    """The nursery of this process, started when it is needed, and again should it be gone."""
+    """Client that starts its fork server on demand, and again if that has died."""
 
     def __init__(self) -> None:
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._requests: socket.socket | None = None
 
     def start(self, request: KeeperRequest) -> str:
-        """Have a keeper started; its answer, or `GONE` when it ended before it had one: to be tried again."""
+        """Start a keeper and return its report.
+
+        The report is `GONE` if the keeper ended without one: then try again.
+        """
         ours, theirs = socket.socketpair()
         with ours:
             with theirs:
-                self._hand_over(theirs)
+                self._send(theirs)
             ours.sendall(json.dumps(asdict(request)).encode())
             ours.shutdown(socket.SHUT_WR)
             with ours.makefile() as reader:
                 return reader.read() or keeper.GONE
 
     def warm_up(self) -> None:
-        with self._turn:
+        with self._lock:
             if self._requests is None:
                 self._requests = _start_fork_server()
 
-    def _hand_over(self, connection: socket.socket) -> None:
-        with self._turn:
-            if self._requests is not None and _is_sent(self._requests, connection):
+    def _send(self, connection: socket.socket) -> None:
+        with self._lock:
+            if self._requests is not None and _try_send(self._requests, connection):
                 return
             if self._requests is not None:
                 self._requests.close()
@@ -62,7 +69,7 @@ class ForkServerClient:
             socket.send_fds(self._requests, [b"."], [connection.fileno()])
 
 
-def _is_sent(requests: socket.socket, connection: socket.socket) -> bool:
+def _try_send(requests: socket.socket, connection: socket.socket) -> bool:
     try:
         socket.send_fds(requests, [b"."], [connection.fileno()])
     except (BrokenPipeError, ConnectionResetError):
@@ -74,7 +81,7 @@ def _start_fork_server() -> socket.socket:
     ours, theirs = socket.socketpair()
     with theirs:
         started = subprocess.run(
-            [*python_program(forkserver.__name__), "-" * _ROOM],
+            [*python_program(forkserver.__name__), "-" * _PADDING],
             env=PYTHON_ENVIRONMENT,
             cwd="/",
             stdin=theirs.fileno(),
@@ -84,7 +91,7 @@ def _start_fork_server() -> socket.socket:
         )
     if started.returncode != 0:
         ours.close()
-        raise OSError(f"the keepers' nursery does not start: exit code {started.returncode}")
+        raise OSError(f"the keeper fork server does not start: exit code {started.returncode}")
     return ours
 
 

@@ -1,7 +1,8 @@
-"""Try for real what a start would do: `python -m codehub.runtimes.process.isolation_check`, with a `IsolationCheck` for input.
+"""Tries one isolation barrier as a start would use it.
 
-A program of its own, because it forks: what asks for it has threads. It prints an `CheckResult`. Whoever gives up
-on it finds all that it started below it.
+`python -m codehub.runtimes.process.isolation_check` reads an `IsolationCheck` from standard input
+and prints a `CheckResult`. It is a separate program because it forks, and its caller has threads.
+All that it starts is below it in the process tree, so that the caller can kill it.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ from codehub.runtimes.process.network import Network, Uplink, enter
 from codehub.runtimes.process.spawn import spawn
 
 _PR_SET_CHILD_SUBREAPER = 36
-_PASSING = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EINTR)
+_TRANSIENT = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EINTR)
 
 
 @dataclass(frozen=True)
 class IsolationCheck:
+    """A command to run behind barriers."""
+
     argv: list[str]
     env: dict[str, str] = field(default_factory=dict)
     groups: cgroups.GroupSettings = field(default_factory=dict)
@@ -41,56 +44,58 @@ class IsolationCheck:
 
 @dataclass(frozen=True)
 class CheckResult:
-    trouble: str = ""
-    may_pass: bool = False
-    """Nothing was refused: the next try may succeed, so that this one tells nothing of the machine."""
+    """The outcome of a check: an empty `error` means success."""
+
+    error: str = ""
+    is_transient: bool = False
+    """Nothing was refused, so the next attempt may succeed, and the barrier may exist."""
 
 
 def main() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    print(json.dumps(asdict(answer(IsolationCheck.from_json(json.load(sys.stdin))))))
+    print(json.dumps(asdict(check(IsolationCheck.from_json(json.load(sys.stdin))))))
 
 
-def answer(probe: IsolationCheck) -> CheckResult:
+def check(request: IsolationCheck) -> CheckResult:
     try:
-        return run(probe)
+        return run(request)
     except OSError as error:
-        return CheckResult(str(error), may_pass(str(error)))
+        return CheckResult(str(error), is_transient(str(error)))
 
 
-def may_pass(words: str) -> bool:
-    """By the words: what programs that we started say of their own troubles has no number."""
-    return any(os.strerror(number) in words for number in _PASSING)
+def is_transient(error: str) -> bool:
+    """Compare texts, because other programs print their errors without a number."""
+    return any(os.strerror(number) in error for number in _TRANSIENT)
 
 
-def run(probe: IsolationCheck) -> CheckResult:
-    """The helper, if there is one, ends with us."""
+def run(request: IsolationCheck) -> CheckResult:
+    """Run the command behind the barriers. The network helper, if any, ends with this process."""
     ours, theirs = socket.socketpair()
 
     def confine() -> None:
-        cgroups.join(probe.groups)
-        if probe.uplink is not None:
-            enter(theirs, probe.uplink)
-        if probe.seccomp:
-            seccomp.install(base64.b64decode(probe.seccomp))
+        cgroups.join(request.groups)
+        if request.uplink is not None:
+            enter(theirs, request.uplink)
+        if request.seccomp:
+            seccomp.install(base64.b64decode(request.seccomp))
 
     output = os.memfd_create("output")
     try:
-        cgroups.create(probe.groups)
-        child = spawn(probe.argv, probe.env, output, confine)
-        network = Network(probe.uplink) if probe.uplink is not None else None
+        cgroups.create(request.groups)
+        child = spawn(request.argv, request.env, output, confine)
+        network = Network(request.uplink) if request.uplink is not None else None
         if network is not None:
-            network.admit(ours)
+            network.send_namespaces(ours)
         child.wait()
         _, status = os.waitpid(child.pid, 0)
     finally:
-        with contextlib.suppress(OSError):  # it did its work, and is swept up later
-            cgroups.remove(probe.groups)
+        with contextlib.suppress(OSError):  # the check is done, and the group is removed later
+            cgroups.remove(request.groups)
     code = os.waitstatus_to_exitcode(status)
-    words = os.pread(output, 4096, 0).decode(errors="replace").strip()
-    return (
-        CheckResult() if code == 0 else CheckResult(words or f"exit code {code}", code < 0 or may_pass(words))
-    )
+    error = os.pread(output, 4096, 0).decode(errors="replace").strip()
+    if code == 0:
+        return CheckResult()
+    return CheckResult(error or f"exit code {code}", code < 0 or is_transient(error))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What this machine can put around a workspace: each wall is tried for real before it is relied on."""
+"""Probes which isolation barriers this machine supports, by trying each one."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from codehub.runtimes.process.isolation_check import CheckResult, IsolationCheck
 from codehub.runtimes.process.netlink import own_networks
 from codehub.runtimes.process.network import HELPER_UID_OFFSET, RESOLVER, Uplink
 from codehub.runtimes.process.resource_limits import Caps, Cgroups, find_cgroups
-from codehub.runtimes.process.sandbox import SYSTEM_PATH, IsolationBarriers, probe
+from codehub.runtimes.process.sandbox import SYSTEM_PATH, IsolationBarriers, check_command
 from codehub.runtimes.process.stale_processes import Isolation
 from codehub.runtimes.seccomp import machine
 
 _PROBE_SECONDS = 20.0
-_END_SECONDS = 5.0
+_KILL_SECONDS = 5.0
 _PROBE_HELPER_UID = 65534 + HELPER_UID_OFFSET
 _PROBE_CAPS = Caps(cpus=1, memory_bytes=64 << 20, pids=16)
 
@@ -40,101 +40,108 @@ _NAMES = {
     "bwrap": "bubblewrap",
     "slirp": "slirp4netns",
 }
-_UNCLEAR = (
-    "it could not be found out what barriers there are on this machine ({}), and no workspace is started behind "
-    "weaker ones than it may have. The next start tries again; if it stays like this, see what keeps the "
-    "program from its work, or uninstall it"
+_INCONCLUSIVE = (
+    "the check of this machine's isolation did not finish ({}), and CodeHub starts no workspace with weaker "
+    "isolation than the machine may support. The next start tries again. If the error stays, repair the "
+    "program or uninstall it"
 )
 
 
 async def find_barriers() -> IsolationBarriers:
-    """The strongest there are. A program that is installed but may not do its work is no wall; one that was
-    only not able to do it now is a failure, lest a bad moment take barriers away for as long as CodeHub runs."""
+    """Return the strongest barriers that work here.
+
+    A program that is installed but refused by the kernel counts as missing. A transient failure
+    raises RuntimeFailure: otherwise one bad moment would weaken isolation for as long as CodeHub
+    runs.
+    """
     bwrap, setpriv, slirp = _program("bwrap"), _program("setpriv"), _program("slirp4netns")
     cgroups = await asyncio.to_thread(find_cgroups)
     filter_program = _filter()
-    troubles = await _try(_attempts(bwrap, setpriv, slirp, cgroups, filter_program))
-    barriers = _sandbox_and_network(bwrap, setpriv, slirp, cgroups, troubles)
+    errors = await _run_checks(_checks(bwrap, setpriv, slirp, cgroups, filter_program))
+    barriers = _sandbox_and_network(bwrap, setpriv, slirp, cgroups, errors)
     if not filter_program:
         return replace(barriers, why_no_seccomp=f"there is none for {os.uname().machine}")
-    if troubles["seccomp"]:
-        return replace(barriers, why_no_seccomp=troubles["seccomp"])
+    if errors["seccomp"]:
+        return replace(barriers, why_no_seccomp=errors["seccomp"])
     return replace(barriers, seccomp=filter_program)
 
 
 def _sandbox_and_network(
-    bwrap: str | None, setpriv: str | None, slirp: str | None, cgroups: Cgroups, troubles: Mapping[str, str]
+    bwrap: str | None, setpriv: str | None, slirp: str | None, cgroups: Cgroups, errors: Mapping[str, str]
 ) -> IsolationBarriers:
-    if troubles.get("cgroups"):
-        cgroups = replace(cgroups, parents={}, why_not_all=troubles["cgroups"])
-    if troubles.get("bwrap") != "":
+    if errors.get("cgroups"):
+        cgroups = replace(cgroups, parents={}, why_not_all=errors["cgroups"])
+    if errors.get("bwrap") != "":
         isolation = Isolation.USER if os.geteuid() == 0 else Isolation.NONE
-        why = _why_no_sandbox(bwrap, troubles)
+        why = _why_no_sandbox(bwrap, errors)
         return IsolationBarriers(isolation, None, setpriv, why, cgroups, None, f"it takes a sandbox: {why}")
     barriers = IsolationBarriers(Isolation.SANDBOX, bwrap, setpriv, cgroups=cgroups)
     if slirp is None:
         return replace(barriers, why_no_network=_MISSING.format("slirp4netns"))
-    if troubles["slirp"]:
-        return replace(barriers, why_no_network=f"it does not work here ({troubles['slirp']})")
+    if errors["slirp"]:
+        return replace(barriers, why_no_network=f"it does not work here ({errors['slirp']})")
     return replace(barriers, slirp=slirp)
 
 
-def _attempts(
+def _checks(
     bwrap: str | None, setpriv: str | None, slirp: str | None, cgroups: Cgroups, filter_program: str
 ) -> dict[str, IsolationCheck]:
-    attempts: dict[str, IsolationCheck] = {}
+    checks: dict[str, IsolationCheck] = {}
     if filter_program:
-        attempts["seccomp"] = IsolationCheck(["/bin/true"], seccomp=filter_program)
+        checks["seccomp"] = IsolationCheck(["/bin/true"], seccomp=filter_program)
     if cgroups.parents:
         plan = resource_limits.group_settings(cgroups, f"probe-{os.getpid()}", _PROBE_CAPS)
-        attempts["cgroups"] = IsolationCheck(["/bin/true"], groups=plan)
+        checks["cgroups"] = IsolationCheck(["/bin/true"], groups=plan)
     if bwrap and (setpriv or os.geteuid() != 0):
-        attempts["bwrap"] = _sandbox(bwrap, setpriv, None)
+        checks["bwrap"] = _sandbox(bwrap, setpriv, None)
         if slirp:
-            attempts["slirp"] = _sandbox(bwrap, setpriv, slirp)
-    return attempts
+            checks["slirp"] = _sandbox(bwrap, setpriv, slirp)
+    return checks
 
 
 def _filter() -> str:
-    """Return the filter of system calls in base64; empty where there is no table of this machine's calls."""
+    """Return the seccomp filter in base64, or "" if this architecture has no table."""
     kind = machine()
     return "" if kind is None else base64.b64encode(seccomp.program(kind)).decode()
 
 
 def _program(name: str) -> str | None:
-    """By its real path, which the sandbox sees as well: a link may lie where it does not look."""
+    """Return the real path of a program.
+
+    The sandbox may not show the directory of a symbolic link.
+    """
     found = shutil.which(name)
     return None if found is None else str(Path(found).resolve())
 
 
 def _sandbox(bwrap: str, setpriv: str | None, slirp: str | None) -> IsolationCheck:
     helper = _PROBE_HELPER_UID if os.geteuid() == 0 else None
-    probed = routing_rules(DEFAULT_EGRESS, own_networks(), RESOLVER)
-    uplink = Uplink(slirp, helper, probed) if slirp is not None else None
-    argv = probe(bwrap, setpriv, own_network=slirp is not None)
+    rules = routing_rules(DEFAULT_EGRESS, own_networks(), RESOLVER)
+    uplink = Uplink(slirp, helper, rules) if slirp is not None else None
+    argv = check_command(bwrap, setpriv, own_network=slirp is not None)
     return IsolationCheck(argv, {"PATH": SYSTEM_PATH}, uplink=uplink)
 
 
-def _why_no_sandbox(bwrap: str | None, troubles: Mapping[str, str]) -> str:
+def _why_no_sandbox(bwrap: str | None, errors: Mapping[str, str]) -> str:
     if bwrap is None:
         return _MISSING.format("bubblewrap")
-    return f"bubblewrap does not work here ({troubles.get('bwrap', 'setpriv is missing')})"
+    return f"bubblewrap does not work here ({errors.get('bwrap', 'setpriv is missing')})"
 
 
-async def _try(attempts: Mapping[str, IsolationCheck]) -> dict[str, str]:
-    """What was refused to each: nothing, where the text is empty."""
-    # Not the loop's own subprocesses: uvloop's wait for descriptors that helpers hold.
-    answers = await asyncio.gather(*(asyncio.to_thread(_ask, attempt) for attempt in attempts.values()))
-    told = dict(zip(attempts, answers, strict=True))
-    unclear = [f"{_NAMES[name]}: {answer.trouble}" for name, answer in told.items() if answer.may_pass]
-    if unclear:
-        raise RuntimeFailure(ErrorReason.ActionFailed, _UNCLEAR.format("; ".join(unclear)))
-    return {name: answer.trouble for name, answer in told.items()}
+async def _run_checks(checks: Mapping[str, IsolationCheck]) -> dict[str, str]:
+    """Return the error of each check, empty for success."""
+    # Not asyncio's subprocesses: under uvloop they wait for descriptors that helpers keep open.
+    results = await asyncio.gather(*(asyncio.to_thread(_run_check, check) for check in checks.values()))
+    named = dict(zip(checks, results, strict=True))
+    transient = [f"{_NAMES[name]}: {result.error}" for name, result in named.items() if result.is_transient]
+    if transient:
+        raise RuntimeFailure(ErrorReason.ActionFailed, _INCONCLUSIVE.format("; ".join(transient)))
+    return {name: result.error for name, result in named.items()}
 
 
-def _ask(attempt: IsolationCheck) -> CheckResult:
+def _run_check(check: IsolationCheck) -> CheckResult:
     try:
-        asked = subprocess.Popen(
+        process = subprocess.Popen(
             python_program("codehub.runtimes.process.isolation_check"),
             env=PYTHON_ENVIRONMENT,
             cwd="/",
@@ -143,24 +150,24 @@ def _ask(attempt: IsolationCheck) -> CheckResult:
             stderr=subprocess.PIPE,
         )
     except OSError as error:
-        return CheckResult(str(error), may_pass=True)
-    with asked:
+        return CheckResult(str(error), is_transient=True)
+    with process:
         try:
-            output, errors = asked.communicate(json.dumps(asdict(attempt)).encode(), _PROBE_SECONDS)
+            output, errors = process.communicate(json.dumps(asdict(check)).encode(), _PROBE_SECONDS)
         except subprocess.TimeoutExpired:
-            _end(asked)
-            return CheckResult(f"no answer within {_PROBE_SECONDS:g} s", may_pass=True)
-    if asked.returncode != 0:
-        words = errors.decode(errors="replace").strip()
-        return CheckResult(words or f"exit code {asked.returncode}", may_pass=True)
+            _kill_tree(process)
+            return CheckResult(f"no answer within {_PROBE_SECONDS:g} s", is_transient=True)
+    if process.returncode != 0:
+        message = errors.decode(errors="replace").strip()
+        return CheckResult(message or f"exit code {process.returncode}", is_transient=True)
     return CheckResult(**json.loads(output))
 
 
-def _end(asked: subprocess.Popen[bytes]) -> None:
-    """With all that it started, and before it can leave that behind."""
-    asked.send_signal(signal.SIGSTOP)
-    deadline = time.monotonic() + _END_SECONDS
-    while (left := descendants(asked.pid)) and time.monotonic() < deadline:
-        for process in left:
-            process.send(signal.SIGKILL)
-    asked.kill()
+def _kill_tree(process: subprocess.Popen[bytes]) -> None:
+    """Kill the program with all that it started. It is stopped first, so that nothing escapes."""
+    process.send_signal(signal.SIGSTOP)
+    deadline = time.monotonic() + _KILL_SECONDS
+    while (left := descendants(process.pid)) and time.monotonic() < deadline:
+        for descendant in left:
+            descendant.send(signal.SIGKILL)
+    process.kill()

@@ -1,11 +1,11 @@
-"""The keeper: a small process of its own that starts one workspace's process tree and stays with it.
+"""The keeper: a small process that starts and supervises one workspace's process tree (ADR 0011).
 
-It locks the workspace's directory, detaches itself from whoever started it, and writes state.json before
-there is anything to know about: a crash at any point leaves either nothing running or something that
-state.json tells of. Being the tree's subreaper it loses no process of it, however daemonised, and it ends
-only after the last of them.
+It holds the lock of the workspace's state directory, detaches from the process that started it, and
+writes state.json before it starts anything. So a crash at any point leaves either nothing running,
+or processes that state.json names. As the subreaper of the tree it keeps even daemonised processes
+below it, and it exits only after the last of them.
 
-Keepers are born of the nursery. They use the standard library and modules of ours that do the same.
+The fork server forks keepers. They import only the standard library and modules that do the same.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class Keeper:
         self._code: int | None = None
         self._groups: cgroups.GroupSettings = {}
         self._network: Network | None = None
-        self._door: PortBroker | None = None
+        self._port_broker: PortBroker | None = None
         self._selector = selectors.DefaultSelector()
         self._log = Output(directory)
         self._output: int | None = None
-        """The end of the pipe that the workspace prints into."""
+        """The read end of the pipe for the workspace's output."""
         self._budget = ReadBudget(time.monotonic())
         self._read_again_at: float | None = None
 
@@ -60,25 +60,25 @@ class Keeper:
         os.chdir("/")
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self._log.adopt_standard_streams()
-        self._listen_to_signals()
+        self._install_signal_handlers()
         state = self._first_state()
         self._directory.write_state(state)
         self._leave_service()
         try:
-            self._make_groups()
+            self._create_groups()
             child = self._spawn()
         except OSError as error:
             self._code = CANNOT_RUN
-            self._stay(state, child=0)
+            self._supervise(state, child=0)
             self._report(report_to, str(error))
             return
         state = replace(state, child=ProcessId.of(child))
         self._directory.write_state(state)
         self._report(report_to, STARTED)
-        self._stay(state, child)
+        self._supervise(state, child)
 
-    def _stay(self, state: State, child: int) -> None:
-        self._wait_until_all_have_ended(child)
+    def _supervise(self, state: State, child: int) -> None:
+        self._wait_for_all_processes(child)
         self._directory.write_state(replace(state, ended=self._ended()))
         cgroups.remove(self._groups)
 
@@ -101,38 +101,42 @@ class Keeper:
         exhausted = not self._stopping and cgroups.out_of_memory_kills(self._groups) > 0
         return ExitRecord(self._code or 0, self._stopping, self._request.memory_bytes if exhausted else None)
 
-    def _report(self, to: int, words: str) -> None:
-        """Whoever asked may be dead by now; that is no reason for the workspace to die as well."""
+    def _report(self, to: int, message: str) -> None:
+        """Report the outcome. If the caller is dead by now, the workspace runs on."""
         with contextlib.suppress(BrokenPipeError):
-            os.write(to, words.encode())
+            os.write(to, message.encode())
         os.close(to)
 
     def _leave_service(self) -> None:
+        """Leave the groups of CodeHub's systemd service, so that its restart ends no workspace."""
         for group in self._request.keeper_groups:
             try:
                 cgroups.create({group: {}})
                 cgroups.join([group])
             except OSError as error:
-                self._say(f"it may end when CodeHub's service is restarted: {error}")
+                self._log_message(f"it may end when CodeHub's service is restarted: {error}")
 
-    def _make_groups(self) -> None:
-        """What was possible when CodeHub looked may not be any more; the workspace starts with what still is.
+    def _create_groups(self) -> None:
+        """Create the control groups, as far as that is still possible.
 
-        A number that the kernel does not take is another matter: whoever chose it is told.
+        A number that the kernel rejects is an error of the image's configuration and fails the
+        start.
         """
-        self._groups, troubles = cgroups.create_available(self._request.groups)
-        for trouble in troubles:
-            if isinstance(trouble, cgroups.LimitRejected):
-                raise OSError(f"{trouble}: see `cpus`, `memory`, `pids` and `disk_bandwidth` of its image")
-        if troubles:
-            words = "; ".join(map(str, troubles))
-            self._say(f"not all caps of its image hold: {words}")
+        self._groups, errors = cgroups.create_available(self._request.groups)
+        for error in errors:
+            if isinstance(error, cgroups.LimitRejected):
+                raise OSError(f"{error}: see `cpus`, `memory`, `pids` and `disk_bandwidth` of its image")
+        if errors:
+            self._log_message(f"not all caps of its image hold: {'; '.join(map(str, errors))}")
 
-    def _say(self, words: str) -> None:
-        self._log.write(f"[codehub: {words}]\n".encode())
+    def _log_message(self, message: str) -> None:
+        self._log.write(f"[codehub: {message}]\n".encode())
 
     def _spawn(self) -> int:
-        """The child joins its groups, which takes its time, while its network is made."""
+        """Start the workspace's first process.
+
+        Its network is made while it joins its groups, which is slow.
+        """
         request = self._request
         output, theirs = os.pipe()
         inner, outer = socket.socketpair()
@@ -150,7 +154,7 @@ class Keeper:
                 self._make_network(request.uplink, outer)
             child.wait()
         if self._network is not None:
-            self._open_door(self._network)
+            self._start_port_broker(self._network)
         os.set_blocking(output, False)
         self._selector.register(output, selectors.EVENT_READ)
         self._output = output
@@ -159,8 +163,9 @@ class Keeper:
     def _command(self) -> tuple[list[str], list[int]]:
         """Return the command line, and the descriptors that it names.
 
-        The workspace can read bwrap's command line, so bwrap reads its options, which name host paths, from a
-        descriptor. bwrap itself needs calls that the filter denies, and puts it on just before the command.
+        The workspace can read bwrap's command line. The options name host paths, so bwrap reads
+        them from a descriptor. bwrap itself needs calls that the seccomp filter denies, so it
+        installs the filter just before it runs the command.
         """
         program, *rest = self._request.argv
         if not self._is_sandboxed:
@@ -176,45 +181,49 @@ class Keeper:
     def _is_sandboxed(self) -> bool:
         return bool(self._request.options)
 
-    def _make_network(self, uplink: Uplink, door: socket.socket) -> None:
+    def _make_network(self, uplink: Uplink, handshake: socket.socket) -> None:
         self._network = Network(uplink)
-        self._network.admit(door)
-        with contextlib.suppress(ProcessLookupError):  # the child tells what became of the helper
+        self._network.send_namespaces(handshake)
+        with contextlib.suppress(ProcessLookupError):  # the child reports what became of the helper
             cgroups.join(self._groups, self._network.helper)
 
-    def _open_door(self, network: Network) -> None:
-        """Without it the workspace's ports are closed, and the rest of it works."""
-        namespaces = network.let_go()
+    def _start_port_broker(self, network: Network) -> None:
+        """Start the port broker. If it cannot start, the workspace runs without ports."""
+        namespaces = network.release()
         try:
-            self._door = PortBroker(self._directory.port_broker_socket, namespaces, self._selector)
+            self._port_broker = PortBroker(self._directory.port_broker_socket, namespaces, self._selector)
         except OSError as error:
             namespaces.close()
-            self._say(f"its ports cannot be reached: {error}")
+            self._log_message(f"its ports cannot be reached: {error}")
             return
         if self._request.gateway_group is not None:
-            with contextlib.suppress(OSError):  # the coordinator repeats it with each look
-                self._directory.share(self._request.gateway_group)
+            with contextlib.suppress(OSError):  # the coordinator repeats it at each observation
+                self._directory.share_sockets(self._request.gateway_group)
 
-    def _confine(self, door: socket.socket) -> None:
-        """The last that is done before the workspace's first instruction, in its own process."""
+    def _confine(self, handshake: socket.socket) -> None:
+        """Confine the workspace's first process.
+
+        Runs in that process, just before the program starts.
+        """
         leave_session_keyring()
         cgroups.join(self._groups)
-        self._limit()
-        # When memory runs out, an IDE goes before CodeHub's own database does.
+        self._set_limits()
+        # When memory runs out, the kernel kills an IDE before CodeHub's own database.
         with contextlib.suppress(PermissionError):
             Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE_ADJUSTMENT)
         if self._request.uplink is not None:
-            enter(door, self._request.uplink)
+            enter(handshake, self._request.uplink)
         if self._request.options:
-            with contextlib.suppress(OSError):  # bwrap's own take their place
+            with contextlib.suppress(OSError):  # bwrap mounts its own instead
                 tmpfs.mount(self._directory.scratch, self._request.memory_bytes)
         if self._request.seccomp and not self._is_sandboxed:
             seccomp.install(base64.b64decode(self._request.seccomp))
 
-    def _limit(self) -> None:
-        """Where no group caps them: RLIMIT_DATA holds for each process, RLIMIT_NPROC for each user.
+    def _set_limits(self) -> None:
+        """Set resource limits for what no control group caps.
 
-        RLIMIT_AS would be no help: Node reserves far more addresses than it ever uses.
+        RLIMIT_DATA applies to each process, RLIMIT_NPROC to each user. RLIMIT_AS would stop Node,
+        which reserves far more addresses than it uses.
         """
         request = self._request
         limits = {resource.RLIMIT_CORE: 0, resource.RLIMIT_NOFILE: open_files()}
@@ -226,22 +235,22 @@ class Keeper:
         for limit, value in limits.items():
             resource.setrlimit(limit, (value, value))
 
-    def _listen_to_signals(self) -> None:
+    def _install_signal_handlers(self) -> None:
         receiver, sender = socket.socketpair()
         receiver.setblocking(False)
         sender.setblocking(False)
         self._wakeups = (receiver, sender)
         signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGTERM, self._ask_to_stop)
+        signal.signal(signal.SIGTERM, self._request_stop)
         for ignored in (signal.SIGHUP, signal.SIGINT):
             signal.signal(ignored, signal.SIG_IGN)
         self._selector.register(receiver, selectors.EVENT_READ)
 
-    def _ask_to_stop(self, *_: object) -> None:
+    def _request_stop(self, *_: object) -> None:
         self._stopping = True
 
-    def _wait_until_all_have_ended(self, child: int) -> None:
+    def _wait_for_all_processes(self, child: int) -> None:
         while not self._reap(child):
             if self._code is not None:
                 self._kill()
@@ -249,27 +258,27 @@ class Keeper:
                 self._terminate()
             elif self._kill_at is not None and time.monotonic() >= self._kill_at:
                 self._kill()
-            for key, _ in self._selector.select(self._patience()):
+            for key, _ in self._selector.select(self._select_timeout()):
                 if isinstance(key.data, PortBroker):
-                    key.data.answer()
+                    key.data.accept()
                 elif key.fileobj is self._wakeups[0]:
                     self._wakeups[0].recv(4096)
                 else:
                     self._read_within_budget(key.fd)
-            self._read_again_in_time()
-        self._close_door()
+            self._resume_reading()
+        self._close_port_broker()
         if self._output is not None:
             while self._read(self._output):
                 pass
 
-    def _patience(self) -> float | None:
+    def _select_timeout(self) -> float | None:
         if self._code is not None:
             return 0.02
         times = [at for at in (self._kill_at, self._read_again_at) if at is not None]
         return max(0.02, min(times) - time.monotonic()) if times else None
 
     def _reap(self, child: int) -> bool:
-        """Collect whoever has ended; True when nobody is left. The tree's orphans are our children too."""
+        """Reap ended children and orphans of the tree; return True if none is left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -281,15 +290,15 @@ class Keeper:
                 code = os.waitstatus_to_exitcode(status)
                 self._code = code if code >= 0 else 128 - code
             elif self._network is not None and pid == self._network.helper:
-                self._lose_helper(self._network)
-            elif self._door is not None:
-                self._door.child_ended(pid)
+                self._on_helper_exit(self._network)
+            elif self._port_broker is not None:
+                self._port_broker.child_ended(pid)
 
-    def _lose_helper(self, network: Network) -> None:
+    def _on_helper_exit(self, network: Network) -> None:
         self._network = None
         if self._code is None:
-            words = network.helper_words()
-            self._say(f"the way to the network has ended, until the workspace is started again: {words}")
+            output = network.helper_output()
+            self._log_message(f"the network is gone until the workspace is started again: {output}")
 
     def _tree(self) -> dict[ProcessId, int]:
         helper = self._network.helper if self._network is not None else None
@@ -298,48 +307,54 @@ class Keeper:
         }
 
     def _terminate(self) -> None:
-        """Ask every process of the workspace; when there is none yet to ask, do not wait for one."""
-        asked = [
+        """Send SIGTERM to every process of the workspace.
+
+        If there is none yet, there is no grace period.
+        """
+        signalled = [
             process
             for process, depth in self._tree().items()
             if depth > self._request.sandbox_depth and process.send(signal.SIGTERM)
         ]
-        self._kill_at = time.monotonic() + (self._request.grace_seconds if asked else 0)
+        self._kill_at = time.monotonic() + (self._request.grace_seconds if signalled else 0)
 
     def _kill(self) -> None:
-        self._close_door()
+        self._close_port_broker()
         cgroups.forbid_forks(self._groups)
         tree = self._tree()
         for process in tree:
             process.send(signal.SIGKILL)
         if not tree:
-            self._end_helper()
+            self._kill_helper()
 
-    def _close_door(self) -> None:
-        if self._door is not None:
-            self._door.close()
+    def _close_port_broker(self) -> None:
+        if self._port_broker is not None:
+            self._port_broker.close()
 
-    def _end_helper(self) -> None:
-        """The tree is gone, and its network with it; whom we miss is still our child, and is waited for."""
+    def _kill_helper(self) -> None:
+        """Kill the network helper, the last child, once the tree is gone."""
         if self._network is not None:
             os.kill(self._network.helper, signal.SIGKILL)
 
     def _read_within_budget(self, output: int) -> None:
-        """Take one piece: an endless writer must not keep us from a signal. Beyond the budget it waits."""
+        """Read one piece, and pause once the budget is spent.
+
+        More pieces at once would let an endless writer delay signals.
+        """
         count = self._read(output)
         if count is not None:
             self._read_again_at = self._budget.spend(count, time.monotonic())
         if count is None or self._read_again_at is not None:
             self._selector.unregister(output)
 
-    def _read_again_in_time(self) -> None:
+    def _resume_reading(self) -> None:
         at = self._read_again_at
         if self._output is not None and at is not None and time.monotonic() >= at:
             self._read_again_at = None
             self._selector.register(self._output, selectors.EVENT_READ)
 
     def _read(self, output: int) -> int | None:
-        """Move one piece of output to its file; return its size, or None at the end of all output."""
+        """Move a piece of output to its file; return its size, or None at the end."""
         try:
             data = os.read(output, READ_BYTES)
         except BlockingIOError:
@@ -349,7 +364,7 @@ class Keeper:
 
 
 def _in_memory(content: bytes) -> int:
-    """Return a descriptor from which the content can be read."""
+    """Return a descriptor of a file in memory with this content."""
     descriptor = os.memfd_create("content")
     os.write(descriptor, content)
     os.lseek(descriptor, 0, os.SEEK_SET)

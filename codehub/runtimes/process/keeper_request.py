@@ -1,4 +1,4 @@
-"""What the keeper is asked for. Standard library only (see `keeper`)."""
+"""The request to start a keeper. Standard library only (see `keeper`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from codehub.runtimes.process.cgroups import GroupSettings
 from codehub.runtimes.process.network import Uplink
 
 LAUNCH_WITHIN_SECONDS = 30.0
-"""How long whoever asks keeps the home for the launch, even when it does not want the answer any more."""
+"""How long the caller reserves the home for the launch, even if it is cancelled meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -30,20 +30,23 @@ class KeeperRequest:
     memory_bytes: int
     grace_seconds: float
     sandbox_depth: int
-    """How many levels of the tree are the sandbox itself: they get no SIGTERM, they end with the rest."""
+    """How many levels of the process tree are the sandbox itself. They get no SIGTERM and end with
+    the rest."""
     launch_until: float
-    """On the monotonic clock of this machine: nothing is launched later, on a home that may be another's."""
+    """Deadline on the monotonic clock. Later the home may belong to another operation, so nothing
+    is launched."""
     options: list[str] = field(default_factory=list)
-    """Arguments that the program reads from a descriptor (`--args`): its command line can be read inside."""
+    """Arguments that the program reads from a descriptor (`--args`), since its command line can be
+    read inside."""
     seccomp: str = ""
-    """The filter's program in base64; empty: none."""
+    """The seccomp filter in base64, or empty for none."""
     files: dict[str, str] = field(default_factory=dict)
     groups: GroupSettings = field(default_factory=dict)
     keeper_groups: list[str] = field(default_factory=list)
     gateway_group: int | None = None
-    """None: the gateway runs as the same user as the keeper."""
+    """None if the gateway runs as the same user as the keeper."""
     uplink: Uplink | None = None
-    """None: the workspace is in the host's own network."""
+    """None if the workspace is in the host's network."""
 
     @classmethod
     def from_json(cls, text: str) -> KeeperRequest:

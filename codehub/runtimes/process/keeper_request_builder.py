@@ -21,7 +21,7 @@ from codehub.runtimes.process.keeper_request import LAUNCH_WITHIN_SECONDS, Keepe
 from codehub.runtimes.process.netlink import own_networks
 from codehub.runtimes.process.network import HELPER_UID_OFFSET, RESOLVER, Uplink
 from codehub.runtimes.process.resource_limits import Caps, Cgroups, DiskCap
-from codehub.runtimes.process.sandbox import IsolationBarriers, sandboxed, unsandboxed
+from codehub.runtimes.process.sandbox import IsolationBarriers, sandboxed_command, unsandboxed_command
 from codehub.runtimes.process.stale_processes import Isolation
 from codehub.runtimes.process.state_directory import StateDirectory
 
@@ -52,9 +52,9 @@ def build_request(
     uid = spec.uid if os.geteuid() == 0 else None
     spec = replace(spec, home=spec.home.absolute(), uid=uid)
     command = (
-        sandboxed(barriers, spec, directory, config.tools, config.data_dir, config.secrets)
+        sandboxed_command(barriers, spec, directory, config.tools, config.data_dir, config.secrets)
         if barriers.isolation is Isolation.SANDBOX
-        else unsandboxed(barriers, spec, directory, config.tools)
+        else unsandboxed_command(barriers, spec, directory, config.tools)
     )
     return KeeperRequest(
         directory=str(directory.path),
@@ -87,7 +87,10 @@ def build_request(
 
 
 def _caps(spec: WorkloadSpec, barriers: IsolationBarriers, sandbox_depth: int) -> Caps:
-    """Return the caps. The sandbox's own processes and the network helper do not count as the workspace's."""
+    """Return the caps.
+
+    The sandbox's own processes and the network helper do not count as the workspace's.
+    """
     helpers = 0 if barriers.slirp is None else 1
     pids = min(spec.image.pids + sandbox_depth + helpers, MOST_PIDS)
     return Caps(spec.image.cpus, spec.image.memory_bytes, pids, _disk_cap(spec, barriers.cgroups))

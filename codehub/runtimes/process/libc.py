@@ -18,7 +18,10 @@ def call(name: str, *arguments: int | bytes | None) -> None:
 
 
 def enter_new_mount_namespace() -> None:
-    """Later mounts of this process are its own; those of the machine still reach it."""
+    """Enter a new mount namespace.
+
+    Mounts of this process stay inside. Later mounts of the machine still propagate into it.
+    """
     call("unshare", NEW_MOUNTS)
     call("mount", None, b"/", None, RECURSIVE | SLAVE, None)
 

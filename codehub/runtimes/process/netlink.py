@@ -1,4 +1,4 @@
-"""The few words of rtnetlink that a workspace's network takes. Standard library only (see `keeper`)."""
+"""The part of rtnetlink that a workspace's network needs. Standard library only (see `keeper`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ATTRIBUTE = struct.Struct("=HH")
 
 @dataclass(frozen=True)
 class Rule:
-    """Whether packets to a network may leave; with a port, only those of that protocol to that port."""
+    """Allows or denies packets to a network, or only those of one protocol to one port."""
 
     network: str
     allowed: bool
@@ -30,7 +30,7 @@ class Rule:
 
 
 def own_networks() -> list[str]:
-    """Every address that this machine takes for its own, as the kernel's local table has it."""
+    """Return every network that this machine accepts as its own, from the kernel's local table."""
     found: list[str] = []
     with _socket() as netlink:
         netlink.send(_message(_GET_ROUTE, _REQUEST | _DUMP, struct.pack("=BBBBBBBBI", *_route_header())))
@@ -43,7 +43,7 @@ def own_networks() -> list[str]:
 
 
 def add_rules(rules: Iterable[Rule]) -> None:
-    """Put the rules, the first one first, before the look into the main table."""
+    """Add the rules in their order, all before the lookup in the main table."""
     with _socket() as netlink:
         for priority, rule in enumerate(rules, start=1):
             netlink.send(_message(_NEW_RULE, _REQUEST | _ACKNOWLEDGE | _CREATE, _rule(priority, rule)))
@@ -90,7 +90,7 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _answers(netlink: socket.socket) -> Iterator[tuple[int, bytes]]:
-    """What the kernel answers to one request, up to its last word."""
+    """Yield the kernel's answers to one request."""
     while True:
         data = netlink.recv(1 << 16)
         while data:

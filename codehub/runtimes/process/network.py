@@ -1,9 +1,11 @@
-"""A network of the workspace's own, with a way out. Standard library only (see `keeper`).
+"""The network namespace of a workspace and its uplink (ADR 0011).
 
-The way out is slirp4netns: it takes the packets of a network namespace and opens the connections itself, as a
-user of its own without any rights. What may be reached is decided inside the namespace, by routing rules that
-the workspace, which has no rights over its namespace, cannot change. Nothing comes in, but by the keeper's
-`door`.
+Standard library only (see `keeper`).
+
+The uplink is slirp4netns: it takes the packets of the namespace and opens the connections itself,
+as an unprivileged user. Routing rules inside the namespace decide what can be reached. The
+workspace has no rights over the namespace, so it cannot change them. The only way in is the
+keeper's `port_broker`.
 """
 
 from __future__ import annotations
@@ -23,28 +25,30 @@ from codehub.runtimes.process.netlink import Rule, add_rules
 from codehub.runtimes.process.spawn import receive, spawn
 
 NETWORK_CIDR = "198.19.255.0/24"
-"""Reserved for benchmarks, so that nobody's machines have these addresses."""
+"""Part of the range that is reserved for benchmarks (RFC 2544), which no real machine should
+use."""
 RESOLVER = "198.19.255.3"
-"""slirp4netns's own: it asks the host's name servers, wherever they are."""
+"""The resolver of slirp4netns. It forwards to the host's name servers, whatever their addresses."""
 HELPER_UID_OFFSET = 1 << 30
-"""Under root the helper is this far from its workspace's user: it has rights over the namespace."""
+"""Under root the uid of the helper is the workspace's plus this: the helper has rights over the
+namespace."""
 
 MAX_CONNECTIONS = 4096
-"""As many files may the helper have open, and each connection of the workspace takes one."""
+"""The open files of the helper, and so the connections of a workspace: each takes one."""
 
 _INTERFACE = "tap0"
 _MTU = 65520
 _TUN = Path("/dev/net/tun")
 _SET_DUMPABLE = 4
-_WORDS_BYTES = 1 << 16
+_MAX_HELPER_OUTPUT = 1 << 16
 _NO_IPV6 = Path("/proc/sys/net/ipv6/conf/default/disable_ipv6")
-_ONLY_FROM_WHERE_WE_MAY_SEND = Path("/proc/sys/net/ipv4/conf/all/rp_filter")
-"""Multicast needs no route: without this, whoever hears it could answer from any address."""
+_REVERSE_PATH_FILTER = Path("/proc/sys/net/ipv4/conf/all/rp_filter")
+"""Multicast needs no route. Without this filter, any machine that receives it could answer."""
 
 
 @dataclass(frozen=True)
 class Uplink:
-    """What a network is made of: the helper's program, its user (None: ours), and the rules."""
+    """The program that connects a namespace, its user (None: ours), and the routing rules."""
 
     program: str
     uid: int | None
@@ -56,12 +60,15 @@ class Uplink:
 
 
 class Network:
-    """A namespace and its helper. Whoever is to live in it is told by `admit`, and comes in by `enter`."""
+    """A network namespace and its helper.
+
+    `send_namespaces` sends it to the process that is to join, which calls `enter`.
+    """
 
     def __init__(self, uplink: Uplink) -> None:
         self._uplink = uplink
-        self._words = os.memfd_create("words")
-        self._holder = _Holder(uplink.uid)
+        self._output = os.memfd_create("output")
+        self._holder = _NamespaceHolder(uplink.uid)
         self._ready, ready = os.pipe()
         ended, self._lifeline = os.pipe()
         self.helper = self._start_helper(ready, ended)
@@ -76,30 +83,34 @@ class Network:
             *(str(self._holder.pid), _INTERFACE),
         ]
         kept = (ready, ended)
-        helper = spawn(argv, {"PATH": os.defpath}, self._words, self._lower_helper, kept=kept)
-        os.close(helper.report)  # what it has to say is among its words
+        helper = spawn(argv, {"PATH": os.defpath}, self._output, self._drop_helper_privileges, kept=kept)
+        os.close(helper.report)  # an error is in its output
         return helper.pid
 
-    def _lower_helper(self) -> None:
+    def _drop_helper_privileges(self) -> None:
         if self._uplink.uid is not None:
-            _share_tun()
+            _mount_own_tun()
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (_WORDS_BYTES, _WORDS_BYTES))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (_MAX_HELPER_OUTPUT, _MAX_HELPER_OUTPUT))
         files = open_files(MAX_CONNECTIONS)
         resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
-        _become(self._uplink.uid)
+        _switch_user(self._uplink.uid)
 
-    def admit(self, door: socket.socket) -> None:
-        """Let in whoever waits at the other end of the door."""
+    def send_namespaces(self, handshake: socket.socket) -> None:
+        """Send the descriptors that `enter` receives on the other end of the socket."""
         namespaces = self._holder.namespaces
-        socket.send_fds(door, [b"."], [namespaces.user, namespaces.net, self._ready, self._words])
+        socket.send_fds(handshake, [b"."], [namespaces.user, namespaces.net, self._ready, self._output])
 
-    def helper_words(self) -> str:
-        return _read_words(self._words)
+    def helper_output(self) -> str:
+        return _read_output(self._output)
 
-    def let_go(self) -> Namespaces:
-        """Whoever is inside, or can go there, keeps the namespaces; the lifeline ends the helper with us."""
-        self._holder.let_go()
+    def release(self) -> Namespaces:
+        """Return the namespaces, and end the process that held them.
+
+        Processes inside and open descriptors keep the namespaces alive. The lifeline ends the
+        helper when this process ends.
+        """
+        self._holder.release()
         os.close(self._ready)
         return self._holder.namespaces
 
@@ -108,7 +119,7 @@ class Network:
 class Namespaces:
     """A user namespace and the network namespace that it owns, as open descriptors.
 
-    Without root they belong to our own user, who has rights over the network only from within its owner.
+    Without root they belong to our own user, who must join the user namespace to join the network.
     """
 
     user: int
@@ -125,24 +136,27 @@ class Namespaces:
             os.close(descriptor)
 
 
-def enter(door: socket.socket, uplink: Uplink) -> None:
-    """For the workspace's first process, which goes on once there is a way out and its rules hold."""
-    _, handed_over = receive(door, 1, 4)
-    if len(handed_over) != 4:
+def enter(handshake: socket.socket, uplink: Uplink) -> None:
+    """Join the namespaces that `send_namespaces` sends, and set the routing rules.
+
+    Returns once the uplink works.
+    """
+    _, received = receive(handshake, 1, 4)
+    if len(received) != 4:
         raise OSError("its network could not be made")
-    user, net, ready, words = handed_over
+    user, net, ready, output = received
     Namespaces(user, net, uplink.uid is not None).enter()
     if not os.read(ready, 1):
-        raise OSError(f"there is no way out: {_read_words(words) or 'slirp4netns ended'}")
+        raise OSError(f"its network has no uplink: {_read_output(output) or 'slirp4netns ended'}")
     add_rules(uplink.rules)
 
 
-def _read_words(file: int) -> str:
-    return " ".join(os.pread(file, _WORDS_BYTES, 0).decode(errors="replace").split())
+def _read_output(file: int) -> str:
+    return " ".join(os.pread(file, _MAX_HELPER_OUTPUT, 0).decode(errors="replace").split())
 
 
-class _Holder:
-    """A process that makes namespaces, and stays in them until others have them open."""
+class _NamespaceHolder:
+    """Child process that creates the namespaces and keeps them alive until others open them."""
 
     def __init__(self, uid: int | None) -> None:
         self._lifeline, theirs = socket.socketpair()
@@ -151,14 +165,14 @@ class _Holder:
             if self.pid == 0:
                 self._lifeline.close()
                 _hold(uid, theirs)
-        words, opened = receive(self._lifeline, 4096, 2)
+        message, opened = receive(self._lifeline, 4096, 2)
         if len(opened) != 2:
-            raise OSError(f"no network namespace can be made: {words.decode() or 'the attempt ended'}")
+            raise OSError(f"no network namespace can be made: {message.decode() or 'the attempt ended'}")
         user, net = opened
         self.namespaces = Namespaces(user, net, uid is not None)
 
-    def let_go(self) -> None:
-        """It ends by itself then, and is waited for like every other child."""
+    def release(self) -> None:
+        """End the child. It is reaped like every other child."""
         self._lifeline.close()
 
 
@@ -175,11 +189,11 @@ def _hold(uid: int | None, lifeline: socket.socket) -> NoReturn:
 
 
 def _unshare(uid: int | None) -> None:
-    _become(uid)
+    _switch_user(uid)
     libc.call("prctl", _SET_DUMPABLE, 1, 0, 0, 0)
     outside_uid, outside_gid = os.geteuid(), os.getegid()
     libc.call("unshare", libc.NEW_USER | libc.NEW_NETWORK)
-    # slirp4netns' own sandbox wants to be root there.
+    # The sandbox of slirp4netns needs to be root there.
     for name, text in (
         ("setgroups", "deny"),
         ("uid_map", f"0 {outside_uid} 1"),
@@ -187,12 +201,12 @@ def _unshare(uid: int | None) -> None:
     ):
         Path("/proc/self", name).write_text(text)
     if _NO_IPV6.exists():
-        _NO_IPV6.write_text("1")  # for interfaces to come: `::1` stays
-    _ONLY_FROM_WHERE_WE_MAY_SEND.write_text("1")
+        _NO_IPV6.write_text("1")  # for new interfaces; `::1` stays
+    _REVERSE_PATH_FILTER.write_text("1")
 
 
-def _share_tun() -> None:
-    """Where only root may open the device that the way out needs, the helper sees one of its own."""
+def _mount_own_tun() -> None:
+    """Mount a TUN device that everybody may open, if only root may open the machine's."""
     if not _TUN.exists() or _TUN.stat().st_mode & 0o006 == 0o006:
         return
     device = _TUN.stat().st_rdev
@@ -202,7 +216,7 @@ def _share_tun() -> None:
     _TUN.chmod(0o666)
 
 
-def _become(uid: int | None) -> None:
+def _switch_user(uid: int | None) -> None:
     if uid is not None:
         os.setgroups([])
         os.setresgid(uid, uid, uid)

@@ -1,7 +1,8 @@
-"""What a workspace prints, kept in two files of bounded size. Standard library only (see `keeper`).
+"""The output of a workspace, in two files of bounded size. Standard library only (see `keeper`).
 
-CodeHub pays for what it reads: `yes` cost 38 % of a core and 191 MB/s of writes. So the keeper reads within a
-budget and otherwise leaves the pipe full. Then the writer waits, which costs only the workspace.
+Reading output costs CodeHub: without a budget, `yes` cost 38 % of a core and 191 MB/s of writes. So
+the keeper reads within a budget and otherwise leaves the pipe full. Then the writer waits, which
+costs only the workspace.
 """
 
 from __future__ import annotations
@@ -11,33 +12,33 @@ import os
 from codehub.runtimes.process.state_directory import LOG_BYTES, StateDirectory
 
 READ_BYTES = 64 << 10
-"""What one read takes at most: all that a pipe holds, unless its writer has enlarged it."""
+"""The most that one read takes: all that a pipe holds, unless its writer has enlarged it."""
 BURST_BYTES = 1 << 20
 BYTES_PER_SECOND = 256 << 10
-_LEAST_COST = 4 << 10
-"""What a read costs at least: one byte at a time would be as much work for each byte."""
+_MIN_COST = 4 << 10
+"""The least that a read costs, because small reads are as much work as large ones."""
 
 
 class ReadBudget:
-    """Token bucket for what is read of a workspace's output. `now` is on the monotonic clock."""
+    """Token bucket for reads of a workspace's output. `now` is on the monotonic clock."""
 
     def __init__(self, now: float) -> None:
         self._tokens = float(BURST_BYTES)
         self._at = now
 
     def spend(self, count: int, now: float) -> float | None:
-        """Pay for a read of `count` bytes; return when the next one may follow, or None for at once.
+        """Pay for a read of `count` bytes; return the time of the next one, or None for now.
 
         The pause lasts until a whole read is affordable, so that a flood costs few reads.
         """
         self._tokens = min(BURST_BYTES, self._tokens + (now - self._at) * BYTES_PER_SECOND)
         self._at = now
-        self._tokens -= max(count, _LEAST_COST)
+        self._tokens -= max(count, _MIN_COST)
         return None if self._tokens > 0 else now + (READ_BYTES - self._tokens) / BYTES_PER_SECOND
 
 
 class Output:
-    """The tree's output, in two files of at most `LOG_BYTES` each."""
+    """Writer of a workspace's output, into two files of at most `LOG_BYTES` each."""
 
     def __init__(self, directory: StateDirectory) -> None:
         self._directory = directory
@@ -50,14 +51,17 @@ class Output:
         self._size = os.fstat(self._descriptor).st_size
 
     def adopt_standard_streams(self) -> None:
-        """Let go of the starter's streams; what the keeper itself has to complain about joins the log."""
+        """Replace the inherited standard streams, so that the keeper's own errors go to the log."""
         null = os.open(os.devnull, os.O_RDWR)
         for stream, target in ((0, null), (1, self._descriptor), (2, self._descriptor)):
             os.dup2(target, stream)
         os.close(null)
 
     def write(self, data: bytes) -> None:
-        """A full disk costs output, never the workspace: its writers must not wait for room."""
+        """Write output.
+
+        On a full disk it is dropped and counted: the workspace must not wait for space.
+        """
         try:
             if self._size + len(data) > LOG_BYTES:
                 self._rotate()

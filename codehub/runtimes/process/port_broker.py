@@ -1,8 +1,9 @@
-"""The way into a workspace's own network, for the gateway alone. Standard library only (see `keeper`).
+"""The port broker: gives the gateway access to a workspace's network (ADR 0013).
 
-Whoever connects to the door is handed two sockets that were made inside, one for each loopback address, and
-connects them itself. Nothing is asked and no byte is passed on, so nobody can keep the keeper waiting. Each
-pair is made by a child that goes inside for it: without root there is no way back from a user namespace.
+Standard library only (see `keeper`). Each client receives two sockets that were created in the
+namespace, one for each loopback address, and connects them itself. The broker reads no request and
+relays no data, so no client can make the keeper wait. A short-lived child creates each pair:
+without root a process that has joined a user namespace cannot leave it.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from typing import NoReturn
 
 from codehub.runtimes.process.network import Namespaces
 
-_CHILDREN = 8
+_MAX_CHILDREN = 8
 _BACKLOG = 1024
-_BREATH_SECONDS = 0.05
+_ACCEPT_PAUSE_SECONDS = 0.05
 
 
 class PortBroker:
-    """Open from the start of a workspace until its processes are ended."""
+    """Listener for clients, from the start of a workspace until its processes are ended."""
 
     def __init__(self, path: Path, namespaces: Namespaces, selector: selectors.BaseSelector) -> None:
         self._path = path
@@ -35,18 +36,18 @@ class PortBroker:
         self._listener.bind(str(path))
         path.chmod(0o600)
         self._listener.listen(_BACKLOG)
-        self._is_attended = False
+        self._is_polled = False
         self._is_open = True
-        self._attend(True)
+        self._set_polled(True)
 
-    def answer(self) -> None:
-        """Let a child make sockets for whoever stands before the door; a failure is theirs alone."""
+    def accept(self) -> None:
+        """Accept a client and fork a child that serves it. A failure affects this client only."""
         try:
             connection, _ = self._listener.accept()
         except BlockingIOError:
             return
         except OSError:
-            time.sleep(_BREATH_SECONDS)  # no descriptors left, for one: who waits is still there afterwards
+            time.sleep(_ACCEPT_PAUSE_SECONDS)  # such as no free descriptors: the client keeps waiting
             return
         with connection:
             try:
@@ -54,38 +55,38 @@ class PortBroker:
             except OSError:
                 return
             if child == 0:
-                self._hand_out(connection)
+                self._send_sockets(connection)
         self._children.add(child)
-        self._attend(len(self._children) < _CHILDREN)
+        self._set_polled(len(self._children) < _MAX_CHILDREN)
 
     def child_ended(self, pid: int) -> None:
         self._children.discard(pid)
-        self._attend(len(self._children) < _CHILDREN)
+        self._set_polled(len(self._children) < _MAX_CHILDREN)
 
     def close(self) -> None:
         if self._is_open:
-            self._attend(False)
+            self._set_polled(False)
             self._is_open = False
             self._path.unlink(missing_ok=True)
             self._listener.close()
             self._namespaces.close()
 
-    def _attend(self, attend: bool) -> None:
-        if not self._is_open or attend == self._is_attended:
+    def _set_polled(self, polled: bool) -> None:
+        if not self._is_open or polled == self._is_polled:
             return
-        self._is_attended = attend
-        if attend:
+        self._is_polled = polled
+        if polled:
             self._selector.register(self._listener, selectors.EVENT_READ, self)
         else:
             self._selector.unregister(self._listener)
 
-    def _hand_out(self, connection: socket.socket) -> NoReturn:
+    def _send_sockets(self, connection: socket.socket) -> NoReturn:
         try:
-            signal.set_wakeup_fd(-1)  # the keeper's own
+            signal.set_wakeup_fd(-1)  # it belongs to the keeper
             self._namespaces.enter()
-            made = _loopback_sockets()
+            created = _loopback_sockets()
             connection.setblocking(False)
-            socket.send_fds(connection, [b"."], [each.fileno() for each in made])
+            socket.send_fds(connection, [b"."], [each.fileno() for each in created])
         except OSError as error:
             os.write(2, f"[codehub: a port cannot be reached: {error}]\n".encode())
         finally:
@@ -93,7 +94,7 @@ class PortBroker:
 
 
 def _loopback_sockets() -> list[socket.socket]:
-    made = [socket.socket(socket.AF_INET, socket.SOCK_STREAM)]
+    created = [socket.socket(socket.AF_INET, socket.SOCK_STREAM)]
     if socket.has_ipv6 and Path("/proc/net/if_inet6").exists():
-        made.append(socket.socket(socket.AF_INET6, socket.SOCK_STREAM))
-    return made
+        created.append(socket.socket(socket.AF_INET6, socket.SOCK_STREAM))
+    return created

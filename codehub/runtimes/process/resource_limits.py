@@ -1,4 +1,4 @@
-"""What caps a workspace: where control groups (version 1 or 2) can be made, and what is written into them."""
+"""Caps of a workspace: where control groups (version 1 or 2) can be created, and their settings."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from codehub.runtimes.process.cgroups import GroupSettings
 CONTROLLERS = ("cpu", "memory", "pids")
 _PARENT = "codehub"
 _KEEPERS = "keepers"
-_SYSTEMDS_OWN = ("name=systemd", "")
-"""The hierarchies by which systemd, whatever its version, knows the processes of a service."""
+_SYSTEMD_HIERARCHIES = ("name=systemd", "")
+"""The hierarchies in which systemd, depending on its version, tracks the processes of a service."""
 _PERIOD = 100_000
 _SMALLEST_QUOTA = 1_000
 _GROUPS_IN_GROUPS = {"cgroup.max.depth": "16", "cgroup.max.descendants": "256"}
-"""Enough for whoever has a use for them, and few enough to be removed in no time."""
+"""Enough for legitimate use, and few enough to be removed quickly."""
 
 _Mounts = dict[str, tuple[Path, str]]
 
@@ -34,7 +34,7 @@ class Caps:
 
 @dataclass(frozen=True)
 class DiskCap:
-    """So many bytes per second may be read from a disk (`major:minor`), and as many written."""
+    """Bandwidth of a disk (`major:minor`), in bytes per second, for reads and for writes."""
 
     number: str
     bandwidth: int
@@ -42,15 +42,16 @@ class DiskCap:
 
 @dataclass(frozen=True)
 class Cgroups:
-    """Where groups can be made: a directory for each controller that works (the same one in version 2)."""
+    """Where groups can be created: a directory per usable controller (one for all in version 2)."""
 
     version: int
     parents: Mapping[str, str]
     why_not_all: str = ""
     io_parent: str | None = None
-    """Where groups can be made that limit a disk's bandwidth."""
+    """Where groups that limit a disk's bandwidth can be created."""
     keeper_groups: tuple[str, ...] = ()
-    """Where keepers live, out of the service that CodeHub may be: systemd ends whoever it finds there."""
+    """Groups for keepers outside of CodeHub's service, whose processes systemd ends with the
+    service."""
 
     @property
     def every_parent(self) -> set[str]:
@@ -63,8 +64,11 @@ NO_CGROUPS = Cgroups(2, {})
 def find_cgroups(
     mountinfo: str | None = None, own: str | None = None, is_root: bool | None = None
 ) -> Cgroups:
-    """Where this process may make groups. Root makes them at the top, out of the reach of whatever ends the
-    service that CodeHub is; who is not root has what was delegated."""
+    """Return where this process may create groups.
+
+    Root creates them at the top of the hierarchy, so that they outlive the service that CodeHub
+    runs as. Other users can use only what was delegated to them.
+    """
     mounts = _mounts(_text("/proc/self/mountinfo") if mountinfo is None else mountinfo)
     paths = _own_paths(_text("/proc/self/cgroup") if own is None else own)
     is_root = os.geteuid() == 0 if is_root is None else is_root
@@ -79,18 +83,18 @@ def _find(mounts: _Mounts, paths: Mapping[str, str], is_root: bool) -> Cgroups:
         return Cgroups(2, {}, "no control groups are mounted")
     if not old:
         mount, inside = mounts[""]
-        return _find_new(mount, _within(mount, inside, paths.get("", "/")), is_root)
+        return _find_v2(mount, _within(mount, inside, paths.get("", "/")), is_root)
     tops = {
         controller: mount if is_root else _within(mount, inside, paths.get(controller, "/"))
         for controller, (mount, inside) in old.items()
     }
-    return _find_old(tops)
+    return _find_v1(tops)
 
 
 def _find_io(found: Cgroups, mounts: _Mounts, paths: Mapping[str, str], is_root: bool) -> str | None:
     with contextlib.suppress(OSError):
         if found.version == 2:
-            return next((parent for parent in found.parents.values() if _hands_on_io(Path(parent))), None)
+            return next((parent for parent in found.parents.values() if _delegates_io(Path(parent))), None)
         if "blkio" in mounts:
             mount, inside = mounts["blkio"]
             top = mount if is_root else _within(mount, inside, paths.get("blkio", "/"))
@@ -99,17 +103,20 @@ def _find_io(found: Cgroups, mounts: _Mounts, paths: Mapping[str, str], is_root:
     return None
 
 
-def _hands_on_io(parent: Path) -> bool:
-    """In version 2, where all controllers have one parent."""
+def _delegates_io(parent: Path) -> bool:
+    """Return whether groups below can limit I/O.
+
+    For version 2, where all controllers have one parent.
+    """
     offered = (parent.parent / "cgroup.controllers").read_text().split()
-    return "io" in offered and all(_hand_on(place, ["io"]) for place in (parent.parent, parent))
+    return "io" in offered and all(_delegate(group, ["io"]) for group in (parent.parent, parent))
 
 
 def _keeper_groups(found: Cgroups, mounts: _Mounts, is_root: bool) -> tuple[str, ...]:
     if not is_root:
         delegated = set(found.parents.values()) if found.version == 2 else set()
         return tuple(f"{parent}/{_KEEPERS}" for parent in delegated)
-    tops = [mounts[name][0] for name in _SYSTEMDS_OWN if name in mounts]
+    tops = [mounts[name][0] for name in _SYSTEMD_HIERARCHIES if name in mounts]
     return tuple(str(top / _PARENT / _KEEPERS) for top in tops if _has_parent(top))
 
 
@@ -120,72 +127,76 @@ def _has_parent(top: Path) -> bool:
     return False
 
 
-def _find_old(tops: Mapping[str, Path]) -> Cgroups:
+def _find_v1(tops: Mapping[str, Path]) -> Cgroups:
     parents: dict[str, str] = {}
-    troubles = [f"{controller} is not mounted" for controller in CONTROLLERS if controller not in tops]
+    errors = [f"{controller} is not mounted" for controller in CONTROLLERS if controller not in tops]
     for controller, top in tops.items():
         try:
             (top / _PARENT).mkdir(exist_ok=True)
             parents[controller] = str(top / _PARENT)
         except OSError as error:
-            troubles.append(f"{controller}: {error}")
-    return Cgroups(1, parents, "; ".join(troubles))
+            errors.append(f"{controller}: {error}")
+    return Cgroups(1, parents, "; ".join(errors))
 
 
-def _find_new(mount: Path, own: Path, is_root: bool) -> Cgroups:
-    """The nearest place above us whose controllers can be handed on: one with processes in it cannot."""
-    places = [mount] if is_root else [own, *(above for above in own.parents if above.is_relative_to(mount))]
-    found, troubles = Cgroups(2, {}, "no group that may be used"), []
-    for place in places:
+def _find_v2(mount: Path, own: Path, is_root: bool) -> Cgroups:
+    """Find the nearest group above that can delegate its controllers. One with processes cannot."""
+    groups = [mount] if is_root else [own, *(above for above in own.parents if above.is_relative_to(mount))]
+    found, errors = Cgroups(2, {}, "no usable group"), []
+    for group in groups:
         try:
-            enabled = _enable(place)
+            enabled = _enable(group)
         except OSError as error:
-            troubles.append(str(error))
+            errors.append(str(error))
             continue
         missing = [controller for controller in CONTROLLERS if controller not in enabled]
         if len(enabled) > len(found.parents):
-            parents = {controller: str(place / _PARENT) for controller in enabled}
-            found = Cgroups(2, parents, f"no {', '.join(missing)} in {place}" if missing else "")
-    return found if found.parents else Cgroups(2, {}, "; ".join(troubles) or found.why_not_all)
+            parents = {controller: str(group / _PARENT) for controller in enabled}
+            found = Cgroups(2, parents, f"no {', '.join(missing)} in {group}" if missing else "")
+    return found if found.parents else Cgroups(2, {}, "; ".join(errors) or found.why_not_all)
 
 
-def _enable(place: Path) -> list[str]:
-    """Hand the controllers on to our parent group, and by it to each workspace's; those that can be."""
-    parent = place / _PARENT
-    if not os.access(place / "cgroup.procs", os.W_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(place))
-    offered = [name for name in (place / "cgroup.controllers").read_text().split() if name in CONTROLLERS]
-    handed_on = _hand_on(place, offered)
-    if not handed_on:
-        raise OSError(errno.EBUSY, "its controllers cannot be handed on", str(place))
+def _enable(group: Path) -> list[str]:
+    """Delegate controllers to the groups of workspaces; return those that could be."""
+    parent = group / _PARENT
+    if not os.access(group / "cgroup.procs", os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(group))
+    offered = [name for name in (group / "cgroup.controllers").read_text().split() if name in CONTROLLERS]
+    delegated = _delegate(group, offered)
+    if not delegated:
+        raise OSError(errno.EBUSY, "its controllers cannot be delegated", str(group))
     parent.mkdir(exist_ok=True)
-    return _hand_on(parent, handed_on)
+    return _delegate(parent, delegated)
 
 
-def _hand_on(place: Path, controllers: Iterable[str]) -> list[str]:
-    """Those of the controllers that groups below have afterwards."""
-    switch = place / "cgroup.subtree_control"
+def _delegate(group: Path, controllers: Iterable[str]) -> list[str]:
+    """Enable controllers for the groups below; return those that they have afterwards."""
+    switch = group / "cgroup.subtree_control"
     for controller in controllers:
         if controller not in switch.read_text().split():
-            with contextlib.suppress(OSError):  # what came of it is read back
+            with contextlib.suppress(OSError):  # the result is read back
                 switch.write_text(f"+{controller}")
     return [controller for controller in controllers if controller in switch.read_text().split()]
 
 
 def group_settings(cgroups: Cgroups, name: str, caps: Caps) -> GroupSettings:
+    """Return the groups of a workspace, with the settings that cap it."""
     groups: GroupSettings = {}
     for controller, parent in cgroups.parents.items():
-        settings = _new_settings if cgroups.version == 2 else _old_settings
+        settings = _v2_settings if cgroups.version == 2 else _v1_settings
         groups.setdefault(f"{parent}/{name}", {}).update(settings(controller, caps))
     if caps.disk is not None and cgroups.io_parent is not None:
         limits = _disk_settings(cgroups.version, caps.disk)
         groups.setdefault(f"{cgroups.io_parent}/{name}", {}).update(limits)
-    return _with_room_below(groups) if cgroups.version == 2 else groups
+    return _with_group_for_processes(groups) if cgroups.version == 2 else groups
 
 
-def _with_room_below(groups: GroupSettings) -> GroupSettings:
-    """Processes live one group below the caps. Where the workspace's user is ours it may make groups of its
-    own, and write to what it sees as the top of the hierarchy; so that must not be where its caps are."""
+def _with_group_for_processes(groups: GroupSettings) -> GroupSettings:
+    """Add a group for the processes below each group with caps.
+
+    A workspace that runs as our own user may create groups, and write to the group that it sees as
+    the top of the hierarchy. So its caps must not be in that group.
+    """
     capped = {directory: settings | _GROUPS_IN_GROUPS for directory, settings in groups.items()}
     return capped | {f"{directory}/run": {} for directory in groups}
 
@@ -194,7 +205,7 @@ def _quota(caps: Caps) -> int:
     return max(_SMALLEST_QUOTA, round(caps.cpus * _PERIOD))
 
 
-def _new_settings(controller: str, caps: Caps) -> dict[str, str]:
+def _v2_settings(controller: str, caps: Caps) -> dict[str, str]:
     return {
         "cpu": {"cpu.max": f"{_quota(caps)} {_PERIOD}"},
         "memory": {"memory.max": str(caps.memory_bytes), "memory.swap.max": "0"},
@@ -202,7 +213,7 @@ def _new_settings(controller: str, caps: Caps) -> dict[str, str]:
     }[controller]
 
 
-def _old_settings(controller: str, caps: Caps) -> dict[str, str]:
+def _v1_settings(controller: str, caps: Caps) -> dict[str, str]:
     memory = str(caps.memory_bytes)
     return {
         "cpu": {"cpu.cfs_period_us": str(_PERIOD), "cpu.cfs_quota_us": str(_quota(caps))},
@@ -220,7 +231,10 @@ def _disk_settings(version: int, disk: DiskCap) -> dict[str, str]:
 
 
 def _mounts(mountinfo: str) -> _Mounts:
-    """By controller (version 2: ""), where its hierarchy is mounted, and which part of it is."""
+    """Return the mount point of each controller and the part of its hierarchy there.
+
+    The hierarchy of version 2 has the name "".
+    """
     found: _Mounts = {}
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
@@ -241,7 +255,7 @@ def _own_paths(text: str) -> dict[str, str]:
 
 
 def _within(mount: Path, inside: str, path: str) -> Path:
-    """A group's directory, when only a part of the hierarchy may be mounted."""
+    """Return a group's directory, even if only a part of the hierarchy is mounted."""
     below = path.removeprefix(inside) if inside != "/" else path
     return mount / below.strip("/")
 

@@ -1,4 +1,4 @@
-"""The process runtime: a container is a sandboxed tree of local processes with a keeper of its own."""
+"""The process runtime: a container is a sandboxed tree of processes (ADR 0011)."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ logger = structlog.get_logger(__name__)
 STOP_GRACE_SECONDS = 10.0
 _KEEPER_GRACE_SECONDS = 5.0
 _POLL_SECONDS = 0.02
-_LISTENS_POLL_SECONDS = 0.01
-_LISTENS_WITHIN_SECONDS = 60.0
-_PROBES_AT_ONCE = 32
-_FORGOTTEN_SECONDS = 3600.0
+_LISTEN_POLL_SECONDS = 0.01
+_LISTEN_TIMEOUT_SECONDS = 60.0
+_MAX_READINESS_CHECKS = 32
+_ORPHANED_GROUP_SECONDS = 3600.0
 _LINES_IN_MESSAGE = 5
 
 
 @dataclass(frozen=True)
-class _Look:
-    """One container as its directory tells it, before the IDE itself is asked."""
+class _Snapshot:
+    """A container as its state directory describes it, before the readiness check."""
 
     alive: bool
     state: State | None
-    trouble: str = ""
+    error: str = ""
     upstream: str | None = None
 
 
@@ -85,45 +85,54 @@ class ProcessRuntime:
         self._insecure = insecure
         self._stop_grace = stop_grace
         self._barriers: IsolationBarriers | None = None
-        self._looking = asyncio.Lock()
-        self._probes = asyncio.Semaphore(_PROBES_AT_ONCE)
+        self._probing = asyncio.Lock()
+        self._readiness_checks = asyncio.Semaphore(_MAX_READINESS_CHECKS)
         self._starting: dict[str, float] = {}
-        """Until when a workspace's IDE may still begin to listen."""
+        """Workspaces whose IDE may not listen yet, with the time when to stop waiting for it."""
         self._started = asyncio.Event()
         self._root.mkdir(mode=0o711, parents=True, exist_ok=True)
 
     async def barriers(self) -> IsolationBarriers:
-        """What separates workspaces here; a failure when nothing does and nobody has accepted that."""
-        async with self._looking:
+        """Return the barriers between workspaces.
+
+        Fail if there are none and that was not accepted.
+        """
+        async with self._probing:
             if self._barriers is None:
                 self._barriers = await find_barriers()
         if os.geteuid() == 0 and self._barriers.setpriv is None:
-            message = "setpriv is missing, without which a workspace would run as root: install util-linux"
+            message = "setpriv is missing, and without it a workspace would run as root: install util-linux"
             raise RuntimeFailure(ErrorReason.ActionFailed, message)
         if self._barriers.isolation is Isolation.NONE and not self._insecure:
             raise RuntimeFailure(
                 ErrorReason.ActionFailed,
-                "there is no wall between workspaces on this machine: CodeHub does not run as root, and "
+                "this machine cannot isolate workspaces from each other: CodeHub does not run as root, and "
                 f"{self._barriers.why_not_better}. Every workspace could read and change every other one. "
                 "Fix that, or accept it with --insecure-process-runtime",
             )
         return self._barriers
 
     async def close(self) -> None:
-        """Keepers belong to nobody: there is nothing to release."""
+        """Keepers are independent processes, so there is nothing to release."""
 
     async def warm_up(self) -> None:
-        """Do what the first start would wait for. What goes wrong goes wrong again, and is told, there."""
+        """Do what the first start would wait for.
+
+        An error is only logged: the start will raise it.
+        """
         try:
             barriers = await self.barriers()
-            _tell(barriers)
+            _log_barriers(barriers)
             await asyncio.to_thread(FORK_SERVER.warm_up)
-            await asyncio.to_thread(cgroups.sweep, barriers.cgroups.every_parent, _FORGOTTEN_SECONDS)
+            await asyncio.to_thread(cgroups.sweep, barriers.cgroups.every_parent, _ORPHANED_GROUP_SECONDS)
         except (RuntimeFailure, OSError) as error:
             logger.warning("no workspace can be started here: %s", error)
 
     async def finish_removals(self) -> None:
-        """What a crash left of them. One that is still under way holds its lock, and is left alone."""
+        """Finish removals that a crash interrupted.
+
+        One that is still running holds its lock and is skipped.
+        """
         for directory in await asyncio.to_thread(unfinished_removals, self._root):
             try:
                 await asyncio.to_thread(directory.remove)
@@ -131,14 +140,14 @@ class ProcessRuntime:
                 logger.warning("%s cannot be removed: %s", directory.path, error)
 
     def share_sockets(self) -> None:
-        """Let the gateway's group connect to workspaces that started when the gateway ran as root."""
+        """Give the gateway's group the sockets of workspaces from when the gateway ran as root."""
         if self._gateway_group is None:
             return
         for path in self._root.iterdir():
             if not is_label_id(path.name) or not path.is_dir():
                 continue
             try:
-                StateDirectory(path).share(self._gateway_group)
+                StateDirectory(path).share_sockets(self._gateway_group)
             except OSError as error:
                 logger.warning("the gateway cannot reach %s: %s", path, error)
 
@@ -156,28 +165,34 @@ class ProcessRuntime:
         if answer not in (keeper.STARTED, keeper.ALREADY_RUNNING):
             message = f"the container did not start: {output_excerpt(answer)}"
             raise RuntimeFailure(ErrorReason.ActionFailed, message)
-        self._starting[spec.workspace_id] = time.monotonic() + _LISTENS_WITHIN_SECONDS
+        self._starting[spec.workspace_id] = time.monotonic() + _LISTEN_TIMEOUT_SECONDS
         self._started.set()
 
     async def hints(self, hint: Callable[[str], None], _resync: Callable[[], None]) -> None:
-        """Say which workspace to look at, at the moment when its IDE begins to listen; for ever."""
+        """Call `hint` with a workspace as soon as its IDE starts to listen.
+
+        Runs until it is cancelled.
+        """
         while True:
             await self._started.wait()
             for workspace_id, until in list(self._starting.items()):
-                listens = os.path.lexists(self._directory(workspace_id).bound_socket)
-                if listens:
+                is_listening = os.path.lexists(self._directory(workspace_id).bound_socket)
+                if is_listening:
                     hint(workspace_id)
-                if listens or time.monotonic() > until:
+                if is_listening or time.monotonic() > until:
                     del self._starting[workspace_id]
             if not self._starting:
                 self._started.clear()
-            await asyncio.sleep(_LISTENS_POLL_SECONDS)
+            await asyncio.sleep(_LISTEN_POLL_SECONDS)
 
     async def _launch(self, request: KeeperRequest, directory: StateDirectory) -> str:
-        """The keeper's answer; `GONE` when a delete took the directory away under its hands, for one."""
+        """Return the keeper's report.
+
+        It is `GONE` if, for example, a delete removed the directory meanwhile.
+        """
         try:
             directory.path.mkdir(mode=0o700, exist_ok=True)
-            return await _to_the_end(asyncio.to_thread(FORK_SERVER.start, request))
+            return await _finish_launch(asyncio.to_thread(FORK_SERVER.start, request))
         except OSError as error:
             return str(error)
 
@@ -188,30 +203,30 @@ class ProcessRuntime:
             )
             raise RuntimeFailure(ErrorReason.ActionFailed, message)
         if os.geteuid() == 0 and not spec.uid:
-            message = "under root a workspace needs a user id of its own, and it may not be root's"
+            message = "under root a workspace needs a user id of its own, other than root's"
             raise RuntimeFailure(ErrorReason.ActionFailed, message)
         if len(os.fsencode(directory.bound_socket)) > LONGEST_SOCKET_PATH:
             message = f"{directory.bound_socket} is too long for a Unix socket: use a shorter data directory"
             raise RuntimeFailure(ErrorReason.ActionFailed, message)
         if spec.home.is_symlink() or not spec.home.is_dir():
-            message = f"the home {spec.home} is missing; a start does not make one"
+            message = f"the home {spec.home} is missing, and a start does not create one"
             raise RuntimeFailure(ErrorReason.ContainerWithoutVolume, message)
 
     async def stop(self, workspace_id: str) -> None:
         directory = self._directory(workspace_id)
         try:
-            look = await asyncio.to_thread(self._look_at, workspace_id)
+            snapshot = await asyncio.to_thread(self._read_snapshot, workspace_id)
         except Unobservable as error:
             raise RuntimeFailure(ErrorReason.Unreachable, error.message) from error
-        if look is None:
+        if snapshot is None:
             return
-        for process in await asyncio.to_thread(_keepers, directory, look):
+        for process in await asyncio.to_thread(_find_keepers, directory, snapshot):
             process.send(signal.SIGTERM)
-            if not await _ends(process, self._stop_grace + _KEEPER_GRACE_SECONDS):
+            if not await _wait_until_dead(process, self._stop_grace + _KEEPER_GRACE_SECONDS):
                 process.send(signal.SIGKILL)
-                await _ends(process, _KEEPER_GRACE_SECONDS)
+                await _wait_until_dead(process, _KEEPER_GRACE_SECONDS)
         try:
-            await asyncio.to_thread(self._kill_stale_processes, directory, look.state)
+            await asyncio.to_thread(self._kill_stale_processes, directory, snapshot.state)
         except (StaleProcessesAlive, OSError) as error:
             raise RuntimeFailure(ErrorReason.ActionFailed, str(error)) from error
 
@@ -225,23 +240,25 @@ class ProcessRuntime:
         try:
             removed = await asyncio.to_thread(directory.remove)
         except OSError as error:
-            raise RuntimeFailure(ErrorReason.ActionFailed, f"it cannot be removed: {error}") from error
+            raise RuntimeFailure(
+                ErrorReason.ActionFailed, f"the container cannot be removed: {error}"
+            ) from error
         if not removed:
-            message = "the container was started again while it was deleted"
+            message = "the container was started again while it was being deleted"
             raise RuntimeFailure(ErrorReason.ActionFailed, message)
 
     async def upstream(self, workspace_id: str) -> str | None:
-        look = await asyncio.to_thread(self._look_closely_at, workspace_id)
-        return None if look is None else look.upstream
+        snapshot = await asyncio.to_thread(self._publish_and_read, workspace_id)
+        return None if snapshot is None else snapshot.upstream
 
     async def status(self, workspace_id: str) -> ContainerFact:
-        look = await asyncio.to_thread(self._look_closely_at, workspace_id)
-        return ABSENT if look is None else await self._fact(workspace_id, look)
+        snapshot = await asyncio.to_thread(self._publish_and_read, workspace_id)
+        return ABSENT if snapshot is None else await self._fact(workspace_id, snapshot)
 
     async def observe(self) -> dict[str, ContainerFact | Unknown]:
-        looks = await asyncio.to_thread(self._look_at_all)
-        facts = await asyncio.gather(*(self._seen(name, look) for name, look in looks.items()))
-        return dict(zip(looks, facts, strict=True))
+        snapshots = await asyncio.to_thread(self._read_all)
+        facts = await asyncio.gather(*(self._fact_if_known(name, found) for name, found in snapshots.items()))
+        return dict(zip(snapshots, facts, strict=True))
 
     async def ping(self) -> None:
         if not await asyncio.to_thread(self._root.is_dir):
@@ -255,68 +272,68 @@ class ProcessRuntime:
             raise ValueError(f"{workspace_id!r} is no workspace id")
         return StateDirectory(self._root / workspace_id)
 
-    def _look_at(self, workspace_id: str) -> _Look | None:
+    def _read_snapshot(self, workspace_id: str) -> _Snapshot | None:
         if not self._root.is_dir():
             raise Unobservable(f"{self._root} is missing: is its disk mounted?")
         try:
-            return _look(self._directory(workspace_id))
+            return _snapshot_of(self._directory(workspace_id))
         except OSError as error:
             raise Unobservable(f"the runtime directory cannot be read: {error}") from error
 
-    def _look_closely_at(self, workspace_id: str) -> _Look | None:
-        """With where its IDE listens, which only a workspace that runs is asked for."""
-        look = self._look_at(workspace_id)
+    def _publish_and_read(self, workspace_id: str) -> _Snapshot | None:
+        """Publish the socket of a running IDE, and return the snapshot with its address."""
+        snapshot = self._read_snapshot(workspace_id)
         directory = self._directory(workspace_id)
-        if look is None or look.state is None or not look.alive:
-            return look
+        if snapshot is None or snapshot.state is None or not snapshot.alive:
+            return snapshot
         if not directory.publish_socket(self._gateway_group):
-            return look
-        return replace(look, upstream=f"unix:{directory.socket}")
+            return snapshot
+        return replace(snapshot, upstream=f"unix:{directory.socket}")
 
-    def _look_at_all(self) -> dict[str, _Look | Unknown]:
+    def _read_all(self) -> dict[str, _Snapshot | Unknown]:
         try:
             names = sorted(entry.name for entry in self._root.iterdir() if entry.is_dir())
         except OSError as error:
             raise Unobservable(f"the runtime directory cannot be read: {error}") from error
-        looks = {name: self._look_if_possible(name) for name in names if is_label_id(name)}
-        return {name: look for name, look in looks.items() if look is not None}
+        snapshots = {name: self._read_or_unknown(name) for name in names if is_label_id(name)}
+        return {name: snapshot for name, snapshot in snapshots.items() if snapshot is not None}
 
-    def _look_if_possible(self, workspace_id: str) -> _Look | Unknown | None:
+    def _read_or_unknown(self, workspace_id: str) -> _Snapshot | Unknown | None:
         try:
-            return self._look_closely_at(workspace_id)
+            return self._publish_and_read(workspace_id)
         except Unobservable as error:
             return Unknown(error.message)
 
-    async def _seen(self, workspace_id: str, look: _Look | Unknown) -> ContainerFact | Unknown:
-        return look if isinstance(look, Unknown) else await self._fact(workspace_id, look)
+    async def _fact_if_known(self, workspace_id: str, found: _Snapshot | Unknown) -> ContainerFact | Unknown:
+        return found if isinstance(found, Unknown) else await self._fact(workspace_id, found)
 
-    async def _fact(self, workspace_id: str, look: _Look) -> ContainerFact:
-        message = look.trouble
+    async def _fact(self, workspace_id: str, snapshot: _Snapshot) -> ContainerFact:
+        message = snapshot.error
         ready = False
-        if look.upstream is not None and look.state is not None:
-            async with self._probes:
-                reason = await why_not_ready(look.upstream, look.state.ready_path)
+        if snapshot.upstream is not None and snapshot.state is not None:
+            async with self._readiness_checks:
+                reason = await why_not_ready(snapshot.upstream, snapshot.state.ready_path)
             ready, message = reason is None, reason or ""
-        elif look.alive:
-            message = message or "the IDE does not listen yet"
-        elif look.state is not None:
-            message = await asyncio.to_thread(_epitaph, self._directory(workspace_id), look.state)
-        op_id = look.state.op_id if look.state is not None else None
-        return ContainerFact(True, look.alive, ready, look.upstream, op_id, message)
+        elif snapshot.alive:
+            message = message or "the IDE is not listening yet"
+        elif snapshot.state is not None:
+            message = await asyncio.to_thread(_exit_message, self._directory(workspace_id), snapshot.state)
+        op_id = snapshot.state.op_id if snapshot.state is not None else None
+        return ContainerFact(True, snapshot.alive, ready, snapshot.upstream, op_id, message)
 
 
-def _look(directory: StateDirectory) -> _Look | None:
+def _snapshot_of(directory: StateDirectory) -> _Snapshot | None:
     try:
         state = directory.read_state()
     except StateCorrupted as error:
-        return _Look(directory.is_locked(), None, str(error))
+        return _Snapshot(directory.is_locked(), None, str(error))
     if state is None:
-        return _Look(True, None, "it is being started") if directory.is_locked() else None
-    return _Look(state.is_alive(), state)
+        return _Snapshot(True, None, "it is starting") if directory.is_locked() else None
+    return _Snapshot(state.is_alive(), state)
 
 
-def _epitaph(directory: StateDirectory, state: State) -> str:
-    """Why a container that exists does not run, with what it said last."""
+def _exit_message(directory: StateDirectory, state: State) -> str:
+    """Return why an existing container does not run, with the end of its output."""
     if state.boot_id != boot_id():
         return "it ended when the machine restarted"
     if state.ended is None:
@@ -326,15 +343,15 @@ def _epitaph(directory: StateDirectory, state: State) -> str:
     if state.ended.exhausted_memory is not None:
         return f"it ran out of memory ({_size(state.ended.exhausted_memory)}), exit code {state.ended.code}"
     output = output_excerpt(directory.last_output(_LINES_IN_MESSAGE))
-    return f"it exited with code {state.ended.code}" + (f": {output}" if output else ", without a word")
+    return f"it exited with code {state.ended.code}" + (f": {output}" if output else ", with no output")
 
 
 def _size(count: int) -> str:
     return f"{count / (1 << 30):.3g} GiB" if count >= 1 << 30 else f"{count / (1 << 20):.3g} MiB"
 
 
-def _tell(barriers: IsolationBarriers) -> None:
-    """Once, where the logs are: what a workspace is kept in, and what it is not."""
+def _log_barriers(barriers: IsolationBarriers) -> None:
+    """Log which barriers are in place and which are missing."""
     logger.info("workspaces are kept apart by: %s", barriers.isolation)
     if barriers.slirp is None:
         logger.warning("workspaces are in this machine's own network: %s", barriers.why_no_network)
@@ -344,17 +361,23 @@ def _tell(barriers: IsolationBarriers) -> None:
         logger.warning("not all caps of workspaces can be kept: %s", barriers.cgroups.why_not_all)
 
 
-def _keepers(directory: StateDirectory, look: _Look) -> list[ProcessId]:
-    """Who keeps this directory; without a readable state, whoever says so on its command line."""
-    if look.state is not None:
-        keeper_process = look.state.keeper
-        return [keeper_process] if look.state.is_alive() and keeper_process.is_alive() else []
+def _find_keepers(directory: StateDirectory, snapshot: _Snapshot) -> list[ProcessId]:
+    """Return the keeper of a directory.
+
+    If the state is not readable, find it by its command line.
+    """
+    if snapshot.state is not None:
+        keeper_process = snapshot.state.keeper
+        return [keeper_process] if snapshot.state.is_alive() and keeper_process.is_alive() else []
     return processes_with_argument(str(directory.path))
 
 
-async def _to_the_end(launch: Coroutine[Any, Any, str]) -> str:
-    """Whoever is cancelled meanwhile holds the home until it is known what came of the launch, which nobody
-    can call back: else it might happen on a newer home."""
+async def _finish_launch(launch: Coroutine[Any, Any, str]) -> str:
+    """Wait for the launch, even after a cancellation.
+
+    A launch cannot be revoked. If the caller released the home earlier, the launch could hit a
+    newer home.
+    """
     launching = asyncio.ensure_future(launch)
     try:
         return await asyncio.shield(launching)
@@ -366,7 +389,7 @@ async def _to_the_end(launch: Coroutine[Any, Any, str]) -> str:
         raise
 
 
-async def _ends(process: ProcessId, within: float) -> bool:
+async def _wait_until_dead(process: ProcessId, within: float) -> bool:
     deadline = time.monotonic() + within
     while process.is_alive():
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""How a process workspace is walled in: the command line around the IDE's own command."""
+"""Command lines that run an IDE in a sandbox (bubblewrap), or without one."""
 
 from __future__ import annotations
 
@@ -22,24 +22,27 @@ TOOLS = "/opt/codehub"
 SOCKET_DIRECTORY = "/run/codehub"
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 BWRAP_DEPTH = 2
-"""bwrap's own two processes (outside, and as PID 1 inside) stand between the keeper and the IDE."""
+"""Between the keeper and the IDE are two processes of bwrap: one outside, and PID 1 inside."""
 
 _IN_HOME = ("/bin/sh", "-c", 'cd "$HOME" && unset OLDPWD && exec "$@"', "codehub")
-"""Only the workspace's own user may enter its home: bwrap, without root's capabilities, could not."""
+"""Only the workspace's user may enter its home. bwrap has dropped root's capabilities, so it could
+not."""
 
 _REST_READ_ONLY = ("--remount-ro", "/dev", "--remount-ro", "/")
-"""Without root the workspace's user owns what bwrap makes, in memory and of any size."""
+"""Without root the workspace's user owns these directories of bwrap's, which are in memory without
+a limit."""
 
 _PROBE_UID = 65534
 _RESOLV_CONF = Path("/etc/resolv.conf")
 _CONFIGURATION = ("/etc", "/usr/local/etc")
 _SERVICES = ("/etc/codehub", "/etc/default", "/etc/environment", "/etc/environment.d", "/etc/systemd")
-"""How services are started, CodeHub's own among them: with their credentials, and often for all to read."""
+"""Configuration of services, CodeHub included. It has credentials, and everybody may often read
+it."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """What the keeper runs, and the files it makes first."""
+    """A program for the keeper to run, and files that it writes first."""
 
     argv: list[str]
     env: dict[str, str]
@@ -48,12 +51,13 @@ class Command:
     sandbox_depth: int
     files: dict[str, str] = field(default_factory=dict)
     options: list[str] = field(default_factory=list)
-    """Of bwrap. They name host paths, and the workspace can read bwrap's command line."""
+    """Options of bwrap that name host paths. They stay off its command line, which the workspace
+    can read."""
 
 
 @dataclass(frozen=True)
 class IsolationBarriers:
-    """What this machine can put around a workspace, found out once."""
+    """Isolation that this machine supports, probed once."""
 
     isolation: Isolation
     bwrap: str | None
@@ -61,21 +65,21 @@ class IsolationBarriers:
     why_not_better: str = ""
     cgroups: Cgroups = NO_CGROUPS
     slirp: str | None = None
-    """What makes a network of its own; without it a workspace is in the host's."""
+    """slirp4netns, for a network per workspace. Without it workspaces are in the host's network."""
     why_no_network: str = ""
     seccomp: str = ""
-    """The filter of system calls, in base64; empty where there is none."""
+    """The seccomp filter in base64, or empty for none."""
     why_no_seccomp: str = ""
 
 
-def probe(bwrap: str, setpriv: str | None, *, own_network: bool) -> list[str]:
-    """The least that a sandbox is, for a try."""
+def check_command(bwrap: str, setpriv: str | None, *, own_network: bool) -> list[str]:
+    """Return a command that runs `true` in a minimal sandbox."""
     uid = _PROBE_UID if os.geteuid() == 0 else None
     argv = [bwrap, *_namespaces("codehub-probe", own_network), *_system(), *_scratch()]
-    return [*argv, *_capabilities(), "--", *_drop(setpriv, uid), "/bin/true"]
+    return [*argv, *_capabilities(), "--", *_drop_privileges(setpriv, uid), "/bin/true"]
 
 
-def sandboxed(
+def sandboxed_command(
     barriers: IsolationBarriers,
     spec: WorkloadSpec,
     directory: StateDirectory,
@@ -83,7 +87,10 @@ def sandboxed(
     data_dir: Path,
     secrets: Sequence[Path] = (),
 ) -> Command:
-    """In namespaces of its own: it sees the system read-only, its home, its socket directory, the tools."""
+    """Return the command for a sandbox.
+
+    It sees a read-only system, its home, the directory of its socket, and the tools.
+    """
     assert barriers.bwrap is not None and spec.image.process is not None
     uid = os.geteuid() if spec.uid is None else spec.uid
     command = expand_command(
@@ -107,7 +114,7 @@ def sandboxed(
         *_REST_READ_ONLY,
         *_capabilities(),
     ]
-    argv = [barriers.bwrap, "--", *_drop(barriers.setpriv, spec.uid), *_IN_HOME, *command]
+    argv = [barriers.bwrap, "--", *_drop_privileges(barriers.setpriv, spec.uid), *_IN_HOME, *command]
     files = {
         "passwd": f"root:x:0:0:root:/root:/usr/sbin/nologin\ncoder:x:{uid}:{uid}::{HOME}:/bin/bash\n"
         "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
@@ -118,10 +125,13 @@ def sandboxed(
     return Command(argv, environment, "/", 0o022, BWRAP_DEPTH, files, options)
 
 
-def unsandboxed(
+def unsandboxed_command(
     barriers: IsolationBarriers, spec: WorkloadSpec, directory: StateDirectory, tools: Path
 ) -> Command:
-    """In the host's own namespaces: as a user of its own under root, else with no wall at all."""
+    """Return the command for the host's namespaces.
+
+    Under root a separate user is the only isolation.
+    """
     assert spec.image.process is not None
     home = str(spec.home)
     command = expand_command(
@@ -131,7 +141,7 @@ def unsandboxed(
         workspace_id=spec.workspace_id,
         name=spec.name,
     )
-    argv = [*_drop(barriers.setpriv, spec.uid, "--pdeathsig", "KILL"), *command]
+    argv = [*_drop_privileges(barriers.setpriv, spec.uid, "--pdeathsig", "KILL"), *command]
     return Command(argv, _environment(home, str(tools / "bin"), spec), home, 0o077, sandbox_depth=0)
 
 
@@ -148,10 +158,11 @@ def _environment(home: str, tools_bin: str, spec: WorkloadSpec) -> dict[str, str
 
 
 def _namespaces(hostname: str, own_network: bool) -> list[str]:
-    """`--die-with-parent` ties the sandbox to its keeper, which is tied to nobody.
+    """Return the options for namespaces. `--die-with-parent` ends the sandbox with its keeper.
 
-    The network is the keeper's work. Without root it comes with a user namespace, in which bwrap finds itself
-    root: another one inside gives the workspace our own user back, and no rights over its network.
+    The keeper creates the network. Without root it comes with a user namespace in which bwrap is
+    root: a second one inside gives the workspace our own user again, without rights over its
+    network.
     """
     return [
         *("--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"),
@@ -165,7 +176,7 @@ def _inner_user() -> list[str]:
 
 
 def _system() -> list[str]:
-    """The host's programs, read-only, and private places for everything that is written."""
+    """Return mounts of the host's programs, read-only, and of empty private directories."""
     arguments = ["--ro-bind", "/usr", "/usr", "--ro-bind", "/etc", "/etc"]
     for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
         path = Path("/") / name
@@ -175,12 +186,12 @@ def _system() -> list[str]:
             arguments += ["--ro-bind", str(path), str(path)]
     arguments += ["--proc", "/proc", "--dev", "/dev"]
     for place in ("/home", "/run", "/var", TOOLS):
-        arguments += _made(Path(place))
+        arguments += _dir_options(Path(place))
     return arguments
 
 
 def _scratch(memory_bytes: int | None = None, directory: Path | None = None) -> list[str]:
-    """Places to write to in memory: the keeper's, and where it could make none, bwrap's own."""
+    """Return tmpfs mounts: the keeper's, or bwrap's own if the keeper could not mount any."""
     arguments: list[str] = []
     for place in tmpfs.PARTS:
         size = [] if memory_bytes is None else ["--size", str(tmpfs.size_of(place, memory_bytes))]
@@ -191,17 +202,20 @@ def _scratch(memory_bytes: int | None = None, directory: Path | None = None) -> 
 
 
 def _name_resolution(ours: Path | None) -> list[str]:
-    """/etc/resolv.conf is often a link into /run, which the sandbox does not see."""
+    """Mount the target of /etc/resolv.conf.
+
+    This is often a link into /run, which the sandbox does not show.
+    """
     resolver = _RESOLV_CONF.resolve()
     is_in_etc = resolver.is_relative_to("/etc")
     if not resolver.is_file() or (is_in_etc and ours is None):
         return []
-    way = [] if is_in_etc else _made(resolver.parent)
-    return [*way, "--ro-bind", str(ours or resolver), str(resolver)]
+    parents = [] if is_in_etc else _dir_options(resolver.parent)
+    return [*parents, "--ro-bind", str(ours or resolver), str(resolver)]
 
 
 def _resolv_conf() -> str:
-    """The host's, but for the name servers, which only the resolver of the workspace's network reaches."""
+    """Return the host's resolv.conf, with the resolver of the workspace's network."""
     try:
         lines = _RESOLV_CONF.read_text(errors="replace").splitlines()
     except FileNotFoundError:
@@ -210,20 +224,26 @@ def _resolv_conf() -> str:
     return "\n".join([f"nameserver {RESOLVER}", *kept, ""])
 
 
-def _made(directory: Path) -> list[str]:
-    """Directories on the way that bwrap makes unasked are for root alone, so each is asked for."""
-    way = [*reversed(directory.parents), directory][1:]
-    return [part for step in way for part in ("--dir", str(step))]
+def _dir_options(directory: Path) -> list[str]:
+    """Return options that create every directory of a path.
+
+    Those that bwrap creates implicitly are accessible to root only.
+    """
+    path = [*reversed(directory.parents), directory][1:]
+    return [part for step in path for part in ("--dir", str(step))]
 
 
 def _hidden(data_dir: Path, secrets: Sequence[Path]) -> list[str]:
-    """CodeHub's own files, should they lie in a directory that the sandbox sees; what services are told; and
-    without root, when workspaces are CodeHub's own user, what not everybody was given to read."""
+    """Hide CodeHub's files and the configuration of services, if the sandbox would show them.
+
+    Without root workspaces are CodeHub's own user, so files that are not readable for everybody are
+    hidden too.
+    """
     private = [] if os.geteuid() == 0 else [path for root in _CONFIGURATION for path in _private(root)]
     candidates = [path.resolve() for path in (data_dir, *map(Path, _SERVICES), *secrets)] + private
-    visible = [path for path in candidates if _lies_in(path, ("/usr", "/etc"))]
+    visible = [path for path in candidates if _is_in(path, ("/usr", "/etc"))]
     directories = [path for path in visible if path.is_dir()]
-    files = [path for path in visible if path.is_file() and not _lies_in(path, directories)]
+    files = [path for path in visible if path.is_file() and not _is_in(path, directories)]
     return [
         *(part for path in directories for part in ("--tmpfs", str(path), "--remount-ro", str(path))),
         *(part for path in files for part in ("--ro-bind", os.devnull, str(path))),
@@ -231,7 +251,7 @@ def _hidden(data_dir: Path, secrets: Sequence[Path]) -> list[str]:
 
 
 def _private(root: str) -> Iterator[Path]:
-    """What we may read below, and not everybody: files, and directories as a whole."""
+    """Yield files and whole directories below that we may read and others may not."""
     for parent, directories, files in os.walk(root):
         closed = [name for name in directories if _is_closed(Path(parent, name))]
         directories[:] = [name for name in directories if name not in closed]
@@ -240,7 +260,7 @@ def _private(root: str) -> Iterator[Path]:
 
 
 def _is_closed(directory: Path) -> bool:
-    """Not everybody may enter it; or nobody may see what is in it, and we know no better."""
+    """Return whether others may not enter it. If we cannot list it, treat it as closed."""
     return _is_ours_alone(directory, stat.S_IXOTH) or _can_only_be_entered(directory)
 
 
@@ -257,12 +277,15 @@ def _is_ours_alone(path: Path, permission: int) -> bool:
     return is_plain and not mode & permission and os.access(path, permission)
 
 
-def _lies_in(path: Path, roots: Sequence[Path | str]) -> bool:
+def _is_in(path: Path, roots: Sequence[Path | str]) -> bool:
     return any(path.is_relative_to(root) for root in roots)
 
 
 def _tools(tools: Path) -> list[str]:
-    """Only what the installer makes; whatever else a tools directory holds is no workspace's business."""
+    """Mount only what the installer creates.
+
+    Workspaces need nothing else of the tools directory.
+    """
     arguments: list[str] = []
     for pattern in ("bin", "node-*", "code-server-*"):
         for path in sorted(tools.glob(pattern)):
@@ -271,15 +294,21 @@ def _tools(tools: Path) -> list[str]:
 
 
 def _capabilities() -> list[str]:
-    """Under root bwrap keeps what `setpriv` needs to change the user, and `setpriv` drops that too."""
+    """Drop capabilities.
+
+    Under root bwrap keeps those that `setpriv` needs, and `setpriv` drops them as well.
+    """
     if os.geteuid() != 0:
         return ["--cap-drop", "ALL"]
     kept = ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP")
     return ["--cap-drop", "ALL", *(part for capability in kept for part in ("--cap-add", capability))]
 
 
-def _drop(setpriv: str | None, uid: int | None, *extra: str) -> list[str]:
-    """Lose every privilege for good. `setpriv` is named by its path: the workspace's PATH is not asked."""
+def _drop_privileges(setpriv: str | None, uid: int | None, *extra: str) -> list[str]:
+    """Drop all privileges for good.
+
+    `setpriv` is an absolute path, since the workspace has a PATH of its own.
+    """
     if setpriv is None:
         return []
     argv = [setpriv, "--no-new-privs", *extra]

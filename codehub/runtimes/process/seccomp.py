@@ -1,4 +1,7 @@
-"""The seccomp filter of a process workspace: a classic BPF program. Standard library only (see `keeper`)."""
+"""The seccomp filter of a process workspace, a classic BPF program (ADR 0027).
+
+Standard library only (see `keeper`).
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,8 @@ _ERRNO = 0x00050000
 EPERM, ENOSYS = _ERRNO | errno.EPERM, _ERRNO | errno.ENOSYS
 
 _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
-"""Offsets in `struct seccomp_data`; of the argument's lower half, since the kernel reads no more."""
+"""Offsets in `struct seccomp_data`. Of the argument this is the lower half, all that the kernel
+reads."""
 _AUDIT_ARCHITECTURE: dict[Machine, int] = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _LOAD, _RETURN = 0x20, 0x06
 _IF_EQUAL, _IF_GREATER, _IF_ANY_BIT = 0x15, 0x25, 0x45
@@ -35,7 +39,7 @@ _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2
 
 @dataclass(frozen=True)
 class _Jump:
-    """Compare what was loaded; go to a label, or on if there is none."""
+    """Compares the loaded value and jumps to a label, or continues if there is none."""
 
     test: int
     value: int
@@ -48,7 +52,10 @@ _Line = _Jump | tuple[int, int] | str
 
 
 def program(machine: Machine) -> bytes:
-    """Return the filter. A call of another architecture (32 bit) kills the process; x32's are too high."""
+    """Return the filter.
+
+    Calls of another architecture (32 bit) kill the process; x32 calls exceed `NEWEST`.
+    """
     column = 0 if machine == "x86_64" else 1
     lines: list[_Line] = [
         (_LOAD, _ARCHITECTURE),
@@ -99,7 +106,7 @@ class _Program(ctypes.Structure):
 
 
 def install(code: bytes) -> None:
-    """Put a filter on this process and all that it starts; nothing takes it off again."""
+    """Install a filter for this process and all that it starts. It cannot be removed."""
     libc = ctypes.CDLL(None, use_errno=True)
     filter_program = _Program(len(code) // _INSTRUCTION.size, code)
     for arguments in (

@@ -1,7 +1,6 @@
-"""Start a program, with something of ours done before its first instruction.
+"""Starts a program after a preparation in the child. Standard library only (see `keeper`).
 
-`subprocess` could do it, but takes its time to be imported, and cannot tell what went wrong in between.
-Standard library only (see `keeper`).
+`subprocess` takes long to import and cannot report an error of the preparation.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ class Spawned:
     report: int
 
     def wait(self) -> None:
-        """Return once it runs; OSError, in the child's own words, when it cannot."""
+        """Return once the program runs; raise OSError with the child's message if it cannot."""
         with os.fdopen(self.report) as report:
-            trouble = report.read()
-        if trouble:
+            error = report.read()
+        if error:
             os.waitpid(self.pid, 0)
-            raise OSError(trouble)
+            raise OSError(error)
 
 
 def spawn(
@@ -42,20 +41,23 @@ def spawn(
     umask: int = 0o022,
     kept: Sequence[int] = (),
 ) -> Spawned:
-    """Fork, prepare, run. Only for a process with one thread."""
+    """Fork, call `prepare` in the child, and execute the program.
+
+    For processes with a single thread.
+    """
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
-            _stand_alone(output, kept)
+            _detach(output, kept)
             os.umask(umask)
             prepare()
             os.chdir(cwd)
-            os.execvpe(argv[0], list(argv), env)  # noqa: S606 - there is to be no shell
+            os.execvpe(argv[0], list(argv), env)  # noqa: S606 - no shell is wanted
         except Exception as error:  # noqa: BLE001 - whatever it is, the parent raises it
-            words = f"{argv[0]}: {_words(error)}"
-            os.write(2, f"{words}\n".encode())
-            os.write(writer, words.encode())
+            message = f"{argv[0]}: {_text_of(error)}"
+            os.write(2, f"{message}\n".encode())
+            os.write(writer, message.encode())
         finally:
             os._exit(CANNOT_RUN)
     os.close(writer)
@@ -63,14 +65,14 @@ def spawn(
 
 
 def receive(source: socket.socket, size: int, most: int) -> tuple[bytes, list[int]]:
-    """Words and descriptors that no program of ours inherits: `recv_fds` alone forgets what its flags say."""
-    words, descriptors, *_ = socket.recv_fds(source, size, most)
+    """Receive a message and descriptors, and make these non-inheritable, as `recv_fds` does not."""
+    message, descriptors, *_ = socket.recv_fds(source, size, most)
     for descriptor in descriptors:
         os.set_inheritable(descriptor, False)
-    return words, descriptors
+    return message, descriptors
 
 
-def _stand_alone(output: int, kept: Sequence[int]) -> None:
+def _detach(output: int, kept: Sequence[int]) -> None:
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)
     for stream, target in ((0, null), (1, output), (2, output)):
@@ -81,5 +83,5 @@ def _stand_alone(output: int, kept: Sequence[int]) -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def _words(error: Exception) -> str:
+def _text_of(error: Exception) -> str:
     return error.strerror if isinstance(error, OSError) and error.strerror else str(error) or repr(error)

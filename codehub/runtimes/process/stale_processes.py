@@ -1,4 +1,4 @@
-"""What may outlive a keeper that was killed, and how it ends. Standard library only (see `keeper`)."""
+"""Finds and kills processes that outlived their keeper. Standard library only (see `keeper`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KILL_SECONDS = 5.0
 
 
 class Isolation(StrEnum):
-    """What stands between two workspaces: namespaces, a user each, or nothing."""
+    """How workspaces are separated: by namespaces, by one user each, or not at all."""
 
     SANDBOX = "sandbox"
     USER = "user"
@@ -30,24 +30,24 @@ class Isolation(StrEnum):
 
 
 class StaleProcessesAlive(Exception):  # noqa: N818 - a fact, not a fault
-    """Processes of the workspace cannot be ended."""
+    """Processes of the workspace survive SIGKILL."""
 
 
 def kill_stale_processes(
     workspace_id: str, state: State | None, isolation: str, uid: int | None, groups: Iterable[str]
 ) -> None:
-    """Kill what is left of a tree whose keeper is dead, see it dead, and remove its groups.
+    """Kill what is left of a tree whose keeper is dead, and remove its groups.
 
-    What the state does not tell, because it cannot be read, is taken from the rest.
+    The other parameters apply if the state cannot be read.
     """
     groups = state.groups if state is not None else list(groups)
     deadline = time.monotonic() + _KILL_SECONDS
     cgroups.forbid_forks(groups)
-    while leftovers := _find_stale_processes(workspace_id, state, isolation, uid) | cgroups.members(groups):
+    while processes := _find_stale_processes(workspace_id, state, isolation, uid) | cgroups.members(groups):
         if time.monotonic() > deadline:
-            pids = ", ".join(str(process.pid) for process in leftovers)
-            raise StaleProcessesAlive(f"processes {pids} of the workspace do not end, even when killed")
-        for process in leftovers:
+            pids = ", ".join(str(process.pid) for process in processes)
+            raise StaleProcessesAlive(f"processes {pids} of the workspace do not end, not even by SIGKILL")
+        for process in processes:
             process.send(signal.SIGKILL)
         time.sleep(0.01)
     cgroups.remove(groups)

@@ -1,18 +1,19 @@
-"""The directory that the process runtime keeps for one workspace. Standard library only (see `keeper`).
+"""The state directory of one workspace. Standard library only (see `keeper`).
 
-    state.json      who runs here, and how it ended
-    output.log      what the IDE printed (output.log.1: before that)
-    io/             the only directory the workspace's own user may write; the IDE binds io/ide.sock
-    up/             only CodeHub may enter it, and only root may write it: here the gateway connects
-    up/ide.sock     a hard link to it, made by us
-    up/net.sock     the way into its network (see `door`)
-    scratch/        where the keeper mounts what the sandbox has in memory, seen by it alone
-    passwd, group   what the sandbox shows as /etc/passwd and /etc/group
+    state.json      the processes, and how they ended
+    output.log      the output of the IDE (older output: output.log.1)
+    io/             the only directory that the workspace's user may write; the IDE binds io/ide.sock
+    up/             sockets for the gateway; only CodeHub may enter it, and only root may write to it
+    up/ide.sock     a hard link to io/ide.sock
+    up/net.sock     the socket of the port broker (see `port_broker`)
+    scratch/        mount point of the sandbox's tmpfs directories, in the keeper's mount namespace
+    passwd, group   /etc/passwd and /etc/group of the sandbox
 
-The gateway connects to the hard link. If it runs as a user of its own, root gives its group the sockets in
-up/, whatever permissions the IDE chose. A workspace could replace io/ide.sock by a symbolic link to a socket
-of the host and have the gateway, which has more rights, talk to that; a hard link cannot be talked into it.
-Neither path in up/ is longer than the one that the IDE binds: a socket's path has few bytes.
+The gateway connects to the hard link. If it runs as a separate user, root gives its group access to
+the sockets in up/, whatever permissions the IDE chose. A workspace could replace io/ide.sock by a
+symbolic link to a socket of the host, to which the gateway may have more rights; a hard link cannot
+be redirected. The paths in up/ are not longer than the one that the IDE binds, because the length
+of a socket's path is limited.
 """
 
 from __future__ import annotations
@@ -44,19 +45,26 @@ class StateCorrupted(Exception):  # noqa: N818 - a fact, not a fault
 
 
 class DirectoryGone(Exception):  # noqa: N818 - a fact, not a fault
-    """The directory was removed while we waited for it."""
+    """The directory was removed while this process waited for its lock."""
 
 
 @dataclass(frozen=True)
 class ExitRecord:
+    """How the container ended, as state.json records it."""
+
     code: int
     stopped: bool
     exhausted_memory: int | None = None
-    """The cap that it ran into, in bytes."""
+    """The memory cap that it reached, in bytes."""
 
 
 @dataclass(frozen=True)
 class State:
+    """Contents of state.json.
+
+    Keepers of earlier versions wrote it too, so fields are never renamed.
+    """
+
     op_id: str
     image: str
     ready_path: str
@@ -69,7 +77,10 @@ class State:
     groups: list[str] = field(default_factory=list)
 
     def is_alive(self) -> bool:
-        """Whether the tree may still run; a keeper that has written how it ended is only on its way out."""
+        """Return whether the tree may still run.
+
+        A keeper that has recorded the end is about to exit.
+        """
         if self.ended is not None:
             return False
         processes = (self.keeper, self.child)
@@ -77,6 +88,8 @@ class State:
 
 
 class StateDirectory:
+    """State directory of one workspace, locked by its keeper."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self.state_file = path / "state.json"
@@ -88,15 +101,16 @@ class StateDirectory:
         self._up = path / "up"
         self.socket = self._up / "ide.sock"
         self.port_broker_socket = self._up / PORT_BROKER_SOCKET
-        # Where they were before there was up/: a workspace that has run since then is still found.
+        # Versions without up/ had the sockets here. A workspace that has run since then is still
+        # found.
         self._older_socket = path / "ide.sock"
-        self._older_door = path / "ports.sock"
+        self._older_port_broker_socket = path / "ports.sock"
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[int | None]:
-        """Hold the directory alone; None when someone who lives holds it.
+        """Lock the directory; yield None if a live keeper holds the lock.
 
-        A look (`is_locked`) also takes the lock, for an instant: so a busy lock is tried again for a while.
+        `is_locked` also takes the lock, for a moment, so a busy lock is retried for a while.
         """
         descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -154,14 +168,17 @@ class StateDirectory:
     def prepare(
         self, uid: int | None, traversable: bool, files: dict[str, str], gateway_group: int | None = None
     ) -> None:
-        """Clear what an earlier container left, and give the next one its own corner. Only under the lock."""
+        """Remove what an earlier container left, and create directories and files.
+
+        Requires the lock.
+        """
         self.path.chmod(0o711 if traversable else 0o700)
-        for file in (self._older_socket, self._older_door):
+        for file in (self._older_socket, self._older_port_broker_socket):
             file.unlink(missing_ok=True)
-        for corner in (self._up, self.io):
-            if corner.exists():
-                remove_tree(corner)
-            corner.mkdir(mode=0o700)
+        for directory in (self._up, self.io):
+            if directory.exists():
+                remove_tree(directory)
+            directory.mkdir(mode=0o700)
         self.scratch.mkdir(mode=0o700, exist_ok=True)
         if uid is not None:
             os.chown(self.io, uid, uid)
@@ -170,32 +187,37 @@ class StateDirectory:
             file.write_text(text)
             file.chmod(0o644)
         if gateway_group is not None:
-            self.share(gateway_group)
+            self.share_sockets(gateway_group)
         with contextlib.suppress(FileNotFoundError):
             self.log_file.replace(self.older_log_file)
 
-    def share(self, gateway_group: int) -> None:
-        """Let the gateway's group connect to the sockets that are there, and do nothing else here.
+    def share_sockets(self, gateway_group: int) -> None:
+        """Let the gateway's group connect to the existing sockets, and nothing else.
 
-        It may be repeated, and also serves a workspace that started when the gateway was root. Only root may
-        write in these directories, so a path still names what it named a moment ago.
+        Repeated calls also cover a workspace that started when the gateway ran as root. Only root
+        may write to these directories, so no path can change between check and use.
         """
         for directory in (self.path, self._up):
             _give_group(directory, gateway_group, 0o010, stat.S_ISDIR)
-        for file in (self.socket, self.port_broker_socket, self._older_socket, self._older_door):
+        for file in (
+            self.socket,
+            self.port_broker_socket,
+            self._older_socket,
+            self._older_port_broker_socket,
+        ):
             _give_group(file, gateway_group, 0o060, stat.S_ISSOCK)
 
     def publish_socket(self, gateway_group: int | None = None) -> bool:
-        """Make the IDE's socket reachable at `socket`; False while there is none.
+        """Link the IDE's socket to `socket`; return False while it cannot be reached.
 
-        The workspace rules over what it binds (permissions, the number of its links), so that a failure to
-        get at it tells that it cannot be reached, and nothing else.
+        The workspace controls the permissions and the link count of the socket that it binds, so an
+        OSError means only that this IDE cannot be reached.
         """
         try:
             if not self._link_socket():
                 return False
             if gateway_group is not None:
-                self.share(gateway_group)
+                self.share_sockets(gateway_group)
         except OSError:
             return False
         return True
@@ -206,41 +228,42 @@ class StateDirectory:
             return False
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(bound, self.socket.lstat()):
-                # Not at once: whoever was told of the older one has been told of this one meanwhile.
+                # Only at the second call: by now the gateway uses the new path.
                 self._older_socket.unlink(missing_ok=True)
                 return True
         self._up.mkdir(mode=0o700, exist_ok=True)
-        self._adopt_older_door()
+        self._adopt_older_port_broker_socket()
         staged = self._up / f".socket-{os.urandom(4).hex()}"
         os.link(self.bound_socket, staged, follow_symlinks=False)
-        # The workspace may have swapped the file since the look above: what counts is what was linked.
+        # The workspace may have replaced the file since `lstat`, so check what was linked.
         if not stat.S_ISSOCK(staged.lstat().st_mode):
             staged.unlink()
             return False
         staged.replace(self.socket)
         return True
 
-    def _adopt_older_door(self) -> None:
+    def _adopt_older_port_broker_socket(self) -> None:
         with contextlib.suppress(FileNotFoundError, FileExistsError):
-            os.link(self._older_door, self.port_broker_socket)
+            os.link(self._older_port_broker_socket, self.port_broker_socket)
 
     def tail(self, lines: int) -> str:
+        """Return the last lines of the output, across runs."""
         text = b"".join(_read(file) for file in (self.older_log_file, self.log_file))
         return _last_lines(text, lines)
 
     def last_output(self, lines: int) -> str:
-        """The last lines of the latest run alone."""
+        """Return the last lines of the output of the latest run."""
         return _last_lines(_read(self.log_file), lines)
 
     def remove(self) -> bool:
-        """Remove the directory; False when someone who lives holds it."""
+        """Remove the directory; return False if a live keeper holds it."""
         try:
             with self.locked() as lock:
                 if lock is None:
                     return False
                 remove_tree(self._set_aside())
         except (FileNotFoundError, DirectoryGone):
-            pass  # someone else has removed it, which is all that was asked for
+            pass  # another process has removed it
         return True
 
     def _set_aside(self) -> Path:
@@ -250,17 +273,18 @@ class StateDirectory:
 
 
 def unfinished_removals(root: Path) -> list[StateDirectory]:
-    """What a crash left of removals, or what could not be removed."""
+    """Return directories whose removal was interrupted by a crash, or failed."""
     return [StateDirectory(path) for path in root.glob(f"{_REMOVED}*")]
 
 
 def remove_tree(top: Path) -> None:
-    """Remove a tree that a workspace wrote in: it may be of any depth, and without permissions.
+    """Remove a tree that a workspace could write to: of any depth, and with any permissions.
 
-    What lies deeper is moved up to the top, so that nothing recurses and no path becomes too long. Everything
-    is named by its directory's descriptor: a link in the place of a directory leads nowhere.
+    Deeper directories are moved up to the top, so there is no recursion and no path becomes too
+    long. All operations use directory descriptors, so that a symbolic link in place of a directory
+    is not followed.
     """
-    _make_ours(top)
+    _grant_permissions(top)
     with _opened(top) as descriptor:
         while entries := _some_entries(descriptor):
             for entry in entries:
@@ -272,12 +296,12 @@ def remove_tree(top: Path) -> None:
 
 
 def _dissolve(name: str, top: int) -> None:
-    _make_ours(name, top)
+    _grant_permissions(name, top)
     with _opened(name, top) as directory:
         while entries := _some_entries(directory):
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
-                    _make_ours(entry.name, directory)
+                    _grant_permissions(entry.name, directory)
                     deeper = f".deeper-{os.urandom(16).hex()}"
                     os.rename(entry.name, deeper, src_dir_fd=directory, dst_dir_fd=top)
                 else:
@@ -286,13 +310,16 @@ def _dissolve(name: str, top: int) -> None:
 
 
 def _some_entries(directory: int) -> list[os.DirEntry[str]]:
-    """As many as fit into memory, however many names a workspace has made; none when there are none left."""
+    """Return some entries: a workspace can create more names than fit into memory."""
     with os.scandir(directory) as found:
         return list(islice(found, _ENTRIES_AT_ONCE))
 
 
-def _make_ours(path: Path | str, within: int | None = None) -> None:
-    """Root needs no permissions, and anybody else is the workspace's own user."""
+def _grant_permissions(path: Path | str, within: int | None = None) -> None:
+    """Grant this process all permissions.
+
+    Root has them anyway; other users own the workspace's files.
+    """
     if os.geteuid() != 0:
         os.chmod(path, 0o700, dir_fd=within)
 

@@ -54,7 +54,7 @@ def test_root_has_a_way_out_whoever_else_may_open_the_device(mode: str) -> None:
         capture_output=True,
         check=True,
     )
-    assert json.loads(done.stdout)["trouble"] == ""
+    assert json.loads(done.stdout)["error"] == ""
 
 
 def helper_of(fixture: RuntimeFixture, workspace_id: str) -> ProcessId:
@@ -313,7 +313,7 @@ async def test_a_helper_that_dies_is_told_of_and_the_ide_goes_on(fixture: Runtim
     async def log() -> str:
         return await fixture.runtime.logs("w1", 1000)
 
-    await eventually(log, "the loss in the log", lambda text: "the way to the network has ended" in text)
+    await eventually(log, "the loss in the log", lambda text: "the network is gone" in text)
     await fixture.until("w1", lambda fact: fact.ready)
     await fixture.runtime.stop("w1")
     assert not (await fixture.runtime.status("w1")).running
@@ -338,7 +338,7 @@ async def test_a_network_that_cannot_be_made_any_more_fails_the_start(
     """Rather than to let the workspace into the host's network unasked."""
     barriers = replace(await fixture.runtime.barriers(), slirp="/bin/false")
     monkeypatch.setattr(fixture.runtime, "_barriers", barriers)
-    with pytest.raises(RuntimeFailure, match="there is no way out"):
+    with pytest.raises(RuntimeFailure, match="has no uplink"):
         await fixture.runtime.start(fixture.spec("w1"))
     assert not (await fixture.runtime.status("w1")).running
     directory = str(fixture.directory("w1").path)

@@ -55,5 +55,5 @@ def test_what_a_link_leads_to_is_left_alone(tmp_path: Path) -> None:
     directory = listening_ide(tmp_path / "one")
     bind(other := tmp_path / "other")
     directory.socket.symlink_to(other)
-    directory.share(GATEWAY)
+    directory.share_sockets(GATEWAY)
     assert rights(other) == (0, 0, "0o600")

@@ -1,4 +1,4 @@
-"""The door of a workspace's network: who makes its sockets, and how many do at a time."""
+"""The port broker: it hands out sockets, with a limited number of children at a time."""
 
 import os
 import selectors
@@ -18,7 +18,7 @@ from tests.waiting import PATIENCE
 
 @dataclass(frozen=True)
 class SlowNamespaces(Namespaces):
-    """Whoever goes in waits until the gate is opened."""
+    """Namespaces that a process enters only once the gate has been opened."""
 
     gate: int = -1
 
@@ -27,88 +27,90 @@ class SlowNamespaces(Namespaces):
 
 
 @dataclass
-class Rig:
-    door: PortBroker
+class BrokerFixture:
+    broker: PortBroker
     path: Path
     selector: selectors.BaseSelector
-    opener: int
+    release_gate: int
 
-    def knock(self, stack: ExitStack) -> socket.socket:
+    def connect(self, stack: ExitStack) -> socket.socket:
         client = stack.enter_context(socket.socket(socket.AF_UNIX))
         client.settimeout(PATIENCE)
         client.connect(str(self.path))
         return client
 
-    def answer_all(self) -> int:
-        """How many were answered before the door let the rest wait."""
-        answered = 0
+    def accept_all(self) -> int:
+        """Accept clients until the broker pauses; return how many."""
+        accepted = 0
         while self.selector.select(0):
-            self.door.answer()
-            answered += 1
-        return answered
+            self.broker.accept()
+            accepted += 1
+        return accepted
 
     def reap(self) -> None:
-        for child in list(self.door._children):
+        for child in list(self.broker._children):
             os.waitpid(child, 0)
-            self.door.child_ended(child)
+            self.broker.child_ended(child)
 
 
 @pytest.fixture
-def rig() -> Iterator[Rig]:
+def fixture() -> Iterator[BrokerFixture]:
     directory = short_temp_dir()
-    gate, opener = os.pipe()
+    gate, release_gate = os.pipe()
     null = [os.open(os.devnull, os.O_RDONLY) for _ in range(2)]
     with selectors.DefaultSelector() as selector:
         namespaces = SlowNamespaces(null[0], null[1], True, gate)
-        door = PortBroker(directory / "net.sock", namespaces, selector)
-        yield Rig(door, directory / "net.sock", selector, opener)
-        door.close()
-        door.close()
-    os.write(opener, bytes(64))  # nobody is left waiting, whatever the test did
-    for end in (gate, opener):
+        broker = PortBroker(directory / "net.sock", namespaces, selector)
+        yield BrokerFixture(broker, directory / "net.sock", selector, release_gate)
+        broker.close()
+        broker.close()
+    os.write(release_gate, bytes(64))  # no child stays behind, whatever the test did
+    for end in (gate, release_gate):
         os.close(end)
     assert not list(directory.iterdir())
     directory.rmdir()
 
 
-def test_at_most_eight_children_make_sockets_at_a_time(rig: Rig) -> None:
+def test_at_most_eight_children_create_sockets_at_a_time(fixture: BrokerFixture) -> None:
     with ExitStack() as stack:
-        clients = [rig.knock(stack) for _ in range(20)]
-        assert rig.answer_all() == 8
-        os.write(rig.opener, bytes(len(clients)))  # all who wait go on, and all who come
-        rig.reap()
-        assert rig.answer_all() == 8
-        rig.reap()
-        assert rig.answer_all() == 4
-        rig.reap()
+        clients = [fixture.connect(stack) for _ in range(20)]
+        assert fixture.accept_all() == 8
+        os.write(fixture.release_gate, bytes(len(clients)))  # for the waiting children and those to come
+        fixture.reap()
+        assert fixture.accept_all() == 8
+        fixture.reap()
+        assert fixture.accept_all() == 4
+        fixture.reap()
         for client in clients:
             _, handed_out, *_ = socket.recv_fds(client, 1, 2)
-            made = [stack.enter_context(socket.socket(fileno=each)) for each in handed_out]
-            assert [each.family for each in made] == [socket.AF_INET, socket.AF_INET6][: len(made)]
-            assert made
+            created = [stack.enter_context(socket.socket(fileno=each)) for each in handed_out]
+            assert [each.family for each in created] == [socket.AF_INET, socket.AF_INET6][: len(created)]
+            assert created
 
 
-def test_who_cannot_go_in_harms_only_who_asked(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_to_enter_the_namespaces_affects_one_client(
+    fixture: BrokerFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(_: Namespaces) -> None:
-        raise OSError("no way in")
+        raise OSError("no permission")
 
     monkeypatch.setattr(SlowNamespaces, "enter", refuse)
     with ExitStack() as stack:
-        client = rig.knock(stack)
-        assert rig.answer_all() == 1
-        rig.reap()
+        client = fixture.connect(stack)
+        assert fixture.accept_all() == 1
+        fixture.reap()
         assert client.recv(1) == b""
-        rig.knock(stack).close()
-        assert rig.answer_all() == 1
-        rig.reap()
+        fixture.connect(stack).close()
+        assert fixture.accept_all() == 1
+        fixture.reap()
 
 
-def test_a_machine_that_forks_no_more_is_survived(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_fork_affects_one_client(fixture: BrokerFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> int:
         raise BlockingIOError("no more processes")
 
     monkeypatch.setattr(os, "fork", refuse)
     with ExitStack() as stack:
-        client = rig.knock(stack)
-        assert rig.answer_all() == 1
+        client = fixture.connect(stack)
+        assert fixture.accept_all() == 1
         assert client.recv(1) == b""
