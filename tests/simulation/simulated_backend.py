@@ -182,14 +182,14 @@ class SimulatedLeaderDatabase:
         if self._db.rows[before.id].version != before.version:
             raise VersionConflict
 
-    async def touch(self, seen: Mapping[str, datetime]) -> None:
+    async def advance_last_access(self, seen: Mapping[str, datetime]) -> None:
         def write() -> None:
             for workspace_id, at in seen.items():
-                self._gate.touch(workspace_id, at)
+                self._gate.advance_last_access(workspace_id, at)
 
         await self._write(write)
 
-    async def gateways(self) -> dict[str, GatewayReport]:
+    async def gateway_reports(self) -> dict[str, GatewayReport]:
         return await self._read(
             lambda: {
                 name: GatewayReport(self._db.now() - row.heard_at, row.flushes, row.ended)
@@ -214,7 +214,7 @@ class SimulatedLeaderDatabase:
     async def ttl_candidates(self, defaults: TtlDefaults, now: datetime) -> list[Workspace]:
         return await self._read(lambda: self._db.due(defaults, now))
 
-    async def expire(self, seen: Workspace, expiry: Expiry, now: datetime) -> bool:
+    async def apply_expiry(self, seen: Workspace, expiry: Expiry, now: datetime) -> bool:
         return await self._write(lambda: self._expire(seen, expiry))
 
     def _expire(self, seen: Workspace, expiry: Expiry) -> bool:
@@ -222,7 +222,7 @@ class SimulatedLeaderDatabase:
             self.compare(seen)
         except VersionConflict:
             return False
-        self._db.expire(seen, expiry)
+        self._db.apply_expiry(seen, expiry)
         return True
 
     async def homes(self) -> list[LiveHome]:
@@ -275,21 +275,21 @@ class SimulatedLeaderDatabase:
             lambda: {row.op_id for row in self._db.rows.values() if row.op_id is not None}
         )
 
-    async def holders(self, now: datetime) -> dict[str, ArchiveHolder]:
-        return await self._read(self._db.holders)
+    async def archive_holders(self, now: datetime) -> dict[str, ArchiveHolder]:
+        return await self._read(self._db.archive_holders)
 
-    async def first_seen(self) -> dict[str, datetime]:
+    async def read_orphans(self) -> dict[str, datetime]:
         return await self._read(lambda: dict(self._db.first_seen[self._db.blank]))
 
-    async def remember(self, seen: Mapping[str, datetime]) -> None:
+    async def replace_orphans(self, seen: Mapping[str, datetime]) -> None:
         def write() -> None:
             known = self._db.first_seen[self._db.blank]
             self._db.first_seen[self._db.blank] = {key: known.get(key, at) for key, at in seen.items()}
 
         await self._write(write)
 
-    async def condemn(self, item: StoredArchive, present: Collection[str], now: datetime) -> str | None:
-        return await self._write(lambda: self._db.condemn(item, present))
+    async def mark_archive_removed(self, item: StoredArchive, present: Collection[str], now: datetime) -> str | None:
+        return await self._write(lambda: self._db.mark_archive_removed(item, present))
 
     async def trim_audit_log(self, before: datetime) -> int:
         return 0  # people do not sign in here

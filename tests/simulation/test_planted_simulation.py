@@ -255,7 +255,7 @@ def test_planted_a_ttl_overwriting_a_newer_wish() -> None:
             return due
 
         def _expire(self, seen: Workspace, expiry: object) -> bool:
-            self._db.expire(seen, expiry)  # type: ignore[arg-type]
+            self._db.apply_expiry(seen, expiry)  # type: ignore[arg-type]
             return True
 
     find("a TTL overwrites a newer wish", planted(Rash, Fickle))
