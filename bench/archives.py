@@ -21,7 +21,7 @@ from bench.machine import PeakMemory, Quiet, no_free_memory
 from codehub.domain.archive_keys import archive_key
 from codehub.domain.observation import Generation
 from codehub.storage.archive.async_archive_store import ArchiveStore
-from codehub.storage.jobs.local_jobs import environment
+from codehub.storage.jobs.local_jobs import job_environment
 from codehub.storage.jobs.program import SPEC
 from codehub.storage.jobs.spec import ArchiveJob, JobSpec, RestoreJob, StorageLocation, dump_spec
 from codehub.storage.volumes.local_volumes import LocalVolumes
@@ -160,7 +160,8 @@ class Job:
         directory = self._directory / "jobs" / new_id()
         directory.mkdir(parents=True)
         (directory / SPEC).write_bytes(dump_spec(spec))
-        return timed([sys.executable, "-m", "codehub.storage.jobs.program", str(directory)], environment())
+        command = [sys.executable, "-m", "codehub.storage.jobs.program", str(directory)]
+        return timed(command, job_environment())
 
 
 def measure(directory: Path, quiet: Quiet, rounds: int, scale: float) -> None:

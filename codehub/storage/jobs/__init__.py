@@ -1,1 +1,1 @@
-"""Storage jobs: the program that moves a home to or from an archive, and the code that starts it."""
+"""Storage jobs: the program that archives or restores a home, and the code that starts it."""

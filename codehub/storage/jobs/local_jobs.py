@@ -1,4 +1,7 @@
-"""Storage jobs on this machine: started detached, seen through their lock, never tied to who started them."""
+"""Runner of storage jobs on this machine, as processes that outlive the coordinator (ADR 0003).
+
+A job is running if and only if its lock is held.
+"""
 
 import asyncio
 import os
@@ -28,14 +31,14 @@ PROGRAM = "codehub.storage.jobs.program"
 # A job that was started before an upgrade goes on under the module's former name.
 _PROGRAMS = frozenset({PROGRAM.encode(), b"codehub.storage.job"})
 
-# A look at a job takes its lock for an instant; a lock that stays taken longer is the job's own.
-_A_LOOK = 0.2
+# A status check holds a job's lock for an instant; the job itself holds it longer.
+_LOCK_WAIT = 0.2
 _KILL_WAIT = 30.0
 _KILL_PAUSE = 0.02
 
 
 class LocalJobs:
-    """Jobs as processes, each with a directory of its own below `jobs_dir`."""
+    """Job runner with one process per job, and one directory per job below `jobs_dir`."""
 
     def __init__(self, jobs_dir: Path, archives_at_once: int | None = None) -> None:
         self._jobs_dir = jobs_dir
@@ -44,29 +47,29 @@ class LocalJobs:
         _finish_forgetting(jobs_dir)
 
     async def start(self, job_id: str, spec: JobSpec) -> bool:
-        """Start a job, unless it runs or has ended. One that was killed is started again.
+        """Start a job, unless it is running or has ended. A job that was killed is started again.
 
-        False when it was not this call that started it: an earlier leader's own may run by now.
+        Return False if this call did not start it: an earlier leader's job may be running.
 
-        Raises TooManyArchives for one archive too many: nobody waits for those, and a hundred workspaces that
-        are left alone at once would take all memory. Somebody does wait for a restore.
+        Raise TooManyArchives for an archive above the limit: a hundred workspaces that become idle
+        at once would take all memory. Restores have no limit, because a user waits for them.
         """
         return await asyncio.to_thread(self._start, self._directory(job_id), spec)
 
     async def status(self, job_id: str) -> JobFact | None:
-        """None when it was never started."""
+        """Return the state of a job, or None if it was never started."""
         return await asyncio.to_thread(_status, self._directory(job_id))
 
     async def cancel(self, job_id: str) -> None:
-        """Kill a job, and return when it and its children are seen dead."""
+        """Kill a job, and return once it and its children are dead."""
         await asyncio.to_thread(_cancel, self._directory(job_id))
 
     async def forget(self, job_id: str) -> None:
-        """Remove what an ended job has left."""
+        """Remove the directory of a job that has ended."""
         await asyncio.to_thread(self._forget, self._directory(job_id))
 
     async def list(self) -> "list[str]":
-        """Every job that has left something here, be it no more than a killed starter has made."""
+        """Return every job that has a directory, even if its start was interrupted."""
         return await asyncio.to_thread(_job_ids, self._jobs_dir)
 
     def _directory(self, job_id: str) -> Path:
@@ -76,13 +79,13 @@ class LocalJobs:
         if self._archives_at_once is None or not isinstance(spec, ArchiveJob):
             return self._start_now(directory, spec)
         with self._starting:
-            if _running_archives(self._jobs_dir, besides=directory) >= self._archives_at_once:
+            if _running_archives(self._jobs_dir, excluding=directory) >= self._archives_at_once:
                 raise TooManyArchives(f"{self._archives_at_once} archives are being made: this one waits")
             return self._start_now(directory, spec)
 
     def _start_now(self, directory: Path, spec: JobSpec) -> bool:
         make_directory(directory, 0o700)
-        lock = lock_within(directory / LOCK, _A_LOOK)
+        lock = lock_within(directory / LOCK, _LOCK_WAIT)
         if lock is None:
             return False
         try:
@@ -96,7 +99,7 @@ class LocalJobs:
             os.close(lock)
 
     def _spawn(self, directory: Path, lock: int) -> None:
-        """The job inherits the lock that its starter took: there is no moment at which nobody has it."""
+        """Spawn a job that inherits the lock, which is therefore held without a gap."""
         with (directory / "log").open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", PROGRAM, str(directory)],
@@ -104,7 +107,7 @@ class LocalJobs:
                 stdout=log,
                 stderr=log,
                 cwd="/",
-                env=environment() | {LOCK_VARIABLE: str(lock)},
+                env=job_environment() | {LOCK_VARIABLE: str(lock)},
                 start_new_session=True,
                 pass_fds=(lock,),
             )
@@ -113,11 +116,11 @@ class LocalJobs:
     def _forget(self, directory: Path) -> None:
         if not directory.exists():
             return
-        lock = lock_within(directory / LOCK, _A_LOOK)
+        lock = lock_within(directory / LOCK, _LOCK_WAIT)
         if lock is None:
             raise JobIsRunning(f"job {directory.name} still runs")
         try:
-            # Out of sight in one step, so that nobody starts it while it is half removed.
+            # Hide it in one step, so that no job starts in a directory that is half removed.
             forgotten = directory.with_name(f"{_FORGOTTEN}{directory.name}-{time.monotonic_ns()}")
             directory.rename(forgotten)
             fsync_path(self._jobs_dir)
@@ -127,31 +130,32 @@ class LocalJobs:
 
 
 def _finish_forgetting(jobs_dir: Path) -> None:
-    """Remove what a crash left of forgotten jobs: nobody lists them any more."""
+    """Remove what a crash left of forgotten jobs, which are not listed."""
     for forgotten in jobs_dir.glob(f"{_FORGOTTEN}*"):
         shutil.rmtree(forgotten, ignore_errors=True)
 
 
-def _running_archives(jobs_dir: Path, besides: Path) -> int:
+def _running_archives(jobs_dir: Path, excluding: Path) -> int:
     mark = b'"kind": "%b"' % ArchiveJob.kind.encode()
-    specs = [path for path in jobs_dir.glob(f"[!.]*/{SPEC}") if path.parent != besides]
+    specs = [path for path in jobs_dir.glob(f"[!.]*/{SPEC}") if path.parent != excluding]
     return sum(is_locked(path.parent / LOCK) and mark in (read_if_there(path) or b"") for path in specs)
 
 
 def _job_ids(jobs_dir: Path) -> list[str]:
-    return sorted(path.name for path in jobs_dir.glob("*") if is_path_id(path.name) and _is_ours(path))
+    paths = [path for path in jobs_dir.glob("*") if is_path_id(path.name)]
+    return sorted(path.name for path in paths if _is_job_directory(path))
 
 
-def _is_ours(directory: Path) -> bool:
-    """A job's directory gets its lock first; whoever was killed before that has left an empty one."""
+def _is_job_directory(directory: Path) -> bool:
+    """Return whether a directory has a job's lock, or is empty after an interrupted start."""
     try:
         return (directory / LOCK).exists() or not any(directory.iterdir())
     except (FileNotFoundError, NotADirectoryError):
         return False
 
 
-def environment() -> dict[str, str]:
-    """Credentials of the store go this way and no other; the database's do not go at all."""
+def job_environment() -> dict[str, str]:
+    """Return the environment of a job: it has the credentials of the store, not the database's."""
     passed = {
         name: value
         for name, value in os.environ.items()
@@ -184,14 +188,14 @@ def _processes_of(directory: Path) -> list[int]:
 
 def _is_job(process: Path, directory: Path) -> bool:
     try:
-        words = (process / "cmdline").read_bytes().split(b"\0")
+        arguments = (process / "cmdline").read_bytes().split(b"\0")
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return False
-    return not _PROGRAMS.isdisjoint(words) and os.fsencode(directory) in words
+    return not _PROGRAMS.isdisjoint(arguments) and os.fsencode(directory) in arguments
 
 
 def _kill(pid: int, directory: Path) -> None:
-    """Kill by a handle that is looked at once more, so that a number given to another cannot be hit."""
+    """Kill a job's process, but not another one that has been given its pid meanwhile."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:

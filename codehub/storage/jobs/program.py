@@ -1,7 +1,8 @@
-"""The storage job: `python -m codehub.storage.jobs.program {jobs_dir}/{job_id}`.
+"""Storage job program: `python -m codehub.storage.jobs.program {jobs_dir}/{job_id}` (ADR 0003).
 
-A separate, stateless, crash-only program. It knows no database and survives whoever started it. It holds a
-lock in its own directory for its life, which proves that it runs, and the workspace's lock while it works.
+The program is separate, stateless and crash-only. It uses no database and survives the coordinator
+that started it. It holds the lock in its directory as long as it lives, which proves that it is
+running, and the workspace's lock while it works.
 """
 
 import ctypes
@@ -16,7 +17,7 @@ from pathlib import Path
 from codehub.domain.states import ErrorReason
 from codehub.host.file_lock import is_file_at, try_lock
 from codehub.storage.errors import HomeChanged, StaleEpoch, StorageProblem
-from codehub.storage.jobs.report import Reporter, Result, has_result, keep_room, write_result
+from codehub.storage.jobs.report import Reporter, Result, has_result, reserve_result_space, write_result
 from codehub.storage.jobs.spec import JobSpec, load_spec
 from codehub.storage.jobs.work import JobContext, run_job
 
@@ -31,8 +32,8 @@ EXIT_DONE, EXIT_FAILED, EXIT_RUNNING = 0, 1, 3
 
 
 def main(arguments: list[str]) -> int:
-    _reuse_memory()
-    _work_in_batches()
+    _keep_freed_memory()
+    _use_batch_scheduling()
     if len(arguments) != 1:
         print("usage: python -m codehub.storage.jobs.program JOB_DIRECTORY", file=sys.stderr)
         return 2
@@ -43,31 +44,37 @@ def main(arguments: list[str]) -> int:
         return EXIT_RUNNING
     if has_result(directory):
         return EXIT_DONE
-    keep_room(directory)
+    reserve_result_space(directory)
     began = time.monotonic()
     result = _run(directory, lock)
     if result is None:
         return EXIT_FAILED
     write_result(directory, replace(result, seconds=time.monotonic() - began))
-    _say(result.message)
+    _log(result.message)
     return EXIT_DONE if result.ok else EXIT_FAILED
 
 
-def _reuse_memory() -> None:
-    """Megabytes come and go all the time: given back to the system, each page would be asked for anew."""
+def _keep_freed_memory() -> None:
+    """Keep freed memory in the process: chunks of megabytes are freed and allocated all the time.
+
+    Its gain alone was not recorded.
+    """
     libc = ctypes.CDLL(None)
     libc.mallopt(_MMAP_THRESHOLD, 32 << 20)
     libc.mallopt(_TRIM_THRESHOLD, 64 << 20)
 
 
-def _work_in_batches() -> None:
-    """Tar and the compressor do not interrupt each other whenever one of them has something to do again."""
+def _use_batch_scheduling() -> None:
+    """Keep tar and the compressor from preempting each other at every wake-up.
+
+    Its gain alone was not recorded.
+    """
     with suppress(OSError):  # a container may forbid it
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def _own_lock(directory: Path) -> int | None:
-    """The lock that the starter took and left to us, or one that we take."""
+    """Return the lock that the starter passed on, or take it; None if another process holds it."""
     path = directory / LOCK
     inherited = os.environ.pop(LOCK_VARIABLE, None)
     if inherited is not None and is_file_at(int(inherited), path):
@@ -77,48 +84,48 @@ def _own_lock(directory: Path) -> int | None:
 
 
 def _run(directory: Path, lock: int) -> Result | None:
-    """Any failure becomes a result: a job that says nothing counts as killed and would be started again.
+    """Run the job and return its result. A job without a result counts as killed and is restarted.
 
-    An earlier leader's says nothing: today's has not asked for it, and has its own in its place.
+    Return None for a job of an earlier leader: the present leader starts its own job instead.
     """
     try:
         spec = load_spec((directory / SPEC).read_bytes())
         return _attempts(spec, JobContext(Reporter(directory), directory, [lock]))
-    except StaleEpoch as over:
-        _say(over.message)
+    except StaleEpoch as error:
+        _log(error.message)
         return None
     except StorageProblem as problem:
         return Result(False, problem.reason, problem.message, outdated=isinstance(problem, HomeChanged))
-    except Exception as error:  # noqa: BLE001 - told in the result, with its trace in the log
-        _say(traceback.format_exc())
+    except Exception as error:  # noqa: BLE001 - reported in the result, with the traceback in the log
+        _log(traceback.format_exc())
         return Result(False, ErrorReason.ActionFailed, f"the storage job failed: {error!r}")
 
 
 def _attempts(spec: JobSpec, context: JobContext) -> Result:
-    """Passing troubles of the store are tried again here; the rest is for the controller to judge."""
+    """Run the job, and retry after transient failures; the controller handles all others."""
     for pause in _PAUSES:
         try:
             return _attempt(spec, context)
         except StorageProblem as problem:
             if not problem.transient:
                 raise
-            _say(f"{problem.message}; trying again in {pause} s")
+            _log(f"{problem.message}; trying again in {pause} s")
             time.sleep(pause)
     return _attempt(spec, context)
 
 
-def _say(words: str) -> None:
-    """For the log, which a full disk cannot take: no reason to end without a result."""
+def _log(message: str) -> None:
+    """Write to the log, unless the disk is full: the job still has to write its result."""
     with suppress(OSError):
-        print(words, file=sys.stderr)
+        print(message, file=sys.stderr)
 
 
 def _attempt(spec: JobSpec, context: JobContext) -> Result:
-    done = run_job(spec, context)
-    told = context.reporter
-    return Result(True, None, done.message, done.archive, left_out=told.left_out, changed=told.changed)
+    outcome = run_job(spec, context)
+    left_out, changed = context.reporter.left_out, context.reporter.changed
+    return Result(True, None, outcome.message, outcome.archive, left_out=left_out, changed=changed)
 
 
 if __name__ == "__main__":
-    # The result is written: to take the interpreter apart would only keep the locks.
+    # The result is written. A regular exit of the interpreter would only hold the locks longer.
     os._exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""What a job tells: its progress while it runs, its result at the end."""
+"""Files in which a storage job reports: progress.json while it runs, result.json at the end."""
 
 import json
 import os
@@ -16,12 +16,14 @@ from codehub.host.durable_files import fsync_path, read_if_there
 _PROGRESS_INTERVAL = 0.2
 _PROGRESS = "progress.json"
 _RESULT = "result.json"
-_ROOM = "result.json.tmp"
-_ROOM_BYTES = 16 << 10
+_UNFINISHED_RESULT = "result.json.tmp"
+_RESERVED_BYTES = 16 << 10
 
 
 @dataclass(frozen=True)
 class Result:
+    """Content of result.json."""
+
     ok: bool
     reason: ErrorReason | None
     message: str
@@ -33,61 +35,63 @@ class Result:
 
 
 class Reporter:
-    """Writes a job's progress, at most five times a second."""
+    """Writer of a job's progress, at most five times a second."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / _PROGRESS
         self._next = 0.0
         self.total: int | None = None
         self.left_out = ""
-        """What the archive does not hold. It outlasts the attempt: the next may find the archive complete."""
+        """Entries left out of the archive. Kept over attempts, as the next may find it complete."""
         self.changed = ""
-        """What is not as the archive has it; likewise."""
+        """Entries that a restore changed. Kept over attempts, too."""
 
     def progress(self, done: int, files: int) -> None:
         now = time.monotonic()
         if now >= self._next:
             self._next = now + _PROGRESS_INTERVAL
-            # Only a hint: a disk too full for it may be just what this job is about to relieve.
+            # Progress is optional. A job may run on a full disk to free space.
             with suppress(OSError):
                 replace_file(self._path, json.dumps(asdict(Progress(done, self.total, files))).encode())
 
 
-def keep_room(directory: Path) -> None:
-    """Take what a result needs of the disk while there is some: a job without a result counts as killed.
+def reserve_result_space(directory: Path) -> None:
+    """Reserve disk space for the result: a job without a result counts as killed.
 
-    Where there is none, the job goes on: it may be about to make some.
+    On a full disk the job goes on without, as it may be about to free space.
     """
-    with suppress(OSError), _open_room(directory) as file:
-        os.posix_fallocate(file.fileno(), 0, _ROOM_BYTES)
+    with suppress(OSError), _open_unfinished_result(directory) as file:
+        os.posix_fallocate(file.fileno(), 0, _RESERVED_BYTES)
 
 
 def write_result(directory: Path, result: Result) -> None:
-    """In place of the room that was kept; only what is complete and on the disk gets the name of a result."""
-    with _open_room(directory) as file:
+    """Write the result into the reserved space, and rename the file once it is on the disk."""
+    with _open_unfinished_result(directory) as file:
         file.write(json.dumps(asdict(result)).encode())
         file.truncate()
         os.fsync(file.fileno())
-    (directory / _ROOM).rename(directory / _RESULT)
+    (directory / _UNFINISHED_RESULT).rename(directory / _RESULT)
     fsync_path(directory)
 
 
-def _open_room(directory: Path) -> BinaryIO:
-    """As it is: emptied, it would have to be taken again."""
-    (directory / _ROOM).touch(0o600)
-    return (directory / _ROOM).open("r+b")
+def _open_unfinished_result(directory: Path) -> BinaryIO:
+    """Open without truncating: that would release the reserved space."""
+    (directory / _UNFINISHED_RESULT).touch(0o600)
+    return (directory / _UNFINISHED_RESULT).open("r+b")
 
 
 def has_result(directory: Path) -> bool:
+    """Return whether the job has ended with a result."""
     return (directory / _RESULT).exists()
 
 
 def clear_progress(directory: Path) -> None:
+    """Remove the progress of an earlier run."""
     (directory / _PROGRESS).unlink(missing_ok=True)
 
 
 def read_progress(directory: Path) -> Progress | None:
-    """None when there is none, or a power cut has left a part of it: it was never made to last."""
+    """Return the progress, or None if there is none or a power cut has damaged it."""
     content = read_if_there(directory / _PROGRESS)
     try:
         return None if content is None else Progress(**json.loads(content))
@@ -96,7 +100,7 @@ def read_progress(directory: Path) -> Progress | None:
 
 
 def read_ended(directory: Path) -> JobFact:
-    """What is left of a job that is dead."""
+    """Return the result of a job that is no longer running."""
     progress = read_progress(directory)
     content = read_if_there(directory / _RESULT)
     if content is None:

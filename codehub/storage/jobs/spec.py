@@ -71,7 +71,7 @@ class RestoreJob:
 
 @dataclass(frozen=True)
 class DeleteJob:
-    """Job that removes a home, if it is of this generation; None stands for a home without a marker.
+    """Job that removes a home of this generation; None stands for a home without a marker.
 
     `unchanged_since`: Unix time after which nothing in the home may have changed.
     """

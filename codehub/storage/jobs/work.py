@@ -1,4 +1,7 @@
-"""What storage jobs do with a home. Each may be killed at any point and run again, and harms no only copy."""
+"""Storage jobs: archive, restore, delete and clear a home (ADR 0003).
+
+A job may be killed at any point and run again. It never damages the only copy of a home.
+"""
 
 import tempfile
 from collections.abc import Iterator
@@ -41,19 +44,21 @@ from codehub.storage.volumes.new_home import make_new_home
 from codehub.storage.volumes.workspace_directory import WorkspaceDirectory
 from codehub.storage.volumes.workspace_lock import held
 
-# A start or a provision holds the lock for moments only; whoever holds it longer is another job.
+# A start holds the lock only for a moment. If it stays locked longer, another job holds it.
 _LOCK_WAIT = 10.0
 
 
 @dataclass(frozen=True)
 class JobOutcome:
+    """Success of a job: its message, and the archive that it wrote or read."""
+
     message: str
     archive: ArchiveFact | None = None
 
 
 @dataclass(frozen=True)
 class JobContext:
-    """What a job works with: its reporter, and the locks that its children share."""
+    """Context of a running job: reporter, scratch directory, and locks that children inherit."""
 
     reporter: Reporter
     scratch: Path
@@ -61,17 +66,17 @@ class JobContext:
 
 
 def run_job(spec: JobSpec, context: JobContext) -> JobOutcome:
-    """Do what the spec says; raises StorageProblem."""
+    """Do what the spec asks for; raise StorageProblem if it fails."""
     directory = WorkspaceDirectory.of_key(spec.location.volumes_root, spec.home_store_key)
     if directory.workspace_id != spec.workspace_id:
         raise InvalidKey(f"{spec.home_store_key} is not the home of workspace {spec.workspace_id}")
     try:
-        with _working(directory, spec, context):
+        with _workspace_lock(directory, spec, context):
             match spec:
                 case ArchiveJob():
                     return _archive(spec, directory, context)
                 case EmptyArchiveJob():
-                    return _archive_nothing(spec, context)
+                    return _archive_empty_home(spec, context)
                 case RestoreJob():
                     return _restore(spec, directory, context)
                 case DeleteJob():
@@ -83,7 +88,7 @@ def run_job(spec: JobSpec, context: JobContext) -> JobOutcome:
 
 
 @contextmanager
-def _working(directory: WorkspaceDirectory, spec: JobSpec, context: JobContext) -> Iterator[None]:
+def _workspace_lock(directory: WorkspaceDirectory, spec: JobSpec, context: JobContext) -> Iterator[None]:
     with held(directory, spec.location.installation_id, spec.epoch, wait=_LOCK_WAIT) as fd:
         context.locks.append(fd)
         try:
@@ -93,23 +98,23 @@ def _working(directory: WorkspaceDirectory, spec: JobSpec, context: JobContext) 
 
 
 def _archive(spec: ArchiveJob, directory: WorkspaceDirectory, context: JobContext) -> JobOutcome:
-    fact = directory.look()
+    fact = directory.observe()
     if fact is None:
         raise GenerationMismatch("generation differs: there is no home to archive")
     if fact.generation != spec.generation:
-        raise GenerationMismatch("generation differs: another home has taken the place of the one meant")
+        raise GenerationMismatch("generation differs: another home has replaced the expected one")
     store = directory_of(spec.location.archive_url)
 
     def progress(done: int, files: int) -> None:
         if store is not None:
-            _check_room("archives", store, Reserve(spec.reserve))
+            _check_free_space("archives", store, Reserve(spec.reserve))
         context.reporter.progress(done, files)
 
     archives = _archives(spec.location)
     return _store(archives, spec.workspace_id, spec.archive_op_id, directory.home, context, progress)
 
 
-def _archive_nothing(spec: EmptyArchiveJob, context: JobContext) -> JobOutcome:
+def _archive_empty_home(spec: EmptyArchiveJob, context: JobContext) -> JobOutcome:
     with tempfile.TemporaryDirectory(dir=context.scratch) as scratch:
         home = Path(scratch) / "home"
         make_new_home(home, spec.uid, spec.files)
@@ -125,25 +130,25 @@ def _store(
     context: JobContext,
     progress: OnProgress,
 ) -> JobOutcome:
-    """Upload, have it confirmed or read it back, and only then commit with the `.meta`."""
+    """Upload a home, verify the stored archive, and only then commit it by the `.meta`."""
     key = checked_archive_key(workspace_id, archive_op_id)
     try:
         complete = archives.find(workspace_id, archive_op_id)
     except CorruptedArchive:
-        # What it is made of is still here, so what a crash has spoiled is made anew.
+        # The home still exists, so an archive that a crash corrupted can be made again.
         archives.remove(key)
         complete = None
     if complete is not None:
         return JobOutcome("the archive was already complete", complete)
-    packing = ArchiveStream(home, context.locks, progress)
-    confirmed = archives.upload(key, packing, lambda: size_limit(home, context.locks))
+    stream = ArchiveStream(home, context.locks, progress)
+    confirmed = archives.upload(key, stream, lambda: size_limit(home, context.locks))
     fact = ArchiveFact(
-        workspace_id, archive_op_id, key, packing.sha256, packing.bytes, packing.unpacked, packing.entries
+        workspace_id, archive_op_id, key, stream.sha256, stream.bytes, stream.unpacked, stream.entries
     )
-    context.reporter.left_out = packing.left_out.sentence()
+    context.reporter.left_out = stream.left_out.sentence()
     archives.flush(key)
     if not confirmed:
-        _read_back(archives, fact, packing.fingerprint, context.reporter)
+        _read_back(archives, fact, stream.fingerprint, context.reporter)
     archives.commit(fact)
     left_out = context.reporter.left_out
     stored = f"archived {fact.entries} entries in {fact.bytes} bytes"
@@ -163,22 +168,22 @@ def _read_back(archives: Archives, fact: ArchiveFact, fingerprint: bytes, report
 
 
 def _restore(spec: RestoreJob, directory: WorkspaceDirectory, context: JobContext) -> JobOutcome:
-    there = directory.look()
-    if there is not None and there.generation is not None:
-        if there.generation.op_id == spec.op_id:
+    volume = directory.observe()
+    if volume is not None and volume.generation is not None:
+        if volume.generation.op_id == spec.op_id:
             return JobOutcome("the home was already restored")
-        raise GenerationMismatch.found(there.generation)
-    # Whoever made them is dead, since the lock is ours.
+        raise GenerationMismatch.found(volume.generation)
+    # This job has the lock, so the job that made them is dead.
     for leftover in directory.leftovers("staging"):
         remove_tree(leftover, context.locks)
     archives = _archives(spec.location)
-    fact = _wanted_archive(spec, archives)
+    fact = _find_archive(spec, archives)
     context.reporter.total = fact.unpacked
     staging = directory.staging(spec.op_id)
     staging.mkdir(mode=0o700)
 
     def progress(done: int, files: int) -> None:
-        _check_room("homes", directory.path, Reserve(spec.reserve, spec.reserve_files))
+        _check_free_space("homes", directory.path, Reserve(spec.reserve, spec.reserve_files))
         context.reporter.progress(done, files)
 
     try:
@@ -188,27 +193,27 @@ def _restore(spec: RestoreJob, directory: WorkspaceDirectory, context: JobContex
         remove_tree(staging, context.locks)
         raise
     context.reporter.changed = foreign.sentence()
-    if there is not None:
+    if volume is not None:
         directory.set_aside(spec.op_id)
     directory.swap_in(staging, Generation(spec.op_id, spec.archive_key))
     restored = f"restored {fact.entries} entries"
     return JobOutcome(f"{restored}; {changed}" if (changed := context.reporter.changed) else restored, fact)
 
 
-def _check_room(whose: str, path: Path, reserve: Reserve) -> None:
-    """What a job writes must not stop the database."""
+def _check_free_space(content: str, path: Path, reserve: Reserve) -> None:
+    """Raise NoSpace below the reserve: a job must not fill the disk of the database."""
     short = shortages(free_space(path), reserve)
     if short:
         raise NoSpace(
-            f"the disk of the {whose} {short[0].left}, and {short[0].kept} are kept in reserve: "
+            f"the disk of the {content} {short[0].left}, and {short[0].kept} are kept in reserve: "
             "make room on the disk"
         )
 
 
-def _wanted_archive(spec: RestoreJob, archives: Archives) -> ArchiveFact:
+def _find_archive(spec: RestoreJob, archives: Archives) -> ArchiveFact:
     workspace_id, archive_op_id = parsed_archive_key(spec.archive_key)
     if workspace_id != spec.workspace_id:
-        raise InvalidKey(f"the archive {spec.archive_key} is of another workspace")
+        raise InvalidKey(f"the archive {spec.archive_key} belongs to another workspace")
     fact = archives.find(workspace_id, archive_op_id)
     if fact is None:
         raise ArchiveMissing(f"the archive {spec.archive_key} is not in the store, or without its .meta")
@@ -218,25 +223,25 @@ def _wanted_archive(spec: RestoreJob, archives: Archives) -> ArchiveFact:
 
 
 def _delete(spec: DeleteJob, directory: WorkspaceDirectory, context: JobContext) -> JobOutcome:
-    there = directory.look()
-    if there is not None and there.generation != spec.generation:
-        raise GenerationMismatch("generation differs: another home has taken the place of the one meant")
-    if there is not None:
+    volume = directory.observe()
+    if volume is not None and volume.generation != spec.generation:
+        raise GenerationMismatch("generation differs: another home has replaced the expected one")
+    if volume is not None:
         if spec.unchanged_since is not None:
             check_unchanged(directory.home, spec.unchanged_since, context.locks)
-        directory.condemn(spec.generation)
+        directory.move_to_deleted(spec.generation)
     else:
-        directory.drop_marker()
+        directory.remove_marker()
     for leftover in directory.leftovers("deleted"):
         remove_tree(leftover, context.locks)
-    return JobOutcome("the home is removed" if there is not None else "there was no home")
+    return JobOutcome("the home is removed" if volume is not None else "there was no home")
 
 
 def _clear(spec: ClearJob, directory: WorkspaceDirectory, context: JobContext) -> JobOutcome:
-    named = [path for path in directory.all_leftovers() if path.name in spec.names]
-    for leftover in named:
+    paths = [path for path in directory.all_leftovers() if path.name in spec.names]
+    for leftover in paths:
         remove_tree(leftover, context.locks)
-    return JobOutcome(f"{len(named)} leftovers are removed")
+    return JobOutcome(f"{len(paths)} leftovers are removed")
 
 
 def _archives(location: StorageLocation) -> Archives:

@@ -146,7 +146,7 @@ class LocalVolumes:
         seen: dict[str, VolumeFact | Unknown] = {}
         for directory in self._directories():
             try:
-                fact = directory.look()
+                fact = directory.observe()
             except OSError as error:
                 seen[directory.workspace_id] = Unknown(f"{directory.home} cannot be read: {error}")
             else:
@@ -174,7 +174,7 @@ class LocalVolumes:
     def _status(self, directory: WorkspaceDirectory) -> VolumeFact | None:
         check_directory(self._root, self._installation_id)
         try:
-            return directory.look()
+            return directory.observe()
         except OSError as error:
             raise Unobservable(f"{directory.home} cannot be read: {error}") from error
 
@@ -188,7 +188,7 @@ class LocalVolumes:
     ) -> None:
         try:
             with held(directory, self._installation_id, epoch):
-                fact = directory.look()
+                fact = directory.observe()
                 if fact is None:
                     _make_home(directory, generation, uid, files)
                 elif fact.generation is None:
@@ -203,7 +203,7 @@ class LocalVolumes:
     def _set_aside(self, directory: WorkspaceDirectory, generation: Generation, epoch: int) -> None:
         try:
             with held(directory, self._installation_id, epoch):
-                fact = directory.look()
+                fact = directory.observe()
                 if fact is None:
                     return
                 if fact.generation != generation:
@@ -214,7 +214,7 @@ class LocalVolumes:
 
 
 def _leftovers_of(directory: WorkspaceDirectory) -> list[Leftover]:
-    key, workspace_id, fact = directory.home_store_key, directory.workspace_id, directory.look()
+    key, workspace_id, fact = directory.home_store_key, directory.workspace_id, directory.observe()
     homes = [] if fact is None else [Leftover(key, workspace_id, HOME, fact.generation)]
     return homes + [Leftover(key, workspace_id, path.name) for path in directory.all_leftovers()]
 

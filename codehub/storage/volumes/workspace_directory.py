@@ -1,8 +1,8 @@
-"""Where the parts of one volume lie, and the rules by which they change. Callers hold the workspace's lock.
+"""Files of one volume, and the rules by which they change. Callers hold the workspace's lock.
 
-A volume is ready if and only if `home` and `.marker` both exist. The marker is written before the home is
-renamed into place, and removed after it has been renamed away, so that a crash at any point leaves either a
-ready volume or none, and never a home under the marker of another.
+A volume is ready if and only if `home` and `.marker` both exist (ADR 0002). The marker is written
+before the home is renamed into place, and removed after the home has been renamed away. So a crash
+at any point leaves either a ready volume or none, and never a home with the marker of another.
 """
 
 import errno
@@ -22,7 +22,7 @@ _HOME_KEY = re.compile(rf"users/({PATH_ID})/workspaces/({PATH_ID})/home")
 
 LEFTOVER_KINDS = ("staging", "deleted", "aside")
 
-# Workspaces run under uids of their own and must get through to their home, and only there.
+# Each workspace runs under its own uid, and needs access to its home but to nothing else.
 _DIRECTORY_MODE = 0o711
 
 
@@ -35,7 +35,7 @@ def checked_id(text: str) -> str:
 
 @dataclass(frozen=True)
 class WorkspaceDirectory:
-    """`{root}/users/{user_id}/workspaces/{workspace_id}`."""
+    """Directory of a workspace: `{root}/users/{user_id}/workspaces/{workspace_id}`."""
 
     root: Path
     user_id: str
@@ -76,7 +76,7 @@ class WorkspaceDirectory:
         return self.path / f".staging-{checked_id(op_id)}"
 
     def leftovers(self, kind: str) -> list[Path]:
-        """What earlier attempts left behind: kind is `staging`, `deleted` or `aside`."""
+        """Return what earlier attempts left: kind is `staging`, `deleted` or `aside`."""
         return sorted(self.path.glob(f".{kind}-*"))
 
     def all_leftovers(self) -> list[Path]:
@@ -85,8 +85,11 @@ class WorkspaceDirectory:
     def ensure(self) -> None:
         make_directory(self.path, _DIRECTORY_MODE)
 
-    def look(self) -> VolumeFact | None:
-        """None when there is no home. Needs no lock: a home is looked at again when its marker is missing."""
+    def observe(self) -> VolumeFact | None:
+        """Return the state of the home, or None if there is none.
+
+        The caller needs no lock: if the marker is missing, the home is checked again.
+        """
         if not self._home_exists():
             return None
         content = read_if_there(self.marker)
@@ -105,7 +108,7 @@ class WorkspaceDirectory:
         return True
 
     def swap_in(self, prepared: Path, generation: Generation) -> None:
-        """Make a prepared directory the home of this generation. There must be no home."""
+        """Make a prepared directory the home; raise FileExistsError if there is one already."""
         if self._home_exists():
             raise FileExistsError(f"{self.home} is already there")
         write_durably(self.marker, json.dumps(asdict(generation)).encode())
@@ -113,11 +116,11 @@ class WorkspaceDirectory:
         fsync_path(self.path)
 
     def set_aside(self, op_id: str) -> Path:
-        """Keep a home that is not the workspace's under another name; nobody knows what it is worth."""
+        """Keep a home that is not the workspace's under another name, as it may be valuable."""
         return self._move_home(f".aside-{checked_id(op_id)}")
 
-    def condemn(self, generation: Generation | None) -> Path:
-        """Take the home out of sight. From then on there is no volume, only a tree to remove."""
+    def move_to_deleted(self, generation: Generation | None) -> Path:
+        """Rename the home, so that there is no volume any longer, but a tree to remove."""
         return self._move_home(f".deleted-{checked_id(generation.op_id if generation else 'unmarked')}")
 
     def _move_home(self, name: str) -> Path:
@@ -128,17 +131,17 @@ class WorkspaceDirectory:
             target = self.path / f"{name}-{number}"
         self.home.rename(target)
         fsync_path(self.path)
-        self.drop_marker()
+        self.remove_marker()
         return target
 
-    def drop_marker(self) -> None:
-        """Remove the marker of a home that is no longer there."""
+    def remove_marker(self) -> None:
+        """Remove the marker of a home that no longer exists."""
         self.marker.unlink(missing_ok=True)
         fsync_path(self.path)
 
 
 def parse_marker(content: bytes) -> Generation | None:
-    """A marker that cannot be understood marks nothing."""
+    """Return the generation that a marker names, or None if the marker is malformed."""
     try:
         fields = json.loads(content)
         op_id, archive_key = fields["op_id"], fields["archive_key"]
@@ -150,7 +153,10 @@ def parse_marker(content: bytes) -> Generation | None:
 
 
 def make_private_directory(path: Path, uid: int | None) -> None:
-    """An empty directory for one workspace's user; ownership can only be given away by root."""
+    """Make an empty directory that only a workspace's user can read.
+
+    Only root can give it to that user.
+    """
     path.mkdir(mode=0o700)
     path.chmod(0o700)
     if uid is not None and os.geteuid() == 0:

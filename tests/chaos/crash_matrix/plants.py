@@ -36,7 +36,7 @@ def _home_before_claim(data_dir: Path) -> None:
     async def provision(row: Workspace, decision: Decision) -> None:
         if decision.event is TimelineEvent.CLAIMED and decision.after.operation is Operation.PROVISIONING:
             directory = WorkspaceDirectory.of_key(data_dir / "volumes", row.home_store_key)
-            if directory.look() is not None:
+            if directory.observe() is not None:
                 return
             directory.ensure()
             staging = directory.staging(decision.after.op_id or "")
@@ -60,7 +60,7 @@ def _restored_in_place(_: Path) -> None:
     """The home is swapped in, with its marker, before it is whole and its checksum has held."""
 
     def restore(spec: RestoreJob, directory: WorkspaceDirectory, context: work.JobContext) -> work.JobOutcome:
-        if directory.look() is not None:
+        if directory.observe() is not None:
             return work.JobOutcome("the home was already restored")
         archives = Archives(spec.location.archive_url, spec.location.installation_id)
         fact = archives.find(*parse_archive_key(spec.archive_key))

@@ -15,7 +15,7 @@ from codehub.domain.observation import JobState, VolumeFact
 from codehub.domain.states import DesiredState, Operation, Phase
 from codehub.domain.workspace import Workspace
 from codehub.storage.jobs.program import SPEC
-from codehub.storage.jobs.report import has_result, keep_room, read_ended
+from codehub.storage.jobs.report import has_result, read_ended, reserve_result_space
 from codehub.storage.jobs.spec import dump_spec
 from tests.integration.coordinator.conftest import LIMITS, Bench, new_bench
 from tests.integration.storage.conftest import FIRST, KEY, Site, site_at, small_disk
@@ -127,7 +127,7 @@ def test_a_job_that_ends_on_a_full_disk_has_said_why(disk: Disk, site: Site) -> 
 
 
 def test_room_for_a_result_is_not_a_result(tmp_path: Path) -> None:
-    keep_room(tmp_path)
+    reserve_result_space(tmp_path)
     assert not has_result(tmp_path)
     assert read_ended(tmp_path).state is JobState.GONE
     assert sum(path.stat().st_blocks * 512 for path in tmp_path.iterdir()) >= ROOM
