@@ -415,7 +415,7 @@ class Gate:
     def reset_idle_time(self, now: datetime) -> None:
         for row in list(self._db.rows.values()):
             if row.phase is Phase.RUNNING:
-                self.touch(row.id, now)
+                self.advance_last_access(row.id, now)
 
     def _put(self, row: Workspace, words: str, **changes: object) -> None:
         self._db.reality.tell(row.id, words)
