@@ -1,7 +1,7 @@
-"""Live through histories.
+"""Run simulated histories.
 
-`python -m tests.simulation SEED [WORKSPACE]` tells one of them, all or what happened to one workspace;
-`python -m tests.simulation FIRST-LAST` lives through many and names those that break a contract.
+`python -m tests.simulation SEED [WORKSPACE]` prints one history, or what happened to one workspace.
+`python -m tests.simulation FIRST-LAST` runs many, and reports those that break a contract.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ import sys
 import structlog
 
 from tests.simulation.history import run
-from tests.simulation.reality import Violation
+from tests.simulation.world import Violation
 
 
 def main() -> int:
@@ -25,33 +25,33 @@ def main() -> int:
         return 2
     first, dash, last = sys.argv[1].partition("-")
     if dash:
-        return live_through(int(first), int(last))
-    tell(int(first), sys.argv[2] if len(sys.argv) > 2 else None)
+        return run_histories(int(first), int(last))
+    print_history(int(first), sys.argv[2] if len(sys.argv) > 2 else None)
     return 0
 
 
-def live_through(first: int, last: int) -> int:
-    """One line for each history: its seed, and a digest of its story or what went wrong."""
+def run_histories(first: int, last: int) -> int:
+    """Print one line per history: its seed, and a digest of its events or what went wrong."""
     failures = 0
     for seed in range(first, last + 1):
         try:
-            story = "\n".join(run(seed).story)
-            print(seed, "well", hashlib.sha256(story.encode()).hexdigest()[:16], flush=True)
+            events = "\n".join(run(seed).events)
+            print(seed, "well", hashlib.sha256(events.encode()).hexdigest()[:16], flush=True)
         except Violation as violation:
             failures += 1
             print(seed, "broken", str(violation).replace("\n", " "), flush=True)
     return 1 if failures else 0
 
 
-def tell(seed: int, workspace_id: str | None) -> None:
+def print_history(seed: int, workspace_id: str | None) -> None:
     try:
-        story, words = run(seed).story, "all is well"
+        events, result = run(seed).events, "no contract was broken"
     except Violation as violation:
-        story, words = list(violation.story), str(violation)
-    for line in story:
+        events, result = list(violation.events), str(violation)
+    for line in events:
         if workspace_id is None or line[11:14] in (workspace_id[-3:], "---"):
             print(line)
-    print(words)
+    print(result)
 
 
 if __name__ == "__main__":

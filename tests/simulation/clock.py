@@ -1,4 +1,4 @@
-"""Virtual time: an event loop that jumps to its next timer instead of waiting for it."""
+"""Virtual time: an event loop that advances to its next timer instead of waiting for it."""
 
 import asyncio
 import selectors
@@ -6,20 +6,20 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
+START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-class StandsStill(Exception):  # noqa: N818 - a fact about a history
-    """Nothing is ready and no timer is set: nothing would ever happen again."""
+class NothingScheduled(Exception):  # noqa: N818 - a fact about a history
+    """Nothing is ready and no timer is set, so the history would hang."""
 
 
-class _Jump(selectors.BaseSelector):
+class _InstantSelector(selectors.BaseSelector):
     def __init__(self) -> None:
         self.now = 0.0
 
     def select(self, timeout: float | None = None) -> list[Any]:
         if timeout is None:
-            raise StandsStill
+            raise NothingScheduled
         self.now += max(0.0, timeout)
         return []
 
@@ -35,11 +35,11 @@ class _Jump(selectors.BaseSelector):
 
 class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
-        self._jump = _Jump()
-        super().__init__(self._jump)
+        self._virtual_time = _InstantSelector()
+        super().__init__(self._virtual_time)
 
     def time(self) -> float:
-        return self._jump.now
+        return self._virtual_time.now
 
-    def moment(self) -> datetime:
-        return BEGINNING + timedelta(seconds=self._jump.now)
+    def utc_now(self) -> datetime:
+        return START + timedelta(seconds=self._virtual_time.now)

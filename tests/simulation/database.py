@@ -22,7 +22,7 @@ from codehub.domain.ttl import Expiry, TtlDefaults, expired
 from codehub.domain.workspace import PendingRequest, RecoverSource, RequestKind, Workspace
 from tests.simulation.process import Session
 from tests.simulation.providers import home_store_key
-from tests.simulation.reality import Home, Reality, Truth, is_intact
+from tests.simulation.world import ExpectedHome, Home, World, is_intact
 
 CLAIMS = {
     DesiredState.PENDING: (),
@@ -62,7 +62,7 @@ class Leadership:
 
 @dataclass
 class GatewayRow:
-    heard_at: datetime
+    reported_at: datetime
     flushes: int = 0
     carried: int = 0
     ended: bool = False
@@ -74,7 +74,7 @@ def lost_connection() -> Exception:
 
 @dataclass
 class Database:
-    reality: Reality
+    world: World
     retention: timedelta = timedelta(0)
     rows: dict[str, Workspace] = field(default_factory=dict)
     archives: dict[str, Archive] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class Database:
     listeners: list[Callable[[str], None]] = field(default_factory=list)
     claimed: set[str] = field(default_factory=set)
     used_archive_op_ids: set[str] = field(default_factory=set)
-    wished: dict[str, int] = field(default_factory=dict)
+    requested_versions: dict[str, int] = field(default_factory=dict)
     gateways: dict[str, GatewayRow] = field(default_factory=dict)
     activity_read_at: datetime | None = None
     checks: dict[CheckName, CheckResult] = field(default_factory=dict)
@@ -94,10 +94,10 @@ class Database:
     """The database of a new, empty installation was put in place of this one."""
 
     def __post_init__(self) -> None:
-        self.reality.before_deletion = self._check_deletion
+        self.world.before_deletion = self._check_deletion
 
     def now(self) -> datetime:
-        return self.reality.loop.moment()
+        return self.world.loop.utc_now()
 
     def create(self, workspace_id: str, number: int, desired: DesiredState) -> None:
         now = self.now()
@@ -113,7 +113,7 @@ class Database:
             error_reason=None, error_message=None, next_retry_at=None, started_at=None, home_ctx=None,
             created_at=now, updated_at=now, version=0,
         )  # fmt: skip
-        self.reality.truths[workspace_id] = Truth()
+        self.world.expected_homes[workspace_id] = ExpectedHome()
         self.notify(workspace_id)
 
     def notify(self, workspace_id: str) -> None:
@@ -127,8 +127,8 @@ class Database:
         self.rows[after.id] = after
         self._check_row(before, after)
         for key in {before.archive_key, after.archive_key, self._op_key(before), self._op_key(after)}:
-            if key is not None and key in self.reality.store:
-                self.reality.store[key].last_needed = self.now()
+            if key is not None and key in self.world.store:
+                self.world.store[key].last_needed = self.now()
         if (before.desired_state, before.request) != (after.desired_state, after.request):
             self.notify(after.id)
         return after
@@ -137,7 +137,7 @@ class Database:
         return None if row.archive_op_id is None else archive_key(row.id, row.archive_op_id)
 
     def _check_row(self, before: Workspace, after: Workspace) -> None:
-        fail, name = self.reality.fail, after.id
+        fail, name = self.world.fail, after.id
         if after.phase is Phase.ERROR and after.operation is not Operation.NONE:
             fail(name, "ERROR with an operation")
         if before.op_id is not None and after.op_id not in (None, before.op_id):
@@ -149,13 +149,13 @@ class Database:
         if after.error_reason is not before.error_reason:
             self._check_loss(after)
         self._check_home(after)
-        if _shall_run(after) and not _shall_run(before):
+        if _should_run(after) and not _should_run(before):
             self._check_limit(after)
 
     def _check_limit(self, row: Workspace) -> None:
-        running = sum(_shall_run(item) for item in self.rows.values())
+        running = sum(_should_run(item) for item in self.rows.values())
         if running > LIMITS.everyone:
-            self.reality.fail(row.id, f"{running} workspaces shall run, but {LIMITS.everyone} may")
+            self.world.fail(row.id, f"{running} workspaces shall run, but {LIMITS.everyone} may")
 
     def admit(self, row: Workspace) -> None:
         """The gate's own counting, in one transaction."""
@@ -165,40 +165,42 @@ class Database:
     def _check_claim(self, row: Workspace) -> None:
         assert row.op_id is not None
         if row.operation not in CLAIMS[row.desired_state]:
-            self.reality.fail(row.id, f"{row.operation} is claimed although {row.desired_state} is wished")
+            self.world.fail(
+                row.id, f"{row.operation} is claimed although {row.desired_state} is requested_versions"
+            )
         if row.op_id in self.claimed:
-            self.reality.fail(row.id, f"{row.op_id} is claimed twice")
+            self.world.fail(row.id, f"{row.op_id} is claimed twice")
         self.claimed.add(row.op_id)
         if row.operation.makes_archive:
             if row.archive_op_id is None or row.archive_op_id in self.used_archive_op_ids:
-                self.reality.fail(row.id, f"the archive_op_id {row.archive_op_id} is used again")
+                self.world.fail(row.id, f"the archive_op_id {row.archive_op_id} is used again")
             self.used_archive_op_ids.add(str(row.archive_op_id))
 
     def _check_loss(self, row: Workspace) -> None:
         lost = row.error_reason in (ErrorReason.DataLost, ErrorReason.ContainerWithoutVolume)
-        if lost and not self.reality.truths[row.id].robbed:
-            self.reality.fail(row.id, f"{row.error_reason} although nobody has taken anything")
+        if lost and not self.world.expected_homes[row.id].damaged_since_write:
+            self.world.fail(row.id, f"{row.error_reason} although nobody has taken anything")
 
     def _check_deletion(self, workspace_id: str, home: Home) -> None:
         """Archive uploaded and verified -> archive_key committed -> volume deleted."""
         row = self.rows[workspace_id]
-        item = self.reality.store.get(row.archive_key or "")
+        item = self.world.store.get(row.archive_key or "")
         safe = item is not None and is_intact(item) and item.content == home.content
-        truth = self.reality.truths[workspace_id]
-        if truth.promised and not truth.wounded and not safe:
-            self.reality.fail(workspace_id, "the home is deleted before its archive is safe and committed")
+        truth = self.world.expected_homes[workspace_id]
+        if truth.protected and not truth.damaged and not safe:
+            self.world.fail(workspace_id, "the home is deleted before its archive is safe and committed")
 
     def _check_home(self, row: Workspace) -> None:
         """What a row at rest shows is the newest content, or what the owner has chosen instead."""
-        home, truth = self.reality.disk(row.id).home, self.reality.truths[row.id]
+        home, truth = self.world.disk(row.id).home, self.world.expected_homes[row.id]
         shown = row.phase in (Phase.STANDBY, Phase.RUNNING) and row.operation is Operation.NONE
-        if not shown or home is None or not truth.promised:
+        if not shown or home is None or not truth.protected:
             return
-        generation = self.reality.disk(row.id).marker
+        generation = self.world.disk(row.id).marker
         if generation != row.home_ctx:
             return
         if home.content != truth.content:
-            self.reality.fail(row.id, f"{row.phase} shows {home.content!r} instead of {truth.content!r}")
+            self.world.fail(row.id, f"{row.phase} shows {home.content!r} instead of {truth.content!r}")
 
     def check_epoch(self, epoch: int) -> None:
         if self.leadership.epoch != epoch:
@@ -206,41 +208,39 @@ class Database:
 
     def save(self, before: Workspace, decision: Decision, retention: timedelta, epoch: int) -> Workspace:
         if epoch != self.leadership.epoch:
-            self.reality.fail(
-                before.id, f"the leader of epoch {epoch} writes in epoch {self.leadership.epoch}"
-            )
-        if self.wished.get(before.id, -1) > before.version:
-            self.reality.fail(before.id, "a decision on an older row overwrites a newer wish")
+            self.world.fail(before.id, f"the leader of epoch {epoch} writes in epoch {self.leadership.epoch}")
+        if self.requested_versions.get(before.id, -1) > before.version:
+            self.world.fail(before.id, "a decision on an older row overwrites a newer wish")
         row, told = self.rows[before.id], decision.after
         if told.phase is not judge(told.conditions, told.deleted_at, told.error_reason, told.grace_waived_at):
-            self.reality.fail(row.id, f"{told.phase} is not what the conditions amount to")
+            self.world.fail(row.id, f"{told.phase} is not what the conditions amount to")
         wish = ("request", "desired_state") if decision.changes_request else ()
         saved = decision.saved_row()
         after = replace(row, **{name: getattr(saved, name) for name in (*CONTROLLER_COLUMNS, *wish)})
         if decision.archive is not None:
             self.archives.setdefault(decision.archive.archive_op_id, Archive(decision.archive))
         if decision.event is not None:
-            self.reality.tell(before.id, f"[{self.leadership.epoch}] {decision.sentence}")
+            self.world.record(before.id, f"[{self.leadership.epoch}] {decision.sentence}")
         if decision.keep_archives:
-            self._take_choice(after, retention)
+            self._record_recovery_choice(after, retention)
         return self.put(after)
 
-    def _take_choice(self, row: Workspace, retention: timedelta) -> None:
+    def _record_recovery_choice(self, row: Workspace, retention: timedelta) -> None:
         """The owner has chosen what takes the place of a lost home: that is what must be there now."""
         for item in self.archives.values():
             if item.fact.workspace_id == row.id:
                 item.kept_until = self.now() + retention
-        truth = self.reality.truths[row.id]
-        stored = self.reality.store.get(row.archive_key or "")
+        truth = self.world.expected_homes[row.id]
+        stored = self.world.store.get(row.archive_key or "")
         truth.content = stored.content if stored is not None else b""
-        truth.wounded, truth.lost = stored is None or not is_intact(stored), False
+        truth.damaged, truth.lost = stored is None or not is_intact(stored), False
 
     def apply_expiry(self, seen: Workspace, expiry: Expiry) -> None:
-        if self.wished.get(seen.id, -1) > seen.version:
-            self.reality.fail(seen.id, "a TTL overwrites a newer wish")
+        if self.requested_versions.get(seen.id, -1) > seen.version:
+            self.world.fail(seen.id, "a TTL overwrites a newer wish")
         if expiry.desired is DesiredState.STANDBY:
             self._check_idle(seen)
-        self.reality.tell(seen.id, f"TTL: {expiry.sentence}")
+        self.world.record(seen.id, f"TTL: {expiry.sentence}")
         self.put(replace(self.rows[seen.id], desired_state=expiry.desired))
 
     def _check_idle(self, row: Workspace) -> None:
@@ -251,22 +251,20 @@ class Database:
         assert self.activity_read_at is not None
         looked = self.activity_read_at.timestamp()
         if looked - row.phase_changed_at.timestamp() < STANDBY_TTL:
-            self.reality.fail(row.id, "is stopped as soon as it runs")
-        uses = self.reality.uses.get(row.id, [])
+            self.world.fail(row.id, "is stopped as soon as it runs")
+        uses = self.world.uses.get(row.id, [])
         used = max((at for at in uses if at < looked - SEEN_AFTER), default=0.0)
         self._check_reachable(row, max(used, row.phase_changed_at.timestamp()), looked)
         if looked - STANDBY_TTL < used:
-            self.reality.fail(
-                row.id, f"is stopped under its user, who was there {looked - used:.0f} s before"
-            )
+            self.world.fail(row.id, f"is stopped under its user, who was there {looked - used:.0f} s before")
 
     def _check_reachable(self, row: Workspace, idle_since: float, looked: float) -> None:
         """Nobody is stopped for not using what no gateway was there to serve."""
-        away, back = self.reality.unreachable_since, self.reality.reachable_since
+        away, back = self.world.unreachable_since, self.world.reachable_since
         if away is None or idle_since + STANDBY_TTL <= away:
             return
         if looked - (away if back is None else back) < STANDBY_TTL:
-            self.reality.fail(row.id, "is stopped before its user could come back")
+            self.world.fail(row.id, "is stopped before its user could come back")
 
     def live_homes(self) -> list[LiveHome]:
         rows = [] if self.blank else self.rows.values()
@@ -281,7 +279,7 @@ class Database:
         self.homes[workspace_id] = replace(known, **changes)  # type: ignore[arg-type]
 
     def stop_for_disk(self, row: Workspace, notice: Notice) -> None:
-        self.reality.tell(row.id, f"disk: {notice.message}")
+        self.world.record(row.id, f"disk: {notice.message}")
         self.before_disk_stop(row)
         self.note_home(row.id, notice=notice.message, stopped_at=self.now())
         self.put(replace(row, desired_state=DesiredState.STANDBY))
@@ -304,9 +302,9 @@ class Database:
         for row in due:
             assert row.deleted_at is not None
             over = row.deleted_at + self.retention <= self.now()
-            if not over and row.id not in self.reality.waived:
-                self.reality.fail(row.id, "is purged in its grace period, which nobody has waived")
-            self.reality.truths[row.id].promised = False
+            if not over and row.id not in self.world.waived:
+                self.world.fail(row.id, "is purged in its grace period, which nobody has waived")
+            self.world.expected_homes[row.id].protected = False
             self.put(replace(row, purged_at=self.now()))
         return [row.id for row in due]
 
@@ -344,7 +342,7 @@ class Database:
         return [row for row in rows if expired(row, defaults, now, now) is not None]
 
 
-def _shall_run(row: Workspace) -> bool:
+def _should_run(row: Workspace) -> bool:
     return row.desired_state is DesiredState.RUNNING and not is_terminal(row.error_reason)
 
 
@@ -373,7 +371,7 @@ class Gate:
         row = self._db.rows[workspace_id]
         if not allowed_changes.check_delete_now(row, row.name):
             return
-        self._db.reality.waived.add(workspace_id)
+        self._db.world.waived.add(workspace_id)
         self._put(row, "deletes without an archive", desired_state=DesiredState.DELETED, request=None,
                   deleted_at=row.deleted_at or self._db.now(), grace_waived_at=self._db.now())  # fmt: skip
 
@@ -382,7 +380,7 @@ class Gate:
         desired = allowed_changes.check_undelete(row)
         if desired is DesiredState.RUNNING:
             self._db.admit(row)
-        self._db.reality.waived.discard(workspace_id)
+        self._db.world.waived.discard(workspace_id)
         self._put(row, f"undeletes to {desired}", desired_state=desired, deleted_at=None,
                   grace_waived_at=self.waiver_after_undelete(row), last_access_at=self._db.now())  # fmt: skip
 
@@ -418,6 +416,6 @@ class Gate:
                 self.advance_last_access(row.id, now)
 
     def _put(self, row: Workspace, words: str, **changes: object) -> None:
-        self._db.reality.tell(row.id, words)
+        self._db.world.record(row.id, words)
         after = self._db.put(replace(row, **changes))  # type: ignore[arg-type]
-        self._db.wished[row.id] = after.version
+        self._db.requested_versions[row.id] = after.version

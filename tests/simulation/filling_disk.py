@@ -10,20 +10,20 @@ from codehub.domain.states import DesiredState, Phase
 from codehub.domain.workspace import Workspace
 from tests.simulation.clock import VirtualLoop
 from tests.simulation.history import History
-from tests.simulation.reality import PLENTY, Home
+from tests.simulation.world import PLENTY, Home
 
 CAPACITY, RESERVE = 60_000, 20_000
 GRACE = 20
 SOON = 90.0
 """Seconds in which something is stopped below the reserve, whatever happens to coordinators meanwhile."""
 STALE = 15.0
-"""Seconds by which what the watchdog decided on may be older than reality."""
+"""Seconds by which what the watchdog decided on may be older than world."""
 
 
 class FillingDisk(History):
     """`resource`: what the homes take; of the other there is plenty."""
 
-    troubled = 400.0
+    fault_seconds = 400.0
     resource = Resource.BYTES
 
     def __init__(self, seed: int, loop: VirtualLoop) -> None:
@@ -48,34 +48,34 @@ class FillingDisk(History):
 
     def _limit(self, capacity: int) -> None:
         if self.resource is Resource.BYTES:
-            self.reality.capacity = capacity
+            self.world.capacity = capacity
         else:
-            self.reality.inodes = capacity
+            self.world.inodes = capacity
 
-    async def _troubles(self) -> None:
+    async def _inject_faults(self) -> None:
         growing = asyncio.create_task(self._grow())
         try:
-            await super()._troubles()
+            await super()._inject_faults()
         finally:
             growing.cancel()
 
-    def _heal(self) -> None:
+    def _end_faults(self) -> None:
         self._limit(PLENTY)
-        super()._heal()
+        super()._end_faults()
 
-    def _recover_in_peace(self, name: str) -> None:
+    def _recover_after_faults(self, name: str) -> None:
         """No TTL makes room within the limits here, so somebody stops something."""
         for row in self._running()[:1]:
             with contextlib.suppress(Problem):
                 self.gate.set_desired_state(row.id, DesiredState.STANDBY)
-        super()._recover_in_peace(name)
+        super()._recover_after_faults(name)
 
-    def _use(self) -> None:
+    def _act_as_user(self) -> None:
         name = self.chance.choice(list(self.database.rows))
         try:
             self.gate.set_desired_state(name, DesiredState.RUNNING)
         except Problem as problem:
-            self.reality.tell(name, f"is refused: {problem.code}")
+            self.world.record(name, f"is refused: {problem.code}")
 
     def _disturb(self) -> None:
         if self.chance.random() < 0.1:
@@ -87,8 +87,8 @@ class FillingDisk(History):
         """One in five writes much, the others next to nothing."""
         while True:
             await asyncio.sleep(1)
-            for name, container in list(self.reality.containers.items()):
-                if container.works(self.loop.time()) and not container.home.vandalised:
+            for name, container in list(self.world.containers.items()):
+                if container.has_started(self.loop.time()) and not container.home.removed_by_others:
                     hog = self._pressure.random() < 0.2
                     self._add_to(container.home, self._rates.setdefault(name, 20 if hog else 1))
             self._check_disk()
@@ -100,17 +100,17 @@ class FillingDisk(History):
             home.entries += amount
 
     def _free(self) -> int:
-        free = self.reality.free_space().of(self.resource)
+        free = self.world.free_space().of(self.resource)
         assert free is not None
         return free
 
     def _check_disk(self) -> None:
         free, now = self._free(), self.loop.time()
         if free <= 0:
-            self.reality.fail("---", "the disk is full and the database stops")
+            self.world.fail("---", "the disk is full and the database stops")
         for row in self.database.rows.values():
             if row.error_reason is not None and "disk space" in (row.error_message or ""):
-                self.reality.fail(row.id, "a full disk counts as an error of the workspace")
+                self.world.fail(row.id, "a full disk counts as an error of the workspace")
         if free < RESERVE:
             self._low_at = now
         covered = free + self._to_come() >= RESERVE and free * 4 >= RESERVE
@@ -119,7 +119,7 @@ class FillingDisk(History):
             return
         since = self._below_since = self._below_since if self._below_since is not None else now
         if now - max(since, self._stopped_at) > SOON:
-            self.reality.fail("---", "the disk stays below its reserve and nobody is stopped")
+            self.world.fail("---", "the disk stays below its reserve and nobody is stopped")
 
     def _check_stop(self, row: Workspace) -> None:
         """The oracle: an even share of the space is the least that a fair rule leaves to each."""
@@ -128,19 +128,17 @@ class FillingDisk(History):
         self._stopped_at = now
         record = self.database.homes.get(row.id)
         if record is None or record.warned_at is None:
-            self.reality.fail(row.id, "is stopped for the disk without a warning")
+            self.world.fail(row.id, "is stopped for the disk without a warning")
         elif self.database.now() - record.warned_at < timedelta(seconds=0.5):
-            self.reality.fail(row.id, "is stopped for the disk at once after its warning")
+            self.world.fail(row.id, "is stopped for the disk at once after its warning")
         if now - self._low_at > STALE:
-            self.reality.fail(row.id, "is stopped although the reserve is free")
+            self.world.fail(row.id, "is stopped although the reserve is free")
         running = self._running()
         even = (free + sum(self._size(item) for item in running) - RESERVE) / len(running)
         if free * 4 >= RESERVE and self._size(row) <= even:
-            self.reality.fail(
-                row.id, f"has {self._size(row)}, an even share is {even:.0f}, and it is stopped"
-            )
+            self.world.fail(row.id, f"has {self._size(row)}, an even share is {even:.0f}, and it is stopped")
         if self._size(row) < RESERVE // 8:
-            self.reality.fail(row.id, "has next to nothing and is stopped")
+            self.world.fail(row.id, "has next to nothing and is stopped")
 
     def _running(self) -> list[Workspace]:
         return [
@@ -158,7 +156,7 @@ class FillingDisk(History):
         )
 
     def _size(self, row: Workspace) -> int:
-        home = self.reality.disk(row.id).home
+        home = self.world.disk(row.id).home
         if home is None:
             return 0
         return home.size if self.resource is Resource.BYTES else home.entries

@@ -13,8 +13,8 @@ from tests.simulation.process import Process
 from tests.simulation.redis import Redis
 
 
-class SimRecorder(Recorder):
-    """Uses at the times of the virtual clock."""
+class SimulatedRecorder(Recorder):
+    """Recorder of uses with the time of the virtual clock."""
 
     def __init__(self, database: Database) -> None:
         super().__init__()
@@ -23,40 +23,42 @@ class SimRecorder(Recorder):
     def touch(self, workspace_id: str) -> None:
         now = self._database.now().timestamp()
         self._seen[workspace_id] = now
-        self._database.reality.uses.setdefault(workspace_id, []).append(now)
+        self._database.world.uses.setdefault(workspace_id, []).append(now)
 
 
-class SimFlushing:
+class SimulatedFlush:
     def __init__(self, process: Process, redis: Redis) -> None:
         self._process = process
         self._redis = redis
 
     async def flush(self, uses: Mapping[str, float], gateway_id: str, number: int) -> None:
-        """A Redis that answers may still refuse what is written."""
-        if self._process.reality.is_down("flush"):
+        """Flush, which may fail although Redis answers reads."""
+        if self._process.world.is_down("flush"):
             raise RedisDown
-        await self._process.act(lambda: self._redis.flush(dict(uses), gateway_id, number), RedisDown, "redis")
+        await self._process.write(
+            lambda: self._redis.flush(dict(uses), gateway_id, number), RedisDown, "redis"
+        )
 
 
-class SimRoster:
-    """Semantics of `codehub.database.gateway_reports.GatewayRegistry`."""
+class SimulatedGatewayRegistry:
+    """The simulated counterpart of `codehub.database.gateway_reports.GatewayRegistry`."""
 
     def __init__(self, process: Process, database: Database) -> None:
         self._process = process
         self._db = database
 
     async def begin(self, gateway_id: str) -> None:
-        await self._process.act(lambda: self.register(gateway_id), lost_connection, "database")
+        await self._process.write(lambda: self.register(gateway_id), lost_connection, "database")
 
     def register(self, gateway_id: str) -> None:
         if all(row.ended for name, row in self._db.gateways.items() if name != gateway_id):
             Gate(self._db).reset_idle_time(self._db.now())
         self._db.gateways[gateway_id] = GatewayRow(self._db.now())
-        self._db.reality.open_gateway(gateway_id)
+        self._db.world.open_gateway(gateway_id)
 
     async def report(self, gateway_id: str, flushes: int, ago: timedelta, *, ended: bool) -> int:
         began = self._db.now() - ago
-        return await self._process.act(
+        return await self._process.write(
             lambda: self._report(gateway_id, GatewayRow(began, flushes, ended=ended)),
             lost_connection,
             "database",
@@ -70,19 +72,19 @@ class SimRoster:
 
 
 class Gateway:
-    """Serves from when its registration has succeeded until it is told to stop or killed."""
+    """A gateway that is open from its registration until it is stopped or killed."""
 
-    roster = SimRoster
+    registry = SimulatedGatewayRegistry
 
     def __init__(self, process: Process, database: Database, redis: Redis, interval: float) -> None:
         self.name = process.name
         self.is_open = False
-        self.recorder = SimRecorder(database)
+        self.recorder = SimulatedRecorder(database)
         self._process = process
         self._database = database
         self._interval = interval
-        roster = self.roster(process, database)
-        self._handover = Handover(self.recorder, SimFlushing(process, redis), roster, self.name)
+        registry = self.registry(process, database)
+        self._handover = Handover(self.recorder, SimulatedFlush(process, redis), registry, self.name)
         self._task = asyncio.create_task(self._run(), name=self.name)
 
     async def _run(self) -> None:
@@ -95,7 +97,7 @@ class Gateway:
         await self._handover.run(self._interval)
 
     def end(self) -> None:
-        """Told to stop."""
+        """Stop in good order."""
         self._close()
         self._task.cancel()
         self._task = asyncio.create_task(self._handover.end(), name=f"{self.name} ends")
@@ -106,4 +108,4 @@ class Gateway:
 
     def _close(self) -> None:
         self.is_open = False
-        self._database.reality.close_gateway(self.name)
+        self._database.world.close_gateway(self.name)

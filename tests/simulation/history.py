@@ -19,9 +19,9 @@ from tests.simulation.gateway import Gateway
 from tests.simulation.jobs import Jobs
 from tests.simulation.process import Faults, Process
 from tests.simulation.providers import providers_of
-from tests.simulation.reality import Home, Reality, Violation
 from tests.simulation.redis import Redis
 from tests.simulation.simulated_backend import STARTING_TIMEOUT, SimulatedBackend
+from tests.simulation.world import Home, Violation, World
 
 WORKSPACES = 50
 COORDINATORS = 2
@@ -32,13 +32,13 @@ LOST_AFTER = 150
 """Seconds after which a gateway that is not heard is not waited for."""
 SAVE_EVERY = 20
 """Seconds between two snapshots of Redis."""
-TROUBLED = 80.0
+FAULT_SECONDS = 80.0
 """Virtual seconds with faults."""
 PATIENCE = 7200.0
 """Virtual seconds of peace in which everything must have come to rest."""
 FAULT_RATE = 0.01
-WISHES = (DesiredState.RUNNING, DesiredState.RUNNING, DesiredState.STANDBY, DesiredState.ARCHIVED)
-PARTS = ("store", "volumes", "runtime", "database", "redis", "flush", "space", "jobs")
+DESIRED_STATES = (DesiredState.RUNNING, DesiredState.RUNNING, DesiredState.STANDBY, DesiredState.ARCHIVED)
+COMPONENTS = ("store", "volumes", "runtime", "database", "redis", "flush", "space", "jobs")
 
 
 def settings() -> Settings:
@@ -69,16 +69,16 @@ def settings() -> Settings:
 @dataclass(frozen=True)
 class Outcome:
     steps: int
-    story: list[str]
+    events: list[str]
 
 
-class Member:
+class Coordinator:
     """A coordinator process and the task that it is."""
 
     def __init__(self, history: "History", name: str) -> None:
-        self.process = Process(name, history.reality, history.fork(name), history.faults)
+        self.process = Process(name, history.world, history.fork(name), history.faults)
         backend = history.backend(self.process, history.database, history.redis, history.retention)
-        clock_and_ids = ClockAndIds(history.loop.moment, history.new_id, self.process.chance.random)
+        clock_and_ids = ClockAndIds(history.loop.utc_now, history.new_id, self.process.chance.random)
         self.stop = asyncio.Event()
         self.task = asyncio.create_task(
             serve(
@@ -97,7 +97,7 @@ class History:
 
     backend = SimulatedBackend
     gateway = Gateway
-    troubled = TROUBLED
+    fault_seconds = FAULT_SECONDS
 
     def __init__(self, seed: int, loop: VirtualLoop) -> None:
         self.seed = seed
@@ -105,17 +105,17 @@ class History:
         self.settings = settings()
         self.retention = timedelta(seconds=self.settings.trash_retention_seconds)
         self.faults = Faults(FAULT_RATE)
-        self.reality = Reality(loop, timedelta(seconds=self.settings.gc_orphan_grace_seconds))
-        self.database = Database(self.reality, self.retention)
+        self.world = World(loop, timedelta(seconds=self.settings.gc_orphan_grace_seconds))
+        self.database = Database(self.world, self.retention)
         self.gate = Gate(self.database)
         self.redis = Redis()
         self.gateways: list[Gateway] = []
-        self.jobs = Jobs(self.reality, self.fork("jobs"), self.faults)
+        self.jobs = Jobs(self.world, self.fork("jobs"), self.faults)
         self.chance = self.fork("history")
-        self.members: list[Member] = []
+        self.coordinators: list[Coordinator] = []
         self._ids = 0
-        self._born = 0
-        self._wrote = 0
+        self._started = 0
+        self._writes = 0
 
     def fork(self, name: str) -> random.Random:
         """A stream of chance of its own, so that what one part draws does not change the others."""
@@ -127,7 +127,9 @@ class History:
 
     async def run(self) -> Outcome:
         for number in range(WORKSPACES):
-            desired = self.chance.choice(WISHES) if number < LIMITS.everyone else DesiredState.ARCHIVED
+            desired = (
+                self.chance.choice(DESIRED_STATES) if number < LIMITS.everyone else DesiredState.ARCHIVED
+            )
             self.database.create(f"ws{number:03}", number, desired)
         for _ in range(COORDINATORS):
             self._start_coordinator()
@@ -135,27 +137,27 @@ class History:
             self._start_gateway()
         saving = asyncio.create_task(self._save_redis())
         try:
-            await self._troubles()
-            self._heal()
-            await self._peace()
+            await self._inject_faults()
+            self._end_faults()
+            await self._wait_until_settled()
         finally:
             saving.cancel()
-            for member in self.members:
-                member.process.kill()
-                member.task.cancel()
+            for coordinator in self.coordinators:
+                coordinator.process.kill()
+                coordinator.task.cancel()
             tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        return Outcome(self.reality.steps, self.reality.story)
+        return Outcome(self.world.steps, self.world.events)
 
     def _start_coordinator(self) -> None:
-        self._born += 1
-        self.members.append(Member(self, f"coordinator-{self._born}"))
+        self._started += 1
+        self.coordinators.append(Coordinator(self, f"coordinator-{self._started}"))
 
     def _start_gateway(self) -> None:
         name = f"gateway-{len(self.gateways) + 1}"
-        process = Process(name, self.reality, self.fork(name), self.faults)
+        process = Process(name, self.world, self.fork(name), self.faults)
         self.gateways.append(self.gateway(process, self.database, self.redis, FLUSH_EVERY))
 
     def open_gateways(self) -> list[Gateway]:
@@ -166,42 +168,42 @@ class History:
             await asyncio.sleep(SAVE_EVERY)
             self.redis.save()
 
-    def take_fault(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+    def handle_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
         """Nothing but being killed may end a task that nobody waits for."""
         error = context.get("exception")
         if isinstance(error, Exception):
-            self.reality.violation = self.reality.violation or Violation(f"a task failed: {error!r}")
+            self.world.violation = self.world.violation or Violation(f"a task failed: {error!r}")
 
-    def living(self) -> list[Member]:
-        return [member for member in self.members if member.process.alive]
+    def running_coordinators(self) -> list[Coordinator]:
+        return [coordinator for coordinator in self.coordinators if coordinator.process.alive]
 
-    async def _troubles(self) -> None:
-        end = self.loop.time() + self.troubled
+    async def _inject_faults(self) -> None:
+        end = self.loop.time() + self.fault_seconds
         while self.loop.time() < end:
             await asyncio.sleep(self.chance.expovariate(1.5))
-            self._check_members()
+            self._check_coordinators()
             if self.chance.random() < 0.85:
-                self._use()
+                self._act_as_user()
             else:
                 self._disturb()
 
-    def _check_members(self) -> None:
-        if self.reality.violation is not None:
-            raise self.reality.violation
-        for member in self.members:
-            if member.task.done() and member.process.alive:
-                member.task.result()
+    def _check_coordinators(self) -> None:
+        if self.world.violation is not None:
+            raise self.world.violation
+        for coordinator in self.coordinators:
+            if coordinator.task.done() and coordinator.process.alive:
+                coordinator.task.result()
                 raise AssertionError("a coordinator ended by itself")
 
-    def _use(self) -> None:
+    def _act_as_user(self) -> None:
         """A person does something, and may well be refused."""
         name = self.chance.choice(list(self.database.rows))
         luck = self.chance.random()
         try:
             if luck < 0.5:
-                self._type(name)
+                self._write_home(name)
             elif luck < 0.85:
-                self.gate.set_desired_state(name, self.chance.choice(WISHES))
+                self.gate.set_desired_state(name, self.chance.choice(DESIRED_STATES))
             elif luck < 0.875:
                 self.gate.delete(name)
             elif luck < 0.88:
@@ -213,12 +215,12 @@ class History:
             else:
                 self._recover(name)
         except Problem as problem:
-            self.reality.tell(name, f"is refused: {problem.code}")
+            self.world.record(name, f"is refused: {problem.code}")
 
-    def _type(self, name: str) -> None:
-        self._wrote += 1
+    def _write_home(self, name: str) -> None:
+        self._writes += 1
         gateways = self.open_gateways()
-        if gateways and self.reality.write(name, f"{self._wrote:06}".encode()):
+        if gateways and self.world.write(name, f"{self._writes:06}".encode()):
             self.chance.choice(gateways).recorder.touch(name)
 
     def _recover(self, name: str) -> None:
@@ -245,45 +247,45 @@ class History:
 
     def _disturb(self) -> None:
         disturbances: tuple[Callable[[], None], ...] = (
-            self._kill, self._kill, self._pause, self._pause, self._cut_database, self._break_part,
-            self._break_part, self._kill_job, self._kill_job, self._end_container, self._hang_container,
-            self._vandalise_home, self._vandalise_archive, self._leave_half_a_home, self._lose_redis,
+            self._kill, self._kill, self._pause, self._pause, self._cut_database, self._break_component,
+            self._break_component, self._kill_job, self._kill_job, self._end_container, self._hang_container,
+            self._remove_home, self._damage_archive, self._create_unmarked_home, self._lose_redis,
             self._replace_gateway, self._close_all_gateways,
         )  # fmt: skip
         self.chance.choice(disturbances)()
 
     def _kill(self) -> None:
-        if not self.living():
+        if not self.running_coordinators():
             return
-        member = self.chance.choice(self.living())
-        self.reality.tell("---", f"{member.process.name} is killed")
-        self._end(member)
+        coordinator = self.chance.choice(self.running_coordinators())
+        self.world.record("---", f"{coordinator.process.name} is killed")
+        self._end(coordinator)
         self.loop.call_later(self.chance.uniform(0.1, 20), self._start_coordinator)
 
-    def _end(self, member: Member) -> None:
-        member.process.kill()
-        member.task.cancel()
+    def _end(self, coordinator: Coordinator) -> None:
+        coordinator.process.kill()
+        coordinator.task.cancel()
         session = self.database.leadership.session
-        if session is not None and session.process is member.process:
+        if session is not None and session.process is coordinator.process:
             self.database.leadership.session = None
 
     def _pause(self) -> None:
-        member = self.chance.choice(self.living() or [None])  # type: ignore[list-item]
-        if member is None or not member.process.going.is_set():
+        coordinator = self.chance.choice(self.running_coordinators() or [None])  # type: ignore[list-item]
+        if coordinator is None or not coordinator.process.resumed.is_set():
             return
-        self.reality.tell("---", f"{member.process.name} is stopped")
-        member.process.going.clear()
-        self.loop.call_later(self.chance.uniform(1, 90), member.process.going.set)
+        self.world.record("---", f"{coordinator.process.name} is stopped")
+        coordinator.process.resumed.clear()
+        self.loop.call_later(self.chance.uniform(1, 90), coordinator.process.resumed.set)
 
     def _cut_database(self) -> None:
-        self.reality.tell("---", "the database restarts")
+        self.world.record("---", "the database restarts")
         self.database.leadership.session = None
-        self.reality.down["database"] = self.loop.time() + self.chance.uniform(0.1, 8)
+        self.world.down["database"] = self.loop.time() + self.chance.uniform(0.1, 8)
 
-    def _break_part(self) -> None:
-        part = self.chance.choice(PARTS)
-        self.reality.tell("---", f"{part} is down")
-        self.reality.down[part] = self.loop.time() + self.chance.expovariate(1 / 20)
+    def _break_component(self) -> None:
+        part = self.chance.choice(COMPONENTS)
+        self.world.record("---", f"{part} is down")
+        self.world.down[part] = self.loop.time() + self.chance.expovariate(1 / 20)
 
     def _kill_job(self) -> None:
         running = self.jobs.running()
@@ -291,58 +293,60 @@ class History:
             self.jobs.kill(self.chance.choice(running))
 
     def _end_container(self) -> None:
-        name = self._some(list(self.reality.containers))
+        name = self._choose_or_none(list(self.world.containers))
         if name is None:
             return
         if self.chance.random() < 0.5:
-            self.reality.containers[name].running = False
+            self.world.containers[name].running = False
         else:
-            del self.reality.containers[name]
+            del self.world.containers[name]
 
     def _hang_container(self) -> None:
-        name = self._some(list(self.reality.containers))
+        name = self._choose_or_none(list(self.world.containers))
         if name is not None:
-            container, now = self.reality.containers[name], self.loop.time()
+            container, now = self.world.containers[name], self.loop.time()
             until = now + self.chance.uniform(5, 120)
-            if container.was_seen_ready(now):
+            if container.was_ready_for_long(now):
                 container.silent_from = now
             container.silent_until = until
 
-    def _vandalise_home(self) -> None:
-        name = self._some([name for name, disk in self.reality.disks.items() if disk.home is not None])
+    def _remove_home(self) -> None:
+        name = self._choose_or_none(
+            [name for name, disk in self.world.disks.items() if disk.home is not None]
+        )
         if name is None or self.chance.random() < 0.5:
             return
-        disk = self.reality.disk(name)
-        self.reality.tell(name, "someone removes the home")
-        self.reality.vandalise(name)
+        disk = self.world.disk(name)
+        self.world.record(name, "someone removes the home")
+        self.world.record_outside_damage(name)
         assert disk.home is not None
-        disk.home.vandalised, disk.home = True, None
-        self.reality.changed(name)
+        disk.home.removed_by_others, disk.home = True, None
+        self.world.changed(name)
 
-    def _vandalise_archive(self) -> None:
-        key = self._some(list(self.reality.store))
+    def _damage_archive(self) -> None:
+        key = self._choose_or_none(list(self.world.store))
         if key is None or self.chance.random() < 0.5:
             return
         name = key.split("/")[0]
-        self.reality.vandalise(name)
+        self.world.record_outside_damage(name)
         if self.chance.random() < 0.5:
-            self.reality.tell(name, f"someone removes the archive {key}")
-            del self.reality.store[key]
+            self.world.record(name, f"someone removes the archive {key}")
+            del self.world.store[key]
         else:
-            self.reality.tell(name, f"bits flip in the archive {key}")
-            self.reality.store[key].content = b"rotten"
-        self.reality.changed(name)
+            self.world.record(name, f"bits flip in the archive {key}")
+            self.world.store[key].content = b"rotten"
+        self.world.changed(name)
 
-    def _leave_half_a_home(self) -> None:
+    def _create_unmarked_home(self) -> None:
         """Someone, or a dying disk, leaves a directory without a marker where a home will be."""
-        name = self._some(list(self.database.rows))
-        disk = self.reality.disk(name or "")
+        name = self._choose_or_none(list(self.database.rows))
+        disk = self.world.disk(name or "")
         if name is not None and disk.home is None:
             disk.home, disk.marker = Home(b"half"), None
 
     def _lose_redis(self) -> None:
         """Redis dies, and comes back empty or with an older snapshot."""
-        self.reality.tell("---", "Redis loses data")
+        self.world.record("---", "Redis loses data")
         self.redis.lose(self.redis.saved if self.chance.random() < 0.5 else ActivitySnapshot({}, {}))
 
     def _replace_gateway(self) -> None:
@@ -353,10 +357,10 @@ class History:
 
     def _close_gateway(self, gateway: Gateway) -> None:
         if self.chance.random() < 0.5:
-            self.reality.tell("---", f"{gateway.name} is told to stop")
+            self.world.record("---", f"{gateway.name} is told to stop")
             gateway.end()
         else:
-            self.reality.tell("---", f"{gateway.name} is killed")
+            self.world.record("---", f"{gateway.name} is killed")
             gateway.kill()
 
     def _close_all_gateways(self) -> None:
@@ -366,80 +370,80 @@ class History:
         for _ in range(GATEWAYS):
             self.loop.call_later(self.chance.uniform(1, 250), self._start_gateway)
 
-    def _some(self, names: list[str]) -> str | None:
+    def _choose_or_none(self, names: list[str]) -> str | None:
         return self.chance.choice(names) if names else None
 
-    def _heal(self) -> None:
+    def _end_faults(self) -> None:
         """From here on nothing fails any more."""
-        self.reality.tell("---", "peace")
+        self.world.record("---", "peace")
         self.faults.rate = 0.0
-        self.reality.down.clear()
-        for member in self.living():
-            member.process.going.set()
-        for container in self.reality.containers.values():
+        self.world.down.clear()
+        for coordinator in self.running_coordinators():
+            coordinator.process.resumed.set()
+        for container in self.world.containers.values():
             container.silent_until = 0.0
-        while len(self.living()) < COORDINATORS:
+        while len(self.running_coordinators()) < COORDINATORS:
             self._start_coordinator()
 
-    async def _peace(self) -> None:
+    async def _wait_until_settled(self) -> None:
         end = self.loop.time() + PATIENCE
         while self.loop.time() < end:
             await asyncio.sleep(30)
-            self._check_members()
-            waiting = [row for row in self.database.rows.values() if not self._is_well(row)]
+            self._check_coordinators()
+            waiting = [row for row in self.database.rows.values() if not self._is_settled(row)]
             if not waiting:
                 return
             for row in waiting:
                 if row.phase is Phase.ERROR and row.request is None:
-                    self._recover_in_peace(row.id)
+                    self._recover_after_faults(row.id)
         row = waiting[0]
-        self.reality.fail(row.id, f"does not come to rest: {row.phase} {row.operation} {row.desired_state}")
+        self.world.fail(row.id, f"does not come to rest: {row.phase} {row.operation} {row.desired_state}")
 
-    def _recover_in_peace(self, name: str) -> None:
+    def _recover_after_faults(self, name: str) -> None:
         try:
             self._recover(name)
         except Problem as problem:
-            self.reality.tell(name, f"is refused: {problem}")
+            self.world.record(name, f"is refused: {problem}")
 
-    def _is_well(self, row: Workspace) -> bool:
+    def _is_settled(self, row: Workspace) -> bool:
         """At rest where it is wanted, with what its owner has put there."""
         if row.purged_at is not None:
             return True
         if (
             row.deleted_at is not None
-            and self.loop.moment() > row.deleted_at + self.retention + PURGED_WITHIN
+            and self.loop.utc_now() > row.deleted_at + self.retention + PURGED_WITHIN
         ):
             return False
         if row.operation is not Operation.NONE or row.request is not None or row.phase is Phase.ERROR:
             return False
         if row.phase.value != row.desired_state.value:
             return False
-        return self._has_truth(row)
+        return self._has_expected_home(row)
 
-    def _has_truth(self, row: Workspace) -> bool:
-        truth, disk = self.reality.truths[row.id], self.reality.disk(row.id)
+    def _has_expected_home(self, row: Workspace) -> bool:
+        truth, disk = self.world.expected_homes[row.id], self.world.disk(row.id)
         if row.phase in (Phase.RUNNING, Phase.STANDBY):
             return disk.home is not None and disk.home.content == truth.content
         if row.phase is Phase.ARCHIVED:
-            item = self.reality.store.get(row.archive_key or "")
+            item = self.world.store.get(row.archive_key or "")
             there = disk.home is not None and disk.marker is not None
-            return item is not None and (item.content == truth.content or truth.wounded) and not there
+            return item is not None and (item.content == truth.content or truth.damaged) and not there
         return True
 
 
 def run(seed: int, history: type[History] = History) -> Outcome:
-    """Live through one history; raises Violation, with its story."""
+    """Live through one history; raises Violation, with its events."""
     loop = VirtualLoop()
     asyncio.set_event_loop(loop)
     made = history(seed, loop)
-    loop.set_exception_handler(made.take_fault)
+    loop.set_exception_handler(made.handle_exception)
     try:
         outcome = loop.run_until_complete(made.run())
     except Violation as violation:
         told = Violation(
             f"seed {seed}: {violation}\nTo live through it again: python -m tests.simulation {seed}"
         )
-        told.story = tuple(made.reality.story)
+        told.events = tuple(made.world.events)
         raise told from violation
     finally:
         asyncio.set_event_loop(None)

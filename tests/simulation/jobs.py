@@ -1,4 +1,4 @@
-"""Simulated storage jobs: the steps of `codehub.storage.jobs.work`, each of which may be the last."""
+"""Simulated storage jobs: the steps of `codehub.storage.jobs.work`, any of which may be the last."""
 
 import asyncio
 import random
@@ -18,7 +18,7 @@ from codehub.storage.errors import (
 )
 from codehub.storage.jobs.spec import ArchiveJob, ClearJob, DeleteJob, EmptyArchiveJob, JobSpec, RestoreJob
 from tests.simulation.process import Faults
-from tests.simulation.reality import Disk, Home, Reality, sha256
+from tests.simulation.world import Disk, Home, World, sha256
 
 
 @dataclass
@@ -36,10 +36,10 @@ class Job:
 
 
 class Jobs:
-    """All jobs of the machine; they belong to no coordinator and outlive all of them."""
+    """All jobs of the machine. They belong to no coordinator, and outlive all of them."""
 
-    def __init__(self, reality: Reality, chance: random.Random, faults: Faults) -> None:
-        self.reality = reality
+    def __init__(self, world: World, chance: random.Random, faults: Faults) -> None:
+        self.world = world
         self.all: dict[str, Job] = {}
         self._chance = chance
         self._faults = faults
@@ -67,12 +67,12 @@ class Jobs:
 
     def _end(self, job: Job, state: JobState) -> None:
         job.state = state
-        disk = self.reality.disk(job.spec.workspace_id)
+        disk = self.world.disk(job.spec.workspace_id)
         if disk.lock is job:
             disk.lock = None
 
     async def _run(self, job: Job) -> None:
-        disk = self.reality.disk(job.spec.workspace_id)
+        disk = self.world.disk(job.spec.workspace_id)
         try:
             await self._lock(job, disk)
             await self._work(job, disk)
@@ -96,7 +96,7 @@ class Jobs:
         raise VolumeBusy
 
     async def _step(self, job: Job) -> None:
-        """Time passes; the job may be killed here, or sleep for long."""
+        """Let time pass. The job may be killed here, or take very long."""
         luck = self._chance.random()
         if luck < self._faults.rate:
             self.kill(job.job_id)
@@ -106,7 +106,7 @@ class Jobs:
 
     async def _reach_store(self, job: Job) -> None:
         for _ in range(3):
-            if not self.reality.is_down("store"):
+            if not self.world.is_down("store"):
                 return
             await asyncio.sleep(2)
         raise StoreTrouble("the store is down")
@@ -125,8 +125,8 @@ class Jobs:
             case ClearJob():
                 await self._step(job)
                 for name in spec.names:
-                    disk.beside.pop(name, None)
-                self.reality.changed(spec.workspace_id)
+                    disk.siblings.pop(name, None)
+                self.world.changed(spec.workspace_id)
 
     async def _archive(self, job: Job, disk: Disk, spec: ArchiveJob) -> None:
         if disk.home is None or disk.marker != spec.generation:
@@ -135,24 +135,24 @@ class Jobs:
         await self._store(job, archive_key(spec.workspace_id, spec.archive_op_id), lambda: home.content)
 
     async def _store(self, job: Job, key: str, read: Callable[[], bytes]) -> None:
-        """Read and upload in two halves, so that what is written meanwhile tears the archive."""
+        """Read and upload in two halves, so that a write in between tears the archive."""
         await self._reach_store(job)
-        there = self.reality.store.get(key)
+        there = self.world.store.get(key)
         if there is not None and there.complete:
             return
         first = read()
         half = len(first) // 2
-        self.reality.put(key, first[:half])
+        self.world.put(key, first[:half])
         await self._step(job)
         content = first[:half] + read()[half:]
-        self.reality.put(key, content)
+        self.world.put(key, content)
         await self._step(job)
         await self._reach_store(job)
-        there = self.reality.store.get(key)
+        there = self.world.store.get(key)
         if there is None or there.content != content:
             raise StoreTrouble("the archive reads back differently")
-        self.reality.commit(key)
-        self.reality.changed(job.spec.workspace_id)
+        self.world.commit(key)
+        self.world.changed(job.spec.workspace_id)
 
     async def _restore(self, job: Job, disk: Disk, spec: RestoreJob) -> None:
         if disk.home is not None and disk.marker is not None:
@@ -160,17 +160,17 @@ class Jobs:
                 return
             raise GenerationMismatch.found(disk.marker)
         await self._reach_store(job)
-        item = self.reality.store.get(spec.archive_key)
+        item = self.world.store.get(spec.archive_key)
         if item is None or not item.complete:
             raise ArchiveMissing
         staging = f".staging-{spec.op_id}"
-        disk.beside[staging] = Home(item.content[: len(item.content) // 2])
+        disk.siblings[staging] = Home(item.content[: len(item.content) // 2])
         await self._step(job)
         content = item.content
         if sha256(content) != item.sha256 or spec.sha256 not in (None, item.sha256):
-            del disk.beside[staging]
+            del disk.siblings[staging]
             raise CorruptedArchive
-        disk.beside[staging] = Home(content)
+        disk.siblings[staging] = Home(content)
         await self._step(job)
         if disk.home is not None:
             self._move_home(disk, f".aside-{spec.op_id}")
@@ -179,26 +179,26 @@ class Jobs:
     async def _swap_in(self, job: Job, disk: Disk, staging: str, generation: Generation) -> None:
         disk.marker = generation
         await self._step(job)
-        disk.home = disk.beside.pop(staging)
-        self.reality.tell(job.spec.workspace_id, f"home {generation.op_id[-4:]}: {disk.home.content!r}")
-        self.reality.changed(job.spec.workspace_id)
+        disk.home = disk.siblings.pop(staging)
+        self.world.record(job.spec.workspace_id, f"home {generation.op_id[-4:]}: {disk.home.content!r}")
+        self.world.changed(job.spec.workspace_id)
 
     async def _delete(self, job: Job, disk: Disk, spec: DeleteJob) -> None:
         if disk.home is not None:
             if disk.marker != spec.generation:
                 raise GenerationMismatch
-            self.reality.before_deletion(spec.workspace_id, disk.home)
+            self.world.before_deletion(spec.workspace_id, disk.home)
             name = f".deleted-{spec.generation.op_id if spec.generation else 'unmarked'}"
             self._move_home(disk, name)
-            self.reality.tell(spec.workspace_id, "home is deleted")
-            self.reality.changed(spec.workspace_id)
+            self.world.record(spec.workspace_id, "home is deleted")
+            self.world.changed(spec.workspace_id)
             await self._step(job)
         disk.marker = None
-        for name in [name for name in disk.beside if name.startswith(".deleted-")]:
-            del disk.beside[name]
+        for name in [name for name in disk.siblings if name.startswith(".deleted-")]:
+            del disk.siblings[name]
 
     def _move_home(self, disk: Disk, name: str) -> None:
         assert disk.home is not None
-        while name in disk.beside:
+        while name in disk.siblings:
             name += "-2"
-        disk.beside[name], disk.home = disk.home, None
+        disk.siblings[name], disk.home = disk.home, None

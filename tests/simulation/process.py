@@ -1,4 +1,4 @@
-"""A simulated coordinator process: it can be killed, stopped and continued between any two of its calls."""
+"""A simulated process, which can be killed, paused and resumed between any two of its calls."""
 
 import asyncio
 import random
@@ -11,25 +11,25 @@ from codehub.database.leadership import StaleLeader
 from codehub.domain.observation import Unknown
 from codehub.runtimes.base import RuntimeFailure
 from codehub.storage.errors import StorageProblem
-from tests.simulation.reality import Reality
+from tests.simulation.world import World
 
 T = TypeVar("T")
 
 
 class Killed(BaseException):
-    """kill -9: nothing of the process has any effect any more, cleaning up included."""
+    """kill -9: nothing that the process does has an effect afterwards, not even its cleanup."""
 
 
 @dataclass
 class Faults:
-    """How often a call fails, before or after it has acted."""
+    """Rate of calls that fail, before or after they have had their effect."""
 
     rate: float = 0.0
 
 
 @dataclass(eq=False)
 class Session:
-    """A connection to the database; it ends with its process."""
+    """A connection to the database, which ends with its process."""
 
     process: "Process"
 
@@ -37,27 +37,27 @@ class Session:
 @dataclass(eq=False)
 class Process:
     name: str
-    reality: Reality
+    world: World
     chance: random.Random
     faults: Faults
     alive: bool = True
 
     def __post_init__(self) -> None:
-        self.going = asyncio.Event()
-        self.going.set()
+        self.resumed = asyncio.Event()
+        self.resumed.set()
 
     def new_session(self) -> Session:
         return Session(self)
 
-    async def look(self, look: Callable[[], T], trouble: Callable[[], Exception], what: str) -> T:
-        """A call that changes nothing."""
+    async def read(self, read: Callable[[], T], make_error: Callable[[], Exception], component: str) -> T:
+        """Make a call that changes nothing."""
         await self._pause()
-        if self.reality.is_down(what) or self.chance.random() < self.faults.rate:
-            raise trouble()
-        return look()
+        if self.world.is_down(component) or self.chance.random() < self.faults.rate:
+            raise make_error()
+        return read()
 
-    def partly_hidden(self, facts: Mapping[str, T]) -> dict[str, T | Unknown]:
-        """What a look at all shows when single ones cannot be looked at."""
+    def hide_some(self, facts: Mapping[str, T]) -> dict[str, T | Unknown]:
+        """Return a bulk observation in which single facts are unobservable."""
         if not self.faults.rate:
             return dict(facts)
         hidden = Unknown("It cannot be read.")
@@ -65,20 +65,23 @@ class Process:
             name: hidden if self.chance.random() < self.faults.rate else fact for name, fact in facts.items()
         }
 
-    async def act(self, act: Callable[[], T], trouble: Callable[[], Exception], what: str) -> T:
-        """A call that acts: it may fail before, or after; and once begun it may act although nobody waits."""
+    async def write(self, write: Callable[[], T], make_error: Callable[[], Exception], component: str) -> T:
+        """Make a call that has an effect.
+
+        It may fail before or after its effect. A cancelled call may still have its effect later.
+        """
         try:
             await self._pause()
         except asyncio.CancelledError:
-            self._perhaps_late(act)
+            self._maybe_write_late(write)
             raise
         luck = self.chance.random()
-        if self.reality.is_down(what) or luck < self.faults.rate / 2:
-            raise trouble()
-        result = act()
+        if self.world.is_down(component) or luck < self.faults.rate / 2:
+            raise make_error()
+        result = write()
         await self._pause()
         if luck > 1 - self.faults.rate / 2:
-            raise trouble()
+            raise make_error()
         return result
 
     async def _pause(self) -> None:
@@ -87,27 +90,27 @@ class Process:
             await asyncio.sleep(0.2 * luck * luck)
         elif luck > 0.998 and self.faults.rate:
             await asyncio.sleep(self.chance.uniform(1, 40))
-        if not self.going.is_set():
-            await self.going.wait()
+        if not self.resumed.is_set():
+            await self.resumed.wait()
         if not self.alive:
             raise Killed
 
-    def _perhaps_late(self, act: Callable[[], object]) -> None:
-        """A thread cannot be cancelled: what it was told to do is done later, unless the process dies."""
+    def _maybe_write_late(self, write: Callable[[], object]) -> None:
+        """Perhaps finish a cancelled call later: a thread cannot be cancelled while its process lives."""
         if self.alive and self.chance.random() < 0.5:
-            self.reality.loop.call_later(self.chance.uniform(0, 5), self._late, act)
+            self.world.loop.call_later(self.chance.uniform(0, 5), self._write_late, write)
 
-    def _late(self, act: Callable[[], object]) -> None:
+    def _write_late(self, write: Callable[[], object]) -> None:
         if not self.alive:
             return
         try:
-            act()
+            write()
         except (StorageProblem, RuntimeFailure, OSError, StaleLeader, VersionConflict) as problem:
-            self.reality.tell("---", f"late, and nobody hears it: {problem!r}")
+            self.world.record("---", f"a late call failed: {problem!r}")
 
     def kill(self) -> None:
         self.alive = False
-        self.going.set()
-        for disk in self.reality.disks.values():
+        self.resumed.set()
+        for disk in self.world.disks.values():
             if disk.lock is self:
                 disk.lock = None

@@ -1,4 +1,4 @@
-"""The providers of one simulated coordinator process, all looking at the same reality."""
+"""The providers of one simulated coordinator process. All processes share one world."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -26,7 +26,7 @@ from codehub.storage.jobs.spec import JobSpec, StorageLocation
 from codehub.storage.volumes.quota import HomeQuota, Usage
 from tests.simulation.jobs import Jobs
 from tests.simulation.process import Process
-from tests.simulation.reality import Container, Disk, Home
+from tests.simulation.world import Container, Disk, Home
 
 
 def home_store_key(workspace_id: str) -> str:
@@ -41,94 +41,94 @@ def volume_fact(disk: Disk) -> VolumeFact | None:
     return None if disk.home is None else VolumeFact(disk.marker)
 
 
-class SimRuntime:
+class SimulatedRuntime:
     name = "simulated"
 
     def __init__(self, process: Process) -> None:
         self._process = process
-        self._reality = process.reality
+        self._world = process.world
 
     async def start(self, spec: WorkloadSpec) -> None:
-        await self._process.act(lambda: self._start(spec), _cannot, "runtime")
+        await self._process.write(lambda: self._start(spec), _runtime_error, "runtime")
 
     async def stop(self, workspace_id: str) -> None:
-        await self._process.act(lambda: self._stop(workspace_id), _cannot, "runtime")
+        await self._process.write(lambda: self._stop(workspace_id), _runtime_error, "runtime")
 
     async def delete(self, workspace_id: str) -> None:
-        await self._process.act(lambda: self._delete(workspace_id), _cannot, "runtime")
+        await self._process.write(lambda: self._delete(workspace_id), _runtime_error, "runtime")
 
     async def upstream(self, workspace_id: str) -> str | None:
         return (await self.status(workspace_id)).upstream
 
     async def status(self, workspace_id: str) -> ContainerFact:
-        return await self._process.look(lambda: self._fact(workspace_id), _unseen, "runtime")
+        return await self._process.read(lambda: self._fact(workspace_id), _runtime_unobservable, "runtime")
 
     async def observe(self) -> dict[str, ContainerFact | Unknown]:
-        facts = await self._process.look(
-            lambda: {name: self._fact(name) for name in self._reality.containers}, _unseen, "runtime"
+        facts = await self._process.read(
+            lambda: {name: self._fact(name) for name in self._world.containers},
+            _runtime_unobservable,
+            "runtime",
         )
-        return self._process.partly_hidden(facts)
+        return self._process.hide_some(facts)
 
     async def ping(self) -> None:
-        await self._process.look(lambda: None, _unseen, "runtime")
+        await self._process.read(lambda: None, _runtime_unobservable, "runtime")
 
     async def logs(self, workspace_id: str, lines: int) -> str:
         return ""
 
     def _start(self, spec: WorkloadSpec) -> None:
-        there = self._reality.containers.get(spec.workspace_id)
+        there = self._world.containers.get(spec.workspace_id)
         if there is not None and there.running:
             return
-        home = self._reality.disk(spec.workspace_id).home
+        home = self._world.disk(spec.workspace_id).home
         if home is None:
             raise RuntimeFailure(ErrorReason.ActionFailed, "There is no home.")
         slow = self._process.chance.random() < 0.05
-        ready_at = self._reality.loop.time() + self._process.chance.uniform(
-            *((40, 100) if slow else (0.05, 2))
+        ready_at = self._world.loop.time() + self._process.chance.uniform(*((40, 100) if slow else (0.05, 2)))
+        hangs = spec.op_id.endswith(self._world.hanging_attempts) and self._process.chance.random() < 0.3
+        self._world.containers[spec.workspace_id] = Container(
+            spec.op_id, home, ready_at, silent_from=self._world.loop.time(), hangs=hangs
         )
-        hangs = spec.op_id.endswith(self._reality.hanging_attempts) and self._process.chance.random() < 0.3
-        self._reality.containers[spec.workspace_id] = Container(
-            spec.op_id, home, ready_at, silent_from=self._reality.loop.time(), hangs=hangs
-        )
-        self._reality.tell(spec.workspace_id, f"container on {home.content!r} by {self._process.name}")
+        self._world.record(spec.workspace_id, f"container on {home.content!r} by {self._process.name}")
 
     def _stop(self, workspace_id: str) -> None:
-        if workspace_id in self._reality.containers:
-            self._reality.containers[workspace_id].running = False
+        if workspace_id in self._world.containers:
+            self._world.containers[workspace_id].running = False
 
     def _delete(self, workspace_id: str) -> None:
-        if self._reality.containers.pop(workspace_id, None) is not None:
-            self._reality.tell(workspace_id, f"container is deleted by {self._process.name}")
+        if self._world.containers.pop(workspace_id, None) is not None:
+            self._world.record(workspace_id, f"container is deleted by {self._process.name}")
 
     def _fact(self, workspace_id: str) -> ContainerFact:
-        container = self._reality.containers.get(workspace_id)
+        container = self._world.containers.get(workspace_id)
         if container is None:
             return ABSENT
-        ready = container.is_ready(self._reality.loop.time())
+        ready = container.is_ready(self._world.loop.time())
         upstream = f"unix:/{workspace_id}" if container.running else None
         return ContainerFact(True, container.running, ready, upstream, container.attempt)
 
 
-class SimVolumes:
+class SimulatedVolumes:
     def __init__(self, process: Process) -> None:
         self._process = process
-        self._reality = process.reality
+        self._world = process.world
 
     async def observe(self) -> dict[str, VolumeFact | Unknown]:
-        facts = await self._process.look(self._observe, Unobservable, "volumes")
-        return self._process.partly_hidden(facts)
+        facts = await self._process.read(self._observe, Unobservable, "volumes")
+        return self._process.hide_some(facts)
 
     async def leftovers(self) -> list[Leftover]:
-        return await self._process.look(self._leftovers, Unobservable, "volumes")
+        return await self._process.read(self._leftovers, Unobservable, "volumes")
 
     async def status(self, key: str) -> VolumeFact | None:
-        disk = self._reality.disk(workspace_of(key))
-        return await self._process.look(lambda: volume_fact(disk), Unobservable, "volumes")
+        disk = self._world.disk(workspace_of(key))
+        return await self._process.read(lambda: volume_fact(disk), Unobservable, "volumes")
 
     @asynccontextmanager
     async def hold(self, key: str, epoch: int) -> AsyncIterator[None]:
-        disk = self._reality.disk(workspace_of(key))
-        await self._process.look(lambda: self._lock(disk, epoch), Unobservable, "volumes")
+        disk = self._world.disk(workspace_of(key))
+        await self._process.read(lambda: self._lock(disk, epoch), Unobservable, "volumes")
         try:
             yield
         finally:
@@ -139,13 +139,13 @@ class SimVolumes:
         self, key: str, generation: Generation, epoch: int, uid: int | None, files: Mapping[str, str]
     ) -> None:
         workspace_id = workspace_of(key)
-        await self._process.act(
+        await self._process.write(
             lambda: self._provision(workspace_id, generation, epoch), StorageProblem, "volumes"
         )
 
     async def set_aside(self, key: str, generation: Generation, epoch: int) -> None:
         workspace_id = workspace_of(key)
-        await self._process.act(
+        await self._process.write(
             lambda: self._set_aside(workspace_id, generation, epoch), StorageProblem, "volumes"
         )
 
@@ -153,15 +153,15 @@ class SimVolumes:
         return Path(key)
 
     async def check(self) -> None:
-        await self._process.look(lambda: None, Unobservable, "volumes")
+        await self._process.read(lambda: None, Unobservable, "volumes")
 
     async def free_space(self) -> FreeSpace:
-        if self._reality.is_down("space"):
+        if self._world.is_down("space"):
             return FreeSpace(0, 0)
-        return await self._process.look(self._reality.free_space, Unobservable, "volumes")
+        return await self._process.read(self._world.free_space, Unobservable, "volumes")
 
     async def measure(self, key: str) -> HomeSize:
-        return await self._process.look(lambda: self._measure(workspace_of(key)), Unobservable, "volumes")
+        return await self._process.read(lambda: self._measure(workspace_of(key)), Unobservable, "volumes")
 
     async def usage(self, uid: int) -> Usage | None:
         return None
@@ -170,7 +170,7 @@ class SimVolumes:
         return
 
     def _measure(self, workspace_id: str) -> HomeSize:
-        home = self._reality.disk(workspace_id).home
+        home = self._world.disk(workspace_id).home
         if home is None:
             raise Unobservable("There is no home.")
         return HomeSize(home.size, home.entries)
@@ -183,7 +183,7 @@ class SimVolumes:
         disk.lock, disk.fence = self._process, epoch
 
     def _provision(self, workspace_id: str, generation: Generation, epoch: int) -> None:
-        disk = self._reality.disk(workspace_id)
+        disk = self._world.disk(workspace_id)
         self._lock(disk, epoch)
         try:
             if disk.home is None or disk.marker is None:
@@ -194,11 +194,11 @@ class SimVolumes:
                 raise GenerationMismatch.found(disk.marker)
         finally:
             disk.lock = None
-        self._reality.tell(workspace_id, f"empty home {generation.op_id[-4:]}")
-        self._reality.changed(workspace_id)
+        self._world.record(workspace_id, f"empty home {generation.op_id[-4:]}")
+        self._world.changed(workspace_id)
 
     def _set_aside(self, workspace_id: str, generation: Generation, epoch: int) -> None:
-        disk = self._reality.disk(workspace_id)
+        disk = self._world.disk(workspace_id)
         self._lock(disk, epoch)
         try:
             if disk.home is None:
@@ -208,99 +208,97 @@ class SimVolumes:
             self._move(disk, f".aside-{generation.op_id}")
         finally:
             disk.lock = None
-        self._reality.changed(workspace_id)
+        self._world.changed(workspace_id)
 
     def _move(self, disk: Disk, name: str) -> None:
         assert disk.home is not None
-        while name in disk.beside:
+        while name in disk.siblings:
             name += "-2"
-        disk.beside[name], disk.home, disk.marker = disk.home, None, None
+        disk.siblings[name], disk.home, disk.marker = disk.home, None, None
 
     def _observe(self) -> dict[str, VolumeFact]:
         return {
-            name: VolumeFact(disk.marker)
-            for name, disk in self._reality.disks.items()
-            if disk.home is not None
+            name: VolumeFact(disk.marker) for name, disk in self._world.disks.items() if disk.home is not None
         }
 
     def _leftovers(self) -> list[Leftover]:
         found = []
-        for name, disk in self._reality.disks.items():
+        for name, disk in self._world.disks.items():
             key = home_store_key(name)
             if disk.home is not None:
                 found.append(Leftover(key, name, HOME, disk.marker))
-            found += [Leftover(key, name, item) for item in disk.beside]
+            found += [Leftover(key, name, item) for item in disk.siblings]
         return found
 
 
-class SimArchives:
+class SimulatedArchives:
     def __init__(self, process: Process) -> None:
         self._process = process
-        self._reality = process.reality
+        self._world = process.world
 
     async def check(self) -> None:
-        await self._process.look(lambda: None, StoreTrouble, "store")
+        await self._process.read(lambda: None, StoreTrouble, "store")
 
     async def find(self, workspace_id: str, archive_op_id: str) -> ArchiveFact | None:
         key = archive_key(workspace_id, archive_op_id)
-        return await self._process.look(lambda: self._reality.find(key), StoreTrouble, "store")
+        return await self._process.read(lambda: self._world.find(key), StoreTrouble, "store")
 
     async def list(self) -> "list[ListedArchive]":
-        return await self._process.look(self._list, StoreTrouble, "store")
+        return await self._process.read(self._list, StoreTrouble, "store")
 
     async def remove(self, key: str) -> None:
-        await self._process.act(lambda: self._reality.remove(key), StoreTrouble, "store")
+        await self._process.write(lambda: self._world.remove(key), StoreTrouble, "store")
 
     def _list(self) -> "list[ListedArchive]":
         return [
             ListedArchive(  # type: ignore[call-arg]
-                *key.split("/")[:2], key, len(item.content), self._reality.loop.moment(), item.complete
+                *key.split("/")[:2], key, len(item.content), self._world.loop.utc_now(), item.complete
             )
-            for key, item in self._reality.store.items()
+            for key, item in self._world.store.items()
         ]
 
 
-class SimJobs:
+class SimulatedJobs:
     def __init__(self, process: Process, jobs: Jobs) -> None:
         self._process = process
         self._jobs = jobs
 
     async def start(self, job_id: str, spec: JobSpec) -> bool:
-        return await self._process.act(lambda: self._jobs.start(job_id, spec), StorageProblem, "jobs")
+        return await self._process.write(lambda: self._jobs.start(job_id, spec), StorageProblem, "jobs")
 
     async def status(self, job_id: str) -> JobFact | None:
         def look() -> JobFact | None:
             job = self._jobs.all.get(job_id)
             return None if job is None else job.fact()
 
-        return await self._process.look(look, _disk_error, "jobs")
+        return await self._process.read(look, _disk_error, "jobs")
 
     async def cancel(self, job_id: str) -> None:
-        await self._process.act(lambda: self._jobs.kill(job_id), StorageProblem, "jobs")
+        await self._process.write(lambda: self._jobs.kill(job_id), StorageProblem, "jobs")
 
     async def forget(self, job_id: str) -> None:
-        await self._process.act(lambda: self._jobs.forget(job_id), StorageProblem, "jobs")
+        await self._process.write(lambda: self._jobs.forget(job_id), StorageProblem, "jobs")
 
     async def list(self) -> "list[str]":
-        return await self._process.look(lambda: sorted(self._jobs.all), _disk_error, "jobs")
+        return await self._process.read(lambda: sorted(self._jobs.all), _disk_error, "jobs")
 
 
 def providers_of(process: Process, jobs: Jobs) -> Providers:
     return Providers(
-        runtime=SimRuntime(process),
-        volumes=SimVolumes(process),
-        archives=SimArchives(process),
-        jobs=SimJobs(process, jobs),
+        runtime=SimulatedRuntime(process),
+        volumes=SimulatedVolumes(process),
+        archives=SimulatedArchives(process),
+        jobs=SimulatedJobs(process, jobs),
         images={image.name: image for image in BUILT_IN},
         storage_location=StorageLocation(Path("/volumes"), "file:///archives", "simulated"),
     )
 
 
-def _cannot() -> Exception:
+def _runtime_error() -> Exception:
     return RuntimeFailure(ErrorReason.ActionFailed, "The runtime failed.")
 
 
-def _unseen() -> Exception:
+def _runtime_unobservable() -> Exception:
     return RuntimeUnobservable("The runtime does not answer.")
 
 

@@ -1,4 +1,4 @@
-"""A simulated Redis, as far as activity needs one."""
+"""A simulated Redis with the operations that activity needs."""
 
 from dataclasses import dataclass, field
 
@@ -7,7 +7,7 @@ from codehub.domain.gateway_reports import ActivitySnapshot
 
 @dataclass
 class Redis:
-    """The activity ZSET. `flushed` has the uses that it took and still has to hold."""
+    """The activity ZSET. `flushed` holds the uses that it accepted and must not lose."""
 
     uses: dict[str, float] = field(default_factory=dict)
     flushes: dict[str, int] = field(default_factory=dict)
@@ -27,6 +27,6 @@ class Redis:
         self.saved = self.read()
 
     def lose(self, kept: ActivitySnapshot) -> None:
-        """Start again from what is left on the disk."""
+        """Restart with what is left on the disk."""
         self.uses, self.flushes = dict(kept.uses), dict(kept.flushes)
         self.flushed = dict(kept.uses)

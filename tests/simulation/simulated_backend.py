@@ -1,4 +1,4 @@
-"""Leadership, records, activity and hints of one simulated coordinator process."""
+"""Leader election, database, activity and hints of one simulated coordinator process."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
@@ -31,24 +31,24 @@ from tests.simulation.redis import Redis
 T = TypeVar("T")
 STARTING_TIMEOUT = 150
 PURGE_SECONDS = 0.02
-"""For one row, on a busy database."""
+"""Time to purge one row on a busy database."""
 
 
-class SimActivity:
+class SimulatedActivity:
     def __init__(self, process: Process, redis: Redis, database: Database) -> None:
         self._process = process
         self._redis = redis
         self._db = database
 
     async def read(self) -> ActivitySnapshot:
-        return await self._process.look(self._read, RedisDown, "redis")
+        return await self._process.read(self._read, RedisDown, "redis")
 
     def _read(self) -> ActivitySnapshot:
         self._db.activity_read_at = self._db.now()
         return self._redis.read()
 
     async def remove(self, carried: ActivitySnapshot) -> int:
-        return await self._process.act(lambda: self._remove(carried), RedisDown, "redis")
+        return await self._process.write(lambda: self._remove(carried), RedisDown, "redis")
 
     def _remove(self, carried: ActivitySnapshot) -> int:
         for workspace_id, at in carried.uses.items():
@@ -64,10 +64,10 @@ class SimActivity:
         flushed = self._redis.flushed.get(workspace_id)
         row = self._db.rows[workspace_id]
         if flushed is not None and row.last_access_at.timestamp() < flushed - 0.001:
-            self._db.reality.fail(workspace_id, "activity is forgotten before it was committed")
+            self._db.world.fail(workspace_id, "activity is forgotten before it was committed")
 
 
-class SimTerm:
+class SimulatedTerm:
     def __init__(self, process: Process, database: Database, epoch: int) -> None:
         self.epoch = epoch
         self._process = process
@@ -75,17 +75,17 @@ class SimTerm:
         self._session = database.leadership.session
 
     async def heartbeat(self) -> None:
-        await self._process.act(self._beat, lost_connection, "database")
+        await self._process.write(self._beat, lost_connection, "database")
 
     def _beat(self) -> None:
         leadership = self._db.leadership
         if leadership.session is not self._session:
             raise lost_connection()
         self._db.check_epoch(self.epoch)
-        leadership.heartbeat_at = self._db.reality.loop.time()
+        leadership.heartbeat_at = self._db.world.loop.time()
 
     async def catch_up(self, newest: int) -> None:
-        await self._process.act(lambda: self._catch_up(newest), lost_connection, "database")
+        await self._process.write(lambda: self._catch_up(newest), lost_connection, "database")
 
     def _catch_up(self, newest: int) -> None:
         self._db.check_epoch(self.epoch)
@@ -161,22 +161,22 @@ class SimulatedLeaderDatabase:
         return self._db.save(before, decision, self._retention, self._epoch)
 
     def _check_start(self, before: Workspace, decision: Decision) -> None:
-        """An IDE that hangs is replaced before its start times out: not too early, and once."""
-        reality, now = self._db.reality, self._db.reality.loop.time()
-        container = reality.containers.get(before.id)
+        """Check that a hung IDE is replaced before its start times out, not too early, and once."""
+        world, now = self._db.world, self._db.world.loop.time()
+        container = world.containers.get(before.id)
         if container is None or not container.running:
             return
         hung = "has not answered" in decision.sentence
         ended = before.request is not None or decision.sentence.startswith("Timed out")
         replaces = hung or (isinstance(decision.effect, DeleteContainer) and not ended)
         if replaces and not container.is_ready(now) and container.silence(now) < STARTING_TIMEOUT / 2:
-            reality.fail(before.id, "an IDE is replaced within its time")
+            world.fail(before.id, "an IDE is replaced within its time")
         if hung and decision.event is TimelineEvent.FAILED:
-            if before.op_id in reality.replaced:
-                reality.fail(before.id, "an IDE is replaced again and again")
-            reality.replaced.add(before.op_id or "")
+            if before.op_id in world.replaced:
+                world.fail(before.id, "an IDE is replaced again and again")
+            world.replaced.add(before.op_id or "")
         if container.hangs and decision.sentence.startswith("Timed out") and before.error_count == 0:
-            reality.fail(before.id, "a start times out, and its hung IDE was not replaced")
+            world.fail(before.id, "a start times out, and its hung IDE was not replaced")
 
     def compare(self, before: Workspace) -> None:
         if self._db.rows[before.id].version != before.version:
@@ -192,7 +192,7 @@ class SimulatedLeaderDatabase:
     async def gateway_reports(self) -> dict[str, GatewayReport]:
         return await self._read(
             lambda: {
-                name: GatewayReport(self._db.now() - row.heard_at, row.flushes, row.ended)
+                name: GatewayReport(self._db.now() - row.reported_at, row.flushes, row.ended)
                 for name, row in self._db.gateways.items()
             }
         )
@@ -237,7 +237,7 @@ class SimulatedLeaderDatabase:
 
     async def warn_of_disk(self, notice: Notice, now: datetime) -> None:
         def write() -> None:
-            self._db.reality.tell(notice.workspace_id, notice.message)
+            self._db.world.record(notice.workspace_id, notice.message)
             self._db.note_home(notice.workspace_id, notice=notice.message, warned_at=now)
 
         await self._write(write)
@@ -263,7 +263,7 @@ class SimulatedLeaderDatabase:
         return await self._write(lambda: [] if self._db.blank else self._purge(deleted_before))
 
     def _purge(self, deleted_before: datetime | None) -> list[str]:
-        """The heartbeat waits for as long as a transaction lasts: one that is too long costs the office."""
+        """Lose the leadership if the transaction takes too long, because the heartbeat waits for it."""
         due = self._db.purgeable(deleted_before)[: controller_writes.PURGED_AT_ONCE]
         if len(due) * PURGE_SECONDS > ANSWER_WITHIN:
             self._db.leadership.session = None
@@ -288,7 +288,9 @@ class SimulatedLeaderDatabase:
 
         await self._write(write)
 
-    async def mark_archive_removed(self, item: StoredArchive, present: Collection[str], now: datetime) -> str | None:
+    async def mark_archive_removed(
+        self, item: StoredArchive, present: Collection[str], now: datetime
+    ) -> str | None:
         return await self._write(lambda: self._db.mark_archive_removed(item, present))
 
     async def trim_audit_log(self, before: datetime) -> int:
@@ -307,14 +309,14 @@ class SimulatedLeaderDatabase:
         await self._write(lambda: self._db.checks.update(checks))
 
     async def _read(self, read: Callable[[], T]) -> T:
-        return await self._process.look(read, lost_connection, "database")
+        return await self._process.read(read, lost_connection, "database")
 
     async def _write(self, write: Callable[[], T]) -> T:
         def fenced() -> T:
             self.check_epoch()
             return write()
 
-        return await self._process.act(fenced, lost_connection, "database")
+        return await self._process.write(fenced, lost_connection, "database")
 
     def check_epoch(self) -> None:
         self._db.check_epoch(self._epoch)
@@ -330,16 +332,16 @@ class SimulatedBackend:
         self._retention = retention
 
     async def campaign(self) -> LeadershipTerm | None:
-        return await self._process.look(self._campaign, lost_connection, "database")
+        return await self._process.read(self._campaign, lost_connection, "database")
 
     def _campaign(self) -> LeadershipTerm | None:
-        leadership, now = self._db.leadership, self._db.reality.loop.time()
+        leadership, now = self._db.leadership, self._db.world.loop.time()
         if leadership.session is None:
             leadership.session = self._process.new_session()
             leadership.epoch += 1
             leadership.heartbeat_at = now
-            self._db.reality.tell("---", f"{self._process.name} leads, epoch {leadership.epoch}")
-            return SimTerm(self._process, self._db, leadership.epoch)
+            self._db.world.record("---", f"{self._process.name} leads, epoch {leadership.epoch}")
+            return SimulatedTerm(self._process, self._db, leadership.epoch)
         if now - leadership.heartbeat_at > HUNG_AFTER.total_seconds():
             leadership.session = None
         return None
@@ -347,13 +349,13 @@ class SimulatedBackend:
     @asynccontextmanager
     async def leader_services(self, term: LeadershipTerm) -> AsyncIterator[LeaderServices]:
         database = self.leader_database(self._process, self._db, term.epoch, self._retention)
-        yield LeaderServices(database, SimActivity(self._process, self._redis, self._db), self._listen)
+        yield LeaderServices(database, SimulatedActivity(self._process, self._redis, self._db), self._listen)
 
     async def _listen(self, hint: Callable[[str], None], resync: Callable[[], None]) -> None:
-        chance, loop = self._process.chance, self._db.reality.loop
+        chance, loop = self._process.chance, self._db.world.loop
 
         def notified(workspace_id: str) -> None:
-            """A hint may be lost, late or doubled."""
+            """Lose, delay or double the hint."""
             luck = chance.random()
             if luck < 0.1 or not self._process.alive:
                 return
@@ -361,7 +363,7 @@ class SimulatedBackend:
                 loop.call_later(chance.random(), arrived, workspace_id)
 
         def arrived(workspace_id: str) -> None:
-            if self._process.alive and self._process.going.is_set() and listening:
+            if self._process.alive and self._process.resumed.is_set() and listening:
                 hint(workspace_id)
 
         listening = True

@@ -1,4 +1,4 @@
-"""One workspace, and all interleavings of what may happen to it, explored exhaustively within its budgets."""
+"""Exhaustive exploration of one workspace: all interleavings of its events within a budget (ADR 0008)."""
 
 import multiprocessing
 import sys
@@ -10,19 +10,19 @@ from tests.selection import EVERYTHING, sample
 from tests.simulation.model.scenarios import SCENARIOS, Report, explored
 
 SMALL = 5
-"""The last scenarios take a few seconds each: `make test` explores these, and one of the others."""
+"""The last scenarios take a few seconds each. `make test` explores these and one of the others."""
 CHOSEN = [*sample(SCENARIOS[:-SMALL], 1, "models"), *SCENARIOS[-SMALL:]]
 AT_LEAST = 1_000_000
 DEPTH = 100
-"""Steps of the longest shortest history: several operations, one after the other."""
+"""Length of the longest shortest history: several operations, one after the other."""
 PROCESSES = 2 if EVERYTHING else 1
-"""In `make test` other layers need the other cores."""
+"""`make test` leaves the other cores to other layers."""
 
 
-# Alone on two cores all of it takes about two minutes; beside other work several times as long.
+# On two idle cores this takes about two minutes; on busy ones several times as long.
 @pytest.mark.timeout(1800)
 def test_every_reachable_state_keeps_the_contracts(capsys: pytest.CaptureFixture[str]) -> None:
-    """Distinct states are counted without what is left to spend, and once for all scenarios together."""
+    """Distinct states are counted without their budgets, and once for all scenarios together."""
     context = multiprocessing.get_context("spawn")
     worlds: set[int] = set()
     reports: list[Report] = []

@@ -222,7 +222,7 @@ PLANTS = [
         "blind gc", {"gc": 2, "time": 1, "blind": 1}, values=ARCHIVED), _no_alarm),
     Plant("ttl_overwriting_a_newer_wish", "a TTL never overwrites a newer wish", Scenario(
         "ttl", {"wish": 1, "ttl": 1, "time": 1}, values=STANDBY), _ttl_without_condition),
-    Plant("claim_without_compare_and_swap", "an operation leads to what is wished", Scenario(
+    Plant("claim_without_compare_and_swap", "an operation leads to what is requested_versions", Scenario(
         "wish while deciding", {"wish": 2}, values=STANDBY), _no_compare_and_swap),
     Plant("write_without_the_epoch", "a leader that wakes up late writes nothing", Scenario(
         "hang", {"wish": 1, "trouble": 1, "hang": 1}, values=STANDBY), _no_epoch),
@@ -273,7 +273,9 @@ def test_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_planted_forgotten_wish_never_converges(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "next_operation", lambda workspace: Operation.NONE)
-    assert _settled({"wish": 1}).startswith("it converges to its wish: STANDBY where RUNNING is wished")
+    assert _settled({"wish": 1}).startswith(
+        "it converges to its wish: STANDBY where RUNNING is requested_versions"
+    )
 
 
 def test_planted_attempt_without_a_new_job_ends_in_error(monkeypatch: pytest.MonkeyPatch) -> None:

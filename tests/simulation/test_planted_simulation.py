@@ -59,11 +59,11 @@ from tests.simulation import history as histories
 from tests.simulation.clock import VirtualLoop
 from tests.simulation.database import Database, Gate
 from tests.simulation.filling_disk import FillingDisk, FillingInodes
-from tests.simulation.gateway import Gateway, SimRoster
+from tests.simulation.gateway import Gateway, SimulatedGatewayRegistry
 from tests.simulation.history import History, run
 from tests.simulation.jobs import Job, Jobs
-from tests.simulation.reality import Disk, Home, Violation
 from tests.simulation.simulated_backend import SimulatedBackend, SimulatedLeaderDatabase
+from tests.simulation.world import Disk, Home, Violation
 
 SEEDS = range(10_000, 10_060)
 
@@ -77,49 +77,49 @@ def silence() -> Iterator[None]:
     structlog.configure(**before)
 
 
-class HalfHomes(History):
+class UnmarkedHomes(History):
     """Homes without a marker turn up everywhere."""
 
     def _disturb(self) -> None:
-        self._leave_half_a_home()
+        self._create_unmarked_home()
 
 
-class Hanging(History):
+class HangingContainers(History):
     """Containers hang, and what runs in them writes on."""
 
-    troubled = 300.0
+    fault_seconds = 300.0
 
     def _disturb(self) -> None:
         self._hang_container()
 
-    def _use(self) -> None:
-        names = list(self.reality.containers)
+    def _act_as_user(self) -> None:
+        names = list(self.world.containers)
         if names and self.chance.random() < 0.7:
-            self._type(self.chance.choice(names))
+            self._write_home(self.chance.choice(names))
         else:
-            super()._use()
+            super()._act_as_user()
 
 
-class Fickle(History):
-    """People change their mind every moment."""
+class FrequentChanges(History):
+    """People change their mind every utc_now."""
 
-    troubled = 300.0
+    fault_seconds = 300.0
 
     def _disturb(self) -> None:
         for _ in range(20):
-            self._use()
+            self._act_as_user()
 
 
 class HungStarts(History):
     """IDEs hang when they are started and when they run; nothing else fails."""
 
-    troubled = 300.0
+    fault_seconds = 300.0
     hanging_attempts: tuple[str, ...] = ("-0",)
 
     def __init__(self, seed: int, loop: VirtualLoop) -> None:
         super().__init__(seed, loop)
         self.faults.rate = 0.0
-        self.reality.hanging_attempts = self.hanging_attempts
+        self.world.hanging_attempts = self.hanging_attempts
 
     def _disturb(self) -> None:
         self._hang_container()
@@ -171,7 +171,7 @@ def test_planted_a_restore_taken_as_done_because_a_volume_exists(monkeypatch: py
 
     monkeypatch.setattr(steps, "is_done", hasty)
     monkeypatch.setattr(observed_conditions, "_volume", there)
-    find("shows|although nobody has taken anything", HalfHomes)
+    find("shows|although nobody has taken anything", UnmarkedHomes)
 
 
 @pytest.mark.full
@@ -206,26 +206,26 @@ def test_planted_gc_without_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     find("is removed before its grace is over")
 
 
-class Waiving(History):
+class Deletions(History):
     """People who delete, delete without an archive, and undelete."""
 
-    def _use(self) -> None:
+    def _act_as_user(self) -> None:
         name = self.chance.choice(list(self.database.rows)[:12])
         calls = (self.gate.delete, self.gate.delete_now, self.gate.undelete, self.gate.undelete)
         try:
             self.chance.choice(calls)(name)
         except Problem as problem:
-            self.reality.tell(name, f"is refused: {problem.code}")
+            self.world.record(name, f"is refused: {problem.code}")
 
 
 class EmptyDatabase(History):
     """For most of the time, an empty database stands in place of the real one."""
 
-    async def _troubles(self) -> None:
-        await super()._troubles()
+    async def _inject_faults(self) -> None:
+        await super()._inject_faults()
         self.database.blank = True
         await asyncio.sleep(1200)
-        self._check_members()
+        self._check_coordinators()
         self.database.blank = False
 
 
@@ -248,7 +248,7 @@ def planted(
 
 @pytest.mark.full
 def test_planted_a_ttl_overwriting_a_newer_wish() -> None:
-    class Rash(SimulatedLeaderDatabase):
+    class DelayedExpiry(SimulatedLeaderDatabase):
         async def ttl_candidates(self, defaults: TtlDefaults, now: datetime) -> list[Workspace]:
             due = await super().ttl_candidates(defaults, now)
             await asyncio.sleep(15)
@@ -258,23 +258,26 @@ def test_planted_a_ttl_overwriting_a_newer_wish() -> None:
             self._db.apply_expiry(seen, expiry)  # type: ignore[arg-type]
             return True
 
-    find("a TTL overwrites a newer wish", planted(Rash, Fickle))
+    find("a TTL overwrites a newer wish", planted(DelayedExpiry, FrequentChanges))
 
 
 def test_planted_a_claim_without_compare_and_swap() -> None:
-    class Blind(SimulatedLeaderDatabase):
+    class NoVersionCheck(SimulatedLeaderDatabase):
         def compare(self, before: Workspace) -> None:
             return
 
-    find("is claimed although|takes the place of another|overwrites a newer wish", planted(Blind, Fickle))
+    find(
+        "is claimed although|takes the place of another|overwrites a newer wish",
+        planted(NoVersionCheck, FrequentChanges),
+    )
 
 
 def test_planted_a_write_without_the_epoch() -> None:
-    class Unfenced(SimulatedLeaderDatabase):
+    class NoEpochCheck(SimulatedLeaderDatabase):
         def check_epoch(self) -> None:
             return
 
-    find("writes in epoch", planted(Unfenced))
+    find("writes in epoch", planted(NoEpochCheck))
 
 
 def test_planted_activity_removed_from_redis_before_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,10 +291,10 @@ def test_planted_activity_removed_from_redis_before_the_commit(monkeypatch: pyte
     find("activity is forgotten before it was committed")
 
 
-class LostFlushes(History):
+class RedisAndGatewayFaults(History):
     """Redis refuses writes and loses data, again and again, and gateways come and go."""
 
-    troubled = 300.0
+    fault_seconds = 300.0
 
     def _disturb(self) -> None:
         luck = self.chance.random()
@@ -302,24 +305,24 @@ class LostFlushes(History):
         elif luck < 0.55:
             self._close_all_gateways()
         else:
-            self.reality.down["flush"] = self.loop.time() + self.chance.expovariate(1 / 20)
+            self.world.down["flush"] = self.loop.time() + self.chance.expovariate(1 / 20)
 
-    def _use(self) -> None:
+    def _act_as_user(self) -> None:
         running = [row.id for row in self.database.rows.values() if row.phase is Phase.RUNNING]
         if running and self.chance.random() < 0.5:
-            self._type(self.chance.choice(running))
+            self._write_home(self.chance.choice(running))
         else:
-            super()._use()
+            super()._act_as_user()
 
 
-class LosingRedis(LostFlushes):
+class RedisDataLoss(RedisAndGatewayFaults):
     """Redis takes every flush and loses it; the gateways stay."""
 
     def _disturb(self) -> None:
         self._lose_redis()
 
 
-class AbsentGateways(LostFlushes):
+class GatewayOutages(RedisAndGatewayFaults):
     """All gateways are away for a while, again and again."""
 
     def _disturb(self) -> None:
@@ -327,14 +330,16 @@ class AbsentGateways(LostFlushes):
             self._close_all_gateways()
 
 
-class PoliteGateways(AbsentGateways):
+class GracefulGatewayOutages(GatewayOutages):
     """And all of them say goodbye."""
 
     def _close_gateway(self, gateway: Gateway) -> None:
         gateway.end()
 
 
-@pytest.mark.parametrize("history", [LostFlushes, LosingRedis, AbsentGateways, PoliteGateways])
+@pytest.mark.parametrize(
+    "history", [RedisAndGatewayFaults, RedisDataLoss, GatewayOutages, GracefulGatewayOutages]
+)
 def test_lost_flushes_and_absent_gateways_stop_nobody(history: type[History]) -> None:
     for seed in SEEDS[:3]:
         run(seed, history)
@@ -342,22 +347,25 @@ def test_lost_flushes_and_absent_gateways_stop_nobody(history: type[History]) ->
 
 def test_planted_reports_that_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gateway_reports, "known_until", lambda _silences, now, _longest: now)
-    find("is stopped under its user|before its user could come back", LostFlushes)
+    find("is stopped under its user|before its user could come back", RedisAndGatewayFaults)
 
 
 def test_planted_lost_gateways_that_take_their_activity_along(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Forgetful(SimulatedLeaderDatabase):
+    class NoClockRestart(SimulatedLeaderDatabase):
         async def reset_idle_time(self, now: datetime) -> None:
             return
 
     monkeypatch.setattr(histories, "LOST_AFTER", 20)
-    find("is stopped under its user|before its user could come back", planted(Forgetful, LostFlushes))
+    find(
+        "is stopped under its user|before its user could come back",
+        planted(NoClockRestart, RedisAndGatewayFaults),
+    )
 
 
 def test_planted_a_flush_that_is_not_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
     original = Handover._forget
     monkeypatch.setattr(Handover, "_forget", lambda self, _carried: original(self, self._flushes))
-    find("is stopped under its user", LosingRedis)
+    find("is stopped under its user", RedisDataLoss)
 
 
 def test_planted_a_redis_that_loses_a_flush_unnoticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -367,20 +375,23 @@ def test_planted_a_redis_that_loses_a_flush_unnoticed(monkeypatch: pytest.Monkey
         return original(reports, {name: report.flushes for name, report in reports.items()}, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(ttl_runner, "assess", trusting)
-    find("is stopped under its user", LosingRedis)
+    find("is stopped under its user", RedisDataLoss)
 
 
 def test_planted_a_first_gateway_that_restarts_no_clock() -> None:
-    class Careless(SimRoster):
+    class NoFirstClockRestart(SimulatedGatewayRegistry):
         def register(self, gateway_id: str) -> None:
             before = dict(self._db.rows)
             super().register(gateway_id)
             self._db.rows = before
 
-    class CarelessGateway(Gateway):
-        roster = Careless
+    class FaultyGateway(Gateway):
+        registry = NoFirstClockRestart
 
-    find("before its user could come back", type("Planted", (PoliteGateways,), {"gateway": CarelessGateway}))
+    find(
+        "before its user could come back",
+        type("Planted", (GracefulGatewayOutages,), {"gateway": FaultyGateway}),
+    )
 
 
 def test_planted_a_last_goodbye_that_is_forgotten_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -392,23 +403,23 @@ def test_planted_a_last_goodbye_that_is_forgotten_at_once(monkeypatch: pytest.Mo
         return replace(found, gone=found.gone | (reports.keys() - staying.keys()))
 
     monkeypatch.setattr(ttl_runner, "assess", hasty)
-    find("before its user could come back", PoliteGateways)
+    find("before its user could come back", GracefulGatewayOutages)
 
 
 def test_planted_a_clock_of_use_that_starts_at_the_wish(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ttl, "_idle_since", lambda workspace: workspace.last_access_at)
-    find("is stopped as soon as it runs", Fickle)
+    find("is stopped as soon as it runs", FrequentChanges)
 
 
-class Recoveries(History):
+class ParallelRecoveries(History):
     """The runtime fails for a while, again and again; then people recover all that failed, at once."""
 
-    troubled = 300.0
+    fault_seconds = 300.0
 
     def _disturb(self) -> None:
-        self.reality.down["runtime"] = self.loop.time() + self.chance.uniform(20, 80)
+        self.world.down["runtime"] = self.loop.time() + self.chance.uniform(20, 80)
 
-    def _use(self) -> None:
+    def _act_as_user(self) -> None:
         for row in list(self.database.rows.values()):
             with contextlib.suppress(Problem):
                 if row.phase is Phase.ERROR:
@@ -419,7 +430,7 @@ class Recoveries(History):
 
 def test_parallel_recoveries_keep_the_limits() -> None:
     for seed in SEEDS[:2]:
-        run(seed, Recoveries)
+        run(seed, ParallelRecoveries)
 
 
 @pytest.mark.full
@@ -427,16 +438,16 @@ def test_parallel_recoveries_keep_the_limits() -> None:
 def test_planted_recoveries_that_do_not_count_until_they_begin(monkeypatch: pytest.MonkeyPatch) -> None:
     original = limits.counts
     monkeypatch.setattr(limits, "counts", lambda row: original(replace(row, request=None)))
-    find("workspaces shall run, but", Recoveries)
+    find("workspaces shall run, but", ParallelRecoveries)
 
 
 class FullTrash(History):
     """Very many workspaces were deleted at once, and their retention is over."""
 
-    troubled = 10.0
+    fault_seconds = 10.0
 
     async def run(self) -> histories.Outcome:
-        deleted_at = self.loop.moment() - self.retention - histories.PURGED_WITHIN
+        deleted_at = self.loop.utc_now() - self.retention - histories.PURGED_WITHIN
         for number in range(300):
             name = f"old{number:03}"
             self.database.create(name, 1000 + number, DesiredState.ARCHIVED)
@@ -493,7 +504,7 @@ def test_planted_an_archive_op_id_reused_after_a_success(monkeypatch: pytest.Mon
     find("is used again")
 
 
-class LateJobs(Jobs):
+class UnlockedJobs(Jobs):
     """Jobs without a lock, which nobody waits for, and which do not look before they swap a home in."""
 
     async def _lock(self, job: Job, disk: Disk) -> None:
@@ -505,28 +516,28 @@ class LateJobs(Jobs):
             job.state = JobState.GONE
 
     async def _restore(self, job: Job, disk: Disk, spec: RestoreJob) -> None:
-        item = self.reality.store.get(spec.archive_key)
+        item = self.world.store.get(spec.archive_key)
         if item is None:
             raise StorageProblem
-        disk.beside[f".staging-{spec.op_id}"] = Home(item.content)
+        disk.siblings[f".staging-{spec.op_id}"] = Home(item.content)
         await self._step(job)
         disk.home = None
         generation = Generation(spec.op_id, spec.archive_key)
-        if f".staging-{spec.op_id}" not in disk.beside:
+        if f".staging-{spec.op_id}" not in disk.siblings:
             raise StorageProblem("Nothing is locked, so the collector took it for a leftover.")
         await self._swap_in(job, disk, f".staging-{spec.op_id}", generation)
 
     async def _swap_in(self, job: Job, disk: Disk, staging: str, generation: Generation) -> None:
-        staged = disk.beside[staging]
+        staged = disk.siblings[staging]
         try:
             await super()._swap_in(job, disk, staging, generation)
         except KeyError:
             disk.home = staged
-            self.reality.changed(job.spec.workspace_id)
+            self.world.changed(job.spec.workspace_id)
 
 
 def test_planted_a_late_job_swapping_in_an_old_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(histories, "Jobs", LateJobs)
+    monkeypatch.setattr(histories, "Jobs", UnlockedJobs)
     find("no complete copy|shows|is deleted before|although nobody has taken anything|is written again")
 
 
@@ -542,7 +553,7 @@ def test_planted_archiving_under_a_hung_container(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(observed_conditions, "_container_exists", exists)
     monkeypatch.setattr(EffectExecutor, "_fence_out_containers", trust)
-    find("no complete copy|is deleted before|shows", Hanging)
+    find("no complete copy|is deleted before|shows", HangingContainers)
 
 
 @pytest.mark.parametrize("history", [HungStarts, HungTwice])
@@ -624,7 +635,7 @@ def test_planted_a_full_disk_counted_as_an_error(monkeypatch: pytest.MonkeyPatch
 def test_planted_an_undelete_that_keeps_the_waived_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next, ordinary delete would then go without an archive and a grace period."""
     monkeypatch.setattr(Gate, "waiver_after_undelete", lambda _self, row: row.grace_waived_at)
-    find("is purged in its grace period", Waiving)
+    find("is purged in its grace period", Deletions)
 
 
 def test_planted_a_waived_grace_that_counts_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -635,8 +646,8 @@ def test_planted_a_waived_grace_that_counts_for_others(monkeypatch: pytest.Monke
         return original(self, self.now() if waived else deleted_before)
 
     monkeypatch.setattr(Database, "purgeable", careless)
-    find("is purged in its grace period", Waiving)
+    find("is purged in its grace period", Deletions)
 
 
 def test_workspaces_are_deleted_without_an_archive() -> None:
-    run(SEEDS[0], Waiving)
+    run(SEEDS[0], Deletions)

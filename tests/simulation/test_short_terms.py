@@ -1,4 +1,4 @@
-"""Leaders that come and go more often than the slowest of their rhythms."""
+"""Leadership terms that are shorter than the longest interval of a component."""
 
 import asyncio
 
@@ -11,20 +11,20 @@ TERMS = 4
 
 
 class ShortTerms(History):
-    """No faults but this: no leader lives as long as one interval of GC."""
+    """A history without other faults, in which each term is shorter than the GC interval."""
 
     def __init__(self, seed: int, loop: VirtualLoop) -> None:
         super().__init__(seed, loop)
         self.settings = self.settings.model_copy(update={"coordinator_gc_interval": TERMS * TERM})
         self.faults.rate = 0.0
 
-    async def _troubles(self) -> None:
+    async def _inject_faults(self) -> None:
         for _ in range(TERMS):
             await asyncio.sleep(TERM)
-            self._check_members()
+            self._check_coordinators()
             self._delete_one()
-            for member in self.living():
-                self._end(member)
+            for coordinator in self.running_coordinators():
+                self._end(coordinator)
                 self._start_coordinator()
 
     def _delete_one(self) -> None:
@@ -36,7 +36,7 @@ class ShortTerms(History):
             except Problem:
                 continue
 
-    async def _peace(self) -> None:
+    async def _wait_until_settled(self) -> None:
         assert any(row.purged_at is not None for row in self.database.rows.values())
 
 

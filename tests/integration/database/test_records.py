@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.coordinator.leader_services import LeaderDatabase
 from codehub.database import gate, gateway_reports
-from codehub.database.controller_writes import VersionConflict, PostgresLeaderDatabase
+from codehub.database.controller_writes import PostgresLeaderDatabase, VersionConflict
 from codehub.database.engine import open_pool
 from codehub.database.gateway_reports import GatewayRegistry
 from codehub.database.leadership import LOCK_TIMEOUT, StaleLeader, campaign
@@ -26,10 +26,10 @@ from codehub.gateway.activity_reports import Reporting
 from tests.integration.database.conftest import BACKENDS, LIMITS, create
 from tests.simulation.clock import VirtualLoop
 from tests.simulation.database import Database, Gate
-from tests.simulation.gateway import SimRoster
+from tests.simulation.gateway import SimulatedGatewayRegistry
 from tests.simulation.process import Faults, Process
-from tests.simulation.reality import Reality
 from tests.simulation.simulated_backend import SimulatedLeaderDatabase
+from tests.simulation.world import World
 from tests.waiting import PATIENCE, eventually
 
 RETENTION = timedelta(days=1)
@@ -87,11 +87,11 @@ async def postgres(engine: AsyncEngine, database_url: str) -> AsyncIterator[Plac
 @pytest.fixture
 async def simulated() -> AsyncIterator[Place]:
     loop = VirtualLoop()
-    reality = Reality(loop, timedelta(0))
-    database = Database(reality)
+    world = World(loop, timedelta(0))
+    database = Database(world)
     database.leadership.epoch = 2
     door = Gate(database)
-    process = Process("test", reality, random.Random(1), Faults())
+    process = Process("test", world, random.Random(1), Faults())
 
     async def made() -> Workspace:
         number = len(database.rows)
@@ -105,7 +105,7 @@ async def simulated() -> AsyncIterator[Place]:
         return door.delete(workspace_id)
 
     records = [SimulatedLeaderDatabase(process, database, epoch, RETENTION) for epoch in (2, 1)]
-    yield Place(records[0], records[1], made, wish, delete, SimRoster(process, database))
+    yield Place(records[0], records[1], made, wish, delete, SimulatedGatewayRegistry(process, database))
     loop.close()
 
 
@@ -165,7 +165,9 @@ async def test_an_earlier_leader_writes_nothing(place: Place) -> None:
         late.apply_expiry(workspace, expiry, now),
         late.purge(now, now),
         late.replace_orphans({"key": now}),
-        late.mark_archive_removed(StoredArchive("a/b/home.tar.zst", "a", "b", 1, complete=True), frozenset(), now),
+        late.mark_archive_removed(
+            StoredArchive("a/b/home.tar.zst", "a", "b", 1, complete=True), frozenset(), now
+        ),
     ):
         with pytest.raises(StaleLeader):
             await write

@@ -1,7 +1,7 @@
-"""What there is in a simulated installation: homes, archives and containers, byte for byte.
+"""The state of a simulated installation: homes, archives and containers, byte for byte.
 
-Whatever is done to a home is checked at once against the contract above all others: at every instant at least
-one complete copy of the newest content exists.
+Each change of a home is checked at once against the most important contract: at every instant, at
+least one complete copy of the newest content exists.
 """
 
 import hashlib
@@ -15,32 +15,32 @@ from tests.simulation.clock import VirtualLoop
 
 PLENTY = 1 << 40
 REPLACEMENT = 1.0
-"""Seconds. A gateway that takes the place of another so soon was never away for a person."""
+"""Seconds. A gateway that is replaced within this time counts as always reachable."""
 
 
 class Violation(Exception):  # noqa: N818 - a fact about a history
     """A contract was broken."""
 
-    story: tuple[str, ...] = ()
+    events: tuple[str, ...] = ()
 
 
 @dataclass
 class Home:
-    """A directory. Containers keep hold of it even when it is renamed, as a mount does."""
+    """A directory. A container keeps it even when it is renamed, as a mount does."""
 
     content: bytes
-    vandalised: bool = False
+    removed_by_others: bool = False
     size: int = 0
     entries: int = 0
 
 
 @dataclass
 class Disk:
-    """The directory of a workspace: a home with its marker, what lies beside it, its lock and its fence."""
+    """The directory of a workspace: a home with its marker, its siblings, its lock and its fence."""
 
     home: Home | None = None
     marker: Generation | None = None
-    beside: dict[str, Home] = field(default_factory=dict)
+    siblings: dict[str, Home] = field(default_factory=dict)
     lock: object | None = None
     fence: int = 0
 
@@ -54,21 +54,21 @@ class Container:
     silent_until: float = 0.0
     silent_from: float = 0.0
     hangs: bool = False
-    """It never answers."""
+    """Whether it never answers."""
 
-    def works(self, now: float) -> bool:
-        """Its processes write, whether or not it answers."""
+    def has_started(self, now: float) -> bool:
+        """Return whether its processes write, even if it does not answer."""
         return self.running and now >= self.ready_at
 
     def is_ready(self, now: float) -> bool:
-        return self.works(now) and now >= self.silent_until and not self.hangs
+        return self.has_started(now) and now >= self.silent_until and not self.hangs
 
-    def was_seen_ready(self, now: float) -> bool:
-        """Whether it has answered for so long that its controller cannot have missed it."""
+    def was_ready_for_long(self, now: float) -> bool:
+        """Return whether it has answered for so long that the controller must have observed it."""
         return self.is_ready(now) and now - max(self.ready_at, self.silent_until) > 30
 
     def silence(self, now: float) -> float:
-        """For how many seconds it has not answered, unless it is ready."""
+        """Return for how many seconds it has not answered, unless it is ready."""
         return now - self.silent_from
 
 
@@ -83,63 +83,63 @@ class Stored:
 
 
 @dataclass
-class Truth:
-    """What a home must hold.
+class ExpectedHome:
+    """The content that a home must have.
 
-    Robbed: someone outside of CodeHub has destroyed a copy since its user last wrote.
-    Wounded: and no new one was made since. Lost: with it went the last one.
+    `damaged_since_write`: someone outside of CodeHub destroyed a copy since the user last wrote.
+    `damaged`: in addition, no new copy was made since. `lost`: that copy was the last one.
     """
 
     content: bytes = b""
-    robbed: bool = False
-    wounded: bool = False
+    damaged_since_write: bool = False
+    damaged: bool = False
     lost: bool = False
-    promised: bool = True
+    protected: bool = True
 
 
-class Reality:
+class World:
     def __init__(self, loop: VirtualLoop, grace: timedelta) -> None:
         self.loop = loop
         self.grace = grace
         self.disks: dict[str, Disk] = {}
         self.containers: dict[str, Container] = {}
         self.store: dict[str, Stored] = {}
-        self.truths: dict[str, Truth] = {}
+        self.expected_homes: dict[str, ExpectedHome] = {}
         self.down: dict[str, float] = {}
         self.uses: dict[str, list[float]] = {}
-        """When somebody did something in a workspace, known to CodeHub or not."""
+        """When somebody used a workspace, whether or not CodeHub knows."""
         self.open_gateways: set[str] = set()
         self.reachable_since: float | None = None
         self._reachable_before: tuple[float | None, float | None] = None, None
         self.unreachable_since: float | None = None
-        """When the last gateway went that was there alone; None while there always was one."""
-        self.story: list[str] = []
+        """When the last open gateway closed; None if there was always one."""
+        self.events: list[str] = []
         self.violation: Violation | None = None
         self.before_deletion: Callable[[str, Home], None] = lambda workspace_id, home: None
         self.steps = 0
         self.capacity = PLENTY
         self.hanging_attempts: tuple[str, ...] = ()
-        """The last characters of the attempts whose IDE may hang for good."""
+        """Suffixes of the attempts whose IDE may hang for good."""
         self.replaced: set[str] = set()
-        """Operations that have replaced an IDE which they had started."""
+        """Operations that have replaced an IDE that they had started."""
         self.inodes = PLENTY
         self.waived: set[str] = set()
-        """Workspaces of which someone has asked to delete them without a grace period."""
+        """Workspaces whose owner asked to delete them without a grace period."""
 
     def free_space(self) -> FreeSpace:
-        """What all homes, and what lies beside them, leave of the disk."""
+        """Return the space that homes and their siblings leave free."""
         homes = [disk.home for disk in self.disks.values() if disk.home is not None]
-        homes += [home for disk in self.disks.values() for home in disk.beside.values()]
+        homes += [home for disk in self.disks.values() for home in disk.siblings.values()]
         taken = sum(home.size for home in homes), sum(home.entries for home in homes)
         return FreeSpace(self.capacity - taken[0], self.inodes - taken[1])
 
-    def tell(self, workspace_id: str, words: str) -> None:
-        self.story.append(f"{self.loop.time():10.3f} {workspace_id[-3:]} {words}")
+    def record(self, workspace_id: str, message: str) -> None:
+        self.events.append(f"{self.loop.time():10.3f} {workspace_id[-3:]} {message}")
 
-    def fail(self, workspace_id: str, words: str) -> None:
-        """Noted as well, since whoever calls may live on after errors."""
-        self.tell(workspace_id, f"VIOLATION: {words}")
-        violation = Violation(f"{words} (workspace {workspace_id})")
+    def fail(self, workspace_id: str, message: str) -> None:
+        """Record and raise a violation. It is kept too, since the caller may survive errors."""
+        self.record(workspace_id, f"VIOLATION: {message}")
+        violation = Violation(f"{message} (workspace {workspace_id})")
         self.violation = self.violation or violation
         raise violation
 
@@ -147,7 +147,7 @@ class Reality:
         return self.down.get(what, 0.0) > self.loop.time()
 
     def open_gateway(self, name: str) -> None:
-        now = self.loop.moment().timestamp()
+        now = self.loop.utc_now().timestamp()
         if not self.open_gateways:
             if self.unreachable_since is None or now - self.unreachable_since > REPLACEMENT:
                 self.reachable_since = now
@@ -159,7 +159,7 @@ class Reality:
         self.open_gateways.discard(name)
         if not self.open_gateways and self.reachable_since is not None:
             self._reachable_before = self.reachable_since, self.unreachable_since
-            self.reachable_since, self.unreachable_since = None, self.loop.moment().timestamp()
+            self.reachable_since, self.unreachable_since = None, self.loop.utc_now().timestamp()
 
     def disk(self, workspace_id: str) -> Disk:
         if workspace_id not in self.disks:
@@ -167,15 +167,15 @@ class Reality:
         return self.disks[workspace_id]
 
     def changed(self, workspace_id: str) -> None:
-        """Something of this workspace has changed: is there still a copy?"""
+        """Check that a copy still exists after a change of this workspace."""
         self.steps += 1
-        truth = self.truths.get(workspace_id)
-        if truth is None or not truth.promised:
+        expected = self.expected_homes.get(workspace_id)
+        if expected is None or not expected.protected:
             return
-        if not truth.content or self.has_copy(workspace_id, truth.content):
-            truth.lost = False
-        elif truth.wounded:
-            truth.lost = True
+        if not expected.content or self.has_copy(workspace_id, expected.content):
+            expected.lost = False
+        elif expected.damaged:
+            expected.lost = True
         else:
             self.fail(workspace_id, "no complete copy of the home is left")
 
@@ -185,7 +185,7 @@ class Reality:
             if disk.home is not None and disk.home.content == content:
                 return True
             if any(
-                name.startswith(".aside") and home.content == content for name, home in disk.beside.items()
+                name.startswith(".aside") and home.content == content for name, home in disk.siblings.items()
             ):
                 return True
         prefix = f"{workspace_id}/"
@@ -195,21 +195,27 @@ class Reality:
         )
 
     def write(self, workspace_id: str, content: bytes) -> bool:
-        """Something in the container writes: that is the newest content from now on, wherever it lands."""
+        """Write from inside the container: this is the newest content from now on, wherever it is stored."""
         container = self.containers.get(workspace_id)
-        truth = self.truths[workspace_id]
-        if container is None or not container.works(self.loop.time()) or container.home.vandalised:
+        expected = self.expected_homes[workspace_id]
+        if (
+            container is None
+            or not container.has_started(self.loop.time())
+            or container.home.removed_by_others
+        ):
             return False
         container.home.content = content
-        if not truth.lost:
-            truth.content, truth.robbed, truth.wounded = content, False, False
-            self.tell(workspace_id, f"writes {content!r}")
+        if not expected.lost:
+            expected.content, expected.damaged_since_write, expected.damaged = content, False, False
+            self.record(workspace_id, f"writes {content!r}")
         self.changed(workspace_id)
         return True
 
-    def vandalise(self, workspace_id: str) -> None:
-        """Called before someone outside of CodeHub destroys something: what is gone then is not our fault."""
-        self.truths[workspace_id].robbed = self.truths[workspace_id].wounded = True
+    def record_outside_damage(self, workspace_id: str) -> None:
+        """Record that someone outside of CodeHub is about to destroy a copy."""
+        self.expected_homes[workspace_id].damaged_since_write = self.expected_homes[workspace_id].damaged = (
+            True
+        )
 
     def find(self, key: str) -> ArchiveFact | None:
         item = self.store.get(key)
@@ -220,32 +226,32 @@ class Reality:
         return ArchiveFact(workspace_id, archive_op_id, key, item.sha256, size, size, 1)
 
     def put(self, key: str, content: bytes) -> Stored:
-        """Begin or go on with an upload; what has its `.meta` is never written again."""
+        """Start or continue an upload. An archive with a `.meta` is never written again."""
         workspace_id = key.split("/")[0]
         there = self.store.get(key)
         if there is not None and there.complete:
             self.fail(workspace_id, f"the complete archive {key} is written again")
-        item = self.store[key] = Stored(content, last_needed=self.loop.moment())
+        item = self.store[key] = Stored(content, last_needed=self.loop.utc_now())
         return item
 
     def commit(self, key: str) -> None:
         item = self.store[key]
         item.sha256 = sha256(item.content)
         item.complete = True
-        truth = self.truths[key.split("/")[0]]
-        truth.wounded = truth.wounded and item.content != truth.content
-        self.tell(key.split("/")[0], f"archive {key.split('/')[1][-4:]} holds {item.content!r}")
+        expected = self.expected_homes[key.split("/")[0]]
+        expected.damaged = expected.damaged and item.content != expected.content
+        self.record(key.split("/")[0], f"archive {key.split('/')[1][-4:]} holds {item.content!r}")
 
     def remove(self, key: str) -> None:
         workspace_id = key.split("/")[0]
         item = self.store.pop(key, None)
         if item is None:
             return
-        self.tell(workspace_id, f"archive {key} is removed")
+        self.record(workspace_id, f"archive {key} is removed")
         needed = item.last_needed
-        truth = self.truths.get(workspace_id)
-        promised = truth is not None and truth.promised
-        if promised and needed is not None and self.loop.moment() - needed < self.grace:
+        expected = self.expected_homes.get(workspace_id)
+        protected = expected is not None and expected.protected
+        if protected and needed is not None and self.loop.utc_now() - needed < self.grace:
             self.fail(workspace_id, f"the archive {key} is removed before its grace is over")
         self.changed(workspace_id)
 
