@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from codehub.api.services import Now, Shared
 from codehub.database import workspace_queries
-from codehub.database.sessions import Session, find_session, hash_of
+from codehub.database.sessions import Session, find_session, hash_session_id
 from codehub.database.workspace_queries import DetailedWorkspace
 from codehub.domain.audit import Actor, Target, TargetKind
 from codehub.domain.ids import is_ulid
@@ -20,7 +20,7 @@ async def _current_session(request: Request, services: Shared, now: Now) -> Asyn
     session_id = request.cookies.get(services.config.cookie_name)
     if not session_id:
         raise Unauthorized
-    id_hash = hash_of(session_id)
+    id_hash = hash_session_id(session_id)
 
     async def look_up() -> Session | None:
         async with services.engine.connect() as conn:

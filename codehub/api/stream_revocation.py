@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.clock import utc_now
 from codehub.database.notifications import NotificationListener
-from codehub.database.sessions import living_sessions
+from codehub.database.sessions import valid_sessions
 
 logger = structlog.get_logger(__name__)
 
@@ -52,7 +52,7 @@ class SessionRevocations:
         if not watched:
             return
         async with self._engine.connect() as conn:
-            living = await living_sessions(conn, watched, utc_now())
+            living = await valid_sessions(conn, watched, utc_now())
         for id_hash in watched:
             if id_hash not in living:
                 self._end(id_hash)

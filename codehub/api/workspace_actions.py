@@ -121,7 +121,7 @@ async def undelete_workspace(
     config = services.config
     async with audit.transaction(services.engine, actor, now) as act:
         owned = await find_workspace_even_deleted(act.conn, session, workspace_id)
-        if not await accounts.hold(act.conn, owned.workspace.owner_id):
+        if not await accounts.prevent_deletion(act.conn, owned.workspace.owner_id):
             raise InvalidState("The owner of this workspace was deleted, so it cannot be restored.")
         await gate.undelete(act.conn, workspace_id, actor=session.username, limits=config.limits, now=now)
         await act.record(Action.WORKSPACE_UNDELETED, audit_target(owned), owner=owned.owner_name)

@@ -72,7 +72,7 @@ async def create_workspace(body: NewWorkspace, session: Caller, services: Shared
     _check_standby_ttl(body.standby_ttl_seconds, config)
     image_ref = _choose_image(body.image_ref, config)
     async with services.engine.begin() as conn:
-        if not await accounts.hold(conn, session.user_id):
+        if not await accounts.prevent_deletion(conn, session.user_id):
             raise Unauthorized
         workspace = await gate.create(
             conn,

@@ -182,7 +182,7 @@ async def test_nothing_is_missed_while_a_snapshot_goes_out_in_pieces(
     made = [await api.workspace(alice, name=f"w{number}") for number in range(5)]
     services = api.app.state.services
     async with api.engine.connect() as conn:
-        session = await sessions.find_session(conn, sessions.hash_of(alice.cookies["session"]), utc_now())
+        session = await sessions.find_session(conn, sessions.hash_session_id(alice.cookies["session"]), utc_now())
     assert session is not None
     feed = Feed()
     feed.start_over()

@@ -33,7 +33,7 @@ from tests.services import Services, run
 
 OWNER = "owner-5"
 WORKSPACE = "e4da3b7fbbce2345d7772b0674"  # one of that owner's
-SESSION = sessions.hash_of("5")
+SESSION = sessions.hash_session_id("5")
 NEVER_DUE = TtlDefaults(OWN_TTL, OWN_TTL)
 TTL_INDEXES = {
     f"ix_workspaces_{kind}_ttl_{whose}" for kind in ("standby", "archive") for whose in ("default", "own")
@@ -104,7 +104,7 @@ CALLS: dict[str, tuple[Call, set[str]]] = {
         {"ix_workspaces_counted"},
     ),
     "a visitor": (lambda conn: gateway_queries.find_visitor(conn, SESSION, NEWEST), {"pk_sessions"}),
-    "watched sessions": (lambda conn: sessions.living_sessions(conn, [SESSION], NEWEST), {"pk_sessions"}),
+    "watched sessions": (lambda conn: sessions.valid_sessions(conn, [SESSION], NEWEST), {"pk_sessions"}),
     "signing in": (lambda conn: sessions.open_session(conn, OWNER, NEWEST), {"ix_sessions_expires_at"}),
     "signing out": (lambda conn: sessions.end_session(conn, SESSION), {"pk_sessions"}),
     "signing out everywhere": (lambda conn: sessions.end_sessions(conn, OWNER), {"ix_sessions_user_id"}),

@@ -189,7 +189,7 @@ async def test_logout_is_pushed_to_open_connections(served: Installation) -> Non
     client.send(f"GET / HTTP/1.1\r\nHost: {served.host}\r\nCookie: {cookie}\r\n\r\n")
     await client.head()
     async with served.engine.begin() as conn:
-        await sessions.end_session(conn, sessions.hash_of(served.session))
+        await sessions.end_session(conn, sessions.hash_session_id(served.session))
     await client.rest()
     await until(lambda: served.ide.open == 0, "the upstream to be let go")
     assert status((await served.ask(served.host, "/", cookie, ""))[0]) == 401
@@ -279,7 +279,7 @@ async def test_a_spared_session_keeps_what_is_open(served: Installation) -> None
     for client, cookie in zip((staying, leaving), cookies, strict=True):
         client.send(f"GET / HTTP/1.1\r\nHost: {served.host}\r\nCookie: {cookie}\r\n\r\n")
         await client.head()
-    await _change(served, AccountChanges(password="another password"), sessions.hash_of(spared))
+    await _change(served, AccountChanges(password="another password"), sessions.hash_session_id(spared))
     await leaving.rest()
     assert status((await served.knock())[0]) == 302  # to sign in: the pushes have been heard
     go_on.set()
