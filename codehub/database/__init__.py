@@ -1,1 +1,1 @@
-"""PostgreSQL: the last observation of every workspace, and the wishes of people."""
+"""PostgreSQL: tables, migrations, and one module for each writer."""

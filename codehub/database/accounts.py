@@ -1,4 +1,4 @@
-"""People who may sign in, and the rules of signing in."""
+"""Accounts: signing in, and creating, changing and deleting users."""
 
 import re
 import secrets
@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from codehub.database import audit, gate, sessions
 from codehub.database.advisory_locks import AdvisoryLock, hold_lock
 from codehub.database.audit import AuditedTransaction
-from codehub.database.credentials import PasswordAttempt, VerifiedUser, living, verified
+from codehub.database.credentials import PasswordAttempt, VerifiedUser, active_users, verify
 from codehub.database.passwords import hash_password
 from codehub.database.tables import users, workspaces
 from codehub.domain.audit import Action, Actor, Target, TargetKind
@@ -54,7 +54,7 @@ class SignedIn:
 
 
 def check_username(username: str) -> str:
-    """The name as it is stored: names differ by more than their case."""
+    """Return the name as it is stored, in lower case, or raise ValidationFailed."""
     name = username.lower()
     if not _USERNAME.fullmatch(name):
         raise ValidationFailed("A username has 1 to 64 characters out of a-z, 0-9, '.', '_' and '-'.")
@@ -70,10 +70,10 @@ def check_password(password: str) -> str:
 async def sign_in(
     engine: AsyncEngine, username: str, password: str, address: str, *, now: datetime
 ) -> SignedIn:
-    """Open a session, or raise Unauthorized with the same message and the same work whatever was wrong."""
+    """Open a session, or raise Unauthorized: with one message and the same work for every cause."""
     name = username.lower()
     if not _USERNAME.fullmatch(name):
-        name = ""  # takes the same way as any other unknown name
+        name = ""  # unknown, and takes as long as any other unknown name
     attempt = PasswordAttempt(
         name,
         password,
@@ -82,18 +82,18 @@ async def sign_in(
         Unauthorized("The username or the password is not right."),
         now,
     )
-    async with verified(engine, users.c.username == name, attempt) as found:
+    async with verify(engine, users.c.username == name, attempt) as found:
         account = _account(found.user)
         actor = Actor.person(account.id, account.username, account.role, address)
         async with audit.transaction(engine, actor, now) as act:
-            await found.hold(act.conn)
+            await found.lock(act.conn)
             session_id = await sessions.open_session(act.conn, account.id, now)
             await act.record(Action.SESSION_OPENED)
     return SignedIn(account, session_id)
 
 
 @asynccontextmanager
-async def _confirmed(
+async def _verify_own_password(
     engine: AsyncEngine,
     session: sessions.Session,
     password: str,
@@ -101,10 +101,10 @@ async def _confirmed(
     actor: Actor,
     now: datetime,
 ) -> AsyncIterator[VerifiedUser]:
-    """Verify the password of someone who is signed in. A wrong one is counted like a failed sign-in."""
+    """Verify the password of a signed-in user. A wrong one counts as a failed sign-in."""
     failure = Action.SESSION_CONFIRMATION_FAILED
     attempt = PasswordAttempt(session.username, password, actor, failure, refusal, now)
-    async with verified(engine, users.c.id == session.user_id, attempt) as found:
+    async with verify(engine, users.c.id == session.user_id, attempt) as found:
         yield found
 
 
@@ -112,20 +112,20 @@ def _account(row: Row[Any]) -> Account:
     return Account(row.id, row.username, Role(row.role), row.created_at)
 
 
-async def hold(conn: AsyncConnection, user_id: str) -> bool:
-    """Keep the user from being deleted until this transaction ends; False when it already is."""
-    query = living.where(users.c.id == user_id).with_for_update(read=True, key_share=True)
+async def prevent_deletion(conn: AsyncConnection, user_id: str) -> bool:
+    """Keep a user from being deleted until this transaction ends; return False if deleted already."""
+    query = active_users.where(users.c.id == user_id).with_for_update(read=True, key_share=True)
     return (await conn.execute(query)).first() is not None
 
 
 async def list_accounts(conn: AsyncConnection, limit: int, offset: int) -> tuple[list[Account], int]:
     total = await conn.scalar(select(func.count()).select_from(users).where(users.c.deleted_at.is_(None)))
-    rows = await conn.execute(living.order_by(users.c.username).limit(limit).offset(offset))
+    rows = await conn.execute(active_users.order_by(users.c.username).limit(limit).offset(offset))
     return [_account(row) for row in rows], total or 0
 
 
 async def find_account(conn: AsyncConnection, username: str) -> Account:
-    row = (await conn.execute(living.where(users.c.username == username.lower()))).first()
+    row = (await conn.execute(active_users.where(users.c.username == username.lower()))).first()
     if row is None:
         raise NotFound(f"There is no user {username!r}.")
     return _account(row)
@@ -169,18 +169,18 @@ async def change_own_password(
     """Set a new password and end the user's other sessions."""
     check_password(new)
     refusal = ValidationFailed("The current password is not right.")
-    async with _confirmed(engine, session, current, refusal, actor, now) as found:
+    async with _verify_own_password(engine, session, current, refusal, actor, now) as found:
         password_hash = await hash_password(new)
         async with audit.transaction(engine, actor, now) as act:
-            await found.hold(act.conn)
-            await _set(act.conn, session.user_id, password_hash=password_hash)
-            await sessions.end_sessions(act.conn, session.user_id, spare=session.id_hash)
+            await found.lock(act.conn)
+            await _update_user(act.conn, session.user_id, password_hash=password_hash)
+            await sessions.end_sessions(act.conn, session.user_id, keep=session.id_hash)
             await act.record(Action.USER_PASSWORD_CHANGED, _account(found.user).target)
 
 
 @dataclass(frozen=True)
 class AccountChanges:
-    """What an admin may change; None leaves it as it is."""
+    """Changes that an admin may make; None keeps the value."""
 
     password: str | None = None
     role: Role | None = None
@@ -196,7 +196,7 @@ async def change_account_as_admin(
     actor: Actor,
     now: datetime,
 ) -> Account:
-    """Change an account. Whoever sets a password confirms that with their own.
+    """Change an account. To set a password, the admin enters their own.
 
     Otherwise a stolen or unattended session of an admin would be enough to become any user.
     """
@@ -206,9 +206,9 @@ async def change_account_as_admin(
     if own_password is None:
         raise ValidationFailed("your_password: setting a user's password needs your own password as well.")
     refusal = Forbidden("Your own password is not right, so nothing was changed. Enter it again.")
-    async with _confirmed(engine, admin, own_password, refusal, actor, now) as found:
+    async with _verify_own_password(engine, admin, own_password, refusal, actor, now) as found:
         return await change_account(
-            engine, user_id, changes, spare=admin.id_hash, confirmed=found, actor=actor, now=now
+            engine, user_id, changes, keep=admin.id_hash, confirmed=found, actor=actor, now=now
         )
 
 
@@ -217,44 +217,44 @@ async def change_account(
     user_id: str,
     changes: AccountChanges,
     *,
-    spare: bytes | None = None,
+    keep: bytes | None = None,
     confirmed: VerifiedUser | None = None,
     actor: Actor,
     now: datetime,
 ) -> Account:
-    """Change an account. A new password ends the user's sessions, but for `spare`."""
+    """Change an account. A new password ends the user's sessions, except `keep`."""
     password, role = changes.password, changes.role
     password_hash = None if password is None else await hash_password(check_password(password))
     async with audit.transaction(engine, actor, now) as act:
         await _lock_admins(act.conn)
         if confirmed is not None:
-            await confirmed.hold(act.conn)
-        account = await _locked(act.conn, user_id)
+            await confirmed.lock(act.conn)
+        account = await _lock_user(act.conn, user_id)
         if role is not None and role is not account.role:
-            await _refuse_last_admin(act.conn, account)
-            await _set(act.conn, user_id, role=role.value)
+            await _check_not_last_admin(act.conn, account)
+            await _update_user(act.conn, user_id, role=role.value)
             before, after = account.role.value, role.value
             await act.record(Action.USER_ROLE_CHANGED, account.target, before=before, after=after)
         if password_hash is not None:
-            await _set(act.conn, user_id, password_hash=password_hash)
-            await sessions.end_sessions(act.conn, user_id, spare=spare)
+            await _update_user(act.conn, user_id, password_hash=password_hash)
+            await sessions.end_sessions(act.conn, user_id, keep=spare)
             await act.record(Action.USER_PASSWORD_SET, account.target)
-        return await _locked(act.conn, user_id)
+        return await _lock_user(act.conn, user_id)
 
 
 async def delete_account(engine: AsyncEngine, user_id: str, *, actor: Actor, now: datetime) -> None:
-    """Delete the user and all its workspaces in one transaction, or nothing while one of them is busy."""
+    """Delete a user and all their workspaces in one transaction, or nothing if a workspace is busy."""
     async with audit.transaction(engine, actor, now) as act:
         await _lock_admins(act.conn)
-        account = await _locked(act.conn, user_id)
-        await _refuse_last_admin(act.conn, account)
+        account = await _lock_user(act.conn, user_id)
+        await _check_not_last_admin(act.conn, account)
         owned = select(workspaces.c.id).where(
             workspaces.c.owner_id == user_id, workspaces.c.deleted_at.is_(None)
         )
         workspace_ids = (await act.conn.scalars(owned.order_by(workspaces.c.id))).all()
         for workspace_id in workspace_ids:
             await gate.delete(act.conn, workspace_id, actor=actor.name, now=now)
-        await _set(act.conn, user_id, deleted_at=now)
+        await _update_user(act.conn, user_id, deleted_at=now)
         await sessions.end_sessions(act.conn, user_id)
         await act.record(Action.USER_DELETED, account.target, workspaces=len(workspace_ids))
 
@@ -267,9 +267,9 @@ async def has_admin(engine: AsyncEngine) -> bool:
 async def ensure_admin(
     engine: AsyncEngine, username: str, password: str | None, *, actor: Actor, now: datetime
 ) -> str | None:
-    """Make the first admin when there is none; return the generated password, if one was generated.
+    """Create the first admin; return the generated password, if one was generated.
 
-    With an admin already there nothing changes, whatever the arguments say.
+    If there is an admin already, nothing changes.
     """
     async with engine.begin() as conn:
         if await _count_admins(conn):
@@ -289,8 +289,8 @@ async def _lock_admins(conn: AsyncConnection) -> None:
     await hold_lock(conn, AdvisoryLock.ADMINS)
 
 
-async def _locked(conn: AsyncConnection, user_id: str) -> Account:
-    row = (await conn.execute(living.where(users.c.id == user_id).with_for_update())).first()
+async def _lock_user(conn: AsyncConnection, user_id: str) -> Account:
+    row = (await conn.execute(active_users.where(users.c.id == user_id).with_for_update())).first()
     if row is None:
         raise NotFound("There is no such user.")
     return _account(row)
@@ -301,10 +301,10 @@ async def _count_admins(conn: AsyncConnection) -> int:
     return await conn.scalar(query) or 0
 
 
-async def _refuse_last_admin(conn: AsyncConnection, account: Account) -> None:
+async def _check_not_last_admin(conn: AsyncConnection, account: Account) -> None:
     if account.role is Role.ADMIN and await _count_admins(conn) <= 1:
         raise InvalidState("This is the last admin. Make another one first.")
 
 
-async def _set(conn: AsyncConnection, user_id: str, **values: object) -> None:
+async def _update_user(conn: AsyncConnection, user_id: str, **values: object) -> None:
     await conn.execute(update(users).where(users.c.id == user_id).values(**values))

@@ -1,27 +1,27 @@
-"""Every advisory lock of the installation, in one place so that no two can be the same."""
+"""Advisory locks, all in one enum so that no two share a number."""
 
 from enum import IntEnum, unique
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-_OURS = 0x636F646568756200
-"""Advisory locks share one number space per database with everybody else's."""
+_PREFIX = 0x636F646568756200
+"""Prefix: all applications that use a database share one number space for advisory locks."""
 
 
 @unique
 class AdvisoryLock(IntEnum):
-    LIMITS = _OURS + 1
-    """Running workspaces are counted and admitted under it; taken before any row lock."""
-    MIGRATION = _OURS + 2
-    ADMINS = _OURS + 3
-    """The last admin is found and kept under it."""
-    LEADER = _OURS + 4
-    """Held by the leading coordinator's session for its time in office."""
-    FAILED_PASSWORDS = _OURS + 5
-    """Failed passwords are counted and recorded under it; taken after any row lock."""
-    STARTS = _OURS + 6
-    """What parts record when they start is compared with the last entry under it."""
+    LIMITS = _PREFIX + 1
+    """Serialises the counting and admission of running workspaces; taken before any row lock."""
+    MIGRATION = _PREFIX + 2
+    ADMINS = _PREFIX + 3
+    """Serialises changes of admins, so that the last one cannot be removed."""
+    LEADER = _PREFIX + 4
+    """Held by the session of the leading coordinator for its term."""
+    FAILED_PASSWORDS = _PREFIX + 5
+    """Serialises the counting and recording of failed passwords; taken after any row lock."""
+    STARTS = _PREFIX + 6
+    """Serialises the audit entries that parts write when they start."""
 
 
 async def hold_lock(conn: AsyncConnection, lock: AdvisoryLock) -> None:

@@ -1,4 +1,4 @@
-"""How much archive storage each user takes: of living workspaces, of the trash, and of what waits for GC."""
+"""Archive storage that users take: for their workspaces, the trash, and what GC has yet to remove."""
 
 from collections.abc import Collection
 
@@ -9,7 +9,7 @@ from codehub.database.tables import archives, workspaces
 
 
 async def archive_bytes(conn: AsyncConnection, user_ids: Collection[str]) -> dict[str, int]:
-    """Return the bytes of all archives of these users that are not removed yet; none stands for 0."""
+    """Return the bytes of all archives by user; a user without archives is left out."""
     w, a = workspaces.c, archives.c
     taken = (
         select(w.owner_id, func.sum(a.bytes).label("bytes"))

@@ -1,7 +1,6 @@
-"""The runtime that each workspace is on.
+"""The runtime of each workspace, set when the workspace is created.
 
-A workspace gets it when it is created. Only `codehub up` changes it, after it has ended every container of
-the runtime that it no longer uses.
+Only `codehub up` changes it, after it has ended every container of the runtime that it no longer uses.
 """
 
 from sqlalchemy import func, select, update
@@ -11,7 +10,7 @@ from codehub.database.tables import workspaces
 
 
 async def count_by_runtime(engine: AsyncEngine) -> dict[str, int]:
-    """Return how many workspaces are on each runtime, the trash included."""
+    """Return how many workspaces each runtime has, including the trash."""
     c = workspaces.c
     counted = select(c.instance_backend, func.count().label("n")).where(c.purged_at.is_(None))
     async with engine.connect() as conn:
@@ -20,7 +19,7 @@ async def count_by_runtime(engine: AsyncEngine) -> dict[str, int]:
 
 
 async def move_all(engine: AsyncEngine, before: str, after: str) -> None:
-    """Put every workspace of one runtime on another. None of their containers may be left."""
+    """Move every workspace of one runtime to another. None of them may have a container left."""
     moved = update(workspaces).where(workspaces.c.instance_backend == before)
     async with engine.begin() as conn:
         await conn.execute(moved.values(instance_backend=after))

@@ -1,4 +1,4 @@
-"""Verifying a password: one attempt at a time, counted by the lockout, and each failure in the audit log."""
+"""Password verification: one attempt at a time per account, with lockout and audit log."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -18,12 +18,12 @@ from codehub.domain.problems import Problem, TooManyRequests, Unauthorized
 
 MAX_ATTEMPTS_AT_ONCE: Final = 16
 
-living = select(users).where(users.c.deleted_at.is_(None))
+active_users = select(users).where(users.c.deleted_at.is_(None))
 
 
 @dataclass(frozen=True)
 class PasswordAttempt:
-    """Someone enters the password of a username; `failure` is what a wrong one is recorded as."""
+    """Password that was entered for a username; `failure` is the audit action of a wrong one."""
 
     username: str
     password: str
@@ -39,32 +39,32 @@ class PasswordAttempt:
 
 @dataclass(frozen=True)
 class VerifiedUser:
-    """The user whose password was entered correctly."""
+    """User whose password was entered correctly."""
 
     user: Row[Any]
     _key: str
 
-    async def hold(self, conn: AsyncConnection) -> None:
-        """Forget the failures and lock the user, unless it was deleted or its password changed meanwhile."""
+    async def lock(self, conn: AsyncConnection) -> None:
+        """Forget the failures and lock the user; raise Unauthorized if the user has changed since."""
         await lockout.forget_failures(conn, self._key)
         user = self.user
-        query = living.where(users.c.id == user.id, users.c.password_hash == user.password_hash)
+        query = active_users.where(users.c.id == user.id, users.c.password_hash == user.password_hash)
         if (await conn.execute(query.with_for_update())).first() is None:
             raise Unauthorized
 
 
 @asynccontextmanager
-async def verified(
-    engine: AsyncEngine, whose: ColumnElement[bool], attempt: PasswordAttempt
+async def verify(
+    engine: AsyncEngine, condition: ColumnElement[bool], attempt: PasswordAttempt
 ) -> AsyncIterator[VerifiedUser]:
-    """Verify a password, or raise the refusal after the same work whatever was wrong.
+    """Verify a password, or raise the refusal: after the same work for every cause.
 
-    The next attempt waits until the caller has committed what it does with this one.
+    The next attempt on the account waits until this context ends.
     """
     async with _one_attempt_at_a_time(attempt.key):
         async with engine.begin() as conn:
-            await lockout.refuse_if_locked(conn, attempt.key, attempt.now)
-            user = (await conn.execute(living.where(whose))).first()
+            await lockout.raise_if_locked(conn, attempt.key, attempt.now)
+            user = (await conn.execute(active_users.where(condition))).first()
         if not await verify_password(attempt.password, user.password_hash if user else None) or user is None:
             await _record_failure(engine, attempt, user)
             raise attempt.refusal
@@ -72,7 +72,7 @@ async def verified(
 
 
 async def _record_failure(engine: AsyncEngine, attempt: PasswordAttempt, user: Row[Any] | None) -> None:
-    """A name that no user has is not recorded: people type passwords where the name belongs."""
+    """Record a failure, without a name that no user has: people type passwords into that field."""
     target = None if user is None else Target(TargetKind.USER, user.id, user.username)
     async with audit.transaction(engine, attempt.actor, attempt.now) as act:
         failures = await lockout.record_failure(act.conn, attempt.key, attempt.now)
@@ -90,19 +90,19 @@ _attempts: dict[str, list[asyncio.Future[None]]] = {}
 
 @asynccontextmanager
 async def _one_attempt_at_a_time(key: str) -> AsyncIterator[None]:
-    """Queue parallel guesses, so that the fifth failure locks before a sixth is verified."""
-    line = _attempts.setdefault(key, [])
-    if len(line) >= MAX_ATTEMPTS_AT_ONCE:
+    """Queue parallel guesses, so that the fifth failure locks before the sixth is verified."""
+    queue = _attempts.setdefault(key, [])
+    if len(queue) >= MAX_ATTEMPTS_AT_ONCE:
         raise TooManyRequests("Too many sign-ins at once. Try again shortly.", retry_after=2)
     turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    line.append(turn)
+    queue.append(turn)
     try:
-        if line[0] is not turn:
+        if queue[0] is not turn:
             await turn
         yield
     finally:
-        line.remove(turn)
-        if not line:
+        queue.remove(turn)
+        if not queue:
             _attempts.pop(key, None)
-        elif not line[0].done():
-            line[0].set_result(None)
+        elif not queue[0].done():
+            queue[0].set_result(None)

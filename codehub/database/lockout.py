@@ -1,4 +1,4 @@
-"""Failed sign-ins, counted per account and address, so that nobody can lock out another from elsewhere."""
+"""Lockout after failed sign-ins, per account and network: an attacker elsewhere locks nobody out."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -20,14 +20,14 @@ FORGOTTEN_AFTER: Final = timedelta(days=1)
 
 @dataclass(frozen=True)
 class FailedAttempts:
-    """FailedAttempts of one account from one network, and the lock that followed the last one."""
+    """Number of failures of one account from one network, and the lock after the last one."""
 
     count: int
     lock: timedelta
 
 
 def lock_after(failures: int) -> timedelta:
-    """Return how long a lock lasts after this many failures: from the fifth on, doubling each time."""
+    """Return how long the lock after this many failures lasts. From the fifth on, it doubles."""
     if failures <= FREE_FAILURES:
         return timedelta(0)
     doublings = min(failures - FREE_FAILURES - 1, 10)
@@ -35,11 +35,11 @@ def lock_after(failures: int) -> timedelta:
 
 
 def lockout_key(username: str, address: str) -> str:
-    """Return the key of one account seen from one network."""
+    """Return the key of one account and one network."""
     return f"{username}@{network_of(address) or 'unknown'}"
 
 
-async def refuse_if_locked(conn: AsyncConnection, key: str, now: datetime) -> None:
+async def raise_if_locked(conn: AsyncConnection, key: str, now: datetime) -> None:
     row = await _row(conn, key)
     if row is not None and row.locked_until is not None and row.locked_until > now:
         wait = max(1, round((row.locked_until - now).total_seconds()))

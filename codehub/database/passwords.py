@@ -1,4 +1,4 @@
-"""Argon2id, off the event loop, and never more at once than the machine can bear."""
+"""Password hashing with Argon2id, in a bounded thread pool."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,7 +16,7 @@ MAX_WAITING: Final = 64
 DUMMY_HASH: Final = (
     "$argon2id$v=19$m=65536,t=3,p=4$euG5zl4GnFxChpztnBjXtA$JN4ovyoGDPNcpHmHnR8d5ha3NV+u82RGHxMBybmwWrM"
 )
-"""The hash of a random password that nobody knows: what an unknown name is compared with."""
+"""Hash of a random password, for the comparison when the username is unknown."""
 
 T = TypeVar("T")
 
@@ -30,12 +30,12 @@ async def hash_password(password: str) -> str:
 
 
 async def verify_password(password: str, password_hash: str | None) -> bool:
-    """Whether the password fits. Without a hash (an unknown name) it takes the same work, and says no."""
-    fits = await _in_thread(lambda: _fits(password, password_hash or DUMMY_HASH))
-    return fits and password_hash is not None
+    """Return whether the password matches. Without a hash (an unknown name), do the same work."""
+    matches = await _in_thread(lambda: _matches(password, password_hash or DUMMY_HASH))
+    return matches and password_hash is not None
 
 
-def _fits(password: str, password_hash: str) -> bool:
+def _matches(password: str, password_hash: str) -> bool:
     try:
         return _hasher.verify(password_hash, password)
     except (VerificationError, InvalidHashError):
@@ -43,7 +43,7 @@ def _fits(password: str, password_hash: str) -> bool:
 
 
 async def _in_thread(work: Callable[[], T]) -> T:
-    """Each computation takes 64 MB and a core, so a crowd is turned away instead of queued without end."""
+    """Run a computation, or reject it if too many wait: each takes 64 MB and a core."""
     global _waiting
     if _waiting >= MAX_WAITING:
         raise TooManyRequests(

@@ -1,4 +1,4 @@
-"""Sessions of signed-in people. Only the hash of a session's id is stored."""
+"""Sessions of signed-in users. Only the hash of a session id is stored."""
 
 import base64
 import hashlib
@@ -30,15 +30,15 @@ class Session:
         return self.role is Role.ADMIN
 
 
-def hash_of(session_id: str) -> bytes:
+def hash_session_id(session_id: str) -> bytes:
     return hashlib.sha256(session_id.encode("utf-8", "surrogateescape")).digest()
 
 
 async def open_session(conn: AsyncConnection, user_id: str, now: datetime) -> str:
-    """Return the new session's id, for the cookie.
+    """Create a session and return its id, for the cookie.
 
-    Expired sessions are cleared away in passing, and the user's oldest beyond MAX_PER_USER end. The
-    caller holds the user's row, so that parallel sign-ins keep to the bound.
+    This also removes expired sessions and the user's oldest ones beyond MAX_PER_USER. The caller has
+    locked the user's row, so that parallel sign-ins cannot exceed the limit.
     """
     session_id = base64.urlsafe_b64encode(secrets.token_bytes(32)).rstrip(b"=").decode()
     await conn.execute(delete(sessions).where(sessions.c.expires_at <= now))
@@ -49,7 +49,7 @@ async def open_session(conn: AsyncConnection, user_id: str, now: datetime) -> st
     )
     await conn.execute(
         insert(sessions).values(
-            id_hash=hash_of(session_id), user_id=user_id, created_at=now, expires_at=now + LIFETIME
+            id_hash=hash_session_id(session_id), user_id=user_id, created_at=now, expires_at=now + LIFETIME
         )
     )
     return session_id
@@ -66,8 +66,8 @@ async def find_session(conn: AsyncConnection, id_hash: bytes, now: datetime) -> 
     return None if row is None else Session(id_hash, row.id, row.username, Role(row.role), row.expires_at)
 
 
-async def living_sessions(conn: AsyncConnection, id_hashes: list[bytes], now: datetime) -> set[bytes]:
-    """Which of these sessions still hold."""
+async def valid_sessions(conn: AsyncConnection, id_hashes: list[bytes], now: datetime) -> set[bytes]:
+    """Return which of these sessions are still valid."""
     rows = await conn.execute(
         select(sessions.c.id_hash)
         .join(users, users.c.id == sessions.c.user_id)
@@ -80,7 +80,7 @@ async def end_session(conn: AsyncConnection, id_hash: bytes) -> None:
     await conn.execute(delete(sessions).where(sessions.c.id_hash == id_hash))
 
 
-async def end_sessions(conn: AsyncConnection, user_id: str, *, spare: bytes | None = None) -> None:
-    """End every session of a user, but for the one it is acting through."""
+async def end_sessions(conn: AsyncConnection, user_id: str, *, keep: bytes | None = None) -> None:
+    """End every session of a user, except `keep`."""
     query = delete(sessions).where(sessions.c.user_id == user_id)
-    await conn.execute(query if spare is None else query.where(sessions.c.id_hash != spare))
+    await conn.execute(query if keep is None else query.where(sessions.c.id_hash != keep))
