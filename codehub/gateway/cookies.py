@@ -24,7 +24,7 @@ _SIGNED = struct.Struct(">32sQ32s")
 
 
 @dataclass(frozen=True)
-class Grant:
+class CookieGrant:
     """What a workspace cookie proves: it was made for this session, and for this host alone."""
 
     session_hash: bytes
@@ -79,12 +79,12 @@ def _mac(key: bytes, body: bytes, workspace_id: str, host: str) -> bytes:
     return hmac.digest(key, _PREFIX + body + workspace_id.encode() + b"\0" + host.encode(), "sha256")
 
 
-def sign(key: bytes, grant: Grant, workspace_id: str, host: str) -> str:
+def sign(key: bytes, grant: CookieGrant, workspace_id: str, host: str) -> str:
     body = _BODY.pack(grant.session_hash, grant.expires_at)
     return base64.urlsafe_b64encode(body + _mac(key, body, workspace_id, host)).decode()
 
 
-def verify(key: bytes, value: bytes, workspace_id: str, host: str, now: float) -> Grant | None:
+def verify(key: bytes, value: bytes, workspace_id: str, host: str, now: float) -> CookieGrant | None:
     try:
         signed = base64.urlsafe_b64decode(value)
     except (binascii.Error, ValueError):
@@ -94,4 +94,4 @@ def verify(key: bytes, value: bytes, workspace_id: str, host: str, now: float) -
     hashed, expires_at, mac = _SIGNED.unpack(signed)
     if not hmac.compare_digest(mac, _mac(key, signed[: _BODY.size], workspace_id, host)):
         return None
-    return Grant(hashed, expires_at) if expires_at > now else None
+    return CookieGrant(hashed, expires_at) if expires_at > now else None

@@ -171,7 +171,7 @@ class Entrance:
         return self._pages.loading(visit.head, situation.workspace, situation.home)
 
     def _cookie(self, session_hash: bytes, visitor: Visitor, workspace_id: str, host: str) -> str:
-        grant = cookies.Grant(session_hash, int(visitor.expires_at))
+        grant = cookies.CookieGrant(session_hash, int(visitor.expires_at))
         value = cookies.sign(self._key, grant, workspace_id, host)
         secure = "; Secure" if self._origins.secure else ""
         name = self._origins.workspace_cookie.decode()

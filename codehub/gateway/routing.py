@@ -306,7 +306,7 @@ class Router:
             return self._to_entrance(visit)
         return _not_running()
 
-    def _grant(self, head: RequestHead, workspace_id: str, host: str) -> cookies.Grant | None:
+    def _grant(self, head: RequestHead, workspace_id: str, host: str) -> cookies.CookieGrant | None:
         now = time.time()
         for value in cookies.cookie_values(head.get(b"cookie"), self._origins.workspace_cookie):
             if grant := cookies.verify(self._key, value, workspace_id, host, now):

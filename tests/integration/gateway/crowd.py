@@ -3,7 +3,7 @@
 import asyncio
 from typing import cast
 
-from codehub.gateway.cookies import HOST_PREFIX, Grant, sign
+from codehub.gateway.cookies import HOST_PREFIX, CookieGrant, sign
 from tests.integration.gateway.harness import KEY, MINE, SESSION, hash_of
 from tests.integration.gateway.standalone import FOREVER, Standalone
 from tests.waiting import until
@@ -12,7 +12,7 @@ AT_ONCE = 200
 
 
 def request(gateway: Standalone, target: str = "/", more: str = "", method: str = "GET") -> bytes:
-    cookie = sign(KEY, Grant(hash_of(SESSION), int(FOREVER)), MINE, gateway.host)
+    cookie = sign(KEY, CookieGrant(hash_of(SESSION), int(FOREVER)), MINE, gateway.host)
     prefix = HOST_PREFIX if gateway.is_secure else ""
     start = f"{method} {target} HTTP/1.1\r\nHost: {gateway.host}\r\n"
     return f"{start}Cookie: {prefix}codehub-workspace={cookie}\r\n{more}\r\n".encode()

@@ -21,7 +21,7 @@ from codehub.domain.limits import Limits
 from codehub.domain.states import DesiredState, Operation, Phase
 from codehub.domain.workspace import Workspace
 from codehub.gateway.config import GatewayConfig, Timeouts
-from codehub.gateway.cookies import Grant, sign
+from codehub.gateway.cookies import CookieGrant, sign
 from codehub.gateway.metrics import GatewayMetrics
 from codehub.gateway.server import Gateway
 from tests.services import free_port
@@ -294,7 +294,7 @@ class World:
         self.gateway.watch.route_changed(workspace_id)
 
     def cookie(self, workspace_id: str = MINE, session: str = SESSION, host: str | None = None) -> str:
-        grant = Grant(hash_of(session), int(time.time()) + 3600)
+        grant = CookieGrant(hash_of(session), int(time.time()) + 3600)
         value = sign(KEY, grant, workspace_id, host or self.host)
         return f"{self.config.origins.workspace_cookie.decode()}={value}"
 

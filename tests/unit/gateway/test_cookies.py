@@ -3,7 +3,7 @@
 import pytest
 
 from codehub.gateway.config import Origins
-from codehub.gateway.cookies import Grant, cookie_values, may_set, sign, verify, without_platform_cookies
+from codehub.gateway.cookies import CookieGrant, cookie_values, may_set, sign, verify, without_platform_cookies
 
 KEY, HASH, ID, HOST = (
     b"k" * 32,
@@ -14,12 +14,12 @@ KEY, HASH, ID, HOST = (
 
 
 def test_a_workspace_cookie_proves_its_session() -> None:
-    value = sign(KEY, Grant(HASH, 2000), ID, HOST).encode()
-    assert verify(KEY, value, ID, HOST, 1999) == Grant(HASH, 2000)
+    value = sign(KEY, CookieGrant(HASH, 2000), ID, HOST).encode()
+    assert verify(KEY, value, ID, HOST, 1999) == CookieGrant(HASH, 2000)
 
 
 def test_a_workspace_cookie_holds_only_for_its_key_workspace_host_and_time() -> None:
-    value = sign(KEY, Grant(HASH, 2000), ID, HOST).encode()
+    value = sign(KEY, CookieGrant(HASH, 2000), ID, HOST).encode()
     other = ID[:-1] + "b"
     assert verify(b"x" * 32, value, ID, HOST, 0) is None
     assert verify(KEY, value, other, HOST, 0) is None

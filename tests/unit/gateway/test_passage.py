@@ -107,7 +107,7 @@ def request(
 
 
 def workspace_cookie(host: str) -> str:
-    grant = cookies.Grant(cookies.session_hash(b"alice"), int(time.time() + 1000))
+    grant = cookies.CookieGrant(cookies.session_hash(b"alice"), int(time.time() + 1000))
     return f"codehub-workspace={cookies.sign(KEY, grant, ONE, host)}"
 
 
