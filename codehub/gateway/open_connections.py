@@ -10,7 +10,7 @@ class Revocable(Protocol):
         """End now, whatever is under way."""
 
 
-class Leave(NamedTuple):
+class Grant(NamedTuple):
     session_hash: bytes
     workspace_id: str
     """Empty for the platform's own streams."""
@@ -23,12 +23,12 @@ class LiveConnections:
         self._of_session: dict[bytes, dict[Revocable, Role | None]] = {}
         self._of_workspace: dict[str, set[Revocable]] = {}
 
-    def add(self, connection: Revocable, leave: Leave) -> None:
+    def add(self, connection: Revocable, leave: Grant) -> None:
         self._of_session.setdefault(leave.session_hash, {})[connection] = leave.role
         if leave.workspace_id:
             self._of_workspace.setdefault(leave.workspace_id, set()).add(connection)
 
-    def discard(self, connection: Revocable, leave: Leave) -> None:
+    def discard(self, connection: Revocable, leave: Grant) -> None:
         if of_session := self._of_session.get(leave.session_hash):
             of_session.pop(connection, None)
             if not of_session:

@@ -25,7 +25,7 @@ from codehub.gateway.http1.request_head import (
 from codehub.gateway.http1.tunnel import Tunnel
 from codehub.gateway.http1.turn_queue import COSTLY_A_TICK, WINDOW
 from codehub.gateway.http1.upstream import COPIED
-from codehub.gateway.open_connections import Leave
+from codehub.gateway.open_connections import Grant
 
 if TYPE_CHECKING:
     from codehub.gateway.server import Gateway
@@ -79,7 +79,7 @@ class ClientConnection(asyncio.Protocol):
         self._request: RequestHead | None = None
         self._body: Body | None = None
         self._exchange: Exchange | Tunnel | None = None
-        self._leave: Leave | None = None
+        self._leave: Grant | None = None
         self._passage: Passage | None = None
         self._tunnel: Tunnel | None = None
         self._held_for_upstream = False
@@ -342,7 +342,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _relay(self, head: RequestHead, relay: Relay) -> None:
         if relay.passage is None or relay.passage is not self._passage:
-            leave = Leave(relay.session_hash, relay.workspace_id, relay.role)
+            leave = Grant(relay.session_hash, relay.workspace_id, relay.role)
             self._set_leave(leave if relay.session_hash else None)
         exchange = self._exchange = Exchange(self, head, relay)
         if self._body is not None:
@@ -526,7 +526,7 @@ class ClientConnection(asyncio.Protocol):
         else:
             self.transport.resume_reading()
 
-    def _set_leave(self, leave: Leave | None) -> None:
+    def _set_leave(self, leave: Grant | None) -> None:
         if leave == self._leave:
             return
         if self._leave is not None:

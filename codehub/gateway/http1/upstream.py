@@ -186,7 +186,7 @@ class Pool:
         self.renew_arrivals()
 
     def renew_arrivals(self) -> None:
-        """Leave the last piece to a transport that has not sent all of it: what is read next is another's."""
+        """Grant the last piece to a transport that has not sent all of it: what is read next is another's."""
         self.arrivals = memoryview(bytearray(ARRIVALS))
 
     def charge(self, address: str) -> None:
