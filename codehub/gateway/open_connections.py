@@ -18,7 +18,7 @@ class Grant(NamedTuple):
     """In which the session was when it opened this; None: there was no such session."""
 
 
-class LiveConnections:
+class OpenConnections:
     def __init__(self) -> None:
         self._of_session: dict[bytes, dict[Revocable, Role | None]] = {}
         self._of_workspace: dict[str, set[Revocable]] = {}

@@ -29,7 +29,7 @@ from codehub.gateway.http1.reply import Reply
 from codehub.gateway.http1.turn_queue import TurnQueue
 from codehub.gateway.http1.upstream import Pool
 from codehub.gateway.metrics import GatewayMetrics, WorkerMetrics
-from codehub.gateway.open_connections import LiveConnections
+from codehub.gateway.open_connections import OpenConnections
 from codehub.gateway.pages import Pages
 from codehub.gateway.postgres_source import PostgresSource
 from codehub.gateway.push_channel import PushChannel
@@ -75,7 +75,7 @@ class Gateway:
         self.addresses = AddressShares(config.connection_share, config.trusted_proxies)
         self.handshakes = AddressShares(config.connection_share, config.trusted_proxies)
         self.pool = Pool(config.timeouts.connect, self.turns)
-        self.live = LiveConnections()
+        self.live = OpenConnections()
         self.directory = Directory(source)
         self.watch = Watch(self.directory, self.live, self.pool.drop)
         self.recorder = Recorder()
