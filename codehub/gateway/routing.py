@@ -25,7 +25,7 @@ from codehub.gateway.entrance import ENTER, Entrance, Visit, may_enter
 from codehub.gateway.http1 import reply
 from codehub.gateway.http1.exchange import Relay
 from codehub.gateway.http1.head_rewrite import Forwarding, request_for_api, request_for_workspace
-from codehub.gateway.http1.repeated_request import OWN, Passage, may_repeat
+from codehub.gateway.http1.repeated_request import OWN, RepeatedRequest, may_repeat
 from codehub.gateway.http1.reply import RETRY_AFTER, Reply
 from codehub.gateway.http1.request_head import RequestHead
 from codehub.gateway.origin_check import is_foreign
@@ -397,7 +397,7 @@ def _with_passage(
 ) -> Relay:
     head = visit.head
     if may_repeat(head):
-        relay.passage = Passage(
+        relay.passage = RepeatedRequest(
             head,
             relay,
             cut=len(head.target) - len(visit.target),

@@ -13,7 +13,7 @@ from codehub.gateway.address_limits import AddressShare, peer_address
 from codehub.gateway.http1 import reply
 from codehub.gateway.http1.body_framing import Body, FramingError, request_body
 from codehub.gateway.http1.exchange import Exchange, Relay
-from codehub.gateway.http1.repeated_request import Passage
+from codehub.gateway.http1.repeated_request import RepeatedRequest
 from codehub.gateway.http1.reply import Reply
 from codehub.gateway.http1.request_head import (
     MAX_HEAD,
@@ -80,7 +80,7 @@ class ClientConnection(asyncio.Protocol):
         self._body: Body | None = None
         self._exchange: Exchange | Tunnel | None = None
         self._leave: Grant | None = None
-        self._passage: Passage | None = None
+        self._passage: RepeatedRequest | None = None
         self._tunnel: Tunnel | None = None
         self._held_for_upstream = False
         self._held_for_buffer = False

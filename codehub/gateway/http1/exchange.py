@@ -11,7 +11,7 @@ import structlog
 from codehub.domain.images import Activity
 from codehub.domain.states import Role
 from codehub.gateway.http1.body_framing import Body, FramingError, UntilCloseBody
-from codehub.gateway.http1.repeated_request import Passage
+from codehub.gateway.http1.repeated_request import RepeatedRequest
 from codehub.gateway.http1.request_head import RequestHead
 from codehub.gateway.http1.response_head import (
     MAX_RESPONSE_HEAD,
@@ -56,7 +56,7 @@ class Relay:
     """Whether the workspace has an origin for itself, and not the platform's."""
     policy: AnswerPolicy | None = None
     """Security headers to add to the answer."""
-    passage: Passage | None = None
+    passage: RepeatedRequest | None = None
     """By which the next request of the kind may follow."""
 
 

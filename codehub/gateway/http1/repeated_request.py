@@ -26,7 +26,7 @@ OWN: Final = b"/.codehub/"
 _LINE = re.compile(rb"GET (/[!-\"$-~]*) HTTP/1\.1")
 
 
-class Passage:
+class RepeatedRequest:
     """One GET that was let through, with what the next one must have in common with it."""
 
     __slots__ = (

@@ -17,7 +17,7 @@ from codehub.gateway import cookies
 from codehub.gateway.config import GatewayConfig
 from codehub.gateway.entrance import Tickets
 from codehub.gateway.http1.client_connection import ClientConnection
-from codehub.gateway.http1.repeated_request import Passage
+from codehub.gateway.http1.repeated_request import RepeatedRequest
 from codehub.gateway.http1.upstream import UpstreamConnection
 from codehub.gateway.route_cache import Source
 from codehub.gateway.server import Gateway
@@ -115,14 +115,14 @@ def workspace_cookie(host: str) -> str:
 def repeats(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
     """Whether each request that could have repeated one did."""
     seen: list[bool] = []
-    again = Passage.again
+    again = RepeatedRequest.again
 
-    def watched(self: Passage, *arguments: Any) -> object:
+    def watched(self: RepeatedRequest, *arguments: Any) -> object:
         relay = again(self, *arguments)
         seen.append(relay is not None)
         return relay
 
-    monkeypatch.setattr(Passage, "again", watched)
+    monkeypatch.setattr(RepeatedRequest, "again", watched)
     yield seen
 
 
