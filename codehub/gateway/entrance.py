@@ -18,7 +18,7 @@ from codehub.gateway.http1 import reply
 from codehub.gateway.http1.reply import Reply
 from codehub.gateway.http1.request_head import RequestHead
 from codehub.gateway.pages import Pages
-from codehub.gateway.route_cache import Directory
+from codehub.gateway.route_cache import RouteCache
 
 BEGIN: Final = "/.codehub/begin"
 ENTER: Final = "/.codehub/enter"
@@ -52,7 +52,7 @@ class Visit:
 
 class Entrance:
     def __init__(
-        self, origins: Origins, directory: Directory, tickets: Tickets, pages: Pages, cookie_key: bytes
+        self, origins: Origins, directory: RouteCache, tickets: Tickets, pages: Pages, cookie_key: bytes
     ) -> None:
         self._origins = origins
         self._directory = directory

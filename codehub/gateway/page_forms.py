@@ -19,13 +19,13 @@ from codehub.gateway.http1 import reply
 from codehub.gateway.http1.reply import Reply
 from codehub.gateway.origin_check import is_foreign
 from codehub.gateway.pages import Pages
-from codehub.gateway.route_cache import Directory
+from codehub.gateway.route_cache import RouteCache
 
 PLACE: Final = "/.codehub/do"
 
 
 class Forms:
-    def __init__(self, origins: Origins, directory: Directory, pages: Pages) -> None:
+    def __init__(self, origins: Origins, directory: RouteCache, pages: Pages) -> None:
         self._origins = origins
         self._directory = directory
         self._pages = pages

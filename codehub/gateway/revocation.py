@@ -10,7 +10,7 @@ import structlog
 from codehub.database.gateway_queries import Route, Visitor
 from codehub.domain.states import Phase
 from codehub.gateway.open_connections import OpenConnections
-from codehub.gateway.route_cache import Directory
+from codehub.gateway.route_cache import RouteCache
 
 logger = structlog.get_logger(__name__)
 
@@ -19,7 +19,7 @@ RETRY_SECONDS: Final = 1.0
 
 class Watch:
     def __init__(
-        self, directory: Directory, live: OpenConnections, drop_upstream: Callable[[str], None]
+        self, directory: RouteCache, live: OpenConnections, drop_upstream: Callable[[str], None]
     ) -> None:
         self._directory = directory
         self._live = live

@@ -106,7 +106,7 @@ class _Cache(Generic[Key, Value]):
         self.known[key] = value
 
 
-class Directory:
+class RouteCache:
     def __init__(self, source: Source) -> None:
         self.source = source
         self._visitors: _Cache[bytes, Visitor] = _Cache(source.visitor)

@@ -34,7 +34,7 @@ from codehub.gateway.pages import Pages
 from codehub.gateway.platform_tokens import target_holds_token
 from codehub.gateway.port_errors import PortAnswers
 from codehub.gateway.response_policy import HSTS, policy_for_api, policy_for_workspace
-from codehub.gateway.route_cache import Directory, Unknown
+from codehub.gateway.route_cache import RouteCache, Unknown
 from codehub.no_space import insufficient_storage
 
 logger = structlog.get_logger(__name__)
@@ -53,7 +53,7 @@ class Router:
     def __init__(
         self,
         config: GatewayConfig,
-        directory: Directory,
+        directory: RouteCache,
         recorder: Recorder,
         entrance: Entrance,
         pages: Pages,

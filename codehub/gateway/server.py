@@ -34,7 +34,7 @@ from codehub.gateway.pages import Pages
 from codehub.gateway.postgres_source import PostgresSource
 from codehub.gateway.push_channel import PushChannel
 from codehub.gateway.revocation import Watch
-from codehub.gateway.route_cache import Directory, Source
+from codehub.gateway.route_cache import RouteCache, Source
 from codehub.gateway.routing import Router
 from codehub.gateway.tls_server import TlsServer
 
@@ -76,7 +76,7 @@ class Gateway:
         self.handshakes = AddressShares(config.connection_share, config.trusted_proxies)
         self.pool = Pool(config.timeouts.connect, self.turns)
         self.live = OpenConnections()
-        self.directory = Directory(source)
+        self.directory = RouteCache(source)
         self.watch = Watch(self.directory, self.live, self.pool.drop)
         self.recorder = Recorder()
         pages = Pages(origins)
