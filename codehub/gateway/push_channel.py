@@ -6,7 +6,7 @@ from typing import Final
 import structlog
 
 from codehub.database.notifications import NotificationListener
-from codehub.gateway.revocation import Watch
+from codehub.gateway.revocation import RevocationHandler
 
 logger = structlog.get_logger(__name__)
 
@@ -19,7 +19,7 @@ CHANNELS: Final = ("route_changed", "session_ended", "user_changed")
 class PushChannel:
     """Subscriber that turns notifications into invalidations of the route cache and revocations."""
 
-    def __init__(self, database_url: str, watch: Watch) -> None:
+    def __init__(self, database_url: str, watch: RevocationHandler) -> None:
         self._watch = watch
         self._listener = NotificationListener(
             database_url,

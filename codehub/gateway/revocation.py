@@ -17,7 +17,7 @@ logger = structlog.get_logger(__name__)
 RETRY_SECONDS: Final = 1.0
 
 
-class Watch:
+class RevocationHandler:
     def __init__(
         self, directory: RouteCache, live: OpenConnections, drop_upstream: Callable[[str], None]
     ) -> None:

@@ -33,7 +33,7 @@ from codehub.gateway.open_connections import OpenConnections
 from codehub.gateway.pages import Pages
 from codehub.gateway.postgres_source import PostgresSource
 from codehub.gateway.push_channel import PushChannel
-from codehub.gateway.revocation import Watch
+from codehub.gateway.revocation import RevocationHandler
 from codehub.gateway.route_cache import RouteCache, Source
 from codehub.gateway.routing import Router
 from codehub.gateway.tls_server import TlsServer
@@ -77,7 +77,7 @@ class Gateway:
         self.pool = Pool(config.timeouts.connect, self.turns)
         self.live = OpenConnections()
         self.directory = RouteCache(source)
-        self.watch = Watch(self.directory, self.live, self.pool.drop)
+        self.watch = RevocationHandler(self.directory, self.live, self.pool.drop)
         self.recorder = Recorder()
         pages = Pages(origins)
         entrance = Entrance(origins, self.directory, ticket_store, pages, cookie_key)
