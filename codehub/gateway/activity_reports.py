@@ -32,7 +32,7 @@ class Use(NamedTuple):
     """The first flush that has it. So has every later one, until the coordinator has carried one of them."""
 
 
-class Handover:
+class ActivityReporter:
     """The worker's side of ADR 0018.
 
     Each flush has every use that is not known to be in the database, because Redis may lose what it took.

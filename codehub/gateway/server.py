@@ -18,7 +18,7 @@ from codehub.database import gateway_queries
 from codehub.database.engine import STATEMENT_SECONDS, create_engine
 from codehub.database.gateway_reports import GatewayRegistry
 from codehub.gateway.activity import Recorder
-from codehub.gateway.activity_reports import Handover
+from codehub.gateway.activity_reports import ActivityReporter
 from codehub.gateway.address_limits import AddressShare, AddressShares
 from codehub.gateway.certificate import RenewedCertificate
 from codehub.gateway.config import GatewayConfig
@@ -235,7 +235,7 @@ async def serve(
         source = PostgresSource(engine, config.limits, counts.woke)
         gateway = Gateway(config, source, RedisTickets(redis, config.timeouts.ticket), cookie_key, counts)
         channel = PushChannel(config.database_url, gateway.watch)
-        handover = Handover(gateway.recorder, ActivityLog(redis), GatewayRegistry(config.database_url))
+        handover = ActivityReporter(gateway.recorder, ActivityLog(redis), GatewayRegistry(config.database_url))
         # A worker that cannot have the port must not be registered: the coordinator would wait for it.
         with bind(config.host, config.port) as listener:
             await handover.begin()

@@ -7,7 +7,7 @@ from datetime import timedelta
 from redis.exceptions import ConnectionError as RedisDown
 
 from codehub.gateway.activity import Recorder
-from codehub.gateway.activity_reports import Handover
+from codehub.gateway.activity_reports import ActivityReporter
 from tests.simulation.database import Database, Gate, GatewayRow, lost_connection
 from tests.simulation.process import Process
 from tests.simulation.redis import Redis
@@ -84,7 +84,7 @@ class Gateway:
         self._database = database
         self._interval = interval
         registry = self.registry(process, database)
-        self._handover = Handover(self.recorder, SimulatedFlush(process, redis), registry, self.name)
+        self._handover = ActivityReporter(self.recorder, SimulatedFlush(process, redis), registry, self.name)
         self._task = asyncio.create_task(self._run(), name=self.name)
 
     async def _run(self) -> None:

@@ -52,7 +52,7 @@ from codehub.domain.problems import Problem
 from codehub.domain.states import ConditionName, DesiredState, ErrorReason, Operation, Phase
 from codehub.domain.ttl import TtlDefaults
 from codehub.domain.workspace import Workspace
-from codehub.gateway.activity_reports import Handover
+from codehub.gateway.activity_reports import ActivityReporter
 from codehub.storage.errors import StorageProblem
 from codehub.storage.jobs.spec import RestoreJob
 from tests.simulation import history as histories
@@ -363,8 +363,8 @@ def test_planted_lost_gateways_that_take_their_activity_along(monkeypatch: pytes
 
 
 def test_planted_a_flush_that_is_not_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = Handover._forget
-    monkeypatch.setattr(Handover, "_forget", lambda self, _carried: original(self, self._flushes))
+    original = ActivityReporter._forget
+    monkeypatch.setattr(ActivityReporter, "_forget", lambda self, _carried: original(self, self._flushes))
     find("is stopped under its user", RedisDataLoss)
 
 

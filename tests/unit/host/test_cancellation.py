@@ -15,7 +15,7 @@ from codehub.bus.known_addresses import KnownAddresses
 from codehub.coordinator.event_listener import EventListener
 from codehub.database.engine import create_engine
 from codehub.gateway.activity import Recorder
-from codehub.gateway.activity_reports import Handover
+from codehub.gateway.activity_reports import ActivityReporter
 from codehub.gateway.push_channel import PushChannel
 from codehub.host.cancellation import raise_if_cancelled
 from tests.waiting import PATIENCE
@@ -73,7 +73,7 @@ LOOPS: dict[str, Callable[[Swallowing], Coroutine[Any, Any, None]]] = {
     "a plain loop": loop,
     "known addresses": lambda call: KnownAddresses(SwallowingRedis(call)).run(),  # type: ignore[arg-type]
     "event hints": lambda call: Subscriptions(SwallowingRedis(call), "events:").run(),  # type: ignore[arg-type]
-    "flushes": lambda call: Handover(Recorder(), SwallowingRedis(call), GatewayRegistry()).run(0),
+    "flushes": lambda call: ActivityReporter(Recorder(), SwallowingRedis(call), GatewayRegistry()).run(0),
     "ended sessions": lambda _: SessionRevocations(NO_DATABASE, create_engine(NO_DATABASE)).run(),
     "routes": lambda _: PushChannel(NO_DATABASE, MagicMock()).run(),
     "workspace events": lambda _: EventListener(
