@@ -23,13 +23,13 @@ Key = TypeVar("Key", bytes, str)
 Value = TypeVar("Value")
 
 
-class Unknown(Enum):
+class NotCached(Enum):
     """Not in memory: ask the database."""
 
     UNKNOWN = "unknown"
 
 
-UNKNOWN: Final = Unknown.UNKNOWN
+UNKNOWN: Final = NotCached.UNKNOWN
 
 
 class Source(Protocol):
@@ -124,10 +124,10 @@ class RouteCache:
     def channel_lost(self) -> None:
         self._answered_at = -math.inf
 
-    def visitor(self, id_hash: bytes) -> Visitor | Unknown | None:
+    def visitor(self, id_hash: bytes) -> Visitor | NotCached | None:
         return self._visitors.known.get(id_hash, UNKNOWN) if self.fresh else UNKNOWN
 
-    def route(self, workspace_id: str) -> Route | Unknown | None:
+    def route(self, workspace_id: str) -> Route | NotCached | None:
         return self._routes.known.get(workspace_id, UNKNOWN) if self.fresh else UNKNOWN
 
     def holds(self, id_hash: bytes, visitor: Visitor, route: Route) -> bool:

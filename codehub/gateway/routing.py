@@ -34,7 +34,7 @@ from codehub.gateway.pages import Pages
 from codehub.gateway.platform_tokens import target_holds_token
 from codehub.gateway.port_errors import PortAnswers
 from codehub.gateway.response_policy import HSTS, policy_for_api, policy_for_workspace
-from codehub.gateway.route_cache import RouteCache, Unknown
+from codehub.gateway.route_cache import RouteCache, NotCached
 from codehub.no_space import insufficient_storage
 
 logger = structlog.get_logger(__name__)
@@ -219,7 +219,7 @@ class Router:
         visit.session_hash = cookies.session_hash(values[0])
         visitor = self._directory.visitor(visit.session_hash)
         route = self._directory.route(visit.workspace_id)
-        if isinstance(visitor, Unknown) or isinstance(route, Unknown):
+        if isinstance(visitor, NotCached) or isinstance(route, NotCached):
             return self._look_up(visit, at_entrance=True)
         return self._enter(visit, visitor, route)
 
@@ -282,7 +282,7 @@ class Router:
         visit = Visit(head, peer, workspace_id, head.target, grant.session_hash, grant.expires_at, port)
         visitor = self._directory.visitor(grant.session_hash)
         route = self._directory.route(workspace_id)
-        if isinstance(visitor, Unknown) or isinstance(route, Unknown):
+        if isinstance(visitor, NotCached) or isinstance(route, NotCached):
             return self._look_up(visit, at_entrance=False)
         return self._connect(visit, visitor, route)
 
