@@ -26,10 +26,10 @@ Value = TypeVar("Value")
 class NotCached(Enum):
     """Not in memory: ask the database."""
 
-    UNKNOWN = "unknown"
+    NOT_CACHED = "unknown"
 
 
-UNKNOWN: Final = NotCached.UNKNOWN
+NOT_CACHED: Final = NotCached.NOT_CACHED
 
 
 class Source(Protocol):
@@ -125,10 +125,10 @@ class RouteCache:
         self._answered_at = -math.inf
 
     def visitor(self, id_hash: bytes) -> Visitor | NotCached | None:
-        return self._visitors.known.get(id_hash, UNKNOWN) if self.fresh else UNKNOWN
+        return self._visitors.known.get(id_hash, NOT_CACHED) if self.fresh else NOT_CACHED
 
     def route(self, workspace_id: str) -> Route | NotCached | None:
-        return self._routes.known.get(workspace_id, UNKNOWN) if self.fresh else UNKNOWN
+        return self._routes.known.get(workspace_id, NOT_CACHED) if self.fresh else NOT_CACHED
 
     def holds(self, id_hash: bytes, visitor: Visitor, route: Route) -> bool:
         """Whether these very ones are in memory, and the memory is to be trusted."""
