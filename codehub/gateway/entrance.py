@@ -31,7 +31,7 @@ class Tickets(Protocol):
 
 
 @dataclass(slots=True)
-class Visit:
+class WorkspaceRequest:
     """A request of a session for a workspace; `target` is what the workspace will see.
 
     `expires_at` is of the cookie that shows the session, which may have an earlier end of its own. `port` is
@@ -67,7 +67,7 @@ class Entrance:
         entry = f"{self._origins.entrance(workspace_id)}{ENTER}?{_encoded(query)}"
         return reply.redirect(entry, ("Set-Cookie", cookie))
 
-    def read_entry(self, visit: Visit) -> bool:
+    def read_entry(self, visit: WorkspaceRequest) -> bool:
         """Take place and nonce of a visit from the query that `begin` made; False when it has no nonce."""
         asked = _asked(visit.target)
         visit.port = parse_port(asked.get("port", "")) or 0
@@ -75,14 +75,14 @@ class Entrance:
         visit.nonce_hash = asked.get("nonce", "")
         return entry_nonce.is_hash(visit.nonce_hash)
 
-    def admit(self, visit: Visit) -> Reply | Coroutine[Any, Any, Reply]:
+    def admit(self, visit: WorkspaceRequest) -> Reply | Coroutine[Any, Any, Reply]:
         """Send a checked session on to the workspace's origin, or to the one of its port."""
         if visit.nonce_hash:
             return self._hand_over(visit)
         origin = self._origins.workspace_origin(visit.workspace_id, visit.port)
         return reply.redirect(f"{origin}{BEGIN}?{_encoded({'to': visit.target.decode()})}")
 
-    async def _hand_over(self, visit: Visit) -> Reply:
+    async def _hand_over(self, visit: WorkspaceRequest) -> Reply:
         host = self._origins.workspace_host(visit.workspace_id, visit.port)
         ticket = Ticket(visit.session_hash.hex(), visit.workspace_id, host, visit.nonce_hash)
         query = {"ticket": await self._tickets.issue(ticket), "to": visit.target.decode()}
@@ -126,7 +126,7 @@ class Entrance:
             return self._pages.other_browser(head, entrance)
         return reply.error(403, "FORBIDDEN", "Another browser asked for this ticket, or cookies are blocked.")
 
-    async def page(self, visit: Visit, visitor: Visitor) -> Reply:
+    async def page(self, visit: WorkspaceRequest, visitor: Visitor) -> Reply:
         """The page of a workspace that cannot be connected to now. This navigation may wake it."""
         head = visit.head
         situation = await self._directory.source.situation(visit.workspace_id)
@@ -150,7 +150,7 @@ class Entrance:
             return self._pages.archived(head, workspace)
         return self._pages.pending(head, workspace)
 
-    async def _wake(self, visit: Visit, visitor: Visitor) -> Reply:
+    async def _wake(self, visit: WorkspaceRequest, visitor: Visitor) -> Reply:
         problem: Problem | None = None
         try:
             await self._directory.source.wake(visit.workspace_id, visitor.username)

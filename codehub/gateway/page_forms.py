@@ -14,7 +14,7 @@ from codehub.domain.states import Phase
 from codehub.domain.workspace import RecoverSource
 from codehub.gateway import cookies
 from codehub.gateway.config import Origins
-from codehub.gateway.entrance import Visit, local_path
+from codehub.gateway.entrance import WorkspaceRequest, local_path
 from codehub.gateway.http1 import reply
 from codehub.gateway.http1.reply import Reply
 from codehub.gateway.origin_check import is_foreign
@@ -30,7 +30,7 @@ class Forms:
         self._directory = directory
         self._pages = pages
 
-    def handle(self, visit: Visit, address: str) -> Reply | Coroutine[Any, Any, Reply]:
+    def handle(self, visit: WorkspaceRequest, address: str) -> Reply | Coroutine[Any, Any, Reply]:
         """Answer a form that the owner sent, from `address`; all that it says is in its URL."""
         head = visit.head
         path, _, query = visit.target.decode().partition("?")
@@ -44,7 +44,7 @@ class Forms:
             return reply.error(403, "FORBIDDEN", "Another site's page may not ask this.")
         return self._submit(visit, address, asked, page)
 
-    async def _submit(self, visit: Visit, address: str, asked: dict[str, str], page: str) -> Reply:
+    async def _submit(self, visit: WorkspaceRequest, address: str, asked: dict[str, str], page: str) -> Reply:
         head = visit.head
         visitor = await self._visitor(visit, address)
         if visitor is None:
@@ -60,7 +60,7 @@ class Forms:
             return self._pages.refused(head, problem, page)
         return self._go(page)
 
-    async def _visitor(self, visit: Visit, address: str) -> Visitor | None:
+    async def _visitor(self, visit: WorkspaceRequest, address: str) -> Visitor | None:
         values = cookies.cookie_values(visit.head.get(b"cookie"), self._origins.session_cookie)
         if not values:
             return None

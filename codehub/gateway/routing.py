@@ -21,7 +21,7 @@ from codehub.gateway import cookies
 from codehub.gateway.activity import FORWARDED, Recorder
 from codehub.gateway.config import GatewayConfig
 from codehub.gateway.cookie_guard import CookieGuard
-from codehub.gateway.entrance import ENTER, Entrance, Visit, may_enter
+from codehub.gateway.entrance import ENTER, Entrance, WorkspaceRequest, may_enter
 from codehub.gateway.http1 import reply
 from codehub.gateway.http1.exchange import Relay
 from codehub.gateway.http1.head_rewrite import Forwarding, request_for_api, request_for_workspace
@@ -149,7 +149,7 @@ class Router:
             if not rest.startswith(b"/"):
                 location = f"{self._origins.platform}{(match[0] + b'/' + rest).decode()}"
                 return reply.redirect(location, status=308)
-            place = Visit(head, peer, match[1].decode(), rest, b"", base=match[0])
+            place = WorkspaceRequest(head, peer, match[1].decode(), rest, b"", base=match[0])
             if rest.startswith(OWN):
                 if rest.partition(b"?")[0] == ENTER.encode() and not self._origins.path_mode:
                     return self._at_entry(place)
@@ -159,7 +159,7 @@ class Router:
             return self._at_entrance(place)
         return self._api(head, peer)
 
-    def _at_port(self, visit: Visit, forwarded: re.Match[bytes]) -> Decision:
+    def _at_port(self, visit: WorkspaceRequest, forwarded: re.Match[bytes]) -> Decision:
         """The same two ways as code-server's own: what is told its base sees the whole path."""
         port, rest = parse_port(forwarded[2].decode()), visit.target[forwarded.end() :]
         if port is None:
@@ -203,13 +203,13 @@ class Router:
         words = f"This is not {self._origins.platform}, nor the address of a workspace."
         return reply.error(421, "MISDIRECTED", words)
 
-    def _at_entry(self, visit: Visit) -> Decision:
+    def _at_entry(self, visit: WorkspaceRequest) -> Decision:
         """Continue a visit that comes back from the workspace's origin with a nonce."""
         if self._entrance.read_entry(visit):
             return self._at_entrance(visit)
         return self._start_over(visit)
 
-    def _at_entrance(self, visit: Visit) -> Decision:
+    def _at_entrance(self, visit: WorkspaceRequest) -> Decision:
         head = visit.head
         if self._origins.path_mode and is_foreign(head, self._origins, self._origins.platform):
             return _foreign()
@@ -223,7 +223,7 @@ class Router:
             return self._look_up(visit, at_entrance=True)
         return self._enter(visit, visitor, route)
 
-    async def _look_up(self, visit: Visit, *, at_entrance: bool) -> Relay | Reply:
+    async def _look_up(self, visit: WorkspaceRequest, *, at_entrance: bool) -> Relay | Reply:
         address = self._client_text(visit.head, visit.peer)
         visitor = await self._directory.find_visitor(visit.session_hash, address)
         route = await self._directory.load_route(visit.workspace_id) if visitor else None
@@ -234,7 +234,7 @@ class Router:
         decision = decide(visit, visitor, route)
         return decision if isinstance(decision, Relay | Reply) else await decision
 
-    def _enter(self, visit: Visit, visitor: Visitor | None, route: Route | None) -> Decision:
+    def _enter(self, visit: WorkspaceRequest, visitor: Visitor | None, route: Route | None) -> Decision:
         head = visit.head
         if visitor is None or visitor.expires_at <= time.time():
             return self._sign_in(visit)
@@ -253,7 +253,7 @@ class Router:
             return self._entrance.page(visit, visitor)
         return _not_running()
 
-    def _sign_in(self, visit: Visit) -> Reply:
+    def _sign_in(self, visit: WorkspaceRequest) -> Reply:
         head = visit.head
         if visit.nonce_hash:
             return self._start_over(visit)
@@ -279,7 +279,7 @@ class Router:
             if head.is_navigation:
                 return self._entrance.begin(head, workspace_id, port, head.target.decode())
             return _not_opened()
-        visit = Visit(head, peer, workspace_id, head.target, grant.session_hash, grant.expires_at, port)
+        visit = WorkspaceRequest(head, peer, workspace_id, head.target, grant.session_hash, grant.expires_at, port)
         visitor = self._directory.visitor(grant.session_hash)
         route = self._directory.route(workspace_id)
         if isinstance(visitor, NotCached) or isinstance(route, NotCached):
@@ -293,7 +293,7 @@ class Router:
             return self._ports.none(head)
         return self._workspace_origin(head, peer, workspace_id, host, port)
 
-    def _connect(self, visit: Visit, visitor: Visitor | None, route: Route | None) -> Decision:
+    def _connect(self, visit: WorkspaceRequest, visitor: Visitor | None, route: Route | None) -> Decision:
         head = visit.head
         if visitor is None or visitor.expires_at <= time.time():
             return self._to_entrance(visit)
@@ -313,12 +313,12 @@ class Router:
                 return grant
         return None
 
-    def _to_entrance(self, visit: Visit) -> Reply:
+    def _to_entrance(self, visit: WorkspaceRequest) -> Reply:
         return self._start_over(visit) if visit.head.is_navigation else _not_opened()
 
     # Both
 
-    def _start_over(self, visit: Visit) -> Reply:
+    def _start_over(self, visit: WorkspaceRequest) -> Reply:
         """Send the visit to the plain address of the entrance."""
         entrance = self._origins.entrance(visit.workspace_id, visit.port)
         return reply.redirect(f"{entrance}{visit.target.decode()}")
@@ -341,7 +341,7 @@ class Router:
             return reply.error(403, "FORBIDDEN", "This workspace belongs to someone else.")
         return None
 
-    def _relay(self, visit: Visit, visitor: Visitor, route: Route) -> Relay | Reply:
+    def _relay(self, visit: WorkspaceRequest, visitor: Visitor, route: Route) -> Relay | Reply:
         assert route.upstream is not None
         if visit.port:
             return self._relay_to_port(visit, visitor, route, route.upstream)
@@ -359,7 +359,7 @@ class Router:
         relay.policy = policy_for_workspace(head, self._origins, route.workspace_id, visit.port)
         return _with_passage(relay, visit, visitor, route, always_counts=always_counts)
 
-    def _relay_to_port(self, visit: Visit, visitor: Visitor, route: Route, ide: str) -> Relay | Reply:
+    def _relay_to_port(self, visit: WorkspaceRequest, visitor: Visitor, route: Route, ide: str) -> Relay | Reply:
         head, upstream = visit.head, port_address(ide, visit.port)
         if upstream is None:
             return self._ports.off(head)
@@ -393,7 +393,7 @@ def _is_connectable(route: Route, head: RequestHead) -> bool:
 
 
 def _with_passage(
-    relay: Relay, visit: Visit, visitor: Visitor, route: Route, *, always_counts: bool
+    relay: Relay, visit: WorkspaceRequest, visitor: Visitor, route: Route, *, always_counts: bool
 ) -> Relay:
     head = visit.head
     if may_repeat(head):
