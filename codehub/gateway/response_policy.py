@@ -22,7 +22,7 @@ _VARY_BY_SITE: Final = b"Vary: Sec-Fetch-Site\r\n"
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerPolicy:
+class ResponsePolicy:
     ancestors: bytes
     """Who may frame the answer, as CSP sources; empty where the upstream decides."""
     others: bytes
@@ -44,11 +44,11 @@ def _translated(frame_options: bytes) -> bytes:
     return b"'self'" if b"sameorigin" in values else b""
 
 
-def policy_for_workspace(head: RequestHead, origins: Origins, workspace_id: str, port: int) -> AnswerPolicy:
+def policy_for_workspace(head: RequestHead, origins: Origins, workspace_id: str, port: int) -> ResponsePolicy:
     """Let the IDE and the ports of one workspace frame and load each other, and nobody else."""
     hsts = _HSTS_LINE if origins.workspaces_stay_on_https else b""
     if origins.path_mode:
-        return AnswerPolicy(b"'self'", _OWN + hsts)
+        return ResponsePolicy(b"'self'", _OWN + hsts)
     ancestors = ["'self'"]
     if port:
         ancestors.append(origins.workspace_origin(workspace_id))
@@ -58,8 +58,8 @@ def policy_for_workspace(head: RequestHead, origins: Origins, workspace_id: str,
         ancestors += [] if asking in ancestors else [asking]
     else:
         loading = _OWN + (_VARY_BY_SITE if b"sec-fetch-site" in head.fields else b"")
-    return AnswerPolicy(" ".join(ancestors).encode(), loading + hsts)
+    return ResponsePolicy(" ".join(ancestors).encode(), loading + hsts)
 
 
-def policy_for_api(origins: Origins) -> AnswerPolicy | None:
-    return AnswerPolicy(b"", _HSTS_LINE) if origins.platform_stays_on_https else None
+def policy_for_api(origins: Origins) -> ResponsePolicy | None:
+    return ResponsePolicy(b"", _HSTS_LINE) if origins.platform_stays_on_https else None

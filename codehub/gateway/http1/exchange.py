@@ -21,7 +21,7 @@ from codehub.gateway.http1.response_head import (
 )
 from codehub.gateway.http1.tunnel import Tunnel
 from codehub.gateway.http1.upstream import UpstreamConnection
-from codehub.gateway.response_policy import AnswerPolicy
+from codehub.gateway.response_policy import ResponsePolicy
 
 if TYPE_CHECKING:
     from codehub.gateway.http1.client_connection import ClientConnection
@@ -54,7 +54,7 @@ class Relay:
     """What listens on this port of the workspace, and not its IDE."""
     own_origin: bool = False
     """Whether the workspace has an origin for itself, and not the platform's."""
-    policy: AnswerPolicy | None = None
+    policy: ResponsePolicy | None = None
     """Security headers to add to the answer."""
     passage: RepeatedRequest | None = None
     """By which the next request of the kind may follow."""

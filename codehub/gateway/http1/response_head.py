@@ -6,7 +6,7 @@ from typing import Final
 
 from codehub.gateway.cookies import may_set
 from codehub.gateway.http1.body_framing import Body, ChunkedBody, LengthBody, UntilCloseBody
-from codehub.gateway.response_policy import AnswerPolicy
+from codehub.gateway.response_policy import ResponsePolicy
 
 MAX_RESPONSE_HEAD: Final = 128 * 1024
 SHORT: Final = 4 * 1024
@@ -117,7 +117,7 @@ class ResponseHead:
         return self.minor == 1 and b"close" not in self.connection
 
     def for_client(
-        self, *, from_workspace: bool, own_origin: bool, close: bool, policy: AnswerPolicy | None = None
+        self, *, from_workspace: bool, own_origin: bool, close: bool, policy: ResponsePolicy | None = None
     ) -> bytes:
         """The head as it goes on: what concerns the upstream's connection ends here.
 
