@@ -8,7 +8,7 @@ from codehub.gateway.http1.request_head import RequestHead
 from codehub.gateway.pages import Pages
 
 
-class PortAnswers:
+class PortErrors:
     def __init__(self, pages: Pages) -> None:
         self._pages = pages
 

@@ -32,7 +32,7 @@ from codehub.gateway.origin_check import is_foreign
 from codehub.gateway.page_forms import Forms
 from codehub.gateway.pages import Pages
 from codehub.gateway.platform_tokens import target_holds_token
-from codehub.gateway.port_errors import PortAnswers
+from codehub.gateway.port_errors import PortErrors
 from codehub.gateway.response_policy import HSTS, policy_for_api, policy_for_workspace
 from codehub.gateway.route_cache import RouteCache, NotCached
 from codehub.no_space import insufficient_storage
@@ -66,7 +66,7 @@ class Router:
         self._entrance = entrance
         self._pages = pages
         self._forms = Forms(config.origins, directory, pages)
-        self._ports = PortAnswers(pages)
+        self._ports = PortErrors(pages)
         self._cookies = CookieGuard(config.origins, pages)
         self._api_policy = policy_for_api(config.origins)
         self._key = cookie_key
