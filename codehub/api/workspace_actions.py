@@ -42,7 +42,7 @@ class Recovery(Body):
     def recover_from(self) -> gate.RecoverFrom | None:
         if self.source is None:
             if self.archive_op_id is not None:
-                raise ValidationFailed('archive_op_id goes with "from": "archive" only.')
+                raise ValidationFailed('archive_op_id is allowed only with "from": "archive".')
             return None
         return gate.RecoverFrom(RecoverSource(self.source), self.archive_op_id)
 

@@ -225,15 +225,15 @@ class DiskWatchdog:
             for home in homes
             if home.may_stop and (size := sizes[home.workspace_id]) is not None
         ]
-        to_come = sum(
+        expected = sum(
             size.of(resource)
             for home in homes
             if home.frees_space_soon and (size := sizes[home.workspace_id])
         )
-        disk = DiskState(shortage.free, to_come, self._full_in(resource), resource)
+        disk = DiskState(shortage.free, expected, self._full_in(resource), resource)
         relief = choose_disk_actions(disk, running, DiskRules(shortage.reserve, self._grace), now)
         if not relief.warn and not relief.stop:
-            self._log_shortage(shortage, to_come, now)
+            self._log_shortage(shortage, expected, now)
         return relief
 
     async def _carry_out(self, relief: DiskActions, homes: list[LiveHome], now: datetime) -> None:
@@ -245,7 +245,7 @@ class DiskWatchdog:
             if await self._database.stop_for_disk(by_id[notice.workspace_id], notice, now):
                 logger.warning(notice.message, workspace_id=notice.workspace_id)
 
-    def _log_shortage(self, shortage: Shortage, to_come: int, now: datetime) -> None:
+    def _log_shortage(self, shortage: Shortage, expected: int, now: datetime) -> None:
         if self._logged_at is not None and now - self._logged_at < DISPLAY_EVERY:
             return
         self._logged_at = now
@@ -253,7 +253,7 @@ class DiskWatchdog:
             "the disk of the homes is below its reserve: starts and restores wait",
             free=amount_text(shortage.free, shortage.resource),
             reserve=amount_text(shortage.reserve, shortage.resource),
-            to_come=amount_text(to_come, shortage.resource),
+            expected=amount_text(expected, shortage.resource),
         )
 
 

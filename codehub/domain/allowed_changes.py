@@ -1,4 +1,4 @@
-"""Which wishes a workspace accepts now. Each rule raises the Problem that a person reads."""
+"""Changes that a workspace accepts in its present state. Each check raises a Problem for people to read."""
 
 from enum import StrEnum
 
@@ -14,7 +14,7 @@ _LOSSES = (ErrorReason.DataLost, ErrorReason.ContainerWithoutVolume)
 
 
 class RecoveryOption(StrEnum):
-    """A way out of ERROR: look again, the home that is there, one of the archives, or an empty home."""
+    """Way to recover from ERROR: check again, keep the home, restore an archive, or take an empty home."""
 
     LOOK_AGAIN = "look_again"
     HOME = "home"
@@ -42,7 +42,7 @@ def in_error(workspace: Workspace) -> bool:
 
 
 def check_desired_state(workspace: Workspace, desired: DesiredState) -> bool:
-    """Whether the wish changes anything; asking for what is already wished changes nothing and is fine."""
+    """Return whether the request changes the desired state. A request that changes nothing is allowed."""
     check_alive(workspace)
     if desired not in REQUESTABLE_STATES:
         raise ValidationFailed("desired_state must be RUNNING, STANDBY or ARCHIVED.")
@@ -57,7 +57,7 @@ def check_desired_state(workspace: Workspace, desired: DesiredState) -> bool:
 
 
 def may_stop_for_disk(workspace: Workspace) -> bool:
-    """Whether the disk watchdog may stop it: it runs, is wanted RUNNING, and nothing is under way."""
+    """Whether the disk watchdog may stop it: it runs, and no operation or request is under way."""
     runs = workspace.phase is Phase.RUNNING and workspace.desired_state is DesiredState.RUNNING
     idle = workspace.operation is Operation.NONE and workspace.request is None
     return runs and idle and workspace.deleted_at is None
@@ -69,7 +69,7 @@ def check_delete(workspace: Workspace) -> None:
 
 
 def check_delete_now(workspace: Workspace, confirmed_name: str) -> bool:
-    """Whether a delete without archive and grace changes anything. It is confirmed by the name."""
+    """Return whether a delete without archive and grace period changes anything (ADR 0025)."""
     if workspace.purged_at is not None:
         raise WorkspaceNotFound
     if confirmed_name != workspace.name:
@@ -81,7 +81,7 @@ def check_delete_now(workspace: Workspace, confirmed_name: str) -> bool:
 
 
 def check_undelete(workspace: Workspace) -> DesiredState:
-    """Where an undeleted workspace comes back to: the level it stands at."""
+    """Return the desired state after an undelete: the level of the workspace."""
     if workspace.deleted_at is None:
         raise InvalidState("This workspace is not deleted.")
     if workspace.purged_at is not None:
@@ -96,23 +96,23 @@ def check_recover(workspace: Workspace, source: RecoverSource | None, archive_op
     if not in_error(workspace):
         raise InvalidState("This workspace is not in ERROR: there is nothing to recover.")
     if workspace.request is not None:
-        raise OperationInProgress("A recovery was already asked for.")
+        raise OperationInProgress("A recovery was already requested.")
     if source is RecoverSource.ARCHIVE and archive_op_id is None:
-        raise ValidationFailed("Say which archive to restore: archive_op_id is missing.")
+        raise ValidationFailed("Choose an archive to restore: archive_op_id is missing.")
     if source is not RecoverSource.ARCHIVE and archive_op_id is not None:
-        raise ValidationFailed('archive_op_id goes with "from": "archive" only.')
-    ways = recovery_options(workspace)
-    if source is None and not {RecoveryOption.LOOK_AGAIN, RecoveryOption.HOME} & set(ways):
+        raise ValidationFailed('archive_op_id is allowed only with "from": "archive".')
+    options = recovery_options(workspace)
+    if source is None and not {RecoveryOption.LOOK_AGAIN, RecoveryOption.HOME} & set(options):
         raise ValidationFailed(
             "The home of this workspace was lost. Choose what to restore: "
             '{"from": "archive", "archive_op_id": ...} or {"from": "empty"}.'
         )
-    if source is not None and RecoveryOption.EMPTY not in ways:
-        raise ValidationFailed("The home of this workspace is there: it will not be replaced.")
+    if source is not None and RecoveryOption.EMPTY not in options:
+        raise ValidationFailed("The home of this workspace exists, so it cannot be replaced.")
 
 
 def recovery_options(workspace: Workspace) -> tuple[RecoveryOption, ...]:
-    """What its owner can choose to bring a workspace out of ERROR; none while a choice is carried out."""
+    """Return the owner's options to recover a workspace from ERROR; none while a recovery is under way."""
     busy = workspace.operation is not Operation.NONE or workspace.request is not None
     if workspace.deleted_at is not None or busy or not in_error(workspace):
         return ()
@@ -134,15 +134,15 @@ def home_is_lost(workspace: Workspace) -> bool:
 def check_cancel(workspace: Workspace) -> None:
     check_alive(workspace)
     if workspace.operation not in CANCELLABLE:
-        raise InvalidState("There is nothing that can be cancelled.")
+        raise InvalidState("There is nothing to cancel.")
     if workspace.operation is Operation.ARCHIVING and archive_committed(workspace):
         raise InvalidState(
-            "The archive is already safe; only its volume is being removed. It cannot be cancelled."
+            "This can no longer be cancelled: the archive is complete, and the volume is being removed."
         )
 
 
 def archive_committed(workspace: Workspace) -> bool:
-    """Whether the archive of the present claim is the workspace's archive already."""
+    """Whether the archive of the current claim is already the workspace's archive."""
     if workspace.archive_key is None or workspace.archive_op_id is None:
         return False
     return workspace.archive_key == archive_key(workspace.id, workspace.archive_op_id)

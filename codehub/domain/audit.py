@@ -1,4 +1,4 @@
-"""Audit entries: who did what to whom, from where, and how it ended. Never a secret."""
+"""Entries of the audit log: who did what to whom, from where, with what outcome (ADR 0023)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,22 +10,22 @@ from typing import Final
 from codehub.domain.states import Role
 
 MOST_CHARACTERS: Final = 200
-"""Of a name or a detail; longer ones are cut."""
+"""Longest name or detail; longer ones are cut."""
 MOST_ITEMS: Final = 10
-"""Of a detail that is a list."""
+"""Longest list in a detail; longer ones are cut."""
 FAILURE_WINDOW: Final = timedelta(hours=1)
 FAILURES_OF_ONE_NETWORK: Final = 20
 FAILURES_OF_ALL: Final = 200
-"""Failed passwords that get entries of their own within one window; the rest are counted."""
+"""Failed passwords with an entry each within one window. The rest are only counted."""
 LOCKS_OF_ONE_ACCOUNT: Final = 3
 LOCKS_OF_ALL: Final = 100
-"""Likewise of lockouts of existing accounts: other failures cannot use up their entries."""
+"""Lockouts of existing accounts with an entry each. Other failures do not use up these entries."""
 
 Detail = str | int | tuple[str, ...]
 
 
 class Action(StrEnum):
-    """What happened. The names are part of the API and never change."""
+    """Kind of act. The names are part of the API and never change."""
 
     SESSION_OPENED = "session.opened"
     SESSION_FAILED = "session.failed"
@@ -48,7 +48,7 @@ class Action(StrEnum):
 
 
 class ActorKind(StrEnum):
-    """ANONYMOUS: no one was signed in. CLI: a command on the host. SYSTEM: a part of CodeHub."""
+    """Kind of actor. ANONYMOUS: not signed in. CLI: a command on the host. SYSTEM: a part of CodeHub."""
 
     USER = "user"
     ADMIN = "admin"
@@ -73,7 +73,7 @@ FAILED_PASSWORDS: Final = (
     Action.SESSION_LOCKED,
     Action.SESSION_CONFIRMATION_FAILED,
 )
-"""Actions that anyone can cause at will, and whose entries are therefore bounded."""
+"""Actions that anyone can cause, so the number of their entries is limited."""
 
 _FAILURES: Final = frozenset((*FAILED_PASSWORDS, Action.SESSION_FAILURES_COUNTED))
 _DETAILS: Final[Mapping[Action, frozenset[str]]] = {
@@ -92,7 +92,7 @@ _DETAILS: Final[Mapping[Action, frozenset[str]]] = {
     ),
     Action.SECURITY_WEAKENED: frozenset(("settings",)),
 }
-"""The details that each action may carry. Whatever is not listed here cannot be recorded."""
+"""Details that each action may have. Others cannot be recorded, so that no secret gets into the log."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Target:
 
 @dataclass(frozen=True)
 class AuditEntry:
-    """One act, checked and cut to size."""
+    """Act, with its details checked against the declared ones."""
 
     at: datetime
     actor: Actor
@@ -175,7 +175,7 @@ def _bounded(value: Detail) -> str | int | list[str]:
 
 
 def parse_address(address: str) -> IPv4Address | IPv6Address | None:
-    """Return the address, an IPv4 one that is wrapped in IPv6 unwrapped, or None if it is not one."""
+    """Return the address, or None if it is invalid. An IPv4-mapped IPv6 address becomes IPv4."""
     try:
         parsed = ip_address(address.partition("%")[0])
     except ValueError:
@@ -184,7 +184,7 @@ def parse_address(address: str) -> IPv4Address | IPv6Address | None:
 
 
 def network_of(address: str) -> str | None:
-    """Return what one client has to itself: an IPv4 address, or a whole /64 of IPv6."""
+    """Return the network of one client: an IPv4 address, or an IPv6 /64."""
     parsed = parse_address(address)
     if parsed is None:
         return None
@@ -192,5 +192,5 @@ def network_of(address: str) -> str | None:
 
 
 def window_start(now: datetime) -> datetime:
-    """Return the beginning of the window that failed passwords are counted in."""
+    """Return the beginning of the window in which failed passwords are counted."""
     return now.replace(minute=0, second=0, microsecond=0)

@@ -1,4 +1,4 @@
-"""Which running workspaces are warned, and then stopped, while the disk of the homes is below its reserve."""
+"""Disk pressure: which running workspaces are warned and stopped while space is short (ADR 0019)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,19 +8,19 @@ from enum import StrEnum
 from codehub.domain.states import Phase
 
 URGENT = 4
-"""Below this fraction of the reserve, space that archiving would free comes too late."""
+"""Below this fraction of the reserve, space freed by archiving comes too late."""
 SMALL = 8
 """A home of less than this fraction of the reserve is never stopped."""
 CALM = 1.25
-"""Warnings end when this much of the reserve is free again, so that they do not come and go at its edge."""
+"""Warnings end when this multiple of the reserve is free, so that they do not flap."""
 START_WAITS = timedelta(minutes=10)
-"""For which a start or restore waits for space. Meanwhile its own home is not archived."""
+"""Longest time that a start or restore waits for space. Meanwhile its home is not archived."""
 FULL = 0.98
 """A home above this fraction of its quota is full."""
 
 
 class Resource(StrEnum):
-    """What a disk runs out of. FILES are inodes: each file and directory takes one."""
+    """Resource of a disk. FILES are inodes: each file and directory takes one."""
 
     BYTES = "bytes"
     FILES = "files"
@@ -28,7 +28,7 @@ class Resource(StrEnum):
 
 @dataclass(frozen=True)
 class FreeSpace:
-    """What is left on a disk. `files` is None on a file system that has no fixed number of inodes."""
+    """Free space of a disk. `files` is None on a file system without a fixed number of inodes."""
 
     bytes: int
     files: int | None = None
@@ -39,7 +39,7 @@ class FreeSpace:
 
 @dataclass(frozen=True)
 class Reserve:
-    """What must stay free on the disk of the homes, so that the database can go on. 0 turns it off."""
+    """Space that must stay free on the disk of the homes for the database. 0 turns it off."""
 
     bytes: int
     files: int = 0
@@ -50,7 +50,7 @@ class Reserve:
 
 @dataclass(frozen=True)
 class Shortage:
-    """A resource that is below its reserve."""
+    """Resource that is below its reserve."""
 
     resource: Resource
     free: int
@@ -58,7 +58,7 @@ class Shortage:
 
     @property
     def left(self) -> str:
-        """Return what is left: `has 300 MiB left`, `can take only 12 more files`."""
+        """Return a phrase for the free space: `has 300 MiB left`, `can take only 12 more files`."""
         if self.resource is Resource.FILES:
             return f"can take only {self.free:,} more files"
         return f"has {size_text(self.free)} left"
@@ -70,7 +70,7 @@ class Shortage:
 
 @dataclass(frozen=True)
 class DiskRules:
-    """`reserve` counts in the resource that is decided on."""
+    """Rules for one resource. `reserve` is in its unit."""
 
     reserve: int
     grace: timedelta = timedelta(minutes=2)
@@ -78,17 +78,17 @@ class DiskRules:
 
 @dataclass(frozen=True)
 class DiskState:
-    """`to_come`: what homes that the watchdog stopped have, and archiving will free."""
+    """State of a disk. `expected`: space that archiving the stopped homes will free."""
 
     free: int
-    to_come: int = 0
+    expected: int = 0
     full_in: timedelta | None = None
     resource: Resource = Resource.BYTES
 
 
 @dataclass(frozen=True)
 class LargeEntry:
-    """A file or directory of a home, by its path below the home."""
+    """Large file or directory of a home, by its path below the home."""
 
     name: str
     bytes: int
@@ -96,14 +96,17 @@ class LargeEntry:
 
 @dataclass(frozen=True)
 class HomeSize:
-    """`complete` is False when the home has more entries than a walk looks at: it is at least this large."""
+    """Measured size of a home.
+
+    `complete` is False if the home has more entries than a walk counts: it is at least this large.
+    """
 
     bytes: int
     entries: int
     complete: bool = True
     largest: tuple[LargeEntry, ...] = ()
     quota_bytes: int = 0
-    """0 stands for no quota."""
+    """0 means no quota."""
 
     def of(self, resource: Resource) -> int:
         return self.bytes if resource is Resource.BYTES else self.entries
@@ -115,7 +118,7 @@ class HomeSize:
 
 @dataclass(frozen=True)
 class HomeRecord:
-    """The last measurement of a home that was written down, and what the watchdog did about it."""
+    """Last recorded size of a home, and what the watchdog did about it."""
 
     size: HomeSize
     measured_at: datetime | None = None
@@ -126,9 +129,9 @@ class HomeRecord:
 
 @dataclass(frozen=True)
 class LiveHome:
-    """A home on the disk, of a workspace that runs or stands by.
+    """Home of a RUNNING or STANDBY workspace.
 
-    `may_stop`: the workspace runs, is wanted RUNNING, and no operation or request is under way.
+    `may_stop`: the workspace runs, and no operation or request is under way.
     """
 
     workspace_id: str
@@ -151,14 +154,14 @@ class LiveHome:
 
     @property
     def frees_space_soon(self) -> bool:
-        """Whether the watchdog stopped it and archiving will free its space."""
+        """Whether the watchdog has stopped the workspace, so that archiving will free its space."""
         stopped = self.record is not None and self.record.stopped_at is not None
         return stopped and not self.has_run_again
 
 
 @dataclass(frozen=True)
 class RunningHome:
-    """`size` counts in the resource that is decided on."""
+    """Home of a running workspace. `size` is in the unit of the resource that is short."""
 
     workspace_id: str
     size: int
@@ -167,7 +170,7 @@ class RunningHome:
 
 @dataclass(frozen=True)
 class Notice:
-    """What a workspace is told, as the timeline and its page show it."""
+    """Message to the owner of a workspace, for the timeline and its page."""
 
     workspace_id: str
     message: str
@@ -175,6 +178,8 @@ class Notice:
 
 @dataclass(frozen=True)
 class DiskActions:
+    """Workspaces to warn and to stop now."""
+
     warn: tuple[Notice, ...] = ()
     stop: tuple[Notice, ...] = ()
 
@@ -182,7 +187,7 @@ class DiskActions:
 def choose_disk_actions(
     disk: DiskState, homes: Sequence[RunningHome], rules: DiskRules, now: datetime
 ) -> DiskActions:
-    """Return which of the running workspaces to warn and to stop now, the largest first."""
+    """Return which running workspaces to warn and to stop now, the largest first."""
     if disk.free >= rules.reserve:
         return DiskActions()
     share = share_of(disk, [home.size for home in homes], rules)
@@ -201,7 +206,7 @@ def share_of(disk: DiskState, sizes: Sequence[int], rules: DiskRules) -> int:
     """Return the size up to which a running home is left alone."""
     missing = rules.reserve - disk.free
     if not is_urgent(disk, rules):
-        missing -= disk.to_come
+        missing -= disk.expected
     share = largest_after_freeing(sizes, missing)
     if is_urgent(disk, rules):
         share = share * disk.free * URGENT // rules.reserve
@@ -209,7 +214,7 @@ def share_of(disk: DiskState, sizes: Sequence[int], rules: DiskRules) -> int:
 
 
 def largest_after_freeing(sizes: Sequence[int], missing: int) -> int:
-    """Return the size to which the largest have to shrink to give back `missing` bytes together."""
+    """Return the size to which the largest homes have to shrink to free `missing` bytes together."""
     ordered = sorted(sizes, reverse=True)
     if not ordered or missing <= 0:
         return ordered[0] if ordered else 0
@@ -226,7 +231,7 @@ def is_urgent(disk: DiskState, rules: DiskRules) -> bool:
 
 
 def grace_of(disk: DiskState, rules: DiskRules) -> timedelta:
-    """Return how long after its warning a home is stopped: less when the disk would be full before."""
+    """Return the time between a warning and a stop, which is shorter if the disk would be full before."""
     return rules.grace if disk.full_in is None else min(rules.grace, disk.full_in / 4)
 
 
@@ -240,7 +245,7 @@ def shortages(free: FreeSpace, reserve: Reserve) -> tuple[Shortage, ...]:
 
 
 def is_calm(free: FreeSpace, reserve: Reserve) -> bool:
-    """Whether warnings are over."""
+    """Whether there is enough free space to end the warnings."""
     return _is_free(CALM, free, reserve)
 
 

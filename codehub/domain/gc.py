@@ -1,4 +1,7 @@
-"""Which archives nothing protects. The store is listed first, the database read after."""
+"""Garbage collection of archives: which of them nothing protects (ADR 0007).
+
+The store is listed first, and the database is read afterwards.
+"""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -13,7 +16,7 @@ GUARD_FROM = 20
 
 @dataclass(frozen=True)
 class StoredArchive:
-    """An archive in the store. Not complete: unfinished, or half of it is gone."""
+    """Archive in the store. It is not complete if the object or its `.meta` is missing."""
 
     key: str
     workspace_id: str
@@ -24,7 +27,7 @@ class StoredArchive:
 
 @dataclass(frozen=True)
 class ArchiveHolder:
-    """What the database says about a workspace that may hold archives."""
+    """Facts from the database about a workspace that may hold archives."""
 
     archive_key: str | None
     archive_op_id: str | None
@@ -36,7 +39,7 @@ class ArchiveHolder:
     left_alone: bool = False
     """Whether the workspace is of another backend than this coordinator."""
     grace_waived: bool = False
-    """Whether its owner or an admin asked to delete it without a grace period."""
+    """Whether its owner or an admin deleted it without a grace period."""
 
     @property
     def skips_grace(self) -> bool:
@@ -53,15 +56,17 @@ class GcRules:
 
 @dataclass(frozen=True)
 class Sweep:
+    """Archives to remove now, orphans to remember, and the alarm if nothing may be removed."""
+
     remove: tuple[StoredArchive, ...]
     first_seen: Mapping[str, datetime]
     alarm: str | None
     present: frozenset[str]
-    """The keys of all that is complete."""
+    """Keys of the complete archives."""
 
 
 def protection(stored: StoredArchive, holder: ArchiveHolder | None, present: Collection[str]) -> str | None:
-    """Why an archive must stay, or None. `present` are the keys of all that is complete in the store."""
+    """Return why an archive must stay, or None. `present`: keys of the complete archives in the store."""
     if holder is None:
         return None
     if holder.left_alone:
@@ -81,7 +86,7 @@ def protection(stored: StoredArchive, holder: ArchiveHolder | None, present: Col
     if holder.archive_key is not None and stored.archive_op_id > archive_op_id_of(holder.archive_key):
         return "it is newer than the archive of its workspace"
     if holder.archive_key is not None and holder.archive_key not in present:
-        return "the archive that replaced it is not there"
+        return "the archive that replaced it is missing"
     return None
 
 
@@ -92,7 +97,7 @@ def sweep(
     rules: GcRules,
     now: datetime,
 ) -> Sweep:
-    """What to remove now, and which orphans to remember."""
+    """Return what to remove now, and which orphans to remember."""
     present = frozenset(item.key for item in listed if item.complete)
     orphans = [item for item in listed if protection(item, holders.get(item.workspace_id), present) is None]
     seen = {item.key: first_seen.get(item.key, now) for item in orphans}
@@ -102,7 +107,7 @@ def sweep(
 
 
 def _grace(item: StoredArchive, holders: Mapping[str, ArchiveHolder], rules: GcRules) -> timedelta:
-    """Archives of workspaces that the database does not know wait as long as the trash does."""
+    """Return how long an orphan is kept. An unknown workspace's is kept as long as the trash."""
     holder = holders.get(item.workspace_id)
     if holder is not None and holder.skips_grace:
         return timedelta(0)
@@ -111,22 +116,21 @@ def _grace(item: StoredArchive, holders: Mapping[str, ArchiveHolder], rules: GcR
 
 
 def _alarm(total: int, orphans: Iterable[StoredArchive], holders: Mapping[str, ArchiveHolder]) -> str | None:
-    """More than a tenth orphaned at once is more likely a mistake of ours than garbage.
+    """Return an alarm if too many archives are orphaned at once: that is more likely a mistake than garbage.
 
-    What is expected to go does not count: archives of purged workspaces, and those that a newer archive
-    of the same workspace, itself in the store, has replaced.
+    Archives of purged workspaces do not count, nor do those that a newer archive in the store has replaced.
     """
     suspicious = sum(1 for item in orphans if not _is_expected(holders.get(item.workspace_id)))
     return mass_alarm(suspicious, total, "archives", known=len(holders))
 
 
 def mass_alarm(suspicious: int, total: int, what: str, *, known: int) -> str | None:
-    """Why nothing may be deleted. `known` is how many workspaces the database has ever heard of."""
+    """Return why nothing may be deleted, or None. `known`: number of workspaces the database has ever had."""
     if total and not known:
-        return f"The database knows no workspace, but {total} {what} are there: nothing is deleted."
+        return f"The database has no workspaces, but there are {total} {what}. Nothing is deleted."
     if total >= GUARD_FROM and suspicious * 10 > total:
         return (
-            f"{suspicious} of {total} {what} look orphaned at once: nothing is deleted. Check the database."
+            f"{suspicious} of {total} {what} look orphaned at once. Nothing is deleted. Check the database."
         )
     return None
 

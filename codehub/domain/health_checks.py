@@ -1,4 +1,4 @@
-"""Health checks of an installation: their names, what each one failing calls for, and what they amount to."""
+"""Health checks of an installation: their names, results and remedies (ADR 0021)."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -32,29 +32,29 @@ REMEDIES: Mapping[CheckName, str] = {
     CheckName.REDIS: "Start Redis, or correct REDIS_URL.",
     CheckName.DATABASE_SPACE: (
         "Make room on the disk of PostgreSQL: delete workspaces without an archive, or remove other files. "
-        "Until then calls that write answer 507."
+        "Until then the API answers 507 to calls that write."
     ),
     CheckName.COORDINATOR: "Start a coordinator (`codehub serve coordinator`), and read its log.",
-    CheckName.STORAGE: "Read the log of the leading coordinator: it names why they cannot be claimed.",
+    CheckName.STORAGE: "Read the log of the leading coordinator. It says why they cannot be claimed.",
     CheckName.ARCHIVES: (
         "Mount the disk or start the object store that ARCHIVE_URL names. "
         "Archives and restores wait until it answers."
     ),
-    CheckName.VOLUMES: "Mount the disk of the homes. CodeHub touches no home until then.",
+    CheckName.VOLUMES: "Mount the disk of the homes. CodeHub changes no home until then.",
     CheckName.RUNTIME: (
         "Start the Docker engine, or mount the data directory. Workspaces stay as they are until then."
     ),
     CheckName.DISK: "Free disk space, archive workspaces, or lower DISK_RESERVE_BYTES or DISK_RESERVE_FILES.",
     CheckName.GC: (
         "Check that DATABASE_URL and ARCHIVE_URL belong to this installation. "
-        "GC deletes nothing while the alarm stands."
+        "GC deletes nothing while it raises the alarm."
     ),
 }
 
 HEARTBEAT_SECONDS = 30.0
-"""After which a leader without a heartbeat counts as gone."""
+"""A leader whose last heartbeat is older counts as gone."""
 STALE_SECONDS = 180.0
-"""After which a result of the leader's counts as unknown."""
+"""A result of the leader that is older counts as unknown."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,10 @@ class DatedCheckResult(CheckResult):
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """The leader that the database knows. `age` is in seconds; None if no coordinator ever led."""
+    """Last heartbeat of the leader, in the database.
+
+    `age` is in seconds; None if no coordinator ever led.
+    """
 
     holder: str
     age: float | None
@@ -82,7 +85,7 @@ class Heartbeat:
 
 @dataclass(frozen=True)
 class Check:
-    """Outcome of one check, with what to do about it; the remedy of a good one is empty."""
+    """Outcome of one check with its remedy, which is empty if the check passed."""
 
     ok: bool
     message: str
@@ -122,7 +125,7 @@ def judge_database_space(has_space: bool) -> CheckResult:
 
 
 def judge_claims(unclaimed: Collection[str]) -> CheckResult:
-    """Without its volumes and its archive store, an installation starts no workspace."""
+    """Fail unless the volumes and the archive store are claimed: no workspace starts before (ADR 0020)."""
     if unclaimed:
         return CheckResult(
             False, f"Not claimed yet: {' and '.join(unclaimed)}. No workspace starts until then."
@@ -131,7 +134,7 @@ def judge_claims(unclaimed: Collection[str]) -> CheckResult:
 
 
 def judge_leader_check(found: DatedCheckResult | None) -> CheckResult:
-    """Return the leader's verdict; a missing or old one says nothing about the present."""
+    """Return the leader's result, or a failure if it is missing or too old."""
     if found is None:
         return CheckResult(False, "Unknown: no coordinator has checked this yet.")
     if found.age > STALE_SECONDS:
@@ -143,12 +146,10 @@ def unknown(reason: str) -> CheckResult:
     return CheckResult(False, f"Unknown: {reason}")
 
 
-def with_remedies(verdicts: Mapping[CheckName, CheckResult]) -> Readiness:
+def with_remedies(results: Mapping[CheckName, CheckResult]) -> Readiness:
     return Readiness(
         {
-            name: Check(
-                verdicts[name].ok, verdicts[name].message, "" if verdicts[name].ok else REMEDIES[name]
-            )
+            name: Check(results[name].ok, results[name].message, "" if results[name].ok else REMEDIES[name])
             for name in CheckName
         }
     )

@@ -1,4 +1,4 @@
-"""Host names: which are this machine's own, and which domains two of them share."""
+"""Host names: which ones are loopback, and which domain two of them share."""
 
 import re
 from typing import Final
@@ -16,7 +16,7 @@ def is_loopback(host: str) -> bool:
 def parent_domains(host: str) -> list[str]:
     """Return the domains that a cookie sent to this host may be set for, the host first.
 
-    Browsers refuse registries such as `co.kr`; which ones exist, only they know.
+    The list may contain registries such as `co.kr`, for which browsers refuse cookies.
     """
     if _ADDRESS.fullmatch(host):
         return []
@@ -31,6 +31,6 @@ def shared_domain(one: str, other: str) -> str | None:
 
 
 def _is_registry(domain: str) -> bool:
-    """Whether names below it belong to different owners, as far as its form shows."""
+    """Return whether the domain looks like a registry, below which names have different owners."""
     first, _, top = domain.partition(".")
     return "." not in top and len(top) == 2 and first in _REGISTRY_LABELS

@@ -1,6 +1,6 @@
-"""How the parts of CodeHub recognise each other over TCP."""
+"""Header by which the API recognises the gateway over TCP."""
 
 from typing import Final
 
 INTERNAL_KEY: Final = "x-codehub-internal-key"
-"""The header that carries the shared key. The gateway removes it from what clients send."""
+"""Carries the shared key. The gateway removes this header from clients' requests."""

@@ -1,6 +1,6 @@
-"""How many workspaces a user may have, and how many may run at once.
+"""Limits: how many workspaces a user may have, how many may run at once, and how large archives may be.
 
-Both limits are exact: workspaces are counted and admitted under one lock.
+The numbers are exact: workspaces are counted and admitted under one lock.
 """
 
 from dataclasses import dataclass
@@ -22,12 +22,12 @@ class Limits:
     everyone: int
     workspaces_per_user: int = MAX_WORKSPACES_PER_USER
     archive_bytes_per_user: int = 0
-    """0 stands for no limit."""
+    """0 means no limit."""
 
 
 @dataclass(frozen=True)
 class Usage:
-    """Workspaces that count, the one in question left out."""
+    """Number of other workspaces that count against the limits."""
 
     user: int
     everyone: int
@@ -35,18 +35,18 @@ class Usage:
 
 @dataclass(frozen=True)
 class WorkspaceCounts:
-    """Workspaces of one user: living ones, and deleted ones that can still be undeleted."""
+    """Workspaces of one user: existing ones, and those in the trash."""
 
     living: int
     trash: int
 
 
 def admit_workspace(owned: WorkspaceCounts, limits: Limits) -> None:
-    """Raise WorkspaceLimitExceeded unless the user may have one more living workspace.
+    """Raise WorkspaceLimitExceeded unless the user may have one more workspace.
 
-    The trash has no limit while there is room for twice as many in all. Without this second bound,
-    creating and deleting in turn would fill the database; with the trash counted in full, deleting
-    would make no room.
+    Existing workspaces and the trash together may be twice as many. Without this second bound, creating
+    and deleting in turn would fill the database. With the trash counted in full, deleting would make
+    no room.
     """
     most = limits.workspaces_per_user
     if owned.living >= most:
@@ -63,7 +63,7 @@ def admit_workspace(owned: WorkspaceCounts, limits: Limits) -> None:
 def admit_archives(taken: int, limits: Limits) -> None:
     """Raise ArchiveLimitExceeded unless a user with so many bytes of archives may have another workspace.
 
-    Nothing else asks: a limit that kept a home from being archived, or deleted, would endanger it.
+    The limit applies to nothing else. If it stopped archiving or deleting, it would endanger homes.
     """
     most = limits.archive_bytes_per_user
     if most and taken >= most:
@@ -79,13 +79,13 @@ def admit_undeleted(owned: WorkspaceCounts, limits: Limits) -> None:
 
 
 def counts(workspace: Workspace) -> bool:
-    """Whether a workspace counts against the limits: it shall run, or it still has a container.
+    """Whether a workspace counts as running: it is to run, or it still has a container.
 
-    One that failed for good shall run again as soon as its recovery is asked for.
+    A workspace in ERROR is to run again as soon as its recovery is requested.
     """
     failed = is_terminal(workspace.error_reason) and workspace.request is None
-    shall_run = workspace.desired_state is DesiredState.RUNNING and not failed
-    return shall_run or holds(workspace.conditions, ConditionName.CONTAINER_EXISTS)
+    is_to_run = workspace.desired_state is DesiredState.RUNNING and not failed
+    return is_to_run or holds(workspace.conditions, ConditionName.CONTAINER_EXISTS)
 
 
 def admit(usage: Usage, limits: Limits) -> None:
@@ -96,5 +96,6 @@ def admit(usage: Usage, limits: Limits) -> None:
         )
     if usage.everyone >= limits.everyone:
         raise RunningLimitExceeded(
-            f"All {limits.everyone} places of this installation are taken. Try again when one is free."
+            f"All users together already run {limits.everyone} workspaces, the most that this installation "
+            "allows. Try again when one has stopped."
         )

@@ -8,14 +8,14 @@ from urllib.parse import urlsplit
 
 @dataclass(frozen=True)
 class PortLinks:
-    """Where a browser finds the ports of workspaces."""
+    """Builder of the URLs under which browsers reach the ports of workspaces."""
 
     base_url: str
     apps_domain: str
-    """Empty for the path mode; without a port it has the base URL's."""
+    """Empty in the path mode. Without a port, the base URL's port applies."""
 
     def variables(self, workspace_id: str) -> dict[str, str]:
-        """What code-server reads: a template in which `{{port}}` stands for the port."""
+        """Return code-server's environment variable, a template in which `{{port}}` stands for the port."""
         if not self.apps_domain:
             return {"VSCODE_PROXY_URI": "./proxy/{{port}}/"}
         base = urlsplit(self.base_url)

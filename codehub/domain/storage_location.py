@@ -1,4 +1,4 @@
-"""What an installation claims once: the root of its volumes and its archive store."""
+"""Storage locations that an installation claims once (ADR 0020)."""
 
 from enum import StrEnum
 

@@ -1,4 +1,4 @@
-"""The form of API tokens, by which they are recognised wherever they are."""
+"""Format of API tokens, by which they are recognised in requests and logs."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""What lies on the disk of the homes and may go: remains beside a home, and homes that belong to nobody."""
+"""Garbage collection of volumes: leftovers beside a home, and homes without a workspace (ADR 0007)."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ ASIDE = ".aside-"
 
 @dataclass(frozen=True)
 class Leftover:
-    """A home, or what lies beside it: `.staging-*`, `.deleted-*` of dead jobs, `.aside-*` of recoveries."""
+    """Home, or a directory beside it: `.staging-*` and `.deleted-*` of jobs, `.aside-*` of recoveries."""
 
     home_store_key: str
     workspace_id: str
@@ -23,7 +23,7 @@ class Leftover:
 
     @property
     def key(self) -> str:
-        """Under which its first sight is remembered."""
+        """Key under which the time of its first sighting is stored."""
         return f"volume:{self.home_store_key.removesuffix(HOME)}{self.name}"
 
     @property
@@ -33,6 +33,8 @@ class Leftover:
 
 @dataclass(frozen=True)
 class LeftoverSweep:
+    """Leftovers to remove now, those to remember, and the alarm if nothing may be removed."""
+
     remove: tuple[Leftover, ...]
     first_seen: Mapping[str, datetime]
     alarm: str | None
@@ -45,7 +47,7 @@ def sweep_leftovers(
     rules: GcRules,
     now: datetime,
 ) -> LeftoverSweep:
-    """What to remove now, and which leftovers to remember."""
+    """Return what to remove now, and which leftovers to remember."""
     graces = {item: grace for item in listed if (grace := _grace(item, holders, rules)) is not None}
     seen = {item.key: first_seen.get(item.key, now) for item in graces}
     due = tuple(item for item, grace in graces.items() if now - seen[item.key] >= grace)
@@ -56,7 +58,7 @@ def sweep_leftovers(
 
 
 def _grace(item: Leftover, holders: Mapping[str, ArchiveHolder], rules: GcRules) -> timedelta | None:
-    """How long it waits from its first sight on; None while it is protected."""
+    """Return how long a leftover is kept after its first sighting; None while it is protected."""
     holder = holders.get(item.workspace_id)
     if holder is None:
         return max(rules.retention, rules.orphan_grace)

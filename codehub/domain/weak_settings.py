@@ -6,7 +6,7 @@ from typing import Final
 
 
 class Weakness(StrEnum):
-    """Named in the audit log and in the dashboard's texts."""
+    """Weak setting. The audit log and the dashboard's texts contain these names."""
 
     PATH_MODE = "path_mode"
     PLAIN_HTTP = "plain_http"
@@ -22,16 +22,16 @@ WEAKNESSES_OF_PART: Final = {
         (Weakness.INSECURE_PROCESS_RUNTIME, Weakness.DOCKER_FIREWALL_OFF, Weakness.PRIVATE_EGRESS)
     ),
 }
-"""Which part each setting is for. Other parts may not have it in their environment."""
+"""Settings that each part reads. They may be missing from the environment of other parts."""
 
 SHORTEST_PREFIX: Final = {4: 8, 6: 32}
-"""Of a trusted network: what is wider than one provider's holds strangers too."""
+"""Shortest prefix of a trusted network. A wider network contains the machines of clients."""
 _PRIVATE_V6: Final = IPv6Network("fc00::/7")
 _MAPPED_V4: Final = IPv6Network("::ffff:0:0/96")
 
 
 def is_too_wide(network: IPv4Network | IPv6Network) -> bool:
-    """Return whether a network of trusted proxies is so wide that it holds others' machines."""
+    """Return whether a network of trusted proxies is so wide that it contains the machines of clients."""
     if network.version == 4:
         return network.prefixlen < SHORTEST_PREFIX[4]
     if network.subnet_of(_MAPPED_V4):

@@ -1,4 +1,4 @@
-"""A workspace's name where programs read it: as an argument of a command, and as a host name."""
+"""Safe forms of a workspace's name: as a command argument, and as a host name."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _NOT_TEXT: Final = frozenset(("Cc", "Cs", "Zl", "Zp"))
 
 
 def as_argument(name: str, workspace_id: str) -> str:
-    """Return the name on one line, fit for a command's argument; the id if nothing of it is left.
+    """Return the name on one line, fit for a command's argument; the id if nothing is left of it.
 
-    It never begins with a hyphen, so that no command takes it for an option.
+    It never begins with a hyphen, so no command mistakes it for an option.
     """
     text = "".join(" " if unicodedata.category(char) in _NOT_TEXT else char for char in name)
     return " ".join(text.split())[:_LONGEST_ARGUMENT].lstrip("- ").rstrip() or workspace_id

@@ -34,4 +34,4 @@ class PortErrors:
 
 def _has_no_door(address: str) -> bool:
     kind, _, where = address.partition(":")
-    return kind == "door" and not os.access(where.rpartition(":")[0], os.F_OK)
+    return kind == "broker" and not os.access(where.rpartition(":")[0], os.F_OK)

@@ -229,7 +229,7 @@ class Pool:
             if kind == "unix":
                 return await _connect_unix(loop, make, where)
             host, _, port = where.rpartition(":")
-            if kind == "door":
+            if kind == "broker":
                 made = await connect_through(host, int(port))
                 return (await loop.create_connection(make, sock=made))[1]
             return (await loop.create_connection(make, host.strip("[]"), int(port)))[1]

@@ -56,12 +56,12 @@ def test_one_is_stopped_at_a_time_and_its_space_counts_as_to_come() -> None:
     """Stopping frees nothing at once; the archive does later."""
     homes = [warned("a", 2 * GIB), warned("b", 2 * GIB + 1), warned("c", 100 * MIB)]
     assert ids(choose_disk_actions(LOW, homes, RULES, NOW).stop) == ["b"]
-    after = DiskState(LOW.free, to_come=2 * GIB)
+    after = DiskState(LOW.free, expected=2 * GIB)
     assert choose_disk_actions(after, [homes[0], homes[2]], RULES, NOW).stop == ()
 
 
 def test_below_a_quarter_of_the_reserve_nothing_to_come_counts() -> None:
-    urgent = DiskState(free=200 * MIB, to_come=50 * GIB)
+    urgent = DiskState(free=200 * MIB, expected=50 * GIB)
     homes = [warned("a", 5 * GIB), warned("b", 5 * GIB), warned("c", 100 * MIB)]
     assert ids(choose_disk_actions(urgent, homes, RULES, NOW).stop) == ["a", "b"]
 
@@ -149,8 +149,8 @@ def test_homes_cut_to_the_level_give_back_what_is_missing(found: list[int], miss
 
 
 @given(sizes, st.integers(0, 2 * GIB), st.integers(0, 60 * GIB))
-def test_nobody_at_or_below_the_share_is_touched(found: list[int], free: int, to_come: int) -> None:
-    disk = DiskState(free, to_come)
+def test_nobody_at_or_below_the_share_is_touched(found: list[int], free: int, expected: int) -> None:
+    disk = DiskState(free, expected)
     share = share_of(disk, found, RULES) if free < RULES.reserve else max(found)
     for seen in (timedelta(0), timedelta(hours=1)):
         homes = [warned(str(n), size, seen) for n, size in enumerate(found)]

@@ -93,7 +93,7 @@ def test_an_unknown_workspace_protects_nothing_but_its_archives_are_quarantined(
 def test_an_empty_database_is_a_lost_database_and_nothing_goes() -> None:
     item = stored()
     swept = sweep([item], {}, {item.key: NOW - 2 * RULES.retention}, RULES, NOW)
-    assert "knows no workspace" in (swept.alarm or "")
+    assert "has no workspaces" in (swept.alarm or "")
     assert swept.remove == ()
 
 

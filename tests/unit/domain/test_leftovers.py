@@ -64,7 +64,7 @@ def test_an_empty_database_is_a_lost_database_and_no_home_goes() -> None:
     item = leftover(HOME)
     first = sweep_leftovers([item], {}, {}, RULES, NOW)
     late = sweep_leftovers([item], {}, first.first_seen, RULES, NOW + 2 * DAYS)
-    assert "knows no workspace" in (late.alarm or "")
+    assert "has no workspaces" in (late.alarm or "")
     assert late.remove == ()
 
 

@@ -26,7 +26,7 @@ def test_a_container_has_its_own_address() -> None:
 
 
 def test_a_sandbox_has_a_door_beside_the_socket_of_its_ide() -> None:
-    assert port_address("unix:/d/runtime/w1/ide.sock", 3000) == "door:/d/runtime/w1/net.sock:3000"
+    assert port_address("unix:/d/runtime/w1/ide.sock", 3000) == "broker:/d/runtime/w1/net.sock:3000"
 
 
 @pytest.mark.parametrize(

@@ -275,14 +275,14 @@ export const en = {
       database_space:
         "Make room on the disk of PostgreSQL: delete workspaces without an archive, or remove other files. Until then calls that write answer 507.",
       coordinator: "Start a coordinator (`codehub serve coordinator`), and read its log.",
-      storage: "Read the log of the leading coordinator: it names why they cannot be claimed.",
+      storage: "Read the log of the leading coordinator. It says why they cannot be claimed.",
       archives:
         "Mount the disk or start the object store that ARCHIVE_URL names. Archives and restores wait until it answers.",
-      volumes: "Mount the disk of the homes. CodeHub touches no home until then.",
+      volumes: "Mount the disk of the homes. CodeHub changes no home until then.",
       runtime:
         "Start the Docker engine, or mount the data directory. Workspaces stay as they are until then.",
       disk: "Free disk space, archive workspaces, or lower DISK_RESERVE_BYTES or DISK_RESERVE_FILES.",
-      gc: "Check that DATABASE_URL and ARCHIVE_URL belong to this installation. GC deletes nothing while the alarm stands.",
+      gc: "Check that DATABASE_URL and ARCHIVE_URL belong to this installation. GC deletes nothing while it raises the alarm.",
     },
     errors: "Workspaces in error",
     noErrors: "None. All is well.",
