@@ -24,7 +24,7 @@ from codehub.gateway.route_cache import RouteCache
 PLACE: Final = "/.codehub/do"
 
 
-class Forms:
+class PageForms:
     def __init__(self, origins: Origins, directory: RouteCache, pages: Pages) -> None:
         self._origins = origins
         self._directory = directory

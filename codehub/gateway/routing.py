@@ -29,7 +29,7 @@ from codehub.gateway.http1.repeated_request import OWN, RepeatedRequest, may_rep
 from codehub.gateway.http1.reply import RETRY_AFTER, Reply
 from codehub.gateway.http1.request_head import RequestHead
 from codehub.gateway.origin_check import is_foreign
-from codehub.gateway.page_forms import Forms
+from codehub.gateway.page_forms import PageForms
 from codehub.gateway.pages import Pages
 from codehub.gateway.platform_tokens import target_holds_token
 from codehub.gateway.port_errors import PortErrors
@@ -65,7 +65,7 @@ class Router:
         self._recorder = recorder
         self._entrance = entrance
         self._pages = pages
-        self._forms = Forms(config.origins, directory, pages)
+        self._forms = PageForms(config.origins, directory, pages)
         self._ports = PortErrors(pages)
         self._cookies = CookieGuard(config.origins, pages)
         self._api_policy = policy_for_api(config.origins)
