@@ -42,7 +42,7 @@ _EXTENSION_HOST: Final = b'"desiredConnectionType":2'
 FORWARDED: Final = (b"/proxy/", b"/absproxy/")
 
 
-class Recorder:
+class ActivityRecorder:
     """When each workspace was last used, until the next flush."""
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ class VsCodeInspector:
     or an extension that edits, sends the same ones. The terminal counts always, its output included.
     """
 
-    def __init__(self, recorder: Recorder, workspace_id: str, *, freshly_loaded: bool) -> None:
+    def __init__(self, recorder: ActivityRecorder, workspace_id: str, *, freshly_loaded: bool) -> None:
         self.workspace_id = workspace_id
         self._freshly_loaded = freshly_loaded
         self._recorder = recorder

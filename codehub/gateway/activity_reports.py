@@ -10,7 +10,7 @@ import structlog
 from redis.exceptions import RedisError
 
 from codehub.database.engine import CONNECTION_ERRORS
-from codehub.gateway.activity import Recorder
+from codehub.gateway.activity import ActivityRecorder
 from codehub.host.cancellation import raise_if_cancelled
 from codehub.ulids import new_id
 
@@ -41,7 +41,7 @@ class ActivityReporter:
     """
 
     def __init__(
-        self, recorder: Recorder, activity: Flushing, roster: Reporting, gateway_id: str = ""
+        self, recorder: ActivityRecorder, activity: Flushing, roster: Reporting, gateway_id: str = ""
     ) -> None:
         self._recorder = recorder
         self._activity = activity

@@ -18,7 +18,7 @@ from codehub.domain.ports import parse_port, port_address
 from codehub.domain.problems import InsufficientStorage, TooManyRequests
 from codehub.domain.states import Operation, Phase
 from codehub.gateway import cookies
-from codehub.gateway.activity import FORWARDED, Recorder
+from codehub.gateway.activity import FORWARDED, ActivityRecorder
 from codehub.gateway.config import GatewayConfig
 from codehub.gateway.cookie_guard import CookieGuard
 from codehub.gateway.entrance import ENTER, Entrance, WorkspaceRequest, may_enter
@@ -54,7 +54,7 @@ class Router:
         self,
         config: GatewayConfig,
         directory: RouteCache,
-        recorder: Recorder,
+        recorder: ActivityRecorder,
         entrance: Entrance,
         pages: Pages,
         cookie_key: bytes,

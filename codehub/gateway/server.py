@@ -17,7 +17,7 @@ from codehub.bus.tickets import Ticket
 from codehub.database import gateway_queries
 from codehub.database.engine import STATEMENT_SECONDS, create_engine
 from codehub.database.gateway_reports import GatewayRegistry
-from codehub.gateway.activity import Recorder
+from codehub.gateway.activity import ActivityRecorder
 from codehub.gateway.activity_reports import ActivityReporter
 from codehub.gateway.address_limits import AddressShare, AddressShares
 from codehub.gateway.certificate import RenewedCertificate
@@ -78,7 +78,7 @@ class Gateway:
         self.live = OpenConnections()
         self.directory = RouteCache(source)
         self.watch = RevocationHandler(self.directory, self.live, self.pool.drop)
-        self.recorder = Recorder()
+        self.recorder = ActivityRecorder()
         pages = Pages(origins)
         entrance = Entrance(origins, self.directory, ticket_store, pages, cookie_key)
         self.router = Router(config, self.directory, self.recorder, entrance, pages, cookie_key)

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from codehub.database.gateway_queries import Route, Visitor
-from codehub.gateway.activity import FORWARDED, Recorder
+from codehub.gateway.activity import FORWARDED, ActivityRecorder
 from codehub.gateway.http1.request_head import RequestHead
 from codehub.gateway.platform_tokens import target_holds_token
 from codehub.gateway.route_cache import RouteCache
@@ -66,7 +66,7 @@ class RepeatedRequest:
         self._route = route
         self._expires_at = expires_at
 
-    def again(self, data: bytes, directory: RouteCache, recorder: Recorder) -> Relay | None:
+    def again(self, data: bytes, directory: RouteCache, recorder: ActivityRecorder) -> Relay | None:
         """The request in `data` on its way, or None when it has to be looked at in full.
 
         `head` and the relay are told anew, not made anew: a connection has one request at a time.

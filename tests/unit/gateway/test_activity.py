@@ -5,7 +5,7 @@ import struct
 import pytest
 
 from codehub.gateway import activity
-from codehub.gateway.activity import Recorder
+from codehub.gateway.activity import ActivityRecorder
 from codehub.gateway.websocket_frames import BUDGET, FRAME_COST, PIECE, FrameReader
 
 WORKSPACE = "01hzy0000000000000000000aa"
@@ -72,7 +72,7 @@ def channel_call(channel: bytes, method: bytes) -> bytes:
 
 def sees(*messages: bytes) -> bool:
     """Whether the last message alone counts as activity."""
-    recorder = Recorder()
+    recorder = ActivityRecorder()
     reader = recorder.inspectors("vscode", WORKSPACE, freshly_loaded=False).from_client
     assert reader is not None
     for item in messages[:-1]:
@@ -139,7 +139,7 @@ def test_a_name_that_is_cut_by_a_frame_is_found() -> None:
 def test_presence_counts_at_every_flush_until_it_ends_or_is_no_longer_believed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    recorder = Recorder()
+    recorder = ActivityRecorder()
     inspectors = recorder.inspectors("vscode", WORKSPACE, freshly_loaded=False)
     assert inspectors.from_client is not None
     read(inspectors.from_client, frame(PRESENT))
@@ -157,7 +157,7 @@ def test_presence_counts_at_every_flush_until_it_ends_or_is_no_longer_believed(
 
 
 def test_presence_ends_with_a_silence_and_edits_count_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder = Recorder()
+    recorder = ActivityRecorder()
     reader = recorder.inspectors("vscode", WORKSPACE, freshly_loaded=False).from_client
     assert reader is not None
     read(reader, frame(PRESENT))
@@ -191,7 +191,7 @@ def test_only_its_clock_tells_that_a_window_is_in_front(
     said: bytes, present: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A window behind others answers the server as before."""
-    recorder = Recorder()
+    recorder = ActivityRecorder()
     reader = recorder.inspectors("vscode", WORKSPACE, freshly_loaded=False).from_client
     assert reader is not None
     now = 1000.0
@@ -234,7 +234,7 @@ def test_a_frame_that_comes_alone_is_read_as_any_other(size: int, masked: bool) 
 
 
 def test_another_ide_counts_by_its_data_frames_alone() -> None:
-    recorder = Recorder()
+    recorder = ActivityRecorder()
     inspectors = recorder.inspectors("any", WORKSPACE, freshly_loaded=False)
     assert inspectors.from_client is not None and inspectors.from_upstream is not None
     read(inspectors.from_client, frame(b"ping", opcode=9))
@@ -247,7 +247,7 @@ def test_another_ide_counts_by_its_data_frames_alone() -> None:
 def test_a_window_that_has_just_loaded_is_present_until_it_says_otherwise() -> None:
     hello = message(b'{"type":"connectionType","desiredConnectionType":2}', kind=2)
     for fresh in (True, False):
-        recorder = Recorder()
+        recorder = ActivityRecorder()
         reader = recorder.inspectors("vscode", WORKSPACE, freshly_loaded=fresh).from_client
         assert reader is not None
         read(reader, frame(hello))
@@ -288,7 +288,7 @@ def test_a_name_that_two_pieces_share_is_found(position: int) -> None:
 
 
 def test_a_keepalive_behind_a_long_message_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder = Recorder()
+    recorder = ActivityRecorder()
     reader = recorder.inspectors("vscode", WORKSPACE, freshly_loaded=False).from_client
     assert reader is not None
     now = 1000.0
