@@ -50,7 +50,7 @@ class WorkspaceRequest:
     """Of the nonce that the browser has at the workspace's origin, when it comes from there."""
 
 
-class Entrance:
+class WorkspaceEntry:
     def __init__(
         self, origins: Origins, directory: RouteCache, tickets: Tickets, pages: Pages, cookie_key: bytes
     ) -> None:

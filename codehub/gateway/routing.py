@@ -21,7 +21,7 @@ from codehub.gateway import cookies
 from codehub.gateway.activity import FORWARDED, ActivityRecorder
 from codehub.gateway.config import GatewayConfig
 from codehub.gateway.cookie_guard import CookieGuard
-from codehub.gateway.entrance import ENTER, Entrance, WorkspaceRequest, may_enter
+from codehub.gateway.entrance import ENTER, WorkspaceEntry, WorkspaceRequest, may_enter
 from codehub.gateway.http1 import reply
 from codehub.gateway.http1.exchange import Relay
 from codehub.gateway.http1.head_rewrite import Forwarding, request_for_api, request_for_workspace
@@ -55,7 +55,7 @@ class Router:
         config: GatewayConfig,
         directory: RouteCache,
         recorder: ActivityRecorder,
-        entrance: Entrance,
+        entrance: WorkspaceEntry,
         pages: Pages,
         cookie_key: bytes,
     ) -> None:

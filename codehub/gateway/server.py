@@ -22,7 +22,7 @@ from codehub.gateway.activity_reports import ActivityReporter
 from codehub.gateway.address_limits import AddressShare, AddressShares
 from codehub.gateway.certificate import RenewedCertificate
 from codehub.gateway.config import GatewayConfig
-from codehub.gateway.entrance import Entrance, Tickets
+from codehub.gateway.entrance import WorkspaceEntry, Tickets
 from codehub.gateway.http1 import reply
 from codehub.gateway.http1.client_connection import ClientConnection
 from codehub.gateway.http1.reply import Reply
@@ -80,7 +80,7 @@ class Gateway:
         self.watch = RevocationHandler(self.directory, self.live, self.pool.drop)
         self.recorder = ActivityRecorder()
         pages = Pages(origins)
-        entrance = Entrance(origins, self.directory, ticket_store, pages, cookie_key)
+        entrance = WorkspaceEntry(origins, self.directory, ticket_store, pages, cookie_key)
         self.router = Router(config, self.directory, self.recorder, entrance, pages, cookie_key)
         self.certificate = None if config.tls is None else RenewedCertificate(config.tls)
         self.draining = False
