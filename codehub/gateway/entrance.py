@@ -96,7 +96,7 @@ class WorkspaceEntry:
         asked = _asked(head.target)
         to = local_path(asked.get("to", "/"))
         if head.path == BEGIN.encode() and head.method in (b"GET", b"HEAD"):
-            if may_enter(head):
+            if requests_page(head):
                 return self.begin(head, workspace_id, port, to)
             return reply.error(401, "UNAUTHORIZED", "Open this workspace from CodeHub first.")
         if head.path == ENTER.encode() and head.method == b"GET":
@@ -198,7 +198,7 @@ def _start_over(head: RequestHead, entrance: str) -> Reply:
     return reply.error(401, "UNAUTHORIZED", "This ticket is not valid, or no longer.")
 
 
-def may_enter(head: RequestHead) -> bool:
+def requests_page(head: RequestHead) -> bool:
     """Whether a person opens a page, or a client without fetch metadata (curl) asks for one."""
     return head.is_navigation or (head.method in (b"GET", b"HEAD") and not head.sends_fetch_metadata)
 

@@ -21,7 +21,7 @@ from codehub.gateway import cookies
 from codehub.gateway.activity import FORWARDED, ActivityRecorder
 from codehub.gateway.config import GatewayConfig
 from codehub.gateway.cookie_guard import CookieGuard
-from codehub.gateway.entrance import ENTER, WorkspaceEntry, WorkspaceRequest, may_enter
+from codehub.gateway.entrance import ENTER, WorkspaceEntry, WorkspaceRequest, requests_page
 from codehub.gateway.http1 import reply
 from codehub.gateway.http1.exchange import Relay
 from codehub.gateway.http1.head_rewrite import Forwarding, request_for_api, request_for_workspace
@@ -244,7 +244,7 @@ class Router:
         if _is_connectable(route, head):
             if self._origins.path_mode:
                 return self._relay(visit, visitor, route)
-            if may_enter(head):
+            if requests_page(head):
                 return self._entrance.admit(visit)
             return reply.error(403, "FORBIDDEN", "A workspace is opened by navigating to it.")
         if head.is_navigation:
