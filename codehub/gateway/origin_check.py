@@ -8,7 +8,7 @@ from codehub.gateway.http1.request_head import RequestHead
 _OWN_SITES: Final = (None, b"same-origin", b"none")
 
 
-def is_foreign(head: RequestHead, origins: Origins, own: str, workspace_id: str = "") -> bool:
+def is_cross_origin(head: RequestHead, origins: Origins, own: str, workspace_id: str = "") -> bool:
     """Whether another origin's page asks, other than by sending the person here.
 
     Pages of one workspace, its IDE's and its ports', may ask each other. Where a browser sends no Origin

@@ -17,7 +17,7 @@ from codehub.gateway.config import Origins
 from codehub.gateway.entrance import WorkspaceRequest, local_path
 from codehub.gateway.http1 import reply
 from codehub.gateway.http1.reply import Reply
-from codehub.gateway.origin_check import is_foreign
+from codehub.gateway.origin_check import is_cross_origin
 from codehub.gateway.pages import Pages
 from codehub.gateway.route_cache import RouteCache
 
@@ -40,7 +40,7 @@ class PageForms:
         page = f"/w/{visit.workspace_id}{local_path(asked.get('to', '/'))}"
         if head.method == b"GET":  # somebody loads again what a form led to
             return self._go(page)
-        if is_foreign(head, self._origins, self._origins.platform):
+        if is_cross_origin(head, self._origins, self._origins.platform):
             return reply.error(403, "FORBIDDEN", "Another site's page may not ask this.")
         return self._submit(visit, address, asked, page)
 

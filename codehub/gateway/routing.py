@@ -28,7 +28,7 @@ from codehub.gateway.http1.head_rewrite import Forwarding, request_for_api, requ
 from codehub.gateway.http1.repeated_request import OWN, RepeatedRequest, may_repeat
 from codehub.gateway.http1.reply import RETRY_AFTER, Reply
 from codehub.gateway.http1.request_head import RequestHead
-from codehub.gateway.origin_check import is_foreign
+from codehub.gateway.origin_check import is_cross_origin
 from codehub.gateway.page_forms import PageForms
 from codehub.gateway.pages import Pages
 from codehub.gateway.platform_tokens import target_holds_token
@@ -211,7 +211,7 @@ class Router:
 
     def _at_entrance(self, visit: WorkspaceRequest) -> Decision:
         head = visit.head
-        if self._origins.path_mode and is_foreign(head, self._origins, self._origins.platform):
+        if self._origins.path_mode and is_cross_origin(head, self._origins, self._origins.platform):
             return _foreign()
         values = cookies.cookie_values(head.get(b"cookie"), self._origins.session_cookie)
         if not values:
@@ -270,7 +270,7 @@ class Router:
         if target_holds_token(head.target):
             return self._token_in_address(head)
         own = self._origins.workspace_origin(workspace_id, port)
-        if is_foreign(head, self._origins, own, workspace_id):
+        if is_cross_origin(head, self._origins, own, workspace_id):
             return _foreign()
         if head.target.startswith(OWN):
             return self._entrance.at_workspace(head, workspace_id, port)
