@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub import log
 from codehub.cli import data_directory, requirements
-from codehub.cli.errors import explanation
+from codehub.cli.errors import error_message
 from codehub.cli.options import load_settings
 from codehub.clock import utc_now
 from codehub.coordinator.storage_claims import make_storage_location
@@ -39,7 +39,7 @@ def main() -> None:
             log.configure("up", settings.log_level, audit=audit)
             answer = {"password": asyncio.run(_prepare(settings))}
     except Exception as error:
-        sentence = explanation(error)
+        sentence = error_message(error)
         if sentence is None:
             raise
         answer = {"error": sentence}

@@ -12,12 +12,12 @@ class CommandError(Exception):
 
 
 @contextlib.contextmanager
-def told() -> Iterator[None]:
+def report_errors() -> Iterator[None]:
     """Ends the command with a sentence on standard error instead of a traceback."""
     try:
         yield
     except Exception as error:
-        sentence = explanation(error)
+        sentence = error_message(error)
         if sentence is None:
             raise
         fail(sentence)
@@ -28,7 +28,7 @@ def fail(message: str) -> NoReturn:
     raise typer.Exit(1)
 
 
-def explanation(error: Exception) -> str | None:
+def error_message(error: Exception) -> str | None:
     """Return a sentence for the person at the command line; None for a defect of CodeHub.
 
     The packages are imported here, where they are needed: a part of the system should not load all of them.

@@ -7,7 +7,7 @@ import typer
 
 import codehub
 from codehub.cli import serve, users
-from codehub.cli.errors import told
+from codehub.cli.errors import report_errors
 from codehub.cli.options import DataDir, load_settings
 
 app = typer.Typer(
@@ -55,7 +55,7 @@ def start(
     ] = None,
 ) -> None:
     """Run the whole system on this machine, until Ctrl-C or SIGTERM."""
-    with told():
+    with report_errors():
         settings = load_settings(
             data_dir=data_dir,
             port=port,
@@ -79,7 +79,7 @@ def stop(
     ] = False,
 ) -> None:
     """Stop the system of a data directory; workspaces keep running unless told otherwise."""
-    with told():
+    with report_errors():
         import asyncio
 
         from codehub.cli import down
@@ -93,7 +93,7 @@ def stop(
 @app.command("migrate")
 def upgrade(data_dir: DataDir = None) -> None:
     """Bring the database to this version's schema; in a new one, claim empty volumes and archive store."""
-    with told():
+    with report_errors():
         from codehub.cli import migration
 
         migration.run(load_settings(data_dir=data_dir))
@@ -102,7 +102,7 @@ def upgrade(data_dir: DataDir = None) -> None:
 @app.command("doctor")
 def diagnose(data_dir: DataDir = None) -> None:
     """Look at everything CodeHub needs; ends with 1 when something is broken."""
-    with told():
+    with report_errors():
         import asyncio
 
         from rich.console import Console

@@ -26,7 +26,7 @@ import uvloop
 
 from codehub import internal_http, readiness
 from codehub.cli import certificates, database_setup, part_users, requirements
-from codehub.cli.errors import CommandError, told
+from codehub.cli.errors import CommandError, report_errors
 from codehub.cli.heartbeats import Heartbeats
 from codehub.cli.options import load_settings
 from codehub.cli.part_users import PartUser
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 def api(user: PartUser | None = None) -> None:
     """Serve the API; under root as `user`, if there is one."""
-    with told():
+    with report_errors():
         settings = _settings("api")
         settings.internal_key_for("API_LISTEN", settings.api_listen_address)
         if user is None:
@@ -57,7 +57,7 @@ def api(user: PartUser | None = None) -> None:
 
 def gateway(user: PartUser | None = None) -> None:
     """Serve the public port; under root as `user`, if there is one."""
-    with told():
+    with report_errors():
         settings = _settings("gateway")
         settings.internal_key_for("API_UPSTREAM", settings.api_upstream_address)
         if user is None:
@@ -86,7 +86,7 @@ def _run_gateway(settings: Settings, listener: socket.socket) -> None:
 
 
 def coordinator() -> None:
-    with told():
+    with report_errors():
         settings = _settings("coordinator")
         _require(settings, "coordinator")
         uvloop.run(_serve_coordinator(settings))
@@ -132,7 +132,7 @@ def _require(settings: Settings, part: str) -> None:
     """
 
     def check() -> None:
-        with told():
+        with report_errors():
             if part == "gateway":
                 certificates.require_certificate(settings)
             asyncio.run(requirements.require(settings))

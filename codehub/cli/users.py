@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from codehub.cli.errors import told
+from codehub.cli.errors import report_errors
 from codehub.cli.options import DataDir, load_settings
 from codehub.clock import utc_now
 from codehub.domain.audit import CLI
@@ -42,7 +42,7 @@ def list_users(data_dir: DataDir = None) -> None:
                 if not page or len(found) >= total:
                     return found
 
-    with told():
+    with report_errors():
         from rich.console import Console
         from rich.table import Table
 
@@ -67,7 +67,7 @@ def create(
 
         await accounts.create_account(engine, name, password, role, actor=CLI, now=utc_now())
 
-    with told():
+    with report_errors():
         password = _password(generate)
         _with_engine(data_dir, work)
         _report(f"created {role.value} {name.lower()}", password if generate else None)
@@ -82,7 +82,7 @@ def create_admin(
     data_dir: DataDir = None,
 ) -> None:
     """Create an admin, such as the first one of a new installation."""
-    with told():
+    with report_errors():
         chosen = name or load_settings(data_dir=data_dir).admin_username
         create(chosen, Role.ADMIN, generate, data_dir)
 
@@ -99,7 +99,7 @@ def passwd(name: Name, generate: Generate = False, data_dir: DataDir = None) -> 
         changes = accounts.AccountChanges(password=password)
         await accounts.change_account(engine, account.id, changes, actor=CLI, now=utc_now())
 
-    with told():
+    with report_errors():
         password = _password(generate)
         _with_engine(data_dir, work)
         _report(f"the password of {name.lower()} is set", password if generate else None)
@@ -120,7 +120,7 @@ def delete(
             account = await accounts.find_account(conn, name)
         await accounts.delete_account(engine, account.id, actor=CLI, now=utc_now())
 
-    with told():
+    with report_errors():
         if not yes:
             typer.confirm(f"Delete {name} and all workspaces of theirs?", abort=True)
         _with_engine(data_dir, work)
