@@ -5,7 +5,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from codehub.cli.findings import Finding, fail, ok, warn
-from codehub.cli.requirements import UnmetError
+from codehub.cli.requirements import RequirementError
 from codehub.clock import utc_now
 from codehub.gateway.certificate import Certificate, CertificateError, CertificateFiles
 from codehub.settings import Settings
@@ -20,13 +20,13 @@ def files(settings: Settings) -> CertificateFiles | None:
 
 
 def require_certificate(settings: Settings) -> None:
-    """UnmetError when there is one and it cannot be served."""
+    """RequirementError when there is one and it cannot be served."""
     if (given := files(settings)) is None:
         return
     try:
         given.examine()
     except CertificateError as error:
-        raise UnmetError(str(error), "correct TLS_CERT_FILE and TLS_KEY_FILE, or leave both out") from error
+        raise RequirementError(str(error), "correct TLS_CERT_FILE and TLS_KEY_FILE, or leave both out") from error
 
 
 def check_certificate(settings: Settings) -> list[Finding]:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.cli.errors import CommandError
-from codehub.cli.requirements import reach_database
+from codehub.cli.requirements import require_database
 from codehub.database.engine import create_engine
 from codehub.embedded import postgres
 from codehub.settings import Settings
@@ -30,7 +30,7 @@ def database_url(settings: Settings) -> str:
 @contextlib.asynccontextmanager
 async def connected(settings: Settings) -> AsyncIterator[AsyncEngine]:
     url = database_url(settings)
-    await reach_database(url)
+    await require_database(url)
     engine = create_engine(url)
     try:
         yield engine

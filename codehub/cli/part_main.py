@@ -135,7 +135,7 @@ def _require(settings: Settings, part: str) -> None:
         with report_errors():
             if part == "gateway":
                 certificates.require_certificate(settings)
-            asyncio.run(requirements.require(settings))
+            asyncio.run(requirements.require_all(settings))
             asyncio.run(record_start(settings, part))
             if part == "api" and asyncio.run(requirements.admin_is_missing(settings)):
                 logger.warning(requirements.NO_ADMIN)

@@ -23,7 +23,7 @@ NO_ADMIN: Final = (
 )
 
 
-class UnmetError(CommandError):
+class RequirementError(CommandError):
     """Something that CodeHub needs is not as it must be."""
 
     def __init__(self, words: str, advice: str) -> None:
@@ -32,12 +32,12 @@ class UnmetError(CommandError):
         self.advice = advice
 
 
-async def require(settings: Settings) -> None:
-    """Everything that a part needs, or UnmetError (or SchemaError) with what is wrong and what to do."""
+async def require_all(settings: Settings) -> None:
+    """Everything that a part needs, or RequirementError (or SchemaError) with what is wrong and what to do."""
     offered_images(settings)
-    await reach_database(settings.database_url)
+    await require_database(settings.database_url)
     await require_schema(settings.database_url)
-    await reach_redis(settings.redis_url)
+    await require_redis(settings.redis_url)
 
 
 def offered_images(settings: Settings) -> dict[str, Image]:
@@ -46,27 +46,27 @@ def offered_images(settings: Settings) -> dict[str, Image]:
     try:
         offered = images.offered_images(settings.images_text, settings.runtime)
     except ImagesError as error:
-        raise UnmetError(f"{source}: {error}", "correct the file") from error
+        raise RequirementError(f"{source}: {error}", "correct the file") from error
     if not offered:
-        raise UnmetError(
+        raise RequirementError(
             f"{source} has no image that the {settings.runtime} runtime can start",
             f"give one of them a `{settings.runtime}` key",
         )
     return offered
 
 
-async def reach_database(url: str) -> None:
+async def require_database(url: str) -> None:
     """A PostgreSQL that lets us in."""
-    place, advice = _database_place(url), "is a PostgreSQL running there, and is DATABASE_URL right?"
+    place, advice = _database_address(url), "is a PostgreSQL running there, and is DATABASE_URL right?"
     try:
         async with asyncio.timeout(PATIENCE):
             connection = await asyncpg.connect(asyncpg_dsn(url))
             await connection.close()
     except asyncpg.PostgresError as error:
         words = f"the database at {place} lets nobody in ({_one_line(error)})"
-        raise UnmetError(words, "correct DATABASE_URL, or the server") from error
+        raise RequirementError(words, "correct DATABASE_URL, or the server") from error
     except (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
-        raise UnmetError(f"the database at {place} does not answer ({_one_line(error)})", advice) from error
+        raise RequirementError(f"the database at {place} does not answer ({_one_line(error)})", advice) from error
 
 
 async def admin_is_missing(settings: Settings) -> bool:
@@ -85,28 +85,28 @@ async def require_schema(url: str) -> None:
         await engine.dispose()
 
 
-async def reach_redis(url: str) -> str:
+async def require_redis(url: str) -> str:
     """A Redis that lets us in; its version."""
     client = Redis.from_url(url)
     try:
         async with asyncio.timeout(PATIENCE):
             version = str((await client.info("server"))["redis_version"])
     except (OSError, RedisError) as error:
-        raise _redis_unmet(url, error) from error
+        raise _redis_error(url, error) from error
     finally:
         await client.aclose()
     if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_REDIS:
-        raise UnmetError(f"Redis at {_redis_place(url)} is too old ({version})", "install Redis 6.2 or later")
+        raise RequirementError(f"Redis at {_redis_address(url)} is too old ({version})", "install Redis 6.2 or later")
     return version
 
 
-def _redis_unmet(url: str, error: Exception) -> UnmetError:
+def _redis_error(url: str, error: Exception) -> RequirementError:
     """A refusal may come wrapped in a failure to connect."""
     if isinstance(error.__cause__ or error, AuthenticationError | ResponseError):
-        words = f"Redis at {_redis_place(url)} lets nobody in ({_one_line(error)})"
-        return UnmetError(words, "correct REDIS_URL, or the server")
-    words = f"Redis at {_redis_place(url)} does not answer ({_one_line(error)})"
-    return UnmetError(words, "is a Redis running there, and is REDIS_URL right?")
+        words = f"Redis at {_redis_address(url)} lets nobody in ({_one_line(error)})"
+        return RequirementError(words, "correct REDIS_URL, or the server")
+    words = f"Redis at {_redis_address(url)} does not answer ({_one_line(error)})"
+    return RequirementError(words, "is a Redis running there, and is REDIS_URL right?")
 
 
 async def missing_images(settings: Settings) -> list[str]:
@@ -141,14 +141,14 @@ async def workspaces_left_alone(settings: Settings) -> list[str]:
     ]
 
 
-def _database_place(url: str) -> str:
+def _database_address(url: str) -> str:
     """Without the password that a URL may hold."""
     parsed = make_url(url)
     host = parsed.host or parsed.query.get("host") or "the default socket"
     return f"{host}:{parsed.port}" if parsed.port else str(host)
 
 
-def _redis_place(url: str) -> str:
+def _redis_address(url: str) -> str:
     return url.rpartition("@")[2] if "@" in url else url.partition("://")[2]
 
 

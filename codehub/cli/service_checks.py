@@ -104,19 +104,19 @@ def _running(settings: Settings) -> Finding:
 
 async def _database(url: str) -> Finding:
     try:
-        await requirements.reach_database(url)
+        await requirements.require_database(url)
         await requirements.require_schema(url)
     except schema_version.SchemaError as error:
         return fail("database", str(error))
-    except requirements.UnmetError as error:
+    except requirements.RequirementError as error:
         return fail("database", error.words, error.advice)
     return ok("database", f"answers, schema {schema_version.head()}")
 
 
 async def _redis(url: str) -> Finding:
     try:
-        version = await requirements.reach_redis(url)
-    except requirements.UnmetError as error:
+        version = await requirements.require_redis(url)
+    except requirements.RequirementError as error:
         return fail("redis", error.words, error.advice)
     return ok("redis", f"answers, version {version}")
 

@@ -367,9 +367,9 @@ async def _check_given(settings: Settings) -> None:
     requirements.offered_images(settings)
     certificates.require_certificate(settings)
     if settings.database_url:
-        await requirements.reach_database(settings.database_url)
+        await requirements.require_database(settings.database_url)
     if settings.redis_url:
-        await requirements.reach_redis(settings.redis_url)
+        await requirements.require_redis(settings.redis_url)
 
 
 def _refuse_internal_listen(settings: Settings) -> None:

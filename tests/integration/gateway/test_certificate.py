@@ -6,7 +6,7 @@ import pytest
 
 from codehub.cli.certificates import check_certificate, require_certificate
 from codehub.cli.findings import Level
-from codehub.cli.requirements import UnmetError
+from codehub.cli.requirements import RequirementError
 from codehub.gateway.certificate import CertificateError, CertificateFiles, RenewedCertificate
 from codehub.gateway.trusted_proxies import TrustedProxies
 from codehub.settings import Settings, SettingsError, load
@@ -50,7 +50,7 @@ def test_what_cannot_be_served_is_told_in_a_sentence(files: CertificateFiles, di
         with pytest.raises(CertificateError) as told:
             RenewedCertificate(given)
         assert words in str(told.value)
-        with pytest.raises(UnmetError):
+        with pytest.raises(RequirementError):
             require_certificate(settings(given))
         (finding,) = check_certificate(settings(given))
         assert finding.level is Level.FAIL and words in finding.words
