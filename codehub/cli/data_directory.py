@@ -55,7 +55,7 @@ def installation_id(data_dir: Path) -> str | None:
         return None
 
 
-def two_installations(data_dir: Path, known: str, database_id: str) -> str:
+def installation_mismatch(data_dir: Path, known: str, database_id: str) -> str:
     return (
         f"{data_dir} belongs to installation {known}, but the database to {database_id}: "
         "they are not of one CodeHub"
@@ -72,7 +72,7 @@ async def settle(data_dir: Path, location: StorageLocation, claims: Claims) -> N
     database_id = location.installation_id
     known = installation_id(data_dir)
     if known is not None and known != database_id:
-        raise CommandError(two_installations(data_dir, known, database_id))
+        raise CommandError(installation_mismatch(data_dir, known, database_id))
     if known is not None:
         for kind in Location:
             await claims.record(kind)

@@ -55,7 +55,7 @@ async def _prepare(settings: Settings) -> str | None:
         if known == found.id:
             await carry_over(engine, settings, found.id, before)
         for sentence in (
-            *await requirements.missing_images(settings), *await requirements.workspaces_left_alone(settings)
+            *await requirements.missing_image_warnings(settings), *await requirements.other_runtime_warnings(settings)
         ):  # fmt: skip
             typer.echo(sentence, err=True)
         where = make_storage_location(settings, found.id)

@@ -26,7 +26,7 @@ async def prepare(engine: AsyncEngine, settings: Settings) -> None:
     known = data_directory.installation_id(settings.data_dir)
     found = await installation.ensure(engine, new_id(), settings.workspace_uid_base)
     if known is not None and known != found.id:
-        raise CommandError(data_directory.two_installations(settings.data_dir, known, found.id))
+        raise CommandError(data_directory.installation_mismatch(settings.data_dir, known, found.id))
     await _claim(engine, settings, found.id)
     await _first_admin(engine, settings)
 

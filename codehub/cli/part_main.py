@@ -180,8 +180,8 @@ async def _serve_coordinator(settings: Settings) -> None:
     from codehub.coordinator.main import run
 
     for sentence in (
-        *await requirements.missing_images(settings),
-        *await requirements.workspaces_left_alone(settings),
+        *await requirements.missing_image_warnings(settings),
+        *await requirements.other_runtime_warnings(settings),
     ):
         logger.warning(sentence)
     await run(settings, _stop_event())

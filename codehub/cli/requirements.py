@@ -109,7 +109,7 @@ def _redis_error(url: str, error: Exception) -> RequirementError:
     return RequirementError(words, "is a Redis running there, and is REDIS_URL right?")
 
 
-async def missing_images(settings: Settings) -> list[str]:
+async def missing_image_warnings(settings: Settings) -> list[str]:
     """A sentence for each image that workspaces were made from and that is no longer offered."""
     offered = offered_images(settings)
     engine = create_engine(settings.database_url)
@@ -126,7 +126,7 @@ async def missing_images(settings: Settings) -> list[str]:
     ]
 
 
-async def workspaces_left_alone(settings: Settings) -> list[str]:
+async def other_runtime_warnings(settings: Settings) -> list[str]:
     """A sentence for each runtime that workspaces are on and that this coordinator does not use."""
     engine = create_engine(settings.database_url)
     try:
