@@ -44,18 +44,18 @@ def _names(settings: Settings, found: Certificate) -> Finding:
     if apps := urlsplit(f"//{settings.apps_host}").hostname:
         needed.append(f"*.{apps}")
     if missing := [name for name in needed if not found.covers(name)]:
-        words = f"does not name {' and '.join(missing)}: browsers will refuse it there"
+        message = f"does not name {' and '.join(missing)}: browsers will refuse it there"
         if apps == "localhost":
             advice = (
                 "no certificate can: set APPS_DOMAIN to a domain of your own that resolves here, or to empty"
             )
-            return warn("certificate", words, advice)
-        return warn("certificate", words, f"have it issued for {' and '.join(needed)}")
+            return warn("certificate", message, advice)
+        return warn("certificate", message, f"have it issued for {' and '.join(needed)}")
     return ok("certificate", f"names {' and '.join(needed)}")
 
 
 def _age(found: Certificate, now: datetime) -> Finding:
-    words = f"ends {found.not_after:%Y-%m-%d %H:%M} UTC"
+    message = f"ends {found.not_after:%Y-%m-%d %H:%M} UTC"
     if found.not_after - now < WARN_BEFORE:
-        return warn("certificate", words, "renew it; the gateway takes new files by itself")
-    return ok("certificate", words)
+        return warn("certificate", message, "renew it; the gateway takes new files by itself")
+    return ok("certificate", message)

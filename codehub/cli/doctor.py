@@ -38,16 +38,16 @@ async def _engine(settings: Settings) -> Finding:
     if settings.docker_firewall:
         walls = "workspaces reach the internet, not this machine's networks, and only CodeHub reaches them"
         return ok("docker", f"{version} answers; {walls}")
-    words = (
+    message = (
         f"{version} answers, but DOCKER_FIREWALL is false: workspaces reach what this machine reaches, and "
         "whoever has a way to this machine may open them without a password"
     )
-    return warn("docker", words, "deny both by rules of your own, or set DOCKER_FIREWALL=true")
+    return warn("docker", message, "deny both by rules of your own, or set DOCKER_FIREWALL=true")
 
 
 def show(findings: list[Finding], console: Console) -> None:
     for finding in findings:
         console.print(f"{finding.level:<4}", style=STYLES[finding.level], end="  ")
-        console.print(f"{finding.subject}: {finding.words}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"{finding.subject}: {finding.message}", markup=False, highlight=False, soft_wrap=True)
         if finding.advice:
             console.print(f"      -> {finding.advice}", markup=False, highlight=False, soft_wrap=True)

@@ -16,7 +16,7 @@ class Finding:
 
     level: Level
     subject: str
-    words: str
+    message: str
     advice: str = ""
 
 
@@ -35,13 +35,13 @@ def merged(own: list[Finding], recorded: list[Finding]) -> list[Finding]:
     return found
 
 
-def ok(subject: str, words: str) -> Finding:
-    return Finding(Level.OK, subject, words)
+def ok(subject: str, message: str) -> Finding:
+    return Finding(Level.OK, subject, message)
 
 
-def warn(subject: str, words: str, advice: str = "") -> Finding:
-    return Finding(Level.WARN, subject, words, advice)
+def warn(subject: str, message: str, advice: str = "") -> Finding:
+    return Finding(Level.WARN, subject, message, advice)
 
 
-def fail(subject: str, words: str, advice: str = "") -> Finding:
-    return Finding(Level.FAIL, subject, words, advice)
+def fail(subject: str, message: str, advice: str = "") -> Finding:
+    return Finding(Level.FAIL, subject, message, advice)

@@ -54,8 +54,8 @@ class _Bar:
     def step(self, title: str) -> None:
         self._progress.update(self._task, description=title, advance=1)
 
-    def note(self, words: str) -> None:
-        self._progress.update(self._task, description=words)
+    def note(self, message: str) -> None:
+        self._progress.update(self._task, description=message)
 
 
 @contextmanager

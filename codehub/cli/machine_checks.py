@@ -71,8 +71,8 @@ def check_quota(settings: Settings) -> Finding:
     place = _existing(settings.data_dir / "volumes")
     state, wanted = quota_state(place), [name for name in QUOTAS if getattr(settings, name.lower())]
     if state is QuotaState.ENFORCED and os.geteuid() == 0:
-        words = "user quotas are enforced" if wanted else "user quotas work and HOME_QUOTA_BYTES is not set"
-        return ok("quota", f"{words} on the file system of {place}")
+        message = "user quotas are enforced" if wanted else "user quotas work and HOME_QUOTA_BYTES is not set"
+        return ok("quota", f"{message} on the file system of {place}")
     if state is QuotaState.ENFORCED:
         reason = "CodeHub does not run as root, so homes have no users of their own"
     elif state is QuotaState.COUNTED:
@@ -91,15 +91,15 @@ def check_quota(settings: Settings) -> Finding:
 def _disk(settings: Settings) -> list[Finding]:
     place = _existing(settings.data_dir)
     free, reserve = free_space(place), settings.disk_reserve
-    words = f"{free.bytes >> 20:,} MiB free below {place}, {reserve.bytes >> 20:,} MiB of them in reserve"
+    message = f"{free.bytes >> 20:,} MiB free below {place}, {reserve.bytes >> 20:,} MiB of them in reserve"
     if free.files is not None:
-        words = f"{words}; room for {free.files:,} more files, {reserve.files:,} of them in reserve"
+        message = f"{message}; room for {free.files:,} more files, {reserve.files:,} of them in reserve"
     if shortages(free, reserve):
-        words = f"{words}: starts and restores wait, and the largest running workspaces are stopped"
-        return [fail("disk", words, "free some space, or move the data (docs/disk.md)")]
+        message = f"{message}: starts and restores wait, and the largest running workspaces are stopped"
+        return [fail("disk", message, "free some space, or move the data (docs/disk.md)")]
     if is_near(3, free, reserve):
-        return [warn("disk", words, "soon there is no room for starts and restores")]
-    return [ok("disk", words)]
+        return [warn("disk", message, "soon there is no room for starts and restores")]
+    return [ok("disk", message)]
 
 
 def _run(

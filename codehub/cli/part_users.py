@@ -105,8 +105,8 @@ def check_users(settings: Settings) -> list[Finding]:
         advice = f"unset {' and '.join(f'{part.upper()}_UID' for part in as_root)}"
         return [warn("users", f"these parts run as root: {', '.join(as_root)}", advice)]
     assert users.api is not None and users.gateway is not None
-    words = f"`codehub up` runs the API as user id {users.api.uid}, the gateway as {users.gateway.uid}"
-    return [ok("users", words)]
+    message = f"`codehub up` runs the API as user id {users.api.uid}, the gateway as {users.gateway.uid}"
+    return [ok("users", message)]
 
 
 def _is_low(port: int) -> bool:

@@ -35,8 +35,8 @@ def sandbox(barriers: IsolationBarriers, is_accepted: bool) -> Finding:
         else "allow unprivileged user namespaces (sysctl kernel.unprivileged_userns_clone, AppArmor)"
     )
     if barriers.isolation is Isolation.USER:
-        words = "workspaces are kept apart by user ids alone"
-        return warn("sandbox", f"{barriers.why_not_better}; {words}", advice)
+        message = "workspaces are kept apart by user ids alone"
+        return warn("sandbox", f"{barriers.why_not_better}; {message}", advice)
     level = warn if is_accepted else fail
     return level("sandbox", f"{barriers.why_not_better}; nothing keeps workspaces apart", advice)
 
@@ -53,8 +53,8 @@ def system_calls(barriers: IsolationBarriers) -> Finding:
 
 def network(barriers: IsolationBarriers) -> Finding:
     if barriers.slirp is not None:
-        words = "slirp4netns works: a workspace reaches the internet, not this machine's networks"
-        return ok("network", words)
+        message = "slirp4netns works: a workspace reaches the internet, not this machine's networks"
+        return ok("network", message)
     return warn(
         "network",
         f"workspaces share this machine's network, loopback included: {barriers.why_no_network}",
@@ -67,9 +67,9 @@ def caps(barriers: IsolationBarriers) -> Finding:
     found = barriers.cgroups
     missing = [name for name in CONTROLLERS if name not in found.parents]
     if not missing:
-        words = f"control groups (version {found.version}) cap processor time, memory and processes"
-        return ok("caps", words)
-    words = f"no control group caps a workspace's {', '.join(missing)} ({found.why_not_all})"
+        message = f"control groups (version {found.version}) cap processor time, memory and processes"
+        return ok("caps", message)
+    message = f"no control group caps a workspace's {', '.join(missing)} ({found.why_not_all})"
     if os.geteuid() == 0:
-        return warn("caps", words, "make /sys/fs/cgroup writable; until then limits do what they can")
-    return warn("caps", words, "run CodeHub as root, or as a systemd service with Delegate=yes")
+        return warn("caps", message, "make /sys/fs/cgroup writable; until then limits do what they can")
+    return warn("caps", message, "run CodeHub as root, or as a systemd service with Delegate=yes")

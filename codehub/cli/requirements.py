@@ -26,9 +26,9 @@ NO_ADMIN: Final = (
 class RequirementError(CommandError):
     """Something that CodeHub needs is not as it must be."""
 
-    def __init__(self, words: str, advice: str) -> None:
-        super().__init__(f"{words}: {advice}")
-        self.words = words
+    def __init__(self, message: str, advice: str) -> None:
+        super().__init__(f"{message}: {advice}")
+        self.message = message
         self.advice = advice
 
 
@@ -63,8 +63,8 @@ async def require_database(url: str) -> None:
             connection = await asyncpg.connect(asyncpg_dsn(url))
             await connection.close()
     except asyncpg.PostgresError as error:
-        words = f"the database at {place} lets nobody in ({_one_line(error)})"
-        raise RequirementError(words, "correct DATABASE_URL, or the server") from error
+        message = f"the database at {place} lets nobody in ({_one_line(error)})"
+        raise RequirementError(message, "correct DATABASE_URL, or the server") from error
     except (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
         raise RequirementError(f"the database at {place} does not answer ({_one_line(error)})", advice) from error
 
@@ -103,10 +103,10 @@ async def require_redis(url: str) -> str:
 def _redis_error(url: str, error: Exception) -> RequirementError:
     """A refusal may come wrapped in a failure to connect."""
     if isinstance(error.__cause__ or error, AuthenticationError | ResponseError):
-        words = f"Redis at {_redis_address(url)} lets nobody in ({_one_line(error)})"
-        return RequirementError(words, "correct REDIS_URL, or the server")
-    words = f"Redis at {_redis_address(url)} does not answer ({_one_line(error)})"
-    return RequirementError(words, "is a Redis running there, and is REDIS_URL right?")
+        message = f"Redis at {_redis_address(url)} lets nobody in ({_one_line(error)})"
+        return RequirementError(message, "correct REDIS_URL, or the server")
+    message = f"Redis at {_redis_address(url)} does not answer ({_one_line(error)})"
+    return RequirementError(message, "is a Redis running there, and is REDIS_URL right?")
 
 
 async def missing_image_warnings(settings: Settings) -> list[str]:

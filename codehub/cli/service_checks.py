@@ -82,8 +82,8 @@ def check_exposure(settings: Settings) -> list[Finding]:
     if settings.insecure_http:
         findings.append(warn("https", settings.insecure_http_message, advice))
     elif Weakness.PLAIN_HTTP in settings.weaknesses:
-        words = f"listens on {settings.host} without https: passwords travel in the clear"
-        findings.append(warn("https", words, advice))
+        message = f"listens on {settings.host} without https: passwords travel in the clear"
+        findings.append(warn("https", message, advice))
     if settings.wide_proxies:
         findings.append(
             warn(
@@ -109,7 +109,7 @@ async def _database(url: str) -> Finding:
     except schema_version.SchemaError as error:
         return fail("database", str(error))
     except requirements.RequirementError as error:
-        return fail("database", error.words, error.advice)
+        return fail("database", error.message, error.advice)
     return ok("database", f"answers, schema {schema_version.head()}")
 
 
@@ -117,7 +117,7 @@ async def _redis(url: str) -> Finding:
     try:
         version = await requirements.require_redis(url)
     except requirements.RequirementError as error:
-        return fail("redis", error.words, error.advice)
+        return fail("redis", error.message, error.advice)
     return ok("redis", f"answers, version {version}")
 
 

@@ -121,8 +121,8 @@ async def _serve(settings: Settings, users: PartUsers, forkserver: PartForkServe
         if not stop.is_set():
             supervisor.keep()
             await stop.wait()
-            words = "Stopping. Workspaces keep running; `codehub down --workspaces` stops them, too."
-            typer.echo(words, err=True)
+            message = "Stopping. Workspaces keep running; `codehub down --workspaces` stops them, too."
+            typer.echo(message, err=True)
     finally:
         await supervisor.stop()
         certificate_copy.remove(settings.run_dir)

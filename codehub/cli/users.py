@@ -145,7 +145,7 @@ def _password(generate: bool) -> str:
     return sys.stdin.readline().rstrip("\n")
 
 
-def _report(words: str, password: str | None) -> None:
-    typer.echo(words)
+def _report(message: str, password: str | None) -> None:
+    typer.echo(message)
     if password is not None:
         typer.echo(f"  password: {password}")
