@@ -27,7 +27,7 @@ from codehub.ulids import new_id
 
 logger = structlog.get_logger(__name__)
 
-RUNTIMES_ARE_TRUE_SINCE = "0009"
+RUNTIME_COLUMN_RELIABLE_SINCE = "0009"
 """The first schema whose workspaces are on the runtime that their rows name."""
 
 
@@ -53,7 +53,7 @@ async def _prepare(settings: Settings) -> str | None:
         known = data_directory.installation_id(settings.data_dir)
         found = await installation.ensure(engine, known or new_id(), settings.workspace_uid_base)
         if known == found.id:
-            await carry_over(engine, settings, found.id, before)
+            await move_from_other_runtime(engine, settings, found.id, before)
         for sentence in (
             *await requirements.missing_image_warnings(settings), *await requirements.other_runtime_warnings(settings)
         ):  # fmt: skip
@@ -68,7 +68,7 @@ async def _prepare(settings: Settings) -> str | None:
         await engine.dispose()
 
 
-async def carry_over(
+async def move_from_other_runtime(
     engine: AsyncEngine, settings: Settings, installation_id: str, schema_before: str | None
 ) -> None:
     """Put the workspaces of the other runtime on this one, once none of their containers is left.
@@ -80,8 +80,8 @@ async def carry_over(
     """
     from codehub.cli import runtime_choice  # with the coordinator, which the other parts do not load
 
-    noted = runtime_choice.remembered(settings.data_dir)
-    is_old = schema_before is not None and schema_before < RUNTIMES_ARE_TRUE_SINCE
+    noted = runtime_choice.last_runtime(settings.data_dir)
+    is_old = schema_before is not None and schema_before < RUNTIME_COLUMN_RELIABLE_SINCE
     if noted == settings.runtime and not is_old:
         return
     other: Literal["process", "docker"] = "process" if settings.runtime == "docker" else "docker"
@@ -89,7 +89,7 @@ async def carry_over(
         return
     if noted is None:
         try:
-            await runtime_choice.end_all(settings.model_copy(update={"runtime": other}), installation_id)
+            await runtime_choice.delete_all_containers(settings.model_copy(update={"runtime": other}), installation_id)
         except (RuntimeFailure, Unobservable) as trouble:
             logger.warning("the containers of the other runtime count as gone", reason=str(trouble))
     await backends.move_all(engine, other, settings.runtime)

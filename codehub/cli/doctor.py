@@ -16,7 +16,7 @@ STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
 
 
 async def examine(settings: Settings) -> list[Finding]:
-    used = runtime_choice.remembered(settings.data_dir)
+    used = runtime_choice.last_runtime(settings.data_dir)
     if used is not None:
         settings = settings.model_copy(update={"runtime": used})
     engine = await _engine(settings)

@@ -35,10 +35,10 @@ async def stop_workspaces(settings: Settings) -> None:
     """Ends every workspace of a system that has stopped. Homes stay; the next `up` starts them again."""
     if data_lock.holder(settings.data_dir) is not None:
         raise CommandError("CodeHub is running again, and would start its workspaces again")
-    kind = runtime_choice.remembered(settings.data_dir) or settings.runtime
+    kind = runtime_choice.last_runtime(settings.data_dir) or settings.runtime
     used = settings.model_copy(update={"runtime": kind})
     try:
-        ended = await runtime_choice.end_all(used, data_directory.installation_id(settings.data_dir) or "")
+        ended = await runtime_choice.delete_all_containers(used, data_directory.installation_id(settings.data_dir) or "")
     except Unobservable as trouble:
         raise CommandError(f"the workspaces cannot be looked at: {trouble.message}") from trouble
     typer.echo(f"{ended} workspace{'' if ended == 1 else 's'} stopped")

@@ -35,7 +35,7 @@ async def choose(settings: Settings, *, auto: bool) -> Kind:
                 f"Docker was asked for, but {failure.message}. Start an engine that fits (DOCKER_HOST names "
                 "another one), or use --runtime process"
             ) from failure
-        if remembered(settings.data_dir) == "docker":
+        if last_runtime(settings.data_dir) == "docker":
             raise CommandError(
                 f"the workspaces of {settings.data_dir} run on Docker, but {failure.message}. Start the "
                 "engine, or leave Docker with --runtime process"
@@ -59,14 +59,14 @@ async def engine(settings: Settings) -> str:
         await runtime.close()
 
 
-async def leave_the_other(settings: Settings) -> None:
+async def stop_other_runtime(settings: Settings) -> None:
     """End the containers of the runtime that is not used any more: two of them would share a home."""
     left: Kind = "process" if settings.runtime == "docker" else "docker"
     installation_id = data_directory.installation_id(settings.data_dir)
-    if installation_id is None or (left == "docker" and remembered(settings.data_dir) != "docker"):
+    if installation_id is None or (left == "docker" and last_runtime(settings.data_dir) != "docker"):
         return
     try:
-        ended = await end_all(settings.model_copy(update={"runtime": left}), installation_id)
+        ended = await delete_all_containers(settings.model_copy(update={"runtime": left}), installation_id)
     except (RuntimeFailure, Unobservable) as trouble:
         raise CommandError(
             f"workspaces may still run on the {left} runtime, where they cannot be stopped ({trouble}). Use "
@@ -76,7 +76,7 @@ async def leave_the_other(settings: Settings) -> None:
         typer.echo(f"Stopped {ended} workspaces that ran on the {left} runtime", err=True)
 
 
-async def end_all(settings: Settings, installation_id: str) -> int:
+async def delete_all_containers(settings: Settings, installation_id: str) -> int:
     """Delete every container of one runtime; how many ran. Homes are not touched.
 
     One that cannot be ended keeps none of the others, and is told of afterwards.
@@ -137,7 +137,7 @@ def _socket_is_missing(settings: Settings) -> bool:
     return path != settings.docker_host and not Path(path).exists()
 
 
-def remembered(data_dir: Path) -> Kind | None:
+def last_runtime(data_dir: Path) -> Kind | None:
     """The runtime that the last `up` of this data directory used."""
     try:
         noted = _note(data_dir).read_text().strip()
@@ -146,7 +146,7 @@ def remembered(data_dir: Path) -> Kind | None:
     return next((kind for kind in get_args(Kind) if kind == noted), None)
 
 
-def remember(data_dir: Path, kind: Kind) -> None:
+def save_runtime(data_dir: Path, kind: Kind) -> None:
     _note(data_dir).write_text(f"{kind}\n")
 
 

@@ -102,7 +102,7 @@ async def _prepare(settings: Settings, *, auto: bool) -> _Prepared | None:
         if not stop.is_set():
             end_leftovers(data_dir / "run", [PartForkServer.name, *PARTS])
             check_port_free(settings.host, settings.port)
-            await runtime_choice.leave_the_other(settings)
+            await runtime_choice.stop_other_runtime(settings)
     except BaseException:
         held.release()
         raise
@@ -156,7 +156,7 @@ class _System:
         environment = self._environment(database_url, redis_url, archive_url)
         password = await self._first_start(environment)
         # Not before: the first start reads from the note whether this is another runtime than last time.
-        runtime_choice.remember(settings.data_dir, settings.runtime)
+        runtime_choice.save_runtime(settings.data_dir, settings.runtime)
         try:
             await self._supervisor.start(self._forkserver)
             await asyncio.to_thread(runtime_choice.share_sockets, settings)

@@ -83,7 +83,7 @@ async def test_ttl_and_gc_touch_neither_it_nor_what_it_has(bench: Bench, redis_u
     ],
 )
 async def test_up_carries_workspaces_over_when_it_has_changed_the_runtime(
-    bench: Bench, noted: runtime_choice.Kind | None, schema_before: str, after: str
+    bench: Bench, noted: runtime_choice.RuntimeKind | None, schema_before: str, after: str
 ) -> None:
     """Without a note, an engine that does not answer is gone: an operator has removed the note."""
     workspace_id = await bench.create(DesiredState.STANDBY)
@@ -91,6 +91,6 @@ async def test_up_carries_workspaces_over_when_it_has_changed_the_runtime(
     settings = bench.with_settings(docker_host="unix:///nowhere/docker.sock")
     (settings.data_dir / "runtime").mkdir(exist_ok=True)
     if noted is not None:
-        runtime_choice.remember(settings.data_dir, noted)
-    await database_setup.carry_over(bench.engine, settings, INSTALLATION, schema_before)
+        runtime_choice.save_runtime(settings.data_dir, noted)
+    await database_setup.move_from_other_runtime(bench.engine, settings, INSTALLATION, schema_before)
     assert (await bench.get(workspace_id)).instance_backend == after

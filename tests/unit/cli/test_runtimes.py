@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from codehub.cli.runtime_choice import end_all
+from codehub.cli.runtime_choice import delete_all_containers
 from codehub.runtimes.base import RuntimeFailure
 from codehub.settings import load
 
@@ -15,5 +15,5 @@ async def test_one_that_cannot_be_ended_keeps_none_of_the_others(tmp_path: Path)
     ended.mkdir()
     (ended / "state.json").write_text("of a crash")
     with pytest.raises(RuntimeFailure, match=r"w1: .*Is a directory"):
-        await end_all(load(data_dir=tmp_path, runtime="process"), "installation")
+        await delete_all_containers(load(data_dir=tmp_path, runtime="process"), "installation")
     assert unreadable.exists() and not ended.exists()

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from codehub.cli.errors import CommandError
 from codehub.cli.main import app
-from codehub.cli.runtime_choice import remember
+from codehub.cli.runtime_choice import save_runtime
 from codehub.cli.up import _ask_public_port, check_port_free, end_jobs
 from codehub.domain.observation import JobState
 from codehub.settings import load
@@ -90,7 +90,7 @@ def test_an_engine_on_another_machine_is_refused_without_asking_it(data_dir: Pat
 def test_auto_does_not_leave_docker_behind_its_back(data_dir: Path) -> None:
     """Containers may still run there, on the homes that processes would get."""
     (data_dir / "runtime").mkdir()
-    remember(data_dir, "docker")
+    save_runtime(data_dir, "docker")
     code, words = invoke("up", "--data-dir", str(data_dir), DOCKER_HOST="unix:///nowhere/docker.sock")
     assert code == 1
     assert f"the workspaces of {data_dir} run on Docker" in words
