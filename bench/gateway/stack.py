@@ -92,7 +92,7 @@ class Stack:
 
     def stop(self) -> None:
         for child in reversed(self._processes):
-            server_processes.end(child, STOP)
+            server_processes.end_child(child, STOP)
 
     def _start(
         self, name: str, core: int, *command: str | Path, environment: Mapping[str, str] | None = None

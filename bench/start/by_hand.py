@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 from codehub.domain.images import BUILT_IN, expand_command
-from codehub.embedded.server_processes import end
+from codehub.embedded.server_processes import end_child
 from codehub.runtimes.base import WorkloadSpec
 from codehub.runtimes.docker import host_files
 from codehub.runtimes.docker.container_config import ContainerSettings, container_config

@@ -101,7 +101,7 @@ class PartForkServer:
     def stop(self) -> None:
         self._requests.close()
         if self.process is not None:
-            server_processes.end(self.process, [(signal.SIGTERM, 5), (signal.SIGKILL, 5)])
+            server_processes.end_child(self.process, [(signal.SIGTERM, 5), (signal.SIGKILL, 5)])
 
     async def run(
         self, name: str, environment: Mapping[str, str], log: Path, user: PartUser | None = None
@@ -170,7 +170,7 @@ class Part:
 
     def stop(self) -> None:
         if self.process is not None:
-            server_processes.end(self.process, [(signal.SIGTERM, self._patience), (signal.SIGKILL, 5)])
+            server_processes.end_child(self.process, [(signal.SIGTERM, self._patience), (signal.SIGKILL, 5)])
 
 
 def _started_as_a_program(requests: socket.socket, log_file: Path) -> subprocess.Popen[bytes]:

@@ -184,7 +184,7 @@ def end_leftovers(run_dir: Path, names: Sequence[str]) -> None:
     def alive() -> list[int]:
         return [process.pid for process in known if process.is_alive()]
 
-    if alive() and not server_processes.end_all(alive, [(signal.SIGTERM, 20), (signal.SIGKILL, 5)]):
+    if alive() and not server_processes.end_processes(alive, [(signal.SIGTERM, 20), (signal.SIGKILL, 5)]):
         raise CommandError(f"processes {alive()} of an earlier start do not end")
     with contextlib.suppress(FileNotFoundError):
         (run_dir / "children.json").unlink()

@@ -121,7 +121,7 @@ class EmbeddedPostgres:
     def stop(self) -> None:
         """Fast shutdown: open transactions are rolled back, everything committed is on disk."""
         if self.process is not None:
-            server_processes.end(self.process, FAST_SHUTDOWN)
+            server_processes.end_child(self.process, FAST_SHUTDOWN)
             self.process = None
 
     def _options(self, cluster: Path) -> list[str]:
@@ -196,7 +196,7 @@ class EmbeddedPostgres:
         orphans = self._working
         if orphans():
             logger.info("ending the PostgreSQL of an earlier start", pids=orphans())
-        if not server_processes.end_all(orphans, FAST_SHUTDOWN):
+        if not server_processes.end_processes(orphans, FAST_SHUTDOWN):
             raise EmbeddedError(f"PostgreSQL processes {orphans()} of an earlier start do not end")
         # Its lock files name process ids, which another process may have by now.
         (self.cluster / "postmaster.pid").unlink(missing_ok=True)
@@ -204,7 +204,7 @@ class EmbeddedPostgres:
             leftover.unlink()
 
     def _working(self) -> list[int]:
-        return server_processes.working_in(self.cluster, "postgres")
+        return server_processes.processes_in_directory(self.cluster, "postgres")
 
     async def _accepting(self) -> None:
         """Wait until the server has written that it is ready, where its own `pg_ctl` looks for it."""

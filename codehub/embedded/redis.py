@@ -63,18 +63,18 @@ class EmbeddedRedis:
 
     def stop(self) -> None:
         if self.process is not None:
-            server_processes.end(self.process, SHUTDOWN)
+            server_processes.end_child(self.process, SHUTDOWN)
             self.process = None
 
     def _end_orphan(self) -> None:
         if orphans := self._working():
             logger.info("ending the Redis of an earlier start", pids=orphans)
-        if not server_processes.end_all(self._working, SHUTDOWN):
+        if not server_processes.end_processes(self._working, SHUTDOWN):
             raise EmbeddedError(f"Redis processes {self._working()} of an earlier start do not end")
         self._socket.unlink(missing_ok=True)
 
     def _working(self) -> list[int]:
-        return server_processes.working_in(self._directory, "redis-server")
+        return server_processes.processes_in_directory(self._directory, "redis-server")
 
     async def _answering(self) -> None:
         assert self.process is not None

@@ -32,7 +32,7 @@ def spawn(
         )  # fmt: skip
 
 
-def working_in(directory: Path, program: str) -> list[int]:
+def processes_in_directory(directory: Path, program: str) -> list[int]:
     """Process ids of a program whose working directory is this one: how a server left behind is recognised.
 
     Both PostgreSQL's and Redis' processes stay in their data directory; a pid file may name a recycled id.
@@ -48,7 +48,7 @@ def working_in(directory: Path, program: str) -> list[int]:
     return found
 
 
-def leaders(pids: Sequence[int]) -> list[int]:
+def top_processes(pids: Sequence[int]) -> list[int]:
     """Those whose parent is not one of them: a server's first process answers for its helpers."""
     return [pid for pid in pids if parent_of(pid) not in pids]
 
@@ -63,7 +63,7 @@ class Child(Protocol):
     def send_signal(self, number: signal.Signals, /) -> None: ...
 
 
-def end(process: Child, signals: Sequence[tuple[signal.Signals, float]]) -> None:
+def end_child(process: Child, signals: Sequence[tuple[signal.Signals, float]]) -> None:
     """Ends our own child: each signal in turn, with the seconds it has to work."""
     for number, patience in signals:
         if process.poll() is not None:
@@ -73,10 +73,10 @@ def end(process: Child, signals: Sequence[tuple[signal.Signals, float]]) -> None
             process.wait(patience)
 
 
-def end_all(find: Callable[[], list[int]], signals: Sequence[tuple[signal.Signals, float]]) -> bool:
+def end_processes(find: Callable[[], list[int]], signals: Sequence[tuple[signal.Signals, float]]) -> bool:
     """Ends processes that are not our children; True when none is left."""
     for number, patience in signals:
-        for pid in leaders(find()):
+        for pid in top_processes(find()):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
         if wait_until(lambda: not find(), patience):

@@ -16,7 +16,7 @@ import pytest
 from codehub.embedded import postgres, private_paths, server_programs
 from codehub.embedded.postgres import EmbeddedPostgres
 from codehub.embedded.server_account import Account, EmbeddedError, server_account
-from codehub.embedded.server_processes import working_in
+from codehub.embedded.server_processes import processes_in_directory
 from tests.services import TOOLS_DIR, run, short_temp_dir
 from tests.waiting import PATIENCE, wait_for
 
@@ -25,10 +25,10 @@ from tests.waiting import PATIENCE, wait_for
 async def data_dir() -> AsyncIterator[Path]:
     path = short_temp_dir()
     yield path
-    for pid in working_in(path / "postgres", "postgres"):
+    for pid in processes_in_directory(path / "postgres", "postgres"):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: not working_in(path / "postgres", "postgres"), "the server to end")
+    wait_for(lambda: not processes_in_directory(path / "postgres", "postgres"), "the server to end")
     shutil.rmtree(path)
 
 
@@ -62,7 +62,7 @@ async def test_committed_rows_survive_stop_and_start(server: EmbeddedPostgres, d
     await server.start()
     await execute(server.url, "CREATE TABLE t AS SELECT 42 AS n")
     server.stop()
-    assert not working_in(server.cluster, "postgres")
+    assert not processes_in_directory(server.cluster, "postgres")
     again = EmbeddedPostgres(data_dir, TOOLS_DIR)
     await again.start()
     assert await execute(again.url, "SELECT n FROM t") == 42
@@ -92,7 +92,7 @@ async def test_nobody_else_gets_in(server: EmbeddedPostgres, data_dir: Path) -> 
 async def test_a_killed_server_recovers(server: EmbeddedPostgres) -> None:
     await server.start()
     await execute(server.url, "CREATE TABLE t AS SELECT 42 AS n")
-    for pid in working_in(server.cluster, "postgres"):
+    for pid in processes_in_directory(server.cluster, "postgres"):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     assert server.process is not None
@@ -143,11 +143,11 @@ async def test_it_ends_by_itself_when_its_starter_is_killed(data_dir: Path) -> N
     starter = subprocess.Popen(command, stdout=subprocess.PIPE)
     assert starter.stdout is not None
     assert starter.stdout.readline() == b"ready\n"
-    assert working_in(data_dir / "postgres", "postgres")
+    assert processes_in_directory(data_dir / "postgres", "postgres")
     starter.kill()
     starter.wait()
     starter.stdout.close()
-    wait_for(lambda: not working_in(data_dir / "postgres", "postgres"), "the server to end")
+    wait_for(lambda: not processes_in_directory(data_dir / "postgres", "postgres"), "the server to end")
 
 
 async def test_a_first_start_that_was_killed_leaves_nothing_half(data_dir: Path) -> None:

@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 
 from codehub.embedded import redis
 from codehub.embedded.redis import EmbeddedRedis
-from codehub.embedded.server_processes import working_in
+from codehub.embedded.server_processes import processes_in_directory
 from tests.services import TOOLS_DIR, short_temp_dir
 from tests.waiting import PATIENCE, wait_for
 
@@ -22,10 +22,10 @@ from tests.waiting import PATIENCE, wait_for
 async def data_dir() -> AsyncIterator[Path]:
     path = short_temp_dir()
     yield path
-    for pid in working_in(path / "redis", "redis-server"):
+    for pid in processes_in_directory(path / "redis", "redis-server"):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: not working_in(path / "redis", "redis-server"), "the server to end")
+    wait_for(lambda: not processes_in_directory(path / "redis", "redis-server"), "the server to end")
     shutil.rmtree(path)
 
 
@@ -60,7 +60,7 @@ async def test_a_server_whose_up_was_killed_is_replaced(data_dir: Path) -> None:
     await second.start()
     assert first.process is not None and second.process is not None
     assert first.process.wait(PATIENCE) == 0
-    assert working_in(data_dir / "redis", "redis-server") == [second.process.pid]
+    assert processes_in_directory(data_dir / "redis", "redis-server") == [second.process.pid]
     second.stop()
 
 

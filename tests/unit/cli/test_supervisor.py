@@ -43,7 +43,7 @@ class Sleeper:
     def stop(self) -> None:
         assert self.process is not None
         self.ended.append(self.name)
-        server_processes.end(self.process, [(signal.SIGKILL, 5)])
+        server_processes.end_child(self.process, [(signal.SIGKILL, 5)])
 
 
 async def until(condition: object) -> None:
@@ -79,7 +79,7 @@ async def test_a_part_that_cannot_be_started_is_tried_again(tmp_path: Path, why:
             await super().start()
             if self.starts == 2:
                 assert self.process is not None
-                server_processes.end(self.process, [(signal.SIGKILL, 5)])
+                server_processes.end_child(self.process, [(signal.SIGKILL, 5)])
                 raise why
 
     supervisor, part = Supervisor(tmp_path), Unlucky(tmp_path, "part")
