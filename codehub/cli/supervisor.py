@@ -44,10 +44,10 @@ class Service(Protocol):
 
 
 @runtime_checkable
-class ExplainsItsEnd(Protocol):
+class ReportsExitCause(Protocol):
     """A service whose log says why it ended."""
 
-    def why_it_ended(self) -> str | None: ...
+    def exit_cause(self) -> str | None: ...
 
 
 class Supervisor:
@@ -67,7 +67,7 @@ class Supervisor:
         """During the start nothing may die: what dies then would die again."""
         for service in self._services:
             if service.process is not None and service.process.poll() is not None:
-                cause = _why_it_ended(service)
+                cause = _exit_cause(service)
                 raise CommandError(
                     (f"{cause}\n" if cause else "")
                     + f"{service.name} ended with exit code {service.process.returncode} while it started; "
@@ -99,7 +99,7 @@ class Supervisor:
             code = await _ended(service)
             failures = 1 if time.monotonic() - started > STEADY_SECONDS else failures + 1
             pause = min(0.25 * 2 ** (failures - 1), MAX_BACKOFF)
-            why = {} if (cause := _why_it_ended(service)) is None else {"cause": cause}
+            why = {} if (cause := _exit_cause(service)) is None else {"cause": cause}
             logger.error("a part died", part=service.name, exit_code=code, again_in_seconds=pause, **why)
             await asyncio.sleep(pause)
             try:
@@ -134,8 +134,8 @@ class Supervisor:
         replace_file(self._children_file, json.dumps(children).encode(), staged=staged, mode=0o644)
 
 
-def _why_it_ended(service: Service) -> str | None:
-    return service.why_it_ended() if isinstance(service, ExplainsItsEnd) else None
+def _exit_cause(service: Service) -> str | None:
+    return service.exit_cause() if isinstance(service, ReportsExitCause) else None
 
 
 def _keep_small(log_file: Path) -> None:

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import structlog
 
 from codehub.embedded import server_processes, server_programs
-from codehub.embedded.postgres_log import why_it_ended
+from codehub.embedded.postgres_log import exit_cause
 from codehub.embedded.private_paths import (
     make_dir,
     make_socket_dir,
@@ -107,7 +107,7 @@ class EmbeddedPostgres:
         )  # fmt: skip
         await self._accepting()
 
-    def why_it_ended(self) -> str | None:
+    def exit_cause(self) -> str | None:
         """Return the cause of its end in a sentence, or None if its log names none."""
         try:
             with self.log_file.open("rb") as file:
@@ -116,7 +116,7 @@ class EmbeddedPostgres:
                 log_of_run = file.read().decode(errors="replace")
         except OSError:
             return None
-        return why_it_ended(log_of_run, self.cluster)
+        return exit_cause(log_of_run, self.cluster)
 
     def stop(self) -> None:
         """Fast shutdown: open transactions are rolled back, everything committed is on disk."""
@@ -185,7 +185,7 @@ class EmbeddedPostgres:
         said = outcome.stderr.strip() or outcome.stdout.strip()
         # A server in single-user mode reports a failed statement and goes on to its end.
         if outcome.returncode != 0 or "ERROR:" in outcome.stderr:
-            why = why_it_ended(said, self.cluster)
+            why = exit_cause(said, self.cluster)
             raise EmbeddedError(f"PostgreSQL's {what} failed: {said}" + (f"\n{why}" if why else ""))
 
     def _end_orphan(self) -> None:
@@ -212,7 +212,7 @@ class EmbeddedPostgres:
         deadline = time.monotonic() + START_SECONDS
         while not self._is_ready():
             if self.process.poll() is not None:
-                why = self.why_it_ended() or "PostgreSQL ended while it started."
+                why = self.exit_cause() or "PostgreSQL ended while it started."
                 raise EmbeddedError(f"{why}\nIts log ends with:\n{server_processes.tail(self.log_file)}")
             if time.monotonic() > deadline:
                 self.stop()

@@ -36,7 +36,7 @@ _CAUSES: Final = (
 """The first entry of which a text stands in the log is the cause."""
 
 
-def why_it_ended(log: str, cluster: Path) -> str | None:
+def exit_cause(log: str, cluster: Path) -> str | None:
     """Return the cause in a sentence, or None if the log names none. `log`: of the last run alone."""
     fatal = [found[1].strip() for line in log.splitlines() if (found := _FATAL.search(line))]
     for texts, advice in _CAUSES:

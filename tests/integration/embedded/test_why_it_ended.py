@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from codehub.cli.supervisor import ExplainsItsEnd
+from codehub.cli.supervisor import ReportsExitCause
 from codehub.embedded.postgres import EmbeddedPostgres
-from codehub.embedded.postgres_log import why_it_ended
+from codehub.embedded.postgres_log import exit_cause
 from codehub.embedded.private_paths import make_dir
 from codehub.embedded.server_account import EmbeddedError
 from tests.integration.storage.conftest import small_disk
@@ -64,8 +64,8 @@ async def test_what_keeps_it_from_starting_is_named(stopped: tuple[EmbeddedPostg
         assert "its files belong to another user, or their permissions are wrong" in foreign
         os.chown(postgres.cluster, owner.st_uid, owner.st_gid)
     await postgres.start()
-    assert isinstance(postgres, ExplainsItsEnd)
-    assert postgres.why_it_ended() is None
+    assert isinstance(postgres, ReportsExitCause)
+    assert postgres.exit_cause() is None
 
 
 @pytest.mark.parametrize(
@@ -82,10 +82,10 @@ async def test_what_keeps_it_from_starting_is_named(stopped: tuple[EmbeddedPostg
 def test_the_causes_that_a_log_names(line: str, words: str) -> None:
     before = "2026-01-01 00:00:00 UTC [7] LOG:  starting PostgreSQL\n"
     assert words in (
-        why_it_ended(f"{before}2026-01-01 00:00:01 UTC [7] {line}\n", Path("/data/postgres")) or ""
+        exit_cause(f"{before}2026-01-01 00:00:01 UTC [7] {line}\n", Path("/data/postgres")) or ""
     )
 
 
 def test_a_log_that_names_no_cause() -> None:
     log = 'LOG:  database system was shut down\nERROR:  relation "x" already exists\n'
-    assert why_it_ended(log, Path("/data/postgres")) is None
+    assert exit_cause(log, Path("/data/postgres")) is None
