@@ -79,7 +79,7 @@ class Supervisor:
         self._keepers += [asyncio.create_task(self._keep(service)) for service in self._services]
         self._keepers.append(asyncio.create_task(self._keep_logs_small()))
 
-    def run_beside(self, work: Coroutine[None, None, None]) -> None:
+    def run_in_background(self, work: Coroutine[None, None, None]) -> None:
         """Run something of the supervisor's own until it stops."""
         self._keepers.append(asyncio.create_task(work))
 
@@ -165,7 +165,7 @@ async def _ended(service: Service) -> int | None:
     return child.wait()
 
 
-def end_leftovers(run_dir: Path, names: Sequence[str]) -> None:
+def end_stale_processes(run_dir: Path, names: Sequence[str]) -> None:
     """Ends what an `up` that was killed left: they were told to end by the kernel, and may need a moment.
 
     Nothing outlives a boot: its ids are others' then. An entry that names none may be of any.

@@ -32,7 +32,7 @@ from codehub.cli.errors import CommandError
 from codehub.cli.part_main import PARTS
 from codehub.cli.part_users import PartUsers
 from codehub.cli.parts import Part, PartForkServer
-from codehub.cli.supervisor import Supervisor, end_leftovers
+from codehub.cli.supervisor import Supervisor, end_stale_processes
 from codehub.cli.watchdog import watch
 from codehub.embedded.emergency_reserve import EmergencyReserve
 from codehub.embedded.postgres import EmbeddedPostgres
@@ -86,7 +86,7 @@ async def _prepare(settings: Settings, *, auto: bool) -> _Prepared | None:
     stop = _stop_event()
     _check_socket_path(settings.data_dir.expanduser().absolute())
     settings = settings.model_copy(update={"runtime": await runtime_choice.choose(settings, auto=auto)})
-    await _check_given(settings)
+    await _check_settings(settings)
     if settings.insecure_http:
         typer.secho(f"Warning: {settings.insecure_http_message}.", fg=typer.colors.YELLOW, err=True)
     if settings.wide_proxies:
@@ -98,9 +98,9 @@ async def _prepare(settings: Settings, *, auto: bool) -> _Prepared | None:
     settings = settings.model_copy(update={"data_dir": data_dir})
     held = data_lock.take(data_dir)
     try:
-        await _unless_stopped(runtime_choice.prepare(settings), stop)
+        await _run_unless_stopped(runtime_choice.prepare(settings), stop)
         if not stop.is_set():
-            end_leftovers(data_dir / "run", [PartForkServer.name, *PARTS])
+            end_stale_processes(data_dir / "run", [PartForkServer.name, *PARTS])
             check_port_free(settings.host, settings.port)
             await runtime_choice.stop_other_runtime(settings)
     except BaseException:
@@ -117,9 +117,9 @@ async def _serve(settings: Settings, users: PartUsers, forkserver: PartForkServe
     supervisor = Supervisor(settings.data_dir / "run")
     try:
         system = _System(settings, users, supervisor, forkserver)
-        await _unless_stopped(system.start(), stop)
+        await _run_unless_stopped(system.start(), stop)
         if not stop.is_set():
-            supervisor.keep()
+            supervisor.restart_dead_services()
             await stop.wait()
             message = "Stopping. Workspaces keep running; `codehub down --workspaces` stops them, too."
             typer.echo(message, err=True)
@@ -127,7 +127,7 @@ async def _serve(settings: Settings, users: PartUsers, forkserver: PartForkServe
         await supervisor.stop()
         certificate_copy.remove(settings.run_dir)
         if stop.is_set():
-            await end_jobs(LocalJobs(settings.data_dir / "jobs"))
+            await cancel_jobs(LocalJobs(settings.data_dir / "jobs"))
 
 
 def _stop_event() -> asyncio.Event:
@@ -154,7 +154,7 @@ class _System:
         archive_url = settings.archive_url or f"file://{settings.data_dir}/archives"
         typer.echo("Preparing the database", err=True)
         environment = self._environment(database_url, redis_url, archive_url)
-        password = await self._first_start(environment)
+        password = await self._prepare_database(environment)
         # Not before: the first start reads from the note whether this is another runtime than last time.
         runtime_choice.save_runtime(settings.data_dir, settings.runtime)
         try:
@@ -166,9 +166,9 @@ class _System:
             await self._ready()
             self._watch(parts)
         except BaseException:
-            typer.echo(self._first_password(password), nl=False)  # nobody would ever see it again
+            typer.echo(self._first_sign_in(password), nl=False)  # nobody would ever see it again
             raise
-        typer.echo(f"CodeHub is ready at {settings.base_url}\n{self._first_password(password)}", nl=False)
+        typer.echo(f"CodeHub is ready at {settings.base_url}\n{self._first_sign_in(password)}", nl=False)
         sys.stdout.flush()
 
     def _part(self, name: str, environment: Mapping[str, str]) -> Part:
@@ -183,7 +183,7 @@ class _System:
         if (originals := certificates.files(self._settings)) is None:
             return {}
         copy = CertificateCopy(originals, self._settings.run_dir, group)
-        self._supervisor.run_beside(copy.keep())
+        self._supervisor.run_in_background(copy.run())
         return {"TLS_CERT_FILE": str(copy.files.chain), "TLS_KEY_FILE": str(copy.files.key)}
 
     def _watch(self, parts: Sequence[Part]) -> None:
@@ -191,7 +191,7 @@ class _System:
         if settings.part_timeout_seconds:
             for part in parts:
                 socket = Path(settings.internal_addresses(part.name)[0].removeprefix("unix:"))
-                self._supervisor.run_beside(watch(part, socket, settings.part_timeout_seconds))
+                self._supervisor.run_in_background(watch(part, socket, settings.part_timeout_seconds))
 
     async def _servers(self) -> tuple[str, str]:
         """The embedded servers, but for those that the environment names."""
@@ -205,7 +205,7 @@ class _System:
             reserve = EmergencyReserve(settings.data_dir)
             reserve.check()  # a PostgreSQL that the full disk has ended needs the space to start
             await self._supervisor.start(postgres)
-            self._supervisor.run_beside(reserve.keep())
+            self._supervisor.run_in_background(reserve.run())
             database_url = postgres.url
         if not redis_url:
             typer.echo("Starting Redis", err=True)
@@ -214,7 +214,7 @@ class _System:
             redis_url = redis.url
         return database_url, redis_url
 
-    async def _first_start(self, environment: Mapping[str, str]) -> str | None:
+    async def _prepare_database(self, environment: Mapping[str, str]) -> str | None:
         """Prepare the database; return the first admin's password if this start generated one."""
         names = ("ADMIN_PASSWORD", "ADMIN_USERNAME")
         admin = {name: value for name in names if (value := os.environ.get(name)) is not None}
@@ -254,8 +254,8 @@ class _System:
         typer.echo("Starting CodeHub", err=True)
         deadline = time.monotonic() + READY_SECONDS
         while True:
-            self._supervisor.check()
-            answer = await self._what_is_missing()
+            self._supervisor.raise_if_any_ended()
+            answer = await self._readiness_problem()
             if answer is None:
                 return
             if time.monotonic() > deadline:
@@ -265,12 +265,12 @@ class _System:
                 )
             await asyncio.sleep(0.1)
 
-    async def _what_is_missing(self) -> str | None:
+    async def _readiness_problem(self) -> str | None:
         if not self._settings.api_socket.exists():
             return "the API has not started yet"
-        return await asyncio.to_thread(_why_not_ready, self._settings)
+        return await asyncio.to_thread(_find_readiness_problem, self._settings)
 
-    def _first_password(self, password: str | None) -> str:
+    def _first_sign_in(self, password: str | None) -> str:
         if password is None:
             return ""
         return (
@@ -280,7 +280,7 @@ class _System:
         )
 
 
-def _why_not_ready(settings: Settings) -> str | None:
+def _find_readiness_problem(settings: Settings) -> str | None:
     """Return None once every part and the public port answer and CodeHub is ready, else what is missing.
 
     Every part makes the same checks. Only the API is asked for them here: a check costs unshared memory.
@@ -293,10 +293,10 @@ def _why_not_ready(settings: Settings) -> str | None:
                 return body.decode(errors="replace")
     except OSError as error:
         return f"{name} does not answer yet ({error})"
-    return _ask_public_port(settings)
+    return _public_port_error(settings)
 
 
-def _ask_public_port(settings: Settings) -> str | None:
+def _public_port_error(settings: Settings) -> str | None:
     address = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104
     scheme = "https" if settings.speaks_tls else "http"
     url = f"{scheme}://{f'[{address}]' if ':' in address else address}:{settings.port}/healthz"
@@ -320,7 +320,7 @@ def _context_for_ourselves() -> ssl.SSLContext:
     return context
 
 
-async def _unless_stopped(work: Coroutine[None, None, None], stop: asyncio.Event) -> None:
+async def _run_unless_stopped(work: Coroutine[None, None, None], stop: asyncio.Event) -> None:
     """Runs the start, but lets Ctrl-C end it halfway."""
     starting, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
     await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -332,7 +332,7 @@ async def _unless_stopped(work: Coroutine[None, None, None], stop: asyncio.Event
     await asyncio.gather(starting, return_exceptions=True)
 
 
-async def end_jobs(jobs: LocalJobs) -> None:
+async def cancel_jobs(jobs: LocalJobs) -> None:
     """Storage jobs are crash-only: what is cut short here, the next start begins anew."""
 
     async def end(job_id: str) -> None:
@@ -361,7 +361,7 @@ def check_port_free(host: str, port: int) -> None:
             ) from error
 
 
-async def _check_given(settings: Settings) -> None:
+async def _check_settings(settings: Settings) -> None:
     """What the environment names is looked at first, so that a mistake there leaves nothing behind."""
     _refuse_internal_listen(settings)
     requirements.offered_images(settings)

@@ -254,4 +254,4 @@ async def test_up_finds_itself_ready_over_https(secured: World, files: Certifica
     settings = Settings(
         host="127.0.0.1", port=secured.gateway.port, tls_cert_file=files.chain, tls_key_file=files.key
     )
-    assert await asyncio.to_thread(up._ask_public_port, settings) is None
+    assert await asyncio.to_thread(up._public_port_error, settings) is None

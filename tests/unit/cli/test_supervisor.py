@@ -15,7 +15,7 @@ import asyncpg
 import pytest
 
 from codehub.cli.errors import CommandError
-from codehub.cli.supervisor import Supervisor, end_leftovers
+from codehub.cli.supervisor import Supervisor, end_stale_processes
 from codehub.embedded import server_processes
 from codehub.embedded.server_account import own_account
 from codehub.host.processes import ProcessId, boot_id
@@ -55,7 +55,7 @@ async def until(condition: object) -> None:
 async def test_a_part_that_dies_is_started_again(tmp_path: Path) -> None:
     supervisor, part = Supervisor(tmp_path), Sleeper(tmp_path, "part")
     await supervisor.start(part)
-    supervisor.keep()
+    supervisor.restart_dead_services()
     try:
         assert part.process is not None
         first = part.process.pid
@@ -84,7 +84,7 @@ async def test_a_part_that_cannot_be_started_is_tried_again(tmp_path: Path, why:
 
     supervisor, part = Supervisor(tmp_path), Unlucky(tmp_path, "part")
     await supervisor.start(part)
-    supervisor.keep()
+    supervisor.restart_dead_services()
     try:
         assert part.process is not None
         os.kill(part.process.pid, signal.SIGKILL)
@@ -102,7 +102,7 @@ async def test_a_log_that_cannot_be_kept_is_cut_and_the_others_too(
     (tmp_path / "one.log.1").mkdir()
     for part in parts:
         await supervisor.start(part)
-    supervisor.keep()
+    supervisor.restart_dead_services()
     try:
         for _ in range(2):
             for part in parts:
@@ -131,7 +131,7 @@ async def test_a_part_that_dies_while_it_starts_is_an_error_with_its_last_words(
     assert part.process is not None
     part.process.wait(10)
     with pytest.raises(CommandError, match=r"part ended with exit code 1(.|\n)*no such setting"):
-        supervisor.check()
+        supervisor.raise_if_any_ended()
     await supervisor.stop()
 
 
@@ -167,7 +167,7 @@ def test_a_leftover_whose_main_thread_has_ended_is_ended(tmp_path: Path) -> None
         assert server_processes.wait_until(lambda: ") Z " in stat.read_text(), 10)
         entry = {"pid": child.pid, "birth": start_time(child.pid), "boot": boot_id()}
         (tmp_path / "children.json").write_text(json.dumps({"api": entry}))
-        end_leftovers(tmp_path, ("api",))
+        end_stale_processes(tmp_path, ("api",))
         assert child.wait(5) == -signal.SIGTERM
     finally:
         child.kill()
@@ -178,7 +178,7 @@ def test_what_a_killed_up_left_is_ended(tmp_path: Path) -> None:
     with stranger() as child:
         entry = {"pid": child.pid, "birth": start_time(child.pid), "boot": boot_id()}
         (tmp_path / "children.json").write_text(json.dumps({"api": entry}))
-        end_leftovers(tmp_path, ("api",))
+        end_stale_processes(tmp_path, ("api",))
         assert child.wait(5) == -signal.SIGTERM
 
 
@@ -186,7 +186,7 @@ def test_a_recycled_process_id_is_left_alone(tmp_path: Path) -> None:
     with stranger() as child:
         entry = {"pid": child.pid, "birth": 1, "boot": boot_id()}
         (tmp_path / "children.json").write_text(json.dumps({"api": entry}))
-        end_leftovers(tmp_path, ("api",))
+        end_stale_processes(tmp_path, ("api",))
         assert child.poll() is None
 
 
@@ -196,7 +196,7 @@ def test_a_process_of_another_boot_is_left_alone(tmp_path: Path, boot: dict[str,
     with stranger() as child:
         entry = {"pid": child.pid, "birth": start_time(child.pid), **boot}
         (tmp_path / "children.json").write_text(json.dumps({"api": entry}))
-        end_leftovers(tmp_path, ("api",))
+        end_stale_processes(tmp_path, ("api",))
         assert child.poll() is None
     assert not (tmp_path / "children.json").exists()
 
@@ -206,7 +206,7 @@ async def test_what_is_recorded_is_what_a_later_start_ends(tmp_path: Path) -> No
     await supervisor.start(part)
     try:
         assert part.process is not None
-        end_leftovers(tmp_path, ("api",))
+        end_stale_processes(tmp_path, ("api",))
         assert part.process.wait(5) == -signal.SIGTERM
     finally:
         await supervisor.stop()

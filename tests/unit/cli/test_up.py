@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from codehub.cli.errors import CommandError
 from codehub.cli.main import app
 from codehub.cli.runtime_choice import save_runtime
-from codehub.cli.up import _ask_public_port, check_port_free, end_jobs
+from codehub.cli.up import _public_port_error, cancel_jobs, check_port_free
 from codehub.domain.observation import JobState
 from codehub.settings import load
 from codehub.storage.jobs.local_jobs import LocalJobs
@@ -55,7 +55,7 @@ async def test_jobs_end_with_up(tmp_path: Path) -> None:
     async with volumes.hold(key, epoch=1):  # which the job waits for
         await jobs.start("op1-0", EmptyArchiveJob(place, "w1", key, "a1", None, epoch=1))
         running = await jobs.status("op1-0")
-        await end_jobs(jobs)
+        await cancel_jobs(jobs)
         ended = await jobs.status("op1-0")
     assert running is not None
     assert ended is not None
@@ -172,5 +172,5 @@ def test_our_own_port_is_not_asked_for_through_a_proxy(monkeypatch: pytest.Monke
         threading.Thread(target=proxy.serve_forever, daemon=True).start()
         monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.server_port}")
         monkeypatch.delenv("no_proxy", raising=False)
-        assert _ask_public_port(load(port=free_port())) is not None
+        assert _public_port_error(load(port=free_port())) is not None
         proxy.shutdown()
