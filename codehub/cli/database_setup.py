@@ -59,7 +59,7 @@ async def _prepare(settings: Settings) -> str | None:
         ):  # fmt: skip
             typer.echo(sentence, err=True)
         where = make_storage_location(settings, found.id)
-        await data_directory.settle(settings.data_dir, where, installation.PostgresClaims(engine))
+        await data_directory.claim_or_check_storage(settings.data_dir, where, installation.PostgresClaims(engine))
         actor = Actor(ActorKind.SYSTEM, "up")
         return await accounts.ensure_admin(
             engine, settings.admin_username, settings.admin_password, actor=actor, now=utc_now()

@@ -19,7 +19,7 @@ STOP_SECONDS = 180.0
 
 def stop_system(data_dir: Path) -> None:
     """Ends the `up` of a data directory and returns when it has ended."""
-    pid = data_lock.holder(data_dir)
+    pid = data_lock.holder_pid(data_dir)
     if pid is None:
         typer.echo(f"CodeHub is not running on {data_dir}")
         return
@@ -33,7 +33,7 @@ def stop_system(data_dir: Path) -> None:
 
 async def stop_workspaces(settings: Settings) -> None:
     """Ends every workspace of a system that has stopped. Homes stay; the next `up` starts them again."""
-    if data_lock.holder(settings.data_dir) is not None:
+    if data_lock.holder_pid(settings.data_dir) is not None:
         raise CommandError("CodeHub is running again, and would start its workspaces again")
     kind = runtime_choice.last_runtime(settings.data_dir) or settings.runtime
     used = settings.model_copy(update={"runtime": kind})

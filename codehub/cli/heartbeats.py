@@ -20,7 +20,7 @@ class Heartbeats:
 
     def __init__(self, workers: int, looks: float) -> None:
         self._memory = mmap.mmap(-1, workers * _COUNT.size)
-        self._looks = looks
+        self._max_silent_checks = looks
         self._seen: dict[int, tuple[int, int]] = {}
         """The count last seen of each process, and how many looks ago it changed."""
 
@@ -45,7 +45,7 @@ class Heartbeats:
         A worker without any beat yet is still starting.
         """
         self._seen = {pid: self._look(pid, number) for pid, number in workers.items()}
-        return [pid for pid, (count, looks) in self._seen.items() if count and looks >= self._looks]
+        return [pid for pid, (count, looks) in self._seen.items() if count and looks >= self._max_silent_checks]
 
     def restart(self, number: int) -> None:
         """Forget the beats of a worker that ended."""

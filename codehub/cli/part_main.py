@@ -31,7 +31,7 @@ from codehub.cli.heartbeats import Heartbeats
 from codehub.cli.options import load_settings
 from codehub.cli.part_users import PartUser
 from codehub.cli.start_audit import record_start
-from codehub.cli.workers import LOOK_SECONDS, run_apart, run_workers
+from codehub.cli.workers import CHECK_SECONDS, run_in_child, run_workers
 from codehub.domain.images import known_images
 from codehub.domain.limits import Limits
 from codehub.settings import Settings, SettingsError
@@ -49,7 +49,7 @@ def api(user: PartUser | None = None) -> None:
         settings.internal_key_for("API_LISTEN", settings.api_listen_address)
         if user is None:
             _require(settings, "api")
-        allow_many_connections()
+        raise_open_file_limit()
         from codehub.api.server import run
 
         run(settings, before_serving=lambda: _leave_root(settings, "api", user))
@@ -62,7 +62,7 @@ def gateway(user: PartUser | None = None) -> None:
         settings.internal_key_for("API_UPSTREAM", settings.api_upstream_address)
         if user is None:
             _require(settings, "gateway")
-        allow_many_connections()
+        raise_open_file_limit()
         importlib.import_module("codehub.gateway.server")  # once, before the workers fork
         listener = internal_http.listen(settings.internal_addresses("gateway"))
         try:
@@ -76,7 +76,7 @@ def _run_gateway(settings: Settings, listener: socket.socket) -> None:
     from codehub.gateway.metrics import GatewayMetrics
 
     metrics = GatewayMetrics(settings.gateway_workers)
-    heartbeats = Heartbeats(settings.gateway_workers, _looks(settings))
+    heartbeats = Heartbeats(settings.gateway_workers, _max_silent_checks(settings))
 
     async def work(number: int) -> None:
         async with heartbeats.beating(number):
@@ -140,7 +140,7 @@ def _require(settings: Settings, part: str) -> None:
             if part == "api" and asyncio.run(requirements.admin_is_missing(settings)):
                 logger.warning(requirements.NO_ADMIN)
 
-    if code := run_apart(check):
+    if code := run_in_child(check):
         raise typer.Exit(code)
 
 
@@ -158,7 +158,7 @@ def _leave_root(settings: Settings, part: str, user: PartUser | None) -> None:
         raise
 
 
-def allow_many_connections() -> None:
+def raise_open_file_limit() -> None:
     """Raise the soft limit of open files: a connection takes two descriptors, and the usual limit is 1024."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -187,11 +187,11 @@ async def _serve_coordinator(settings: Settings) -> None:
     await run(settings, _stop_event())
 
 
-def _looks(settings: Settings) -> float:
+def _max_silent_checks(settings: Settings) -> float:
     """Return for how many looks a worker may be silent: half of what its part may, which they share."""
     if not settings.part_timeout_seconds:
         return math.inf
-    return max(2, settings.part_timeout_seconds / 2 / LOOK_SECONDS)
+    return max(2, settings.part_timeout_seconds / 2 / CHECK_SECONDS)
 
 
 async def _serve_gateway(

@@ -154,7 +154,7 @@ def _first_closed(data_dir: Path) -> str:
     return "" if os.access(data_dir, os.X_OK) else f"it may not enter {data_dir}"
 
 
-def reduced(environment: Mapping[str, str]) -> dict[str, str]:
+def reduced_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment without the secrets of the archive store, and without root's home directory."""
     kept = {
         name: value
@@ -171,7 +171,7 @@ def become(user: PartUser) -> None:
     """
     parent = os.getppid()
     if user.shown:
-        part_mounts.show(user.shown)
+        part_mounts.enter_mount_namespace(user.shown)
     kept = 1 << _CAP_NET_BIND_SERVICE if user.may_bind_low_ports else 0
     _prctl(_PR_SET_KEEPCAPS, 1 if kept else 0)
     for capability in range(_MOST_CAPABILITIES):

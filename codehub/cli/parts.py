@@ -166,7 +166,7 @@ class Part:
         self._user = user
 
     async def start(self) -> None:
-        self.process = await self._server.run(self.name, self._environment, self.log_file, self._user)
+        self.process = await self._server.start_part(self.name, self._environment, self.log_file, self._user)
 
     def stop(self) -> None:
         if self.process is not None:

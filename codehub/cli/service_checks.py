@@ -48,7 +48,7 @@ async def recorded_checks(settings: Settings) -> list[Finding]:
 
 def _urls(settings: Settings) -> tuple[str | None, str | None]:
     """Return where PostgreSQL and Redis are, given or embedded; None for what does not run."""
-    if data_lock.holder(settings.data_dir) is None:
+    if data_lock.holder_pid(settings.data_dir) is None:
         return settings.database_url or None, settings.redis_url or None
     return (
         settings.database_url or postgres.url_of(settings.data_dir) or "",
@@ -94,7 +94,7 @@ def check_exposure(settings: Settings) -> list[Finding]:
 
 
 def _running(settings: Settings) -> Finding:
-    pid = data_lock.holder(settings.data_dir)
+    pid = data_lock.holder_pid(settings.data_dir)
     if pid is not None:
         return ok("codehub", f"`codehub up` runs on {settings.data_dir} (process {pid})")
     if settings.database_url:

@@ -96,7 +96,7 @@ async def _prepare(settings: Settings, *, auto: bool) -> _Prepared | None:
         check_port_free(settings.host, settings.port)
     data_dir = data_directory.prepare(settings.data_dir)
     settings = settings.model_copy(update={"data_dir": data_dir})
-    held = data_lock.take(data_dir)
+    held = data_lock.acquire(data_dir)
     try:
         await _run_unless_stopped(runtime_choice.prepare(settings), stop)
         if not stop.is_set():
@@ -174,7 +174,7 @@ class _System:
     def _part(self, name: str, environment: Mapping[str, str]) -> Part:
         user = self._users.of(name)
         if user is not None:
-            environment = part_users.reduced(environment)
+            environment = part_users.reduced_environment(environment)
             if name == "gateway":
                 environment |= self._certificate_for(user.uid)
         return Part(name, self._forkserver, environment, self._settings.data_dir / "logs", user=user)
@@ -218,7 +218,7 @@ class _System:
         """Prepare the database; return the first admin's password if this start generated one."""
         names = ("ADMIN_PASSWORD", "ADMIN_USERNAME")
         admin = {name: value for name in names if (value := os.environ.get(name)) is not None}
-        code, output = await self._forkserver.ask("first-start", {**environment, **admin})
+        code, output = await self._forkserver.run_program("first-start", {**environment, **admin})
         if code != 0:
             raise CommandError(f"the database could not be prepared (exit code {code}); the reason is above")
         answer: dict[str, str | None] = json.loads(output)

@@ -15,7 +15,7 @@ from codehub.host.child_process import die_with_parent
 logger = structlog.get_logger(__name__)
 
 RESTART_PAUSE = 0.5
-LOOK_SECONDS = 1.0
+CHECK_SECONDS = 1.0
 """Between two looks at the heartbeats."""
 STEADY_SECONDS = 10.0
 STOP_SECONDS = 25.0
@@ -53,7 +53,7 @@ def run_workers(count: int, work: Callable[[int], None], heartbeats: Heartbeats 
     early_deaths, born = 0, time.monotonic()
     looked = born
     while workers and not stopping:
-        if heartbeats is not None and time.monotonic() - looked >= LOOK_SECONDS:
+        if heartbeats is not None and time.monotonic() - looked >= CHECK_SECONDS:
             looked = time.monotonic()
             _kill_silent(heartbeats, workers)
         ended = _wait(workers)
@@ -82,7 +82,7 @@ def _kill_silent(heartbeats: Heartbeats, workers: dict[int, int]) -> None:
         _send(signal.SIGKILL, [pid])
 
 
-def run_apart(work: Callable[[], None]) -> int:
+def run_in_child(work: Callable[[], None]) -> int:
     """Run `work` in a process of its own and return its exit code.
 
     What it allocates and touches is gone with it: the workers' parent stays as small as its modules.

@@ -9,7 +9,7 @@ WORKER = 4711
 
 
 async def test_a_worker_whose_loop_runs_is_never_silent() -> None:
-    heartbeats = Heartbeats(2, looks=3)
+    heartbeats = Heartbeats(2, max_silent_checks=3)
     async with heartbeats.beating(1):
         await asyncio.sleep(0)
         for _ in range(4):
@@ -19,14 +19,14 @@ async def test_a_worker_whose_loop_runs_is_never_silent() -> None:
 
 
 async def test_a_worker_that_stops_beating_is_silent_after_so_many_looks() -> None:
-    heartbeats = Heartbeats(1, looks=3)
+    heartbeats = Heartbeats(1, max_silent_checks=3)
     async with heartbeats.beating(0):
         await asyncio.sleep(0)
     assert [heartbeats.find_silent({WORKER: 0}) for _ in range(5)] == [[], [], [], [WORKER], [WORKER]]
 
 
 async def test_a_worker_that_starts_or_was_replaced_is_not_silent() -> None:
-    heartbeats = Heartbeats(1, looks=1)
+    heartbeats = Heartbeats(1, max_silent_checks=1)
     assert all(heartbeats.find_silent({WORKER: 0}) == [] for _ in range(5))
     async with heartbeats.beating(0):
         await asyncio.sleep(0)

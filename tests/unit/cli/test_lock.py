@@ -16,24 +16,24 @@ def data_dir(tmp_path: Path) -> Path:
 
 
 def test_the_second_is_told_who_has_it(data_dir: Path) -> None:
-    held = data_lock.take(data_dir)
+    held = data_lock.acquire(data_dir)
     with pytest.raises(CommandError, match=rf"already running on {data_dir} \(process {os.getpid()}\)"):
-        data_lock.take(data_dir)
+        data_lock.acquire(data_dir)
     held.release()
 
 
 def test_it_is_free_again_after_its_holder(data_dir: Path) -> None:
-    data_lock.take(data_dir).release()
-    data_lock.take(data_dir).release()
+    data_lock.acquire(data_dir).release()
+    data_lock.acquire(data_dir).release()
 
 
 def test_the_holder_is_known_only_while_it_lives(data_dir: Path) -> None:
-    assert data_lock.holder(data_dir) is None
-    held = data_lock.take(data_dir)
-    assert data_lock.holder(data_dir) == os.getpid()
+    assert data_lock.holder_pid(data_dir) is None
+    held = data_lock.acquire(data_dir)
+    assert data_lock.holder_pid(data_dir) == os.getpid()
     held.release()
-    assert data_lock.holder(data_dir) is None
+    assert data_lock.holder_pid(data_dir) is None
 
 
 def test_a_data_directory_that_never_ran_has_no_holder(tmp_path: Path) -> None:
-    assert data_lock.holder(tmp_path / "nothing") is None
+    assert data_lock.holder_pid(tmp_path / "nothing") is None

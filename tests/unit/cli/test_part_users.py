@@ -62,7 +62,7 @@ def test_the_doctor_reports_them(data_dir: Path) -> None:
 
 def test_they_do_not_get_the_secrets_of_the_archive_store() -> None:
     secrets = {"ARCHIVE_URL": "s3://a/b", "AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "key"}
-    assert part_users.reduced({"PORT": "80", "HOME": "/root"} | secrets) == {
+    assert part_users.reduced_environment({"PORT": "80", "HOME": "/root"} | secrets) == {
         "PORT": "80",
         "HOME": "/nonexistent",
     }

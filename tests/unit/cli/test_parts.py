@@ -74,7 +74,7 @@ def test_a_part_has_its_own_environment_session_and_title_and_nothing_of_its_pre
     tmp_path: Path,
 ) -> None:
     first, second = run(
-        "answers = [await server.ask('describe', {'NAME': 'value'}) for _ in range(2)]\n"
+        "answers = [await server.run_program('describe', {'NAME': 'value'}) for _ in range(2)]\n"
         "assert [code for code, _ in answers] == [0, 0]\n"
         "print(json.dumps([json.loads(answer) for _, answer in answers]))",
         tmp_path,
@@ -94,7 +94,7 @@ def test_a_part_has_its_own_environment_session_and_title_and_nothing_of_its_pre
 
 def test_a_part_that_fails_leaves_its_reason_in_its_log(tmp_path: Path) -> None:
     code = run(
-        "part = await server.run('fail', {}, log)\nprint(await asyncio.to_thread(part.wait))", tmp_path
+        "part = await server.start_part('fail', {}, log)\nprint(await asyncio.to_thread(part.wait))", tmp_path
     )
     assert code == 1
     written = (tmp_path / "part.log").read_text()
@@ -104,7 +104,7 @@ def test_a_part_that_fails_leaves_its_reason_in_its_log(tmp_path: Path) -> None:
 
 def test_a_part_ends_by_the_signal_it_is_sent(tmp_path: Path) -> None:
     code = run(
-        "part = await server.run('wait', {}, log)\n"
+        "part = await server.start_part('wait', {}, log)\n"
         "await logged('waiting')\n"
         "assert part.poll() is None\n"
         "part.send_signal(signal.SIGKILL)\n"
@@ -117,13 +117,13 @@ def test_a_part_ends_by_the_signal_it_is_sent(tmp_path: Path) -> None:
 def test_a_fork_server_that_is_killed_takes_its_parts_along_and_is_replaced(tmp_path: Path) -> None:
     """The replacement is a new program, which has the real parts: one of those says what it lacks."""
     code, answer = run(
-        "part = await server.run('wait', {}, log)\n"
+        "part = await server.start_part('wait', {}, log)\n"
         "await logged('waiting')\n"
         "server.process.send_signal(signal.SIGKILL)\n"
         "code = await asyncio.to_thread(part.wait)\n"
         "await asyncio.to_thread(server.process.wait)\n"
         "await server.start()\n"
-        "api = await server.run('api', {}, log)\n"
+        "api = await server.start_part('api', {}, log)\n"
         "assert await asyncio.to_thread(api.wait) == 1\n"
         "print(json.dumps([code, log.read_text()]))",
         tmp_path,

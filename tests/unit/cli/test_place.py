@@ -32,7 +32,7 @@ def claims() -> Claims:
 
 async def settle(data_dir: Path, installation_id: str, claims: Claims) -> None:
     where = StorageLocation(data_dir / "volumes", f"file://{data_dir}/archives", installation_id)
-    await data_directory.settle(data_dir, where, claims)
+    await data_directory.claim_or_check_storage(data_dir, where, claims)
 
 
 def test_a_new_directory_is_made_passable_but_not_readable(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ import pytest
 
 PROGRAM = """
 import resource
-from codehub.cli.part_main import allow_many_connections
+from codehub.cli.part_main import raise_open_file_limit
 _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, most))
-allow_many_connections()
+raise_open_file_limit()
 assert resource.getrlimit(resource.RLIMIT_NOFILE) == (most, most)
 """
 
