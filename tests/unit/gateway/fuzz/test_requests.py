@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from codehub.gateway.http1.body_framing import ChunkedBody, FramingError, request_body
 from codehub.gateway.http1.head_rewrite import Forwarding, request_for_api, request_for_workspace
 from codehub.gateway.http1.request_head import BadRequestError, RequestHead, parse_head
+from tests.unit.gateway.fake_transport import feed_all
 from tests.unit.gateway.fuzz.mutations import fuzz, in_pieces, mutated
-from tests.unit.gateway.fuzz.second import names_platform_cookie, read_request
-from tests.unit.gateway.wire import feed_all
+from tests.unit.gateway.fuzz.reference_parser import names_platform_cookie, read_request
 
 BODY = b"3\r\nabc\r\nA;x=y\r\n0123456789\r\n0\r\nX-Sum: 1\r\n\r\n"
 HEADS = (

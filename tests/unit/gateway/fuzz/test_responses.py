@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 
 from codehub.gateway.http1.body_framing import FramingError, UntilCloseBody
 from codehub.gateway.http1.response_head import BadResponseError, ResponseHead, parse_response
+from tests.unit.gateway.fake_transport import feed_all
 from tests.unit.gateway.fuzz.mutations import fuzz, mutated
-from tests.unit.gateway.fuzz.second import names_platform_cookie, read_response
-from tests.unit.gateway.wire import feed_all
+from tests.unit.gateway.fuzz.reference_parser import names_platform_cookie, read_response
 
 CHUNKS = b"2\r\nok\r\n0\r\n\r\n"
 HEADS = (

@@ -13,7 +13,7 @@ from codehub.gateway.http1.reply import Reply
 from codehub.gateway.http1.request_head import BadRequestError, RequestHead, parse_head
 from tests.integration.gateway.harness import MINE, SESSION, THEIRS, World
 from tests.unit.gateway.fuzz.mutations import fuzz, mutated
-from tests.unit.gateway.fuzz.second import names_platform_cookie, read_request, read_response
+from tests.unit.gateway.fuzz.reference_parser import names_platform_cookie, read_request, read_response
 
 NAVIGATE = b"Sec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: document\r\nAccept: text/html\r\n"
 COOKIES = b"Cookie: a=1; session={session}; {cookie}; lang=ko\r\nAuthorization: Bearer chub_x\r\n"

@@ -18,8 +18,8 @@ from codehub.gateway.http1.exchange import Relay
 from codehub.gateway.http1.request_head import RequestHead
 from codehub.gateway.http1.upstream import UpstreamConnection
 from tests.integration.gateway.harness import MINE, SESSION, World
+from tests.unit.gateway.fake_transport import Wire, arrive
 from tests.unit.gateway.fuzz.mutations import fuzz, in_pieces, mutated
-from tests.unit.gateway.wire import Wire, arrive
 
 FIELDS = b"Host: {host}\r\nCookie: session=%b; a=1\r\n" % SESSION.encode()
 BODY = b"3\r\nabc\r\n5;x=y\r\nhello\r\n0\r\nX-Sum: 1\r\n\r\n"

@@ -16,7 +16,7 @@ from codehub.gateway.http1.turn_queue import COSTLY_A_TICK, TurnQueue
 from codehub.gateway.http1.upstream import UpstreamConnection
 from codehub.gateway.websocket_frames import BUDGET, FRAME_COST
 from tests.integration.gateway.harness import MINE, SESSION, World, without_policy
-from tests.unit.gateway.wire import Wire, arrive
+from tests.unit.gateway.fake_transport import Wire, arrive
 
 CHUNK = b"1\r\nx\r\n"
 CHUNKS_A_TURN = LINES // 2

@@ -22,7 +22,7 @@ from codehub.gateway.http1.upstream import UpstreamConnection
 from codehub.gateway.route_cache import Source
 from codehub.gateway.server import Gateway
 from tests.integration.gateway.harness import without_policy
-from tests.unit.gateway.wire import Wire, arrive
+from tests.unit.gateway.fake_transport import Wire, arrive
 
 ONE, TWO, FOREIGN = (f"{name:0>26}" for name in ("1", "2", "3"))
 ADDRESSES = {ONE: "tcp:10.0.0.1", TWO: "tcp:10.0.0.2", FOREIGN: "tcp:10.0.0.3"}
