@@ -14,12 +14,12 @@ from codehub.domain.states import Phase
 from codehub.domain.workspace import RecoverSource
 from codehub.gateway import cookies
 from codehub.gateway.config import Origins
-from codehub.gateway.entrance import WorkspaceRequest, local_path
 from codehub.gateway.http1 import reply
 from codehub.gateway.http1.reply import Reply
 from codehub.gateway.origin_check import is_cross_origin
 from codehub.gateway.pages import Pages
 from codehub.gateway.route_cache import RouteCache
+from codehub.gateway.workspace_entry import WorkspaceRequest, local_path
 
 PLACE: Final = "/.codehub/do"
 

@@ -21,7 +21,6 @@ from codehub.gateway import cookies
 from codehub.gateway.activity import FORWARDED, ActivityRecorder
 from codehub.gateway.config import GatewayConfig
 from codehub.gateway.cookie_guard import CookieGuard
-from codehub.gateway.entrance import ENTER, WorkspaceEntry, WorkspaceRequest, requests_page
 from codehub.gateway.http1 import reply
 from codehub.gateway.http1.exchange import Relay
 from codehub.gateway.http1.head_rewrite import Forwarding, request_for_api, request_for_workspace
@@ -34,7 +33,8 @@ from codehub.gateway.pages import Pages
 from codehub.gateway.platform_tokens import target_holds_token
 from codehub.gateway.port_errors import PortErrors
 from codehub.gateway.response_policy import HSTS, policy_for_api, policy_for_workspace
-from codehub.gateway.route_cache import RouteCache, NotCached
+from codehub.gateway.route_cache import NotCached, RouteCache
+from codehub.gateway.workspace_entry import ENTER, WorkspaceEntry, WorkspaceRequest, requests_page
 from codehub.no_space import insufficient_storage
 
 logger = structlog.get_logger(__name__)
@@ -279,7 +279,9 @@ class Router:
             if head.is_navigation:
                 return self._entrance.begin(head, workspace_id, port, head.target.decode())
             return _not_opened()
-        visit = WorkspaceRequest(head, peer, workspace_id, head.target, grant.session_hash, grant.expires_at, port)
+        visit = WorkspaceRequest(
+            head, peer, workspace_id, head.target, grant.session_hash, grant.expires_at, port
+        )
         visitor = self._directory.visitor(grant.session_hash)
         route = self._directory.route(workspace_id)
         if isinstance(visitor, NotCached) or isinstance(route, NotCached):
@@ -359,7 +361,9 @@ class Router:
         relay.policy = policy_for_workspace(head, self._origins, route.workspace_id, visit.port)
         return _with_passage(relay, visit, visitor, route, always_counts=always_counts)
 
-    def _relay_to_port(self, visit: WorkspaceRequest, visitor: Visitor, route: Route, ide: str) -> Relay | Reply:
+    def _relay_to_port(
+        self, visit: WorkspaceRequest, visitor: Visitor, route: Route, ide: str
+    ) -> Relay | Reply:
         head, upstream = visit.head, port_address(ide, visit.port)
         if upstream is None:
             return self._ports.off(head)

@@ -18,11 +18,10 @@ from codehub.database import gateway_queries
 from codehub.database.engine import STATEMENT_SECONDS, create_engine
 from codehub.database.gateway_reports import GatewayRegistry
 from codehub.gateway.activity import ActivityRecorder
-from codehub.gateway.activity_reports import ActivityReporter
+from codehub.gateway.activity_reporter import ActivityReporter
 from codehub.gateway.address_limits import AddressShare, AddressShares
 from codehub.gateway.certificate import RenewedCertificate
 from codehub.gateway.config import GatewayConfig
-from codehub.gateway.entrance import WorkspaceEntry, Tickets
 from codehub.gateway.http1 import reply
 from codehub.gateway.http1.client_connection import ClientConnection
 from codehub.gateway.http1.reply import Reply
@@ -37,6 +36,7 @@ from codehub.gateway.revocation import RevocationHandler
 from codehub.gateway.route_cache import RouteCache, Source
 from codehub.gateway.routing import Router
 from codehub.gateway.tls_server import TlsServer
+from codehub.gateway.workspace_entry import Tickets, WorkspaceEntry
 
 logger = structlog.get_logger(__name__)
 
@@ -235,7 +235,9 @@ async def serve(
         source = PostgresSource(engine, config.limits, counts.woke)
         gateway = Gateway(config, source, RedisTickets(redis, config.timeouts.ticket), cookie_key, counts)
         channel = PushChannel(config.database_url, gateway.watch)
-        handover = ActivityReporter(gateway.recorder, ActivityLog(redis), GatewayRegistry(config.database_url))
+        handover = ActivityReporter(
+            gateway.recorder, ActivityLog(redis), GatewayRegistry(config.database_url)
+        )
         # A worker that cannot have the port must not be registered: the coordinator would wait for it.
         with bind(config.host, config.port) as listener:
             await handover.begin()

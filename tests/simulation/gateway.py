@@ -1,4 +1,4 @@
-"""A simulated gateway worker: `codehub.gateway.activity_reports` against the simulated Redis and database."""
+"""A simulated gateway worker: `codehub.gateway.activity_reporter` against the simulated Redis and database."""
 
 import asyncio
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from datetime import timedelta
 from redis.exceptions import ConnectionError as RedisDown
 
 from codehub.gateway.activity import Recorder
-from codehub.gateway.activity_reports import ActivityReporter
+from codehub.gateway.activity_reporter import ActivityReporter
 from tests.simulation.database import Database, Gate, GatewayRow, lost_connection
 from tests.simulation.process import Process
 from tests.simulation.redis import Redis

@@ -52,7 +52,7 @@ from codehub.domain.problems import Problem
 from codehub.domain.states import ConditionName, DesiredState, ErrorReason, Operation, Phase
 from codehub.domain.ttl import TtlDefaults
 from codehub.domain.workspace import Workspace
-from codehub.gateway.activity_reports import ActivityReporter
+from codehub.gateway.activity_reporter import ActivityReporter
 from codehub.storage.errors import StorageProblem
 from codehub.storage.jobs.spec import RestoreJob
 from tests.simulation import history as histories

@@ -22,7 +22,7 @@ from codehub.domain.observation import ArchiveFact
 from codehub.domain.states import DesiredState, Operation, Phase
 from codehub.domain.ttl import Expiry, TtlDefaults
 from codehub.domain.workspace import Workspace
-from codehub.gateway.activity_reports import Reporting
+from codehub.gateway.activity_reporter import Reporting
 from tests.integration.database.conftest import BACKENDS, LIMITS, create
 from tests.simulation.clock import VirtualLoop
 from tests.simulation.database import Database, Gate

@@ -15,12 +15,12 @@ from codehub.domain.limits import Limits
 from codehub.domain.states import Operation, Phase
 from codehub.gateway import cookies
 from codehub.gateway.config import GatewayConfig
-from codehub.gateway.entrance import Tickets
 from codehub.gateway.http1.client_connection import ClientConnection
 from codehub.gateway.http1.repeated_request import RepeatedRequest
 from codehub.gateway.http1.upstream import UpstreamConnection
 from codehub.gateway.route_cache import Source
 from codehub.gateway.server import Gateway
+from codehub.gateway.workspace_entry import Tickets
 from tests.integration.gateway.harness import without_policy
 from tests.unit.gateway.fake_transport import Wire, arrive
 

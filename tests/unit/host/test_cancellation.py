@@ -15,7 +15,7 @@ from codehub.bus.known_addresses import KnownAddresses
 from codehub.coordinator.event_listener import EventListener
 from codehub.database.engine import create_engine
 from codehub.gateway.activity import Recorder
-from codehub.gateway.activity_reports import ActivityReporter
+from codehub.gateway.activity_reporter import ActivityReporter
 from codehub.gateway.push_channel import PushChannel
 from codehub.host.cancellation import raise_if_cancelled
 from tests.waiting import PATIENCE
