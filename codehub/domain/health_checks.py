@@ -32,7 +32,7 @@ REMEDIES: Mapping[CheckName, str] = {
     CheckName.REDIS: "Start Redis, or correct REDIS_URL.",
     CheckName.DATABASE_SPACE: (
         "Make room on the disk of PostgreSQL: delete workspaces without an archive, or remove other files. "
-        "Until then the API answers 507 to calls that write."
+        "Until then, nothing can be saved."
     ),
     CheckName.COORDINATOR: "Start a coordinator (`codehub serve coordinator`), and read its log.",
     CheckName.STORAGE: "Read the log of the leading coordinator. It says why they cannot be claimed.",

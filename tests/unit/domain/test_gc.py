@@ -52,7 +52,7 @@ def test_each_protection_alone(holder: ArchiveHolder, words: str) -> None:
 
 
 def test_an_archive_stays_while_the_one_that_replaced_it_is_not_seen() -> None:
-    assert "not there" in (protection(ITEM, LIVING, PRESENT - {KEYS[3]}) or "")
+    assert "missing" in (protection(ITEM, LIVING, PRESENT - {KEYS[3]}) or "")
 
 
 def test_every_combination_of_protections() -> None:
