@@ -6,15 +6,15 @@ from datetime import timedelta
 
 from redis.exceptions import ConnectionError as RedisDown
 
-from codehub.gateway.activity import Recorder
+from codehub.gateway.activity import ActivityRecorder
 from codehub.gateway.activity_reporter import ActivityReporter
 from tests.simulation.database import Database, Gate, GatewayRow, lost_connection
 from tests.simulation.process import Process
 from tests.simulation.redis import Redis
 
 
-class SimulatedRecorder(Recorder):
-    """Recorder of uses with the time of the virtual clock."""
+class SimulatedRecorder(ActivityRecorder):
+    """ActivityRecorder of uses with the time of the virtual clock."""
 
     def __init__(self, database: Database) -> None:
         super().__init__()

@@ -14,7 +14,7 @@ from codehub.bus.events import Subscriptions
 from codehub.bus.known_addresses import KnownAddresses
 from codehub.coordinator.event_listener import EventListener
 from codehub.database.engine import create_engine
-from codehub.gateway.activity import Recorder
+from codehub.gateway.activity import ActivityRecorder
 from codehub.gateway.activity_reporter import ActivityReporter
 from codehub.gateway.push_channel import PushChannel
 from codehub.host.cancellation import raise_if_cancelled
@@ -73,7 +73,9 @@ LOOPS: dict[str, Callable[[Swallowing], Coroutine[Any, Any, None]]] = {
     "a plain loop": loop,
     "known addresses": lambda call: KnownAddresses(SwallowingRedis(call)).run(),  # type: ignore[arg-type]
     "event hints": lambda call: Subscriptions(SwallowingRedis(call), "events:").run(),  # type: ignore[arg-type]
-    "flushes": lambda call: ActivityReporter(Recorder(), SwallowingRedis(call), GatewayRegistry()).run(0),
+    "flushes": lambda call: ActivityReporter(
+        ActivityRecorder(), SwallowingRedis(call), GatewayRegistry()
+    ).run(0),
     "ended sessions": lambda _: SessionRevocations(NO_DATABASE, create_engine(NO_DATABASE)).run(),
     "routes": lambda _: PushChannel(NO_DATABASE, MagicMock()).run(),
     "workspace events": lambda _: EventListener(
