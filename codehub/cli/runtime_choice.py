@@ -93,7 +93,7 @@ async def delete_all_containers(settings: Settings, installation_id: str) -> int
         if troubles:
             raise troubles[0]
         if not isinstance(runtime, ProcessRuntime):
-            await runtime.leave()
+            await runtime.release_resources()
         return sum(not isinstance(fact, Unknown) and fact.running for fact in found.values())
     finally:
         await runtime.close()

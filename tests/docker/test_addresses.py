@@ -21,7 +21,7 @@ async def test_an_address_that_was_given_back_is_not_soon_another_workspaces(fix
         await runtime.start(fixture.spec("w2"))
         assert place_in_pool((await fixture.ready("w2")).upstream) == (first + 1) % count
         await runtime.delete("w2")
-        await runtime.tidy()
+        await runtime.clean_up()
         await runtime.start(fixture.spec("w3"))
         third = place_in_pool((await fixture.ready("w3")).upstream)
         assert (third - first) % count in range(2, 2 + SPARES)

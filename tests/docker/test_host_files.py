@@ -20,16 +20,16 @@ async def test_the_files_of_a_container_that_someone_removed_are_tidied_up(fixtu
     for name in ("w1", "w2"):
         await fixture.started(name)
     fixture.engine.docker("rm", "--force", "codehub-ws-w1")
-    await fixture.runtime.tidy()
+    await fixture.runtime.clean_up()
     assert kept(fixture) == {"w2"}
     await fixture.started("w1", attempt="op-1")
     await fixture.runtime.stop("w2")
-    await fixture.runtime.tidy()
+    await fixture.runtime.clean_up()
     assert kept(fixture) == {"w1", "w2"}
 
 
 async def test_nothing_is_kept_where_nothing_will_be_started_any_more(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     fixture.engine.docker("rm", "--force", "codehub-ws-w1")
-    await fixture.runtime.leave()
+    await fixture.runtime.release_resources()
     assert kept(fixture) == set()

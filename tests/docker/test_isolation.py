@@ -217,7 +217,7 @@ async def test_of_this_machine_only_codehubs_users_reach_a_workspace(fixture: Ru
         assert not connects(*ide, *as_user(stranger))
         with listening("127.0.0.1") as port:
             wait_for(lambda: connects("127.0.0.1", port, *as_user(stranger)), "a connection")
-        await fixture.runtime.tidy()
+        await fixture.runtime.clean_up()
         assert not connects(*ide, *as_user(gateway))  # the runtime that came last says who it is
     finally:
         await runtime.close()

@@ -115,13 +115,13 @@ async def test_a_start_without_its_wall_leaves_nothing_under_way(
         made.set()
         return container_id
 
-    async def no_wall() -> None:
-        raise RuntimeFailure(ErrorReason.ActionFailed, "the wall cannot be put up")
+    async def no_firewall() -> None:
+        raise RuntimeFailure(ErrorReason.ActionFailed, "no firewall")
 
     monkeypatch.setattr(fixture.runtime, "_create", create_and_tell)
     with monkeypatch.context() as machine:
-        machine.setattr(fixture.runtime, "_ensure_firewall", no_wall)
-        with pytest.raises(RuntimeFailure, match="the wall cannot be put up"):
+        machine.setattr(fixture.runtime, "_ensure_firewall", no_firewall)
+        with pytest.raises(RuntimeFailure, match="no firewall"):
             await fixture.runtime.start(spec)
     assert made.is_set()
     assert not (await fixture.runtime.status("w1")).running
@@ -140,7 +140,7 @@ async def test_a_container_removed_from_outside_is_absent_and_starts_again(fixtu
 async def test_a_killed_container_says_how_it_ended(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     fixture.engine.docker("kill", "codehub-ws-w1")
-    fact = ContainerFact(True, False, False, None, "op-0", "it exited with code 137, without a word")
+    fact = ContainerFact(True, False, False, None, "op-0", "it exited with code 137, with no output")
     await eventually(lambda: observes(fixture, {"w1": fact}), "how it ended")
     assert await fixture.runtime.status("w1") == fact
     await fixture.started("w1", attempt="op-1")
@@ -154,7 +154,7 @@ async def last_words_of(fixture: RuntimeFixture, command: str) -> str:
 
     async def ended() -> str:
         fact = await fixture.runtime.status("w1")
-        return "" if fact.running or fact.message.startswith("how it ended cannot") else fact.message
+        return "" if fact.running or fact.message.startswith("its exit status is unknown") else fact.message
 
     return await eventually(ended, "the container to end")
 
@@ -222,7 +222,7 @@ async def test_a_container_whose_end_the_engine_cannot_tell_hides_no_other(fixtu
     log.unlink()
     log.mkdir()
     facts = await fixture.runtime.observe()
-    assert facts["w1"].message.startswith("how it ended cannot be told: ")
+    assert facts["w1"].message.startswith("its exit status is unknown: ")
     assert facts["w2"].ready
 
 
@@ -311,16 +311,16 @@ async def test_networks_of_containers_that_were_removed_by_hand_go_but_for_a_few
         await fixture.started(name)
     for name in names[1:]:
         fixture.engine.docker("rm", "--force", f"codehub-ws-{name}")
-    await fixture.runtime.tidy()
+    await fixture.runtime.clean_up()
     assert len(fixture.networks()) == 1 + SPARES
     await fixture.ready("w0")
     await fixture.runtime.delete("w0")
-    await fixture.runtime.leave()
+    await fixture.runtime.release_resources()
     assert fixture.networks() == []
 
 
 async def test_a_start_takes_a_network_that_was_made_before(fixture: RuntimeFixture) -> None:
-    await fixture.runtime.tidy()
+    await fixture.runtime.clean_up()
     ready = set(fixture.networks())
     assert len(ready) == SPARES
     gone = sorted(ready)[-1]
@@ -330,15 +330,15 @@ async def test_a_start_takes_a_network_that_was_made_before(fixture: RuntimeFixt
     used = set(fixture.networks())
     assert len(used) == SPARES
     assert ready - used == {gone}
-    await fixture.runtime.tidy()
+    await fixture.runtime.clean_up()
     assert len(fixture.networks()) == 2 * SPARES
 
 
 async def test_two_that_take_the_same_network_do_not_share_it(fixture: RuntimeFixture) -> None:
     """A leader that was asleep, and its successor: each believes that the network is free."""
-    await fixture.runtime.tidy()
+    await fixture.runtime.clean_up()
     sleeper = fixture.other_runtime()
-    await sleeper.tidy()
+    await sleeper.clean_up()
     try:
         for number in range(SPARES):
             await fixture.started(f"w{number}")

@@ -82,7 +82,7 @@ async def test_a_registry_that_is_out_of_order_is_not_a_missing_image(
     registry.broken = True
     failure = await failure_of(fixture, tiny(registry.image("tiny")))
     assert failure.reason is ErrorReason.ImagePullFailed
-    assert failure.message.startswith(f"The registry of the image {registry.image('tiny')} does not answer")
+    assert failure.message.startswith(f"The registry of the image {registry.image('tiny')} does not work")
 
 
 async def test_a_registry_that_is_not_there_is_not_a_missing_image(fixture: RuntimeFixture) -> None:

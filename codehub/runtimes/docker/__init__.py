@@ -1,1 +1,1 @@
-"""The docker runtime: a container is a container of a Docker Engine on this machine."""
+"""The docker runtime: containers of a Docker Engine on this machine (ADR 0010)."""

@@ -1,4 +1,4 @@
-"""What a workspace's container is made of: its name, labels and configuration. Pure."""
+"""Name, labels and configuration of a workspace's container. Pure functions."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ PASSWD, GROUP = "/etc/passwd", "/etc/group"
 CODE_SERVER_CONFIG = "/etc/codehub/code-server.yaml"
 _NANO = 1_000_000_000
 _OOM_SCORE_ADJUSTMENT = 500
-_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the container's own
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - inside the container
 _LOG_OPTIONS = {"max-size": "1m", "max-file": "2", "compress": "false"}
-"""Compressing what a flood fills within a second would only cost more."""
+"""A flood of output fills a file within a second: compressing it would only cost more."""
 
 
 class Label(StrEnum):
@@ -44,22 +44,24 @@ def name_of(workspace_id: str) -> str:
 
 @dataclass(frozen=True)
 class ContainerSettings:
-    """What a container's configuration depends on besides the workload: who it runs as, our files, and
-    further environment variables, and the disk of its home."""
+    """What a container's configuration depends on besides its workload."""
 
     uid: int
     root: Path
     variables: Mapping[str, str] = field(default_factory=dict)
     disk: str | None = None
-    """The device that homes are on; None if it is not known, or no single one."""
+    """The device of its home; None if it need not be known, or is not a single one."""
 
 
 def container_config(
-    spec: WorkloadSpec, setting: ContainerSettings, installation_id: str, network: str, address: str
+    spec: WorkloadSpec, settings: ContainerSettings, installation_id: str, network: str, address: str
 ) -> dict[str, Any]:
-    """The body of `POST /containers/create`. Its hash, but for the network and the host name, is one of its
-    labels: a new name does not replace a running container."""
-    config = _config(spec, setting)
+    """Return the body of `POST /containers/create`.
+
+    A label has its hash without the network and the host name: a new name does not replace a
+    running container.
+    """
+    config = _config(spec, settings)
     config["Labels"] |= {
         Label.INSTALLATION: installation_id,
         Label.WORKSPACE: spec.workspace_id,
@@ -72,43 +74,43 @@ def container_config(
     return config
 
 
-def wanted_hash(spec: WorkloadSpec, setting: ContainerSettings) -> str:
-    """What the label of an up-to-date container says."""
-    return config_hash(_config(spec, setting))
+def desired_hash(spec: WorkloadSpec, settings: ContainerSettings) -> str:
+    """Return the label of an up-to-date container."""
+    return config_hash(_config(spec, settings))
 
 
 def config_hash(config: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _config(spec: WorkloadSpec, setting: ContainerSettings) -> dict[str, Any]:
+def _config(spec: WorkloadSpec, settings: ContainerSettings) -> dict[str, Any]:
     environment = {
         "HOME": HOME,
         "USER": "coder",
         "LOGNAME": "coder",
         "CODE_SERVER_CONFIG": CODE_SERVER_CONFIG,
         WORKSPACE_VARIABLE: spec.workspace_id,
-        **setting.variables,
+        **settings.variables,
     }
     return {
         "Image": spec.image.docker,
-        "User": f"{setting.uid}:{setting.uid}",
+        "User": f"{settings.uid}:{settings.uid}",
         "WorkingDir": HOME,
         "Env": [f"{name}={value}" for name, value in environment.items()],
         "Labels": {Label.PORT: str(spec.image.port), Label.READY_PATH: spec.image.ready_path},
-        "HostConfig": _host_config(spec, _mounts(spec, setting)) | _disk_limits(spec.image, setting),
+        "HostConfig": _host_config(spec, _mounts(spec, settings)) | _disk_limits(spec.image, settings),
     }
 
 
-def _mounts(spec: WorkloadSpec, setting: ContainerSettings) -> list[dict[str, Any]]:
-    """A mount fails on a missing home, where `Binds` would make an empty one."""
+def _mounts(spec: WorkloadSpec, settings: ContainerSettings) -> list[dict[str, Any]]:
+    """Return the mounts. They fail on a missing home, where `Binds` would create an empty one."""
     home = {"Type": "bind", "Source": str(spec.home), "Target": HOME}
-    places = file_places(setting.root, spec.workspace_id)
+    paths = file_paths(settings.root, spec.workspace_id)
     return [
         home,
         *(
             {"Type": "bind", "Source": str(source), "Target": target, "ReadOnly": True}
-            for target, source in places.items()
+            for target, source in paths.items()
         ),
     ]
 
@@ -127,33 +129,37 @@ def _host_config(spec: WorkloadSpec, mounts: list[dict[str, Any]]) -> dict[str, 
         "Ulimits": [{"Name": "nofile", "Soft": files, "Hard": files}],
         "Init": True,
         "IpcMode": "private",
-        # The controller starts it again, and knows why it ended; the engine would not.
+        # The controller restarts it and reports why it ended; the engine would not.
         "RestartPolicy": {"Name": "no"},
-        # The engine's own would be of any number of files, and of 64 MiB whatever the cap is.
+        # The engine's default is 64 MiB whatever the cap is, with any number of files.
         "Tmpfs": {_SHARED_MEMORY: tmpfs_options(_SHARED_MEMORY, image.memory_bytes)},
-        # For the same flood `json-file` wrote twice as much, for up to two thirds more of the engine's time.
+        # For the same flood `json-file` wrote twice as much, and cost the engine up to two thirds
+        # more CPU time.
         "LogConfig": {"Type": "local", "Config": _LOG_OPTIONS},
     }
 
 
-def _disk_limits(image: Image, setting: ContainerSettings) -> dict[str, Any]:
-    if image.disk_bandwidth is None or setting.disk is None:
+def _disk_limits(image: Image, settings: ContainerSettings) -> dict[str, Any]:
+    if image.disk_bandwidth is None or settings.disk is None:
         return {}
-    limit = [{"Path": setting.disk, "Rate": image.disk_bandwidth}]
+    limit = [{"Path": settings.disk, "Rate": image.disk_bandwidth}]
     return {"BlkioDeviceReadBps": limit, "BlkioDeviceWriteBps": limit}
 
 
 def _seccomp(image: Image) -> list[str]:
-    """Return the option. Without one, where no table of calls exists, the engine's own profile holds."""
+    """Return the option.
+
+    Without one, if there is no table of calls, the engine's own profile applies.
+    """
     if image.seccomp == "unconfined":
         return ["seccomp=unconfined"]
     return [f"seccomp={seccomp.profile()}"] if machine() is not None else []
 
 
 def files(uid: int, port: int, name: str) -> dict[str, str]:
-    """What the container's user needs: a name for its number, and an IDE that asks no password.
+    """Return files for the container: a name for its user id, and an IDE without a password.
 
-    The IDE shows `name`. JSON's escapes are YAML's as well.
+    The IDE shows `name`. JSON escapes are valid in YAML.
     """
     return {
         PASSWD: f"root:x:0:0:root:/root:/bin/sh\ncoder:x:{uid}:{uid}::{HOME}:/bin/bash\n"
@@ -165,12 +171,15 @@ def files(uid: int, port: int, name: str) -> dict[str, str]:
     }
 
 
-def file_places(root: Path, workspace_id: str) -> dict[str, Path]:
-    """Where on the host each of the files is kept. Not copied into the container: the engine mounts its root
-    for that, and an engine that stops meanwhile leaves a container that can never be removed."""
-    directory = files_of(root, workspace_id)
+def file_paths(root: Path, workspace_id: str) -> dict[str, Path]:
+    """Return the path on the host for each file, by its path in the container.
+
+    They are mounted, not copied: to copy, the engine mounts the container's root, and if it stops
+    meanwhile the container can never be removed.
+    """
+    directory = files_directory(root, workspace_id)
     return {target: directory / Path(target).name for target in (PASSWD, GROUP, CODE_SERVER_CONFIG)}
 
 
-def files_of(root: Path, workspace_id: str) -> Path:
+def files_directory(root: Path, workspace_id: str) -> Path:
     return root / workspace_id

@@ -1,4 +1,4 @@
-"""The Docker Engine's API, as far as the docker runtime needs it, with its troubles told apart."""
+"""Client of the Docker Engine's API, with an exception for each kind of failure."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from aiodocker.networks import DockerNetwork
 
 from codehub.runtimes.docker.container_config import Label, name_of
 
-LOOK_SECONDS = 10.0
-WORK_SECONDS = 120.0
+_READ_SECONDS = 10.0
+_CHANGE_SECONDS = 120.0
 _CONNECT_SECONDS = 5.0
 _NOT_FOUND = 404
 _CONFLICT = 409
 _NOT_MODIFIED = 304
 _NO_CONNECTION = 900
-"""aiodocker's own number."""
+"""The status that aiodocker uses for it."""
 
 
 class EngineUnavailable(Exception):  # noqa: N818 - a fact, not a fault
-    """The engine did not answer, or only that it cannot."""
+    """The engine did not answer, or answered with an error of its own."""
 
 
 class EngineServerError(EngineUnavailable):
-    """It did answer: that it, or what it asked on our behalf, cannot."""
+    """The engine, or a service that it called for us, answered with an error (5xx)."""
 
 
 class EngineRefusal(Exception):  # noqa: N818 - a fact, not a fault
-    """The engine understood, and says no."""
+    """The engine rejected the request."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -48,7 +48,7 @@ class EngineRefusal(Exception):  # noqa: N818 - a fact, not a fault
 
 @dataclass(frozen=True)
 class ContainerSummary:
-    """One container of ours, as a list of them shows it."""
+    """A container of this installation, as the engine lists it."""
 
     id: str
     workspace_id: str
@@ -66,6 +66,8 @@ class ContainerSummary:
 
 @dataclass(frozen=True)
 class ContainerExit:
+    """How a container ended."""
+
     code: int
     oom_killed: bool
     error: str
@@ -90,63 +92,63 @@ class Engine:
             await self._docker.close()
             self._docker = None
 
-    async def about(self) -> Mapping[str, Any]:
-        """`docker info`."""
-        async with self._asking(LOOK_SECONDS) as docker:
-            about: Mapping[str, Any] = await docker.system.info()
-            return about
+    async def info(self) -> Mapping[str, Any]:
+        """Return what `docker info` shows."""
+        async with self._request(_READ_SECONDS) as docker:
+            info: Mapping[str, Any] = await docker.system.info()
+            return info
 
     async def ping(self) -> None:
-        async with self._asking(LOOK_SECONDS) as docker:
+        async with self._request(_READ_SECONDS) as docker:
             await docker.version()
 
     async def containers(self, workspace_id: str | None = None) -> list[ContainerSummary]:
-        """Every container of this installation, or of one workspace, in one call."""
-        async with self._asking(LOOK_SECONDS) as docker:
+        """Return the containers of this installation, or of one workspace, with one request."""
+        async with self._request(_READ_SECONDS) as docker:
             listed = await docker.containers.list(all=True, filters=self._filters(workspace_id))
-            return [_found(entry._container) for entry in listed if _is_ours(entry._container)]
+            return [_summary(entry._container) for entry in listed if _is_ours(entry._container)]
 
     async def create(self, name: str, config: Mapping[str, Any]) -> str:
-        async with self._asking(WORK_SECONDS) as docker:
+        async with self._request(_CHANGE_SECONDS) as docker:
             return (await docker.containers.create(dict(config), name=name)).id
 
     async def rename(self, container_id: str, name: str) -> None:
-        async with self._asking(WORK_SECONDS) as docker:
+        async with self._request(_CHANGE_SECONDS) as docker:
             await docker.containers.container(container_id).rename(name)
 
     async def start(self, container_id: str) -> None:
-        async with self._asking(WORK_SECONDS) as docker:
+        async with self._request(_CHANGE_SECONDS) as docker:
             await docker.containers.container(container_id).start()
 
     async def stop(self, container_id: str, grace: float) -> None:
-        async with self._asking(WORK_SECONDS + grace) as docker:
-            with _missing_is_fine():
+        async with self._request(_CHANGE_SECONDS + grace) as docker:
+            with _ignore_missing():
                 await docker.containers.container(container_id).stop(t=round(grace))
 
     async def remove(self, container_id: str) -> None:
-        async with self._asking(WORK_SECONDS) as docker:
-            with _missing_is_fine():
+        async with self._request(_CHANGE_SECONDS) as docker:
+            with _ignore_missing():
                 await docker.containers.container(container_id).delete(force=True, v=True)
 
-    async def death(self, container_id: str) -> ContainerExit:
-        async with self._asking(LOOK_SECONDS) as docker:
+    async def exit_of(self, container_id: str) -> ContainerExit:
+        async with self._request(_READ_SECONDS) as docker:
             state = (await docker.containers.container(container_id).show())["State"]
             return ContainerExit(int(state["ExitCode"]), bool(state["OOMKilled"]), str(state["Error"]))
 
     async def output(self, container_id: str, lines: int) -> str:
-        async with self._asking(LOOK_SECONDS) as docker:
+        async with self._request(_READ_SECONDS) as docker:
             container = docker.containers.container(container_id)
             return "".join(await container.log(stdout=True, stderr=True, tail=lines))
 
     async def networks(self) -> list[NetworkSummary]:
-        """Everybody's: a subnet that any of them has is taken."""
-        async with self._asking(LOOK_SECONDS) as docker:
+        """Return all networks, since the subnet of any network is taken."""
+        async with self._request(_READ_SECONDS) as docker:
             return [self._network(entry) for entry in await docker.networks.list()]
 
-    async def is_free_network(self, name: str) -> bool:
-        """Whether it is there, with nobody in it."""
+    async def is_unused_network(self, name: str) -> bool:
+        """Return whether the network exists and has no containers."""
         try:
-            async with self._asking(LOOK_SECONDS) as docker:
+            async with self._request(_READ_SECONDS) as docker:
                 return not (await DockerNetwork(docker, name).show())["Containers"]  # type: ignore[no-untyped-call]
         except EngineRefusal as refusal:
             if refusal.not_found:
@@ -154,17 +156,17 @@ class Engine:
             raise
 
     async def create_network(self, config: Mapping[str, Any]) -> None:
-        async with self._asking(WORK_SECONDS) as docker:
+        async with self._request(_CHANGE_SECONDS) as docker:
             await docker.networks.create(dict(config))
 
     async def remove_network(self, name: str) -> None:
-        async with self._asking(WORK_SECONDS) as docker:
-            with _missing_is_fine():
+        async with self._request(_CHANGE_SECONDS) as docker:
+            with _ignore_missing():
                 await DockerNetwork(docker, name).delete()  # type: ignore[no-untyped-call]
 
     async def has_image(self, reference: str) -> bool:
         try:
-            async with self._asking(LOOK_SECONDS) as docker:
+            async with self._request(_READ_SECONDS) as docker:
                 await docker.images.inspect(reference)
         except EngineRefusal as refusal:
             if refusal.not_found:
@@ -173,9 +175,10 @@ class Engine:
         return True
 
     async def pull(self, reference: str) -> AsyncGenerator[Mapping[str, Any], None]:
-        """The engine's reports while it pulls. They may end early: only the image itself tells.
+        """Pull an image; yield the engine's progress reports.
 
-        To stop listening is to stop the pull.
+        They may end early, so check for the image afterwards. Closing the generator cancels the
+        pull.
         """
         tagged = "@" in reference or ":" in reference.rpartition("/")[2]
         params = {"fromImage": reference if tagged else f"{reference}:latest"}
@@ -188,7 +191,7 @@ class Engine:
                 yield report
 
     async def events(self) -> AsyncGenerator[str | None, None]:
-        """None once it listens, then the workspace of each container that something happened to."""
+        """Yield None once events arrive, then the workspace of each container with an event."""
         kinds = ["start", "die", "oom", "destroy", "pause", "unpause"]
         filters = {"type": ["container"], "label": [self._installation], "event": kinds}
         async with aclosing(self._stream("GET", "events", {"filters": json.dumps(filters)})) as events:
@@ -198,13 +201,14 @@ class Engine:
     async def _stream(
         self, method: str, path: str, params: Mapping[str, str]
     ) -> AsyncGenerator[Mapping[str, Any] | None, None]:
-        """None once the engine has answered, then one object a line.
+        """Yield None once the engine has answered, then one object for each line.
 
-        aiodocker's own streams keep the connection when they are cancelled, and so the engine at its work.
+        aiodocker's own streams keep the connection when they are cancelled, so the engine would
+        continue.
         """
         unlimited = aiohttp.ClientTimeout(total=None, connect=_CONNECT_SECONDS)
         async with (
-            self._asking(None) as docker,
+            self._request(None) as docker,
             docker._query(path, method, params=dict(params), timeout=unlimited) as response,
         ):
             try:
@@ -228,7 +232,7 @@ class Engine:
         return json.dumps({"label": labels})
 
     @asynccontextmanager
-    async def _asking(self, seconds: float | None) -> AsyncIterator[Docker]:
+    async def _request(self, seconds: float | None) -> AsyncIterator[Docker]:
         try:
             async with asyncio.timeout(seconds):
                 yield self._client()
@@ -256,25 +260,29 @@ class Engine:
 
 
 @contextmanager
-def _missing_is_fine() -> Iterator[None]:
-    """What is gone, stopped, or on its way out is what was asked for."""
+def _ignore_missing() -> Iterator[None]:
+    """Ignore errors about containers that are missing, stopped, or being removed."""
     try:
         yield
     except DockerError as error:
-        if error.status not in (_NOT_FOUND, _NOT_MODIFIED) and not _is_leaving(error):
+        if error.status not in (_NOT_FOUND, _NOT_MODIFIED) and not _is_being_removed(error):
             raise
 
 
-def _is_leaving(error: DockerError) -> bool:
+def _is_being_removed(error: DockerError) -> bool:
     return error.status == _CONFLICT and "already in progress" in error.message
 
 
 def _is_ours(listed: Mapping[str, Any]) -> bool:
-    """An image that was committed from a workspace has its labels, and so has every container of it."""
+    """Return whether name and labels are those of one of our containers.
+
+    The labels are not enough: an image that was committed from a workspace passes them on to its
+    containers.
+    """
     return f"/{name_of(listed['Labels'].get(Label.WORKSPACE, ''))}" in listed["Names"]
 
 
-def _found(listed: Mapping[str, Any]) -> ContainerSummary:
+def _summary(listed: Mapping[str, Any]) -> ContainerSummary:
     labels = listed["Labels"]
     network = listed["HostConfig"]["NetworkMode"]
     address = listed["NetworkSettings"]["NetworkPool"].get(network, {}).get("IPAddress")

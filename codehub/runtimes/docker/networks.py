@@ -1,6 +1,6 @@
-"""A network of its own for each container, from explicit small subnets.
+"""Networks of containers: one each, from small explicit subnets (ADR 0010).
 
-The engine's default pools run out at about thirty networks, and would hand out ranges that nobody chose.
+The engine's default pools run out at about thirty networks, and use ranges that nobody chose.
 """
 
 from __future__ import annotations
@@ -30,9 +30,12 @@ _LONGEST_INTERFACE_NAME = 15
 
 @dataclass(frozen=True)
 class Subnet:
-    """A network with its subnet; the host has its first address, the container the second."""
+    """A subnet and the names of its network.
 
-    subnet: ipaddress.IPv4Network
+    The host has the first address, the container the second.
+    """
+
+    cidr: ipaddress.IPv4Network
     installation_id: str
 
     @property
@@ -41,28 +44,31 @@ class Subnet:
 
     @property
     def interface(self) -> str:
-        """The bridge's name, which the kernel bounds."""
-        name = interface_prefix(self.installation_id) + _digest(str(self.subnet))
+        """The name of the bridge, whose length the kernel limits."""
+        name = interface_prefix(self.installation_id) + _digest(str(self.cidr))
         return name[:_LONGEST_INTERFACE_NAME]
 
     @property
     def gateway(self) -> str:
-        return str(self.subnet[1])
+        return str(self.cidr[1])
 
     @property
     def address(self) -> str:
-        return str(self.subnet[2])
+        return str(self.cidr[2])
 
 
 def interface_prefix(installation_id: str) -> str:
-    """What the names of all bridges of one installation begin with: the firewall knows them by it."""
+    """Return the prefix of all bridges of one installation, by which the firewall matches them."""
     return f"ch{_digest(installation_id)[:4]}"
 
 
 def free_subnets(
     pool: ipaddress.IPv4Network, used: Iterable[str], after: ipaddress.IPv4Network | None = None
 ) -> Iterator[ipaddress.IPv4Network]:
-    """Subnets of the pool that no network has: once around it, after a given one or from anywhere on."""
+    """Yield the unused subnets of the pool, once around.
+
+    The first is the one after `after`, or a random one.
+    """
     networks = [ipaddress.IPv4Network(subnet, strict=False) for subnet in used]
     taken = [network for network in networks if network.overlaps(pool)]
     same_size = {int(network.network_address) for network in taken if network.prefixlen == SUBNET_PREFIX}
@@ -90,93 +96,96 @@ def _digest(text: str) -> str:
 
 
 class NetworkPool:
-    """To make one is the longest step before a container starts, so a few are kept ready.
+    """Pool of networks. A few are kept ready, because creating one is the longest step of a start.
 
-    Which are in use, the engine knows. Two workspaces never share one, whatever goes wrong here: both would
-    want its second address, which the engine gives only once. One that was given back is the last to be given
-    out again, for somebody may still know a workspace by it; so the last one is noted, beyond a restart.
+    The engine knows which are in use. Two workspaces never share one, even after an error here:
+    both would need its second address, which the engine assigns only once. Subnets are reused as
+    late as possible, because clients may still know a workspace by an old address. So the last
+    subnet is stored in a file.
     """
 
-    def __init__(self, engine: Engine, installation_id: str, pool: ipaddress.IPv4Network, note: Path) -> None:
+    def __init__(
+        self, engine: Engine, installation_id: str, pool: ipaddress.IPv4Network, last_subnet_file: Path
+    ) -> None:
         self._engine = engine
         self._installation_id = installation_id
         self._pool = pool
-        self._note = note
+        self._last_subnet_file = last_subnet_file
         self._spares: list[Subnet] = []
-        self._in_hand: set[str] = set()
-        self._lately_in_hand: set[str] = set()
+        self._reserved: set[str] = set()
+        self._recently_reserved: set[str] = set()
         self._being_created: set[str] = set()
-        self.wanting = asyncio.Event()
-        """Set when fewer than usual are ready."""
+        self.needs_spares = asyncio.Event()
+        """Set when fewer than `SPARES` are ready."""
 
     @asynccontextmanager
-    async def take(self) -> AsyncIterator[Subnet]:
-        """A network that nobody is in, for a container that is made before this ends."""
+    async def reserve(self) -> AsyncIterator[Subnet]:
+        """Reserve an unused network, for a container that is created within the context."""
         while self._spares:
-            self.wanting.set()
-            with self._hold(self._spares.pop()) as place:
-                if await self._engine.is_free_network(place.name):
-                    yield place
+            self.needs_spares.set()
+            with self._hold(self._spares.pop()) as subnet:
+                if await self._engine.is_unused_network(subnet.name):
+                    yield subnet
                     return
-        with self._hold(await self._make()) as place:
-            yield place
+        with self._hold(await self._create()) as subnet:
+            yield subnet
 
     @contextmanager
-    def _hold(self, place: Subnet) -> Iterator[Subnet]:
-        self._in_hand.add(place.name)
-        self._lately_in_hand.add(place.name)
+    def _hold(self, subnet: Subnet) -> Iterator[Subnet]:
+        self._reserved.add(subnet.name)
+        self._recently_reserved.add(subnet.name)
         try:
-            yield place
+            yield subnet
         finally:
-            self._in_hand.discard(place.name)
+            self._reserved.discard(subnet.name)
 
-    async def _make(self) -> Subnet:
+    async def _create(self) -> Subnet:
         networks = await self._engine.networks()
-        used = [subnet for network in networks for subnet in network.subnets if ":" not in subnet]
-        for subnet in itertools.islice(free_subnets(self._pool, used, self._last()), _COLLISIONS):
-            place = Subnet(subnet, self._installation_id)
-            if place.name not in self._being_created and await self._try_to_make(place):
-                return place
+        used = [cidr for network in networks for cidr in network.subnets if ":" not in cidr]
+        for cidr in itertools.islice(free_subnets(self._pool, used, self._read_last()), _COLLISIONS):
+            subnet = Subnet(cidr, self._installation_id)
+            if subnet.name not in self._being_created and await self._try_create(subnet):
+                return subnet
         raise RuntimeFailure(
             ErrorReason.ActionFailed,
-            f"no subnet of DOCKER_NETWORK_POOL ({self._pool}) is free: give it a larger or another range",
+            f"no subnet of DOCKER_NETWORK_POOL ({self._pool}) is free: set it to a larger or another range",
         )
 
-    async def _try_to_make(self, place: Subnet) -> bool:
-        """False when something that the list did not show has this range."""
-        self._being_created.add(place.name)
-        self._remember(place.subnet)
+    async def _try_create(self, subnet: Subnet) -> bool:
+        """Create the network, or return False if its range turns out to be in use."""
+        self._being_created.add(subnet.name)
+        self._store_last(subnet.cidr)
         try:
-            await self._engine.create_network(self._config(place))
+            await self._engine.create_network(self._config(subnet))
         except EngineRefusal as refusal:
             if "overlap" in refusal.message.lower() or "already exists" in refusal.message.lower():
                 return False
             raise
         finally:
-            self._being_created.discard(place.name)
+            self._being_created.discard(subnet.name)
         return True
 
-    def _last(self) -> ipaddress.IPv4Network | None:
+    def _read_last(self) -> ipaddress.IPv4Network | None:
         try:
-            return ipaddress.IPv4Network(self._note.read_text())
+            return ipaddress.IPv4Network(self._last_subnet_file.read_text())
         except (OSError, ValueError):
             return None
 
-    def _remember(self, subnet: ipaddress.IPv4Network) -> None:
-        with contextlib.suppress(OSError):  # a full disk: whatever needs it will tell
-            self._note.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-            self._note.write_text(str(subnet))
+    def _store_last(self, cidr: ipaddress.IPv4Network) -> None:
+        with contextlib.suppress(OSError):  # a full disk is reported elsewhere
+            self._last_subnet_file.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            self._last_subnet_file.write_text(str(cidr))
 
-    def _config(self, place: Subnet) -> dict[str, Any]:
+    def _config(self, subnet: Subnet) -> dict[str, Any]:
         return {
-            "Name": place.name,
+            "Name": subnet.name,
             "CheckDuplicate": True,
             "Driver": "bridge",
             "EnableIPv6": False,
-            "IPAM": {"Config": [{"Subnet": str(place.subnet), "Gateway": place.gateway}]},
+            "IPAM": {"Config": [{"Subnet": str(subnet.cidr), "Gateway": subnet.gateway}]},
             "Options": {
-                "com.docker.network.bridge.name": place.interface,
-                # Nothing is published; whoever publishes by hand does not open it to the world.
+                "com.docker.network.bridge.name": subnet.interface,
+                # CodeHub publishes no ports. Ports that are published by hand stay on loopback.
                 "com.docker.network.bridge.host_binding_ipv4": "127.0.0.1",
             },
             "Labels": {Label.INSTALLATION: self._installation_id},
@@ -186,23 +195,23 @@ class NetworkPool:
         try:
             await self._engine.remove_network(name)
         except EngineRefusal as refusal:
-            # It holds nothing but an address: `tidy` takes it once the container has let go.
+            # `clean_up` removes it once the container is gone.
             if "active endpoints" not in refusal.message:
                 raise
 
-    async def tidy(self, spares: int = SPARES) -> None:
-        """Keep so many ready, and remove the others that no container uses (theirs went by `docker rm`)."""
-        self.wanting.clear()
-        self._lately_in_hand = set(self._in_hand)
+    async def clean_up(self, spares: int = SPARES) -> None:
+        """Keep some networks ready, and remove other unused ones, such as after `docker rm`."""
+        self.needs_spares.clear()
+        self._recently_reserved = set(self._reserved)
         used = {found.network for found in await self._engine.containers()}
         ours = [network for network in await self._engine.networks() if network.is_ours]
-        kept = used | self._lately_in_hand | self._being_created
+        kept = used | self._recently_reserved | self._being_created
         unused = [network for network in ours if network.name not in kept]
-        self._spares = [self._place(network) for network in unused[:spares]]
+        self._spares = [self._subnet_of(network) for network in unused[:spares]]
         for network in unused[spares:]:
             await self.remove(network.name)
         while len(self._spares) < spares:
-            self._spares.append(await self._make())
+            self._spares.append(await self._create())
 
-    def _place(self, network: NetworkSummary) -> Subnet:
+    def _subnet_of(self, network: NetworkSummary) -> Subnet:
         return Subnet(ipaddress.IPv4Network(network.subnets[0]), self._installation_id)

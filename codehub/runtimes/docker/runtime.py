@@ -1,4 +1,4 @@
-"""The docker runtime: a container is a container of a Docker Engine on this machine."""
+"""The docker runtime: containers of a Docker Engine on this machine (ADR 0010)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,12 @@ from codehub.domain.port_links import PortLinks
 from codehub.domain.states import ErrorReason
 from codehub.runtimes.base import ABSENT, RuntimeFailure, Unobservable, WorkloadSpec, output_excerpt
 from codehub.runtimes.docker import host_files
-from codehub.runtimes.docker.container_config import ContainerSettings, container_config, name_of, wanted_hash
+from codehub.runtimes.docker.container_config import (
+    ContainerSettings,
+    container_config,
+    desired_hash,
+    name_of,
+)
 from codehub.runtimes.docker.engine import ContainerSummary, Engine, EngineRefusal, EngineUnavailable
 from codehub.runtimes.docker.firewall import Firewall
 from codehub.runtimes.docker.networks import NetworkPool
@@ -32,11 +37,11 @@ from codehub.runtimes.readiness import why_not_ready
 logger = structlog.get_logger(__name__)
 
 STOP_GRACE_SECONDS = 10.0
-_PROBES_AT_ONCE = 64
-_STARTS_AT_ONCE = 8
+_MAX_READINESS_CHECKS = 64
+_MAX_STARTS = 8
 _LINES_IN_MESSAGE = 5
-_LISTEN_AGAIN_SECONDS = 2.0
-_TIDY_SECONDS = 60.0
+_RETRY_SECONDS = 2.0
+_CLEANUP_SECONDS = 60.0
 _EXIT_MESSAGE_SECONDS = 2.0
 
 
@@ -46,41 +51,41 @@ class DockerOptions:
 
     url: str
     root: Path
-    """Where the runtime keeps files of its own."""
+    """Directory for the runtime's own files."""
     network_pool: IPv4Network
     egress: Egress | None
     stop_grace: float = STOP_GRACE_SECONDS
     pull_pauses: tuple[float, ...] = RETRY_PAUSES
     port_links: PortLinks | None = None
     gateway_uid: int = field(default_factory=os.geteuid)
-    """Whom the firewall lets connect to workspaces, besides this process."""
+    """The user that may connect to workspaces, besides that of this process."""
 
 
 class DockerRuntime:
+    """Runs workspaces as containers of a Docker Engine."""
+
     name = "docker"
 
     def __init__(self, installation_id: str, options: DockerOptions) -> None:
         if not _is_on_this_machine(options.url):
-            raise _unfit(
-                f"{options.url} is not on this machine, from which homes are mounted into containers"
-            )
+            raise _unfit(f"{options.url} is not on this machine, which has the homes that containers mount")
         self._installation_id = installation_id
         self._options = options
         self._engine = Engine(options.url, installation_id)
-        note = options.root / ".last-subnet"
-        self._networks = NetworkPool(self._engine, installation_id, options.network_pool, note)
+        last_subnet = options.root / ".last-subnet"
+        self._networks = NetworkPool(self._engine, installation_id, options.network_pool, last_subnet)
         self._firewall = (
             None
             if options.egress is None
             else Firewall(installation_id, str(options.network_pool), options.egress, _clients(options))
         )
-        self._hint: Callable[[str], None] = _nobody
+        self._hint: Callable[[str], None] = _ignore_hint
         self._pulls = ImagePulls(
             self._engine, lambda workspace_id: self._hint(workspace_id), options.pull_pauses
         )
-        self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
-        self._starts = asyncio.Semaphore(_STARTS_AT_ONCE)
-        self._probes = asyncio.Semaphore(_PROBES_AT_ONCE)
+        self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+        self._starts = asyncio.Semaphore(_MAX_STARTS)
+        self._readiness_checks = asyncio.Semaphore(_MAX_READINESS_CHECKS)
         self._exit_messages: dict[str, str] = {}
 
     async def close(self) -> None:
@@ -88,20 +93,20 @@ class DockerRuntime:
         await self._engine.close()
 
     async def check(self) -> str:
-        """What answers at the engine's address; a failure when workspaces could not run there."""
+        """Return the engine's version, or raise RuntimeFailure if workspaces cannot run there."""
         with _as_runtime_failure():
-            about = await self._engine.about()
-        kind = str(about.get("OperatingSystem", ""))
-        if any("rootless" in str(option) for option in about.get("SecurityOptions") or ()):
-            raise _unfit("it runs without root, and its containers' addresses cannot be reached from here")
-        if about.get("OSType") != "linux" or kind == "Docker Desktop":
-            raise _unfit(f"it runs {kind} in a machine of its own, not on this one")
+            info = await self._engine.info()
+        kind = str(info.get("OperatingSystem", ""))
+        if any("rootless" in str(option) for option in info.get("SecurityOptions") or ()):
+            raise _unfit("it is rootless, so the addresses of its containers cannot be reached from here")
+        if info.get("OSType") != "linux" or kind == "Docker Desktop":
+            raise _unfit(f"it runs {kind} in a virtual machine, not on this machine")
         if self._firewall is not None:
             await self._firewall.check()
-        return f"Docker {about.get('ServerVersion')}"
+        return f"Docker {info.get('ServerVersion')}"
 
     async def missing_images(self, references: Iterable[str]) -> list[str]:
-        """Those that the first start will have to pull."""
+        """Return the images that the first start will have to pull."""
         with _as_runtime_failure():
             return [reference for reference in references if not await self._engine.has_image(reference)]
 
@@ -110,63 +115,66 @@ class DockerRuntime:
         variables = {} if links is None else links.variables(spec.workspace_id)
         host_files.check(spec)
         disk = host_files.disk_of_home(spec)
-        setting = ContainerSettings(host_files.user_of(spec), self._options.root, variables, disk)
-        async with self._turn(spec.workspace_id):
+        settings = ContainerSettings(host_files.user_of(spec), self._options.root, variables, disk)
+        async with self._lock(spec.workspace_id):
             with _as_runtime_failure():
-                await self._start(spec, setting)
+                await self._start(spec, settings)
 
-    async def _start(self, spec: WorkloadSpec, setting: ContainerSettings) -> None:
+    async def _start(self, spec: WorkloadSpec, settings: ContainerSettings) -> None:
         reference = spec.image.docker or ""
         found = await self._find(spec.workspace_id)
-        if found is not None and found.runs and found.config == wanted_hash(spec, setting):
+        if found is not None and found.runs and found.config == desired_hash(spec, settings):
             return
-        if not await self._pulls.is_here(reference, spec.workspace_id):
+        if not await self._pulls.ensure(reference, spec.workspace_id):
             return
         async with self._starts:
             if found is not None:
-                await self._end(found)
-            await self._run(spec, setting)
+                await self._remove(found)
+            await self._run(spec, settings)
 
-    async def _run(self, spec: WorkloadSpec, setting: ContainerSettings) -> None:
-        host_files.prepare(spec, setting)
+    async def _run(self, spec: WorkloadSpec, settings: ContainerSettings) -> None:
+        host_files.prepare(spec, settings)
         try:
-            await self._engine.start(await self._create_behind_the_wall(spec, setting))
+            await self._engine.start(await self._create_with_firewall(spec, settings))
         except EngineRefusal:
             found = await self._find(spec.workspace_id)
             if found is not None and not found.runs:
                 await self._engine.remove(found.id)
             raise
 
-    async def _create_behind_the_wall(self, spec: WorkloadSpec, setting: ContainerSettings) -> str:
-        """Both at once, and neither goes on after this: the next start would meet what it leaves."""
-        wall = asyncio.create_task(self._ensure_firewall())
-        try:
-            return await self._create(spec, setting)
-        finally:
-            await wall
+    async def _create_with_firewall(self, spec: WorkloadSpec, settings: ContainerSettings) -> str:
+        """Create the container while the firewall is installed.
 
-    async def _create(self, spec: WorkloadSpec, setting: ContainerSettings) -> str:
+        Wait for both even after an error: the next start must not run beside either.
+        """
+        firewall = asyncio.create_task(self._ensure_firewall())
+        try:
+            return await self._create(spec, settings)
+        finally:
+            await firewall
+
+    async def _create(self, spec: WorkloadSpec, settings: ContainerSettings) -> str:
         name = name_of(spec.workspace_id)
-        async with self._networks.take() as place:
-            config = container_config(spec, setting, self._installation_id, place.name, place.address)
+        async with self._networks.reserve() as subnet:
+            config = container_config(spec, settings, self._installation_id, subnet.name, subnet.address)
             return await self._engine.create(name, config)
 
     async def stop(self, workspace_id: str) -> None:
-        async with self._turn(workspace_id):
+        async with self._lock(workspace_id):
             with _as_runtime_failure():
                 found = await self._find(workspace_id)
                 if found is not None and found.runs:
                     await self._engine.stop(found.id, self._options.stop_grace)
 
     async def delete(self, workspace_id: str) -> None:
-        async with self._turn(workspace_id):
+        async with self._lock(workspace_id):
             with _as_runtime_failure():
                 found = await self._find(workspace_id)
                 if found is not None:
-                    await self._end(found)
-                host_files.forget(self._options.root, workspace_id)
+                    await self._remove(found)
+                host_files.remove(self._options.root, workspace_id)
 
-    async def _end(self, found: ContainerSummary) -> None:
+    async def _remove(self, found: ContainerSummary) -> None:
         if found.runs:
             await self._engine.stop(found.id, self._options.stop_grace)
         try:
@@ -176,7 +184,7 @@ class DockerRuntime:
         await self._networks.remove(found.network)
 
     async def _set_aside(self, found: ContainerSummary, error: EngineUnavailable) -> None:
-        """A dead container whose files the engine cannot let go of must not keep its workspace's name."""
+        """Rename a dead container that the engine cannot remove, so that the name is free."""
         left = await self._find(found.workspace_id)
         if left is None:
             return
@@ -196,7 +204,7 @@ class DockerRuntime:
             found = await self._find(workspace_id)
             if found is not None:
                 return await self._fact(found)
-        pulling = self._pulls.of(workspace_id)
+        pulling = self._pulls.status_of(workspace_id)
         if pulling is None:
             return ABSENT
         words, progress = pulling
@@ -222,28 +230,28 @@ class DockerRuntime:
             return (await self._engine.output(found.id, lines)).rstrip("\n")
 
     async def hints(self, hint: Callable[[str], None], resync: Callable[[], None]) -> None:
-        """Say which workspace to look at, as the engine tells of its containers; for ever.
+        """Call `hint` with the workspace of each event of the engine. Runs until it is cancelled.
 
-        Whatever happened while nobody listened is found by the look at all that `resync` asks for.
+        Events may be lost while there is no connection. `resync` is called once there is one again.
         """
         self._hint = hint
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._again(lambda: self._listen(hint, resync), _LISTEN_AGAIN_SECONDS))
-            tasks.create_task(self._again(self._tidy_when_wanting, _LISTEN_AGAIN_SECONDS))
+            tasks.create_task(self._repeat(lambda: self._listen(hint, resync), _RETRY_SECONDS))
+            tasks.create_task(self._repeat(self._clean_up_when_needed, _RETRY_SECONDS))
 
-    async def _again(self, work: Callable[[], Awaitable[None]], pause: float) -> None:
+    async def _repeat(self, work: Callable[[], Awaitable[None]], pause: float) -> None:
         while True:
             try:
                 await work()
             except (EngineUnavailable, EngineRefusal, RuntimeFailure) as error:
-                logger.warning("the Docker engine cannot be listened to, or tidied up", error=str(error))
+                logger.warning("cannot read events of the Docker engine, or clean up there", error=str(error))
             await asyncio.sleep(pause)
 
-    async def _tidy_when_wanting(self) -> None:
-        await self.tidy()
+    async def _clean_up_when_needed(self) -> None:
+        await self.clean_up()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_TIDY_SECONDS):
-                await self._networks.wanting.wait()
+            async with asyncio.timeout(_CLEANUP_SECONDS):
+                await self._networks.needs_spares.wait()
 
     async def _listen(self, hint: Callable[[str], None], resync: Callable[[], None]) -> None:
         async with aclosing(self._engine.events()) as events:
@@ -253,26 +261,29 @@ class DockerRuntime:
                 else:
                     hint(workspace_id)
 
-    async def tidy(self) -> None:
-        """Put the firewall up where it is gone, remove what no container uses, keep some networks ready."""
+    async def clean_up(self) -> None:
+        """Restore the firewall, remove what no container uses, and keep networks ready."""
         await self._ensure_firewall()
-        await self._forget_lost()
-        await self._networks.tidy()
+        await self._remove_orphaned_files()
+        await self._networks.clean_up()
 
-    async def leave(self) -> None:
-        """Nothing will be started here any more."""
+    async def release_resources(self) -> None:
+        """Remove unused networks and files.
+
+        To be called when this runtime will start nothing more.
+        """
         with _as_runtime_failure():
-            await self._forget_lost()
-            await self._networks.tidy(spares=0)
+            await self._remove_orphaned_files()
+            await self._networks.clean_up(spares=0)
 
-    async def _forget_lost(self) -> None:
-        """Containers that went by `docker rm` leave their files."""
+    async def _remove_orphaned_files(self) -> None:
+        """Remove the files of containers that were removed by `docker rm`."""
         root = self._options.root
-        names = {name for name in host_files.prepared(root) if is_label_id(name)}
+        names = {name for name in host_files.workspaces_with_files(root) if is_label_id(name)}
         for workspace_id in names - {found.workspace_id for found in await self._engine.containers()}:
-            async with self._turn(workspace_id):
+            async with self._lock(workspace_id):
                 if await self._find(workspace_id) is None:
-                    host_files.forget(root, workspace_id)
+                    host_files.remove(root, workspace_id)
 
     async def _ensure_firewall(self) -> None:
         if self._firewall is not None:
@@ -286,45 +297,46 @@ class DockerRuntime:
 
     async def _fact(self, found: ContainerSummary) -> ContainerFact:
         if not found.runs:
-            # One that was made and never started has not failed: the next start makes it anew.
+            # A container that was created and never started has not failed: the next start replaces
+            # it.
             op_id = found.op_id if found.state == "exited" else None
             return ContainerFact(True, False, False, None, op_id, await self._exit_message(found))
         if found.upstream is None:
             return ContainerFact(True, True, False, None, found.op_id, "it has no address yet")
-        async with self._probes:
+        async with self._readiness_checks:
             reason = await why_not_ready(found.upstream, found.ready_path)
         return ContainerFact(True, True, reason is None, found.upstream, found.op_id, reason or "")
 
     async def _exit_message(self, found: ContainerSummary) -> str:
-        """Why a container that exists does not run, with what it said last."""
+        """Return why an existing container does not run, with the end of its output."""
         if found.state != "exited":
             return f"it is {found.state}"
         if found.id not in self._exit_messages:
             try:
-                # One that the engine hangs on must not hide the others, which it has just told of.
+                # The engine may hang on one container. That must not hide the others.
                 async with asyncio.timeout(_EXIT_MESSAGE_SECONDS):
-                    self._exit_messages[found.id] = await self._how_it_ended(found.id)
+                    self._exit_messages[found.id] = await self._describe_exit(found.id)
             except EngineRefusal:
                 return "it is being removed"
             except EngineUnavailable as error:
-                return f"how it ended cannot be told: {output_excerpt(str(error))}"
+                return f"its exit status is unknown: {output_excerpt(str(error))}"
             except TimeoutError:
-                return "how it ended cannot be told: the engine does not say"
+                return "its exit status is unknown: the engine did not answer in time"
         return self._exit_messages[found.id]
 
-    async def _how_it_ended(self, container_id: str) -> str:
-        death = await self._engine.death(container_id)
-        if death.oom_killed:
-            return "it was killed because it used more memory than it may"
-        if death.error:
-            return f"it could not be run: {output_excerpt(death.error)}"
+    async def _describe_exit(self, container_id: str) -> str:
+        exit_ = await self._engine.exit_of(container_id)
+        if exit_.oom_killed:
+            return "it was killed because it exceeded its memory limit"
+        if exit_.error:
+            return f"it could not run: {output_excerpt(exit_.error)}"
         output = output_excerpt((await self._engine.output(container_id, _LINES_IN_MESSAGE)).strip())
-        return f"it exited with code {death.code}" + (f": {output}" if output else ", without a word")
+        return f"it exited with code {exit_.code}" + (f": {output}" if output else ", with no output")
 
     @asynccontextmanager
-    async def _turn(self, workspace_id: str) -> AsyncIterator[None]:
-        """One effect at a time on one workspace."""
-        turn = self._turns.setdefault(workspace_id, asyncio.Lock())
+    async def _lock(self, workspace_id: str) -> AsyncIterator[None]:
+        """Allow one change at a time for each workspace."""
+        turn = self._locks.setdefault(workspace_id, asyncio.Lock())
         async with turn:
             yield
 
@@ -333,8 +345,8 @@ def _clients(options: DockerOptions) -> tuple[int, ...]:
     return (os.geteuid(), options.gateway_uid)
 
 
-def _nobody(_workspace_id: str) -> None:
-    """Nobody listens for hints yet."""
+def _ignore_hint(_workspace_id: str) -> None:
+    """Used until `hints` is called."""
 
 
 def _is_on_this_machine(url: str) -> bool:
@@ -347,12 +359,12 @@ def _is_on_this_machine(url: str) -> bool:
 
 
 def _unfit(why: str) -> RuntimeFailure:
-    return RuntimeFailure(ErrorReason.ActionFailed, f"the Docker engine does not fit: {why}")
+    return RuntimeFailure(ErrorReason.ActionFailed, f"this Docker engine cannot run workspaces: {why}")
 
 
 @contextmanager
 def _as_unobservable() -> Iterator[None]:
-    """What the engine does not tell is unknown, never gone."""
+    """Raise Unobservable for errors of the engine: its containers are unknown, not gone."""
     try:
         yield
     except (EngineUnavailable, EngineRefusal) as error:
@@ -361,6 +373,7 @@ def _as_unobservable() -> Iterator[None]:
 
 @contextmanager
 def _as_runtime_failure() -> Iterator[None]:
+    """Raise RuntimeFailure for errors of the engine."""
     try:
         yield
     except EngineUnavailable as error:
@@ -368,4 +381,6 @@ def _as_runtime_failure() -> Iterator[None]:
     except EngineRefusal as refusal:
         lost = "bind source path does not exist" in refusal.message
         reason = ErrorReason.ContainerWithoutVolume if lost else ErrorReason.ActionFailed
-        raise RuntimeFailure(reason, f"the Docker engine refuses: {refusal.message}") from refusal
+        raise RuntimeFailure(
+            reason, f"the Docker engine rejected the request: {refusal.message}"
+        ) from refusal

@@ -1,4 +1,4 @@
-"""The seccomp profile of a container, as the engine takes it. Pure."""
+"""The seccomp profile of a container, in the engine's format (ADR 0027). Pure functions."""
 
 from __future__ import annotations
 
@@ -44,12 +44,16 @@ utimensat utimes vfork vmsplice wait4 waitid write writev
 """
 
 ALLOWED = frozenset(_NAMES.split())
-"""The calls of Linux 6.13 on x86_64 and aarch64, but for those that `codehub.runtimes.seccomp` names."""
+"""The system calls of Linux 6.13 on x86_64 and aarch64, except those in
+`codehub.runtimes.seccomp`."""
 
 
 @cache
 def profile() -> str:
-    """Return the profile: a call that is not named answers EPERM, or ENOSYS if it is newer."""
+    """Return the profile.
+
+    Calls that it does not name fail with EPERM, or ENOSYS if they are newer.
+    """
     return json.dumps(
         {
             "defaultAction": "SCMP_ACT_ERRNO",
@@ -74,7 +78,7 @@ def _allow(*names: str, value: int | None = None, op: str = "SCMP_CMP_EQ") -> di
 
 
 def _families() -> list[dict[str, Any]]:
-    """Allow what is below, between and above the denied families: the rules of one call are alternatives."""
+    """Allow all families but the denied ones. The rules of one call are alternatives."""
     least, most = min(DENIED_FAMILIES), max(DENIED_FAMILIES)
     between = [family for family in range(least, most) if family not in DENIED_FAMILIES]
     return [

@@ -13,9 +13,9 @@ from codehub.runtimes.docker.container_config import (
     ContainerSettings,
     Label,
     container_config,
+    desired_hash,
     files,
     name_of,
-    wanted_hash,
 )
 from codehub.runtimes.docker.seccomp import profile
 
@@ -96,7 +96,7 @@ def test_further_variables_are_part_of_what_it_is_made_of() -> None:
     told = replace(SETTING, variables={"VSCODE_PROXY_URI": "./proxy/{{port}}/"})
     made = container_config(SPEC, told, "installation", "a-network", "10.222.0.2")
     assert "VSCODE_PROXY_URI=./proxy/{{port}}/" in made["Env"]
-    assert made["Labels"][Label.CONFIG] == wanted_hash(SPEC, told) != wanted_hash(SPEC, SETTING)
+    assert made["Labels"][Label.CONFIG] == desired_hash(SPEC, told) != desired_hash(SPEC, SETTING)
 
 
 def test_labels_tell_whose_it_is() -> None:
@@ -104,7 +104,7 @@ def test_labels_tell_whose_it_is() -> None:
     assert labels[Label.INSTALLATION] == "installation"
     assert labels[Label.WORKSPACE] == "w1"
     assert labels[Label.OP_ID] == "op1-0"
-    assert labels[Label.CONFIG] == wanted_hash(SPEC, SETTING)
+    assert labels[Label.CONFIG] == desired_hash(SPEC, SETTING)
     assert name_of("w1") == "codehub-ws-w1"
 
 
@@ -121,12 +121,12 @@ def test_the_host_name_is_made_of_the_workspaces_name() -> None:
 
 def test_a_rename_does_not_replace_a_running_container() -> None:
     renamed = replace(SPEC, name="another name")
-    assert wanted_hash(renamed, SETTING) == wanted_hash(SPEC, SETTING)
+    assert desired_hash(renamed, SETTING) == desired_hash(SPEC, SETTING)
     assert config(renamed)["Labels"] == config(SPEC)["Labels"]
 
 
 def test_another_attempt_is_the_same_configuration() -> None:
-    assert wanted_hash(replace(SPEC, op_id="op2-1"), SETTING) == wanted_hash(SPEC, SETTING)
+    assert desired_hash(replace(SPEC, op_id="op2-1"), SETTING) == desired_hash(SPEC, SETTING)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_another_attempt_is_the_same_configuration() -> None:
     ],
 )
 def test_what_matters_changes_the_hash(changed: WorkloadSpec) -> None:
-    assert wanted_hash(changed, SETTING) != wanted_hash(SPEC, SETTING)
+    assert desired_hash(changed, SETTING) != desired_hash(SPEC, SETTING)
 
 
 def test_the_users_number_has_a_name_and_the_ide_asks_no_password() -> None:

@@ -52,8 +52,8 @@ def test_networks_outside_the_pool_do_not_matter() -> None:
 
 
 def test_the_host_is_first_and_the_container_second() -> None:
-    place = Subnet(IPv4Network("10.222.1.8/29"), "installation")
-    assert (place.gateway, place.address) == ("10.222.1.9", "10.222.1.10")
+    subnet = Subnet(IPv4Network("10.222.1.8/29"), "installation")
+    assert (subnet.gateway, subnet.address) == ("10.222.1.9", "10.222.1.10")
 
 
 def test_the_name_of_a_bridge_fits_the_kernel_and_shows_its_installation() -> None:

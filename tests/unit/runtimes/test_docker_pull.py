@@ -35,7 +35,7 @@ async def pulled(engine: Engine) -> ImagePulls:
     """ImagePulls, after the first one has ended."""
     ended = asyncio.Event()
     pulls = ImagePulls(engine, lambda _workspace_id: ended.set(), pauses=(0.0, 0.0))
-    assert not await pulls.is_here("image:1", "w1")
+    assert not await pulls.ensure("image:1", "w1")
     async with asyncio.timeout(PATIENCE):
         await ended.wait()
     return pulls
@@ -45,8 +45,8 @@ async def test_a_pull_that_lost_its_engine_is_begun_anew_by_the_next_start() -> 
     engine = TroubledEngine(EngineUnavailable("the Docker engine does not answer (Connection refused)"))
     pulls = await pulled(engine)
     assert engine.pulls == 3
-    assert not await pulls.is_here("image:1", "w1")
-    assert pulls.of("w1") is not None
+    assert not await pulls.ensure("image:1", "w1")
+    assert pulls.status_of("w1") is not None
     await pulls.close()
 
 
@@ -54,9 +54,9 @@ async def test_an_engine_that_goes_away_by_every_pull_fails_the_start() -> None:
     engine = TroubledEngine(EngineUnavailable("the Docker engine does not answer (Connection reset)"))
     pulls = await pulled(engine)
     asked = 0
-    with pytest.raises(RuntimeFailure, match="breaks off the pull of the image image:1") as failure:
+    with pytest.raises(RuntimeFailure, match="interrupting the pull of the image image:1") as failure:
         while asked < 1000:
-            asked += not await pulls.is_here("image:1", "w1")
+            asked += not await pulls.ensure("image:1", "w1")
             await asyncio.sleep(0)
     assert failure.value.reason is ErrorReason.Unreachable
     assert engine.pulls == 9
@@ -66,20 +66,20 @@ async def test_an_engine_that_goes_away_by_every_pull_fails_the_start() -> None:
 async def test_an_engine_that_tells_of_its_registrys_trouble_fails_the_pull() -> None:
     pulls = await pulled(TroubledEngine(EngineServerError("the Docker engine: connection refused")))
     with pytest.raises(RuntimeFailure, match="The registry of the image image:1") as failure:
-        await pulls.is_here("image:1", "w1")
+        await pulls.ensure("image:1", "w1")
     assert failure.value.reason is ErrorReason.ImagePullFailed
 
 
 def test_progress_adds_up_over_the_layers() -> None:
     layers = LayerProgress()
     assert layers.progress == Progress(0, None)
-    layers.note({"status": "Pulling fs layer", "progressDetail": {}, "id": "a"})
-    layers.note({"status": "Downloading", "progressDetail": {"current": 10, "total": 100}, "id": "a"})
-    layers.note({"status": "Downloading", "progressDetail": {"current": 5, "total": 50}, "id": "b"})
+    layers.update({"status": "Pulling fs layer", "progressDetail": {}, "id": "a"})
+    layers.update({"status": "Downloading", "progressDetail": {"current": 10, "total": 100}, "id": "a"})
+    layers.update({"status": "Downloading", "progressDetail": {"current": 5, "total": 50}, "id": "b"})
     assert layers.progress == Progress(15, 150)
-    layers.note({"status": "Download complete", "progressDetail": {}, "id": "a"})
-    layers.note({"status": "Extracting", "progressDetail": {"current": 3, "total": 100}, "id": "a"})
+    layers.update({"status": "Download complete", "progressDetail": {}, "id": "a"})
+    layers.update({"status": "Extracting", "progressDetail": {"current": 3, "total": 100}, "id": "a"})
     assert layers.progress == Progress(105, 150)
-    layers.note({"status": "Already exists", "progressDetail": {}, "id": "c"})
-    layers.note({"status": "Digest: sha256:1234"})
+    layers.update({"status": "Already exists", "progressDetail": {}, "id": "c"})
+    layers.update({"status": "Digest: sha256:1234"})
     assert layers.progress == Progress(105, 150)

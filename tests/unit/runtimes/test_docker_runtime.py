@@ -78,7 +78,7 @@ async def test_a_container_whose_end_cannot_be_told_does_not_hide_the_others(
         facts = await runtime.observe()
     assert facts["w2"].running
     assert (facts["w1"].exists, facts["w1"].running) == (True, False)
-    assert facts["w1"].message.startswith("how it ended cannot be told: ")
+    assert facts["w1"].message.startswith("its exit status is unknown: ")
 
 
 async def test_an_engine_that_tells_nothing_at_all_is_unobservable(tmp_path: Path) -> None:
