@@ -84,7 +84,7 @@ async def _read(connection: "Connection[Record]") -> dict[CheckName, CheckResult
     answers = {CheckName.DATABASE: CheckResult(True, "PostgreSQL answers.")}
     revision = await health_checks.read_revision(connection)
     try:
-        schema_version.require(revision)
+        schema_version.check_revision(revision)
     except schema_version.SchemaError as error:
         rest = unknown("the schema is not the one of this version.")
         return dict.fromkeys(CheckName, rest) | answers | {CheckName.SCHEMA: CheckResult(False, f"{error}.")}

@@ -21,7 +21,7 @@ from codehub.api.services import Config, Now, Shared
 from codehub.api.views import WorkspacePage, WorkspaceView, detailed_view, summary
 from codehub.database import accounts, audit, gate, workspace_queries
 from codehub.database.audit import AuditedTransaction
-from codehub.database.engine import limit_statements
+from codehub.database.engine import set_statement_timeout
 from codehub.database.sessions import Session
 from codehub.database.workspace_queries import DetailedWorkspace, WorkspaceFilter
 from codehub.domain.audit import Action
@@ -114,7 +114,7 @@ async def workspace_page(
             await stack.enter_async_context(services.searches_per_user.slot(session.user_id))
         conn = await stack.enter_async_context(services.engine.connect())
         if selection.words:
-            await limit_statements(conn, SEARCH_SECONDS)
+            await set_statement_timeout(conn, SEARCH_SECONDS)
         items, total = await workspace_queries.list_page(conn, selection, limit, offset)
     return WorkspacePage(items=[summary(item, services.config) for item in items], total=total)
 

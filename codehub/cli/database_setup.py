@@ -103,10 +103,10 @@ async def _migrate(database_url: str) -> str | None:
     engine = create_engine(database_url)
     try:
         async with engine.connect() as conn:
-            found = await schema_version.found_in(conn)
+            found = await schema_version.read_revision(conn)
     finally:
         await engine.dispose()
-    if found != schema_version.head():
+    if found != schema_version.head_revision():
         from codehub.database import migrate
 
         await migrate.upgrade(database_url)

@@ -80,7 +80,7 @@ async def admin_is_missing(settings: Settings) -> bool:
 async def require_schema(url: str) -> None:
     engine = create_engine(url)
     try:
-        await schema_version.check(engine)
+        await schema_version.check_schema(engine)
     finally:
         await engine.dispose()
 

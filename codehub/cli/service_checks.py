@@ -110,7 +110,7 @@ async def _database(url: str) -> Finding:
         return fail("database", str(error))
     except requirements.RequirementError as error:
         return fail("database", error.message, error.advice)
-    return ok("database", f"answers, schema {schema_version.head()}")
+    return ok("database", f"answers, schema {schema_version.head_revision()}")
 
 
 async def _redis(url: str) -> Finding:

@@ -54,7 +54,7 @@ async def _coordinate(settings: Settings, stop: asyncio.Event, metrics: Metrics)
     enlarge_thread_pool()
     engine = create_engine(settings.database_url)
     try:
-        await schema_version.check(engine)
+        await schema_version.check_schema(engine)
         own_installation = await installation.ensure(engine, new_id(), settings.workspace_uid_base)
     finally:
         await engine.dispose()

@@ -18,7 +18,7 @@ from codehub.database.gate import RESET_IDLE_TIME
 from codehub.database.tables import gateways
 from codehub.domain.gateway_reports import GatewayReport
 
-ANSWER_WITHIN: Final = 5.0
+ANSWER_TIMEOUT: Final = 5.0
 ROWS_AT_ONCE: Final = 1000
 BEGIN: Final = "INSERT INTO gateways (id, heard_at) VALUES ($1, clock_timestamp())"
 IS_ALONE: Final = "SELECT NOT EXISTS (SELECT FROM gateways WHERE id <> $1 AND NOT ended)"
@@ -66,7 +66,7 @@ class GatewayRegistry:
     async def _connection(self) -> AsyncIterator[asyncpg.Connection]:
         """Connect for one report: an idle worker needs no pool."""
         connection = await asyncpg.connect(
-            asyncpg_dsn(self.url), timeout=ANSWER_WITHIN, command_timeout=ANSWER_WITHIN
+            asyncpg_dsn(self.url), timeout=ANSWER_TIMEOUT, command_timeout=ANSWER_TIMEOUT
         )
         try:
             yield connection

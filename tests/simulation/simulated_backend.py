@@ -12,7 +12,7 @@ from redis.exceptions import ConnectionError as RedisDown
 from codehub.coordinator.leader_services import LeaderServices, LeadershipTerm
 from codehub.database import controller_writes
 from codehub.database.controller_writes import VersionConflict
-from codehub.database.leadership import ANSWER_WITHIN, HUNG_AFTER
+from codehub.database.leadership import ANSWER_TIMEOUT, HUNG_AFTER
 from codehub.domain import allowed_changes
 from codehub.domain.conditions import holds
 from codehub.domain.decision import Decision, TimelineEvent
@@ -265,7 +265,7 @@ class SimulatedLeaderDatabase:
     def _purge(self, deleted_before: datetime | None) -> list[str]:
         """Lose the leadership if the transaction takes too long, because the heartbeat waits for it."""
         due = self._db.purgeable(deleted_before)[: controller_writes.PURGED_AT_ONCE]
-        if len(due) * PURGE_SECONDS > ANSWER_WITHIN:
+        if len(due) * PURGE_SECONDS > ANSWER_TIMEOUT:
             self._db.leadership.session = None
             raise lost_connection()
         return self._db.purge(due)

@@ -150,7 +150,7 @@ async def test_a_database_of_a_newer_codehub_is_refused(database_url: str) -> No
     with pytest.raises(schema_version.SchemaError, match=r"newer CodeHub .schema 9999"):
         await migrate.upgrade(database_url)
     with pytest.raises(schema_version.SchemaError, match=r"newer CodeHub .schema 9999"):
-        await schema_version.check(engine)
+        await schema_version.check_schema(engine)
     await engine.dispose()
 
 
@@ -158,18 +158,18 @@ async def test_a_database_of_an_older_codehub_says_to_migrate(database_url: str)
     await migrate.downgrade(database_url, "0001")
     engine = create_engine(database_url)
     with pytest.raises(schema_version.SchemaError, match=r"at schema 0001.*codehub migrate"):
-        await schema_version.check(engine)
+        await schema_version.check_schema(engine)
     await engine.dispose()
 
 
 async def test_an_empty_database_says_to_migrate(empty_database_url: str) -> None:
     engine = create_engine(empty_database_url)
     with pytest.raises(schema_version.SchemaError, match="codehub migrate"):
-        await schema_version.check(engine)
+        await schema_version.check_schema(engine)
     await engine.dispose()
 
 
 def test_the_revisions_that_are_told_without_alembic_are_its_own() -> None:
-    scripts = ScriptDirectory.from_config(migrate.config())
-    assert schema_version.known() == sorted(script.revision for script in scripts.walk_revisions())
-    assert schema_version.head() == scripts.get_current_head()
+    scripts = ScriptDirectory.from_config(migrate.make_config())
+    assert schema_version.known_revisions() == sorted(script.revision for script in scripts.walk_revisions())
+    assert schema_version.head_revision() == scripts.get_current_head()

@@ -234,7 +234,7 @@ async def test_the_first_gateway_restarts_many_clocks_in_small_transactions(
 ) -> None:
     """A row that is locked holds up its own batch, and the gateway is not registered before the last."""
     monkeypatch.setattr(gateway_reports, "ROWS_AT_ONCE", 2)
-    monkeypatch.setattr(gateway_reports, "ANSWER_WITHIN", PATIENCE)
+    monkeypatch.setattr(gateway_reports, "ANSWER_TIMEOUT", PATIENCE)
     ids = sorted([(await postgres.create()).id for _ in range(5)])
     async with engine.begin() as conn:
         await conn.execute(text("UPDATE workspaces SET phase = 'RUNNING', last_access_at = '2026-01-01Z'"))

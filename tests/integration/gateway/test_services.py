@@ -197,7 +197,7 @@ async def test_logout_is_pushed_to_open_connections(served: Installation) -> Non
 
 async def _change(served: Installation, changes: AccountChanges, spare: bytes | None = None) -> None:
     now = datetime.now(UTC)
-    await accounts.change_account(served.engine, served.user_id, changes, spare=spare, actor=CLI, now=now)
+    await accounts.change_account(served.engine, served.user_id, changes, keep=spare, actor=CLI, now=now)
 
 
 async def _new_password(served: Installation) -> None:
