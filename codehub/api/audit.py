@@ -83,7 +83,7 @@ async def read_audit_log(
         before, actor_id, actor_name, action, target_id, target_name, since=since, until=until
     )
     async with services.engine.connect() as conn:
-        rows = await audit.read(conn, filters, limit + 1)
+        rows = await audit.read_entries(conn, filters, limit + 1)
     items = [_entry(row) for row in rows[:limit]]
     return AuditPage(items=items, next=items[-1].id if len(rows) > limit else None)
 

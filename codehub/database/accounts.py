@@ -237,7 +237,7 @@ async def change_account(
             await act.record(Action.USER_ROLE_CHANGED, account.target, before=before, after=after)
         if password_hash is not None:
             await _update_user(act.conn, user_id, password_hash=password_hash)
-            await sessions.end_sessions(act.conn, user_id, keep=spare)
+            await sessions.end_sessions(act.conn, user_id, keep=keep)
             await act.record(Action.USER_PASSWORD_SET, account.target)
         return await _lock_user(act.conn, user_id)
 

@@ -1,4 +1,4 @@
-"""The audit log. An entry is written in the transaction of its act, and printed once that is committed."""
+"""Audit log: an entry is written in the transaction of its action, and logged after the commit."""
 
 import logging
 from collections.abc import AsyncIterator
@@ -31,14 +31,14 @@ from codehub.domain.audit import (
     window_start,
 )
 
-# Not filtered by LOG_LEVEL, as `structlog.get_logger` would be.
+# LOG_LEVEL would filter the lines of `structlog.get_logger`.
 _logger = structlog.wrap_logger(
     logging.getLogger(__name__), wrapper_class=structlog.make_filtering_bound_logger(logging.INFO)
 )
 
 
 class AuditedTransaction:
-    """A transaction of one actor. `record` adds an entry to it."""
+    """Transaction of one actor, with its audit entries."""
 
     def __init__(self, conn: AsyncConnection, actor: Actor, now: datetime) -> None:
         self.conn = conn
@@ -47,7 +47,7 @@ class AuditedTransaction:
         self._written: list[dict[str, Any]] = []
 
     async def record(self, action: Action, target: Target | None = None, **details: Detail | None) -> None:
-        """Insert an entry; a detail that is None is left out."""
+        """Insert an entry, without the details that are None."""
         given = {name: value for name, value in details.items() if value is not None}
         values = AuditEntry(self.now, self.actor, action, target, given).values()
         number = await self.conn.scalar(insert(audit_log).values(**values).returning(audit_log.c.id))
@@ -56,9 +56,9 @@ class AuditedTransaction:
     async def record_failed_password(
         self, action: Action, target: Target | None, **details: Detail | None
     ) -> None:
-        """Insert an entry, or count the failure if this hour has enough of them."""
+        """Insert an entry, or only count the failure if this hour has enough entries."""
         await hold_lock(self.conn, AdvisoryLock.FAILED_PASSWORDS)
-        if await self._has_room_for_failure(action, target):
+        if await self._is_below_limits(action, target):
             await self.record(action, target, **details)
             return
         c = counted_failures.c
@@ -68,7 +68,7 @@ class AuditedTransaction:
             .on_conflict_do_update(index_elements=[c.window_at], set_={"failures": c.failures + 1})
         )
 
-    async def _has_room_for_failure(self, action: Action, target: Target | None) -> bool:
+    async def _is_below_limits(self, action: Action, target: Target | None) -> bool:
         if action is Action.SESSION_LOCKED and target is not None:
             everyone, account = await self._count_failures(_IS_LOCK, audit_log.c.target_id == target.id)
             return everyone < LOCKS_OF_ALL and account < LOCKS_OF_ONE_ACCOUNT
@@ -78,7 +78,7 @@ class AuditedTransaction:
     async def _count_failures(
         self, kind: ColumnElement[bool], subset: ColumnElement[bool]
     ) -> tuple[int, int]:
-        """Return how many entries of this kind the window has, and how many of these are in the subset."""
+        """Return how many entries of this kind the window has, and how many of them are in the subset."""
         c = audit_log.c
         query = select(func.count(), func.count().filter(subset)).where(
             c.at >= window_start(self.now), c.action.in_([action.value for action in FAILED_PASSWORDS]), kind
@@ -86,7 +86,7 @@ class AuditedTransaction:
         everyone, some = (await self.conn.execute(query)).one()
         return everyone, some
 
-    def print(self) -> None:
+    def log(self) -> None:
         for values in self._written:
             _logger.info("audit", **values)
 
@@ -103,11 +103,11 @@ def _is_of_network(address: str) -> ColumnElement[bool]:
 
 @asynccontextmanager
 async def transaction(engine: AsyncEngine, actor: Actor, now: datetime) -> AsyncIterator[AuditedTransaction]:
-    """Begin a transaction, and commit it with its entries; print them after that."""
+    """Begin a transaction, commit it with its entries, and then log them."""
     async with engine.begin() as conn:
         act = AuditedTransaction(conn, actor, now)
         yield act
-    act.print()
+    act.log()
 
 
 async def record_if_changed(
@@ -120,21 +120,20 @@ async def record_if_changed(
     is_default: bool = False,
     **details: Detail,
 ) -> None:
-    """Record a state of the installation, unless the last entry about it says the same.
+    """Record a state of the installation, unless the last entry about it is equal.
 
-    The default state needs no entry before there was another one. Two parts that start at once record
-    theirs once.
+    The default state gets no entry as long as there is none. Two parts that start at once write one entry.
     """
     wanted = AuditEntry(now, actor, action, target, details).values()["details"]
     async with transaction(engine, actor, now) as act:
         await hold_lock(act.conn, AdvisoryLock.STARTS)
-        last = await _last_about(act.conn, target)
+        last = await _find_last_entry(act.conn, target)
         is_known = is_default if last is None else (last.action, last.details) == (action.value, wanted)
         if not is_known:
             await act.record(action, target, **details)
 
 
-async def _last_about(conn: AsyncConnection, target: Target) -> Row[Any, Any] | None:
+async def _find_last_entry(conn: AsyncConnection, target: Target) -> Row[Any, Any] | None:
     c = audit_log.c
     about = (c.target_kind == target.kind.value) & (c.target_name == target.name)
     query = select(c.action, c.details).where(about).order_by(c.id.desc()).limit(1)
@@ -143,7 +142,7 @@ async def _last_about(conn: AsyncConnection, target: Target) -> Row[Any, Any] | 
 
 @dataclass(frozen=True)
 class AuditFilters:
-    """Which entries to read; None is any."""
+    """Filters for reading entries; None matches any value."""
 
     before: int | None = None
     actor_id: str | None = None
@@ -168,14 +167,14 @@ class AuditFilters:
         return found
 
 
-async def read(conn: AsyncConnection, filters: AuditFilters, limit: int) -> list[Row[Any]]:
+async def read_entries(conn: AsyncConnection, filters: AuditFilters, limit: int) -> list[Row[Any]]:
     """Return the newest entries that match, newest first."""
     query = select(audit_log).where(*filters.conditions).order_by(audit_log.c.id.desc()).limit(limit)
     return list((await conn.execute(query)).all())
 
 
 async def record_counted_failures(act: AuditedTransaction) -> None:
-    """Turn the counters of windows that are over into one entry each."""
+    """Replace the counters of past windows by one entry each."""
     c = counted_failures.c
     over = delete(counted_failures).where(c.window_at <= act.now - FAILURE_WINDOW)
     for row in (await act.conn.execute(over.returning(c.window_at, c.failures))).all():
@@ -192,11 +191,11 @@ REMOVE_OLDER: Final = """
         SELECT id FROM audit_log WHERE at < least(:before, now() - interval '1 day') ORDER BY at LIMIT :most
     ))
 """
-"""The trigger keeps the last day by the clock of the database, which may differ from the leader's."""
+"""The trigger protects the last day by the database's clock, which may differ from the leader's."""
 
 
 async def remove_older(conn: AsyncConnection, epoch: int, before: datetime, most: int) -> int:
-    """Remove the oldest entries from before a time, as the leader of this epoch; return how many."""
+    """Remove the oldest entries before a time, as the leader of this epoch; return how many."""
     await conn.execute(
         text("SELECT set_config('codehub.audit_retention', :epoch, true)"), {"epoch": str(epoch)}
     )

@@ -12,9 +12,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import NullPool
 
 IDLE_SECONDS = 30.0
-"""After which a pool closes a connection that nobody uses: each one costs the server some megabytes."""
+"""Time after which a pool closes an idle connection: each one costs the server some megabytes."""
 STATEMENT_SECONDS = 15.0
-"""Time of one statement of a request, a wait for a lock included."""
+"""Limit for one statement of a request, including its wait for a lock."""
 CONNECTION_ERRORS = (
     OSError,
     TimeoutError,
@@ -22,19 +22,19 @@ CONNECTION_ERRORS = (
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,
 )
-"""What a connection of asyncpg's own may raise when it is lost; the last, when it is lost in the middle."""
+"""Errors of a lost asyncpg connection. InternalClientError: it was lost in the middle of a message."""
 _SYSTEM_ERRORS = ("58", "XX")
-"""Classes of errors that are not about the statement. A user's own words can stand in the others."""
+"""Classes of errors without a connection to the statement. The messages of others may quote users' texts."""
 _NO_SPACE = ("No space left on device", "Disk quota exceeded")
 
 
 def engine_url(url: str) -> str:
-    """The URL with the driver that CodeHub uses."""
+    """Return the URL with the driver that CodeHub uses."""
     return make_url(url).set(drivername="postgresql+asyncpg").render_as_string(hide_password=False)
 
 
 def create_engine(url: str, *, pool_size: int = 5, statement_seconds: float | None = None) -> AsyncEngine:
-    """A pool of connections whose statements end after the given time, a wait for a lock included."""
+    """Return a connection pool whose statements, including their waits for locks, end after this time."""
     arguments = {}
     if statement_seconds is not None:
         arguments["server_settings"] = {"statement_timeout": str(round(statement_seconds * 1000))}
@@ -48,19 +48,19 @@ def create_engine(url: str, *, pool_size: int = 5, statement_seconds: float | No
     )
 
 
-async def limit_statements(conn: AsyncConnection, seconds: float) -> None:
-    """Give the statements of this transaction less time than others have."""
+async def set_statement_timeout(conn: AsyncConnection, seconds: float) -> None:
+    """Limit the time of each statement of this transaction."""
     value = str(round(seconds * 1000))
     await conn.execute(text("SELECT set_config('statement_timeout', :value, true)"), {"value": value})
 
 
 def is_timeout(error: DBAPIError) -> bool:
-    """Whether PostgreSQL cancelled a statement that took too long."""
+    """Return whether PostgreSQL cancelled a statement that took too long."""
     return getattr(error.orig, "sqlstate", None) == asyncpg.QueryCanceledError.sqlstate
 
 
 def is_out_of_space(error: BaseException) -> bool:
-    """Whether PostgreSQL refused a write because its disk has no bytes, no inodes or no quota left."""
+    """Return whether PostgreSQL rejected a write for lack of disk space, inodes or quota."""
     cause = error.orig if isinstance(error, DBAPIError) else error
     state = getattr(cause, "sqlstate", None) or ""
     if state == asyncpg.DiskFullError.sqlstate:
@@ -69,30 +69,30 @@ def is_out_of_space(error: BaseException) -> bool:
 
 
 def create_unpooled_engine(url: str) -> AsyncEngine:
-    """For rare work: each use has a connection of its own, and none waits in between."""
+    """Return an engine for rare work, which opens a connection for each use."""
     return create_async_engine(engine_url(url), poolclass=NullPool, hide_parameters=True)
 
 
 def is_lock_timeout(error: DBAPIError) -> bool:
-    """Whether a statement has given up waiting for a lock."""
+    """Return whether a statement timed out while it waited for a lock."""
     return getattr(error.orig, "sqlstate", None) == asyncpg.LockNotAvailableError.sqlstate
 
 
 def asyncpg_dsn(url: str) -> str:
-    """The URL as asyncpg itself wants it, for LISTEN and the leader's session."""
+    """Return the URL in asyncpg's form."""
     return make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
 
 
 @asynccontextmanager
 async def open_pool(url: str, size: int, lock_timeout: float) -> AsyncIterator[asyncpg.Pool]:
-    """asyncpg's own connections, for single statements; nothing of one use is left for the next.
+    """Open a pool of asyncpg connections for single statements, which leave no session state behind.
 
     A statement that waits for a lock longer than `lock_timeout` seconds raises LockNotAvailableError.
     """
 
     async def prepare(connection: asyncpg.Connection) -> None:
-        await _read_json(connection)
-        # Not as a startup parameter: connection poolers refuse those that they do not know.
+        await _set_json_codec(connection)
+        # Connection poolers reject startup parameters that they do not know.
         await connection.execute(f"SET lock_timeout = {round(lock_timeout * 1000)}")
 
     pool = await asyncpg.create_pool(
@@ -101,7 +101,7 @@ async def open_pool(url: str, size: int, lock_timeout: float) -> AsyncIterator[a
         max_size=size,
         max_inactive_connection_lifetime=IDLE_SECONDS,
         init=prepare,
-        reset=_leave_as_it_is,
+        reset=_skip_reset,
     )
     try:
         yield pool
@@ -109,9 +109,9 @@ async def open_pool(url: str, size: int, lock_timeout: float) -> AsyncIterator[a
         pool.terminate()
 
 
-async def _read_json(connection: asyncpg.Connection) -> None:
+async def _set_json_codec(connection: asyncpg.Connection) -> None:
     await connection.set_type_codec("jsonb", schema="pg_catalog", encoder=json.dumps, decoder=json.loads)
 
 
-async def _leave_as_it_is(connection: asyncpg.Connection) -> None:
-    """A reset would be one more round trip after each statement."""
+async def _skip_reset(connection: asyncpg.Connection) -> None:
+    """Do nothing: a reset would be one more round trip after each statement."""

@@ -1,7 +1,7 @@
-"""Conditions that partial indexes share with the queries that they serve.
+"""Predicates that partial indexes share with the queries that they serve.
 
-PostgreSQL takes a partial index only where the query implies its condition. A plan that is kept for whatever
-parameters come knows nothing about them, so the words stand in the SQL itself.
+PostgreSQL uses a partial index only if the query implies its predicate. A generic plan does not know its
+parameters, so the predicates are literals in the SQL.
 """
 
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ COUNTED: Final = (
     f"AND (error_reason IS NULL OR error_reason NOT IN ({_TERMINAL}) OR request IS NOT NULL) "
     f"OR (conditions -> '{ConditionName.CONTAINER_EXISTS.value}' ->> 'status') = 'True')"
 )
-"""`domain.limits.counts`, for many rows."""
+"""`domain.limits.counts`, as SQL."""
 
 
 @dataclass(frozen=True)
 class TtlPredicates:
-    """One of the two TTLs: whom it is for, where it counts from, and where a workspace may override it."""
+    """Predicates of one TTL: its phase, the column it counts from, and the column that overrides it."""
 
     phase: Phase
     since: str
@@ -33,19 +33,19 @@ class TtlPredicates:
 
     @property
     def has_default(self) -> str:
-        return f"{self._at_rest} AND {self.seconds} IS NULL"
+        return f"{self._is_idle} AND {self.seconds} IS NULL"
 
     @property
     def has_own(self) -> str:
-        return f"{self._at_rest} AND {self.seconds} > 0"
+        return f"{self._is_idle} AND {self.seconds} > 0"
 
     @property
     def own_deadline(self) -> str:
-        """Without a time zone: only so it is the same for every session, and can be indexed."""
+        """Expression without a time zone: immutable, so that it can be indexed."""
         return f"({self.since} AT TIME ZONE 'UTC') + make_interval(secs => {self.seconds})"
 
     @property
-    def _at_rest(self) -> str:
+    def _is_idle(self) -> str:
         return (
             f"phase = '{self.phase.value}' AND desired_state = '{self.phase.value}' "
             f"AND operation = '{Operation.NONE.value}' AND deleted_at IS NULL"

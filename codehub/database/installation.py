@@ -1,4 +1,4 @@
-"""Who this installation is: the id on its disks and stores, the key of its cookies, its users."""
+"""Identity of this installation: its id, the key of its cookies, and its range of Unix users."""
 
 import secrets
 from dataclasses import dataclass
@@ -24,13 +24,13 @@ class Installation:
 
 
 class UidBaseMismatch(Exception):  # noqa: N818 - a fact, not a fault
-    """The files of this installation's homes and archives belong to other users than it would run as."""
+    """The files in homes and archives belong to other Unix users than WORKSPACE_UID_BASE configures."""
 
 
 async def ensure(engine: AsyncEngine, new_id: str, uid_base: int) -> Installation:
-    """The installation of this database; at the first start it becomes `new_id`.
+    """Return the installation of this database, created with `new_id` at the first start.
 
-    Whom files in homes and archives belong to follows from `uid_base`, so the first workspace settles it.
+    The owners of files in homes and archives follow from `uid_base`. It is fixed once a workspace exists.
     """
     async with engine.begin() as conn:
         await conn.execute(
@@ -50,7 +50,7 @@ async def ensure(engine: AsyncEngine, new_id: str, uid_base: int) -> Installatio
 
 
 class PostgresClaims:
-    """The installation's record of what it has claimed. A claim is made once and never withdrawn."""
+    """Record of the storage locations that the installation has claimed. A claim is never withdrawn."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine

@@ -1,4 +1,4 @@
-"""Leadership: one session-level advisory lock, and an epoch that fences every write of a leader."""
+"""Leader election with a session-level advisory lock, and an epoch that fences a leader's writes."""
 
 import asyncio
 from dataclasses import dataclass
@@ -11,15 +11,15 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from codehub.database.advisory_locks import AdvisoryLock
 from codehub.database.engine import CONNECTION_ERRORS, asyncpg_dsn
 
-ANSWER_WITHIN = 5.0
-"""Seconds in which the leader's own session must answer a heartbeat."""
-LOCK_TIMEOUT = ANSWER_WITHIN / 5
-"""Seconds that a write of the leader waits for a lock. Meanwhile it may hold the leadership row, for which
-the heartbeat waits."""
+ANSWER_TIMEOUT = 5.0
+"""Seconds that a heartbeat of the leader's session may take."""
+LOCK_TIMEOUT = ANSWER_TIMEOUT / 5
+"""Seconds that a write of the leader waits for a lock. Meanwhile it may hold the leadership row, which the
+heartbeat needs."""
 HUNG_AFTER = timedelta(seconds=20)
-"""A leader without a heartbeat for this long is hung; a standby ends its database session."""
-ELECTED_WITHIN = 15.0
-"""Seconds for one step of a campaign."""
+"""A leader without a heartbeat for this long is hung. A standby ends its database session."""
+CAMPAIGN_TIMEOUT = 15.0
+"""Seconds for one statement of a campaign."""
 
 
 END_EARLIER_TERMS = """
@@ -28,24 +28,24 @@ END_EARLIER_TERMS = """
     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
     AND pid <> pg_backend_pid()
 """
-"""Sessions that hold the fence. Only leaders do, and whoever has the advisory lock knows that theirs is over:
-one that was stopped in the middle of a statement would keep every successor out."""
+"""Ends the sessions that hold the fence. These belong to earlier leaders, as the caller has the advisory lock.
+One that was stopped in the middle of a statement would block every successor."""
 
 
 class StaleLeader(Exception):  # noqa: N818 - a fact, not a fault
-    """Another coordinator leads now: this one may write nothing."""
+    """Another coordinator leads: this one may not write."""
 
 
 @dataclass(frozen=True)
 class PostgresTerm:
-    """One time in office."""
+    """Leadership term, held by a database session."""
 
     epoch: int
     connection: "asyncpg.Connection[asyncpg.Record]"
 
     async def heartbeat(self) -> None:
-        """Prove that the lock is still held; raises StaleLeader or a connection error when it is not."""
-        async with asyncio.timeout(ANSWER_WITHIN):
+        """Prove that the lock is still held; raise StaleLeader or a connection error if not."""
+        async with asyncio.timeout(ANSWER_TIMEOUT):
             beat = await self.connection.fetchval(
                 "UPDATE leadership SET heartbeat_at = clock_timestamp() WHERE epoch = $1 RETURNING epoch",
                 self.epoch,
@@ -54,25 +54,25 @@ class PostgresTerm:
             raise StaleLeader
 
     async def catch_up(self, newest: int) -> None:
-        """Let the next term begin after `newest`; this one ends with it."""
-        async with asyncio.timeout(ANSWER_WITHIN):
+        """Let the next term begin after the epoch `newest`; this term ends."""
+        async with asyncio.timeout(ANSWER_TIMEOUT):
             await self.connection.execute(
                 "UPDATE leadership SET epoch = $2 WHERE epoch = $1", self.epoch, newest
             )
 
     async def resign(self) -> None:
-        """End the session, and with it the lock."""
+        """End the session, which releases the lock."""
         try:
-            async with asyncio.timeout(ANSWER_WITHIN):
+            async with asyncio.timeout(ANSWER_TIMEOUT):
                 await self.connection.close()
         except CONNECTION_ERRORS:
             self.connection.terminate()
 
 
 async def campaign(url: str, holder: str) -> PostgresTerm | None:
-    """Take office if nobody holds it. A leader that hangs loses its session, for the next try."""
+    """Begin a term if no coordinator leads. If the leader is hung, end its session for the next try."""
     connection = await asyncpg.connect(
-        asyncpg_dsn(url), timeout=ANSWER_WITHIN, command_timeout=ELECTED_WITHIN
+        asyncpg_dsn(url), timeout=ANSWER_TIMEOUT, command_timeout=CAMPAIGN_TIMEOUT
     )
     try:
         if await connection.fetchval("SELECT pg_try_advisory_lock($1)", AdvisoryLock.LEADER.value):
@@ -92,7 +92,7 @@ async def campaign(url: str, holder: str) -> PostgresTerm | None:
 
 
 async def _evict_if_hung(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
-    """Only the session that holds the lock is ended, whatever pid the row remembers."""
+    """End the session that holds the lock, which the pid in the row may not be, if the leader is hung."""
     await connection.execute(
         "SELECT pg_terminate_backend(held.pid) FROM pg_locks held, leadership "
         "WHERE held.locktype = 'advisory' AND held.granted AND held.objsubid = 1 "
@@ -105,9 +105,9 @@ async def _evict_if_hung(connection: "asyncpg.Connection[asyncpg.Record]") -> No
 
 
 async def fence(conn: AsyncConnection, epoch: int) -> None:
-    """Hold off any newer leader until this transaction ends, or raise StaleLeader if there is one.
+    """Block newer leaders until this transaction ends, or raise StaleLeader if there is one.
 
-    From here on, the transaction waits for a lock no longer than LOCK_TIMEOUT.
+    From here on, the transaction waits at most LOCK_TIMEOUT for a lock.
     """
     await conn.execute(text(f"SET LOCAL lock_timeout = {round(LOCK_TIMEOUT * 1000)}"))
     current = await conn.scalar(text("SELECT epoch FROM leadership FOR SHARE"))

@@ -1,4 +1,4 @@
-"""Bring the schema to this version, or say clearly why that cannot be."""
+"""Schema migrations with Alembic."""
 
 from collections.abc import Callable
 
@@ -11,20 +11,20 @@ from codehub.database.advisory_locks import AdvisoryLock, hold_lock
 from codehub.database.engine import create_engine
 
 
-def config() -> Config:
-    made = Config()
-    made.set_main_option("script_location", str(schema_version.MIGRATIONS))
-    return made
+def make_config() -> Config:
+    result = Config()
+    result.set_main_option("script_location", str(schema_version.MIGRATIONS))
+    return result
 
 
 async def upgrade(url: str, revision: str = "head") -> None:
-    """Migrate up to `revision`. Safe to run from several processes at once."""
+    """Migrate up to `revision`, or raise SchemaError. Several processes may run this at once."""
     engine = create_engine(url)
     try:
         async with engine.begin() as conn:
             await hold_lock(conn, AdvisoryLock.MIGRATION)
-            await schema_version.found_in(conn)
-            await conn.run_sync(_run, lambda made: command.upgrade(made, revision))
+            await schema_version.read_revision(conn)
+            await conn.run_sync(_run, lambda config: command.upgrade(config, revision))
     finally:
         await engine.dispose()
 
@@ -34,12 +34,12 @@ async def downgrade(url: str, revision: str) -> None:
     try:
         async with engine.begin() as conn:
             await hold_lock(conn, AdvisoryLock.MIGRATION)
-            await conn.run_sync(_run, lambda made: command.downgrade(made, revision))
+            await conn.run_sync(_run, lambda config: command.downgrade(config, revision))
     finally:
         await engine.dispose()
 
 
 def _run(connection: Connection, action: Callable[[Config], None]) -> None:
-    made = config()
-    made.attributes["connection"] = connection
-    action(made)
+    config = make_config()
+    config.attributes["connection"] = connection
+    action(config)

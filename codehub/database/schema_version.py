@@ -1,6 +1,6 @@
-"""Which schema this version needs, and whether a database has it.
+"""The schema version that this CodeHub needs, and checks that a database has it.
 
-Apart from `migrate`, so that the parts that only ask need not load the migration tool.
+Separate from `migrate`, so that programs that only check do not load Alembic.
 """
 
 from pathlib import Path
@@ -15,17 +15,17 @@ class SchemaError(Exception):
     """The database's schema does not fit this version of CodeHub."""
 
 
-def known() -> list[str]:
-    """Every revision that this version knows, oldest first: each file is named by its own."""
+def known_revisions() -> list[str]:
+    """Return the revisions that this version knows, oldest first, from the names of their files."""
     return sorted(path.name.partition("_")[0] for path in (MIGRATIONS / "versions").glob("[0-9]*.py"))
 
 
-def head() -> str:
-    return known()[-1]
+def head_revision() -> str:
+    return known_revisions()[-1]
 
 
-async def found_in(conn: AsyncConnection) -> str | None:
-    """The database's revision, unless this CodeHub does not know it; None in an empty database."""
+async def read_revision(conn: AsyncConnection) -> str | None:
+    """Return the database's revision, or None if it is empty; raise SchemaError if it is unknown."""
     if await conn.scalar(text("SELECT to_regclass('alembic_version')")) is None:
         return None
     found: str | None = await conn.scalar(text("SELECT version_num FROM alembic_version"))
@@ -34,26 +34,26 @@ async def found_in(conn: AsyncConnection) -> str | None:
 
 
 def _require_known(found: str | None) -> None:
-    if found is not None and found not in known():
+    if found is not None and found not in known_revisions():
         raise SchemaError(
-            f"the database was made by a newer CodeHub (schema {found}, this one knows up to {head()}): "
+            f"the database was made by a newer CodeHub (schema {found}, this one knows up to {head_revision()}): "
             "install that version or a later one"
         )
 
 
-async def check(engine: AsyncEngine) -> None:
-    """Raise SchemaError unless the database is at exactly this version."""
+async def check_schema(engine: AsyncEngine) -> None:
+    """Raise SchemaError unless the database has exactly this version's schema."""
     async with engine.connect() as conn:
-        found = await found_in(conn)
-    require(found)
+        found = await read_revision(conn)
+    check_revision(found)
 
 
-def require(found: str | None) -> None:
-    """Raise SchemaError unless this revision is exactly this version's."""
+def check_revision(found: str | None) -> None:
+    """Raise SchemaError unless this is exactly this version's revision."""
     _require_known(found)
     if found is None:
         raise SchemaError("the database is empty: run `codehub migrate` first")
-    if found != head():
+    if found != head_revision():
         raise SchemaError(
-            f"the database is at schema {found}, this CodeHub needs {head()}: run `codehub migrate`"
+            f"the database is at schema {found}, this CodeHub needs {head_revision()}: run `codehub migrate`"
         )

@@ -51,11 +51,13 @@ def explainer(services: Services) -> Iterator[Explainer]:
 def page(
     owner_id: str | None = OWNER, phase: Phase | None = None, words: str = "", *, trash: bool = False
 ) -> Call:
-    return lambda conn: workspace_queries.list_page(conn, WorkspaceFilter(owner_id, phase, words, trash), 50, 0)
+    return lambda conn: workspace_queries.list_page(
+        conn, WorkspaceFilter(owner_id, phase, words, trash), 50, 0
+    )
 
 
 def log_page(**filters: Any) -> Call:
-    return lambda conn: audit.read(conn, AuditFilters(**filters), 50)
+    return lambda conn: audit.read_entries(conn, AuditFilters(**filters), 50)
 
 
 # What is called -> the indexes of workspaces (or of another table) that have to serve it.
