@@ -26,7 +26,7 @@ _NO_CONNECTION = 900
 
 
 class EngineUnavailable(Exception):  # noqa: N818 - a fact, not a fault
-    """The engine did not answer, or answered with an error of its own."""
+    """The engine did not answer, or answered with a server error."""
 
 
 class EngineServerError(EngineUnavailable):
@@ -60,7 +60,7 @@ class ContainerSummary:
     ready_path: str
 
     @property
-    def runs(self) -> bool:
+    def is_running(self) -> bool:
         return self.state in ("running", "paused", "restarting")
 
 

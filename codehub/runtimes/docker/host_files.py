@@ -23,7 +23,7 @@ def user_of(spec: WorkloadSpec) -> int:
     if os.geteuid() != 0:
         return os.geteuid()
     if not spec.uid:
-        message = "under root a workspace needs a user id of its own, other than root's"
+        message = "under root a workspace needs its own user id, and it must not be 0"
         raise RuntimeFailure(ErrorReason.ActionFailed, message)
     return spec.uid
 

@@ -68,7 +68,9 @@ class DockerRuntime:
 
     def __init__(self, installation_id: str, options: DockerOptions) -> None:
         if not _is_on_this_machine(options.url):
-            raise _unfit(f"{options.url} is not on this machine, which has the homes that containers mount")
+            raise _unsuitable(
+                f"{options.url} is not on this machine, which has the homes that containers mount"
+            )
         self._installation_id = installation_id
         self._options = options
         self._engine = Engine(options.url, installation_id)
@@ -98,9 +100,11 @@ class DockerRuntime:
             info = await self._engine.info()
         kind = str(info.get("OperatingSystem", ""))
         if any("rootless" in str(option) for option in info.get("SecurityOptions") or ()):
-            raise _unfit("it is rootless, so the addresses of its containers cannot be reached from here")
+            raise _unsuitable(
+                "it is rootless, so the addresses of its containers cannot be reached from here"
+            )
         if info.get("OSType") != "linux" or kind == "Docker Desktop":
-            raise _unfit(f"it runs {kind} in a virtual machine, not on this machine")
+            raise _unsuitable(f"it runs {kind} in a virtual machine, not on this machine")
         if self._firewall is not None:
             await self._firewall.check()
         return f"Docker {info.get('ServerVersion')}"
@@ -123,7 +127,7 @@ class DockerRuntime:
     async def _start(self, spec: WorkloadSpec, settings: ContainerSettings) -> None:
         reference = spec.image.docker or ""
         found = await self._find(spec.workspace_id)
-        if found is not None and found.runs and found.config == desired_hash(spec, settings):
+        if found is not None and found.is_running and found.config == desired_hash(spec, settings):
             return
         if not await self._pulls.ensure(reference, spec.workspace_id):
             return
@@ -138,7 +142,7 @@ class DockerRuntime:
             await self._engine.start(await self._create_with_firewall(spec, settings))
         except EngineRefusal:
             found = await self._find(spec.workspace_id)
-            if found is not None and not found.runs:
+            if found is not None and not found.is_running:
                 await self._engine.remove(found.id)
             raise
 
@@ -163,7 +167,7 @@ class DockerRuntime:
         async with self._lock(workspace_id):
             with _as_runtime_failure():
                 found = await self._find(workspace_id)
-                if found is not None and found.runs:
+                if found is not None and found.is_running:
                     await self._engine.stop(found.id, self._options.stop_grace)
 
     async def delete(self, workspace_id: str) -> None:
@@ -175,7 +179,7 @@ class DockerRuntime:
                 host_files.remove(self._options.root, workspace_id)
 
     async def _remove(self, found: ContainerSummary) -> None:
-        if found.runs:
+        if found.is_running:
             await self._engine.stop(found.id, self._options.stop_grace)
         try:
             await self._engine.remove(found.id)
@@ -197,7 +201,7 @@ class DockerRuntime:
     async def upstream(self, workspace_id: str) -> str | None:
         with _as_unobservable():
             found = await self._find(workspace_id)
-        return None if found is None or not found.runs else found.upstream
+        return None if found is None or not found.is_running else found.upstream
 
     async def status(self, workspace_id: str) -> ContainerFact:
         with _as_unobservable():
@@ -207,15 +211,17 @@ class DockerRuntime:
         pulling = self._pulls.status_of(workspace_id)
         if pulling is None:
             return ABSENT
-        words, progress = pulling
-        return ContainerFact(False, False, False, None, None, words, progress)
+        message, progress = pulling
+        return ContainerFact(False, False, False, None, None, message, progress)
 
     async def observe(self) -> dict[str, ContainerFact]:
         with _as_unobservable():
             containers = await self._engine.containers()
             facts = await asyncio.gather(*map(self._fact, containers))
         present = {found.id for found in containers}
-        self._exit_messages = {name: words for name, words in self._exit_messages.items() if name in present}
+        self._exit_messages = {
+            name: message for name, message in self._exit_messages.items() if name in present
+        }
         return {found.workspace_id: fact for found, fact in zip(containers, facts, strict=True)}
 
     async def ping(self) -> None:
@@ -291,12 +297,12 @@ class DockerRuntime:
 
     async def _find(self, workspace_id: str) -> ContainerSummary | None:
         if not is_label_id(workspace_id):
-            raise ValueError(f"{workspace_id!r} is no workspace id")
+            raise ValueError(f"{workspace_id!r} is not a workspace id")
         containers = await self._engine.containers(workspace_id)
         return containers[0] if containers else None
 
     async def _fact(self, found: ContainerSummary) -> ContainerFact:
-        if not found.runs:
+        if not found.is_running:
             # A container that was created and never started has not failed: the next start replaces
             # it.
             op_id = found.op_id if found.state == "exited" else None
@@ -358,7 +364,7 @@ def _is_on_this_machine(url: str) -> bool:
     return url.startswith("unix://") or (url.startswith("tcp://") and on_loopback)
 
 
-def _unfit(why: str) -> RuntimeFailure:
+def _unsuitable(why: str) -> RuntimeFailure:
     return RuntimeFailure(ErrorReason.ActionFailed, f"this Docker engine cannot run workspaces: {why}")
 
 

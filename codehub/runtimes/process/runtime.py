@@ -203,7 +203,7 @@ class ProcessRuntime:
             )
             raise RuntimeFailure(ErrorReason.ActionFailed, message)
         if os.geteuid() == 0 and not spec.uid:
-            message = "under root a workspace needs a user id of its own, other than root's"
+            message = "under root a workspace needs its own user id, and it must not be 0"
             raise RuntimeFailure(ErrorReason.ActionFailed, message)
         if len(os.fsencode(directory.bound_socket)) > LONGEST_SOCKET_PATH:
             message = f"{directory.bound_socket} is too long for a Unix socket: use a shorter data directory"
@@ -269,7 +269,7 @@ class ProcessRuntime:
 
     def _directory(self, workspace_id: str) -> StateDirectory:
         if not is_label_id(workspace_id):
-            raise ValueError(f"{workspace_id!r} is no workspace id")
+            raise ValueError(f"{workspace_id!r} is not a workspace id")
         return StateDirectory(self._root / workspace_id)
 
     def _read_snapshot(self, workspace_id: str) -> _Snapshot | None:

@@ -307,7 +307,7 @@ def _capabilities() -> list[str]:
 def _drop_privileges(setpriv: str | None, uid: int | None, *extra: str) -> list[str]:
     """Drop all privileges for good.
 
-    `setpriv` is an absolute path, since the workspace has a PATH of its own.
+    `setpriv` is an absolute path, because PATH is the workspace's.
     """
     if setpriv is None:
         return []

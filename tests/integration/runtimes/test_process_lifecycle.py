@@ -421,7 +421,7 @@ async def test_one_that_cannot_be_looked_at_hides_no_other(fixture: RuntimeFixtu
 
 @pytest.mark.parametrize("workspace_id", ["", "..", "a/b", ".hidden", "../w1", "w1\n"])
 async def test_an_id_that_is_no_name_is_refused(fixture: RuntimeFixture, workspace_id: str) -> None:
-    with pytest.raises(ValueError, match="no workspace id"):
+    with pytest.raises(ValueError, match="not a workspace id"):
         await fixture.runtime.delete(workspace_id)
 
 

@@ -202,7 +202,7 @@ def _tasks_of(uid: int | None) -> list[str]:
 async def test_under_root_a_workspace_is_never_root(fixture: RuntimeFixture) -> None:
     spec = fixture.spec("w1")
     for uid in (None, 0):
-        with pytest.raises(RuntimeFailure, match="user id of its own"):
+        with pytest.raises(RuntimeFailure, match="its own user id"):
             await fixture.runtime.start(type(spec)(**{**vars(spec), "uid": uid}))
 
 
