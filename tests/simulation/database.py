@@ -36,14 +36,12 @@ CLAIMS = {
     ),
     DesiredState.DELETED: (Operation.STOPPING, Operation.ARCHIVING, Operation.DELETING),
 }
-"""The operations that lead towards a wish (specification, section 3)."""
-
-
+"""The operations that lead to a desired state (specification, section 3)."""
 LIMITS = Limits(30, 30)
 STANDBY_TTL = 60
 FLUSH_EVERY = 5
 SEEN_AFTER = 3 * FLUSH_EVERY
-"""Seconds after which the coordinator knows of every use, or knows that it does not."""
+"""Seconds after which the coordinator has every use, or a gateway counts as silent."""
 
 
 @dataclass
@@ -79,7 +77,7 @@ class Database:
     rows: dict[str, Workspace] = field(default_factory=dict)
     archives: dict[str, Archive] = field(default_factory=dict)
     first_seen: dict[bool, dict[str, datetime]] = field(default_factory=lambda: {False: {}, True: {}})
-    """The orphans in mind: in this database, and in the empty one that may stand in its place."""
+    """The recorded orphans of this database, and of the empty one that may replace it."""
     leadership: Leadership = field(default_factory=Leadership)
     listeners: list[Callable[[str], None]] = field(default_factory=list)
     claimed: set[str] = field(default_factory=set)
@@ -91,7 +89,7 @@ class Database:
     homes: dict[str, HomeRecord] = field(default_factory=dict)
     before_disk_stop: Callable[[Workspace], None] = lambda row: None
     blank: bool = False
-    """The database of a new, empty installation was put in place of this one."""
+    """Whether the empty database of a new installation has replaced this one."""
 
     def __post_init__(self) -> None:
         self.world.before_deletion = self._check_deletion
@@ -121,7 +119,7 @@ class Database:
             listener(workspace_id)
 
     def put(self, after: Workspace) -> Workspace:
-        """Write a row. Every version of every row is checked."""
+        """Write a row, and check every version of it."""
         before = self.rows[after.id]
         after = replace(after, version=before.version + 1, updated_at=self.now())
         self.rows[after.id] = after
@@ -141,11 +139,11 @@ class Database:
         if after.phase is Phase.ERROR and after.operation is not Operation.NONE:
             fail(name, "ERROR with an operation")
         if before.op_id is not None and after.op_id not in (None, before.op_id):
-            fail(name, "one operation takes the place of another")
+            fail(name, "one operation replaces another")
         if before.op_id is None and after.op_id is not None:
             self._check_claim(after)
         if is_terminal(before.error_reason) and after.error_reason is None and before.request is None:
-            fail(name, f"{before.error_reason} is forgotten although nobody recovered it")
+            fail(name, f"{before.error_reason} is cleared although nobody recovered it")
         if after.error_reason is not before.error_reason:
             self._check_loss(after)
         self._check_home(after)
@@ -155,19 +153,17 @@ class Database:
     def _check_limit(self, row: Workspace) -> None:
         running = sum(_should_run(item) for item in self.rows.values())
         if running > LIMITS.everyone:
-            self.world.fail(row.id, f"{running} workspaces shall run, but {LIMITS.everyone} may")
+            self.world.fail(row.id, f"{running} workspaces are to run, but the limit is {LIMITS.everyone}")
 
     def admit(self, row: Workspace) -> None:
-        """The gate's own counting, in one transaction."""
+        """Check the limits as the gate does, in one transaction."""
         counted = sum(limits.counts(item) for item in self.rows.values() if item.id != row.id)
         limits.admit(Usage(counted, counted), LIMITS)
 
     def _check_claim(self, row: Workspace) -> None:
         assert row.op_id is not None
         if row.operation not in CLAIMS[row.desired_state]:
-            self.world.fail(
-                row.id, f"{row.operation} is claimed although {row.desired_state} is requested_versions"
-            )
+            self.world.fail(row.id, f"{row.operation} is claimed although {row.desired_state} is desired")
         if row.op_id in self.claimed:
             self.world.fail(row.id, f"{row.op_id} is claimed twice")
         self.claimed.add(row.op_id)
@@ -179,28 +175,28 @@ class Database:
     def _check_loss(self, row: Workspace) -> None:
         lost = row.error_reason in (ErrorReason.DataLost, ErrorReason.ContainerWithoutVolume)
         if lost and not self.world.expected_homes[row.id].damaged_since_write:
-            self.world.fail(row.id, f"{row.error_reason} although nobody has taken anything")
+            self.world.fail(row.id, f"{row.error_reason} although nothing was destroyed from outside")
 
     def _check_deletion(self, workspace_id: str, home: Home) -> None:
         """Archive uploaded and verified -> archive_key committed -> volume deleted."""
         row = self.rows[workspace_id]
         item = self.world.store.get(row.archive_key or "")
         safe = item is not None and is_intact(item) and item.content == home.content
-        truth = self.world.expected_homes[workspace_id]
-        if truth.protected and not truth.damaged and not safe:
+        expected = self.world.expected_homes[workspace_id]
+        if expected.protected and not expected.damaged and not safe:
             self.world.fail(workspace_id, "the home is deleted before its archive is safe and committed")
 
     def _check_home(self, row: Workspace) -> None:
-        """What a row at rest shows is the newest content, or what the owner has chosen instead."""
-        home, truth = self.world.disk(row.id).home, self.world.expected_homes[row.id]
+        """Check that an idle row has the newest content, or what the owner has chosen instead."""
+        home, expected = self.world.disk(row.id).home, self.world.expected_homes[row.id]
         shown = row.phase in (Phase.STANDBY, Phase.RUNNING) and row.operation is Operation.NONE
-        if not shown or home is None or not truth.protected:
+        if not shown or home is None or not expected.protected:
             return
         generation = self.world.disk(row.id).marker
         if generation != row.home_ctx:
             return
-        if home.content != truth.content:
-            self.world.fail(row.id, f"{row.phase} shows {home.content!r} instead of {truth.content!r}")
+        if home.content != expected.content:
+            self.world.fail(row.id, f"{row.phase} shows {home.content!r} instead of {expected.content!r}")
 
     def check_epoch(self, epoch: int) -> None:
         if self.leadership.epoch != epoch:
@@ -210,13 +206,15 @@ class Database:
         if epoch != self.leadership.epoch:
             self.world.fail(before.id, f"the leader of epoch {epoch} writes in epoch {self.leadership.epoch}")
         if self.requested_versions.get(before.id, -1) > before.version:
-            self.world.fail(before.id, "a decision on an older row overwrites a newer wish")
-        row, told = self.rows[before.id], decision.after
-        if told.phase is not judge(told.conditions, told.deleted_at, told.error_reason, told.grace_waived_at):
-            self.world.fail(row.id, f"{told.phase} is not what the conditions amount to")
-        wish = ("request", "desired_state") if decision.changes_request else ()
+            self.world.fail(before.id, "a decision on an older row overwrites a newer request")
+        row, new = self.rows[before.id], decision.after
+        if new.phase is not judge(new.conditions, new.deleted_at, new.error_reason, new.grace_waived_at):
+            self.world.fail(row.id, f"{new.phase} does not follow from the conditions")
+        request_columns = ("request", "desired_state") if decision.changes_request else ()
         saved = decision.saved_row()
-        after = replace(row, **{name: getattr(saved, name) for name in (*CONTROLLER_COLUMNS, *wish)})
+        after = replace(
+            row, **{name: getattr(saved, name) for name in (*CONTROLLER_COLUMNS, *request_columns)}
+        )
         if decision.archive is not None:
             self.archives.setdefault(decision.archive.archive_op_id, Archive(decision.archive))
         if decision.event is not None:
@@ -226,44 +224,44 @@ class Database:
         return self.put(after)
 
     def _record_recovery_choice(self, row: Workspace, retention: timedelta) -> None:
-        """The owner has chosen what takes the place of a lost home: that is what must be there now."""
+        """Expect the content that the owner has chosen in place of a lost home."""
         for item in self.archives.values():
             if item.fact.workspace_id == row.id:
                 item.kept_until = self.now() + retention
-        truth = self.world.expected_homes[row.id]
+        expected = self.world.expected_homes[row.id]
         stored = self.world.store.get(row.archive_key or "")
-        truth.content = stored.content if stored is not None else b""
-        truth.damaged, truth.lost = stored is None or not is_intact(stored), False
+        expected.content = stored.content if stored is not None else b""
+        expected.damaged, expected.lost = stored is None or not is_intact(stored), False
 
     def apply_expiry(self, seen: Workspace, expiry: Expiry) -> None:
         if self.requested_versions.get(seen.id, -1) > seen.version:
-            self.world.fail(seen.id, "a TTL overwrites a newer wish")
+            self.world.fail(seen.id, "a TTL overwrites a newer request")
         if expiry.desired is DesiredState.STANDBY:
             self._check_idle(seen)
         self.world.record(seen.id, f"TTL: {expiry.sentence}")
         self.put(replace(self.rows[seen.id], desired_state=expiry.desired))
 
     def _check_idle(self, row: Workspace) -> None:
-        """Nobody is stopped who could not be there yet, or who was there before the coordinator looked.
+        """Check that the workspace was idle for its TTL when the coordinator read the activity.
 
-        A use of the last seconds may still be in a gateway's memory, after a deadline that has passed.
+        A use of the last seconds before that may still be in the memory of a gateway.
         """
         assert self.activity_read_at is not None
-        looked = self.activity_read_at.timestamp()
-        if looked - row.phase_changed_at.timestamp() < STANDBY_TTL:
+        read_at = self.activity_read_at.timestamp()
+        if read_at - row.phase_changed_at.timestamp() < STANDBY_TTL:
             self.world.fail(row.id, "is stopped as soon as it runs")
         uses = self.world.uses.get(row.id, [])
-        used = max((at for at in uses if at < looked - SEEN_AFTER), default=0.0)
-        self._check_reachable(row, max(used, row.phase_changed_at.timestamp()), looked)
-        if looked - STANDBY_TTL < used:
-            self.world.fail(row.id, f"is stopped under its user, who was there {looked - used:.0f} s before")
+        used = max((at for at in uses if at < read_at - SEEN_AFTER), default=0.0)
+        self._check_reachable(row, max(used, row.phase_changed_at.timestamp()), read_at)
+        if read_at - STANDBY_TTL < used:
+            self.world.fail(row.id, f"is stopped while in use: it was used {read_at - used:.0f} s before")
 
-    def _check_reachable(self, row: Workspace, idle_since: float, looked: float) -> None:
-        """Nobody is stopped for not using what no gateway was there to serve."""
+    def _check_reachable(self, row: Workspace, idle_since: float, read_at: float) -> None:
+        """Check that time without any gateway does not count as idle."""
         away, back = self.world.unreachable_since, self.world.reachable_since
         if away is None or idle_since + STANDBY_TTL <= away:
             return
-        if looked - (away if back is None else back) < STANDBY_TTL:
+        if read_at - (away if back is None else back) < STANDBY_TTL:
             self.world.fail(row.id, "is stopped before its user could come back")
 
     def live_homes(self) -> list[LiveHome]:
@@ -274,14 +272,14 @@ class Database:
             for row in rows if row.phase in (Phase.RUNNING, Phase.STANDBY)
         ]  # fmt: skip
 
-    def note_home(self, workspace_id: str, **changes: object) -> None:
+    def update_home(self, workspace_id: str, **changes: object) -> None:
         known = self.homes.get(workspace_id, HomeRecord(HomeSize(0, 0)))
         self.homes[workspace_id] = replace(known, **changes)  # type: ignore[arg-type]
 
     def stop_for_disk(self, row: Workspace, notice: Notice) -> None:
         self.world.record(row.id, f"disk: {notice.message}")
         self.before_disk_stop(row)
-        self.note_home(row.id, notice=notice.message, stopped_at=self.now())
+        self.update_home(row.id, notice=notice.message, stopped_at=self.now())
         self.put(replace(row, desired_state=DesiredState.STANDBY))
 
     def purgeable(self, deleted_before: datetime | None) -> list[Workspace]:
@@ -347,7 +345,7 @@ def _should_run(row: Workspace) -> bool:
 
 
 class Gate:
-    """The wishes of users, by the rules of `codehub.domain.allowed_changes`."""
+    """Requests of users, by the rules of `codehub.domain.allowed_changes`."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -360,7 +358,7 @@ class Gate:
         if desired is DesiredState.RUNNING:
             self._db.admit(row)
             changes["last_access_at"] = self._db.now()
-        self._put(row, f"wishes {desired}", **changes)
+        self._put(row, f"requests {desired}", **changes)
 
     def delete(self, workspace_id: str) -> None:
         row = self._db.rows[workspace_id]
@@ -402,7 +400,7 @@ class Gate:
         row = self._db.rows[workspace_id]
         allowed_changes.check_cancel(row)
         if row.request is not None:
-            raise InvalidState("already asked for")
+            raise InvalidState("already requested")
         self._put(row, f"cancels {row.operation}", request=PendingRequest(RequestKind.CANCEL, "user"))
 
     def advance_last_access(self, workspace_id: str, at: datetime) -> None:
@@ -415,7 +413,7 @@ class Gate:
             if row.phase is Phase.RUNNING:
                 self.advance_last_access(row.id, now)
 
-    def _put(self, row: Workspace, words: str, **changes: object) -> None:
-        self._db.world.record(row.id, words)
+    def _put(self, row: Workspace, message: str, **changes: object) -> None:
+        self._db.world.record(row.id, message)
         after = self._db.put(replace(row, **changes))  # type: ignore[arg-type]
         self._db.requested_versions[row.id] = after.version

@@ -1,4 +1,4 @@
-"""Histories in which homes fill the disk: the watchdog has to keep space for the database."""
+"""Histories in which homes fill the disk, and the watchdog must keep space for the database."""
 
 import asyncio
 import contextlib
@@ -15,13 +15,13 @@ from tests.simulation.world import PLENTY, Home
 CAPACITY, RESERVE = 60_000, 20_000
 GRACE = 20
 SOON = 90.0
-"""Seconds in which something is stopped below the reserve, whatever happens to coordinators meanwhile."""
+"""Seconds below the reserve within which a workspace is stopped, despite faults of coordinators."""
 STALE = 15.0
-"""Seconds by which what the watchdog decided on may be older than world."""
+"""Seconds by which the watchdog's data may be out of date."""
 
 
 class FillingDisk(History):
-    """`resource`: what the homes take; of the other there is plenty."""
+    """History in which homes use up `resource`, but not the other one."""
 
     fault_seconds = 400.0
     resource = Resource.BYTES
@@ -64,7 +64,7 @@ class FillingDisk(History):
         super()._end_faults()
 
     def _recover_after_faults(self, name: str) -> None:
-        """No TTL makes room within the limits here, so somebody stops something."""
+        """Stop a workspace first: no TTL frees space within the limits here."""
         for row in self._running()[:1]:
             with contextlib.suppress(Problem):
                 self.gate.set_desired_state(row.id, DesiredState.STANDBY)
@@ -75,16 +75,16 @@ class FillingDisk(History):
         try:
             self.gate.set_desired_state(name, DesiredState.RUNNING)
         except Problem as problem:
-            self.world.record(name, f"is refused: {problem.code}")
+            self.world.record(name, f"is rejected: {problem.code}")
 
     def _disturb(self) -> None:
         if self.chance.random() < 0.1:
-            self._kill()
+            self._kill_coordinator()
         else:
             self.chance.choice((self._kill_job, self._end_container))()
 
     async def _grow(self) -> None:
-        """One in five writes much, the others next to nothing."""
+        """Let homes grow: one in five quickly, the others slowly."""
         while True:
             await asyncio.sleep(1)
             for name, container in list(self.world.containers.items()):
@@ -119,10 +119,10 @@ class FillingDisk(History):
             return
         since = self._below_since = self._below_since if self._below_since is not None else now
         if now - max(since, self._stopped_at) > SOON:
-            self.world.fail("---", "the disk stays below its reserve and nobody is stopped")
+            self.world.fail("---", "the disk stays below its reserve and no workspace is stopped")
 
     def _check_stop(self, row: Workspace) -> None:
-        """The oracle: an even share of the space is the least that a fair rule leaves to each."""
+        """Check the choice: a fair rule leaves at least an even share of the space to each workspace."""
         self.stops += 1
         free, now = self._free(), self.loop.time()
         self._stopped_at = now

@@ -1,4 +1,7 @@
-"""One history: fifty workspaces, two coordinators, seeded wishes and faults, then peace: all must be well."""
+"""One history: fifty workspaces and two coordinators with seeded requests and faults (ADR 0008).
+
+After the faults end, every workspace must settle in its desired state, with its content.
+"""
 
 import asyncio
 import random
@@ -27,15 +30,15 @@ WORKSPACES = 50
 COORDINATORS = 2
 GATEWAYS = 2
 PURGED_WITHIN = timedelta(seconds=900)
-"""After the retention of a deleted workspace: several cycles of GC."""
+"""Time from the end of a deleted workspace's retention: several cycles of GC."""
 LOST_AFTER = 150
-"""Seconds after which a gateway that is not heard is not waited for."""
+"""Seconds after which a silent gateway counts as lost."""
 SAVE_EVERY = 20
 """Seconds between two snapshots of Redis."""
 FAULT_SECONDS = 80.0
 """Virtual seconds with faults."""
-PATIENCE = 7200.0
-"""Virtual seconds of peace in which everything must have come to rest."""
+SETTLE_WITHIN = 7200.0
+"""Virtual seconds after the faults in which everything must settle."""
 FAULT_RATE = 0.01
 DESIRED_STATES = (DesiredState.RUNNING, DesiredState.RUNNING, DesiredState.STANDBY, DesiredState.ARCHIVED)
 COMPONENTS = ("store", "volumes", "runtime", "database", "redis", "flush", "space", "jobs")
@@ -73,7 +76,7 @@ class Outcome:
 
 
 class Coordinator:
-    """A coordinator process and the task that it is."""
+    """A coordinator process and its task."""
 
     def __init__(self, history: "History", name: str) -> None:
         self.process = Process(name, history.world, history.fork(name), history.faults)
@@ -93,7 +96,7 @@ class Coordinator:
 
 
 class History:
-    """`backend`, `gateway` and the functions of the product are what a planted bug replaces."""
+    """A run of the control plane. Planted bugs replace `backend`, `gateway` and functions of the product."""
 
     backend = SimulatedBackend
     gateway = Gateway
@@ -118,7 +121,7 @@ class History:
         self._writes = 0
 
     def fork(self, name: str) -> random.Random:
-        """A stream of chance of its own, so that what one part draws does not change the others."""
+        """Return a random stream for one part, so that its draws do not change the others."""
         return random.Random(f"{self.seed} {name}")
 
     def new_id(self) -> str:
@@ -169,7 +172,7 @@ class History:
             self.redis.save()
 
     def handle_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-        """Nothing but being killed may end a task that nobody waits for."""
+        """Record the failure of a task that nobody awaits. Only a kill may end such a task."""
         error = context.get("exception")
         if isinstance(error, Exception):
             self.world.violation = self.world.violation or Violation(f"a task failed: {error!r}")
@@ -193,29 +196,29 @@ class History:
         for coordinator in self.coordinators:
             if coordinator.task.done() and coordinator.process.alive:
                 coordinator.task.result()
-                raise AssertionError("a coordinator ended by itself")
+                raise AssertionError("a coordinator ended without being stopped")
 
     def _act_as_user(self) -> None:
-        """A person does something, and may well be refused."""
+        """Make a random request, which may be rejected."""
         name = self.chance.choice(list(self.database.rows))
-        luck = self.chance.random()
+        draw = self.chance.random()
         try:
-            if luck < 0.5:
+            if draw < 0.5:
                 self._write_home(name)
-            elif luck < 0.85:
+            elif draw < 0.85:
                 self.gate.set_desired_state(name, self.chance.choice(DESIRED_STATES))
-            elif luck < 0.875:
+            elif draw < 0.875:
                 self.gate.delete(name)
-            elif luck < 0.88:
+            elif draw < 0.88:
                 self.gate.delete_now(name)
-            elif luck < 0.92:
+            elif draw < 0.92:
                 self.gate.undelete(name)
-            elif luck < 0.96:
+            elif draw < 0.96:
                 self.gate.cancel(name)
             else:
                 self._recover(name)
         except Problem as problem:
-            self.world.record(name, f"is refused: {problem.code}")
+            self.world.record(name, f"is rejected: {problem.code}")
 
     def _write_home(self, name: str) -> None:
         self._writes += 1
@@ -224,7 +227,7 @@ class History:
             self.chance.choice(gateways).recorder.touch(name)
 
     def _recover(self, name: str) -> None:
-        """As its owner would: with a choice where one is asked for, or where nothing else has helped."""
+        """Recover as the owner would, with a choice if one is required or nothing else has helped."""
         broken = self.database.rows[name].error_reason in (
             ErrorReason.ArchiveCorrupted,
             ErrorReason.RetryExceeded,
@@ -247,45 +250,45 @@ class History:
 
     def _disturb(self) -> None:
         disturbances: tuple[Callable[[], None], ...] = (
-            self._kill, self._kill, self._pause, self._pause, self._cut_database, self._break_component,
+            self._kill_coordinator, self._kill_coordinator, self._pause_coordinator, self._pause_coordinator, self._restart_database, self._break_component,
             self._break_component, self._kill_job, self._kill_job, self._end_container, self._hang_container,
             self._remove_home, self._damage_archive, self._create_unmarked_home, self._lose_redis,
             self._replace_gateway, self._close_all_gateways,
         )  # fmt: skip
         self.chance.choice(disturbances)()
 
-    def _kill(self) -> None:
+    def _kill_coordinator(self) -> None:
         if not self.running_coordinators():
             return
         coordinator = self.chance.choice(self.running_coordinators())
         self.world.record("---", f"{coordinator.process.name} is killed")
-        self._end(coordinator)
+        self._stop_coordinator(coordinator)
         self.loop.call_later(self.chance.uniform(0.1, 20), self._start_coordinator)
 
-    def _end(self, coordinator: Coordinator) -> None:
+    def _stop_coordinator(self, coordinator: Coordinator) -> None:
         coordinator.process.kill()
         coordinator.task.cancel()
         session = self.database.leadership.session
         if session is not None and session.process is coordinator.process:
             self.database.leadership.session = None
 
-    def _pause(self) -> None:
+    def _pause_coordinator(self) -> None:
         coordinator = self.chance.choice(self.running_coordinators() or [None])  # type: ignore[list-item]
         if coordinator is None or not coordinator.process.resumed.is_set():
             return
-        self.world.record("---", f"{coordinator.process.name} is stopped")
+        self.world.record("---", f"{coordinator.process.name} is paused")
         coordinator.process.resumed.clear()
         self.loop.call_later(self.chance.uniform(1, 90), coordinator.process.resumed.set)
 
-    def _cut_database(self) -> None:
+    def _restart_database(self) -> None:
         self.world.record("---", "the database restarts")
         self.database.leadership.session = None
         self.world.down["database"] = self.loop.time() + self.chance.uniform(0.1, 8)
 
     def _break_component(self) -> None:
-        part = self.chance.choice(COMPONENTS)
-        self.world.record("---", f"{part} is down")
-        self.world.down[part] = self.loop.time() + self.chance.expovariate(1 / 20)
+        component = self.chance.choice(COMPONENTS)
+        self.world.record("---", f"{component} is down")
+        self.world.down[component] = self.loop.time() + self.chance.expovariate(1 / 20)
 
     def _kill_job(self) -> None:
         running = self.jobs.running()
@@ -338,14 +341,14 @@ class History:
         self.world.changed(name)
 
     def _create_unmarked_home(self) -> None:
-        """Someone, or a dying disk, leaves a directory without a marker where a home will be."""
+        """Create a directory without a marker where a home belongs, as a failing disk might leave it."""
         name = self._choose_or_none(list(self.database.rows))
         disk = self.world.disk(name or "")
         if name is not None and disk.home is None:
             disk.home, disk.marker = Home(b"half"), None
 
     def _lose_redis(self) -> None:
-        """Redis dies, and comes back empty or with an older snapshot."""
+        """Restart Redis empty or with an older snapshot."""
         self.world.record("---", "Redis loses data")
         self.redis.lose(self.redis.saved if self.chance.random() < 0.5 else ActivitySnapshot({}, {}))
 
@@ -357,14 +360,14 @@ class History:
 
     def _close_gateway(self, gateway: Gateway) -> None:
         if self.chance.random() < 0.5:
-            self.world.record("---", f"{gateway.name} is told to stop")
+            self.world.record("---", f"{gateway.name} is stopped")
             gateway.end()
         else:
             self.world.record("---", f"{gateway.name} is killed")
             gateway.kill()
 
     def _close_all_gateways(self) -> None:
-        """Nobody can reach a workspace for a while."""
+        """Close all gateways for a while, so that nobody can reach a workspace."""
         for gateway in self.open_gateways():
             self._close_gateway(gateway)
         for _ in range(GATEWAYS):
@@ -374,8 +377,8 @@ class History:
         return self.chance.choice(names) if names else None
 
     def _end_faults(self) -> None:
-        """From here on nothing fails any more."""
-        self.world.record("---", "peace")
+        """End all faults. From here on nothing fails."""
+        self.world.record("---", "the faults end")
         self.faults.rate = 0.0
         self.world.down.clear()
         for coordinator in self.running_coordinators():
@@ -386,7 +389,7 @@ class History:
             self._start_coordinator()
 
     async def _wait_until_settled(self) -> None:
-        end = self.loop.time() + PATIENCE
+        end = self.loop.time() + SETTLE_WITHIN
         while self.loop.time() < end:
             await asyncio.sleep(30)
             self._check_coordinators()
@@ -397,16 +400,16 @@ class History:
                 if row.phase is Phase.ERROR and row.request is None:
                     self._recover_after_faults(row.id)
         row = waiting[0]
-        self.world.fail(row.id, f"does not come to rest: {row.phase} {row.operation} {row.desired_state}")
+        self.world.fail(row.id, f"does not settle: {row.phase} {row.operation} {row.desired_state}")
 
     def _recover_after_faults(self, name: str) -> None:
         try:
             self._recover(name)
         except Problem as problem:
-            self.world.record(name, f"is refused: {problem}")
+            self.world.record(name, f"is rejected: {problem}")
 
     def _is_settled(self, row: Workspace) -> bool:
-        """At rest where it is wanted, with what its owner has put there."""
+        """Return whether the workspace is in its desired state, with its owner's content."""
         if row.purged_at is not None:
             return True
         if (
@@ -421,30 +424,28 @@ class History:
         return self._has_expected_home(row)
 
     def _has_expected_home(self, row: Workspace) -> bool:
-        truth, disk = self.world.expected_homes[row.id], self.world.disk(row.id)
+        expected, disk = self.world.expected_homes[row.id], self.world.disk(row.id)
         if row.phase in (Phase.RUNNING, Phase.STANDBY):
-            return disk.home is not None and disk.home.content == truth.content
+            return disk.home is not None and disk.home.content == expected.content
         if row.phase is Phase.ARCHIVED:
             item = self.world.store.get(row.archive_key or "")
             there = disk.home is not None and disk.marker is not None
-            return item is not None and (item.content == truth.content or truth.damaged) and not there
+            return item is not None and (item.content == expected.content or expected.damaged) and not there
         return True
 
 
 def run(seed: int, history: type[History] = History) -> Outcome:
-    """Live through one history; raises Violation, with its events."""
+    """Run one history; raise Violation, with its events, if a contract is broken."""
     loop = VirtualLoop()
     asyncio.set_event_loop(loop)
-    made = history(seed, loop)
-    loop.set_exception_handler(made.handle_exception)
+    simulation = history(seed, loop)
+    loop.set_exception_handler(simulation.handle_exception)
     try:
-        outcome = loop.run_until_complete(made.run())
+        outcome = loop.run_until_complete(simulation.run())
     except Violation as violation:
-        told = Violation(
-            f"seed {seed}: {violation}\nTo live through it again: python -m tests.simulation {seed}"
-        )
-        told.events = tuple(made.world.events)
-        raise told from violation
+        report = Violation(f"seed {seed}: {violation}\nTo repeat it: python -m tests.simulation {seed}")
+        report.events = tuple(simulation.world.events)
+        raise report from violation
     finally:
         asyncio.set_event_loop(None)
         loop.close()

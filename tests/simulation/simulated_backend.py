@@ -231,14 +231,14 @@ class SimulatedLeaderDatabase:
     async def record_sizes(self, sizes: Mapping[str, HomeSize], now: datetime) -> None:
         def write() -> None:
             for name, size in sizes.items():
-                self._db.note_home(name, size=size, measured_at=now)
+                self._db.update_home(name, size=size, measured_at=now)
 
         await self._write(write)
 
     async def warn_of_disk(self, notice: Notice, now: datetime) -> None:
         def write() -> None:
             self._db.world.record(notice.workspace_id, notice.message)
-            self._db.note_home(notice.workspace_id, notice=notice.message, warned_at=now)
+            self._db.update_home(notice.workspace_id, notice=notice.message, warned_at=now)
 
         await self._write(write)
 
@@ -255,7 +255,7 @@ class SimulatedLeaderDatabase:
     async def clear_notices(self, workspace_ids: Collection[str]) -> None:
         def write() -> None:
             for name in workspace_ids:
-                self._db.note_home(name, notice=None, warned_at=None, stopped_at=None)
+                self._db.update_home(name, notice=None, warned_at=None, stopped_at=None)
 
         await self._write(write)
 

@@ -1,7 +1,7 @@
-"""The histories can fail: each bug that is planted here is found by them.
+"""Planted bugs, each of which the histories must expect_violation (ADR 0008).
 
-Three of them take many histories, in `make test-all` only. In `make test` the model finds two of these bugs.
-The third, recoveries that do not count, is left to `test_parallel_recoveries_never_exceed_the_limit`.
+Three of them take many histories and run in `make test-all` only. In `make test`, the model finds
+two of these, and `test_parallel_recoveries_never_exceed_the_limit` covers the third.
 """
 
 import asyncio
@@ -14,8 +14,7 @@ from datetime import datetime, timedelta
 import pytest
 import structlog
 
-from codehub.coordinator import disk_watchdog as disk_runner
-from codehub.coordinator import ttl_runner
+from codehub.coordinator import disk_watchdog, ttl_runner
 from codehub.coordinator.effect_executor import DiskSpaceShortage, EffectExecutor, EffectFailed
 from codehub.coordinator.observer import Observer
 from codehub.coordinator.ttl_runner import TtlRunner
@@ -69,23 +68,23 @@ SEEDS = range(10_000, 10_060)
 
 
 @pytest.fixture(autouse=True)
-def silence() -> Iterator[None]:
+def quiet_logs() -> Iterator[None]:
     before = structlog.get_config()
-    quiet = structlog.make_filtering_bound_logger(logging.CRITICAL)
-    structlog.configure(wrapper_class=quiet, cache_logger_on_first_use=False)
+    critical_only = structlog.make_filtering_bound_logger(logging.CRITICAL)
+    structlog.configure(wrapper_class=critical_only, cache_logger_on_first_use=False)
     yield
     structlog.configure(**before)
 
 
 class UnmarkedHomes(History):
-    """Homes without a marker turn up everywhere."""
+    """Homes without a marker appear everywhere."""
 
     def _disturb(self) -> None:
         self._create_unmarked_home()
 
 
 class HangingContainers(History):
-    """Containers hang, and what runs in them writes on."""
+    """Containers hang, while their processes continue to write."""
 
     fault_seconds = 300.0
 
@@ -101,7 +100,7 @@ class HangingContainers(History):
 
 
 class FrequentChanges(History):
-    """People change their mind every utc_now."""
+    """Users change the desired state all the time."""
 
     fault_seconds = 300.0
 
@@ -111,7 +110,7 @@ class FrequentChanges(History):
 
 
 class HungStarts(History):
-    """IDEs hang when they are started and when they run; nothing else fails."""
+    """IDEs hang while they start and while they run. Nothing else fails."""
 
     fault_seconds = 300.0
     hanging_attempts: tuple[str, ...] = ("-0",)
@@ -126,18 +125,18 @@ class HungStarts(History):
 
 
 class HungTwice(HungStarts):
-    """An IDE that takes the place of a hung one may hang as well."""
+    """The replacement of a hung IDE may hang as well."""
 
     hanging_attempts = ("-0", "-1")
 
 
-def find(expected: str, history: type[History] = History) -> None:
-    """Live through histories until one breaks a contract, in these words."""
+def expect_violation(expected: str, history: type[History] = History) -> None:
+    """Run histories until one breaks a contract with one of these messages, separated by `|`."""
     for seed in SEEDS:
         try:
             run(seed, history)
         except Violation as violation:
-            assert any(words in str(violation) for words in expected.split("|")), violation
+            assert any(message in str(violation) for message in expected.split("|")), violation
             return
     pytest.fail(f"no history of {len(SEEDS)} finds it")
 
@@ -154,7 +153,7 @@ def test_planted_a_volume_deleted_before_archive_key_is_committed(monkeypatch: p
         return run_job(workspace, look.deletion, look.job_is_ours, deletion, context)
 
     monkeypatch.setattr(next_effect, "_commit_or", careless)
-    find("the home is deleted before its archive is safe and committed|DataLost although nobody")
+    expect_violation("the home is deleted before its archive is safe and committed|DataLost although nothing")
 
 
 def test_planted_a_restore_taken_as_done_because_a_volume_exists(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +170,7 @@ def test_planted_a_restore_taken_as_done_because_a_volume_exists(monkeypatch: py
 
     monkeypatch.setattr(steps, "is_done", hasty)
     monkeypatch.setattr(observed_conditions, "_volume", there)
-    find("shows|although nobody has taken anything", UnmarkedHomes)
+    expect_violation("shows|although nothing was destroyed", UnmarkedHomes)
 
 
 @pytest.mark.full
@@ -188,26 +187,26 @@ def test_planted_archiving_satisfied_by_an_older_archive(monkeypatch: pytest.Mon
         monkeypatch.setattr(module, "archive_committed", lambda workspace: workspace.archive_key is not None)
     for module in (next_effect, steps):
         monkeypatch.setattr(module, "archive_seen", lambda _, look: isinstance(look.archive, ArchiveFact))
-    find("the home is deleted before its archive is safe and committed")
+    expect_violation("the home is deleted before its archive is safe and committed")
 
 
-def test_planted_error_forgotten_on_the_next_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_an_error_that_is_cleared_on_the_next_tick(monkeypatch: pytest.MonkeyPatch) -> None:
     original = plan._at_rest
 
     def forgetful(workspace: Workspace, look: Observation, context: Context) -> Decision:
         return original(plan.without_errors(workspace), look, context)
 
     monkeypatch.setattr(plan, "_at_rest", forgetful)
-    find("is forgotten although nobody recovered it")
+    expect_violation("is cleared although nobody recovered it")
 
 
 def test_planted_gc_without_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gc, "_grace", lambda *_: timedelta(0))
-    find("is removed before its grace is over")
+    expect_violation("is removed before its grace is over")
 
 
 class Deletions(History):
-    """People who delete, delete without an archive, and undelete."""
+    """Users delete, delete without an archive, and undelete."""
 
     def _act_as_user(self) -> None:
         name = self.chance.choice(list(self.database.rows)[:12])
@@ -215,11 +214,11 @@ class Deletions(History):
         try:
             self.chance.choice(calls)(name)
         except Problem as problem:
-            self.world.record(name, f"is refused: {problem.code}")
+            self.world.record(name, f"is rejected: {problem.code}")
 
 
 class EmptyDatabase(History):
-    """For most of the time, an empty database stands in place of the real one."""
+    """For most of the time, an empty database replaces the real one."""
 
     async def _inject_faults(self) -> None:
         await super()._inject_faults()
@@ -236,7 +235,7 @@ def test_an_empty_database_costs_nothing() -> None:
 def test_planted_gc_on_an_empty_database(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (gc, volume_leftovers):
         monkeypatch.setattr(module, "mass_alarm", lambda *_, **__: None)
-    find("is removed before its grace is over|no complete copy|is deleted before", EmptyDatabase)
+    expect_violation("is removed before its grace is over|no complete copy|is deleted before", EmptyDatabase)
 
 
 def planted(
@@ -247,7 +246,7 @@ def planted(
 
 
 @pytest.mark.full
-def test_planted_a_ttl_overwriting_a_newer_wish() -> None:
+def test_planted_a_ttl_that_overwrites_a_newer_request() -> None:
     class DelayedExpiry(SimulatedLeaderDatabase):
         async def ttl_candidates(self, defaults: TtlDefaults, now: datetime) -> list[Workspace]:
             due = await super().ttl_candidates(defaults, now)
@@ -258,7 +257,7 @@ def test_planted_a_ttl_overwriting_a_newer_wish() -> None:
             self._db.apply_expiry(seen, expiry)  # type: ignore[arg-type]
             return True
 
-    find("a TTL overwrites a newer wish", planted(DelayedExpiry, FrequentChanges))
+    expect_violation("a TTL overwrites a newer request", planted(DelayedExpiry, FrequentChanges))
 
 
 def test_planted_a_claim_without_compare_and_swap() -> None:
@@ -266,8 +265,8 @@ def test_planted_a_claim_without_compare_and_swap() -> None:
         def compare(self, before: Workspace) -> None:
             return
 
-    find(
-        "is claimed although|takes the place of another|overwrites a newer wish",
+    expect_violation(
+        "is claimed although|one operation replaces another|overwrites a newer request",
         planted(NoVersionCheck, FrequentChanges),
     )
 
@@ -277,7 +276,7 @@ def test_planted_a_write_without_the_epoch() -> None:
         def check_epoch(self) -> None:
             return
 
-    find("writes in epoch", planted(NoEpochCheck))
+    expect_violation("writes in epoch", planted(NoEpochCheck))
 
 
 def test_planted_activity_removed_from_redis_before_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,21 +287,21 @@ def test_planted_activity_removed_from_redis_before_the_commit(monkeypatch: pyte
         return await original(self)
 
     monkeypatch.setattr(TtlRunner, "_write_activity", hasty)
-    find("activity is forgotten before it was committed")
+    expect_violation("activity is forgotten before it was committed")
 
 
 class RedisAndGatewayFaults(History):
-    """Redis refuses writes and loses data, again and again, and gateways come and go."""
+    """Redis rejects writes and loses data repeatedly, and gateways are replaced."""
 
     fault_seconds = 300.0
 
     def _disturb(self) -> None:
-        luck = self.chance.random()
-        if luck < 0.25:
+        draw = self.chance.random()
+        if draw < 0.25:
             self._replace_gateway()
-        elif luck < 0.5:
+        elif draw < 0.5:
             self._lose_redis()
-        elif luck < 0.55:
+        elif draw < 0.55:
             self._close_all_gateways()
         else:
             self.world.down["flush"] = self.loop.time() + self.chance.expovariate(1 / 20)
@@ -316,14 +315,14 @@ class RedisAndGatewayFaults(History):
 
 
 class RedisDataLoss(RedisAndGatewayFaults):
-    """Redis takes every flush and loses it; the gateways stay."""
+    """Redis accepts every flush and loses it. The gateways stay."""
 
     def _disturb(self) -> None:
         self._lose_redis()
 
 
 class GatewayOutages(RedisAndGatewayFaults):
-    """All gateways are away for a while, again and again."""
+    """All gateways are down for a while, repeatedly."""
 
     def _disturb(self) -> None:
         if self.open_gateways() and self.chance.random() < 0.1:
@@ -331,7 +330,7 @@ class GatewayOutages(RedisAndGatewayFaults):
 
 
 class GracefulGatewayOutages(GatewayOutages):
-    """And all of them say goodbye."""
+    """All gateways are down for a while, repeatedly, after they were stopped in good order."""
 
     def _close_gateway(self, gateway: Gateway) -> None:
         gateway.end()
@@ -340,24 +339,24 @@ class GracefulGatewayOutages(GatewayOutages):
 @pytest.mark.parametrize(
     "history", [RedisAndGatewayFaults, RedisDataLoss, GatewayOutages, GracefulGatewayOutages]
 )
-def test_lost_flushes_and_absent_gateways_stop_nobody(history: type[History]) -> None:
+def test_lost_flushes_and_gateway_outages_stop_no_workspace(history: type[History]) -> None:
     for seed in SEEDS[:3]:
         run(seed, history)
 
 
 def test_planted_reports_that_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gateway_reports, "known_until", lambda _silences, now, _longest: now)
-    find("is stopped under its user|before its user could come back", RedisAndGatewayFaults)
+    expect_violation("is stopped while in use|before its user could come back", RedisAndGatewayFaults)
 
 
-def test_planted_lost_gateways_that_take_their_activity_along(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_lost_gateways_whose_activity_counts_as_known(monkeypatch: pytest.MonkeyPatch) -> None:
     class NoClockRestart(SimulatedLeaderDatabase):
         async def reset_idle_time(self, now: datetime) -> None:
             return
 
     monkeypatch.setattr(histories, "LOST_AFTER", 20)
-    find(
-        "is stopped under its user|before its user could come back",
+    expect_violation(
+        "is stopped while in use|before its user could come back",
         planted(NoClockRestart, RedisAndGatewayFaults),
     )
 
@@ -365,7 +364,7 @@ def test_planted_lost_gateways_that_take_their_activity_along(monkeypatch: pytes
 def test_planted_a_flush_that_is_not_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
     original = ActivityReporter._forget
     monkeypatch.setattr(ActivityReporter, "_forget", lambda self, _carried: original(self, self._flushes))
-    find("is stopped under its user", RedisDataLoss)
+    expect_violation("is stopped while in use", RedisDataLoss)
 
 
 def test_planted_a_redis_that_loses_a_flush_unnoticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -375,7 +374,7 @@ def test_planted_a_redis_that_loses_a_flush_unnoticed(monkeypatch: pytest.Monkey
         return original(reports, {name: report.flushes for name, report in reports.items()}, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(ttl_runner, "assess", trusting)
-    find("is stopped under its user", RedisDataLoss)
+    expect_violation("is stopped while in use", RedisDataLoss)
 
 
 def test_planted_a_first_gateway_that_restarts_no_clock() -> None:
@@ -388,13 +387,13 @@ def test_planted_a_first_gateway_that_restarts_no_clock() -> None:
     class FaultyGateway(Gateway):
         registry = NoFirstClockRestart
 
-    find(
+    expect_violation(
         "before its user could come back",
         type("Planted", (GracefulGatewayOutages,), {"gateway": FaultyGateway}),
     )
 
 
-def test_planted_a_last_goodbye_that_is_forgotten_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_a_stopped_gateway_that_is_removed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     original = gateway_reports.assess
 
     def hasty(reports: Mapping[str, GatewayReport], *rest: object) -> Assessment:
@@ -403,16 +402,16 @@ def test_planted_a_last_goodbye_that_is_forgotten_at_once(monkeypatch: pytest.Mo
         return replace(found, gone=found.gone | (reports.keys() - staying.keys()))
 
     monkeypatch.setattr(ttl_runner, "assess", hasty)
-    find("before its user could come back", GracefulGatewayOutages)
+    expect_violation("before its user could come back", GracefulGatewayOutages)
 
 
-def test_planted_a_clock_of_use_that_starts_at_the_wish(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_an_idle_time_that_starts_with_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ttl, "_idle_since", lambda workspace: workspace.last_access_at)
-    find("is stopped as soon as it runs", FrequentChanges)
+    expect_violation("is stopped as soon as it runs", FrequentChanges)
 
 
 class ParallelRecoveries(History):
-    """The runtime fails for a while, again and again; then people recover all that failed, at once."""
+    """The runtime fails for a while, repeatedly. Then users recover all failed workspaces at once."""
 
     fault_seconds = 300.0
 
@@ -438,7 +437,7 @@ def test_parallel_recoveries_keep_the_limits() -> None:
 def test_planted_recoveries_that_do_not_count_until_they_begin(monkeypatch: pytest.MonkeyPatch) -> None:
     original = limits.counts
     monkeypatch.setattr(limits, "counts", lambda row: original(replace(row, request=None)))
-    find("workspaces shall run, but", ParallelRecoveries)
+    expect_violation("workspaces are to run, but", ParallelRecoveries)
 
 
 class FullTrash(History):
@@ -466,8 +465,8 @@ def test_a_large_purge_ends() -> None:
 
 def test_planted_a_purge_in_one_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controller_writes, "PURGED_AT_ONCE", 1_000_000)
-    monkeypatch.setattr(histories, "PATIENCE", 2000.0)
-    find("does not come to rest", FullTrash)
+    monkeypatch.setattr(histories, "SETTLE_WITHIN", 2000.0)
+    expect_violation("does not settle", FullTrash)
 
 
 def test_planted_a_delete_that_skips_the_archive(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -480,7 +479,7 @@ def test_planted_a_delete_that_skips_the_archive(monkeypatch: pytest.MonkeyPatch
         return run_job(workspace, look.deletion, look.job_is_ours, deletion, context)
 
     monkeypatch.setattr(next_effect, "_archive", skip)
-    find("the home is deleted before its archive is safe and committed|DataLost although nobody")
+    expect_violation("the home is deleted before its archive is safe and committed|DataLost although nothing")
 
 
 def test_planted_an_unobservable_store_read_as_gone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -490,7 +489,7 @@ def test_planted_an_unobservable_store_read_as_gone(monkeypatch: pytest.MonkeyPa
 
     original = Observer._archive
     monkeypatch.setattr(Observer, "_archive", look)
-    find("DataLost although nobody has taken anything")
+    expect_violation("DataLost although nothing was destroyed")
 
 
 def test_planted_an_archive_op_id_reused_after_a_success(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -501,11 +500,11 @@ def test_planted_an_archive_op_id_reused_after_a_success(monkeypatch: pytest.Mon
         return original(workspace, operation, replace(context, archive_op_id=kept))
 
     monkeypatch.setattr(plan, "_claim", thrifty)
-    find("is used again")
+    expect_violation("is used again")
 
 
 class UnlockedJobs(Jobs):
-    """Jobs without a lock, which nobody waits for, and which do not look before they swap a home in."""
+    """Jobs that take no lock, and swap a home in without a check."""
 
     async def _lock(self, job: Job, disk: Disk) -> None:
         return
@@ -524,7 +523,7 @@ class UnlockedJobs(Jobs):
         disk.home = None
         generation = Generation(spec.op_id, spec.archive_key)
         if f".staging-{spec.op_id}" not in disk.siblings:
-            raise StorageProblem("Nothing is locked, so the collector took it for a leftover.")
+            raise StorageProblem("GC removed the staging directory, because nothing was locked.")
         await self._swap_in(job, disk, f".staging-{spec.op_id}", generation)
 
     async def _swap_in(self, job: Job, disk: Disk, staging: str, generation: Generation) -> None:
@@ -538,7 +537,9 @@ class UnlockedJobs(Jobs):
 
 def test_planted_a_late_job_swapping_in_an_old_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(histories, "Jobs", UnlockedJobs)
-    find("no complete copy|shows|is deleted before|although nobody has taken anything|is written again")
+    expect_violation(
+        "no complete copy|shows|is deleted before|although nothing was destroyed|is written again"
+    )
 
 
 def test_planted_archiving_under_a_hung_container(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -553,7 +554,7 @@ def test_planted_archiving_under_a_hung_container(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(observed_conditions, "_container_exists", exists)
     monkeypatch.setattr(EffectExecutor, "_fence_out_containers", trust)
-    find("no complete copy|is deleted before|shows", HangingContainers)
+    expect_violation("no complete copy|is deleted before|shows", HangingContainers)
 
 
 @pytest.mark.parametrize("history", [HungStarts, HungTwice])
@@ -564,20 +565,20 @@ def test_an_ide_that_hangs_is_replaced_once_and_not_too_early(history: type[Hist
 def test_planted_a_slow_start_taken_for_a_hung_one(monkeypatch: pytest.MonkeyPatch) -> None:
     long = timedelta(days=1)
     monkeypatch.setattr(hung_ide, "_silent_since", lambda workspace, look: look.at - long)
-    find("is replaced within its time", HungStarts)
+    expect_violation("is replaced within its time", HungStarts)
 
 
 def test_planted_a_hung_ide_replaced_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    def replace_own(workspace: Workspace, words: str, context: Context) -> Decision:
-        return record_failure(workspace, Failure(ErrorReason.ActionFailed, words), context)
+    def replace_own(workspace: Workspace, message: str, context: Context) -> Decision:
+        return record_failure(workspace, Failure(ErrorReason.ActionFailed, message), context)
 
     monkeypatch.setattr(hung_ide, "_replace_own", replace_own)
-    find("is replaced again and again", HungTwice)
+    expect_violation("is replaced again and again", HungTwice)
 
 
 def test_planted_a_hung_ide_that_is_never_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(next_effect, "replace_if_hung", lambda *_: None)
-    find("its hung IDE was not replaced", HungStarts)
+    expect_violation("its hung IDE was not replaced", HungStarts)
 
 
 def test_a_filling_disk_stops_the_largest_and_never_the_database() -> None:
@@ -593,19 +594,19 @@ def test_planted_a_watchdog_that_looks_at_bytes_alone(monkeypatch: pytest.Monkey
     def bytes_alone(free: disk.FreeSpace, reserve: disk.Reserve) -> tuple[disk.Shortage, ...]:
         return disk.shortages(disk.FreeSpace(free.bytes), reserve)
 
-    monkeypatch.setattr(disk_runner, "shortages", bytes_alone)
-    find("the disk is full|nobody is stopped", FillingInodes)
+    monkeypatch.setattr(disk_watchdog, "shortages", bytes_alone)
+    expect_violation("the disk is full|no workspace is stopped", FillingInodes)
 
 
 def test_planted_a_watchdog_that_does_not_act(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_runner, "choose_disk_actions", lambda *_: disk.DiskActions())
-    find("the disk is full|nobody is stopped", FillingDisk)
+    monkeypatch.setattr(disk_watchdog, "choose_disk_actions", lambda *_: disk.DiskActions())
+    expect_violation("the disk is full|no workspace is stopped", FillingDisk)
 
 
 def test_planted_a_watchdog_that_stops_the_smallest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk, "_largest_first", lambda home: (home.size, home.workspace_id))
     monkeypatch.setattr(disk, "share_of", lambda *_: 0)
-    find("an even share is|has next to nothing", FillingDisk)
+    expect_violation("an even share is|has next to nothing", FillingDisk)
 
 
 def test_planted_a_stop_without_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -615,8 +616,8 @@ def test_planted_a_stop_without_a_warning(monkeypatch: pytest.MonkeyPatch) -> No
         long_ago = now - timedelta(days=1)
         return original(state, [replace(home, warned_at=long_ago) for home in homes], rules, now)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(disk_runner, "choose_disk_actions", rash)
-    find("without a warning", FillingDisk)
+    monkeypatch.setattr(disk_watchdog, "choose_disk_actions", rash)
+    expect_violation("without a warning", FillingDisk)
 
 
 def test_planted_a_full_disk_counted_as_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -629,13 +630,13 @@ def test_planted_a_full_disk_counted_as_an_error(monkeypatch: pytest.MonkeyPatch
             raise EffectFailed(ErrorReason.ActionFailed, str(reason)) from reason
 
     monkeypatch.setattr(EffectExecutor, "_check_disk", strict)
-    find("a full disk counts as an error", FillingDisk)
+    expect_violation("a full disk counts as an error", FillingDisk)
 
 
 def test_planted_an_undelete_that_keeps_the_waived_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next, ordinary delete would then go without an archive and a grace period."""
+    """The next, ordinary delete would then skip the archive and the grace period."""
     monkeypatch.setattr(Gate, "waiver_after_undelete", lambda _self, row: row.grace_waived_at)
-    find("is purged in its grace period", Deletions)
+    expect_violation("is purged in its grace period", Deletions)
 
 
 def test_planted_a_waived_grace_that_counts_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -646,7 +647,7 @@ def test_planted_a_waived_grace_that_counts_for_others(monkeypatch: pytest.Monke
         return original(self, self.now() if waived else deleted_before)
 
     monkeypatch.setattr(Database, "purgeable", careless)
-    find("is purged in its grace period", Deletions)
+    expect_violation("is purged in its grace period", Deletions)
 
 
 def test_workspaces_are_deleted_without_an_archive() -> None:

@@ -24,7 +24,7 @@ class ShortTerms(History):
             self._check_coordinators()
             self._delete_one()
             for coordinator in self.running_coordinators():
-                self._end(coordinator)
+                self._stop_coordinator(coordinator)
                 self._start_coordinator()
 
     def _delete_one(self) -> None:
