@@ -4,7 +4,7 @@ export default defineConfig({
   esbuild: { jsx: "automatic", jsxImportSource: "preact" },
   build: {
     target: "es2022",
-    // The served Content-Security-Policy allows files of our own only, so nothing may become a data: address.
+    // The Content-Security-Policy allows only files of the dashboard, so nothing may be inlined as a data: URL.
     assetsInlineLimit: 0,
   },
   server: {

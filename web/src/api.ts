@@ -22,7 +22,7 @@ import type {
 
 const PREFIX = "/api/v1";
 
-/** An answer of the API that is not a success; code NETWORK when there was no answer at all. */
+/** An error response of the API. Its code is NETWORK if there was no response. */
 export class ApiError extends Error {
   constructor(
     readonly status: number,
@@ -38,7 +38,7 @@ export class ApiError extends Error {
 type UnauthorizedListener = () => void;
 let onUnauthorized: UnauthorizedListener = () => {};
 
-/** Called on every 401 except that of the sign-in itself. */
+/** Sets the function that is called on every 401, except one of the sign-in. */
 export function setUnauthorizedListener(listener: UnauthorizedListener): void {
   onUnauthorized = listener;
 }
@@ -78,7 +78,7 @@ async function readError(response: Response): Promise<ApiError> {
     const { error } = JSON.parse(text) as { error: { code: string; message: string } };
     return new ApiError(response.status, error.code, error.message, seconds);
   } catch {
-    // A proxy in between answers with a page of its own: the status is all there is to tell.
+    // A proxy answered with a page instead of JSON, so only the status is known.
     return new ApiError(response.status, "UNEXPECTED", `HTTP ${response.status}`, seconds);
   }
 }

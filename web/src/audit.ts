@@ -1,4 +1,4 @@
-/** Entries of the audit log as sentences: the server sends codes and parameters, the words are chosen here. */
+/** Entries of the audit log as sentences. The server sends codes and parameters; the text is made here. */
 import { exactTime, span } from "./format";
 import { messages } from "./i18n";
 import type { AuditAction, AuditEntry, Role } from "./types";
@@ -32,10 +32,10 @@ export type Weakness =
   | "private_egress"
   | "wide_trusted_proxies";
 
-/** What sentences are made of; empty where an entry has no such detail. */
+/** The parameters of sentences. One is empty if an entry has no such detail. */
 export interface AuditFacts {
   target: string;
-  /** The owner of the workspace, unless it is the actor. */
+  /** The owner of the workspace, or empty if the actor owns it. */
   otherOwner: string;
   role: string;
   before: string;
@@ -57,7 +57,7 @@ export const isKnown = (action: string): action is AuditAction =>
 
 export function auditSentence(entry: AuditEntry): string {
   const { action, target } = entry;
-  // A newer server may know more actions than this page.
+  // A newer server may have more actions than this page.
   if (!isKnown(action)) return target ? `${action}: ${target.name}` : action;
   return messages.value.audit.sentences[action](factsOf(entry));
 }

@@ -1,4 +1,4 @@
-/** Times, spans and sizes in the words of the chosen language. */
+/** Times, spans and sizes as text in the chosen language. */
 import { type Language, language } from "./i18n";
 
 type Unit = "day" | "hour" | "minute" | "second";
@@ -17,7 +17,7 @@ const SHORT: Record<Language, Record<Unit, string>> = {
 
 const JUST_NOW: Record<Language, string> = { en: "just now", ko: "방금" };
 
-/** At most two neighbouring units: "1 h 20 min", "45 s". */
+/** Formats a duration in at most two neighbouring units: "1 h 20 min", "45 s". */
 export function span(seconds: number, lang: Language = language.value): string {
   const whole = Math.max(0, Math.round(seconds));
   let index = UNITS.findIndex(([, size]) => whole >= size);
@@ -30,13 +30,13 @@ export function span(seconds: number, lang: Language = language.value): string {
   return rest ? `${first} ${rest}${SHORT[lang][smaller[0]]}` : first;
 }
 
-/** One unit in full, for sentences: "7 days", "36 hours". */
+/** Formats a duration in one unit, for sentences: "7 days", "36 hours". */
 export function period(seconds: number, lang: Language = language.value): string {
   const [unit, size] = UNITS.find(([, size]) => seconds >= size && seconds % size === 0) ?? UNITS[3]!;
   return new Intl.NumberFormat(lang, { style: "unit", unit, unitDisplay: "long" }).format(seconds / size);
 }
 
-/** "3 minutes ago", "in 2 days". */
+/** Formats a time relative to now: "3 minutes ago", "in 2 days". */
 export function relative(at: string, nowMilliseconds: number, lang: Language = language.value): string {
   const seconds = Math.round((Date.parse(at) - nowMilliseconds) / 1000);
   const format = new Intl.RelativeTimeFormat(lang, { numeric: "auto" });
@@ -51,7 +51,7 @@ export function dateTime(at: string, lang: Language = language.value): string {
   return new Intl.DateTimeFormat(lang, { dateStyle: "medium", timeStyle: "short" }).format(new Date(at));
 }
 
-/** To the second, for what happened in quick succession. */
+/** Formats a time to the second, for events in quick succession. */
 export function exactTime(at: string, lang: Language = language.value): string {
   return new Intl.DateTimeFormat(lang, { dateStyle: "medium", timeStyle: "medium" }).format(new Date(at));
 }

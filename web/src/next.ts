@@ -1,6 +1,6 @@
 /**
- * Where to go after signing in. Only a path of this origin is accepted, so that a link to the sign-in page
- * cannot send anyone elsewhere.
+ * Returns the path to open after the sign-in. Only paths of this origin are accepted, so that a link to the
+ * sign-in page cannot redirect to another site.
  */
 export function safeNext(next: string | null, origin = location.origin): string {
   if (!next || !/^\/(?![/\\])/.test(next)) return "/";
@@ -15,5 +15,5 @@ export function safeNext(next: string | null, origin = location.origin): string 
   }
 }
 
-/** Paths of a workspace are served by the gateway, not by this application. */
+/** Returns whether the gateway or the API serves the path, not this application. */
 export const leavesDashboard = (path: string): boolean => /^\/(w|api)(\/|$)/.test(path);

@@ -1,4 +1,5 @@
-/** What the API says of itself, in the shape of the page that shows it. */
+/** The OpenAPI document, converted to what the API page shows. */
+
 export interface Schema {
   $ref?: string;
   type?: string;
@@ -42,7 +43,7 @@ export interface ApiDocument {
 export interface Field {
   name: string;
   type: string;
-  /** Of a request. */
+  /** Requests only. */
   required: boolean;
   place: "path" | "query" | "header" | "body";
 }
@@ -54,7 +55,7 @@ export interface Operation {
   summary: string;
   description: string;
   fields: Field[];
-  answer: Field[];
+  response: Field[];
 }
 
 export interface Group {
@@ -85,7 +86,7 @@ function operationOf(
     required: parameter.required ?? false,
     place: parameter.in as Field["place"],
   }));
-  const good = Object.entries(operation.responses ?? {}).find(([code]) => code.startsWith("2"))?.[1];
+  const success = Object.entries(operation.responses ?? {}).find(([code]) => code.startsWith("2"))?.[1];
   return {
     id: `${method}-${path}`.replace(/[^a-z0-9]+/gi, "-"),
     method: method.toUpperCase(),
@@ -93,7 +94,7 @@ function operationOf(
     summary: operation.summary ?? "",
     description: operation.description ?? "",
     fields: [...parameters, ...fieldsOf(document, schemaOf(operation.requestBody))],
-    answer: fieldsOf(document, schemaOf(good)).map((field) => ({ ...field, required: false })),
+    response: fieldsOf(document, schemaOf(success)).map((field) => ({ ...field, required: false })),
   };
 }
 
@@ -110,7 +111,7 @@ function fieldsOf(document: ApiDocument, schema: Schema): Field[] {
   }));
 }
 
-/** The schema itself: a reference, or the one alternative that is not null, leads to it. */
+/** Follows references, and the only alternative that is not null. */
 function resolve(document: ApiDocument, schema: Schema): Schema {
   const alternatives = schema.anyOf?.filter((item) => item.type !== "null");
   if (alternatives?.length === 1) return resolve(document, alternatives[0]!);
@@ -118,7 +119,7 @@ function resolve(document: ApiDocument, schema: Schema): Schema {
   return name ? (document.components?.schemas?.[name] ?? {}) : schema;
 }
 
-/** A type as a reader would say it: `string`, `integer or null`, `list of WorkspaceView`. */
+/** Returns a type as text: `string`, `integer or null`, `list of WorkspaceView`. */
 export function typeName(schema: Schema): string {
   if (schema.$ref) return schema.$ref.split("/").at(-1)!;
   if (schema.anyOf) return schema.anyOf.map(typeName).join(" or ");

@@ -1,4 +1,4 @@
-/** What can be done with a workspace, and how lists of them are ordered: pure decisions. */
+/** Pure rules: the actions on a workspace, and the order of lists of workspaces. */
 import type { Operation, Phase, RequestedState, Workspace } from "./types";
 
 export type Action =
@@ -17,7 +17,7 @@ export type Viewer = "owner" | "admin";
 
 const CANCELLABLE: ReadonlySet<Operation> = new Set(["PROVISIONING", "RESTORING", "STARTING", "ARCHIVING"]);
 
-/** Admins care for other people's workspaces without entering or editing them. */
+/** Admins manage other users' workspaces, but do not open or edit them. */
 const ADMIN_ACTIONS: ReadonlySet<Action> = new Set(["stop", "recover", "delete", "undelete"]);
 
 export const REQUESTED_STATES: Partial<Record<Action, RequestedState>> = {
@@ -32,7 +32,7 @@ export function actionsFor(workspace: Workspace, viewer: Viewer): Action[] {
   return viewer === "owner" ? actions : actions.filter((action) => ADMIN_ACTIONS.has(action));
 }
 
-const PLACES: readonly (readonly Action[])[] = [
+const SLOTS: readonly (readonly Action[])[] = [
   ["open", "recover", "undelete"],
   ["start", "stop", "cancel"],
   ["extend"],
@@ -40,16 +40,16 @@ const PLACES: readonly (readonly Action[])[] = [
   ["delete"],
 ];
 
-/** The actions in their places. A place stays where it is while the others come and go; undefined is an empty one. */
-export function placesFor(actions: readonly Action[]): (Action | undefined)[] {
-  return PLACES.map((place) => place.find((action) => actions.includes(action)));
+/** Returns the action of each slot, or undefined. Fixed slots keep buttons in place while others come and go. */
+export function actionSlots(actions: readonly Action[]): (Action | undefined)[] {
+  return SLOTS.map((slot) => slot.find((action) => actions.includes(action)));
 }
 
 function ownerActions(workspace: Workspace): Action[] {
   if (workspace.deleted_at !== null) return workspace.operation === "NONE" ? ["undelete", "delete"] : [];
   if (workspace.operation !== "NONE") return duringOperation(workspace);
   if (workspace.phase === "ERROR") return workspace.ways_out.length > 0 ? ["recover", "delete"] : ["delete"];
-  const actions = atRest(workspace.phase);
+  const actions = actionsWhileIdle(workspace.phase);
   const waitsForStart = workspace.phase === "STANDBY" && workspace.desired_state === "RUNNING";
   if (waitsForStart) actions.splice(actions.indexOf("start"), 1, "stop");
   return actions;
@@ -62,7 +62,7 @@ function duringOperation(workspace: Workspace): Action[] {
   return actions;
 }
 
-function atRest(phase: Phase): Action[] {
+function actionsWhileIdle(phase: Phase): Action[] {
   switch (phase) {
     case "RUNNING":
       return ["open", "stop", "extend", "archive", "delete"];
@@ -79,16 +79,16 @@ function atRest(phase: Phase): Action[] {
   }
 }
 
-/** Whether its owner has to choose how to recover it, rather than only to try again. */
+/** Returns whether the owner has to choose how to recover it, and cannot only try again. */
 export const asksHowToRecover = ({ ways_out }: Workspace) => ways_out.some((way) => way !== "look_again");
 
-/** Whether opening it has to ask for its start first: a visit alone does not bring back an archive. */
-export function startsWhenOpened(workspace: Workspace): boolean {
-  const rests = workspace.phase === "ARCHIVED" || workspace.phase === "PENDING";
-  return rests && workspace.operation === "NONE" && workspace.desired_state !== "RUNNING";
+/** Returns whether it has to be started before it is opened: a visit alone does not restore an archive. */
+export function needsStartToOpen(workspace: Workspace): boolean {
+  const hasNoHome = workspace.phase === "ARCHIVED" || workspace.phase === "PENDING";
+  return hasNoHome && workspace.operation === "NONE" && workspace.desired_state !== "RUNNING";
 }
 
-/** A requested that no operation serves yet: queued, or waiting for its next retry. */
+/** Returns whether a desired state waits for its operation: queued, or before the next retry. */
 export function isWaiting(workspace: Workspace): boolean {
   return (
     workspace.operation === "NONE" &&
@@ -99,7 +99,7 @@ export function isWaiting(workspace: Workspace): boolean {
 
 export type Deadline = { kind: "standby" | "archive"; at: string };
 
-/** The next thing that a TTL will do by itself. */
+/** Returns the next deadline of a TTL. */
 export function nextDeadline(workspace: Workspace): Deadline | null {
   if (workspace.operation !== "NONE" || workspace.deleted_at !== null) return null;
   if (workspace.phase === "RUNNING" && workspace.standby_at)
@@ -133,12 +133,13 @@ const PHASE_ORDER: Record<Phase, number> = {
   DELETED: 6,
 };
 
-/** A new workspace carries the time of its creation as its last use. */
+/** Returns whether it was ever used. A new workspace has its creation time as the time of its last use. */
 export const wasUsed = (workspace: Workspace) => workspace.last_access_at !== workspace.created_at;
 
-/** Whether it runs, or is about to. */
+/** Returns whether it runs, or is about to. */
 export const isRunning = ({ phase, desired_state }: Workspace) =>
   phase === "RUNNING" || (phase !== "ERROR" && desired_state === "RUNNING");
+
 const byName = (a: Workspace, b: Workspace) =>
   a.name.localeCompare(b.name, undefined, { numeric: true }) || a.id.localeCompare(b.id);
 
@@ -160,7 +161,7 @@ export interface Selection {
 
 export const wordsOf = (query: string): string[] => query.toLowerCase().split(/\s+/).filter(Boolean);
 
-/** `found` are the workspaces that the server found for the query: only it can search memos. */
+/** Filters and sorts workspaces. `found` are the ids that the server found: only it can search memos. */
 export function select(
   workspaces: Iterable<Workspace>,
   { query, phase, sort }: Selection,

@@ -38,7 +38,7 @@ const SENTENCES: Array<[Partial<AuditEntry>, string, string]> = [
   ],
   [
     { action: "session.failed", target: null },
-    "Failed to sign in with a name that no user has",
+    "Failed to sign in with an unknown user name",
     "없는 사용자 이름으로 로그인하려 했습니다",
   ],
   [

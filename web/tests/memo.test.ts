@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 
-import { forgetDetail, keepDetail, knownDetail } from "../src/state/detail";
+import { cacheDetail, cachedDetail, forgetDetail } from "../src/state/detail";
 import { clearDrafts, draftField } from "../src/state/drafts";
 import { saveMemo } from "../src/state/memo";
 import { findIds } from "../src/state/search";
@@ -36,7 +36,7 @@ describe("a memo", () => {
     answer(detailed({ memo: "old", version: 3 }), detailed({ memo: "new", version: 4 }));
     expect(await saveMemo(shown, "new")).toBe(true);
     expect(calls.map((call) => call.method)).toEqual(["GET", "PATCH"]);
-    expect(knownDetail(shown.id)?.memo).toBe("new");
+    expect(cachedDetail(shown.id)?.memo).toBe("new");
   });
 
   it("does not overwrite one that was written elsewhere and not yet loaded", async () => {
@@ -46,26 +46,26 @@ describe("a memo", () => {
     answer(detailed({ memo: "written elsewhere", version: 2 }));
     expect(await saveMemo(shown, "typed here")).toBe(false);
     expect(calls.map((call) => call.method)).toEqual(["GET"]);
-    const after = draftField("w/memo", knownDetail(shown.id)!.memo);
+    const after = draftField("w/memo", cachedDetail(shown.id)!.memo);
     expect([after.value, after.conflict]).toEqual(["typed here", true]);
   });
 
   it("stays as typed when a newer workspace is loaded", () => {
-    keepDetail(detailed({ memo: "old", version: 1 }));
+    cacheDetail(detailed({ memo: "old", version: 1 }));
     draftField("w/memo", "old").set("typing");
-    keepDetail(detailed({ memo: "old", version: 2, phase: "STANDBY" }));
-    expect(draftField("w/memo", knownDetail(workspace().id)!.memo).value).toBe("typing");
+    cacheDetail(detailed({ memo: "old", version: 2, phase: "STANDBY" }));
+    expect(draftField("w/memo", cachedDetail(workspace().id)!.memo).value).toBe("typing");
   });
 
   it("is not replaced by an older answer", () => {
-    keepDetail(detailed({ memo: "new", version: 2 }));
-    keepDetail(detailed({ memo: "old", version: 1 }));
-    expect(knownDetail(workspace().id)?.memo).toBe("new");
+    cacheDetail(detailed({ memo: "new", version: 2 }));
+    cacheDetail(detailed({ memo: "old", version: 1 }));
+    expect(cachedDetail(workspace().id)?.memo).toBe("new");
   });
 
   it("is unknown until it is loaded", () => {
-    keepDetail(detailed({ id: "another" }));
-    expect(knownDetail(workspace().id)).toBeNull();
+    cacheDetail(detailed({ id: "another" }));
+    expect(cachedDetail(workspace().id)).toBeNull();
   });
 });
 

@@ -2,7 +2,7 @@ import { render } from "preact";
 import { act } from "preact/test-utils";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 
-import { MemoPanel } from "../src/components/MemoEditor";
+import { MemoPanel } from "../src/components/MemoPanel";
 import { forgetDetail } from "../src/state/detail";
 import { clearDrafts } from "../src/state/drafts";
 import type { DetailedWorkspace } from "../src/types";

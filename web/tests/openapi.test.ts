@@ -26,8 +26,8 @@ const document: ApiDocument = {
   },
 };
 
-describe("the API's own words", () => {
-  it("are grouped by tag, with what each call takes and answers", () => {
+describe("the OpenAPI document", () => {
+  it("is grouped by tag, with the fields of each request and response", () => {
     const [things, health] = groupsOf(document);
     expect(things?.tag).toBe("things");
     const [change] = things!.operations;
@@ -36,10 +36,10 @@ describe("the API's own words", () => {
       { name: "id", type: "string", required: true, place: "path" },
       { name: "name", type: "string", required: true, place: "body" },
     ]);
-    expect(change!.answer).toEqual([
+    expect(change!.response).toEqual([
       { name: "tags", type: "list of string", required: false, place: "body" },
     ]);
-    expect(health!.operations[0]).toMatchObject({ method: "GET", fields: [], answer: [] });
+    expect(health!.operations[0]).toMatchObject({ method: "GET", fields: [], response: [] });
   });
 
   it.each([
@@ -48,7 +48,7 @@ describe("the API's own words", () => {
     [{ enum: ["user", "admin"] }, '"user" or "admin"'],
     [{ $ref: "#/components/schemas/Thing" }, "Thing"],
     [{}, "anything"],
-  ])("name the type %j", (schema, name) => {
+  ])("has the type %j as text", (schema, name) => {
     expect(typeName(schema)).toBe(name);
   });
 });

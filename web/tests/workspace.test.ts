@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 
 import type { Operation, Phase, RecoveryOption } from "../src/types";
-import { actionsFor, asksHowToRecover, isWaiting, nextDeadline, placesFor, select } from "../src/workspace";
+import { actionSlots, actionsFor, asksHowToRecover, isWaiting, nextDeadline, select } from "../src/workspace";
 import { workspace } from "./samples";
 
 describe("what the owner can do", () => {
@@ -74,12 +74,12 @@ describe("recovery", () => {
 describe("the places of the buttons", () => {
   const phases: Phase[] = ["PENDING", "ARCHIVED", "STANDBY", "RUNNING", "ERROR"];
   const places = phases.map((phase) =>
-    placesFor(actionsFor(workspace({ phase, desired_state: phase as never }), "owner")),
+    actionSlots(actionsFor(workspace({ phase, desired_state: phase as never }), "owner")),
   );
   it("hold every action, each in one place", () => {
     for (const phase of phases) {
       const actions = actionsFor(workspace({ phase, desired_state: phase as never }), "owner");
-      expect(placesFor(actions).filter(Boolean).sort()).toEqual([...actions].sort());
+      expect(actionSlots(actions).filter(Boolean).sort()).toEqual([...actions].sort());
     }
   });
   it("keep delete and open where they are", () => {

@@ -5,7 +5,7 @@ import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { setLanguage } from "../src/i18n";
 import { WorkspacePage } from "../src/pages/WorkspacePage";
 import { WorkspacesPage } from "../src/pages/WorkspacesPage";
-import { forgetDetail, keepDetail } from "../src/state/detail";
+import { cacheDetail, forgetDetail } from "../src/state/detail";
 import { connection, loaded, workspaces } from "../src/state/live";
 import { session } from "../src/state/session";
 import type { Workspace } from "../src/types";
@@ -125,7 +125,7 @@ describe("an archived workspace's own page", () => {
   it("says when it was archived, and how large the archive is", async () => {
     const archived = workspace({ phase: "ARCHIVED", desired_state: "ARCHIVED", has_archive: true });
     await hear(archived);
-    keepDetail(
+    cacheDetail(
       detailed({ ...archived, archive: { created_at: "2026-01-02T11:45:00Z", bytes: 168_000 }, home: null }),
     );
     act(() => render(<WorkspacePage id={archived.id} />, page));

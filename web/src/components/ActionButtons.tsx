@@ -4,7 +4,7 @@ import { messages } from "../i18n";
 import { perform } from "../state/actions";
 import type { Task } from "../state/task";
 import type { Workspace } from "../types";
-import { type Action, actionsFor, placesFor, startsWhenOpened, type Viewer } from "../workspace";
+import { type Action, actionSlots, actionsFor, needsStartToOpen, type Viewer } from "../workspace";
 import { Icon } from "./Icon";
 
 interface Props {
@@ -23,15 +23,19 @@ export function ActionButtons({ workspace, viewer, task, onDone = () => {} }: Pr
   const isSettled = useSettled(actions.join());
   const button = (action: Action) => {
     const primary = PRIMARY.has(action) || (action === "start" && !actions.includes("open"));
-    const look = primary ? "button button-primary" : action === "delete" ? "button button-danger" : "button";
-    if (action === "open" && !startsWhenOpened(workspace)) {
-      return <OpenLink key={action} workspace={workspace} look={look} />;
+    const className = primary
+      ? "button button-primary"
+      : action === "delete"
+        ? "button button-danger"
+        : "button";
+    if (action === "open" && !needsStartToOpen(workspace)) {
+      return <OpenLink key={action} workspace={workspace} className={className} />;
     }
     return (
       <button
         key={action}
         type="button"
-        class={look}
+        class={className}
         data-testid={`action-${action}`}
         aria-label={messages.value.actions.on(messages.value.actions[action], workspace.name)}
         aria-disabled={task.busy || !isSettled}
@@ -48,8 +52,8 @@ export function ActionButtons({ workspace, viewer, task, onDone = () => {} }: Pr
   return (
     // biome-ignore lint/a11y/useSemanticElements: a fieldset is for the fields of a form
     <div class="actions" ref={group} role="group" aria-label={workspace.name} tabIndex={-1} {...keepFocus}>
-      {placesFor(actions).map((action, place) => (
-        <div key={place} class="action-place">
+      {actionSlots(actions).map((action, slot) => (
+        <div key={slot} class="action-slot">
           {action && button(action)}
         </div>
       ))}
@@ -63,11 +67,11 @@ function hintOf(action: Action, workspace: Workspace): string | undefined {
   return action === "extend" ? text.extendHint : undefined;
 }
 
-function OpenLink({ workspace, look }: { workspace: Workspace; look: string }) {
+function OpenLink({ workspace, className }: { workspace: Workspace; className: string }) {
   const text = messages.value.actions;
   return (
     <a
-      class={look}
+      class={className}
       href={workspace.url}
       target="_blank"
       rel="noopener"
@@ -82,7 +86,7 @@ function OpenLink({ workspace, look }: { workspace: Workspace; look: string }) {
 
 const SETTLED_MILLISECONDS = 500;
 
-/** Whether the buttons have been the same for a moment: a double click must not press what took their place. */
+/** Returns whether the buttons have not changed for a moment, so that a double click cannot press a new one. */
 function useSettled(actions: string): boolean {
   const [settled, setSettled] = useState(actions);
   useEffect(() => {
@@ -92,7 +96,7 @@ function useSettled(actions: string): boolean {
   return settled === actions;
 }
 
-/** The pressed button often disappears with the state it belonged to; the keyboard must not be thrown to the top. */
+/** Keeps the keyboard focus in the group when the pressed button disappears with the state it belonged to. */
 function useFocusKeeper(group: { current: HTMLDivElement | null }) {
   const inside = useRef(false);
   useLayoutEffect(() => {
@@ -104,7 +108,7 @@ function useFocusKeeper(group: { current: HTMLDivElement | null }) {
     },
     onFocusOut: ({ target, relatedTarget }: FocusEvent) => {
       if (group.current?.contains(relatedTarget as Node | null)) return;
-      // A browser may tell of the blur just before it takes the button out: only later is it known which it was.
+      // A browser may report the blur just before it removes the button, so check later whether it did.
       queueMicrotask(() => {
         if ((target as Element).isConnected) inside.current = false;
       });

@@ -8,7 +8,7 @@ export function AdminTabs() {
   const text = messages.value.admin;
   const page = route.value.page;
   const tabs = useRef<HTMLElement>(null);
-  // On a phone the tabs do not fit, and the current one may be out of sight.
+  // On a phone the tabs do not fit, and the current one may be off screen.
   useEffect(() => {
     tabs.current?.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
   }, [page]);

@@ -7,11 +7,11 @@ import { Icon } from "./Icon";
 export function Countdown({ deadline }: { deadline: Deadline }) {
   const text = messages.value.card;
   const seconds = (Date.parse(deadline.at) - now.value) / 1000;
-  const say = deadline.kind === "standby" ? text.standbyIn : text.archiveIn;
+  const sentence = deadline.kind === "standby" ? text.standbyIn : text.archiveIn;
   return (
     <p class={seconds < 120 ? "status status-soon" : "status"} role="timer" aria-live="off">
       <Icon name="extend" />
-      {seconds > 0 ? say(span(seconds)) : text.due[deadline.kind]}
+      {seconds > 0 ? sentence(span(seconds)) : text.due[deadline.kind]}
     </p>
   );
 }

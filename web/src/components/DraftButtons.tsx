@@ -8,7 +8,7 @@ interface Props {
   onDiscard: () => void;
 }
 
-/** Says what state a draft is in, and offers to save it or to let it go. */
+/** The state of a draft, with buttons to save or discard it. */
 export function DraftButtons({ dirty, conflict, busy, testId, onDiscard }: Props) {
   const text = messages.value;
   return (

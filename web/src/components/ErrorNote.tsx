@@ -8,9 +8,9 @@ interface Props {
 }
 
 /**
- * What the API refused and why, to be placed beside what caused it.
+ * An error of the API, to be placed beside what caused it.
  *
- * The API answers in English: in another language its message is a detail.
+ * The API's messages are in English. In another language, the message is a detail under a translated title.
  */
 export function ErrorNote({ error, onDismiss }: Props) {
   if (!error) return null;

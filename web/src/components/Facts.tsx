@@ -1,7 +1,7 @@
 import { bytes } from "../format";
 import { messages } from "../i18n";
 import { now } from "../state/clock";
-import { knownDetail } from "../state/detail";
+import { cachedDetail } from "../state/detail";
 import type { Workspace } from "../types";
 import { wasUsed } from "../workspace";
 import { homeSize, LargestEntries } from "./HomeSize";
@@ -9,7 +9,7 @@ import { Time } from "./Time";
 
 export function Facts({ workspace }: { workspace: Workspace }) {
   const text = messages.value.detail;
-  const detail = knownDetail(workspace.id);
+  const detail = cachedDetail(workspace.id);
   const largest = detail?.home?.largest ?? [];
   const archive = detail?.archive ?? null;
   const kept = workspace.keep_until !== null && Date.parse(workspace.keep_until) > now.value;

@@ -7,7 +7,7 @@ interface Props {
   children: (ids: { id: string; "aria-describedby": string | undefined }) => ComponentChildren;
 }
 
-/** A label, its control, and a hint that assistive technology ties to it. */
+/** A label, its control, and a hint that assistive technology reads with the control. */
 export function Field({ label, hint, children }: Props) {
   const id = useId();
   const hintId = `${id}-hint`;

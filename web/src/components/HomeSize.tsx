@@ -3,14 +3,14 @@ import { messages } from "../i18n";
 import type { DetailedHome, Home } from "../types";
 import { Icon } from "./Icon";
 
-/** "1.2 GB of 10.0 GB", or without the quota where there is none. */
+/** Returns "1.2 GB of 10.0 GB", or only the size if there is no quota. */
 export function homeSize(home: Home): string {
   const text = messages.value.detail;
   const used = home.complete ? bytes(home.bytes) : text.atLeast(bytes(home.bytes));
   return home.quota_bytes === null ? used : text.homeOf(used, bytes(home.quota_bytes));
 }
 
-/** What the disk watchdog reports about a workspace, or that its home is full. */
+/** The notice of the disk watchdog, or a warning that the home is full. */
 export function HomeNotice({ home }: { home: Home | null }) {
   const message = home?.notice ?? (home?.is_full ? messages.value.detail.homeFull : null);
   if (!message) return null;

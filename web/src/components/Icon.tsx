@@ -1,4 +1,4 @@
-/** Line icons on a 16-pixel grid; always beside a text, so hidden from assistive technology. */
+/** Line icons on a 16-pixel grid. Each stands beside a text, so assistive technology ignores it. */
 const PATHS = {
   open: "M9.5 2.5h4v4M13.5 2.5 8 8M12 9.5v3a1 1 0 0 1-1 1H3.5a1 1 0 0 1-1-1V5a1 1 0 0 1 1-1h3",
   start: "M5 3.2v9.6l7.5-4.8z",

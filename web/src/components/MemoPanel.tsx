@@ -9,7 +9,7 @@ import type { DetailedWorkspace, Workspace } from "../types";
 import { DraftButtons } from "./DraftButtons";
 import { ErrorNote } from "./ErrorNote";
 
-/** Nothing can be typed before the memo is loaded: a draft that begins on an unknown text could overwrite it. */
+/** The memo. Its editor appears once it is loaded, so that a draft cannot overwrite an unread memo. */
 export function MemoPanel({ workspace }: { workspace: Workspace }) {
   const { detail, error } = useDetail(workspace.id, workspace.version);
   if (detail) return <MemoEditor shown={detail} />;

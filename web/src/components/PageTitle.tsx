@@ -6,7 +6,7 @@ interface Props {
   children?: ComponentChildren;
 }
 
-/** The page's heading, which is also the name of the browser's tab. */
+/** The heading of the page, which is also the title of the browser tab. */
 export function PageTitle({ title, children }: Props) {
   useEffect(() => {
     document.title = `${title} · CodeHub`;

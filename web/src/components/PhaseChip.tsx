@@ -12,7 +12,7 @@ const ICONS: Record<Phase, IconName> = {
   DELETED: "delete",
 };
 
-/** Colour, shape and word: none of them alone. */
+/** Shows the phase by colour, shape and word, so that colour is not the only sign. */
 export function PhaseChip({ phase }: { phase: Phase }) {
   return (
     <span class={`chip chip-${phase.toLowerCase()}`}>

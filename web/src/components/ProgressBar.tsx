@@ -2,7 +2,7 @@ import { bytes, count } from "../format";
 import { messages } from "../i18n";
 import type { Progress } from "../types";
 
-/** Determinate when the total is known, moving otherwise. */
+/** Progress bar, indeterminate while the total is unknown. */
 export function ProgressBar({ progress }: { progress: Progress | null }) {
   const text = messages.value.card;
   const total = progress?.total ?? 0;

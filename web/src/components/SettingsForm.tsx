@@ -21,7 +21,7 @@ function settingsDrafts(workspace: Workspace) {
 
 type Drafts = ReturnType<typeof settingsDrafts>;
 
-/** Only what was edited is sent, so that two people who edit different fields do not undo one another. */
+/** Returns the edited fields only, so that users who edit different fields do not undo each other's changes. */
 function changesOf({ name, description, standby, archive }: Drafts): WorkspaceChanges {
   return {
     ...(name.dirty ? { name: name.value.trim() } : {}),

@@ -7,7 +7,7 @@ import { useLoader } from "../state/loader";
 import { ErrorNote } from "./ErrorNote";
 import { Time } from "./Time";
 
-/** Progress sends several events a second; the timeline need not be asked that often. */
+/** Progress sends several events a second. The timeline is fetched less often. */
 const THROTTLE_MILLISECONDS = 800;
 const POLL_MILLISECONDS = 30_000;
 

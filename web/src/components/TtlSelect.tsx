@@ -10,7 +10,7 @@ const CHOICES: Record<"standby" | "archive", readonly number[]> = {
 interface Props {
   kind: "standby" | "archive";
   label: string;
-  /** Seconds as text; empty for the installation's default, "0" for never. */
+  /** Seconds as text. Empty means the installation's default, "0" means never. */
   value: string;
   defaultSeconds: number;
   onChange: (value: string) => void;

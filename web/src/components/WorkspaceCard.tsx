@@ -6,7 +6,7 @@ import { ActionButtons } from "./ActionButtons";
 import { ErrorNote } from "./ErrorNote";
 import { HomeNotice, homeSize } from "./HomeSize";
 import { PhaseChip } from "./PhaseChip";
-import { Phrase, WorkspaceStatus } from "./WorkspaceStatus";
+import { SentenceWithTime, WorkspaceStatus } from "./WorkspaceStatus";
 
 interface Props {
   workspace: Workspace;
@@ -39,7 +39,7 @@ export function WorkspaceCard({ workspace, viewer, onDone }: Props) {
       {workspace.description && <p class="card-text">{workspace.description}</p>}
       {workspace.deleted_at && (
         <p class="card-text muted">
-          <Phrase say={text.deletedAt} at={workspace.deleted_at} as="relative" />
+          <SentenceWithTime sentence={text.deletedAt} at={workspace.deleted_at} as="relative" />
         </p>
       )}
       <div class="card-foot">

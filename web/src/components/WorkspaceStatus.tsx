@@ -8,9 +8,9 @@ import { Icon } from "./Icon";
 import { ProgressBar } from "./ProgressBar";
 import { Time } from "./Time";
 
-/** One thing at a time: what is under way, what went wrong, what comes next, or when it was last used. */
+/** The most relevant fact: the operation in progress, the error, the next deadline, or the last use. */
 export function WorkspaceStatus({ workspace }: { workspace: Workspace }) {
-  if (workspace.operation !== "NONE") return <UnderWay workspace={workspace} />;
+  if (workspace.operation !== "NONE") return <OperationInProgress workspace={workspace} />;
   if (workspace.deleted_at) return <Deleted workspace={workspace} />;
   if (workspace.phase === "ERROR") return <Failed workspace={workspace} />;
   if (isWaiting(workspace)) return <Waiting workspace={workspace} />;
@@ -20,7 +20,7 @@ export function WorkspaceStatus({ workspace }: { workspace: Workspace }) {
   return <LastUsed workspace={workspace} />;
 }
 
-function UnderWay({ workspace }: { workspace: Workspace }) {
+function OperationInProgress({ workspace }: { workspace: Workspace }) {
   const started = workspace.op_started_at;
   const seconds = started ? (now.value - Date.parse(started)) / 1000 : 0;
   return (
@@ -36,7 +36,7 @@ function UnderWay({ workspace }: { workspace: Workspace }) {
   );
 }
 
-/** What the last operation waited for in vain: no error, and gone with the next one. */
+/** What the last operation is waiting for. It is not an error, and the next operation clears it. */
 function Note({ message }: { message: string }) {
   return (
     <div class="note">
@@ -90,7 +90,7 @@ function Deleted({ workspace }: { workspace: Workspace }) {
   return (
     <p class="status">
       <Icon name="extend" />
-      {workspace.purge_at && <Phrase say={text.purgeAt} at={workspace.purge_at} as="full" />}
+      {workspace.purge_at && <SentenceWithTime sentence={text.purgeAt} at={workspace.purge_at} as="full" />}
     </p>
   );
 }
@@ -101,27 +101,27 @@ function LastUsed({ workspace }: { workspace: Workspace }) {
     <p class="status">
       <Icon name="extend" />
       {wasUsed(workspace) ? (
-        <Phrase say={text.lastUsed} at={workspace.last_access_at} as="relative" />
+        <SentenceWithTime sentence={text.lastUsed} at={workspace.last_access_at} as="relative" />
       ) : (
-        <Phrase say={text.created} at={workspace.created_at} as="relative" />
+        <SentenceWithTime sentence={text.created} at={workspace.created_at} as="relative" />
       )}
     </p>
   );
 }
 
-const HOLE = "\u0000";
+const PLACEHOLDER = "\u0000";
 
-/** A sentence with a time in it, wherever the language puts it. */
-export function Phrase({
-  say,
+/** A sentence with a time at the position that the language puts it. */
+export function SentenceWithTime({
+  sentence,
   at,
   as,
 }: {
-  say: (time: string) => string;
+  sentence: (time: string) => string;
   at: string;
   as: "relative" | "full";
 }) {
-  const [before, after] = say(HOLE).split(HOLE);
+  const [before, after] = sentence(PLACEHOLDER).split(PLACEHOLDER);
   return (
     <span>
       {before}

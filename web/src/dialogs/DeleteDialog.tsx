@@ -18,7 +18,7 @@ interface Props {
   onDone: () => void;
 }
 
-/** Moves to the trash. From the trash, or when asked to, it deletes for good once the name was typed. */
+/** Moves a workspace to the trash, or deletes it permanently after its name is typed. */
 export function DeleteDialog({ workspace, onDone }: Props) {
   const text = messages.value.remove;
   const task = useTask();

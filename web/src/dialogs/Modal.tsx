@@ -10,25 +10,25 @@ interface Props {
   children: ComponentChildren;
 }
 
-/** A native modal dialog: focus, Escape and the inert page behind it are the browser's. */
+/** Native modal dialog: the browser handles focus, Escape and the inert page behind it. */
 export function Modal({ title, children }: Props) {
   const element = useRef<HTMLDialogElement>(null);
   const titleId = useId();
-  const [mine] = useState(dialog.peek());
-  // The close event comes late, when another dialog may already be open.
-  const closeMine = () => {
-    if (dialog.peek() === mine) closeDialog();
+  const [ownDialog] = useState(dialog.peek());
+  // The close event arrives late: another dialog may already be open.
+  const closeOwn = () => {
+    if (dialog.peek() === ownDialog) closeDialog();
   };
   useEffect(() => {
     const shown = element.current!;
     shown.showModal();
     return () => {
       shown.close();
-      requestAnimationFrame(rescueFocus);
+      requestAnimationFrame(restoreFocus);
     };
   }, []);
   return (
-    <dialog ref={element} aria-labelledby={titleId} onCancel={closeMine} onClose={closeMine}>
+    <dialog ref={element} aria-labelledby={titleId} onCancel={closeOwn} onClose={closeOwn}>
       <div class="dialog-head">
         <h2 id={titleId}>{title}</h2>
         <button
@@ -45,8 +45,8 @@ export function Modal({ title, children }: Props) {
   );
 }
 
-/** The browser gives focus back to what opened the dialog, which may be gone by now: deleted, for instance. */
-function rescueFocus(): void {
+/** Moves the focus to the page if the element that opened the dialog no longer exists. */
+function restoreFocus(): void {
   if (document.activeElement === document.body)
     document.getElementById("main")?.focus({ preventScroll: true });
 }

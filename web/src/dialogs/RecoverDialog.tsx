@@ -21,15 +21,15 @@ interface Props {
   onDone: () => void;
 }
 
-/** A lost home never comes back as something its owner did not choose, so nothing is chosen beforehand. */
+/** Choice of how to recover. Nothing is preselected: only the owner chooses what replaces a lost home. */
 export function RecoverDialog({ workspace, onDone }: Props) {
   const text = messages.value.recover;
   const task = useTask();
   const archives = useLoader(workspace.id, () => api.archives(workspace.id));
   const [choice, setChoice] = useState("");
-  const ways = workspace.ways_out;
-  const looksAgain = ways.includes(LOOK_AGAIN);
-  const offered = ways.includes("archive") ? (archives.data?.items ?? []) : [];
+  const options = workspace.ways_out;
+  const canRetry = options.includes(LOOK_AGAIN);
+  const archiveChoices = options.includes("archive") ? (archives.data?.items ?? []) : [];
 
   const submit = async (event: Event) => {
     event.preventDefault();
@@ -44,10 +44,10 @@ export function RecoverDialog({ workspace, onDone }: Props) {
   return (
     <Modal title={text.title(workspace.name)}>
       <form onSubmit={submit}>
-        <p>{looksAgain || ways.includes(HOME) ? text.chooseText : text.text}</p>
+        <p>{canRetry || options.includes(HOME) ? text.chooseText : text.text}</p>
         <fieldset>
           <legend>{text.archives}</legend>
-          {looksAgain && (
+          {canRetry && (
             <Choice
               value={LOOK_AGAIN}
               label={text.lookAgain}
@@ -56,7 +56,7 @@ export function RecoverDialog({ workspace, onDone }: Props) {
               onChoose={setChoice}
             />
           )}
-          {ways.includes(HOME) && (
+          {options.includes(HOME) && (
             <Choice
               value={HOME}
               label={text.home}
@@ -65,7 +65,7 @@ export function RecoverDialog({ workspace, onDone }: Props) {
               onChoose={setChoice}
             />
           )}
-          {offered.map((archive) => (
+          {archiveChoices.map((archive) => (
             <Choice
               key={archive.archive_op_id}
               value={archive.archive_op_id}
@@ -75,8 +75,10 @@ export function RecoverDialog({ workspace, onDone }: Props) {
               onChoose={setChoice}
             />
           ))}
-          {ways.includes("archive") && archives.data?.items.length === 0 && <p class="muted">{text.none}</p>}
-          {ways.includes(EMPTY) && (
+          {options.includes("archive") && archives.data?.items.length === 0 && (
+            <p class="muted">{text.none}</p>
+          )}
+          {options.includes(EMPTY) && (
             <Choice
               value={EMPTY}
               label={text.empty}
@@ -100,8 +102,7 @@ function recoveryFor(choice: string): Recovery {
 }
 
 function describe(archive: Archive, current: string): string {
-  const parts = [archive.bytes === null ? "" : bytes(archive.bytes), archive.current ? current : ""];
-  return parts.filter(Boolean).join(" · ");
+  return archive.current ? `${bytes(archive.bytes)} · ${current}` : bytes(archive.bytes);
 }
 
 interface ChoiceProps {

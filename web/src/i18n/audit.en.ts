@@ -29,12 +29,12 @@ const workspace = (facts: AuditFacts) =>
 const sentences: Record<AuditAction, (facts: AuditFacts) => string> = {
   "session.opened": () => "Signed in",
   "session.failed": ({ target }) =>
-    target ? `Failed to sign in as ${target}` : "Failed to sign in with a name that no user has",
+    target ? `Failed to sign in as ${target}` : "Failed to sign in with an unknown user name",
   "session.locked": ({ target, failures, lockedFor }) =>
     `Entered a wrong password ${failures} times${target ? ` for ${target}` : ""}; locked for ${lockedFor}`,
   "session.confirmation_failed": () => "Entered a wrong password to confirm a change",
   "session.failures_counted": ({ failures, since, until }) =>
-    `Wrong passwords without an entry of their own: ${failures}, between ${since} and ${until}`,
+    `Wrong passwords without a separate entry: ${failures}, between ${since} and ${until}`,
   "user.created": ({ target, role }) => `Created the user ${target} (${role})`,
   "user.deleted": ({ target, workspaces }) => `Deleted the user ${target} (workspaces: ${workspaces})`,
   "user.role_changed": ({ target, before, after }) =>
@@ -47,7 +47,7 @@ const sentences: Record<AuditAction, (facts: AuditFacts) => string> = {
   "workspace.deleted_for_good": (facts) => `Deleted ${workspace(facts)} for good, without an archive`,
   "workspace.undeleted": (facts) => `Restored ${workspace(facts)} from the trash`,
   "limits.changed": ({ perUser, inAll, owned }) =>
-    `Started with new limits: ${perUser} running per user, ${inAll} in all, ${owned} workspaces per user`,
+    `Started with new limits: ${perUser} running per user, ${inAll} in total, ${owned} workspaces per user`,
   "security.weakened": ({ weaknesses }) => `Started with weaker security: ${weaknesses}`,
   "security.restored": () => "Started without settings that weaken security",
 };

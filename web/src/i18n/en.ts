@@ -42,7 +42,7 @@ export const en = {
     password: "Password",
     submit: "Sign in",
     submitting: "Signing in…",
-    expired: "Your session has ended. Sign in to go on where you were.",
+    expired: "Your session has ended. Sign in to continue where you were.",
     wait: (time: string) => `Try again in ${time}.`,
     already: (name: string) => `You are signed in as ${name}.`,
     proceed: "Continue",
@@ -107,7 +107,7 @@ export const en = {
     undelete: "Restore",
     opensInNewTab: "opens in a new tab",
     on: (action: string, name: string) => `${action}: ${name}`,
-    extendHint: "Puts off the deadline by one hour",
+    extendHint: "Postpones the deadline by one hour",
   },
   dialog: { close: "Close", cancel: "Cancel", save: "Save", saving: "Saving…" },
   create: {
@@ -138,12 +138,12 @@ export const en = {
   },
   recover: {
     title: (name: string) => `Recover “${name}”`,
-    text: "Its home is gone. Choose what to restore; whatever is left behind is kept for the grace period.",
+    text: "Its home is gone. Choose what to restore. Anything left behind is kept for the grace period.",
     chooseText:
-      "It cannot go on without your choice. Choose how to go on; whatever is left behind is kept for the grace period.",
+      "It is not recovered automatically. Choose how to recover it. Anything left behind is kept for the grace period.",
     lookAgain: "Try again",
-    lookAgainHint: "Once the cause is removed. Nothing is replaced.",
-    home: "The home that is there",
+    lookAgainHint: "Choose this after you have fixed the cause. Nothing is replaced.",
+    home: "The existing home",
     homeHint: "It was missing and has come back. Nothing is replaced.",
     archives: "Choose what to restore",
     archive: (date: string) => `Archive of ${date}`,
@@ -199,7 +199,7 @@ export const en = {
       ArchiveCorrupted: "The latest archive is damaged. Choose an earlier one.",
       ActionFailed: "The last step failed. Recover it to try again.",
       Unreachable: "The IDE did not answer. Recover it to try again.",
-      RetryExceeded: "It failed several times in a row. Remove the cause, then recover it.",
+      RetryExceeded: "It failed several times in a row. Fix the cause, then recover it.",
     },
   },
   conditions: {
@@ -211,16 +211,16 @@ export const en = {
   },
   docs: {
     title: "API",
-    text: "Everything the dashboard does goes through these calls. A program signs in with POST /api/v1/login and keeps the cookie.",
-    takes: "Takes",
-    answers: "Answers",
+    text: "The dashboard uses only these calls. A program signs in with POST /api/v1/login and keeps the cookie.",
+    request: "Request",
+    response: "Response",
     nothing: "Nothing",
     required: "required",
   },
   account: {
-    archives: (size: string) => `Your archives take ${size}, those in the trash included.`,
+    archives: (size: string) => `Your archives take ${size}, including those in the trash.`,
     archivesOf: (size: string, most: string) =>
-      `Your archives take ${size} of ${most}, those in the trash included.`,
+      `Your archives take ${size} of ${most}, including those in the trash.`,
     title: "Account",
     signedInAs: (name: string, role: string) => `Signed in as ${name} (${role})`,
     password: "Change password",
@@ -246,7 +246,7 @@ export const en = {
     insecureHttp:
       "CodeHub is served without https. Anyone on the network can read passwords and take over sessions, and a page in one workspace can set cookies for CodeHub and for other workspaces. Set TLS_CERT_FILE and TLS_KEY_FILE, or put a TLS proxy in front.",
     wideProxies:
-      "TRUSTED_PROXIES holds a network in which clients are too. They can forge the address that sign-in limits, lockouts and the audit log use. Name only the addresses of your proxies.",
+      "TRUSTED_PROXIES contains a network with clients. They can forge the address that sign-in limits, lockouts and the audit log use. Name only the addresses of your proxies.",
     phases: "Workspaces by status",
     health: "Health",
     healthy: "Good",
@@ -273,7 +273,7 @@ export const en = {
       schema: "Run `codehub migrate`, or install the CodeHub version that this database belongs to.",
       redis: "Start Redis, or correct REDIS_URL.",
       database_space:
-        "Make room on the disk of PostgreSQL: delete workspaces without an archive, or remove other files. Until then calls that write answer 507.",
+        "Make room on the disk of PostgreSQL: delete workspaces without an archive, or remove other files. Until then, nothing can be saved.",
       coordinator: "Start a coordinator (`codehub serve coordinator`), and read its log.",
       storage: "Read the log of the leading coordinator. It says why they cannot be claimed.",
       archives:
@@ -322,11 +322,11 @@ export const en = {
       FORBIDDEN: "Not allowed.",
       NOT_FOUND: "Not found.",
       WORKSPACE_NOT_FOUND: "Not found.",
-      OPERATION_IN_PROGRESS: "Something is still under way.",
+      OPERATION_IN_PROGRESS: "An operation is still in progress.",
       INVALID_STATE: "Not possible in this state.",
       VALIDATION_ERROR: "Please check what you entered.",
       RUNNING_LIMIT_EXCEEDED: "Too many workspaces are running.",
-      WORKSPACE_LIMIT_EXCEEDED: "You have reached the number of workspaces that one person may have.",
+      WORKSPACE_LIMIT_EXCEEDED: "You have reached the maximum number of workspaces.",
       TOO_MANY_REQUESTS: "Too many attempts.",
       ARCHIVE_LIMIT_EXCEEDED: "Your archives take too much space.",
       INSUFFICIENT_STORAGE: "There is no disk space left.",
@@ -341,5 +341,5 @@ export const en = {
   },
 };
 
-/** What every other language must provide; a missing key does not compile. */
+/** The texts that every other language must provide. A missing key does not compile. */
 export type Messages = typeof en;

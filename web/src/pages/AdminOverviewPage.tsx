@@ -4,7 +4,7 @@ import { ErrorNote } from "../components/ErrorNote";
 import { Icon } from "../components/Icon";
 import { PageTitle } from "../components/PageTitle";
 import { PhaseChip } from "../components/PhaseChip";
-import { Phrase } from "../components/WorkspaceStatus";
+import { SentenceWithTime } from "../components/WorkspaceStatus";
 import { messages } from "../i18n";
 import { useLoader } from "../state/loader";
 import type { Check, CheckName, Overview, Workspace } from "../types";
@@ -96,9 +96,9 @@ function Figures({ overview }: { overview: Overview }) {
 
 function HealthChecks({ checks }: { checks: Overview["checks"] }) {
   const text = messages.value.admin;
-  const made = CHECKS.flatMap((name) => (checks[name] ? [{ name, check: checks[name] }] : []));
-  const good = made.filter(({ check }) => check.ok);
-  const rows = (shown: typeof made) => (
+  const known = CHECKS.flatMap((name) => (checks[name] ? [{ name, check: checks[name] }] : []));
+  const passing = known.filter(({ check }) => check.ok);
+  const rows = (shown: typeof known) => (
     <ul class="rows">
       {shown.map(({ name, check }) => (
         <CheckRow key={name} name={name} check={check} />
@@ -108,14 +108,14 @@ function HealthChecks({ checks }: { checks: Overview["checks"] }) {
   return (
     <section class="panel" data-testid="health">
       <h2>{text.health}</h2>
-      {good.length === made.length ? (
-        <p>{text.allHealthy(made.length)}</p>
+      {passing.length === known.length ? (
+        <p>{text.allHealthy(known.length)}</p>
       ) : (
-        rows(made.filter(({ check }) => !check.ok))
+        rows(known.filter(({ check }) => !check.ok))
       )}
       <details>
         <summary>{text.showChecks}</summary>
-        {rows(good)}
+        {rows(passing)}
       </details>
     </section>
   );
@@ -144,7 +144,11 @@ function LeaderFact({ leader }: { leader: Overview["leader"] }) {
       <span title={leader.holder}>{messages.value.admin.leads}</span>
       {leader.heartbeat_at && (
         <span class="hint">
-          <Phrase say={messages.value.admin.heartbeat} at={leader.heartbeat_at} as="relative" />
+          <SentenceWithTime
+            sentence={messages.value.admin.heartbeat}
+            at={leader.heartbeat_at}
+            as="relative"
+          />
         </span>
       )}
     </>

@@ -5,7 +5,7 @@ import { messages } from "../i18n";
 import { type Field, groupsOf, type Operation } from "../openapi";
 import { useLoader } from "../state/loader";
 
-/** Made from what the API says of itself: nothing comes from another host, and nothing can be out of date. */
+/** API reference, made from this server's OpenAPI document, without scripts from other hosts. */
 export function ApiDocsPage() {
   const text = messages.value.docs;
   const found = useLoader("openapi", api.openApi);
@@ -40,8 +40,8 @@ function OperationDetails({ operation }: { operation: Operation }) {
         <span class="muted">{operation.summary}</span>
       </summary>
       {operation.description && <p>{operation.description}</p>}
-      <FieldTable title={text.takes} none={text.nothing} fields={operation.fields} />
-      <FieldTable title={text.answers} none={text.nothing} fields={operation.answer} />
+      <FieldTable title={text.request} none={text.nothing} fields={operation.fields} />
+      <FieldTable title={text.response} none={text.nothing} fields={operation.response} />
     </details>
   );
 }

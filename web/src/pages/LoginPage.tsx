@@ -35,7 +35,7 @@ export function LoginPage() {
   );
 }
 
-/** Someone the gateway sent here although the session holds: going on by hand cannot become a loop. */
+/** Shown if the gateway redirected here although the session is valid. A link avoids a redirect loop. */
 function AlreadySignedIn({ name, next }: { name: string; next: string }) {
   const text = messages.value.login;
   return (

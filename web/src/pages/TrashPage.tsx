@@ -9,7 +9,7 @@ import { lastEvent } from "../state/live";
 import { useLoader } from "../state/loader";
 
 const WHILE_BUSY_MILLISECONDS = 2_000;
-const AT_REST_MILLISECONDS = 30_000;
+const WHILE_IDLE_MILLISECONDS = 30_000;
 
 export function TrashPage() {
   const text = messages.value.trash;
@@ -34,12 +34,12 @@ export function TrashPage() {
   );
 }
 
-/** Events tell of living workspaces only, so the trash is asked again while something in it still moves. */
+/** Loads the trash, and polls it: events report only workspaces outside the trash. */
 function useTrash() {
   const trash = useLoader(
     "trash",
     (signal) => api.workspaces({ trash: true, limit: 200 }, signal),
-    AT_REST_MILLISECONDS,
+    WHILE_IDLE_MILLISECONDS,
   );
   const busy =
     trash.data?.items.some((item) => item.operation !== "NONE" || item.phase === "DELETING") ?? false;

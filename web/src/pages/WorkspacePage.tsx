@@ -4,44 +4,48 @@ import { ErrorNote } from "../components/ErrorNote";
 import { Facts } from "../components/Facts";
 import { HomeNotice } from "../components/HomeSize";
 import { Icon } from "../components/Icon";
-import { MemoPanel } from "../components/MemoEditor";
+import { MemoPanel } from "../components/MemoPanel";
 import { PageTitle } from "../components/PageTitle";
 import { PhaseChip } from "../components/PhaseChip";
 import { SettingsForm } from "../components/SettingsForm";
 import { Timeline } from "../components/Timeline";
 import { WorkspaceStatus } from "../components/WorkspaceStatus";
 import { messages } from "../i18n";
-import { type One, useWorkspace } from "../state/one";
 import { useWorkspaceTask } from "../state/task";
+import { useWorkspace, type WatchedWorkspace } from "../state/watched_workspace";
 import type { Workspace } from "../types";
 
 export function WorkspacePage({ id }: { id: string }) {
   const text = messages.value.detail;
-  const one = useWorkspace(id);
+  const watched = useWorkspace(id);
   return (
     <>
-      <a class="back" href={one.viewer === "admin" && one.workspace ? "/admin/workspaces" : "/"}>
+      <a class="back" href={watched.viewer === "admin" && watched.workspace ? "/admin/workspaces" : "/"}>
         <Icon name="back" />
         {text.back}
       </a>
-      {one.workspace ? <Detail one={one} workspace={one.workspace} /> : <Missing one={one} />}
+      {watched.workspace ? (
+        <Detail watched={watched} workspace={watched.workspace} />
+      ) : (
+        <Missing watched={watched} />
+      )}
     </>
   );
 }
 
-function Missing({ one }: { one: One }) {
+function Missing({ watched }: { watched: WatchedWorkspace }) {
   const text = messages.value;
-  if (!one.error) return <p class="muted">{text.list.loading}</p>;
-  if (one.error.status === 404 || one.error.status === 403) return <p>{text.detail.notFound}</p>;
-  return <ErrorNote error={one.error} />;
+  if (!watched.error) return <p class="muted">{text.list.loading}</p>;
+  if (watched.error.status === 404 || watched.error.status === 403) return <p>{text.detail.notFound}</p>;
+  return <ErrorNote error={watched.error} />;
 }
 
-function Detail({ one, workspace }: { one: One; workspace: Workspace }) {
+function Detail({ watched, workspace }: { watched: WatchedWorkspace; workspace: Workspace }) {
   const text = messages.value;
-  const isOwner = one.viewer === "owner";
+  const isOwner = watched.viewer === "owner";
   return (
     <>
-      <Head one={one} workspace={workspace} />
+      <Head watched={watched} workspace={workspace} />
       <div class="detail">
         <div class="detail-main">
           {isOwner && <MemoPanel workspace={workspace} />}
@@ -66,7 +70,7 @@ function Detail({ one, workspace }: { one: One; workspace: Workspace }) {
   );
 }
 
-function Head({ one, workspace }: { one: One; workspace: Workspace }) {
+function Head({ watched, workspace }: { watched: WatchedWorkspace; workspace: Workspace }) {
   const task = useWorkspaceTask(workspace);
   return (
     <section
@@ -79,12 +83,14 @@ function Head({ one, workspace }: { one: One; workspace: Workspace }) {
       <PageTitle title={workspace.name}>
         <PhaseChip phase={workspace.phase} />
       </PageTitle>
-      {one.viewer === "admin" && <p class="muted">{messages.value.card.owner(workspace.owner.username)}</p>}
+      {watched.viewer === "admin" && (
+        <p class="muted">{messages.value.card.owner(workspace.owner.username)}</p>
+      )}
       {workspace.description && <p>{workspace.description}</p>}
       <WorkspaceStatus workspace={workspace} />
       <HomeNotice home={workspace.home} />
       <ErrorNote error={task.error} onDismiss={task.clear} />
-      <ActionButtons workspace={workspace} viewer={one.viewer} task={task} onDone={one.reload} />
+      <ActionButtons workspace={workspace} viewer={watched.viewer} task={task} onDone={watched.reload} />
     </section>
   );
 }

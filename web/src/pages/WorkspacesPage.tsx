@@ -18,7 +18,7 @@ const NOTHING_FOUND: ReadonlySet<string> = new Set();
 
 const KEPT_AS = "codehub.list";
 
-/** Outlives the page and a reload, so that coming back finds the list as it was left. */
+/** Outlives the page and a reload, so that the list is as the user left it. */
 const selection = signal<Selection>(readSelection());
 
 effect(() => sessionStorage.setItem(KEPT_AS, JSON.stringify(selection.value)));

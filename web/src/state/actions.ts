@@ -6,7 +6,7 @@ import { applyWorkspace } from "./live";
 
 const ONE_HOUR_SECONDS = 3600;
 
-/** Carries out an action, or opens the dialog that asks before it does. */
+/** Performs an action, or opens its confirmation dialog. */
 export async function perform(action: Action, workspace: Workspace, onDone: () => void): Promise<void> {
   if (action === "open") return startAndOpen(workspace);
   if (action === "delete") return showDialog({ kind: "delete", workspace, onDone });
@@ -17,7 +17,7 @@ export async function perform(action: Action, workspace: Workspace, onDone: () =
   onDone();
 }
 
-/** The tab is opened first: a browser allows that only in answer to a click. */
+/** Opens the tab before the call, because browsers allow that only in response to a click. */
 async function startAndOpen(workspace: Workspace): Promise<void> {
   const tab = window.open("", "_blank");
   if (tab) tab.opener = null;
@@ -43,6 +43,6 @@ function call(action: Action, id: string): Promise<Workspace> {
     case "recover":
       return api.recover(id, {});
     default:
-      throw new Error(`${action} is not a call`);
+      throw new Error(`the action ${action} has no API call`);
   }
 }

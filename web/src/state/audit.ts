@@ -7,7 +7,7 @@ import { useTask } from "./task";
 
 export const AUDIT_PAGE_SIZE = 50;
 
-interface Further {
+interface OlderEntries {
   /** The first page that these entries follow. */
   first: AuditPage;
   items: AuditEntry[];
@@ -15,7 +15,7 @@ interface Further {
 }
 
 export interface AuditLog {
-  /** null until the first answer. */
+  /** null until the first response. */
   items: AuditEntry[] | null;
   error: ApiError | null;
   hasMore: boolean;
@@ -23,13 +23,13 @@ export interface AuditLog {
   loadMore(): void;
 }
 
-/** The newest entries, and older ones as they are asked for. Another query starts again at the newest. */
+/** Loads the newest entries, and older ones on request. A new query starts at the newest again. */
 export function useAuditLog(query: AuditQuery): AuditLog {
-  const whole = { ...query, limit: AUDIT_PAGE_SIZE };
-  const { data: first, error } = useLoader(JSON.stringify(query), (signal) => api.audit(whole, signal));
-  const [kept, setKept] = useState<Further | null>(null);
+  const firstPage = { ...query, limit: AUDIT_PAGE_SIZE };
+  const { data: first, error } = useLoader(JSON.stringify(query), (signal) => api.audit(firstPage, signal));
+  const [kept, setKept] = useState<OlderEntries | null>(null);
   const task = useTask();
-  // Entries that were loaded for another query do not follow this page.
+  // Entries of another query do not follow this page.
   const further = kept !== null && kept.first === first ? kept : null;
   const next = further ? further.next : (first?.next ?? null);
   return {
@@ -40,7 +40,7 @@ export function useAuditLog(query: AuditQuery): AuditLog {
     loadMore: () =>
       void task.run(async () => {
         if (first === null || next === null) return;
-        const page = await api.audit({ ...whole, before: next });
+        const page = await api.audit({ ...firstPage, before: next });
         setKept({ first, items: [...(further?.items ?? []), ...page.items], next: page.next });
       }),
   };

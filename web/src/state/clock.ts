@@ -2,18 +2,18 @@ import { signal } from "@preact/signals";
 
 let offsetMilliseconds = 0;
 
-/** Deadlines are the server's: a wrong clock on this side must not make them lie. */
+/** Measures how far the local clock is off: deadlines are in the server's time. */
 export function noteServerTime(dateHeader: string | null, localNow = Date.now()): void {
   const server = dateHeader ? Date.parse(dateHeader) : NaN;
   if (Number.isNaN(server)) return;
   const difference = server - localNow;
-  // The header counts whole seconds and travels a while; less than two is not a wrong clock.
+  // The header has whole seconds and takes a while to arrive: less than two seconds is no difference.
   offsetMilliseconds = Math.abs(difference) < 2000 ? 0 : difference;
 }
 
 export const serverNow = (): number => Date.now() + offsetMilliseconds;
 
-/** The server's time in milliseconds, moving once a second while someone looks. */
+/** The server's time in milliseconds, updated once a second while the page is visible. */
 export const now = signal(serverNow());
 
 setInterval(() => {

@@ -1,4 +1,5 @@
-/** What lists and events leave out of a workspace, loaded for the page that shows it. */
+/** The workspace on the page with the fields that lists and events leave out. */
+
 import { signal } from "@preact/signals";
 
 import { type ApiError, api } from "../api";
@@ -7,14 +8,14 @@ import { useLoader } from "./loader";
 
 const latest = signal<DetailedWorkspace | null>(null);
 
-/** Keeps an answer of the API, unless a newer one is already shown. */
-export function keepDetail(detail: DetailedWorkspace): void {
+/** Caches a response, unless a newer one is cached. */
+export function cacheDetail(detail: DetailedWorkspace): void {
   const known = latest.peek();
   if (known?.id === detail.id && detail.version < known.version) return;
   latest.value = detail;
 }
 
-export const knownDetail = (id: string): DetailedWorkspace | null =>
+export const cachedDetail = (id: string): DetailedWorkspace | null =>
   latest.value?.id === id ? latest.value : null;
 
 export function forgetDetail(): void {
@@ -22,13 +23,15 @@ export function forgetDetail(): void {
 }
 
 export interface Detail {
-  /** null while nothing is loaded. */
+  /** null until it is loaded. */
   detail: DetailedWorkspace | null;
   error: ApiError | null;
 }
 
-/** Loads again with every version that an event reports. */
+/** Loads the workspace, and reloads it for every version that an event reports. */
 export function useDetail(id: string, version: number): Detail {
-  const loaded = useLoader(`${id} ${version}`, async (signal) => keepDetail(await api.workspace(id, signal)));
-  return { detail: knownDetail(id), error: loaded.error };
+  const loaded = useLoader(`${id} ${version}`, async (signal) =>
+    cacheDetail(await api.workspace(id, signal)),
+  );
+  return { detail: cachedDetail(id), error: loaded.error };
 }

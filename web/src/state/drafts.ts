@@ -1,7 +1,8 @@
 /**
- * What someone is typing, apart from what the server says: an event changes the latter only. Drafts outlive
- * the page that shows them, so that a look at another page, or a new sign-in, loses nothing.
+ * Drafts: text being typed, kept apart from the server's value so that an event does not replace it. Drafts
+ * outlive their page, so that visiting another page or signing in again loses nothing.
  */
+
 import { signal } from "@preact/signals";
 
 interface Draft {
@@ -15,11 +16,11 @@ export const drafts = signal<ReadonlyMap<string, Draft>>(new Map());
 export interface DraftField {
   value: string;
   dirty: boolean;
-  /** The server's value has changed under the draft. */
+  /** Whether the server's value has changed since typing began. */
   conflict: boolean;
   set(text: string): void;
   discard(): void;
-  /** The server has taken this text; typing that went on since stays. */
+  /** Marks the text as saved. Text typed since then stays a draft. */
   saved(text: string): void;
 }
 

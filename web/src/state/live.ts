@@ -1,4 +1,4 @@
-/** The live list: what the server last said about one's own workspaces. */
+/** The live list of the user's own workspaces, as the server last reported them. */
 import { computed, signal } from "@preact/signals";
 
 import { ApiError, api, eventsUrl } from "../api";
@@ -14,23 +14,23 @@ export const workspaces = signal<ReadonlyMap<string, Workspace>>(new Map());
 export const loaded = signal(false);
 export const connection = signal<Connection>("connecting");
 
-/** How many of one's own workspaces run, or shall. */
+/** How many of the user's workspaces run, or are about to. */
 export const runningCount = computed(() => [...workspaces.value.values()].filter(isRunning).length);
 
-/** Which workspace the latest event was about ("*" for a snapshot); a new object for every event. */
+/** The workspace of the latest event ("*" for a snapshot). Every event sets a new object. */
 export const lastEvent = signal<{ id: string } | null>(null);
 
-/** What a screen reader should hear next. */
+/** The text that a screen reader announces next. */
 export const announcement = signal("");
 
 const GRACE_MILLISECONDS = 1_500;
 const SLOW_MILLISECONDS = 10_000;
-/** Heartbeats come every 30 s; two missed and a bit mean that nobody is there. */
+/** Heartbeats come every 30 s. After two missed ones, the connection counts as lost. */
 const SILENCE_MILLISECONDS = 75_000;
 const HIDDEN_MILLISECONDS = 20_000;
 const RETRY_MILLISECONDS = [1_000, 2_000, 5_000, 10_000] as const;
 
-/** Answers and events overtake one another; what is older than what is shown is dropped. */
+/** Adds a workspace, unless a newer version is known: responses and events overtake each other. */
 export function merge(
   current: ReadonlyMap<string, Workspace>,
   incoming: Workspace,
@@ -40,7 +40,7 @@ export function merge(
   return new Map(current).set(incoming.id, incoming);
 }
 
-/** Takes in the answer to an action of this user, ahead of its event. */
+/** Applies the response to an action of this user, before its event arrives. */
 export function applyWorkspace(workspace: Workspace): void {
   if (workspace.owner.id !== session.peek()?.user.id) return;
   if (workspace.deleted_at !== null) removeWorkspace(workspace.id);
@@ -79,15 +79,15 @@ let silenceTimer: number | undefined;
 let retryTimer: number | undefined;
 let hiddenTimer: number | undefined;
 
-function listen<T>(stream: EventSource, name: string, take: (data: T) => void): void {
+function listen<T>(stream: EventSource, name: string, handle: (data: T) => void): void {
   stream.addEventListener(name, (event) => {
     if (stream !== source) return;
-    heard();
-    take(JSON.parse((event as MessageEvent<string>).data) as T);
+    noteServerActivity();
+    handle(JSON.parse((event as MessageEvent<string>).data) as T);
   });
 }
 
-function heard(): void {
+function noteServerActivity(): void {
   failures = 0;
   clearTimeout(lostTimer);
   connection.value = "live";
@@ -103,13 +103,13 @@ function open(): void {
   const stream = new EventSource(eventsUrl);
   source = stream;
   watchSilence();
-  expectLoss(SLOW_MILLISECONDS);
-  let pieces: Workspace[] = [];
+  warnOfLossAfter(SLOW_MILLISECONDS);
+  let batches: Workspace[] = [];
   listen<{ items: Workspace[]; more: boolean }>(stream, "snapshot", ({ items, more }) => {
-    pieces = [...pieces, ...items];
+    batches = [...batches, ...items];
     if (more) return;
-    workspaces.value = new Map(pieces.map((item) => [item.id, item]));
-    pieces = [];
+    workspaces.value = new Map(batches.map((item) => [item.id, item]));
+    batches = [];
     loaded.value = true;
     lastEvent.value = { id: "*" };
   });
@@ -124,23 +124,23 @@ function open(): void {
   listen<object>(stream, "heartbeat", () => {});
   stream.onerror = () => {
     if (stream !== source) return;
-    pieces = []; // the browser reconnects with this same object, and a new snapshot follows
-    expectLoss(GRACE_MILLISECONDS);
-    // While CONNECTING the browser tries again by itself; CLOSED means that it got an answer it will not retry.
-    if (stream.readyState === EventSource.CLOSED) void retryAfterRefusal();
+    batches = []; // the browser reconnects this object, and a new snapshot follows
+    warnOfLossAfter(GRACE_MILLISECONDS);
+    // While CONNECTING, the browser retries. CLOSED means that it got a response after which it does not retry.
+    if (stream.readyState === EventSource.CLOSED) void retryAfterRejection();
   };
 }
 
-/** Warns unless something is heard by then: a short interruption is not worth it. */
-function expectLoss(milliseconds: number): void {
+/** Warns of a lost connection if the server sends nothing by then. Short interruptions cause no warning. */
+function warnOfLossAfter(milliseconds: number): void {
   clearTimeout(lostTimer);
   lostTimer = window.setTimeout(() => {
     connection.value = "lost";
   }, milliseconds);
 }
 
-/** EventSource does not say why it was refused: asking for the session turns a 401 into the sign-in page. */
-async function retryAfterRefusal(): Promise<void> {
+/** Retries after a rejected request. EventSource hides the status, so a call detects a 401 and shows the sign-in page. */
+async function retryAfterRejection(): Promise<void> {
   try {
     await api.session();
   } catch (error) {
@@ -165,10 +165,10 @@ function reopen(): void {
   if (!wanted) return;
   close();
   open();
-  expectLoss(GRACE_MILLISECONDS);
+  warnOfLossAfter(GRACE_MILLISECONDS);
 }
 
-/** A browser allows six connections to one host; tabs that nobody sees must not use them up. */
+/** Closes the stream of a hidden tab: a browser allows six connections to a host. */
 function onVisibility(): void {
   clearTimeout(hiddenTimer);
   if (document.visibilityState === "hidden") {

@@ -9,8 +9,8 @@ export interface Loaded<T> {
 }
 
 /**
- * Fetches again whenever `key` changes, on reload(), and every `everyMilliseconds` while the page is visible.
- * What was fetched before stays on screen until the next answer; a late answer to an older question is dropped.
+ * Fetches again when `key` changes, on reload(), and every `everyMilliseconds` while the page is visible. The
+ * previous data stays until the next response. A late response to an earlier request is dropped.
  */
 export function useLoader<T>(
   key: string,

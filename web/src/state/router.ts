@@ -55,7 +55,7 @@ export function navigate(to: string, { replace = false } = {}): void {
   window.scrollTo(0, 0);
 }
 
-/** Ordinary links stay ordinary: only a plain click on one of our own pages is taken over. */
+/** Handles plain clicks on links to pages of the dashboard. The browser handles all others. */
 function followLink(event: MouseEvent): void {
   if (event.defaultPrevented || event.button !== 0) return;
   if (event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;

@@ -1,4 +1,4 @@
-/** The server's part of a search: memos, which lists do not carry. */
+/** Search on the server, which finds memos. Lists do not contain them. */
 import { api } from "../api";
 import { wordsOf } from "../workspace";
 import { type Loaded, useLoader } from "./loader";
@@ -11,7 +11,7 @@ export interface Found {
   ids: ReadonlySet<string>;
 }
 
-/** The ids of all workspaces that the server finds for the query. */
+/** Returns the ids of all workspaces that the server finds. */
 export async function findIds(query: string, signal?: AbortSignal): Promise<ReadonlySet<string>> {
   const ids = new Set<string>();
   for (let offset = 0; ; offset += PAGE_SIZE) {
@@ -21,7 +21,7 @@ export async function findIds(query: string, signal?: AbortSignal): Promise<Read
   }
 }
 
-/** Asks once typing has paused. `data` may still belong to an earlier query. */
+/** Searches once typing has paused. `data` may still belong to an earlier query. */
 export function useSearch(query: string): Loaded<Found> {
   return useLoader(query, async (signal) => {
     if (wordsOf(query).length === 0) return { query, ids: new Set<string>() };

@@ -7,13 +7,13 @@ import { closeDialog } from "./dialogs";
 import { clearDrafts } from "./drafts";
 import { address, navigate, route } from "./router";
 
-/** undefined while unknown, null when signed out. */
+/** The session: undefined while unknown, null when signed out. */
 export const session = signal<Session | null | undefined>(undefined);
 
-/** Set when someone was in the middle of something, so that the sign-in page can say why it appeared. */
+/** Whether a session ended while in use, so that the sign-in page can explain why it appeared. */
 export const sessionExpired = signal(false);
 
-/** Set when the first question for the session got no usable answer. */
+/** The error of loading the session, if it was another than 401. */
 export const sessionProblem = signal<ApiError | null>(null);
 
 export const isAdmin = computed(() => session.value?.user.role === "admin");

@@ -6,7 +6,7 @@ import { session } from "./session";
 
 const STORAGE_KEY = "shortcuts";
 
-/** Single-key shortcuts get in the way of speech input, so they can be turned off (WCAG 2.1.4). */
+/** Single-key shortcuts interfere with speech input, so they can be turned off (WCAG 2.1.4). */
 export const shortcutsEnabled = signal(localStorage.getItem(STORAGE_KEY) !== "off");
 
 export function setShortcutsEnabled(enabled: boolean): void {
@@ -23,7 +23,7 @@ function focusSearch(): void {
   requestAnimationFrame(() => document.querySelector<HTMLInputElement>("[data-search]")?.focus());
 }
 
-/** What a key does; a Korean keyboard in Hangul mode sends ㅜ for n. */
+/** Returns the command of a key. A Korean keyboard in Hangul mode sends ㅜ for n. */
 function commandFor(key: string): (() => void) | null {
   switch (key) {
     case "n":

@@ -8,12 +8,12 @@ import { session } from "./session";
 export interface Task {
   busy: boolean;
   error: ApiError | null;
-  /** Runs the work unless it already runs; true when it succeeded. */
+  /** Runs the work, unless it is already running. Returns whether it succeeded. */
   run(work: () => Promise<unknown>): Promise<boolean>;
   clear(): void;
 }
 
-/** One request at a time with its outcome, for showing an error beside what caused it. */
+/** Runs one request at a time and keeps its error, to show it beside what caused it. */
 export function useTask(): Task {
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState<ApiError | null>(null);
@@ -39,7 +39,7 @@ export function useTask(): Task {
   };
 }
 
-/** A task about one workspace, whose error goes when its cause goes. */
+/** A task of one workspace. Its error is cleared when the cause is gone. */
 export function useWorkspaceTask(workspace: Workspace): Task {
   const task = useTask();
   const code = task.error?.code;
@@ -50,8 +50,8 @@ export function useWorkspaceTask(workspace: Workspace): Task {
     if (code === "NETWORK" && isLive) task.clear();
   }, [isLive]);
   useEffect(() => {
-    const most = session.peek()?.limits.max_running_per_user ?? 0;
-    if (code === "RUNNING_LIMIT_EXCEEDED" && running < most) task.clear();
+    const limit = session.peek()?.limits.max_running_per_user ?? 0;
+    if (code === "RUNNING_LIMIT_EXCEEDED" && running < limit) task.clear();
   }, [running]);
   return task;
 }

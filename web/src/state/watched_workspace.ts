@@ -1,27 +1,27 @@
 import { type ApiError, api } from "../api";
 import type { Workspace } from "../types";
 import type { Viewer } from "../workspace";
-import { keepDetail } from "./detail";
+import { cacheDetail } from "./detail";
 import { loaded, workspaces } from "./live";
 import { useLoader } from "./loader";
 
 const POLL_MILLISECONDS = 4_000;
 
-export interface One {
+export interface WatchedWorkspace {
   workspace: Workspace | null;
   viewer: Viewer;
   error: ApiError | null;
   reload(): void;
 }
 
-/** One's own workspace is live; somebody else's, which an admin may look at, is asked for again and again. */
-export function useWorkspace(id: string): One {
+/** Returns one's own workspace from the live list. Another user's, which admins may view, is polled. */
+export function useWorkspace(id: string): WatchedWorkspace {
   const own = workspaces.value.get(id) ?? null;
-  const foreign = loaded.value && !own;
+  const ofOtherUser = loaded.value && !own;
   const fetched = useLoader<Workspace | null>(
-    `${id} ${foreign}`,
-    (signal) => (foreign ? loadForeign(id, signal) : Promise.resolve(null)),
-    foreign ? POLL_MILLISECONDS : null,
+    `${id} ${ofOtherUser}`,
+    (signal) => (ofOtherUser ? loadOfOtherUser(id, signal) : Promise.resolve(null)),
+    ofOtherUser ? POLL_MILLISECONDS : null,
   );
   if (own) return { workspace: own, viewer: "owner", error: null, reload: fetched.reload };
   const gone = fetched.error !== null && fetched.error.status >= 400;
@@ -33,8 +33,8 @@ export function useWorkspace(id: string): One {
   };
 }
 
-async function loadForeign(id: string, signal: AbortSignal): Promise<Workspace> {
+async function loadOfOtherUser(id: string, signal: AbortSignal): Promise<Workspace> {
   const detail = await api.workspace(id, signal);
-  keepDetail(detail);
+  cacheDetail(detail);
   return detail;
 }
