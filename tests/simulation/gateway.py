@@ -1,4 +1,4 @@
-"""A simulated gateway worker: `codehub.gateway.activity_reporter` against the simulated Redis and database."""
+"""A simulated gateway worker, with its real activity reporter."""
 
 import asyncio
 from collections.abc import Mapping
