@@ -11,7 +11,7 @@ def place_in_pool(upstream: str | None) -> int:
     return (int(IPv4Address(host)) - int(POOL.network_address)) // 8
 
 
-async def test_an_address_that_was_given_back_is_not_soon_another_workspaces(fixture: RuntimeFixture) -> None:
+async def test_a_freed_address_is_not_soon_reused(fixture: RuntimeFixture) -> None:
     """Not even after a restart of CodeHub: a gateway may know the one that had it a moment longer."""
     count = POOL.num_addresses // 8
     first = place_in_pool((await fixture.started("w1")).upstream)

@@ -50,7 +50,7 @@ async def test_an_engine_that_restarts_is_unobservable_meanwhile_and_nothing_rea
     assert fixture.engine.inside("w1", f"nc -w 1 {host} {port} </dev/null").returncode != 0
 
 
-async def test_an_engine_that_goes_away_during_a_pull_is_asked_again_when_it_is_back(
+async def test_a_pull_is_retried_when_the_engine_is_back(
     fixture: RuntimeFixture,
 ) -> None:
     async with running_registry() as registry:

@@ -7,7 +7,7 @@ def kept(fixture: RuntimeFixture) -> set[str]:
     return {entry.name for entry in (fixture.homes / ".docker").iterdir() if entry.is_dir()}
 
 
-async def test_a_container_that_is_deleted_takes_its_files_along(fixture: RuntimeFixture) -> None:
+async def test_a_delete_removes_the_files_of_the_container(fixture: RuntimeFixture) -> None:
     for name in ("w1", "w2"):
         await fixture.started(name)
     assert kept(fixture) == {"w1", "w2"}
@@ -16,7 +16,7 @@ async def test_a_container_that_is_deleted_takes_its_files_along(fixture: Runtim
     assert b"coder" in fixture.engine.inside("w2", "cat /etc/passwd").stdout
 
 
-async def test_the_files_of_a_container_that_someone_removed_are_tidied_up(fixture: RuntimeFixture) -> None:
+async def test_the_files_of_a_container_that_was_removed_by_hand_are_removed(fixture: RuntimeFixture) -> None:
     for name in ("w1", "w2"):
         await fixture.started(name)
     fixture.engine.docker("rm", "--force", "codehub-ws-w1")
@@ -28,7 +28,7 @@ async def test_the_files_of_a_container_that_someone_removed_are_tidied_up(fixtu
     assert kept(fixture) == {"w1", "w2"}
 
 
-async def test_nothing_is_kept_where_nothing_will_be_started_any_more(fixture: RuntimeFixture) -> None:
+async def test_released_resources_leave_no_files(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     fixture.engine.docker("rm", "--force", "codehub-ws-w1")
     await fixture.runtime.release_resources()

@@ -206,7 +206,7 @@ async def test_another_machine_does_not_reach_a_workspace_where_this_one_forward
     wait_for(lambda: connects(*ide), "a connection")
 
 
-async def test_of_this_machine_only_codehubs_users_reach_a_workspace(fixture: RuntimeFixture) -> None:
+async def test_on_this_machine_only_codehubs_users_reach_a_workspace(fixture: RuntimeFixture) -> None:
     gateway, stranger = 3_800_000, 3_800_001
     runtime = fixture.other_runtime(gateway_uid=gateway)
     try:
@@ -227,7 +227,7 @@ def as_user(uid: int) -> tuple[str, ...]:
     return ("setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups")
 
 
-async def test_rules_that_someone_flushed_are_there_after_the_next_start(fixture: RuntimeFixture) -> None:
+async def test_flushed_rules_are_restored_by_the_next_start(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     subprocess.run(["iptables", "-t", "mangle", "-F"], check=True)
     with listening("0.0.0.0") as port:

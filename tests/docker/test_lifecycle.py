@@ -69,7 +69,7 @@ async def test_starting_a_running_container_changes_nothing(fixture: RuntimeFixt
     assert fixture.engine.docker("ps", "--quiet", "--no-trunc") == before
 
 
-async def test_a_changed_configuration_makes_the_container_anew(fixture: RuntimeFixture) -> None:
+async def test_a_changed_configuration_replaces_the_container(fixture: RuntimeFixture) -> None:
     spec = fixture.spec("w1")
     await fixture.runtime.start(spec)
     before = fixture.engine.docker("ps", "--quiet", "--no-trunc")
@@ -80,7 +80,7 @@ async def test_a_changed_configuration_makes_the_container_anew(fixture: Runtime
     )
 
 
-async def test_a_missing_home_is_a_failure_and_is_not_made(fixture: RuntimeFixture) -> None:
+async def test_a_missing_home_is_a_failure_and_is_not_created(fixture: RuntimeFixture) -> None:
     spec = replace(fixture.spec("w1"), home=fixture.homes / "nowhere")
     with pytest.raises(RuntimeFailure) as failure:
         await fixture.runtime.start(spec)
@@ -88,7 +88,7 @@ async def test_a_missing_home_is_a_failure_and_is_not_made(fixture: RuntimeFixtu
     assert not spec.home.exists()
 
 
-async def test_a_home_that_vanishes_on_the_way_is_not_made_by_the_engine(
+async def test_the_engine_does_not_create_a_home_that_vanishes_meanwhile(
     fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = fixture.spec("w1")
@@ -105,7 +105,7 @@ async def test_a_home_that_vanishes_on_the_way_is_not_made_by_the_engine(
     assert not spec.home.exists()
 
 
-async def test_a_start_without_its_wall_leaves_nothing_under_way(
+async def test_a_start_without_a_firewall_leaves_no_request_running(
     fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec, create, made = fixture.spec("w1"), fixture.runtime._create, asyncio.Event()
@@ -137,7 +137,7 @@ async def test_a_container_removed_from_outside_is_absent_and_starts_again(fixtu
     await fixture.started("w1")
 
 
-async def test_a_killed_container_says_how_it_ended(fixture: RuntimeFixture) -> None:
+async def test_a_killed_container_reports_how_it_ended(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     fixture.engine.docker("kill", "codehub-ws-w1")
     fact = ContainerFact(True, False, False, None, "op-0", "it exited with code 137, with no output")
@@ -169,7 +169,7 @@ async def last_words_of(fixture: RuntimeFixture, command: str) -> str:
         ('["/no/such/program"]', "it exited with code 127: exec /no/such/program failed"),
     ],
 )
-async def test_a_container_that_dies_says_its_last_words(
+async def test_a_container_that_exits_reports_its_last_output(
     fixture: RuntimeFixture, command: str, expected: str
 ) -> None:
     words = await last_words_of(fixture, command)
@@ -179,7 +179,7 @@ async def test_a_container_that_dies_says_its_last_words(
     assert (await fixture.runtime.logs("w1", 10)) in words
 
 
-async def test_last_words_that_no_database_takes_are_told_as_far_as_they_can_be(
+async def test_last_output_is_made_fit_for_the_database(
     fixture: RuntimeFixture,
 ) -> None:
     script = r"busybox yes | head -c 100000 | tr -d '\n'; printf 'core\000dump'; exit 3"
@@ -213,7 +213,7 @@ async def test_full_shared_memory_leaves_the_ide_alive(fixture: RuntimeFixture) 
     assert (await fixture.runtime.status("w1")).ready
 
 
-async def test_a_container_whose_end_the_engine_cannot_tell_hides_no_other(fixture: RuntimeFixture) -> None:
+async def test_a_container_with_an_unknown_exit_status_hides_no_other(fixture: RuntimeFixture) -> None:
     for name in ("w1", "w2"):
         await fixture.started(name)
     fixture.engine.docker("kill", "codehub-ws-w1")
@@ -226,7 +226,7 @@ async def test_a_container_whose_end_the_engine_cannot_tell_hides_no_other(fixtu
     assert facts["w2"].ready
 
 
-async def test_a_container_that_was_only_created_is_started_anew(fixture: RuntimeFixture) -> None:
+async def test_a_container_that_was_only_created_is_replaced(fixture: RuntimeFixture) -> None:
     """A coordinator that was killed between the two leaves one."""
     await fixture.started("w1")
     labels = fixture.engine.docker("inspect", "--format", "{{json .Config.Labels}}", "codehub-ws-w1")
@@ -294,7 +294,7 @@ async def test_a_dead_container_that_the_engine_cannot_remove_does_not_keep_the_
         subprocess.run(["chattr", "-i", stuck], check=True)
 
 
-async def test_hints_tell_of_what_happens_to_containers(fixture: RuntimeFixture) -> None:
+async def test_hints_follow_events_of_containers(fixture: RuntimeFixture) -> None:
     async with fixture.listening() as hints:
         await until(lambda: hints == ["all"], "the listener to listen")
         await fixture.started("w1")
@@ -303,7 +303,7 @@ async def test_hints_tell_of_what_happens_to_containers(fixture: RuntimeFixture)
         await until(lambda: hints == ["all", "w1", "w1"], "a hint of the death")
 
 
-async def test_networks_of_containers_that_were_removed_by_hand_go_but_for_a_few(
+async def test_networks_of_containers_removed_by_hand_are_removed_except_spares(
     fixture: RuntimeFixture,
 ) -> None:
     names = [f"w{number}" for number in range(SPARES + 2)]
@@ -319,7 +319,7 @@ async def test_networks_of_containers_that_were_removed_by_hand_go_but_for_a_few
     assert fixture.networks() == []
 
 
-async def test_a_start_takes_a_network_that_was_made_before(fixture: RuntimeFixture) -> None:
+async def test_a_start_uses_a_spare_network(fixture: RuntimeFixture) -> None:
     await fixture.runtime.clean_up()
     ready = set(fixture.networks())
     assert len(ready) == SPARES
@@ -334,7 +334,7 @@ async def test_a_start_takes_a_network_that_was_made_before(fixture: RuntimeFixt
     assert len(fixture.networks()) == 2 * SPARES
 
 
-async def test_two_that_take_the_same_network_do_not_share_it(fixture: RuntimeFixture) -> None:
+async def test_two_coordinators_never_share_a_network(fixture: RuntimeFixture) -> None:
     """A leader that was asleep, and its successor: each believes that the network is free."""
     await fixture.runtime.clean_up()
     sleeper = fixture.other_runtime()
@@ -354,7 +354,7 @@ async def test_two_that_take_the_same_network_do_not_share_it(fixture: RuntimeFi
     assert set(attached.split()) <= {"0", "1"}
 
 
-async def test_one_request_looks_at_any_number_of_containers(fixture: RuntimeFixture) -> None:
+async def test_one_request_observes_any_number_of_containers(fixture: RuntimeFixture) -> None:
     names = [f"w{number}" for number in range(4)]
     way = fixture.engine.place / "noted.sock"
     async with noted(fixture.engine.place / "docker.sock", way) as requests:

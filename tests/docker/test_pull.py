@@ -68,7 +68,7 @@ async def test_a_start_does_not_wait_for_the_pull_and_a_later_one_finds_the_imag
     await fixture.ready("w1")
 
 
-async def test_an_image_that_does_not_exist_is_told_at_once(
+async def test_a_missing_image_is_reported_without_a_retry(
     fixture: RuntimeFixture, registry: Registry
 ) -> None:
     failure = await failure_of(fixture, tiny(registry.image("tiny", "missing")))
@@ -76,16 +76,14 @@ async def test_an_image_that_does_not_exist_is_told_at_once(
     assert failure.message.startswith(f"There is no image {registry.image('tiny', 'missing')}")
 
 
-async def test_a_registry_that_is_out_of_order_is_not_a_missing_image(
-    fixture: RuntimeFixture, registry: Registry
-) -> None:
+async def test_a_broken_registry_is_not_a_missing_image(fixture: RuntimeFixture, registry: Registry) -> None:
     registry.broken = True
     failure = await failure_of(fixture, tiny(registry.image("tiny")))
     assert failure.reason is ErrorReason.ImagePullFailed
     assert failure.message.startswith(f"The registry of the image {registry.image('tiny')} does not work")
 
 
-async def test_a_registry_that_is_not_there_is_not_a_missing_image(fixture: RuntimeFixture) -> None:
+async def test_a_missing_registry_is_not_a_missing_image(fixture: RuntimeFixture) -> None:
     failure = await failure_of(fixture, tiny(f"127.0.0.1:{free_port()}/tiny:1"))
     assert failure.message.startswith("The registry of the image")
     assert "connection refused" in failure.message
@@ -108,7 +106,7 @@ async def test_after_a_failure_the_next_start_tries_again(
     await eventually(ready, "the image to be pulled, and its container to be ready")
 
 
-async def test_a_pull_that_nobody_asks_for_any_more_ends(
+async def test_an_abandoned_pull_ends(
     fixture: RuntimeFixture, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await fixture.runtime.start(fixture.spec("w1", image=tiny(registry.image("cancelled"))))
@@ -118,7 +116,7 @@ async def test_a_pull_that_nobody_asks_for_any_more_ends(
     assert await fixture.runtime.status("w1") == ABSENT
 
 
-async def test_workspaces_share_a_pull_and_each_hears_of_its_failure(
+async def test_workspaces_share_a_pull_and_each_start_reports_its_failure(
     fixture: RuntimeFixture, registry: Registry
 ) -> None:
     image = tiny(registry.image("shared", "missing"))

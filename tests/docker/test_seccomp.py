@@ -24,7 +24,7 @@ async def test_denied_calls_are_refused_and_debuggers_work(fixture: RuntimeFixtu
     assert without(calls_inside(fixture, allowed_calls()), "") == {}
 
 
-async def test_an_image_can_have_all_calls(fixture: RuntimeFixture) -> None:
+async def test_an_unconfined_image_can_make_all_calls(fixture: RuntimeFixture) -> None:
     await fixture.started("w1", image=replace(TINY_IMAGE, seccomp="unconfined"))
     told = calls_inside(fixture, denied_calls())
     assert {"unshare", "setns", "keyctl", "io_uring_enter", "mbind"} <= set(without(told, "EPERM"))

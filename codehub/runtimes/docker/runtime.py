@@ -342,8 +342,8 @@ class DockerRuntime:
     @asynccontextmanager
     async def _lock(self, workspace_id: str) -> AsyncIterator[None]:
         """Allow one change at a time for each workspace."""
-        turn = self._locks.setdefault(workspace_id, asyncio.Lock())
-        async with turn:
+        lock = self._locks.setdefault(workspace_id, asyncio.Lock())
+        async with lock:
             yield
 
 

@@ -26,7 +26,7 @@ async def test_no_descriptor_of_the_sandbox_is_open_inside(fixture: RuntimeFixtu
     assert "memfd" not in links and fixture.data_dir.name not in links
 
 
-async def test_the_kernel_still_names_the_home_where_mounts_are_listed(fixture: RuntimeFixture) -> None:
+async def test_the_kernel_still_names_the_home_in_the_list_of_mounts(fixture: RuntimeFixture) -> None:
     """docs/process-runtime.md says so: a bind mount shows its source, and no program can hide that."""
     spec = await fixture.started("w1")
     mounts = await fixture.inside("w1", "cat /proc/self/mountinfo")

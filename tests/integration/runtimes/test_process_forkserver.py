@@ -51,7 +51,7 @@ async def test_a_keeper_is_named_for_its_directory(fixture: RuntimeFixture) -> N
     assert words == [b"codehub-keeper", os.fsencode(fixture.directory("w1").path)]
 
 
-async def test_a_nursery_that_was_killed_is_replaced(
+async def test_a_killed_fork_server_is_replaced(
     fixture: RuntimeFixture, nursery: ForkServerClient, mark: str
 ) -> None:
     (first,) = wait_for(lambda: nurseries(mark), "the nursery")
@@ -63,7 +63,7 @@ async def test_a_nursery_that_was_killed_is_replaced(
     wait_for(lambda: len(nurseries(mark)) == 1, "the nursery")
 
 
-async def test_a_nursery_ends_with_its_owner_and_its_keepers_stay(
+async def test_a_fork_server_ends_with_its_owner_and_its_keepers_run_on(
     fixture: RuntimeFixture, nursery: ForkServerClient, mark: str
 ) -> None:
     await fixture.started("w1")
@@ -90,7 +90,7 @@ class SlowForkServerClient(ForkServerClient):
         return answer
 
 
-async def test_a_cancelled_start_lets_go_only_when_it_is_known_what_came_of_it(
+async def test_a_cancelled_start_returns_only_once_the_launch_has_finished(
     fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its caller holds the home meanwhile: what is launched after all is launched on that one."""
@@ -109,7 +109,7 @@ async def test_a_cancelled_start_lets_go_only_when_it_is_known_what_came_of_it(
     assert (await fixture.runtime.status("w1")).running
 
 
-async def test_nothing_is_launched_after_whoever_asked_has_let_go(
+async def test_nothing_is_launched_after_the_deadline_of_the_request(
     fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("codehub.runtimes.process.keeper_request_builder.LAUNCH_WITHIN_SECONDS", 0.0)
@@ -118,7 +118,7 @@ async def test_nothing_is_launched_after_whoever_asked_has_let_go(
     assert not (await fixture.runtime.status("w1")).running
 
 
-def test_a_nursery_does_not_outlive_a_killed_owner(mark: str) -> None:
+def test_a_fork_server_does_not_outlive_a_killed_owner(mark: str) -> None:
     script = (
         "from codehub.runtimes.process import keepers\n"
         f"keepers.PYTHON_ENVIRONMENT['MARK'] = {mark!r}\n"

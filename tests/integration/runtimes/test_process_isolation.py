@@ -76,7 +76,7 @@ async def test_it_sees_and_signals_only_its_own_processes(fixture: RuntimeFixtur
 
 
 @pytest.mark.parametrize("kind", ["ipc", "uts"])
-async def test_shared_memory_and_host_name_are_its_own(fixture: RuntimeFixture, kind: str) -> None:
+async def test_shared_memory_and_host_name_are_private(fixture: RuntimeFixture, kind: str) -> None:
     await fixture.started("w1")
     await fixture.started("w2")
     places = [await fixture.inside(name, f"readlink /proc/self/ns/{kind}") for name in ("w1", "w2")]
@@ -96,7 +96,7 @@ async def test_the_system_is_read_only_and_scratch_is_private(fixture: RuntimeFi
         assert not Path(path).exists()
 
 
-async def test_how_services_are_started_is_not_seen(fixture: RuntimeFixture) -> None:
+async def test_the_configuration_of_services_is_hidden(fixture: RuntimeFixture) -> None:
     """Their credentials are there, often for everybody to read."""
     places = [place for place in ("/etc/default", "/etc/environment", "/etc/systemd") if Path(place).exists()]
     assert places
@@ -110,7 +110,7 @@ async def test_terminals_and_devices_work(fixture: RuntimeFixture) -> None:
     assert await fixture.inside("w1", "head -c 4 /dev/urandom | wc -c; ls /dev | grep -c vda") == "4\n0\n"
 
 
-async def test_no_way_leads_through_the_sandbox_own_processes(fixture: RuntimeFixture) -> None:
+async def test_the_sandboxs_own_processes_give_no_access_to_the_host(fixture: RuntimeFixture) -> None:
     """An open directory of the host, reached through /proc/1, would be a door."""
     await fixture.started("w1")
     for link in ("/proc/1/root/", "/proc/1/cwd/", "/proc/1/fd/"):
@@ -129,7 +129,7 @@ async def test_only_codehub_and_the_workspace_itself_reach_its_socket(fixture: R
     assert oct(directory.io.stat().st_mode & 0o777) == "0o700" and directory.io.stat().st_uid == spec.uid
 
 
-async def test_a_link_in_place_of_the_socket_leads_nowhere(fixture: RuntimeFixture) -> None:
+async def test_a_link_in_place_of_the_socket_is_not_followed(fixture: RuntimeFixture) -> None:
     """Otherwise a workspace could make the gateway talk to any socket of the host."""
     await fixture.started("w1")
     directory = fixture.directory("w1")
@@ -156,7 +156,7 @@ os.rename("new", "ide.sock")
 
 
 @pytest.mark.full  # seconds, for 65,000 links
-async def test_a_socket_with_all_the_links_it_may_have_is_no_socket(fixture: RuntimeFixture) -> None:
+async def test_a_socket_that_cannot_be_linked_counts_as_missing(fixture: RuntimeFixture) -> None:
     if os.pathconf(fixture.data_dir, "PC_LINK_MAX") > 70_000:
         pytest.skip("needs a file system that counts links to 65,000, such as ext4")
     await fixture.started("w1")

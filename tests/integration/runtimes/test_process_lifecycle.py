@@ -61,7 +61,7 @@ async def test_a_container_starts_becomes_ready_stops_and_is_deleted(fixture: Ru
         ("--bind / / $(id >&2) \0\n; reboot", "bind / / $(id >&2) ; reboot", "bind-id-2-reboot"),
     ],
 )
-async def test_the_name_is_an_argument_and_the_host_name_and_nothing_else(
+async def test_the_workspaces_name_is_only_an_argument_and_the_host_name(
     fixture: RuntimeFixture, name: str, argument: str, host: str
 ) -> None:
     spec = replace(fixture.spec("w1", script_image(SERVER, "{socket}", "{name}")), name=name)
@@ -74,7 +74,7 @@ async def test_the_name_is_an_argument_and_the_host_name_and_nothing_else(
     assert await fixture.inside("w1", "uname -n") == f"{host}\n", "a rename shows at the next start"
 
 
-async def test_who_listens_for_hints_is_told_when_the_ide_listens(fixture: RuntimeFixture) -> None:
+async def test_a_hint_follows_as_soon_as_the_ide_listens(fixture: RuntimeFixture) -> None:
     told: asyncio.Queue[str] = asyncio.Queue()
     listening = asyncio.create_task(fixture.runtime.hints(told.put_nowait, lambda: None))
     try:
@@ -120,7 +120,7 @@ async def test_a_stopped_container_starts_again_with_the_new_operation(fixture: 
     assert fact.op_id == "op-2"
 
 
-async def test_start_and_delete_at_once_end_in_one_of_both(fixture: RuntimeFixture) -> None:
+async def test_a_concurrent_start_and_delete_end_in_either_state(fixture: RuntimeFixture) -> None:
     spec = fixture.spec(ALONE)
     for _ in range(5):
         await asyncio.gather(
@@ -139,7 +139,7 @@ async def test_a_new_runtime_adopts_what_runs(fixture: RuntimeFixture) -> None:
     assert await fixture.runtime.status("w1") == ABSENT
 
 
-async def test_a_container_survives_a_kill_of_whoever_started_it(fixture: RuntimeFixture) -> None:
+async def test_a_container_survives_a_kill_of_the_process_that_started_it(fixture: RuntimeFixture) -> None:
     spec = fixture.spec("w1")
     script = textwrap.dedent(f"""
         import asyncio, os, signal
@@ -201,7 +201,7 @@ async def test_killing_the_keeper_kills_its_tree(fixture: RuntimeFixture) -> Non
     await fixture.started("w1")
 
 
-async def test_a_recycled_pid_is_not_taken_for_the_container(fixture: RuntimeFixture) -> None:
+async def test_a_reused_pid_is_not_taken_for_the_container(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     await fixture.runtime.stop("w1")
     directory = fixture.directory("w1")
@@ -256,7 +256,7 @@ async def test_garbage_in_the_state_of_a_living_container(fixture: RuntimeFixtur
     assert await fixture.runtime.status(ALONE) == ABSENT
 
 
-async def test_a_missing_home_is_never_made(fixture: RuntimeFixture) -> None:
+async def test_a_missing_home_is_never_created(fixture: RuntimeFixture) -> None:
     spec = fixture.spec("w1")
     spec.home.rmdir()
     with pytest.raises(RuntimeFailure) as failure:
@@ -274,7 +274,7 @@ async def test_a_home_that_is_a_link_is_refused(fixture: RuntimeFixture) -> None
         await fixture.runtime.start(spec)
 
 
-async def test_a_command_that_exits_at_once_tells_its_last_output(fixture: RuntimeFixture) -> None:
+async def test_a_command_that_exits_early_reports_its_last_output(fixture: RuntimeFixture) -> None:
     image = script_image("import sys; print('first'); sys.exit('no licence found')")
     await fixture.runtime.start(fixture.spec("w1", image))
     fact = await fixture.until("w1", lambda fact: not fact.running)
@@ -282,14 +282,14 @@ async def test_a_command_that_exits_at_once_tells_its_last_output(fixture: Runti
     assert "exited with code 1" in fact.message and "no licence found" in fact.message
 
 
-async def test_last_output_that_no_message_can_hold_is_made_fit(fixture: RuntimeFixture) -> None:
+async def test_last_output_is_made_fit_for_a_message(fixture: RuntimeFixture) -> None:
     image = script_image("import sys; sys.exit('x' * 100_000 + ' core' + chr(0) + 'dump')")
     await fixture.runtime.start(fixture.spec("w1", image))
     fact = await fixture.until("w1", lambda fact: not fact.running)
     assert fact.message.endswith("x core\ufffddump") and len(fact.message) < 2100
 
 
-async def test_a_command_that_does_not_exist_says_so(fixture: RuntimeFixture) -> None:
+async def test_a_command_that_does_not_exist_is_named_in_the_message(fixture: RuntimeFixture) -> None:
     image = replace(TINY, process=("no-such-ide", "{socket}"))
     await fixture.runtime.start(fixture.spec("w1", image))
     fact = await fixture.until("w1", lambda fact: not fact.running)
@@ -315,7 +315,7 @@ async def test_a_command_that_listens_and_never_answers_is_not_ready(
     assert fact.running and not fact.ready and fact.upstream is not None
 
 
-async def test_a_stop_ends_daemons_and_those_who_ignore_signals(fixture: RuntimeFixture) -> None:
+async def test_a_stop_ends_daemons_and_processes_that_ignore_signals(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     await fixture.inside("w1", "setsid nohup sleep 601 >/dev/null 2>&1 & disown")
     await fixture.inside("w1", "(trap '' TERM HUP; setsid sleep 602 >/dev/null 2>&1 &)")
@@ -341,7 +341,7 @@ async def test_a_stubborn_ide_is_killed_after_the_grace_period(fixture: RuntimeF
     assert not (await fixture.runtime.status("w1")).running
 
 
-async def test_a_polite_ide_gets_to_finish(fixture: RuntimeFixture) -> None:
+async def test_an_ide_that_handles_sigterm_can_finish(fixture: RuntimeFixture) -> None:
     polite = (
         "import os, signal, sys, pathlib\n"
         "def bye(*_):\n    pathlib.Path('bye').write_text('saved')\n    os._exit(0)\n"
@@ -375,7 +375,7 @@ async def test_the_logs_are_the_last_lines(fixture: RuntimeFixture) -> None:
     assert await fixture.runtime.logs("w2", 3) == ""
 
 
-async def test_an_ide_that_binds_its_socket_anew_is_found_again(fixture: RuntimeFixture) -> None:
+async def test_an_ide_that_binds_a_new_socket_is_found_again(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     bound = fixture.directory("w1").bound_socket
     bound.unlink()
@@ -401,7 +401,7 @@ async def test_a_runtime_directory_that_vanished_is_not_an_empty_one(fixture: Ru
     aside.rename(root)
 
 
-async def test_one_that_cannot_be_looked_at_hides_no_other(fixture: RuntimeFixture) -> None:
+async def test_a_container_that_cannot_be_observed_hides_no_other(fixture: RuntimeFixture) -> None:
     for workspace_id in ("w1", "w2"):
         await fixture.started(workspace_id)
     state = fixture.directory("w1").state_file
@@ -420,12 +420,12 @@ async def test_one_that_cannot_be_looked_at_hides_no_other(fixture: RuntimeFixtu
 
 
 @pytest.mark.parametrize("workspace_id", ["", "..", "a/b", ".hidden", "../w1", "w1\n"])
-async def test_an_id_that_is_no_name_is_refused(fixture: RuntimeFixture, workspace_id: str) -> None:
+async def test_an_invalid_workspace_id_is_rejected(fixture: RuntimeFixture, workspace_id: str) -> None:
     with pytest.raises(ValueError, match="not a workspace id"):
         await fixture.runtime.delete(workspace_id)
 
 
-async def test_what_a_crash_left_of_a_removal_is_finished(fixture: RuntimeFixture) -> None:
+async def test_a_removal_that_a_crash_interrupted_is_finished(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     await fixture.runtime.stop("w1")
     fixture.directory("w1").path.rename(fixture.data_dir / "runtime" / ".deleted-w1-0badcafe")
@@ -437,7 +437,7 @@ async def test_what_a_crash_left_of_a_removal_is_finished(fixture: RuntimeFixtur
 DIG = "import os\nos.chdir('/run/codehub')\nfor _ in range(1500): os.mkdir('d'); os.chdir('d')"
 
 
-async def test_a_workspace_that_dug_deep_is_started_again_and_deleted(fixture: RuntimeFixture) -> None:
+async def test_a_workspace_with_a_deep_tree_is_started_again_and_deleted(fixture: RuntimeFixture) -> None:
     for _ in range(2):
         await fixture.started("w1")
         await fixture.inside("w1", f'/usr/bin/python3 -c "{DIG}"')
@@ -446,7 +446,7 @@ async def test_a_workspace_that_dug_deep_is_started_again_and_deleted(fixture: R
     assert list((fixture.data_dir / "runtime").iterdir()) == []
 
 
-async def test_what_cannot_be_removed_keeps_nothing_else(fixture: RuntimeFixture) -> None:
+async def test_a_failed_removal_does_not_prevent_others(fixture: RuntimeFixture) -> None:
     stuck = fixture.data_dir / "runtime" / ".deleted-w1-0badcafe"
     stuck.write_text("a file, where a directory is expected")
     later = fixture.data_dir / "runtime" / ".deleted-w2-0badcafe"
@@ -456,7 +456,7 @@ async def test_what_cannot_be_removed_keeps_nothing_else(fixture: RuntimeFixture
     stuck.unlink()
 
 
-async def test_a_start_that_is_cancelled_leaves_nothing_unknown(fixture: RuntimeFixture) -> None:
+async def test_a_cancelled_start_leaves_no_untracked_container(fixture: RuntimeFixture) -> None:
     spec = fixture.spec("w1")
     await fixture.runtime.barriers()
     for patience in (0.0, 0.02, 0.05, 0.08):

@@ -44,7 +44,7 @@ def outside() -> Iterator[Neighbour]:
 
 
 @pytest.mark.parametrize("mode", ["600", "666"])
-def test_root_has_a_way_out_whoever_else_may_open_the_device(mode: str) -> None:
+def test_root_has_an_uplink_whatever_the_mode_of_the_device(mode: str) -> None:
     uplink = {"program": shutil.which("slirp4netns"), "uid": HELPER_UID_OFFSET, "rules": []}
     probe = {"argv": ["/bin/true"], "env": {}, "groups": {}, "uplink": uplink}
     machine = ["/usr/bin/unshare", "-m", "/bin/sh", "-c", f'{tun_device(mode)} && exec "$@"', "-"]
@@ -119,7 +119,7 @@ async def test_an_allowed_range_does_not_open_this_machines_addresses_in_it(
     assert answers == {f"{outside.ten}:{PORT}": True, of_the_host: "[Errno 13] Permission denied"}
 
 
-async def test_listeners_and_abstract_sockets_are_each_workspaces_own(fixture: RuntimeFixture) -> None:
+async def test_listeners_and_abstract_sockets_are_private_to_each_workspace(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     await fixture.started("w2")
     listen = """
@@ -195,7 +195,7 @@ socket.create_connection(("{outside.public}", {PORT}))
         assert receiver.recv(9) == b"outside", "what was sent before, from inside, did not arrive"
 
 
-async def test_nobody_answers_multicast_from_where_a_workspace_may_not_send(
+async def test_multicast_gets_no_answer_from_denied_addresses(
     fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a machine of the test's own.
@@ -244,7 +244,7 @@ print(by_multicast.recvfrom(100))
         await fixture.runtime.delete("w1")
 
 
-async def test_a_socket_that_passes_by_the_rules_gets_nowhere(
+async def test_a_socket_that_bypasses_the_rules_reaches_nothing(
     fixture: RuntimeFixture, outside: Neighbour
 ) -> None:
     """One that is bound to the interface is sent out there, whatever the rules say; and nobody takes it."""
@@ -306,7 +306,7 @@ async def test_the_helper_ends_with_a_killed_keeper(fixture: RuntimeFixture) -> 
     await fixture.started("w1")
 
 
-async def test_a_helper_that_dies_is_told_of_and_the_ide_goes_on(fixture: RuntimeFixture) -> None:
+async def test_the_death_of_the_helper_is_logged_and_the_ide_runs_on(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     helper_of(fixture, "w1").send(signal.SIGKILL)
 
@@ -319,7 +319,7 @@ async def test_a_helper_that_dies_is_told_of_and_the_ide_goes_on(fixture: Runtim
     assert not (await fixture.runtime.status("w1")).running
 
 
-async def test_a_helper_that_may_not_work_leaves_the_hosts_network(
+async def test_without_a_working_helper_a_workspace_is_in_the_hosts_network(
     fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     programs = only_programs(fixture, monkeypatch, "bwrap", "setpriv")
@@ -332,7 +332,7 @@ async def test_a_helper_that_may_not_work_leaves_the_hosts_network(
         assert await from_inside(fixture, "w1", of_the_host) == {of_the_host: True}
 
 
-async def test_a_network_that_cannot_be_made_any_more_fails_the_start(
+async def test_a_network_that_can_no_longer_be_created_fails_the_start(
     fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rather than to let the workspace into the host's network unasked."""

@@ -46,7 +46,7 @@ async def test_a_flood_of_output_is_read_within_a_budget_and_the_ide_goes_on(fix
     assert (await fixture.runtime.status("w1")).message == "it was stopped"
 
 
-async def test_the_end_of_what_is_printed_beyond_the_budget_is_kept(fixture: RuntimeFixture) -> None:
+async def test_the_end_of_output_beyond_the_budget_is_kept(fixture: RuntimeFixture) -> None:
     await fixture.runtime.start(fixture.spec("w1", script_image(LAST_WORDS)))
     fact = await fixture.until("w1", lambda fact: not fact.running)
     assert fact.message.startswith("it exited with code 3") and fact.message.endswith("the end")

@@ -79,7 +79,9 @@ async def test_what_listens_on_the_host_alone_is_not_reached(fixture: RuntimeFix
 
 
 @pytest.mark.usefixtures("own_network")
-async def test_only_codehub_opens_the_door_and_nothing_of_it_gets_inside(fixture: RuntimeFixture) -> None:
+async def test_only_codehub_reaches_the_port_broker_and_nothing_of_it_is_inside(
+    fixture: RuntimeFixture,
+) -> None:
     await fixture.started("w1")
     await fixture.started("w2")
     doors = [str(fixture.directory(name).port_broker_socket) for name in ("w1", "w2")]
@@ -105,7 +107,7 @@ def silent_clients(door: str, count: int) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("own_network")
-async def test_a_crowd_before_the_door_harms_nobody(fixture: RuntimeFixture) -> None:
+async def test_many_clients_of_the_port_broker_do_no_harm(fixture: RuntimeFixture) -> None:
     """Some say nothing and take nothing; the others are served, and the keeper is as before."""
     await fixture.started("w1")
     await start_app(fixture, "w1", "127.0.0.1", 3000)
@@ -122,7 +124,7 @@ async def test_a_crowd_before_the_door_harms_nobody(fixture: RuntimeFixture) -> 
 
 
 @pytest.mark.usefixtures("own_network")
-async def test_the_door_and_the_network_end_with_the_workspace(fixture: RuntimeFixture) -> None:
+async def test_the_port_broker_and_the_network_end_with_the_workspace(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     await start_app(fixture, "w1", "127.0.0.1", 3000)
     await hears(fixture, "w1", 3000, "127.0.0.1")
@@ -139,7 +141,7 @@ async def test_the_door_and_the_network_end_with_the_workspace(fixture: RuntimeF
 
 
 @pytest.mark.usefixtures("own_network")
-async def test_a_workspace_that_an_older_codehub_started_is_found_and_shut_off(
+async def test_sockets_of_an_older_codehub_are_adopted_and_then_removed(
     fixture: RuntimeFixture,
 ) -> None:
     """Its sockets lay where without a sandbox everybody may go."""
@@ -161,7 +163,7 @@ async def test_a_workspace_that_an_older_codehub_started_is_found_and_shut_off(
     assert await hello(fixture, "w1", 3000) == "ConnectionRefusedError"
 
 
-async def test_in_the_hosts_network_there_is_no_door(
+async def test_in_the_hosts_network_there_is_no_port_broker(
     fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Behind it would be the host's own loopback."""
@@ -192,7 +194,7 @@ GO_THROUGH = """
 
 
 @pytest.mark.usefixtures("own_network")
-def test_without_root_there_is_a_door_as_well(fixture: RuntimeFixture) -> None:
+def test_without_root_there_is_a_port_broker_as_well(fixture: RuntimeFixture) -> None:
     life = LIFE.replace('\n    await runtime.delete("w1")\n', GO_THROUGH)
     assert life != LIFE
     command = f"/usr/bin/python3 -c '{APP}' 127.0.0.1 3000"

@@ -126,7 +126,7 @@ async def test_no_key_of_codehubs_or_of_another_workspace_can_be_found(
     assert await python_inside(workspaces, "w2", KEYS) == "[False, False]\n"
 
 
-async def test_no_process_of_others_can_be_looked_into_or_signalled(workspaces: RuntimeFixture) -> None:
+async def test_no_other_process_can_be_inspected_or_signalled(workspaces: RuntimeFixture) -> None:
     fixture = workspaces
     state = fixture.directory("w2").read_state()
     assert state is not None and state.child is not None

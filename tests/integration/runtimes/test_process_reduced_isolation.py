@@ -61,7 +61,7 @@ async def test_without_bwrap_root_gives_each_workspace_a_user(
     assert "not permitted" in await fixture.inside("w1", f"kill -9 {os.getpid()}")
 
 
-async def test_without_bwrap_no_other_workspace_reaches_an_ide_that_lets_everybody_in(
+async def test_without_bwrap_no_other_workspace_reaches_an_ide_with_an_open_socket(
     fixture: RuntimeFixture, no_bwrap: Path
 ) -> None:
     await fixture.started("w1")
@@ -74,7 +74,9 @@ async def test_without_bwrap_no_other_workspace_reaches_an_ide_that_lets_everybo
     assert set(answers.values()) == {"[Errno 13] Permission denied"}
 
 
-async def test_a_bwrap_that_may_not_work_is_no_wall(fixture: RuntimeFixture, bwrap_that_fails: None) -> None:
+async def test_a_bwrap_that_the_kernel_refuses_counts_as_missing(
+    fixture: RuntimeFixture, bwrap_that_fails: None
+) -> None:
     barriers = await fixture.runtime.barriers()
     assert barriers.isolation is Isolation.USER
     assert "No permissions to create a new namespace" in barriers.why_not_better
@@ -99,7 +101,7 @@ def _command_line(process: Path) -> bytes:
 
 
 @pytest.mark.usefixtures("own_network")
-async def test_a_helper_that_hangs_takes_no_wall_away_and_is_ended(
+async def test_a_helper_that_hangs_weakens_no_isolation_and_is_killed(
     fixture: RuntimeFixture, no_bwrap: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (no_bwrap / "bwrap").symlink_to("/usr/bin/bwrap")
@@ -124,7 +126,7 @@ async def test_a_helper_that_hangs_takes_no_wall_away_and_is_ended(
     ],
     ids=["no process", "killed"],
 )
-async def test_a_bwrap_that_could_not_work_just_now_takes_no_wall_away(
+async def test_a_transient_failure_of_bwrap_weakens_no_isolation(
     fixture: RuntimeFixture, no_bwrap: Path, script: str
 ) -> None:
     fake(no_bwrap, "bwrap", script)
@@ -144,7 +146,7 @@ async def test_without_bwrap_a_stop_ends_daemons_too(fixture: RuntimeFixture, no
     assert processes_of_user(spec.uid) == []
 
 
-async def test_without_bwrap_what_outlives_a_killed_keeper_is_ended(
+async def test_without_bwrap_processes_that_outlive_a_killed_keeper_are_killed(
     fixture: RuntimeFixture, no_bwrap: Path
 ) -> None:
     spec = await fixture.started("w1")
@@ -171,7 +173,7 @@ if os.fork() == 0:
 
 
 @pytest.mark.parametrize("keeper", ["alive", "killed"])
-async def test_without_bwrap_a_stop_ends_whoever_has_lost_its_main_thread(
+async def test_without_bwrap_a_stop_ends_a_process_without_its_main_thread(
     fixture: RuntimeFixture, no_bwrap: Path, monkeypatch: pytest.MonkeyPatch, keeper: str
 ) -> None:
     monkeypatch.setattr(
@@ -333,13 +335,15 @@ def as_stranger(
     return result.stdout
 
 
-def test_without_root_bwrap_is_the_wall(fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_root_bwrap_isolates_workspaces(
+    fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     only_programs(fixture, monkeypatch, "bwrap", "setpriv")
     assert as_stranger(fixture).split() == ["sandbox", "ready", "False"]
 
 
 @pytest.mark.usefixtures("own_network")
-def test_without_root_there_is_a_network_of_its_own_as_well(fixture: RuntimeFixture) -> None:
+def test_without_root_a_workspace_has_its_own_network_as_well(fixture: RuntimeFixture) -> None:
     with neighbour() as outside, listening("127.0.0.1:0") as of_the_host:
         names = [f"{outside.public}:{PORT}", f"{outside.ten}:{PORT}", of_the_host]
         assert set(from_here(*names).values()) == {True}
@@ -358,7 +362,7 @@ df --output=itotal /tmp | tail -1; touch /file /dev/file /run/file /tmp/file && 
 """
 
 
-def test_without_root_what_lies_in_memory_is_limited(
+def test_without_root_files_in_memory_are_limited(
     fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     only_programs(fixture, monkeypatch, "bwrap", "setpriv")
@@ -366,7 +370,9 @@ def test_without_root_what_lies_in_memory_is_limited(
 
 
 @pytest.mark.usefixtures("own_network")
-def test_with_a_network_of_its_own_the_files_in_memory_are_limited_as_well(fixture: RuntimeFixture) -> None:
+def test_with_its_own_network_the_number_of_files_in_memory_is_limited_as_well(
+    fixture: RuntimeFixture,
+) -> None:
     files = assert_limited(as_stranger(fixture, script=MEASURE, life=LIFE_BESIDE_SECRETS))
     assert files == tmpfs.size_of("/tmp", BUILT_IN[0].memory_bytes) // 8192
 
@@ -380,7 +386,7 @@ def assert_limited(told: str) -> int:
     return int(numbers[3])
 
 
-def test_without_root_a_workspace_that_shuts_itself_in_hides_nobody_and_is_ended(
+def test_without_root_a_workspace_without_permissions_hides_no_other_and_is_killed(
     fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     only_programs(fixture, monkeypatch, "bwrap", "setpriv")
@@ -408,7 +414,7 @@ def etc_with_secrets(fixture: RuntimeFixture) -> Path:
     return etc
 
 
-def test_without_root_what_only_codehub_may_read_is_hidden(
+def test_without_root_files_that_only_codehub_may_read_are_hidden(
     fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     only_programs(fixture, monkeypatch, "bwrap", "setpriv")
@@ -417,7 +423,7 @@ def test_without_root_what_only_codehub_may_read_is_hidden(
     assert "for everybody" in told and "the contents of" not in told
 
 
-def test_without_root_and_bwrap_it_refuses_and_says_what_to_do(
+def test_without_root_and_bwrap_a_start_fails_and_says_what_to_do(
     fixture: RuntimeFixture, no_bwrap: Path
 ) -> None:
     message = as_stranger(fixture)
@@ -425,7 +431,7 @@ def test_without_root_and_bwrap_it_refuses_and_says_what_to_do(
     assert "install" in message and "bubblewrap" in message and "--insecure-process-runtime" in message
 
 
-def test_without_root_and_bwrap_it_starts_when_that_was_accepted(
+def test_without_root_and_bwrap_a_start_works_if_that_was_accepted(
     fixture: RuntimeFixture, no_bwrap: Path
 ) -> None:
     assert as_stranger(fixture, "insecure").split() == ["none", "ready", "False"]

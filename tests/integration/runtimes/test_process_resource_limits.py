@@ -67,7 +67,7 @@ def setting(groups: list[Path], *names: str) -> str:
     return file.read_text().strip()
 
 
-async def test_the_caps_of_the_image_hold_for_the_whole_tree_from_its_beginning(
+async def test_the_caps_of_the_image_apply_to_the_whole_tree_from_its_start(
     capped: RuntimeFixture,
 ) -> None:
     # The child waits: a second server might take the socket, and the workspace would end with the first.
@@ -131,7 +131,7 @@ async def test_groups_go_with_the_last_process(capped: RuntimeFixture) -> None:
     assert not [group for group in groups if group.exists()]
 
 
-async def test_keepers_and_workspaces_leave_the_service_that_codehub_is(capped: RuntimeFixture) -> None:
+async def test_keepers_and_workspaces_leave_codehubs_service(capped: RuntimeFixture) -> None:
     """systemd ends whom it finds in the service's group of its own hierarchy, or of version 2."""
     mounted = (await capped.runtime.barriers()).cgroups.keeper_groups
     if not mounted:
@@ -150,7 +150,7 @@ def _places(process: ProcessId, hierarchy: str) -> list[str]:
     return [line.rpartition(":")[2] for line in lines if hierarchy in line]
 
 
-async def test_running_out_of_memory_is_told(capped: RuntimeFixture) -> None:
+async def test_running_out_of_memory_is_reported(capped: RuntimeFixture) -> None:
     greedy = script_image("hoard = []\nwhile True: hoard.append(bytearray(1 << 20))")
     await capped.runtime.start(capped.spec("w1", small(greedy)))
     fact = await capped.until("w1", lambda fact: not fact.running)
@@ -185,7 +185,7 @@ async def test_a_stop_ends_a_fork_bomb(
 
 @pytest.mark.parametrize("state", ["readable", "garbage"])
 @pytest.mark.parametrize("step", ["start", "delete"])
-async def test_what_a_killed_keeper_leaves_is_ended_by_its_group(
+async def test_processes_that_a_killed_keeper_leaves_are_killed_by_their_group(
     capped: RuntimeFixture, state: str, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a sandbox a daemon outlives its keeper; nothing but the group tells whose this one is."""
@@ -217,7 +217,7 @@ def _seconds_of(process: ProcessId) -> int | None:
     return int(words[1]) if words[0] == b"sleep" else None
 
 
-async def test_an_empty_group_that_was_left_is_removed(capped: RuntimeFixture) -> None:
+async def test_an_empty_leftover_group_is_removed(capped: RuntimeFixture) -> None:
     await capped.started("w1")
     groups = groups_of(capped, "w1")
     state = capped.directory("w1").read_state()
@@ -229,7 +229,7 @@ async def test_an_empty_group_that_was_left_is_removed(capped: RuntimeFixture) -
     assert not [group for group in groups if group.exists()]
 
 
-async def test_a_group_that_nobody_will_ask_for_is_swept_up(capped: RuntimeFixture) -> None:
+async def test_an_orphaned_group_is_removed(capped: RuntimeFixture) -> None:
     await capped.started("w1")
     parents = [str(group.parent) for group in groups_of(capped, "w1")]
     forgotten = [Path(parent, f"forgotten-{capped.data_dir.name}") for parent in parents]
@@ -244,7 +244,7 @@ async def test_a_group_that_nobody_will_ask_for_is_swept_up(capped: RuntimeFixtu
     await capped.until("w1", lambda fact: fact.ready)
 
 
-async def test_groups_that_cannot_be_made_any_more_do_not_fail_a_start(
+async def test_groups_that_can_no_longer_be_created_do_not_fail_a_start(
     capped: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone = Cgroups(1, {"memory": "/nonexistent", "pids": "/nonexistent"})
@@ -255,7 +255,7 @@ async def test_groups_that_cannot_be_made_any_more_do_not_fail_a_start(
     assert (await capped.inside("w1", "ulimit -u; ulimit -d")).split() == ["200", str(64 << 10)]
 
 
-async def test_a_group_that_cannot_be_made_takes_no_other_away(
+async def test_a_group_that_cannot_be_created_affects_no_other(
     capped: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     barriers = await capped.runtime.barriers()
@@ -283,7 +283,7 @@ async def half_a_processor(capped: RuntimeFixture) -> AsyncIterator[str]:
     group.rmdir()
 
 
-async def test_where_a_group_above_has_less_its_cap_holds_and_all_others_do(
+async def test_a_smaller_cap_of_a_parent_group_applies_with_all_other_caps(
     capped: RuntimeFixture, half_a_processor: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     barriers = await capped.runtime.barriers()
@@ -296,7 +296,7 @@ async def test_where_a_group_above_has_less_its_cap_holds_and_all_others_do(
     assert "capped" not in await capped.runtime.logs("w1", 1000)
 
 
-async def test_a_number_that_the_kernel_does_not_take_fails_the_start_by_name(
+async def test_a_value_that_the_kernel_rejects_fails_the_start_and_is_named(
     capped: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = (await capped.runtime.barriers()).cgroups
@@ -307,12 +307,12 @@ async def test_a_number_that_the_kernel_does_not_take_fails_the_start_by_name(
     assert not group.exists() and not (await capped.runtime.status("w1")).running
 
 
-async def test_the_largest_number_of_processes_is_one_that_the_kernel_takes(capped: RuntimeFixture) -> None:
+async def test_the_kernel_accepts_the_largest_number_of_processes(capped: RuntimeFixture) -> None:
     await capped.started("w1", replace(TINY, pids=MOST_PIDS))
     assert setting(groups_of(capped, "w1"), "pids.max") == str(MOST_PIDS)
 
 
-async def test_without_groups_limits_hold_for_the_user_and_each_process(
+async def test_without_groups_limits_apply_to_the_user_and_each_process(
     fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -341,7 +341,7 @@ def version_2() -> Iterator[Path]:
     cgroups.remove([str(group)])
 
 
-def test_a_group_of_version_2_knows_its_members_and_is_removed(version_2: Path) -> None:
+def test_a_group_of_version_2_lists_its_members_and_is_removed(version_2: Path) -> None:
     name = str(version_2)
     cgroups.create({name: {}})
     with subprocess.Popen(["sleep", "60"], preexec_fn=lambda: cgroups.join([name])) as sleeper:
@@ -377,7 +377,7 @@ MAKE = "cgroups.create(json.loads(sys.argv[1]))"
 END = "kill_stale_processes('w1', None, 'sandbox', None, sys.argv[1:])"
 
 
-def test_groups_that_a_workspace_made_end_with_it(version_2: Path) -> None:
+def test_groups_that_a_workspace_created_end_with_it(version_2: Path) -> None:
     """Without root a workspace is CodeHub's own user, to whom a part of the hierarchy was delegated."""
     version_2.mkdir()
     for path in (version_2, version_2 / "cgroup.procs", version_2 / "cgroup.subtree_control"):

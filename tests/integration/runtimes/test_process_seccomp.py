@@ -80,13 +80,13 @@ async def test_every_process_inside_has_the_filter_unless_its_image_says_otherwi
     assert {line.split()[1] for line in modes.splitlines()} == {expected}
 
 
-async def test_an_image_can_have_all_calls(fixture: RuntimeFixture) -> None:
+async def test_an_unconfined_image_can_make_all_calls(fixture: RuntimeFixture) -> None:
     await fixture.started("w1", UNCONFINED)
     told = await calls_inside(fixture, denied_calls())
     assert {"unshare", "setns", "keyctl", "io_uring_enter", "mbind"} <= set(without(told, "EPERM"))
 
 
-async def test_without_bubblewrap_the_filter_is_still_there(
+async def test_without_bubblewrap_the_filter_still_applies(
     fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     only_programs(fixture, monkeypatch, "setpriv")

@@ -46,7 +46,7 @@ async def a_small_workspace(fixture: RuntimeFixture) -> None:
     await fixture.started("w1", replace(TINY, memory_bytes=MEMORY))
 
 
-async def test_full_places_in_memory_leave_the_ide_alive(fixture: RuntimeFixture) -> None:
+async def test_full_tmpfs_directories_leave_the_ide_alive(fixture: RuntimeFixture) -> None:
     await a_small_workspace(fixture)
     assert await in_all_places(fixture, FILL) == [
         "No space left on device 24",

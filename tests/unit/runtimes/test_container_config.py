@@ -47,14 +47,14 @@ def test_an_image_can_be_without_a_filter_of_system_calls() -> None:
     assert host["SecurityOpt"] == ["no-new-privileges:true", "seccomp=unconfined"]
 
 
-def test_where_there_is_no_table_of_calls_the_engines_own_profile_holds(
+def test_without_a_table_of_calls_the_engines_own_profile_applies(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("codehub.runtimes.docker.container_config.machine", lambda: None)
     assert config()["HostConfig"]["SecurityOpt"] == ["no-new-privileges:true"]
 
 
-def test_the_disk_of_the_home_is_limited_where_the_image_says_so() -> None:
+def test_the_disk_of_the_home_is_limited_if_the_image_says_so() -> None:
     limited = replace(SPEC, image=replace(IMAGE, disk_bandwidth=50 << 20))
     host = container_config(limited, replace(SETTING, disk="/dev/sda"), "i", "n", "10.222.0.2")["HostConfig"]
     assert (
@@ -92,14 +92,14 @@ def test_shared_memory_is_an_eighth_of_the_memory_with_a_bounded_number_of_files
     assert config()["HostConfig"]["Tmpfs"] == {"/dev/shm": options}
 
 
-def test_further_variables_are_part_of_what_it_is_made_of() -> None:
+def test_further_variables_are_part_of_the_configuration() -> None:
     told = replace(SETTING, variables={"VSCODE_PROXY_URI": "./proxy/{{port}}/"})
     made = container_config(SPEC, told, "installation", "a-network", "10.222.0.2")
     assert "VSCODE_PROXY_URI=./proxy/{{port}}/" in made["Env"]
     assert made["Labels"][Label.CONFIG] == desired_hash(SPEC, told) != desired_hash(SPEC, SETTING)
 
 
-def test_labels_tell_whose_it_is() -> None:
+def test_labels_identify_installation_and_workspace() -> None:
     labels = config()["Labels"]
     assert labels[Label.INSTALLATION] == "installation"
     assert labels[Label.WORKSPACE] == "w1"
@@ -144,7 +144,7 @@ def test_what_matters_changes_the_hash(changed: WorkloadSpec) -> None:
     assert desired_hash(changed, SETTING) != desired_hash(SPEC, SETTING)
 
 
-def test_the_users_number_has_a_name_and_the_ide_asks_no_password() -> None:
+def test_the_user_id_has_a_name_and_the_ide_has_no_password() -> None:
     texts = files(2_000_007, 9000, "name")
     assert "coder:x:2000007:2000007::/home/coder:" in texts["/etc/passwd"]
     assert "bind-addr: 0.0.0.0:9000\nauth: none\n" in texts["/etc/codehub/code-server.yaml"]

@@ -28,14 +28,14 @@ def test_a_whole_pool_is_used_before_it_is_full() -> None:
 
 
 @given(st.integers(0, 31), st.sets(st.integers(0, 31)))
-def test_the_one_that_was_given_out_last_comes_last_again(last: int, used: set[int]) -> None:
+def test_the_subnet_that_was_used_last_is_reused_last(last: int, used: set[int]) -> None:
     subnets = list(SMALL.subnets(new_prefix=29))
     found = list(free_subnets(SMALL, [str(subnets[index]) for index in used], after=subnets[last]))
     in_order = subnets[last + 1 :] + subnets[: last + 1]
     assert found == [subnet for subnet in in_order if subnets.index(subnet) not in used]
 
 
-def test_a_last_one_of_another_pool_does_no_harm() -> None:
+def test_a_last_subnet_of_another_pool_is_ignored() -> None:
     assert len(set(free_subnets(SMALL, [], after=IPv4Network("10.1.2.8/29")))) == 32
 
 
@@ -107,14 +107,14 @@ def test_a_range_opens_neither_the_host_nor_other_workspaces(allowed: str) -> No
     assert may_reach(("10.0.0.0/8",), "10.1.2.3")
 
 
-def test_what_is_named_exactly_is_opened() -> None:
+def test_an_entry_for_a_single_address_opens_it() -> None:
     assert may_reach(("10.1.2.3/32",), "10.1.2.3", is_local=True)
     assert may_reach(("10.222.0.10/32",), "10.222.0.10")
     assert may_reach((str(POOL),), "10.222.0.10")
     assert not may_reach((str(POOL),), "10.222.0.9", is_local=True)
 
 
-def test_of_this_machine_only_the_users_of_codehub_connect_to_workspaces() -> None:
+def test_on_this_machine_only_codehubs_users_connect_to_workspaces() -> None:
     text = chains_text("C", str(POOL), Egress(8080), (7, 0, 7))
     assert rules_of("C-OWN", text) == [
         "-m conntrack --ctstate ESTABLISHED,RELATED -j RETURN",
@@ -124,7 +124,7 @@ def test_of_this_machine_only_the_users_of_codehub_connect_to_workspaces() -> No
     ]
 
 
-def test_the_gateways_user_is_told_by_a_setting_and_else_the_coordinators(
+def test_the_gateways_user_is_a_setting_with_the_coordinators_as_default(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert docker_options(Settings()).gateway_uid == os.geteuid()

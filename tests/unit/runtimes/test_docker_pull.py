@@ -41,7 +41,7 @@ async def pulled(engine: Engine) -> ImagePulls:
     return pulls
 
 
-async def test_a_pull_that_lost_its_engine_is_begun_anew_by_the_next_start() -> None:
+async def test_the_next_start_retries_a_pull_that_lost_its_engine() -> None:
     engine = TroubledEngine(EngineUnavailable("the Docker engine does not answer (Connection refused)"))
     pulls = await pulled(engine)
     assert engine.pulls == 3
@@ -50,7 +50,7 @@ async def test_a_pull_that_lost_its_engine_is_begun_anew_by_the_next_start() -> 
     await pulls.close()
 
 
-async def test_an_engine_that_goes_away_by_every_pull_fails_the_start() -> None:
+async def test_an_engine_that_goes_away_at_every_pull_fails_the_start() -> None:
     engine = TroubledEngine(EngineUnavailable("the Docker engine does not answer (Connection reset)"))
     pulls = await pulled(engine)
     asked = 0
@@ -63,7 +63,7 @@ async def test_an_engine_that_goes_away_by_every_pull_fails_the_start() -> None:
     await pulls.close()
 
 
-async def test_an_engine_that_tells_of_its_registrys_trouble_fails_the_pull() -> None:
+async def test_an_error_of_the_registry_fails_the_pull() -> None:
     pulls = await pulled(TroubledEngine(EngineServerError("the Docker engine: connection refused")))
     with pytest.raises(RuntimeFailure, match="The registry of the image image:1") as failure:
         await pulls.ensure("image:1", "w1")

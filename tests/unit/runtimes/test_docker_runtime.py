@@ -70,7 +70,7 @@ async def runtime_on(place: Path, lists: Answer, inspects: Answer) -> AsyncItera
 
 
 @pytest.mark.parametrize("inspects", [hangs, hangs_up])
-async def test_a_container_whose_end_cannot_be_told_does_not_hide_the_others(
+async def test_a_container_with_an_unknown_exit_status_does_not_hide_the_others(
     tmp_path: Path, inspects: Answer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(docker_runtime, "_EXIT_MESSAGE_SECONDS", 0.1)
@@ -81,7 +81,7 @@ async def test_a_container_whose_end_cannot_be_told_does_not_hide_the_others(
     assert facts["w1"].message.startswith("its exit status is unknown: ")
 
 
-async def test_an_engine_that_tells_nothing_at_all_is_unobservable(tmp_path: Path) -> None:
+async def test_an_engine_that_does_not_answer_is_unobservable(tmp_path: Path) -> None:
     async with runtime_on(tmp_path, hangs_up, hangs) as runtime:
         with pytest.raises(Unobservable):
             await runtime.observe()

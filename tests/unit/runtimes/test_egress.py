@@ -39,7 +39,7 @@ def test_of_this_machine_only_codehubs_port_is_allowed() -> None:
     assert found == [Rule("192.0.2.2/32", True, IPPROTO_TCP, 8080), Rule("192.0.2.2/32", False)]
 
 
-def test_loopback_is_left_to_the_workspaces_own() -> None:
+def test_no_rule_allows_loopback() -> None:
     assert not any(
         rule.network.startswith("127.") and rule.allowed for rule in routing_rules(Egress(1), OWN, "r")
     )

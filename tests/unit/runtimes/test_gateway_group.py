@@ -51,7 +51,7 @@ def test_a_socket_is_published_for_the_group(tmp_path: Path) -> None:
         directory.bound_socket.chmod(0o600)
 
 
-def test_what_a_link_leads_to_is_left_alone(tmp_path: Path) -> None:
+def test_the_target_of_a_link_is_not_changed(tmp_path: Path) -> None:
     directory = listening_ide(tmp_path / "one")
     bind(other := tmp_path / "other")
     directory.socket.symlink_to(other)

@@ -17,16 +17,16 @@ from codehub.runtimes.base import output_excerpt
         ("half a pair \ud800", "half a pair \ufffd"),
     ],
 )
-def test_only_what_can_be_stored_and_shown_is_told(said: str, told: str) -> None:
+def test_control_characters_are_replaced(said: str, told: str) -> None:
     assert output_excerpt(said) == told
 
 
-def test_of_very_much_the_end_is_told() -> None:
+def test_long_output_is_cut_to_its_end() -> None:
     told = output_excerpt("x" * 1_000_000 + "the cause")
     assert len(told) <= 2000 and told.endswith("the cause")
 
 
-def test_half_a_path_is_not_told() -> None:
+def test_a_path_that_would_be_cut_is_left_out() -> None:
     """It could not be recognised as one of the host's."""
     said = "/var/lib/codehub/home " + "x " * 995
     assert len(said) > 2000

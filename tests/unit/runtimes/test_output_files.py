@@ -28,7 +28,7 @@ def test_a_full_file_becomes_the_older_one(tmp_path: Path) -> None:
     assert directory.log_file.read_bytes() == b"c" * (LOG_BYTES - 1)
 
 
-def test_what_a_full_disk_cost_is_told_once_there_is_room(
+def test_output_lost_to_a_full_disk_is_reported_once_there_is_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = StateDirectory(tmp_path)
@@ -68,7 +68,7 @@ def test_one_byte_at_a_time_is_read_in_few_reads() -> None:
     assert reads <= (BURST_BYTES + 60 * BYTES_PER_SECOND) / 4096 + 1
 
 
-def test_after_a_silence_there_is_a_burst_again() -> None:
+def test_the_budget_refills_after_a_silence() -> None:
     budget = ReadBudget(0.0)
     again = budget.spend(BURST_BYTES + READ_BYTES, 0.0)
     assert again == pytest.approx(2 * READ_BYTES / BYTES_PER_SECOND)

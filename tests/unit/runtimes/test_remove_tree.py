@@ -51,7 +51,7 @@ def test_a_tree_of_any_depth_is_removed(tmp_path: Path) -> None:
     assert not top.exists()
 
 
-def test_a_tree_with_more_names_than_are_looked_at_at_once_is_removed(
+def test_a_tree_with_more_names_than_one_read_returns_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(state_directory, "_ENTRIES_AT_ONCE", 3)
@@ -76,7 +76,7 @@ def test_what_links_point_to_stays(tmp_path: Path) -> None:
     assert (kept / "file").exists() and not (tmp_path / "top").exists()
 
 
-def test_a_link_in_the_place_of_the_tree_leads_nowhere(tmp_path: Path) -> None:
+def test_a_link_in_place_of_the_tree_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "kept" / "inner").mkdir(parents=True)
     (tmp_path / "top").symlink_to(tmp_path / "kept")
     with pytest.raises(NotADirectoryError):
@@ -84,7 +84,7 @@ def test_a_link_in_the_place_of_the_tree_leads_nowhere(tmp_path: Path) -> None:
     assert (tmp_path / "kept" / "inner").exists()
 
 
-def test_missing_permissions_keep_nobody_from_removing_what_is_theirs(tmp_path: Path) -> None:
+def test_missing_permissions_do_not_prevent_the_owner_from_removing_a_tree(tmp_path: Path) -> None:
     if os.geteuid() == 0:
         for path in (tmp_path, *tmp_path.parents[:3]):
             path.chmod(path.stat().st_mode | 0o011)

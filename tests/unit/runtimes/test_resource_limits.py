@@ -77,7 +77,7 @@ def test_version_2_caps_a_disk_in_the_group_of_all_caps(tmp_path: Path) -> None:
     assert planned["pids.max"] == "100"
 
 
-def test_version_2_caps_no_disk_where_that_is_not_handed_on(tmp_path: Path) -> None:
+def test_version_2_caps_no_disk_if_io_is_not_delegated(tmp_path: Path) -> None:
     group(tmp_path, offered=ALL, handed_on=ALL)
     group(tmp_path / "codehub", offered=ALL, handed_on=ALL)
     found = find_cgroups(mount("cgroup2", tmp_path), "0::/a\n", is_root=True)
@@ -85,7 +85,7 @@ def test_version_2_caps_no_disk_where_that_is_not_handed_on(tmp_path: Path) -> N
     assert "io.max" not in resource_limits.group_settings(found, "w1", DISK)[f"{tmp_path}/codehub/w1"]
 
 
-def test_who_is_not_root_has_its_own_part_of_version_1(tmp_path: Path) -> None:
+def test_other_users_than_root_use_their_own_group_of_version_1(tmp_path: Path) -> None:
     (tmp_path / "pids" / "user" / "me").mkdir(parents=True)
     text = mount("cgroup", tmp_path / "pids", "rw,pids", inside="/outer")
     found = find_cgroups(text, "3:pids:/outer/user/me\n", is_root=False)
@@ -93,7 +93,7 @@ def test_who_is_not_root_has_its_own_part_of_version_1(tmp_path: Path) -> None:
     assert "cpu is not mounted" in found.why_not_all and "memory is not mounted" in found.why_not_all
 
 
-def test_a_hierarchy_that_may_not_be_written_is_told_of(tmp_path: Path) -> None:
+def test_a_read_only_hierarchy_is_reported(tmp_path: Path) -> None:
     (tmp_path / "pids").write_text("not a directory")
     found = find_cgroups(mount("cgroup", tmp_path / "pids", "rw,pids"), "3:pids:/\n", is_root=True)
     assert found.parents == {} and "pids: " in found.why_not_all
@@ -119,7 +119,7 @@ def test_version_2_has_one_group_for_all(tmp_path: Path) -> None:
     }
 
 
-def test_a_delegated_service_hands_on_from_above_the_group_that_holds_codehub(tmp_path: Path) -> None:
+def test_a_delegated_service_delegates_from_the_parent_of_codehubs_group(tmp_path: Path) -> None:
     """What systemd's Delegate= and DelegateSubgroup= make: the own group has processes, its parent none."""
     service = group(tmp_path / "codehub.service", offered="memory pids", handed_on="memory pids")
     group(service / "main", offered="memory pids")
@@ -130,7 +130,7 @@ def test_a_delegated_service_hands_on_from_above_the_group_that_holds_codehub(tm
     assert found.keeper_groups == (f"{service}/codehub/keepers",)
 
 
-def test_a_group_with_processes_in_it_hands_on_nothing(tmp_path: Path) -> None:
+def test_a_group_with_processes_delegates_nothing(tmp_path: Path) -> None:
     group(tmp_path / "codehub.service")
     found = find_cgroups(mount("cgroup2", tmp_path), "0::/codehub.service\n", is_root=False)
     assert found.parents == {} and "codehub.service" in found.why_not_all
@@ -165,7 +165,7 @@ def test_under_root_keepers_leave_the_service_wherever_systemd_looks_for_its_pro
     assert find_cgroups(text, own, is_root=True).keeper_groups == expected[1:]
 
 
-def test_what_a_kernel_does_not_count_is_not_capped(tmp_path: Path) -> None:
+def test_a_resource_that_the_kernel_does_not_count_is_not_capped(tmp_path: Path) -> None:
     plan = {f"{tmp_path}/w1": {"memory.max": "5", "memory.swap.max": "0"}}
     cgroups.create(plan)
     assert [file.name for file in (tmp_path / "w1").iterdir()] == ["memory.max"]
@@ -181,13 +181,13 @@ def test_what_a_kernel_does_not_count_is_not_capped(tmp_path: Path) -> None:
         ("memory.oom_control", "under_oom 0\noom_kill_disable 0\noom_kill 3\n"),
     ],
 )
-def test_kills_for_want_of_memory_are_counted(tmp_path: Path, name: str, text: str) -> None:
+def test_out_of_memory_kills_are_counted(tmp_path: Path, name: str, text: str) -> None:
     assert cgroups.out_of_memory_kills([str(tmp_path)]) == 0
     (tmp_path / name).write_text(text)
     assert cgroups.out_of_memory_kills([str(tmp_path), f"{tmp_path}/gone"]) == 3
 
 
-def test_a_tiny_share_of_a_processor_is_still_one_that_the_kernel_takes() -> None:
+def test_a_tiny_share_of_a_processor_is_raised_to_the_kernels_minimum() -> None:
     plan = resource_limits.group_settings(Cgroups(2, {"cpu": "/p"}), "w1", Caps(0.001, 1, 1))
     assert plan["/p/w1"]["cpu.max"] == "1000 100000"
 
