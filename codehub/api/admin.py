@@ -68,7 +68,7 @@ async def get_overview(admin: Admin, services: Shared) -> OverviewView:
     """Return an overview. `running` counts as the limits do: desired to run, or still with a container."""
     config = services.config
     async with services.engine.connect() as conn:
-        overview = await workspace_queries.overview(conn)
+        overview = await workspace_queries.read_overview(conn)
         usage = await gate.usage(conn, admin.user_id)
     health = await readiness.look(config.settings.database_url, config.settings.redis_url)
     return OverviewView(

@@ -22,7 +22,7 @@ class Flushing(Protocol):
 
 
 class Reporting(Protocol):
-    async def begin(self, gateway_id: str) -> None: ...
+    async def register(self, gateway_id: str) -> None: ...
     async def report(self, gateway_id: str, flushes: int, ago: timedelta, *, ended: bool) -> int: ...
 
 
@@ -41,17 +41,17 @@ class ActivityReporter:
     """
 
     def __init__(
-        self, recorder: ActivityRecorder, activity: Flushing, roster: Reporting, gateway_id: str = ""
+        self, recorder: ActivityRecorder, activity: Flushing, registry: Reporting, gateway_id: str = ""
     ) -> None:
         self._recorder = recorder
         self._activity = activity
-        self._roster = roster
+        self._registry = registry
         self._id = gateway_id or new_id()
         self._flushes = 0
         self._uncarried: dict[str, Use] = {}
 
     async def begin(self) -> None:
-        await self._roster.begin(self._id)
+        await self._registry.begin(self._id)
 
     async def run(self, interval: float) -> None:
         while True:
@@ -73,7 +73,7 @@ class ActivityReporter:
             return
         try:
             ago = timedelta(seconds=time.monotonic() - began)
-            carried = await self._roster.report(self._id, self._flushes, ago, ended=ended)
+            carried = await self._registry.report(self._id, self._flushes, ago, ended=ended)
         except CONNECTION_ERRORS as error:
             logger.warning("the database did not take the report", error=str(error))
             return

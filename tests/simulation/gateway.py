@@ -47,10 +47,10 @@ class SimulatedGatewayRegistry:
         self._process = process
         self._db = database
 
-    async def begin(self, gateway_id: str) -> None:
-        await self._process.write(lambda: self.register(gateway_id), lost_connection, "database")
+    async def register(self, gateway_id: str) -> None:
+        await self._process.write(lambda: self._register(gateway_id), lost_connection, "database")
 
-    def register(self, gateway_id: str) -> None:
+    def _register(self, gateway_id: str) -> None:
         if all(row.ended for name, row in self._db.gateways.items() if name != gateway_id):
             Gate(self._db).reset_idle_time(self._db.now())
         self._db.gateways[gateway_id] = GatewayRow(self._db.now())

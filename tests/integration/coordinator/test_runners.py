@@ -79,8 +79,8 @@ async def report(
     ended: bool = False,
 ) -> int:
     """Report as a gateway that has handed over what it had seen until then."""
-    roster = gateway_reports.GatewayRegistry(bench.settings.database_url)
-    return await roster.report(name, flushes, ago, ended=ended)
+    registry = gateway_reports.GatewayRegistry(bench.settings.database_url)
+    return await registry.report(name, flushes, ago, ended=ended)
 
 
 async def is_wished(bench: Bench, workspace_id: str, desired: DesiredState) -> bool:

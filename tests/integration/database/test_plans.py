@@ -72,7 +72,7 @@ CALLS: dict[str, tuple[Call, set[str]]] = {
     "everybody's list of a phase that none has": (page(None, Phase.PENDING), {"ix_workspaces_newest"}),
     "everybody's trash": (page(None, trash=True), {"ix_workspaces_trash"}),
     "the overview": (
-        workspace_queries.overview,
+        workspace_queries.read_overview,
         {"ix_workspaces_newest", "ix_workspaces_trash", "ix_workspaces_errors"},
     ),
     "the events of one user": (

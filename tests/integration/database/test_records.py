@@ -44,7 +44,7 @@ class Place:
     create: Callable[[], Awaitable[Workspace]]
     wish: Callable[[str, DesiredState], Awaitable[object]]
     delete: Callable[[str], Awaitable[object]]
-    roster: Reporting
+    registry: Reporting
 
     async def get(self, workspace_id: str) -> Workspace:
         found = await self.records.find(workspace_id)
@@ -246,7 +246,7 @@ async def test_the_first_gateway_restarts_many_clocks_in_small_transactions(
 
     async with engine.begin() as conn:
         await conn.execute(text("SELECT FROM workspaces WHERE id = :id FOR UPDATE"), {"id": ids[-1]})
-        beginning = asyncio.create_task(postgres.roster.begin("one"))
+        beginning = asyncio.create_task(postgres.registry.register("one"))
         await eventually(restarted, "the batches before the locked row", lambda found: found == ids[:4])
         assert await postgres.records.gateway_reports() == {}
     await beginning
@@ -256,9 +256,9 @@ async def test_the_first_gateway_restarts_many_clocks_in_small_transactions(
 
 async def test_a_gateway_learns_which_of_its_flushes_is_carried(place: Place) -> None:
     async def report(flushes: int, *, ended: bool = False) -> int:
-        return await place.roster.report("one", flushes, timedelta(0), ended=ended)
+        return await place.registry.report("one", flushes, timedelta(0), ended=ended)
 
-    await place.roster.begin("one")
+    await place.registry.register("one")
     assert (await place.records.gateway_reports())["one"].flushes == 0
     assert await report(1) == 0
     await place.records.update_gateway_reports({"one": 1, "unknown": 5}, ())

@@ -434,20 +434,20 @@ async def test_a_redis_that_lost_activity_gets_it_again_until_it_is_carried(
 
 async def test_the_first_gateway_restarts_the_clocks_and_a_second_one_does_not(served: Installation) -> None:
     long_ago = datetime(2026, 1, 1, tzinfo=UTC)
-    roster = gateway_reports.GatewayRegistry(served.config.database_url)
+    registry = gateway_reports.GatewayRegistry(served.config.database_url)
     await served.run()
 
     async def last_access_after(gateway_id: str) -> datetime:
         await served.change(last_access_at=long_ago)
-        await roster.begin(gateway_id)
+        await registry.register(gateway_id)
         async with served.engine.connect() as conn:
             found = await conn.execute(workspaces.select().where(workspaces.c.id == served.workspace_id))
         return found.one().last_access_at
 
     assert await last_access_after("second") == long_ago
-    await roster.report("second", 1, timedelta(0), ended=True)
+    await registry.report("second", 1, timedelta(0), ended=True)
     assert await last_access_after("third") == long_ago
-    await roster.report("third", 1, timedelta(0), ended=True)
+    await registry.report("third", 1, timedelta(0), ended=True)
     await served.stop()
     assert await last_access_after("first-again") > long_ago
 

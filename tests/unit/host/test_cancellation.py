@@ -55,7 +55,7 @@ class SwallowingRedis:
 
 
 class GatewayRegistry:
-    async def begin(self, gateway_id: str) -> None: ...
+    async def register(self, gateway_id: str) -> None: ...
     async def report(self, *_: object, **__: object) -> int:
         return 0
 
