@@ -1,7 +1,7 @@
-"""A leader's records in PostgreSQL: every write of one time in office, fenced by its epoch.
+"""Reads and writes of a leader, fenced by the epoch of its term.
 
-What the controller asks for each workspace is plain SQL on asyncpg's own connections: one round trip each, as
-building the same statements anew would cost more than carrying them out.
+Statements that the controller runs for each workspace are plain SQL on asyncpg connections, one round trip
+each: SQLAlchemy would take longer to build them than PostgreSQL to execute them.
 """
 
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
@@ -16,7 +16,16 @@ from sqlalchemy import update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from codehub.database import audit, gate, gateway_reports, gc_queries, health_checks, home_sizes, timeline, ttl_queries
+from codehub.database import (
+    audit,
+    gate,
+    gateway_reports,
+    gc_queries,
+    health_checks,
+    home_sizes,
+    timeline,
+    ttl_queries,
+)
 from codehub.database.engine import is_lock_timeout
 from codehub.database.leadership import StaleLeader, fence
 from codehub.database.row_mapping import COLUMNS, column_values, to_workspace, to_workspaces
@@ -35,57 +44,57 @@ from codehub.domain.workspace import Workspace
 
 ACTOR = "controller"
 COORDINATOR = Actor(ActorKind.SYSTEM, "coordinator")
-"""The leader, as the audit log names it."""
+"""The leader's name in the audit log."""
 ROWS_AT_ONCE = 1000
-"""In one transaction. Each holds the leadership row, which the leader's own heartbeat waits for: none may
-last longer than a fraction of the time that the heartbeat has."""
+"""Rows of one transaction. It holds the leadership row, which the leader's heartbeat needs, so it must be short
+compared to the heartbeat's timeout."""
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 PURGED_AT_ONCE = 100
-"""Each with statements of its own."""
+"""Workspaces that one transaction purges, with several statements each."""
 Connection: TypeAlias = "PoolConnectionProxy[asyncpg.Record]"
 
 _ALL_COLUMNS = ", ".join(column.name for column in COLUMNS)
 
 VERSIONS = "SELECT array_agg(id), array_agg(version) FROM workspaces WHERE purged_at IS NULL"
-"""The idle pass. A covering index answers it; two arrays take a fraction of what as many rows would."""
+"""For the idle pass. A covering index answers it, and two arrays are far cheaper than as many rows."""
 
 ARCHIVE_KEYS = """
     SELECT id, archive_key, (conditions -> 'storage.archive_ready' ->> 'status') = 'True' AS ready
     FROM workspaces WHERE purged_at IS NULL AND archive_key IS NOT NULL
 """
-"""The hourly audit."""
+"""For the hourly audit of archives."""
 
-ROUTED = "SELECT id FROM workspaces WHERE purged_at IS NULL AND upstream IS NOT NULL"
+WITH_UPSTREAM = "SELECT id FROM workspaces WHERE purged_at IS NULL AND upstream IS NOT NULL"
 
 LOAD = f"SELECT {_ALL_COLUMNS} FROM workspaces WHERE id = ANY($1)"  # noqa: S608 - the table's own columns
 
 CHECKSUM = "SELECT sha256 FROM archives WHERE archive_key = $1"
 
 CONFIRM = "SELECT epoch, version FROM leadership LEFT JOIN workspaces ON id = $1"
-"""Before an effect: who leads, and which version the row has."""
+"""For the check before an effect: the epoch of the leader, and the version of the row."""
 
 SAVE = f"""
-    WITH held AS (
+    WITH locked AS (
         SELECT FROM workspaces WHERE id = $2 AND version = $3 FOR NO KEY UPDATE
     ),
-    office AS (
-        SELECT FROM leadership, held WHERE epoch = $1 FOR SHARE OF leadership
+    fence AS (
+        SELECT FROM leadership, locked WHERE epoch = $1 FOR SHARE OF leadership
     ),
     saved AS (
         UPDATE workspaces
         SET updated_at = $4, {", ".join(f"{name} = ${n}" for n, name in enumerate(CONTROLLER_COLUMNS, 8))}
-        WHERE id = $2 AND version = $3 AND EXISTS (SELECT FROM office)
+        WHERE id = $2 AND version = $3 AND EXISTS (SELECT FROM fence)
         RETURNING id, version
     ),
-    told AS (
+    entry AS (
         INSERT INTO timeline (workspace_id, at, actor, event, message, operation)
         SELECT id, $4, '{ACTOR}', $5::text, $6::text, $7::text FROM saved WHERE $5 IS NOT NULL
     )
     SELECT version FROM saved
 """  # noqa: S608 - the controller's own columns
-"""A decision: the fence, the compare-and-swap, the timeline. No row: outdated, or a stale leader's.
+"""Saves a decision: fence, compare-and-swap and timeline entry. No row: a version conflict or a stale leader.
 
-The workspace's row is locked first: a save that waits for it must not hold the leadership row.
+The workspace's row is locked first, so that a save that waits for it does not hold the leadership row.
 """
 
 RECORD_ARCHIVE = """
@@ -96,21 +105,23 @@ RECORD_ARCHIVE = """
 """
 
 KEEP_ARCHIVES = "UPDATE archives SET kept_until = $2 WHERE workspace_id = $1"
-"""What a recovery leaves behind stays for the grace period."""
+"""Keeps the archives that a recovery leaves behind for the grace period."""
 
 
 class VersionConflict(Exception):  # noqa: N818 - a fact, not a fault
-    """The row has changed since the decision was made: look again."""
+    """The row has changed since the decision was made."""
 
 
 class RowLocked(Exception):  # noqa: N818 - a fact, not a fault
-    """Another transaction keeps a row locked for longer than the leader may wait."""
+    """Another transaction has kept a row locked for longer than the leader may wait."""
 
     def __init__(self) -> None:
         super().__init__("another transaction keeps a row locked; trying again later")
 
 
 class PostgresLeaderDatabase:
+    """PostgreSQL implementation of `coordinator.leader_services.LeaderDatabase`."""
+
     def __init__(
         self, pool: asyncpg.Pool, engine: AsyncEngine, epoch: int, retention: timedelta, backends: Backends
     ) -> None:
@@ -122,7 +133,7 @@ class PostgresLeaderDatabase:
 
     @asynccontextmanager
     async def _fenced(self) -> AsyncIterator[AsyncConnection]:
-        """Begin a transaction of this term. Raises StaleLeader or RowLocked, and then writes nothing."""
+        """Begin a transaction of this term, or raise StaleLeader or RowLocked."""
         try:
             async with self._engine.begin() as conn:
                 await fence(conn, self._epoch)
@@ -142,7 +153,7 @@ class PostgresLeaderDatabase:
         return {row["id"]: (row["archive_key"], row["ready"]) for row in await self._pool.fetch(ARCHIVE_KEYS)}
 
     async def ids_with_upstream(self) -> set[str]:
-        return {row[0] for row in await self._pool.fetch(ROUTED)}
+        return {row[0] for row in await self._pool.fetch(WITH_UPSTREAM)}
 
     async def clear_upstreams(self, workspace_ids: Collection[str]) -> None:
         c = workspaces.c
@@ -197,7 +208,7 @@ class PostgresLeaderDatabase:
     async def _save(
         self, connection: Connection, before: Workspace, decision: Decision, now: datetime
     ) -> Workspace:
-        """The row is known afterwards: nobody else has changed it, or nothing was saved."""
+        """Save a decision and return the row as it is now, or raise StaleLeader or VersionConflict."""
         after, event = decision.after, decision.event
         operation = after.operation if after.op_id else before.operation
         columns = column_values({name: getattr(after, name) for name in CONTROLLER_COLUMNS})
@@ -220,7 +231,9 @@ class PostgresLeaderDatabase:
     async def advance_last_access(self, seen: Mapping[str, datetime]) -> None:
         for some in _batches(sorted(seen)):
             async with self._fenced() as conn:
-                await gate.advance_last_access(conn, {workspace_id: seen[workspace_id] for workspace_id in some})
+                await gate.advance_last_access(
+                    conn, {workspace_id: seen[workspace_id] for workspace_id in some}
+                )
 
     async def gateway_reports(self) -> dict[str, GatewayReport]:
         async with self._engine.connect() as conn:
@@ -249,7 +262,7 @@ class PostgresLeaderDatabase:
         return done is not None
 
     async def homes(self) -> list[LiveHome]:
-        return [home_sizes.to_live_home(row) for row in await self._pool.fetch(home_sizes.LIVE)]
+        return [home_sizes.to_live_home(row) for row in await self._pool.fetch(home_sizes.LIVE_HOMES)]
 
     async def record_sizes(self, sizes: Mapping[str, HomeSize], now: datetime) -> None:
         for some in _batches(sorted(sizes)):
@@ -306,8 +319,10 @@ class PostgresLeaderDatabase:
             async with self._fenced() as conn:
                 await gc_queries.insert_orphans(conn, {key: seen[key] for key in some})
 
-    async def mark_archive_removed(self, item: StoredArchive, present: Collection[str], now: datetime) -> str | None:
-        """Asked once more with the workspace's row locked."""
+    async def mark_archive_removed(
+        self, item: StoredArchive, present: Collection[str], now: datetime
+    ) -> str | None:
+        """Check once more that nothing protects the archive, with the workspace's row locked."""
         async with self._fenced() as conn:
             holder = (await gc_queries.archive_holders(conn, now, self._backends, item.workspace_id)).get(
                 item.workspace_id

@@ -1,8 +1,8 @@
-"""The one gate for wishes: desired_state, deleted_at, keep_until, last_access_at and request.
+"""Gate: the only writer of desired_state, deleted_at, keep_until, last_access_at and request.
 
-The API, the gateway's auto-wake and the TTL runner come through here and nowhere else (contract 3). Each
-function works inside its caller's transaction, with the row locked, and raises a Problem or returns the
-workspace as it is afterwards.
+The API, the gateway and the TTL runner change these columns through this module only (contract 3). Each
+function runs in its caller's transaction, with the row locked. It raises a Problem or returns the changed
+workspace.
 """
 
 from collections.abc import Mapping
@@ -46,14 +46,14 @@ class RecoverFrom:
 
 
 def audit_details(source: RecoverFrom | None) -> dict[str, str | None]:
-    """Return what the audit log keeps of a choice."""
+    """Return the details that the audit log keeps of a recovery."""
     if source is None:
         return {}
     return {"source": source.source.value, "archive_op_id": source.archive_op_id}
 
 
 async def lock(conn: AsyncConnection, workspace_id: str) -> Workspace:
-    """The workspace, its row locked for this transaction."""
+    """Return a workspace, and lock its row for this transaction."""
     row = (
         (await conn.execute(select(*COLUMNS).where(workspaces.c.id == workspace_id).with_for_update()))
         .mappings()
@@ -124,7 +124,7 @@ async def set_desired_state(
     limits: Limits,
     now: datetime,
 ) -> Workspace:
-    """Set desired_state. Starting or waking counts as activity."""
+    """Set desired_state. A start counts as activity."""
     if desired is DesiredState.RUNNING:
         await _lock_limits(conn)
     workspace = await lock(conn, workspace_id)
@@ -140,7 +140,7 @@ async def set_desired_state(
 async def apply_expiry(
     conn: AsyncConnection, seen: Workspace, desired: DesiredState, sentence: str, *, now: datetime
 ) -> Workspace | None:
-    """A TTL's wish: only if nothing that it was decided on has changed since. None when something has."""
+    """Set desired_state for a TTL. Return None if something that the TTL was decided on has changed."""
     workspace = await lock(conn, seen.id)
     decided_on = ("desired_state", "phase", "phase_changed_at", "last_access_at", "keep_until", "operation",
                   "deleted_at", "standby_ttl_seconds", "archive_ttl_seconds", "request")  # fmt: skip
@@ -152,9 +152,9 @@ async def apply_expiry(
 async def stop_for_disk(
     conn: AsyncConnection, workspace_id: str, running_since: datetime, message: str, *, now: datetime
 ) -> Workspace | None:
-    """Stop a workspace for the disk watchdog, or return None if it no longer runs undisturbed.
+    """Stop a workspace for the disk watchdog, regardless of activity.
 
-    Unlike a TTL, the watchdog does not look at activity.
+    Return None if it no longer runs as it did, or if something else was requested.
     """
     workspace = await lock(conn, workspace_id)
     if not allowed_changes.may_stop_for_disk(workspace) or workspace.phase_changed_at != running_since:
@@ -173,7 +173,7 @@ async def delete(conn: AsyncConnection, workspace_id: str, *, actor: str, now: d
 async def delete_now(
     conn: AsyncConnection, workspace_id: str, confirmed_name: str, *, actor: str, now: datetime
 ) -> Workspace:
-    """Delete a workspace, or one that is in the trash, without an archive and without a grace period."""
+    """Delete a workspace, also from the trash, without an archive and without a grace period."""
     workspace = await lock(conn, workspace_id)
     if not allowed_changes.check_delete_now(workspace, confirmed_name):
         return workspace
@@ -245,7 +245,7 @@ async def extend(
     actor: str,
     now: datetime,
 ) -> Workspace:
-    """Put off the present deadline, so that asking twice adds up."""
+    """Postpone the current deadline. Calls add up."""
     workspace = await lock(conn, workspace_id)
     allowed_changes.check_alive(workspace)
     until = extended(workspace, defaults, by, now)
@@ -256,7 +256,7 @@ async def extend(
 async def edit(
     conn: AsyncConnection, workspace_id: str, changes: Mapping[str, Any], *, now: datetime
 ) -> Workspace:
-    """Change name, description, memo or the TTLs: what is the owner's alone and no wish."""
+    """Change name, description, memo or TTLs."""
     unknown = set(changes) - {"name", "description", "memo", "standby_ttl_seconds", "archive_ttl_seconds"}
     if unknown:
         raise ValueError(f"not editable: {', '.join(sorted(unknown))}")
@@ -269,13 +269,13 @@ CONSUME_REQUEST = """
     UPDATE workspaces SET request = NULL, desired_state = coalesce($2, desired_state), updated_at = $3
     WHERE id = $1 RETURNING version
 """
-"""The controller has taken the request; a cancelled workspace rests where it stands."""
+"""Clears a request that the controller has taken. After a cancel, the desired state is the current one."""
 
 
 async def purge(conn: AsyncConnection, workspace_id: str, deleted_before: datetime, *, now: datetime) -> bool:
-    """Commit that a deleted workspace will not come back. False when it was undeleted meanwhile.
+    """Purge a deleted workspace, which can then not be restored.
 
-    Its grace period must be over or waived, in the row as it is now.
+    Return False if it was undeleted, or if its grace period is neither over nor waived.
     """
     c = workspaces.c
     done = await conn.execute(
@@ -300,7 +300,7 @@ ADVANCE_LAST_ACCESS = """
 
 
 async def advance_last_access(conn: AsyncConnection, seen: Mapping[str, datetime]) -> None:
-    """Carry activity over into last_access_at, only ever forward."""
+    """Write activity to last_access_at, which only moves forward."""
     await conn.execute(text(ADVANCE_LAST_ACCESS), {"ids": list(seen), "times": list(seen.values())})
 
 
@@ -315,11 +315,11 @@ RESET_IDLE_TIME = """
     )
     SELECT count(*) FROM done
 """
-"""`reset_idle_time` for a gateway, which has no engine."""
+"""`reset_idle_time` as plain SQL, for a gateway worker that has no engine."""
 
 
 async def reset_idle_time(conn: AsyncConnection, now: datetime, most: int) -> int:
-    """Count the idle time of RUNNING workspaces from now: their last use may be unknown. How many."""
+    """Count the idle time of RUNNING workspaces from now, as their last use may be unknown; return how many."""
     c = workspaces.c
     some = select(c.id).where(c.phase == Phase.RUNNING.value, c.last_access_at < now).limit(most)
     done = await conn.execute(update(workspaces).where(c.id.in_(some)).values(last_access_at=now))
@@ -365,7 +365,7 @@ async def _check_archive(conn: AsyncConnection, workspace_id: str, archive_op_id
 
 
 async def _lock_limits(conn: AsyncConnection) -> None:
-    """Taken before any row lock, so that two admissions cannot wait for each other."""
+    """Serialise admissions. The lock is taken before any row lock, so that two cannot deadlock."""
     await hold_lock(conn, AdvisoryLock.LIMITS)
 
 
@@ -383,7 +383,7 @@ async def _admit(conn: AsyncConnection, owner_id: str, workspace_id: str, limits
 
 
 async def usage(conn: AsyncConnection, owner_id: str, *, besides: str = "") -> Usage:
-    """How many workspaces count against the limits."""
+    """Return how many workspaces count against the limits."""
     c = workspaces.c
     counted = select(func.count().filter(c.owner_id == owner_id), func.count()).where(
         text(COUNTED), c.id != besides

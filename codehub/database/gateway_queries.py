@@ -1,4 +1,4 @@
-"""What the gateway asks the database: who a session is, where a workspace is, what its pages say."""
+"""Queries of the gateway: sessions, routes, and the data of its pages."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,7 +21,7 @@ from codehub.domain.workspace import Workspace
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """The user behind a session, for as long as it lasts (`expires_at` in seconds since the epoch)."""
+    """User of a session, which ends at `expires_at` (seconds since the epoch)."""
 
     user_id: str
     username: str
@@ -31,7 +31,7 @@ class Visitor:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where a workspace is. Exactly what the `route_changed` notification speaks of."""
+    """Route to a workspace: exactly the columns whose changes cause a `route_changed` notification."""
 
     workspace_id: str
     owner_id: str
@@ -43,7 +43,7 @@ class Route:
 
 @dataclass(frozen=True)
 class StatusPageData:
-    """A workspace that cannot be connected to now, with what its owner can choose from."""
+    """A workspace that cannot be connected to now, with the choices of its owner."""
 
     workspace: Workspace
     archives: list[Archive]
@@ -58,7 +58,7 @@ async def find_visitor(conn: AsyncConnection, id_hash: bytes, now: datetime) -> 
 
 
 async def find_route(conn: AsyncConnection, workspace_id: str) -> Route | None:
-    """The route of a workspace that is not deleted."""
+    """Return the route to a workspace, or None if it is deleted."""
     c = workspaces.c
     row = (
         await conn.execute(
@@ -77,11 +77,13 @@ async def find_status_page_data(conn: AsyncConnection, workspace_id: str) -> Sta
     found = await workspace_queries.find(conn, workspace_id)
     if found is None or found.workspace.deleted_at is not None:
         return None
-    return StatusPageData(found.workspace, await workspace_queries.archives_of(conn, found.workspace), found.home)
+    return StatusPageData(
+        found.workspace, await workspace_queries.archives_of(conn, found.workspace), found.home
+    )
 
 
 async def counted_workspaces(conn: AsyncConnection, owner_id: str, *, besides: str) -> list[Workspace]:
-    """The owner's workspaces that count against the limits: one has to make room for another."""
+    """Return the owner's workspaces that count against the limits: one of them can be stopped for another."""
     counted = select(*COLUMNS).where(
         workspaces.c.owner_id == owner_id, text(COUNTED), workspaces.c.id != besides
     )
@@ -91,7 +93,7 @@ async def counted_workspaces(conn: AsyncConnection, owner_id: str, *, besides: s
 async def read_cookie_key(url: str) -> bytes:
     """Return the key of this installation's workspace cookies.
 
-    Over a connection that is closed again: a worker that nobody visits needs no pool.
+    The connection is closed afterwards: an idle worker needs no pool.
     """
     connection = await asyncpg.connect(asyncpg_dsn(url))
     try:

@@ -1,6 +1,6 @@
-"""The reports of gateway workers: until when the activity that each of them saw is in Redis (ADR 0018).
+"""Reports of gateway workers: the time up to which the activity that each one saw is in Redis (ADR 0018).
 
-Times are the database's own, so that the clocks of several machines need not agree.
+All times are from the database's clock, so that the clocks of several machines need not agree.
 """
 
 from collections.abc import AsyncIterator, Collection, Mapping
@@ -20,16 +20,16 @@ from codehub.domain.gateway_reports import GatewayReport
 
 ANSWER_TIMEOUT: Final = 5.0
 ROWS_AT_ONCE: Final = 1000
-BEGIN: Final = "INSERT INTO gateways (id, heard_at) VALUES ($1, clock_timestamp())"
-IS_ALONE: Final = "SELECT NOT EXISTS (SELECT FROM gateways WHERE id <> $1 AND NOT ended)"
+REGISTER: Final = "INSERT INTO gateways (id, heard_at) VALUES ($1, clock_timestamp())"
+IS_ONLY_WORKER: Final = "SELECT NOT EXISTS (SELECT FROM gateways WHERE id <> $1 AND NOT ended)"
 REPORT: Final = """
     INSERT INTO gateways (id, heard_at, flushes, ended) VALUES ($1, clock_timestamp() - $2::interval, $3, $4)
     ON CONFLICT (id) DO UPDATE
     SET heard_at = excluded.heard_at, flushes = excluded.flushes, ended = excluded.ended
     RETURNING carried
 """
-"""Inserts the row again for a worker that counted as lost and reports after all."""
-CARRY: Final = """
+"""Inserts the row again if the worker had counted as lost."""
+RECORD_CARRIED: Final = """
     UPDATE gateways SET carried = greatest(gateways.carried, seen.flushes)
     FROM unnest(CAST(:ids AS text[]), CAST(:flushes AS bigint[])) AS seen (id, flushes)
     WHERE gateways.id = seen.id
@@ -38,25 +38,25 @@ CARRY: Final = """
 
 @dataclass(frozen=True)
 class GatewayRegistry:
-    """The table of gateway workers, as one of them writes it."""
+    """Writer of a gateway worker's row in `gateways`."""
 
     url: str
 
-    async def begin(self, gateway_id: str) -> None:
-        """Register a worker that will serve.
+    async def register(self, gateway_id: str) -> None:
+        """Register a worker that is about to serve.
 
-        Nobody could use a workspace while no worker ran: the first one restarts the clocks. It does so
-        before it registers, as no workspace stands by until then.
+        Workspaces could not be used while no worker ran, so the first one resets their idle time. It does
+        so before it registers: until then no TTL fires.
         """
         async with self._connection() as connection:
-            if await connection.fetchval(IS_ALONE, gateway_id):
-                await _restart_clocks(connection)
-            await connection.execute(BEGIN, gateway_id)
+            if await connection.fetchval(IS_ONLY_WORKER, gateway_id):
+                await _reset_idle_time(connection)
+            await connection.execute(REGISTER, gateway_id)
 
     async def report(self, gateway_id: str, flushes: int, ago: timedelta, *, ended: bool) -> int:
-        """Record that this flush has everything that the worker saw until `ago`.
+        """Record that this flush contains all activity that the worker saw until `ago`.
 
-        Return the newest of its flushes that the coordinator has carried into the database.
+        Return the newest of its flushes that the coordinator has written to the database.
         """
         async with self._connection() as connection:
             carried: int = await connection.fetchval(REPORT, gateway_id, ago, flushes, ended)
@@ -64,7 +64,7 @@ class GatewayRegistry:
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[asyncpg.Connection]:
-        """Connect for one report: an idle worker needs no pool."""
+        """Connect for one report, as an idle worker needs no pool."""
         connection = await asyncpg.connect(
             asyncpg_dsn(self.url), timeout=ANSWER_TIMEOUT, command_timeout=ANSWER_TIMEOUT
         )
@@ -74,8 +74,8 @@ class GatewayRegistry:
             connection.terminate()
 
 
-async def _restart_clocks(connection: asyncpg.Connection) -> None:
-    """Restart them in batches of a transaction each: none holds many rows, or lasts for long."""
+async def _reset_idle_time(connection: asyncpg.Connection) -> None:
+    """Reset the idle time in short transactions of a few rows each."""
     now = await connection.fetchval("SELECT clock_timestamp()")
     while await connection.fetchval(RESET_IDLE_TIME, now, ROWS_AT_ONCE):
         pass
@@ -92,6 +92,6 @@ async def read_reports(conn: AsyncConnection) -> dict[str, GatewayReport]:
 
 
 async def update_reports(conn: AsyncConnection, carried: Mapping[str, int], gone: Collection[str]) -> None:
-    """Record which flushes were carried into the database, and forget the workers that are gone."""
-    await conn.execute(text(CARRY), {"ids": list(carried), "flushes": list(carried.values())})
+    """Record which flushes are in last_access_at, and remove the workers that are gone."""
+    await conn.execute(text(RECORD_CARRIED), {"ids": list(carried), "flushes": list(carried.values())})
     await conn.execute(delete(gateways).where(gateways.c.id.in_(gone)))

@@ -1,4 +1,4 @@
-"""What the GC runner reads and remembers."""
+"""Queries of the GC runner, and its record of orphans."""
 
 from collections.abc import Collection, Mapping
 from datetime import datetime
@@ -14,7 +14,7 @@ from codehub.domain.gc import ArchiveHolder
 from codehub.domain.states import Operation, Phase
 
 
-def _is_of(own: Backends) -> ColumnElement[bool]:
+def _uses(own: Backends) -> ColumnElement[bool]:
     c = workspaces.c
     return and_(c.instance_backend == own.instance, c.storage_backend == own.storage)
 
@@ -22,10 +22,10 @@ def _is_of(own: Backends) -> ColumnElement[bool]:
 async def archive_holders(
     conn: AsyncConnection, now: datetime, own: Backends, workspace_id: str | None = None
 ) -> dict[str, ArchiveHolder]:
-    """What every workspace, or one of them, protects."""
+    """Return the archives that each workspace, or one of them, protects."""
     c, a = workspaces.c, archives.c
     kept_query = select(a.workspace_id, a.archive_key).where(a.kept_until > now)
-    left_alone = (~_is_of(own)).label("left_alone")
+    left_alone = (~_uses(own)).label("left_alone")
     query = select(
         c.id,
         c.archive_key,
@@ -40,7 +40,7 @@ async def archive_holders(
         kept_query = kept_query.where(a.workspace_id == workspace_id)
         query = query.where(c.id == workspace_id).with_for_update()
     rows = (await conn.execute(query)).all()
-    # After the rows: what a recovery leaves behind in between is then protected by one of them, or by both.
+    # After the rows: an archive that a recovery leaves behind in between is protected by at least one of them.
     kept: dict[str, set[str]] = {}
     for row in await conn.execute(kept_query):
         kept.setdefault(row.workspace_id, set()).add(row.archive_key)
@@ -82,7 +82,7 @@ async def mark_removed(conn: AsyncConnection, key: str, now: datetime) -> None:
 async def purge_candidates(
     conn: AsyncConnection, deleted_before: datetime | None, own: Backends
 ) -> list[str]:
-    """Return the workspaces to purge; with None those alone whose grace period was waived."""
+    """Return the workspaces to purge; with None, only those whose grace period was waived."""
     c = workspaces.c
     waived = text(WAIVED)
     over = waived if deleted_before is None else or_(c.deleted_at <= deleted_before, waived)
@@ -92,7 +92,7 @@ async def purge_candidates(
             c.purged_at.is_(None),
             c.phase == Phase.DELETED.value,
             c.operation == Operation.NONE.value,
-            _is_of(own),
+            _uses(own),
         )
     )
     return [row.id for row in rows]

@@ -1,4 +1,4 @@
-"""Health checks in the database: the leader writes them, every part reads them."""
+"""Results of health checks: the leader writes them, every part reads them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ import asyncpg
 
 from codehub.database.engine import asyncpg_dsn, is_out_of_space
 from codehub.database.leadership import StaleLeader
-from codehub.domain.health_checks import CheckName, DatedCheckResult, Heartbeat, CheckResult
+from codehub.domain.health_checks import CheckName, CheckResult, DatedCheckResult, Heartbeat
 
 REVISION = "SELECT version_num FROM alembic_version"
 
@@ -17,24 +17,23 @@ READ = """
         volumes_claimed_at IS NOT NULL AS volumes, archives_claimed_at IS NOT NULL AS archives
     FROM leadership LEFT JOIN health_checks ON true LEFT JOIN installation ON true
 """
-"""The leader and the claims, once for each check.
+"""Reads the leader and the claims, in a row for each check.
 
-Ages are the database's own, so that the clocks of machines need not agree.
+Ages are from the database's clock, so that the clocks of several machines need not agree.
 """
 
 SAVE = """
-    WITH office AS (
+    WITH fence AS (
         SELECT FROM leadership WHERE epoch = $1 FOR SHARE
     )
     INSERT INTO health_checks (name, ok, message, checked_at)
     SELECT name, ok, message, clock_timestamp()
-    FROM unnest($2::text[], $3::boolean[], $4::text[]) AS found (name, ok, message), office
+    FROM unnest($2::text[], $3::boolean[], $4::text[]) AS found (name, ok, message), fence
     ON CONFLICT (name) DO UPDATE
     SET ok = excluded.ok, message = excluded.message, checked_at = excluded.checked_at
     RETURNING name
 """
-"""Fenced by the leader's epoch: a stale leader's results make no row."""
-
+"""Fenced by the leader's epoch: a stale leader writes no row."""
 
 NEEDS_SPACE = """
     BEGIN READ ONLY;
@@ -42,26 +41,26 @@ NEEDS_SPACE = """
     SELECT count(*) FROM generate_series(1, 5000);
     ROLLBACK
 """
-"""A result larger than that memory, which PostgreSQL writes to a temporary file of some 100 kB."""
+"""Makes PostgreSQL write a temporary file of some 100 kB, as the result exceeds work_mem."""
 
 
 @dataclass(frozen=True)
 class HealthRecord:
-    """What the database records about the leader and its checks."""
+    """State of the leader, the claims and the health checks in the database."""
 
     heartbeat: Heartbeat | None
     unclaimed: tuple[str, ...]
-    """Of the volumes and the archive store."""
+    """Which of `volumes` and `archives` are not claimed."""
     checks: Mapping[CheckName, DatedCheckResult]
 
 
 async def connect(url: str, seconds: float) -> "asyncpg.Connection[asyncpg.Record]":
-    """Open a connection for one look, outside any pool; the caller terminates it."""
+    """Open a connection outside any pool; the caller terminates it."""
     return await asyncpg.connect(asyncpg_dsn(url), timeout=seconds, command_timeout=seconds)
 
 
 async def read_revision(connection: "asyncpg.Connection[asyncpg.Record]") -> str | None:
-    """Return the schema's revision; None in an empty database."""
+    """Return the schema's revision, or None in an empty database."""
     try:
         revision: str | None = await connection.fetchval(REVISION)
     except asyncpg.UndefinedTableError:
@@ -70,7 +69,7 @@ async def read_revision(connection: "asyncpg.Connection[asyncpg.Record]") -> str
 
 
 async def has_space(connection: "asyncpg.Connection[asyncpg.Record]") -> bool:
-    """Whether PostgreSQL can write to its disk. After a False the connection is of no more use."""
+    """Return whether PostgreSQL can write to its disk. After False, the connection is not usable."""
     try:
         await connection.execute(NEEDS_SPACE)
     except asyncpg.PostgresError as error:
@@ -98,13 +97,13 @@ async def read(connection: "asyncpg.Connection[asyncpg.Record] | asyncpg.Pool") 
 
 
 async def save(pool: asyncpg.Pool, epoch: int, checks: Mapping[CheckName, CheckResult]) -> None:
-    """Replace the results of these checks; raises StaleLeader once another coordinator leads."""
+    """Replace the results of these checks, or raise StaleLeader if another coordinator leads."""
     saved = await pool.fetch(
         SAVE,
         epoch,
         [name.value for name in checks],
-        [verdict.ok for verdict in checks.values()],
-        [verdict.message for verdict in checks.values()],
+        [result.ok for result in checks.values()],
+        [result.message for result in checks.values()],
     )
     if not saved:
         raise StaleLeader

@@ -1,4 +1,4 @@
-"""The sizes of homes and the notices of the disk watchdog. The watchdog alone writes them."""
+"""Sizes of homes, and notices about the disk. Only the disk watchdog writes them."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import asdict
@@ -19,7 +19,7 @@ _COLUMNS: Final = (
     "measured_at", "notice", "warned_at", "stopped_at",
 )  # fmt: skip
 
-LIVE: Final = f"""
+LIVE_HOMES: Final = f"""
     SELECT id, number, home_store_key, phase, phase_changed_at,
            (phase = 'RUNNING' AND desired_state = 'RUNNING' AND operation = 'NONE'
             AND request IS NULL AND deleted_at IS NULL) AS may_stop,
@@ -27,9 +27,9 @@ LIVE: Final = f"""
     FROM workspaces LEFT JOIN home_sizes h ON h.workspace_id = id
     WHERE phase IN ('RUNNING', 'STANDBY')
 """  # noqa: S608 - the table's own columns
-"""Every home on the disk that a workspace runs on or stands by with, and its last measurement.
+"""Reads every home of a workspace that is RUNNING or STANDBY, with its last measurement.
 
-`may_stop` is `wishes.may_stop_for_disk`, for many rows; the gate asks it once more with the row locked.
+`may_stop` is `allowed_changes.may_stop_for_disk` as SQL. The gate checks it again with the row locked.
 """
 
 
@@ -46,7 +46,7 @@ def to_live_home(row: Row) -> LiveHome:
 
 
 def to_record(row: Mapping[str, Any]) -> HomeRecord | None:
-    """The columns of `home_sizes` in a row of a left join; None where there is no measurement."""
+    """Return the measurement in a row of a left join, or None if there is none."""
     if row["workspace_id"] is None:
         return None
     largest = tuple(LargeEntry(item["name"], item["bytes"]) for item in row["largest"] or ())

@@ -28,8 +28,8 @@ END_EARLIER_TERMS = """
     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
     AND pid <> pg_backend_pid()
 """
-"""Ends the sessions that hold the fence. These belong to earlier leaders, as the caller has the advisory lock.
-One that was stopped in the middle of a statement would block every successor."""
+"""Ends the sessions that hold the fence. They belong to earlier leaders, as the caller has the advisory
+lock. One that was stopped in the middle of a statement would block every successor."""
 
 
 class StaleLeader(Exception):  # noqa: N818 - a fact, not a fault

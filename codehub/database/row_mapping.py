@@ -1,4 +1,4 @@
-"""Between rows and the domain's facts."""
+"""Mapping between rows of `workspaces` and the domain's Workspace."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -18,14 +18,14 @@ from codehub.domain.workspace import PendingRequest, RecoverSource, RequestKind,
 logger = structlog.get_logger(__name__)
 
 COLUMNS: Final = tuple(column for column in workspaces.columns if column.name != "memo")
-"""The columns that a Workspace is made from."""
+"""The columns that a Workspace holds."""
 
 Row: TypeAlias = "RowMapping | asyncpg.Record"
-"""As SQLAlchemy gives it, or asyncpg."""
+"""A row of SQLAlchemy or of asyncpg."""
 
 
 class CorruptRow(Exception):  # noqa: N818 - a fact about a row
-    """A row holds something that this version of CodeHub does not understand."""
+    """A row holds a value that this version of CodeHub does not know."""
 
 
 def to_workspace(row: Row) -> Workspace:
@@ -36,14 +36,14 @@ def to_workspace(row: Row) -> Workspace:
 
 
 def to_workspaces(rows: Iterable[Row]) -> list[Workspace]:
-    """All rows that can be understood; one that cannot must not stop the rest."""
-    understood = []
+    """Return the workspaces of all valid rows. A corrupt row is logged and left out."""
+    found = []
     for row in rows:
         try:
-            understood.append(to_workspace(row))
+            found.append(to_workspace(row))
         except CorruptRow as error:
             logger.error("a row cannot be understood and is left alone", error=str(error))
-    return understood
+    return found
 
 
 def _workspace(row: Row) -> Workspace:
@@ -96,7 +96,7 @@ def conditions_json(conditions: Conditions) -> dict[str, dict[str, str]]:
 
 
 def column_values(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Domain values as the columns hold them."""
+    """Convert domain values to column values."""
     values = dict(changes)
     if "conditions" in values:
         values["conditions"] = conditions_json(values["conditions"])

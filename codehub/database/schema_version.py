@@ -36,8 +36,8 @@ async def read_revision(conn: AsyncConnection) -> str | None:
 def _require_known(found: str | None) -> None:
     if found is not None and found not in known_revisions():
         raise SchemaError(
-            f"the database was made by a newer CodeHub (schema {found}, this one knows up to {head_revision()}): "
-            "install that version or a later one"
+            f"the database was made by a newer CodeHub (schema {found}, this one knows up to "
+            f"{head_revision()}): install that version or a later one"
         )
 
 

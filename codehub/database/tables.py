@@ -1,4 +1,4 @@
-"""The tables. Constraints make the states that the contracts forbid impossible to store."""
+"""Tables. Their constraints reject states that the contracts forbid."""
 
 from sqlalchemy import (
     BigInteger,
@@ -19,7 +19,15 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import INET, JSONB
 
-from codehub.database.index_predicates import ARCHIVE_TTL, COUNTED, FAILED, STANDBY_TTL, TRASH, WAIVED, TtlPredicates
+from codehub.database.index_predicates import (
+    ARCHIVE_TTL,
+    COUNTED,
+    FAILED,
+    STANDBY_TTL,
+    TRASH,
+    WAIVED,
+    TtlPredicates,
+)
 from codehub.domain.audit import ActorKind, Outcome
 from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase, Role
 
@@ -38,10 +46,10 @@ Json = JSONB(none_as_null=True)
 
 
 def _one_of(
-    column: str, words: type[ActorKind | DesiredState | ErrorReason | Operation | Outcome | Phase | Role]
+    column: str, values: type[ActorKind | DesiredState | ErrorReason | Operation | Outcome | Phase | Role]
 ) -> CheckConstraint:
-    values = ", ".join(f"'{word.value}'" for word in words)
-    return CheckConstraint(f"{column} IN ({values})", name=f"{column}_known")
+    literals = ", ".join(f"'{value.value}'" for value in values)
+    return CheckConstraint(f"{column} IN ({literals})", name=f"{column}_known")
 
 
 def _ttl_indexes(name: str, ttl: TtlPredicates) -> tuple[Index, Index]:

@@ -1,4 +1,4 @@
-"""What happened to a workspace, when, why, and by whom."""
+"""Timelines of workspaces: events with their time, actor and message."""
 
 from datetime import datetime
 from typing import Final
@@ -10,7 +10,7 @@ from codehub.database.tables import timeline, workspaces
 from codehub.domain.states import Operation
 
 KEPT: Final = 500
-"""Entries of one workspace, the newest: more than are shown."""
+"""Newest entries of a workspace that are kept: more than are shown."""
 REMOVE_OLDER: Final = """
     DELETE FROM timeline WHERE id = ANY(ARRAY(
         SELECT id FROM timeline WHERE workspace_id = :workspace_id AND id <= (
@@ -43,20 +43,20 @@ async def record(
 
 
 async def find_long(conn: AsyncConnection) -> list[str]:
-    """Return the workspaces whose timelines have more entries than are kept."""
+    """Return the workspaces with more timeline entries than are kept."""
     workspace_id = timeline.c.workspace_id
     query = select(workspace_id).group_by(workspace_id).having(func.count() > KEPT)
     return list(await conn.scalars(query))
 
 
 async def find_purged(conn: AsyncConnection) -> list[str]:
-    """Return the purged workspaces that still have entries, which nothing shows any more."""
+    """Return the purged workspaces that still have timeline entries."""
     entries = select(timeline.c.id).where(timeline.c.workspace_id == workspaces.c.id).limit(1)
     query = select(workspaces.c.id).where(workspaces.c.purged_at.is_not(None), entries.exists())
     return list(await conn.scalars(query))
 
 
 async def remove_older(conn: AsyncConnection, workspace_id: str, kept: int, most: int) -> int:
-    """Remove the oldest entries beyond those that are kept; return how many."""
+    """Remove at most `most` of the oldest entries beyond the `kept` newest; return how many."""
     values = {"workspace_id": workspace_id, "kept": kept, "most": most}
     return (await conn.execute(text(REMOVE_OLDER), values)).rowcount

@@ -1,4 +1,4 @@
-"""Which workspaces a TTL may have a wish for, read through indexes that are sorted by the deadlines."""
+"""Workspaces whose TTL may have expired, read through indexes that are sorted by deadline."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,7 +14,7 @@ from codehub.domain.workspace import Workspace
 
 
 async def candidates(conn: AsyncConnection, defaults: TtlDefaults, now: datetime) -> list[Workspace]:
-    """At least every workspace for which `domain.ttl.expired` has a wish."""
+    """Return at least every workspace for which `domain.ttl.expired` returns an expiry."""
     due = [*_due(STANDBY_TTL, defaults.standby, now), *_due(ARCHIVE_TTL, defaults.archive, now)]
     return to_workspaces((await conn.execute(union_all(*due))).mappings())
 

@@ -1,4 +1,4 @@
-"""What people read about workspaces. Nothing here writes."""
+"""Read-only queries about workspaces, for the API and the gateway."""
 
 import re
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ from codehub.domain.workspace import Workspace
 
 TIMELINE_LENGTH = 200
 ERRORS_SHOWN = 50
-STORED = (archives.c.archive_op_id, archives.c.created_at, archives.c.bytes)
+ARCHIVE_COLUMNS = (archives.c.archive_op_id, archives.c.created_at, archives.c.bytes)
 
 
 @dataclass(frozen=True)
 class OwnedWorkspace:
-    """A workspace as lists show it: its home without the largest entries."""
+    """Workspace with its owner's name, and its home without the largest entries."""
 
     workspace: Workspace
     owner_name: str
@@ -34,18 +34,17 @@ class OwnedWorkspace:
 
 @dataclass(frozen=True)
 class DetailedWorkspace(OwnedWorkspace):
-    """A workspace with all that belongs to it."""
+    """Workspace with its memo, its current archive and the largest entries of its home."""
 
     memo: str
     archive: "Archive | None"
-    """The current one."""
 
 
 @dataclass(frozen=True)
 class WorkspaceFilter:
-    """Which workspaces a list shows: of one owner or of all (None), living or in the trash.
+    """Filter for lists: the workspaces of one owner or of all (None), in use or in the trash.
 
-    Each of the words is in the name, the description or, for one owner, the memo.
+    The name, the description or, for one owner, the memo contains each of the words.
     """
 
     owner_id: str | None
@@ -88,7 +87,7 @@ class Overview:
 
 
 def _owned(*, detailed: bool = False) -> Select[Any]:
-    """Lists leave out what is long: memos, and the largest entries of homes."""
+    """Select workspaces; lists leave out memos and the largest entries of homes, which are long."""
     largest = home_sizes.c.largest if detailed else null()
     sizes = [
         (largest if column.name == "largest" else column).label(f"home_{column.name}")
@@ -101,7 +100,7 @@ def _owned(*, detailed: bool = False) -> Select[Any]:
     )
     if not detailed:
         return query
-    stored = [column.label(f"stored_{column.name}") for column in STORED]
+    stored = [column.label(f"stored_{column.name}") for column in ARCHIVE_COLUMNS]
     return query.add_columns(workspaces.c.memo, *stored).outerjoin(
         archives, archives.c.archive_key == workspaces.c.archive_key
     )
@@ -113,7 +112,7 @@ def _to_owned(row: RowMapping) -> OwnedWorkspace:
 
 
 async def find(conn: AsyncConnection, workspace_id: str) -> DetailedWorkspace | None:
-    """The workspace, deleted or not, until it is purged."""
+    """Return the workspace, deleted or not, or None if it is purged or unknown."""
     query = _owned(detailed=True).where(workspaces.c.id == workspace_id, workspaces.c.purged_at.is_(None))
     row = (await conn.execute(query)).mappings().one_or_none()
     if row is None:
@@ -125,13 +124,13 @@ async def find(conn: AsyncConnection, workspace_id: str) -> DetailedWorkspace | 
 def _to_archive(row: RowMapping) -> Archive | None:
     if row["stored_archive_op_id"] is None:
         return None
-    return Archive(**{column.name: row[f"stored_{column.name}"] for column in STORED}, current=True)
+    return Archive(**{column.name: row[f"stored_{column.name}"] for column in ARCHIVE_COLUMNS}, current=True)
 
 
 async def find_living(
     conn: AsyncConnection, owner_id: str, workspace_ids: tuple[str, ...]
 ) -> list[OwnedWorkspace]:
-    """Those of these workspaces that the user owns and has not deleted."""
+    """Return those of these workspaces that the user owns and has not deleted."""
     query = _owned().where(
         workspaces.c.owner_id == owner_id,
         workspaces.c.id.in_(workspace_ids),
@@ -143,10 +142,10 @@ async def find_living(
 async def list_living(
     conn: AsyncConnection, owner_id: str, limit: int, after: Workspace | None = None
 ) -> list[OwnedWorkspace]:
-    """The user's living workspaces, newest first, from the one that follows `after`.
+    """Return the user's workspaces that are not deleted, newest first, starting after `after`.
 
-    What a workspace is ordered by never changes, so pages that are read at different times neither
-    repeat nor skip one.
+    The sort key of a workspace never changes, so pages that are read at different times neither repeat
+    nor skip one.
     """
     c = workspaces.c
     query = _owned().where(c.owner_id == owner_id, c.deleted_at.is_(None))
@@ -159,7 +158,7 @@ async def list_living(
 async def list_page(
     conn: AsyncConnection, selection: WorkspaceFilter, limit: int, offset: int
 ) -> tuple[list[OwnedWorkspace], int]:
-    """One page, and the true count of all pages."""
+    """Return one page, and the number of workspaces on all pages."""
     conditions = _conditions(selection)
     query = _owned().where(*conditions).order_by(*_newest_first(selection)).limit(limit).offset(offset)
     items = [_to_owned(row) for row in (await conn.execute(query)).mappings()]
@@ -184,9 +183,9 @@ def _conditions(selection: WorkspaceFilter) -> list[ColumnElement[bool]]:
 
 
 def _contains(selection: WorkspaceFilter) -> ColumnElement[bool]:
-    """One comparison with all patterns, so that PostgreSQL converts each text to lower case only once.
+    """Compare with all patterns at once, so that PostgreSQL converts each text to lower case only once.
 
-    Memos are searched for their owner only: those of everyone are too many.
+    Memos are searched in lists of one owner only: those of all users are too many.
     """
     c = workspaces.c
     texts = c.name + "\n" + c.description
@@ -206,7 +205,7 @@ def _newest_first(selection: WorkspaceFilter) -> tuple[ColumnElement[Any], ...]:
 
 
 async def timeline_of(conn: AsyncConnection, workspace_id: str) -> list[TimelineEntry]:
-    """Newest first."""
+    """Return the newest entries, newest first."""
     c = timeline.c
     rows = await conn.execute(
         select(c.at, c.actor, c.event, c.message, c.operation)
@@ -218,7 +217,7 @@ async def timeline_of(conn: AsyncConnection, workspace_id: str) -> list[Timeline
 
 
 async def archives_of(conn: AsyncConnection, workspace: Workspace) -> list[Archive]:
-    """The archives that can still be restored, newest first."""
+    """Return the archives that can be restored, newest first."""
     c = archives.c
     current = archive_op_id_of(workspace.archive_key) if workspace.archive_key else None
     rows = await conn.execute(
@@ -231,8 +230,8 @@ async def archives_of(conn: AsyncConnection, workspace: Workspace) -> list[Archi
     ]
 
 
-async def leader(conn: AsyncConnection) -> LeaderStatus | None:
-    """Who leads, and for how many seconds it has been silent, by the database's clock."""
+async def read_leader(conn: AsyncConnection) -> LeaderStatus | None:
+    """Return the leader, and the age of its heartbeat by the database's clock; None before the first one."""
     age = func.extract("epoch", func.now() - leadership.c.heartbeat_at).label("age")
     row = (await conn.execute(select(leadership, age))).first()
     if row is None or row.holder is None:
@@ -240,16 +239,18 @@ async def leader(conn: AsyncConnection) -> LeaderStatus | None:
     return LeaderStatus(row.holder, row.epoch, row.heartbeat_at, None if row.age is None else float(row.age))
 
 
-async def overview(conn: AsyncConnection) -> Overview:
+async def read_overview(conn: AsyncConnection) -> Overview:
     c = workspaces.c
-    people = await conn.scalar(select(func.count()).select_from(users).where(users.c.deleted_at.is_(None)))
+    user_count = await conn.scalar(
+        select(func.count()).select_from(users).where(users.c.deleted_at.is_(None))
+    )
     failing = _owned().where(text(FAILED)).order_by(c.phase_changed_at.desc())
     errors = [_to_owned(row) for row in (await conn.execute(failing.limit(ERRORS_SHOWN))).mappings()]
-    return Overview(await _count_phases(conn), people or 0, await leader(conn), errors)
+    return Overview(await _count_phases(conn), user_count or 0, await read_leader(conn), errors)
 
 
 async def _count_phases(conn: AsyncConnection) -> dict[Phase, int]:
-    """Living ones and the trash, each through an index of its own."""
+    """Count workspaces by phase: those in use and those in the trash, each through its own index."""
     c = workspaces.c
     counted = select(c.phase, func.count().label("n")).group_by(c.phase)
     trash = counted.where(c.deleted_at.is_not(None), c.purged_at.is_(None))
@@ -260,7 +261,7 @@ async def _count_phases(conn: AsyncConnection) -> dict[Phase, int]:
 
 
 async def image_refs(conn: AsyncConnection) -> dict[str, int]:
-    """How many workspaces that are not deleted were made from which image."""
+    """Return how many workspaces that are not deleted use each image."""
     c = workspaces.c
     counted = select(c.image_ref, func.count().label("n")).where(c.deleted_at.is_(None)).group_by(c.image_ref)
     return {row.image_ref: row.n for row in await conn.execute(counted)}
