@@ -92,7 +92,7 @@ class ObjectStore(ABC):
             length = min(_READ, size - start)
             read = self._do(lambda: self._range(path, start, length))
             if len(read) != length:
-                raise StoreTrouble(f"the archive store {self._name} answered with less than was asked for")
+                raise StoreTrouble(f"the archive store {self._name} returned fewer bytes than requested")
             return read
 
         with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as reader:

@@ -1,4 +1,4 @@
-"""What our own tar says of a home: counted, relieved of pipes and devices, and held to our own dialect."""
+"""Filter for the tar stream of a home: it drops pipes and devices, and rejects the unrestorable."""
 
 from struct import Struct
 
@@ -15,15 +15,15 @@ from codehub.storage.tar.header import (
     UnsupportedTar,
 )
 from codehub.storage.tar.left_out import LeftOut, SpecialFile
-from codehub.storage.tar.stream import FIRST, NOWHERE, TarStream
+from codehub.storage.tar.stream import FIRST_READER, NO_READER, TarStream
 
 _RECORD = 20 * BLOCK
-# What tar puts before a path, to set its attributes, has to fit as well.
+# tar prefixes a path to set its attributes; that has to fit as well.
 _MAX_PATH = 4000
 
-# Of a header: size, type, magic and version, and whether its path is split.
+# Fields of a header: size, type, magic and version, and the prefix of a split path.
 _PLAIN = Struct("124x11s21xc100x8s80x8s159x")
-# The same behind a pax header, whose size, type and magic come first, then the beginning of its text.
+# The same fields after a pax header, whose size, type, magic and first bytes of text come first.
 _TIMED = Struct("124x11s21xc100x8s247x9s503x" + _PLAIN.format)
 _PLAIN_FORMS = frozenset((kind, b"ustar\x0000", bytes(8)) for kind in (REGULAR, SYMLINK, DIRECTORY))
 _TIMED_FORMS = frozenset(
@@ -34,34 +34,38 @@ _TIMED_FORMS = frozenset(
 
 
 class ArchiveFilter(TarStream):
-    """Pipes and devices, and hard links to them, are dropped and remembered; `ending` replaces tar's padding.
+    """Filter that drops pipes and devices, and hard links to them; `ending` replaces tar's padding.
 
-    Nearly all headers hold nothing but a short path, numbers and a time: their form tells that a restore will
-    accept them. All others are read as a restore reads them, but for their checksums. That each path comes
-    once, behind its directory, is how tar walks; a directory that changes meanwhile makes tar complain.
+    Nearly all headers contain only a short path, numbers and a time, and their form shows that a
+    restore will accept them. All others are parsed as a restore does, except for their checksums.
+    tar itself writes each path once, after its directory, and reports a directory that changes.
     """
 
     checksums = False
-    end_goes = NOWHERE
+    end_readers = NO_READER
 
     def __init__(self) -> None:
         super().__init__()
         self._left_out = BoundedMap()
         self.left_out = LeftOut()
         self.holes: list[bytes] = []
-        """Paths, for whoever checks and forgets them."""
+        """Paths of files that are one large hole, until the caller has checked them."""
 
     def ending(self) -> bytes:
-        """The end of an archive, after `finish`.
+        """Return the end of the archive, after `finish`.
 
-        A plain `tar` reads records of 20 blocks and leaves early: more than one would break `zstd`'s pipe.
+        A plain `tar` reads records of 20 blocks, and exits at the end marker. More than one record
+        of padding would break the pipe from `zstd`.
         """
         end = bytes(2 * BLOCK + -(self.bytes + 2 * BLOCK) % _RECORD)
         self.bytes += len(end)
         return end
 
     def _skim(self, data: bytes, position: int) -> int:
-        """Hundreds of thousands of headers pass here: it reads no more of each than tells it from others."""
+        """Skip ordinary headers, and read only the fields that identify them.
+
+        Parsing each header in Python took longer than tar itself.
+        """
         entries = 0
         last = len(data) - _TIMED.size
         timed, timed_forms = _TIMED.unpack_from, _TIMED_FORMS
@@ -77,7 +81,7 @@ class ArchiveFilter(TarStream):
             position += int(size, 8) + BLOCK - 1 & -BLOCK
             entries += 1
         self.entries += entries
-        self._content_goes = FIRST
+        self._content_readers = FIRST_READER
         return position
 
     def _admit(self, entry: Entry, _position: int) -> int:
@@ -89,14 +93,14 @@ class ArchiveFilter(TarStream):
         if special is not None:
             self._left_out.add(digest(entry.path), special)
             self.left_out.add(special, [entry.path])
-            return NOWHERE
+            return NO_READER
         if entry.is_hole:
             self.holes.append(entry.path)
         self.entries += 1
-        return FIRST
+        return FIRST_READER
 
     def _special(self, entry: Entry) -> SpecialFile | None:
-        """Return what an entry is, or is a hard link to, if no archive holds such things."""
+        """Return the special file that an entry is or links to, or None for any other entry."""
         if entry.kind in SPECIAL:
             return SpecialFile.PIPE if entry.kind == PIPE else SpecialFile.DEVICE
         if entry.kind != HARD_LINK or not self.left_out.count:

@@ -1,4 +1,4 @@
-"""Sockets, pipes and devices: no archive holds them, and the timeline names some of them."""
+"""Sockets, pipes and devices, which an archive leaves out. The timeline names some of them."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -7,10 +7,12 @@ from enum import IntEnum
 from typing import Final
 
 NAMED: Final = 5
-_MOST_CHARACTERS: Final = 80
+_MAX_CHARACTERS: Final = 80
 
 
 class SpecialFile(IntEnum):
+    """Kind of a file that cannot be archived."""
+
     SOCKET = 1
     PIPE = 2
     DEVICE = 3
@@ -18,7 +20,7 @@ class SpecialFile(IntEnum):
 
 @dataclass
 class LeftOut:
-    """How many of each kind, and the first of their names."""
+    """Number of special files of each kind, and the first of their names."""
 
     kinds: Counter[SpecialFile] = field(default_factory=Counter)
     names: list[str] = field(default_factory=list)
@@ -28,7 +30,7 @@ class LeftOut:
         return self.kinds.total()
 
     def add(self, kind: SpecialFile, paths: Iterable[bytes], count: int = 1) -> None:
-        """Count what has this kind; `paths` are the first of their paths."""
+        """Count special files of this kind; `paths` are the first of their paths."""
         self.kinds[kind] += count
         for path in paths:
             if len(self.names) == NAMED:
@@ -36,7 +38,7 @@ class LeftOut:
             self.names.append(readable(path))
 
     def sentence(self) -> str:
-        """Return what an owner reads; empty if nothing was left out."""
+        """Return a clause for the workspace's owner, or an empty string if there are none."""
         if not self.count:
             return ""
         parts = [
@@ -50,7 +52,7 @@ class LeftOut:
 
 
 def readable(path: bytes) -> str:
-    """Return a path as one short line: a name may hold line ends, or characters that reverse the text."""
+    """Return a path as one short line: names may contain newlines or bidi control characters."""
     text = path.decode("utf-8", "backslashreplace")
     shown = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
-    return shown if len(shown) <= _MOST_CHARACTERS else f"{shown[: _MOST_CHARACTERS - 3]}..."
+    return shown if len(shown) <= _MAX_CHARACTERS else f"{shown[: _MAX_CHARACTERS - 3]}..."

@@ -1,4 +1,4 @@
-"""A pipe that is read by a thread of its own: its writer goes on while what it wrote is worked on."""
+"""Read-ahead buffer: a thread reads a pipe while the caller works on earlier pieces."""
 
 import os
 from collections.abc import Iterator
@@ -9,14 +9,14 @@ _CHUNKS = 8
 
 
 def read_ahead(descriptor: int, size: int) -> Iterator[bytes]:
-    """Pieces of at most `size` bytes, to the end. Whoever leaves early has to end the writer."""
+    """Yield pieces of at most `size` bytes. A caller that stops early has to end the writer."""
     pieces: SimpleQueue[bytes | OSError] = SimpleQueue()
-    room = Semaphore(_CHUNKS)
-    left = False
+    free = Semaphore(_CHUNKS)
+    stopped = False
 
     def read() -> None:
         try:
-            while room.acquire() and not left and (piece := os.read(descriptor, size)):
+            while free.acquire() and not stopped and (piece := os.read(descriptor, size)):
                 pieces.put(piece)
         except OSError as error:
             pieces.put(error)
@@ -28,8 +28,8 @@ def read_ahead(descriptor: int, size: int) -> Iterator[bytes]:
         while piece := pieces.get():
             if isinstance(piece, OSError):
                 raise piece
-            room.release()
+            free.release()
             yield piece
     finally:
-        left = True
-        room.release()
+        stopped = True
+        free.release()

@@ -1,4 +1,4 @@
-"""Every header of a tar stream is checked before a byte of it goes on."""
+"""Check of a tar stream before a restore: tar only reads headers that were checked (ADR 0014)."""
 
 from dataclasses import dataclass, field
 
@@ -9,80 +9,81 @@ from codehub.storage.tar.header import (
     BLOCK,
     DIRECTORY,
     HARD_LINK,
-    PASSED_OVER,
+    HIDDEN_KEY,
     SPECIAL,
     Entry,
     PlainFiles,
     UnsupportedTar,
 )
-from codehub.storage.tar.stream import FIRST, TarStream
+from codehub.storage.tar.stream import FIRST_READER, TarStream
 
-# Making a file takes about as long as writing so many bytes into it.
+# Making a file takes about as long as writing this many bytes.
 _ENTRY_BYTES = 32 << 10
-# Longer names are remembered as digests.
-_BRIEF = 32
+# Longer names are kept as digests.
+_LONGEST_NAME = 32
 _NAMES_HELD = 100_000
-_NO_NAMES = frozenset({b"", b".", b".."})
+_INVALID_NAMES = frozenset({b"", b".", b".."})
 
 
 @dataclass
 class _Directory:
-    """One that leads to the present one. Its first names are in memory; the others, if it has, are not."""
+    """Open directory. Its first names are in memory; further ones are in a file."""
 
     path: bytes
     reader: int
     names: set[bytes] = field(default_factory=set)
-    has_others: bool = False
+    has_more: bool = False
 
 
 class RestoreCheck(TarStream):
-    """A stream that comes back from a store, and may be anybody's work: anything doubtful raises.
+    """Strict reader of a stream from the archive store, which anybody may have changed.
 
-    tar completes a directory before it goes on beside it. So names are remembered only for the directories
-    that lead to the present one, and of the others no more than that they were there.
+    tar completes a directory before it continues with the next one. So names are kept only for the
+    open directories, and for all other directories just a digest of their paths.
 
-    Several readers may share the stream. Each gets every directory, so that each can unpack what it gets, and
-    sets a directory's time after the last change it made there. The files of a directory go to one; a hard
-    link goes where its target went.
+    Several readers (tar processes) may share the stream. Each gets every directory, so that it can
+    unpack its files there, and sets a directory's time after its own last change. All files of a
+    directory go to one reader; a hard link goes to the reader of its target.
 
-    A directory that hands down access rights would give them to what another reader still makes there, once
-    one has completed it. From the first of them on, all goes to the first reader alone, who must wait until
-    the others have ended: `readers` says how many there still are.
+    A directory with a default ACL or setgid bit, once one reader has completed it, would pass
+    access rights on to files that another reader still makes there. From the first such directory
+    on, everything goes to the first reader, which must wait until the others have ended. `readers`
+    is the number that remains.
 
-    tar gives a file its mode before its attributes. Where that keeps an ordinary user from setting them, tar
-    does not get to see them, and they are for whoever asked to set: what is `locked`.
+    tar sets a file's mode before its attributes. If that keeps an ordinary user from setting them,
+    they are hidden from tar and collected in `deferred`, for the caller to set.
 
-    With an `owner`, entries of other users are counted: what is `foreign`.
+    With an `owner`, entries of other users are counted in `foreign`.
     """
 
     def __init__(
-        self, max_entries: int, readers: int = 1, *, unlocks: bool = False, owner: int | None = None
+        self, max_entries: int, readers: int = 1, *, defers_attributes: bool = False, owner: int | None = None
     ) -> None:
         super().__init__()
         self._owner = owner
         self.foreign = ForeignEntries()
-        self._unlocks = unlocks
-        self.locked: list[Entry] = []
-        self._passed_over: list[int] = []
+        self._defers_attributes = defers_attributes
+        self.deferred: list[Entry] = []
+        self._hidden_keys: list[int] = []
         self._max_entries = max_entries
         self._plain_files = PlainFiles(owner)
         self._open: list[_Directory] = []
-        """The directories that lead to the present one, which is the last."""
+        """The open directories; the last one is the current one."""
         self._names_held = 0
-        self._other_names = BoundedMap(in_memory=0)
+        self._more_names = BoundedMap(in_memory=0)
         self._readers = BoundedMap()
-        """Of every directory so far: who gets its files."""
+        """The reader of each directory's files."""
         self._loads = [0] * readers
-        self.end_goes = (1 << readers) - 1
+        self.end_readers = (1 << readers) - 1
 
     @property
     def readers(self) -> int:
         return len(self._loads)
 
     def _skim(self, data: bytes, position: int) -> int:
-        """Files, one behind the other, in the present directory; whatever is special about one ends it."""
+        """Skip a run of plain files in the current directory."""
         here = self._open[-1] if self._open else None
-        if here is None or here.has_others:
+        if here is None or here.has_more:
             return position
         read, names, directory = self._plain_files.read, here.names, here.path
         held = len(names)
@@ -95,9 +96,9 @@ class RestoreCheck(TarStream):
                 break
             path, size, header_length = file
             parent, _, name = path.rpartition(b"/")
-            if parent != directory or name in _NO_NAMES:
+            if parent != directory or name in _INVALID_NAMES:
                 break
-            name = name if len(name) <= _BRIEF else _brief(name)
+            name = name if len(name) <= _LONGEST_NAME else _shortened(name)
             if name in names:
                 break
             names.add(name)
@@ -107,7 +108,7 @@ class RestoreCheck(TarStream):
         self.entries += files
         self._names_held += files
         self._loads[here.reader] += content + files * _ENTRY_BYTES
-        self._content_goes = 1 << here.reader
+        self._content_readers = 1 << here.reader
         return position
 
     def _admit(self, entry: Entry, position: int) -> int:
@@ -118,36 +119,36 @@ class RestoreCheck(TarStream):
             raise UnsupportedTar(f"{entry.path!r} is a pipe or a device")
         if self._owner is not None and {entry.uid, entry.gid} != {self._owner}:
             self.foreign.add(entry.path)
-        if entry.locked and self._unlocks:
-            self.locked.append(entry)
-            self._passed_over += [position + attribute.at for attribute in entry.locked]
-        if entry.hands_down and self.readers > 1:
-            self._go_on_alone()
+        if entry.deferred and self._defers_attributes:
+            self.deferred.append(entry)
+            self._hidden_keys += [position + attribute.at for attribute in entry.deferred]
+        if entry.is_inherited and self.readers > 1:
+            self._use_one_reader()
         if entry.kind == DIRECTORY:
             self._open_directory(entry.path[:-1])
-            return self.end_goes
-        self._place(entry.path)
+            return self.end_readers
+        self._register(entry.path)
         reader = self._open[-1].reader if entry.kind != HARD_LINK else self._reader_of_target(entry)
         self._loads[reader] += entry.size + _ENTRY_BYTES
         return 1 << reader
 
-    def _amended(self, data: bytes) -> bytes:
-        if not self._passed_over:
+    def _edited(self, data: bytes) -> bytes:
+        if not self._hidden_keys:
             return data
-        amended = bytearray(data)
-        for at in self._passed_over:
-            amended[at : at + len(PASSED_OVER)] = PASSED_OVER
-        self._passed_over.clear()
-        return bytes(amended)
+        edited = bytearray(data)
+        for at in self._hidden_keys:
+            edited[at : at + len(HIDDEN_KEY)] = HIDDEN_KEY
+        self._hidden_keys.clear()
+        return bytes(edited)
 
-    def _place(self, path: bytes) -> None:
-        """Each path comes once, and in a directory that the archive itself has made and not yet left."""
+    def _register(self, path: bytes) -> None:
+        """Record a path; reject a duplicate, or one outside the directories that are open."""
         parent, _, name = path.rpartition(b"/")
         here = (
             self._open[-1] if self._open and self._open[-1].path == parent else self._return_to(parent, path)
         )
-        name = name if len(name) <= _BRIEF else _brief(name)
-        if name in here.names or (here.has_others and self._other_names.get(digest(path)) is not None):
+        name = name if len(name) <= _LONGEST_NAME else _shortened(name)
+        if name in here.names or (here.has_more and self._more_names.get(digest(path)) is not None):
             raise UnsupportedTar(f"the path {path!r} comes twice")
         self._remember(here, name, path)
 
@@ -156,19 +157,19 @@ class RestoreCheck(TarStream):
             here.names.add(name)
             self._names_held += 1
         else:
-            here.has_others = True
-            self._other_names.add(digest(path), 0)
+            here.has_more = True
+            self._more_names.add(digest(path), 0)
 
     def _return_to(self, parent: bytes, path: bytes) -> _Directory:
         while self._open and self._open[-1].path != parent:
             self._names_held -= len(self._open.pop().names)
         if not self._open:
-            raise UnsupportedTar(f"the path {path!r} does not lie in a directory that leads there")
+            raise UnsupportedTar(f"the path {path!r} is not in a directory that is open")
         return self._open[-1]
 
     def _open_directory(self, path: bytes) -> None:
         if self._open:
-            self._place(path)
+            self._register(path)
         elif path != b".":
             raise UnsupportedTar("the archive does not begin with the home itself")
         reader = self._loads.index(min(self._loads))
@@ -176,19 +177,24 @@ class RestoreCheck(TarStream):
         self._readers.add(digest(path), reader)
 
     def _reader_of_target(self, link: Entry) -> int:
-        """That the target itself is there is for tar to find; that no link leads to it is told by this."""
+        """Return the reader of a hard link's target, whose directory must be in the archive.
+
+        So no symbolic link is on the path to the target. tar finds out whether the target exists.
+        """
         directory, _, _ = link.target.rpartition(b"/")
         reader = self._readers.get(digest(directory))
         if reader is None:
-            raise UnsupportedTar(f"the hard link {link.path!r} leads to {link.target!r}, which is not there")
+            raise UnsupportedTar(
+                f"the hard link {link.path!r} leads to {link.target!r}, which is not in the archive"
+            )
         return reader if self.readers > 1 else 0
 
-    def _go_on_alone(self) -> None:
+    def _use_one_reader(self) -> None:
         self._loads = [0]
         for directory in self._open:
             directory.reader = 0
-        self.end_goes = FIRST
+        self.end_readers = FIRST_READER
 
 
-def _brief(name: bytes) -> bytes:
-    return b"/" + digest(name)  # which no name is
+def _shortened(name: bytes) -> bytes:
+    return b"/" + digest(name)  # no name contains a slash

@@ -1,4 +1,4 @@
-"""A pipe that is written by a thread of its own: whoever fills it goes on while its reader works."""
+"""Write-behind buffer: a thread writes to a pipe while the caller goes on."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -10,7 +10,7 @@ _CHUNKS = 8
 
 
 class WriteBehind:
-    """Takes pieces for a pipe and closes it at the end. A reader that goes away is told by OSError."""
+    """Write-behind buffer of a pipe. If the reader goes away, the next call raises OSError."""
 
     def __init__(self, pipe: IO[bytes]) -> None:
         self._pipe = pipe
@@ -20,13 +20,13 @@ class WriteBehind:
         self._writer.start()
 
     def put(self, pieces: Sequence[memoryview]) -> None:
-        """Waits when the reader is far behind."""
+        """Write pieces; wait if the reader is far behind."""
         self._pieces.put(pieces)
         if self._failure is not None:
             raise self._failure
 
     def close(self) -> None:
-        """Returns when everything is written, or cannot be."""
+        """Wait until everything is written, or writing has failed, and close the pipe."""
         if self._writer.is_alive():
             self._pieces.put(None)
             self._writer.join()
@@ -34,7 +34,7 @@ class WriteBehind:
             raise self._failure
 
     def abandon(self) -> None:
-        """Whoever calls this has ended the reader: nothing holds up the writer any more."""
+        """Close the pipe after the caller has ended the reader, which cannot block any longer."""
         with suppress(OSError):
             self.close()
 

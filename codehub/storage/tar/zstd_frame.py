@@ -1,4 +1,4 @@
-"""Compressed bytes of an archive: exactly one zstd frame (RFC 8878), decompressed in bounded memory."""
+"""Decompression of an archive: exactly one zstd frame (RFC 8878), in bounded memory."""
 
 from collections.abc import Generator, Iterable, Iterator
 
@@ -9,7 +9,7 @@ from codehub.storage.errors import CorruptedArchive
 _STEP = 256 << 10
 _CHUNK = 1 << 20
 
-# Four times of what the level takes; whatever a frame asks for is taken from memory.
+# Four times the window of the level in use. A frame with a larger window would take more memory.
 _MAX_WINDOW = 8 << 20
 
 _MAGIC = b"\x28\xb5\x2f\xfd"
@@ -18,31 +18,34 @@ _RLE, _RESERVED = 1, 3
 
 
 def decompressed(chunks: Iterable[memoryview], unpacked: int) -> Iterator[bytes]:
-    """The content of one frame of at most so many bytes, however little becomes how much.
+    """Yield the content of one frame; raise CorruptedArchive if it is longer than `unpacked` bytes.
 
-    The reader gives less than it is asked for where the frame ends, so the last time it is asked for more.
+    The reader returns less than requested only at the end of the frame. So the last request is for
+    one byte more than expected.
     """
     source = _Source(chunks)
     decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW)
     reader = decompressor.stream_reader(source, read_size=_STEP)  # type: ignore[arg-type] # only reads
     try:
         while unpacked > 0:
-            asked = _CHUNK if unpacked > _CHUNK else unpacked + 1
-            chunk = reader.read(asked)
+            requested = _CHUNK if unpacked > _CHUNK else unpacked + 1
+            chunk = reader.read(requested)
             if len(chunk) > unpacked:
                 raise CorruptedArchive("the archive unpacks to more bytes than it declares")
             yield chunk
-            if len(chunk) < asked:
+            if len(chunk) < requested:
                 break
-            unpacked -= asked
+            unpacked -= requested
     except zstandard.ZstdError as error:
         raise CorruptedArchive(f"the archive cannot be decompressed: {error}") from error
     source.check_end()
 
 
 class _Source:
-    """What the decompressor reads. It would take what follows a frame for more of it, and a frame that is cut
-    off for a short one; so where the frame ends is found by the sizes of its parts, before it sees them."""
+    """Input of the decompressor, which itself would accept a truncated frame or data after it.
+
+    The end of the frame is found by the sizes of its blocks, before the decompressor reads them.
+    """
 
     def __init__(self, chunks: Iterable[memoryview]) -> None:
         self._steps = (
@@ -50,7 +53,7 @@ class _Source:
         )
         self._parts = _parts()
         self._left: int | None = next(self._parts)
-        """Bytes of the present part that are still to come; None behind the last one."""
+        """Missing bytes of the current part; None after the last part."""
         self._header = b""
 
     def read(self, _size: int) -> bytes:
@@ -67,7 +70,7 @@ class _Source:
         position = 0
         while position < len(step):
             if self._left is None:
-                raise CorruptedArchive("there is data behind the archive")
+                raise CorruptedArchive("there is data after the archive")
             length = min(self._left, len(step) - position)
             if self._left <= _LONGEST_HEADER:
                 self._header += step[position : position + length]
@@ -85,10 +88,10 @@ class _Source:
 
 
 def _parts() -> Generator[int, bytes, None]:
-    """Asks for the parts of a frame by their sizes; headers are needed, and small."""
+    """Generate the sizes of a frame's parts; the caller sends the content of each header."""
     start = yield len(_MAGIC) + 1
     if not start.startswith(_MAGIC):
-        raise CorruptedArchive("the archive cannot be decompressed: it does not begin as zstd")
+        raise CorruptedArchive("the archive cannot be decompressed: it is not zstd")
     descriptor = start[-1]
     is_single, has_checksum = descriptor >> 5 & 1, descriptor >> 2 & 1
     content_size = (is_single, 2, 4, 8)[descriptor >> 6]
@@ -99,7 +102,7 @@ def _parts() -> Generator[int, bytes, None]:
         block = int.from_bytes((yield 3), "little")
         is_last, kind, size = bool(block & 1), block >> 1 & 3, block >> 3
         if kind == _RESERVED:
-            raise CorruptedArchive("the archive cannot be decompressed: it has a block of no known kind")
+            raise CorruptedArchive("the archive cannot be decompressed: it has a block of an unknown type")
         yield 1 if kind == _RLE else size
     if has_checksum:
         yield 4

@@ -40,7 +40,7 @@ def test_an_unfinished_upload_is_listed_and_is_no_object(store: LocalObjectStore
 
 def test_an_object_that_is_shorter_than_it_should_be_is_trouble(store: LocalObjectStore) -> None:
     store.write(KEY, b"short")
-    with pytest.raises(StoreTrouble, match="less than was asked for"):
+    with pytest.raises(StoreTrouble, match="fewer bytes than requested"):
         list(store.stream(KEY, 10))
 
 
