@@ -1,0 +1,185 @@
+"""An upgraded CodeHub adopts the workspaces and storage jobs that the version before left running."""
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.chaos.crash_matrix.lane import IDE
+from tests.owner import Owner
+from tests.services import System, processes_of
+from tests.waiting import wait_for
+
+BEFORE = "ed51c6f29c746fd9c0de6fd02b5f4e2445be01b9"
+"""The last commit in which packages and modules had their former names."""
+ROOT = Path(__file__).parents[2]
+MARK = "an IDE that an upgrade leaves alone"
+SETTINGS = {
+    "APPS_DOMAIN": "",
+    "ARCHIVES_AT_ONCE": "2",
+    "COORDINATOR_IDLE_INTERVAL": "1",
+    "DISK_RESERVE_BYTES": "0",
+    "GATEWAY_WORKERS": "1",
+    "LIMITS_MAX_RUNNING_PER_USER": "9",
+    "TTL_STANDBY_SECONDS": "0",
+    "TTL_ARCHIVE_SECONDS": "0",
+}
+
+
+class UpgradedSystem(System):
+    """A system that runs the version before until `upgrade`."""
+
+    def __init__(self, tree: Path, environment: dict[str, str]) -> None:
+        super().__init__(environment)
+        self._tree: Path | None = tree
+
+    def environment(self) -> dict[str, str]:
+        if self._tree is None:
+            return super().environment()
+        # Without PYTHONSAFEPATH the tests' own checkout, the working directory, would come first.
+        return super().environment() | {"PYTHONPATH": str(self._tree), "PYTHONSAFEPATH": "1"}
+
+    def upgrade(self) -> None:
+        self._tree = None
+        self.start()
+
+
+class Tar:
+    """A `tar` for storage jobs that waits until it may begin."""
+
+    def __init__(self, directory: Path) -> None:
+        self._waiting, self._may_begin = directory / "waiting", directory / "may-begin"
+        self._waiting.mkdir()
+        self._may_begin.mkdir()
+        begin = shlex.quote(str(self._may_begin))
+        lines = (
+            "#!/bin/sh",
+            f'touch {shlex.quote(str(self._waiting))}/"$1"',
+            f'until [ -e {begin}/"$1" ]; do sleep 0.05; done',
+            f'exec {shutil.which("tar")} "$@"',
+        )
+        (directory / "tar").write_text("\n".join(lines))
+        (directory / "tar").chmod(0o755)
+
+    def is_waiting(self, mode: str) -> bool:
+        return (self._waiting / mode).exists()
+
+    def let(self, mode: str, *, begin: bool = True) -> None:
+        if begin:
+            (self._may_begin / mode).touch()
+        else:
+            (self._may_begin / mode).unlink()
+            (self._waiting / mode).unlink(missing_ok=True)
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package as it was before."""
+    directory = tmp_path_factory.mktemp("before")
+    archive = directory / "before.tar"
+    done = subprocess.run(
+        ["git", "-C", str(ROOT), "archive", "--output", str(archive), BEFORE, "codehub"], capture_output=True
+    )
+    if done.returncode:
+        pytest.skip(
+            f"the commit {BEFORE[:7]} is missing: git fetch --unshallow ({done.stderr.decode()[-200:]})"
+        )
+    with tarfile.open(archive) as packed:
+        packed.extractall(directory, filter="data")
+    return directory
+
+
+@pytest.fixture
+def tar(tmp_path: Path) -> Tar:
+    return Tar(tmp_path)
+
+
+@pytest.fixture
+def system(tree: Path, tar: Tar, tmp_path: Path) -> Iterator[UpgradedSystem]:
+    images = tmp_path / "images.toml"
+    command = json.dumps(["/usr/bin/python3", "-c", IDE, "{socket}", MARK])
+    images.write_text(f'[[image]]\nname = "tiny"\nready_path = "/"\nprocess = {command}\n')
+    paths = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "IMAGES_FILE": str(images)}
+    made = UpgradedSystem(tree, SETTINGS | paths)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.close()
+
+
+def ides() -> list[int]:
+    return [
+        int(process.name)
+        for process in Path("/proc").glob("[0-9]*")
+        if MARK.encode() in _command_line(process).split(b"\0")
+    ]
+
+
+def _command_line(process: Path) -> bytes:
+    try:
+        return (process / "cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
+
+
+def jobs_of(system: System) -> list[int]:
+    return [pid for pid in processes_of(system.data_dir / "jobs") if _is_job(pid)]
+
+
+def _is_job(pid: int) -> bool:
+    return any(
+        word.startswith(b"codehub.storage.") for word in _command_line(Path(f"/proc/{pid}")).split(b"\0")
+    )
+
+
+def operation_of(owner: Owner) -> tuple[Any, ...]:
+    now = owner.workspace()
+    return now["operation"], now["error_count"]
+
+
+def test_running_workspaces_and_jobs_survive_an_upgrade(system: UpgradedSystem, tar: Tar) -> None:
+    running = Owner(system)
+    archived, restored = (Owner(system, state="STANDBY", client=running.client) for _ in range(2))
+    running.reaches("RUNNING")
+    tar.let("--create")
+    restored.reaches("STANDBY")
+    restored.goes_to("ARCHIVED")
+    tar.let("--create", begin=False)
+    archived.reaches("STANDBY")
+    (archived.home / "work").write_text("precious")
+    archived.wish("ARCHIVED")
+    restored.wish("STANDBY")
+    wait_for(lambda: tar.is_waiting("--create") and tar.is_waiting("--extract"), "both jobs to be at work")
+    before = ides(), jobs_of(system), running.story()
+    assert before[0] and len(before[1]) == 2
+
+    system.kill9()
+    system.upgrade()
+    client = system.client()
+    for owner in (running, archived, restored):
+        owner.client = client
+    assert (ides(), jobs_of(system), running.story()) == before
+    assert operation_of(archived) == ("ARCHIVING", 0)
+
+    tar.let("--create")
+    archived.reaches("ARCHIVED")
+    assert client.post(f"/api/v1/workspaces/{restored.id}/cancel").status_code == 200
+    restored.reaches("ARCHIVED")
+    wait_for(lambda: jobs_of(system) == [], "the job of the version before to be killed")
+    tar.let("--extract")
+    archived.goes_to("STANDBY")
+    assert (archived.home / "work").read_text() == "precious"
+
+    running.reaches("RUNNING")
+    assert client.get(f"/w/{running.id}/").text == "ok"
+    assert ides() == before[0] and running.story() == before[2]
+    running.goes_to("STANDBY")
+    assert ides() == []
