@@ -16,9 +16,10 @@ from codehub.api.sign_in_limit import SignInLimit
 from codehub.api.stream_revocation import SessionRevocations
 from codehub.bus.events import Subscriptions
 from codehub.clock import utc_now
-from codehub.domain.images import Image, offered_images
+from codehub.domain.images import Image
 from codehub.domain.limits import Limits
 from codehub.domain.ttl import TtlDefaults
+from codehub.images_file import offered_images
 from codehub.session_lookups import SessionLookups
 from codehub.settings import Settings
 

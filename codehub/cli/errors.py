@@ -1,4 +1,4 @@
-"""Errors that a person at the command line is told in one sentence."""
+"""Errors that end a command with one sentence instead of a traceback."""
 
 import contextlib
 from collections.abc import Iterator
@@ -8,30 +8,31 @@ import typer
 
 
 class CommandError(Exception):
-    """The command cannot be done; the message says why and what to do."""
+    """A command cannot be carried out; the message says why and what to do."""
 
 
 @contextlib.contextmanager
 def report_errors() -> Iterator[None]:
-    """Ends the command with a sentence on standard error instead of a traceback."""
+    """Print an expected error as one sentence on standard error, and exit with code 1."""
     try:
         yield
     except Exception as error:
-        sentence = error_message(error)
-        if sentence is None:
+        message = error_message(error)
+        if message is None:
             raise
-        fail(sentence)
+        fail(message)
 
 
 def fail(message: str) -> NoReturn:
+    """Print the message on standard error, and exit with code 1."""
     typer.secho(f"codehub: {message}", fg=typer.colors.RED, err=True)
     raise typer.Exit(1)
 
 
 def error_message(error: Exception) -> str | None:
-    """Return a sentence for the person at the command line; None for a defect of CodeHub.
+    """Return a sentence for the user, or None if the error is a bug in CodeHub.
 
-    The packages are imported here, where they are needed: a part of the system should not load all of them.
+    The packages are imported here, so that a part of the system does not load all of them.
     """
     if isinstance(error, CommandError | OSError):
         return str(error)
@@ -41,15 +42,15 @@ def error_message(error: Exception) -> str | None:
     from codehub.cli.workers import WorkersError
     from codehub.database.installation import UidBaseMismatch
     from codehub.database.schema_version import SchemaError
-    from codehub.domain.images import ImagesError
     from codehub.domain.problems import Problem
     from codehub.embedded.server_account import EmbeddedError
+    from codehub.images_file import ImagesError
     from codehub.runtimes.base import RuntimeFailure
     from codehub.settings import SettingsError
     from codehub.storage.errors import StorageProblem
 
     if isinstance(error, DBAPIError):
-        return f"the database refused: {error.orig}"
+        return f"the database reported an error: {error.orig}"
     if isinstance(error, RedisError):
         return f"Redis does not answer: {error}"
     known = (

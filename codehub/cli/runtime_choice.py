@@ -1,4 +1,4 @@
-"""Which runtime `codehub up` uses, and what becomes of containers on the one that was used before."""
+"""Choice of the runtime of `codehub up`, and cleanup of the runtime that it used before."""
 
 import asyncio
 import shutil
@@ -12,27 +12,27 @@ import typer
 from codehub.cli import data_directory, ide
 from codehub.cli.errors import CommandError
 from codehub.coordinator.main import docker_options, make_runtime
-from codehub.domain.images import offered_images
 from codehub.domain.observation import Unknown
 from codehub.domain.states import ErrorReason
+from codehub.images_file import offered_images
 from codehub.runtimes.base import RuntimeFailure, Unobservable
 from codehub.runtimes.process.runtime import ProcessRuntime
 from codehub.runtimes.process.sandbox import SYSTEM_PATH
 from codehub.settings import Settings
 
-Kind = Literal["process", "docker"]
+RuntimeKind = Literal["process", "docker"]
 
 
-async def choose(settings: Settings, *, auto: bool) -> Kind:
-    """The runtime that was asked for or, with `auto`, Docker when its engine answers."""
+async def choose(settings: Settings, *, auto: bool) -> RuntimeKind:
+    """Return the requested runtime. With `auto`, return Docker if its engine answers."""
     if not auto and settings.runtime == "process":
         return "process"
     try:
-        await engine(settings)
+        await docker_version(settings)
     except RuntimeFailure as failure:
         if not auto:
             raise CommandError(
-                f"Docker was asked for, but {failure.message}. Start an engine that fits (DOCKER_HOST names "
+                f"Docker was requested, but {failure.message}. Start a suitable engine (DOCKER_HOST names "
                 "another one), or use --runtime process"
             ) from failure
         if last_runtime(settings.data_dir) == "docker":
@@ -45,8 +45,8 @@ async def choose(settings: Settings, *, auto: bool) -> Kind:
     return "docker"
 
 
-async def engine(settings: Settings) -> str:
-    """The Docker Engine's version; RuntimeFailure when there is none that workspaces can run on."""
+async def docker_version(settings: Settings) -> str:
+    """Return the version of the Docker Engine, or raise RuntimeFailure if workspaces cannot run on it."""
     if _socket_is_missing(settings):
         message = f"the Docker engine at {settings.docker_host} does not answer (there is no such socket)"
         raise RuntimeFailure(ErrorReason.Unreachable, message)
@@ -60,38 +60,38 @@ async def engine(settings: Settings) -> str:
 
 
 async def stop_other_runtime(settings: Settings) -> None:
-    """End the containers of the runtime that is not used any more: two of them would share a home."""
-    left: Kind = "process" if settings.runtime == "docker" else "docker"
+    """Delete the containers of the runtime that is no longer used: two containers would share a home."""
+    other: RuntimeKind = "process" if settings.runtime == "docker" else "docker"
     installation_id = data_directory.installation_id(settings.data_dir)
-    if installation_id is None or (left == "docker" and last_runtime(settings.data_dir) != "docker"):
+    if installation_id is None or (other == "docker" and last_runtime(settings.data_dir) != "docker"):
         return
     try:
-        ended = await delete_all_containers(settings.model_copy(update={"runtime": left}), installation_id)
-    except (RuntimeFailure, Unobservable) as trouble:
+        ended = await delete_all_containers(settings.model_copy(update={"runtime": other}), installation_id)
+    except (RuntimeFailure, Unobservable) as problem:
         raise CommandError(
-            f"workspaces may still run on the {left} runtime, where they cannot be stopped ({trouble}). Use "
-            f"--runtime {left}; or, when none can run any more, remove {_note(settings.data_dir)}"
-        ) from trouble
+            f"workspaces may still run on the {other} runtime, and cannot be stopped there ({problem}). Use "
+            f"--runtime {other}. If no workspace can be running there, remove {_record_file(settings.data_dir)}"
+        ) from problem
     if ended:
-        typer.echo(f"Stopped {ended} workspaces that ran on the {left} runtime", err=True)
+        typer.echo(f"Stopped {ended} workspaces that ran on the {other} runtime", err=True)
 
 
 async def delete_all_containers(settings: Settings, installation_id: str) -> int:
-    """Delete every container of one runtime; how many ran. Homes are not touched.
+    """Delete every container of one runtime, and return how many ran. Homes are not touched.
 
-    One that cannot be ended keeps none of the others, and is told of afterwards.
+    If a container cannot be deleted, the others are deleted first, and then its error is raised.
     """
     runtime = make_runtime(settings, installation_id)
-    troubles: list[RuntimeFailure] = []
+    failures: list[RuntimeFailure] = []
     try:
         found = await runtime.observe()
         for workspace_id in found:
             try:
                 await runtime.delete(workspace_id)
-            except RuntimeFailure as trouble:
-                troubles.append(RuntimeFailure(trouble.reason, f"{workspace_id}: {trouble.message}"))
-        if troubles:
-            raise troubles[0]
+            except RuntimeFailure as failure:
+                failures.append(RuntimeFailure(failure.reason, f"{workspace_id}: {failure.message}"))
+        if failures:
+            raise failures[0]
         if not isinstance(runtime, ProcessRuntime):
             await runtime.release_resources()
         return sum(not isinstance(fact, Unknown) and fact.running for fact in found.values())
@@ -100,7 +100,7 @@ async def delete_all_containers(settings: Settings, installation_id: str) -> int
 
 
 async def prepare(settings: Settings) -> None:
-    """What a runtime needs before the first workspace, and a word about what will take its time."""
+    """Prepare the runtime for the first workspace, and announce what will take long."""
     if settings.runtime == "process":
         runtime = ProcessRuntime(
             settings.data_dir / "runtime", settings.tools_dir, insecure=settings.insecure_process_runtime
@@ -117,7 +117,7 @@ async def prepare(settings: Settings) -> None:
         for reference in await docker.missing_images(sorted(wanted)):
             typer.echo(
                 f"The image {reference} is not on the Docker engine: the first start pulls it "
-                "(`make image` makes it where no registry can be reached)",
+                "(`make image` builds it if no registry can be reached)",
                 err=True,
             )
     finally:
@@ -137,32 +137,34 @@ def _socket_is_missing(settings: Settings) -> bool:
     return path != settings.docker_host and not Path(path).exists()
 
 
-def last_runtime(data_dir: Path) -> Kind | None:
-    """The runtime that the last `up` of this data directory used."""
+def last_runtime(data_dir: Path) -> RuntimeKind | None:
+    """Return the runtime that the last `up` of this data directory used, or None."""
     try:
-        noted = _note(data_dir).read_text().strip()
+        recorded = _record_file(data_dir).read_text().strip()
     except FileNotFoundError:
         return None
-    return next((kind for kind in get_args(Kind) if kind == noted), None)
+    return next((kind for kind in get_args(RuntimeKind) if kind == recorded), None)
 
 
-def save_runtime(data_dir: Path, kind: Kind) -> None:
-    _note(data_dir).write_text(f"{kind}\n")
+def save_runtime(data_dir: Path, kind: RuntimeKind) -> None:
+    _record_file(data_dir).write_text(f"{kind}\n")
 
 
-def _note(data_dir: Path) -> Path:
+def _record_file(data_dir: Path) -> Path:
     return data_dir / "runtime" / "chosen"
 
 
 async def _ensure_ide(settings: Settings) -> None:
-    """Install code-server where an image wants it and it is not there: in a process of its own, which an
-    interrupt ends with everything that it has started."""
+    """Install code-server if an image needs it and it is missing.
+
+    A child process installs it, so that an interrupt also ends everything that the install has started.
+    """
     offered = offered_images(settings.images_text, "process").values()
-    wanted = any(image.process is not None and image.process[0] == "code-server" for image in offered)
-    there = ide.code_server_command(settings.tools_dir) or shutil.which("code-server", path=SYSTEM_PATH)
-    if not wanted or there:
+    is_needed = any(image.process is not None and image.process[0] == "code-server" for image in offered)
+    is_there = ide.code_server_command(settings.tools_dir) or shutil.which("code-server", path=SYSTEM_PATH)
+    if not is_needed or is_there:
         return
-    typer.echo(f"code-server is not in {settings.tools_dir} yet: installing it, once", err=True)
+    typer.echo(f"code-server is not in {settings.tools_dir} yet: installing it", err=True)
     command = (sys.executable, "-m", "codehub", "ide", "install", "--tools-dir", str(settings.tools_dir))
     child = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.DEVNULL)
     try:
@@ -172,4 +174,4 @@ async def _ensure_ide(settings: Settings) -> None:
         await child.wait()
         raise
     if code != 0:
-        raise CommandError("code-server could not be installed; `codehub ide install` tries it again")
+        raise CommandError("code-server could not be installed; to retry, run `codehub ide install`")

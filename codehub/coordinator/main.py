@@ -17,9 +17,9 @@ from codehub.coordinator.storage_claims import make_claim_attempt, make_storage_
 from codehub.coordinator.work_queue import WORKERS
 from codehub.database import installation, schema_version
 from codehub.database.engine import create_engine
-from codehub.domain.images import offered_images
 from codehub.domain.path_redaction import PathRedactor
 from codehub.domain.port_links import PortLinks
+from codehub.images_file import offered_images
 from codehub.runtimes.base import Runtime
 from codehub.runtimes.egress import Egress, host_nameservers
 from codehub.runtimes.process.runtime import ProcessRuntime

@@ -12,11 +12,11 @@ from sqlalchemy import update
 from codehub.database import gate
 from codehub.database.tables import workspaces
 from codehub.domain.archive_keys import archive_op_id_of
-from codehub.domain.images import offered_images
 from codehub.domain.limits import Limits
 from codehub.domain.observation import Generation
 from codehub.domain.states import DesiredState, Phase
 from codehub.domain.workspace import RecoverSource
+from codehub.images_file import offered_images
 from codehub.runtimes.base import WorkloadSpec
 from codehub.settings import load
 from codehub.storage.volumes.workspace_directory import make_private_directory
@@ -56,7 +56,9 @@ def wished(desired: DesiredState) -> Wish:
     async def wish(lane: Lane) -> None:
         async with lane.transaction() as conn:
             now = datetime.now(UTC)
-            await gate.set_desired_state(conn, lane.workspace_id, desired, actor=OWNER, limits=LIMITS, now=now)
+            await gate.set_desired_state(
+                conn, lane.workspace_id, desired, actor=OWNER, limits=LIMITS, now=now
+            )
 
     return wish
 
