@@ -29,7 +29,7 @@ class HeldUp:
 @pytest.fixture
 def held_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldUp]:
     held = HeldUp()
-    fits = passwords._fits
+    fits = passwords._matches
 
     def hold(password: str, password_hash: str) -> bool:
         if password_hash == passwords.DUMMY_HASH:
@@ -37,7 +37,7 @@ def held_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldUp]:
             assert held.go_on.wait(300)
         return fits(password, password_hash)
 
-    monkeypatch.setattr(passwords, "_fits", hold)
+    monkeypatch.setattr(passwords, "_matches", hold)
     yield held
     held.go_on.set()
 

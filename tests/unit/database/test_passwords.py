@@ -63,13 +63,13 @@ async def test_argon2id_and_nothing_weaker() -> None:
 async def test_an_unknown_name_takes_the_same_work(monkeypatch: pytest.MonkeyPatch) -> None:
     assert extract_parameters(passwords.DUMMY_HASH) == extract_parameters(PasswordHasher().hash("x"))
     seen: list[str] = []
-    fits = passwords._fits
+    fits = passwords._matches
 
     def spy(password: str, password_hash: str) -> bool:
         seen.append(password_hash)
         return fits(password, password_hash)
 
-    monkeypatch.setattr(passwords, "_fits", spy)
+    monkeypatch.setattr(passwords, "_matches", spy)
     assert not await passwords.verify_password("whatever it is", None)
     assert seen == [passwords.DUMMY_HASH]
 
