@@ -113,7 +113,7 @@ def _account(row: Row[Any]) -> Account:
 
 
 async def prevent_deletion(conn: AsyncConnection, user_id: str) -> bool:
-    """Keep a user from being deleted until this transaction ends; return False if deleted already."""
+    """Block the deletion of a user until this transaction ends; return False if it is deleted."""
     query = active_users.where(users.c.id == user_id).with_for_update(read=True, key_share=True)
     return (await conn.execute(query)).first() is not None
 
@@ -243,7 +243,7 @@ async def change_account(
 
 
 async def delete_account(engine: AsyncEngine, user_id: str, *, actor: Actor, now: datetime) -> None:
-    """Delete a user and all their workspaces in one transaction, or nothing if a workspace is busy."""
+    """Delete a user and all their workspaces, or nothing if a workspace is busy."""
     async with audit.transaction(engine, actor, now) as act:
         await _lock_admins(act.conn)
         account = await _lock_user(act.conn, user_id)

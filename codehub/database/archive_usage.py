@@ -1,4 +1,4 @@
-"""Archive storage that users take: for their workspaces, the trash, and what GC has yet to remove."""
+"""Archive storage of users: for workspaces, for the trash, and what GC has yet to remove."""
 
 from collections.abc import Collection
 

@@ -78,7 +78,7 @@ class AuditedTransaction:
     async def _count_failures(
         self, kind: ColumnElement[bool], subset: ColumnElement[bool]
     ) -> tuple[int, int]:
-        """Return how many entries of this kind the window has, and how many of them are in the subset."""
+        """Return the number of entries of this kind in the window, and of those in the subset."""
         c = audit_log.c
         query = select(func.count(), func.count().filter(subset)).where(
             c.at >= window_start(self.now), c.action.in_([action.value for action in FAILED_PASSWORDS]), kind
@@ -122,7 +122,8 @@ async def record_if_changed(
 ) -> None:
     """Record a state of the installation, unless the last entry about it is equal.
 
-    The default state gets no entry as long as there is none. Two parts that start at once write one entry.
+    The default state gets no entry as long as there is none. Two parts that start at once write one
+    entry.
     """
     wanted = AuditEntry(now, actor, action, target, details).values()["details"]
     async with transaction(engine, actor, now) as act:

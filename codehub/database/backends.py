@@ -1,6 +1,7 @@
 """The runtime of each workspace, set when the workspace is created.
 
-Only `codehub up` changes it, after it has ended every container of the runtime that it no longer uses.
+Only `codehub up` changes it, after it has ended every container of the runtime that it no longer
+uses.
 """
 
 from sqlalchemy import func, select, update

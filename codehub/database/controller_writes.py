@@ -1,7 +1,7 @@
 """Reads and writes of a leader, fenced by the epoch of its term.
 
-Statements that the controller runs for each workspace are plain SQL on asyncpg connections, one round trip
-each: SQLAlchemy would take longer to build them than PostgreSQL to execute them.
+Statements that the controller runs for each workspace are plain SQL on asyncpg connections, one
+round trip each: SQLAlchemy would take longer to build them than PostgreSQL to execute them.
 """
 
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
@@ -46,8 +46,8 @@ ACTOR = "controller"
 COORDINATOR = Actor(ActorKind.SYSTEM, "coordinator")
 """The leader's name in the audit log."""
 ROWS_AT_ONCE = 1000
-"""Rows of one transaction. It holds the leadership row, which the leader's heartbeat needs, so it must be short
-compared to the heartbeat's timeout."""
+"""Rows of one transaction. It holds the leadership row, which the leader's heartbeat needs, so it
+must take far less time than a heartbeat may."""
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 PURGED_AT_ONCE = 100
 """Workspaces that one transaction purges, with several statements each."""
@@ -56,7 +56,8 @@ Connection: TypeAlias = "PoolConnectionProxy[asyncpg.Record]"
 _ALL_COLUMNS = ", ".join(column.name for column in COLUMNS)
 
 VERSIONS = "SELECT array_agg(id), array_agg(version) FROM workspaces WHERE purged_at IS NULL"
-"""For the idle pass. A covering index answers it, and two arrays are far cheaper than as many rows."""
+"""For the idle pass. A covering index answers it, and two arrays are far cheaper than as many
+rows."""
 
 ARCHIVE_KEYS = """
     SELECT id, archive_key, (conditions -> 'storage.archive_ready' ->> 'status') = 'True' AS ready
@@ -92,9 +93,12 @@ SAVE = f"""
     )
     SELECT version FROM saved
 """  # noqa: S608 - the controller's own columns
-"""Saves a decision: fence, compare-and-swap and timeline entry. No row: a version conflict or a stale leader.
+"""Saves a decision: fence, compare-and-swap and timeline entry.
 
-The workspace's row is locked first, so that a save that waits for it does not hold the leadership row.
+It returns no row after a version conflict, or if another coordinator leads.
+
+The workspace's row is locked first, so that a save that waits for it does not hold the leadership
+row.
 """
 
 RECORD_ARCHIVE = """
@@ -208,7 +212,7 @@ class PostgresLeaderDatabase:
     async def _save(
         self, connection: Connection, before: Workspace, decision: Decision, now: datetime
     ) -> Workspace:
-        """Save a decision and return the row as it is now, or raise StaleLeader or VersionConflict."""
+        """Save a decision and return the new row, or raise StaleLeader or VersionConflict."""
         after, event = decision.after, decision.event
         operation = after.operation if after.op_id else before.operation
         columns = column_values({name: getattr(after, name) for name in CONTROLLER_COLUMNS})

@@ -45,7 +45,7 @@ class VerifiedUser:
     _key: str
 
     async def lock(self, conn: AsyncConnection) -> None:
-        """Forget the failures and lock the user; raise Unauthorized if the user has changed since."""
+        """Forget the failures and lock the user, or raise Unauthorized if the user has changed."""
         await lockout.forget_failures(conn, self._key)
         user = self.user
         query = active_users.where(users.c.id == user.id, users.c.password_hash == user.password_hash)

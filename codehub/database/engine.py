@@ -22,9 +22,10 @@ CONNECTION_ERRORS = (
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,
 )
-"""Errors of a lost asyncpg connection. InternalClientError: it was lost in the middle of a message."""
+"""Errors of a lost asyncpg connection; InternalClientError if it is lost in mid-message."""
 _SYSTEM_ERRORS = ("58", "XX")
-"""Classes of errors without a connection to the statement. The messages of others may quote users' texts."""
+"""Classes of errors that are not about the statement. Messages of other classes may quote user
+data."""
 _NO_SPACE = ("No space left on device", "Disk quota exceeded")
 
 
@@ -34,7 +35,7 @@ def engine_url(url: str) -> str:
 
 
 def create_engine(url: str, *, pool_size: int = 5, statement_seconds: float | None = None) -> AsyncEngine:
-    """Return a connection pool whose statements, including their waits for locks, end after this time."""
+    """Return a connection pool. Its statements time out, also while they wait for a lock."""
     arguments = {}
     if statement_seconds is not None:
         arguments["server_settings"] = {"statement_timeout": str(round(statement_seconds * 1000))}
@@ -85,9 +86,10 @@ def asyncpg_dsn(url: str) -> str:
 
 @asynccontextmanager
 async def open_pool(url: str, size: int, lock_timeout: float) -> AsyncIterator[asyncpg.Pool]:
-    """Open a pool of asyncpg connections for single statements, which leave no session state behind.
+    """Open a pool of asyncpg connections for statements that leave no session state behind.
 
-    A statement that waits for a lock longer than `lock_timeout` seconds raises LockNotAvailableError.
+    A statement that waits for a lock longer than `lock_timeout` seconds raises
+    LockNotAvailableError.
     """
 
     async def prepare(connection: asyncpg.Connection) -> None:

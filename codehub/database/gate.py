@@ -1,8 +1,8 @@
 """Gate: the only writer of desired_state, deleted_at, keep_until, last_access_at and request.
 
-The API, the gateway and the TTL runner change these columns through this module only (contract 3). Each
-function runs in its caller's transaction, with the row locked. It raises a Problem or returns the changed
-workspace.
+The API, the gateway and the TTL runner change these columns through this module only (contract 3).
+Each function runs in its caller's transaction, with the row locked. It raises a Problem or returns
+the changed workspace.
 """
 
 from collections.abc import Mapping
@@ -140,7 +140,7 @@ async def set_desired_state(
 async def apply_expiry(
     conn: AsyncConnection, seen: Workspace, desired: DesiredState, sentence: str, *, now: datetime
 ) -> Workspace | None:
-    """Set desired_state for a TTL. Return None if something that the TTL was decided on has changed."""
+    """Set desired_state for a TTL, or return None if the workspace has changed since `seen`."""
     workspace = await lock(conn, seen.id)
     decided_on = ("desired_state", "phase", "phase_changed_at", "last_access_at", "keep_until", "operation",
                   "deleted_at", "standby_ttl_seconds", "archive_ttl_seconds", "request")  # fmt: skip
@@ -269,7 +269,7 @@ CONSUME_REQUEST = """
     UPDATE workspaces SET request = NULL, desired_state = coalesce($2, desired_state), updated_at = $3
     WHERE id = $1 RETURNING version
 """
-"""Clears a request that the controller has taken. After a cancel, the desired state is the current one."""
+"""Clears a request that the controller has taken, and sets the desired state after a cancel."""
 
 
 async def purge(conn: AsyncConnection, workspace_id: str, deleted_before: datetime, *, now: datetime) -> bool:
@@ -319,7 +319,7 @@ RESET_IDLE_TIME = """
 
 
 async def reset_idle_time(conn: AsyncConnection, now: datetime, most: int) -> int:
-    """Count the idle time of RUNNING workspaces from now, as their last use may be unknown; return how many."""
+    """Reset the idle time of RUNNING workspaces whose last use may be unknown; return how many."""
     c = workspaces.c
     some = select(c.id).where(c.phase == Phase.RUNNING.value, c.last_access_at < now).limit(most)
     done = await conn.execute(update(workspaces).where(c.id.in_(some)).values(last_access_at=now))

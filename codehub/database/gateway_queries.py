@@ -31,7 +31,10 @@ class Visitor:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Route to a workspace: exactly the columns whose changes cause a `route_changed` notification."""
+    """Route to a workspace.
+
+    A change of any of these columns causes a `route_changed` notification.
+    """
 
     workspace_id: str
     owner_id: str
@@ -83,7 +86,7 @@ async def find_status_page_data(conn: AsyncConnection, workspace_id: str) -> Sta
 
 
 async def counted_workspaces(conn: AsyncConnection, owner_id: str, *, besides: str) -> list[Workspace]:
-    """Return the owner's workspaces that count against the limits: one of them can be stopped for another."""
+    """Return the owner's workspaces that count against the limits: candidates for a stop."""
     counted = select(*COLUMNS).where(
         workspaces.c.owner_id == owner_id, text(COUNTED), workspaces.c.id != besides
     )

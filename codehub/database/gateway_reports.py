@@ -1,4 +1,4 @@
-"""Reports of gateway workers: the time up to which the activity that each one saw is in Redis (ADR 0018).
+"""Reports of gateway workers: the time up to which their activity is in Redis (ADR 0018).
 
 All times are from the database's clock, so that the clocks of several machines need not agree.
 """
@@ -45,8 +45,8 @@ class GatewayRegistry:
     async def register(self, gateway_id: str) -> None:
         """Register a worker that is about to serve.
 
-        Workspaces could not be used while no worker ran, so the first one resets their idle time. It does
-        so before it registers: until then no TTL fires.
+        Workspaces could not be used while no worker ran, so the first one resets their idle time.
+        It does so before it registers: until then no TTL fires.
         """
         async with self._connection() as connection:
             if await connection.fetchval(IS_ONLY_WORKER, gateway_id):

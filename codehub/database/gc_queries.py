@@ -40,7 +40,8 @@ async def archive_holders(
         kept_query = kept_query.where(a.workspace_id == workspace_id)
         query = query.where(c.id == workspace_id).with_for_update()
     rows = (await conn.execute(query)).all()
-    # After the rows: an archive that a recovery leaves behind in between is protected by at least one of them.
+    # After the rows: a recovery in between leaves its archive protected by one of the two, or by
+    # both.
     kept: dict[str, set[str]] = {}
     for row in await conn.execute(kept_query):
         kept.setdefault(row.workspace_id, set()).add(row.archive_key)

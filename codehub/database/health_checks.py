@@ -69,7 +69,7 @@ async def read_revision(connection: "asyncpg.Connection[asyncpg.Record]") -> str
 
 
 async def has_space(connection: "asyncpg.Connection[asyncpg.Record]") -> bool:
-    """Return whether PostgreSQL can write to its disk. After False, the connection is not usable."""
+    """Return whether PostgreSQL can write to its disk. If not, the connection is unusable."""
     try:
         await connection.execute(NEEDS_SPACE)
     except asyncpg.PostgresError as error:

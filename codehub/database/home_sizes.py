@@ -29,7 +29,8 @@ LIVE_HOMES: Final = f"""
 """  # noqa: S608 - the table's own columns
 """Reads every home of a workspace that is RUNNING or STANDBY, with its last measurement.
 
-`may_stop` is `allowed_changes.may_stop_for_disk` as SQL. The gate checks it again with the row locked.
+`may_stop` is `allowed_changes.may_stop_for_disk` as SQL. The gate checks it again with the row
+locked.
 """
 
 

@@ -1,7 +1,7 @@
 """Predicates that partial indexes share with the queries that they serve.
 
-PostgreSQL uses a partial index only if the query implies its predicate. A generic plan does not know its
-parameters, so the predicates are literals in the SQL.
+PostgreSQL uses a partial index only if the query implies its predicate. A generic plan does not
+know its parameters, so the predicates are literals in the SQL.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ COUNTED: Final = (
 
 @dataclass(frozen=True)
 class TtlPredicates:
-    """Predicates of one TTL: its phase, the column it counts from, and the column that overrides it."""
+    """Predicates of one TTL: its phase, and the columns of its start and of its own duration."""
 
     phase: Phase
     since: str

@@ -24,13 +24,14 @@ class Installation:
 
 
 class UidBaseMismatch(Exception):  # noqa: N818 - a fact, not a fault
-    """The files in homes and archives belong to other Unix users than WORKSPACE_UID_BASE configures."""
+    """WORKSPACE_UID_BASE differs from the Unix users that files in homes and archives belong to."""
 
 
 async def ensure(engine: AsyncEngine, new_id: str, uid_base: int) -> Installation:
     """Return the installation of this database, created with `new_id` at the first start.
 
-    The owners of files in homes and archives follow from `uid_base`. It is fixed once a workspace exists.
+    The owners of files in homes and archives follow from `uid_base`. It is fixed once a workspace
+    exists.
     """
     async with engine.begin() as conn:
         await conn.execute(
@@ -50,7 +51,7 @@ async def ensure(engine: AsyncEngine, new_id: str, uid_base: int) -> Installatio
 
 
 class PostgresClaims:
-    """Record of the storage locations that the installation has claimed. A claim is never withdrawn."""
+    """Record of the claimed storage locations. A claim is never withdrawn."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine

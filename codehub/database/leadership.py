@@ -1,4 +1,4 @@
-"""Leader election with a session-level advisory lock, and an epoch that fences a leader's writes."""
+"""Leader election with a session-level advisory lock, and an epoch that fences writes."""
 
 import asyncio
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ from codehub.database.engine import CONNECTION_ERRORS, asyncpg_dsn
 ANSWER_TIMEOUT = 5.0
 """Seconds that a heartbeat of the leader's session may take."""
 LOCK_TIMEOUT = ANSWER_TIMEOUT / 5
-"""Seconds that a write of the leader waits for a lock. Meanwhile it may hold the leadership row, which the
-heartbeat needs."""
+"""Seconds that a write of the leader waits for a lock. Meanwhile it may hold the leadership row,
+which the heartbeat needs."""
 HUNG_AFTER = timedelta(seconds=20)
 """A leader without a heartbeat for this long is hung. A standby ends its database session."""
 CAMPAIGN_TIMEOUT = 15.0
@@ -28,8 +28,8 @@ END_EARLIER_TERMS = """
     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
     AND pid <> pg_backend_pid()
 """
-"""Ends the sessions that hold the fence. They belong to earlier leaders, as the caller has the advisory
-lock. One that was stopped in the middle of a statement would block every successor."""
+"""Ends the sessions that hold the fence. They belong to earlier leaders, as the caller has the
+advisory lock. One that was stopped in the middle of a statement would block every successor."""
 
 
 class StaleLeader(Exception):  # noqa: N818 - a fact, not a fault
@@ -70,7 +70,10 @@ class PostgresTerm:
 
 
 async def campaign(url: str, holder: str) -> PostgresTerm | None:
-    """Begin a term if no coordinator leads. If the leader is hung, end its session for the next try."""
+    """Begin a term if no coordinator leads.
+
+    If the leader is hung, end its session for the next try.
+    """
     connection = await asyncpg.connect(
         asyncpg_dsn(url), timeout=ANSWER_TIMEOUT, command_timeout=CAMPAIGN_TIMEOUT
     )
@@ -92,7 +95,7 @@ async def campaign(url: str, holder: str) -> PostgresTerm | None:
 
 
 async def _evict_if_hung(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
-    """End the session that holds the lock, which the pid in the row may not be, if the leader is hung."""
+    """End the session of a hung leader: the one that holds the lock, whatever pid is in the row."""
     await connection.execute(
         "SELECT pg_terminate_backend(held.pid) FROM pg_locks held, leadership "
         "WHERE held.locktype = 'advisory' AND held.granted AND held.objsubid = 1 "

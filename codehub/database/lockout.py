@@ -1,4 +1,7 @@
-"""Lockout after failed sign-ins, per account and network: an attacker elsewhere locks nobody out."""
+"""Lockout after failed sign-ins, per account and network.
+
+An attacker in another network cannot lock a user out.
+"""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta

@@ -23,8 +23,8 @@ def _ignore() -> None: ...
 class NotificationListener:
     """LISTEN loop: connects, subscribes, probes the connection, and reconnects with back-off.
 
-    PostgreSQL drops what it sends while no connection listens. `on_connected` therefore runs after every
-    connect, to catch up.
+    PostgreSQL drops what it sends while no connection listens. `on_connected` therefore runs after
+    every connect, to catch up.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class NotificationListener:
         timeout: float = 5.0,
         longest_pause: float = 5.0,
     ) -> None:
-        """`on_notification` takes the channel and the payload; `on_answer` follows each successful probe."""
+        """`on_notification` takes channel and payload; `on_answer` follows each successful probe."""
         self._dsn = asyncpg_dsn(database_url)
         self._channels = channels
         self._on_notification = on_notification

@@ -25,7 +25,7 @@ def head_revision() -> str:
 
 
 async def read_revision(conn: AsyncConnection) -> str | None:
-    """Return the database's revision, or None if it is empty; raise SchemaError if it is unknown."""
+    """Return the database's revision, None if it is empty; raise SchemaError if it is unknown."""
     if await conn.scalar(text("SELECT to_regclass('alembic_version')")) is None:
         return None
     found: str | None = await conn.scalar(text("SELECT version_num FROM alembic_version"))

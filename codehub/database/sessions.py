@@ -37,8 +37,8 @@ def hash_session_id(session_id: str) -> bytes:
 async def open_session(conn: AsyncConnection, user_id: str, now: datetime) -> str:
     """Create a session and return its id, for the cookie.
 
-    This also removes expired sessions and the user's oldest ones beyond MAX_PER_USER. The caller has
-    locked the user's row, so that parallel sign-ins cannot exceed the limit.
+    This also removes expired sessions and the user's oldest ones beyond MAX_PER_USER. The caller
+    has locked the user's row, so that parallel sign-ins cannot exceed the limit.
     """
     session_id = base64.urlsafe_b64encode(secrets.token_bytes(32)).rstrip(b"=").decode()
     await conn.execute(delete(sessions).where(sessions.c.expires_at <= now))

@@ -144,8 +144,8 @@ async def list_living(
 ) -> list[OwnedWorkspace]:
     """Return the user's workspaces that are not deleted, newest first, starting after `after`.
 
-    The sort key of a workspace never changes, so pages that are read at different times neither repeat
-    nor skip one.
+    The sort key of a workspace never changes, so pages that are read at different times neither
+    repeat nor skip one.
     """
     c = workspaces.c
     query = _owned().where(c.owner_id == owner_id, c.deleted_at.is_(None))
@@ -183,7 +183,7 @@ def _conditions(selection: WorkspaceFilter) -> list[ColumnElement[bool]]:
 
 
 def _contains(selection: WorkspaceFilter) -> ColumnElement[bool]:
-    """Compare with all patterns at once, so that PostgreSQL converts each text to lower case only once.
+    """Match all words, in one comparison: PostgreSQL then converts each text to lower case once.
 
     Memos are searched in lists of one owner only: those of all users are too many.
     """
@@ -231,7 +231,7 @@ async def archives_of(conn: AsyncConnection, workspace: Workspace) -> list[Archi
 
 
 async def read_leader(conn: AsyncConnection) -> LeaderStatus | None:
-    """Return the leader, and the age of its heartbeat by the database's clock; None before the first one."""
+    """Return the leader with the age of its heartbeat, or None before the first election."""
     age = func.extract("epoch", func.now() - leadership.c.heartbeat_at).label("age")
     row = (await conn.execute(select(leadership, age))).first()
     if row is None or row.holder is None:
@@ -250,7 +250,7 @@ async def read_overview(conn: AsyncConnection) -> Overview:
 
 
 async def _count_phases(conn: AsyncConnection) -> dict[Phase, int]:
-    """Count workspaces by phase: those in use and those in the trash, each through its own index."""
+    """Count workspaces by phase: those in use and the trash, each through its own index."""
     c = workspaces.c
     counted = select(c.phase, func.count().label("n")).group_by(c.phase)
     trash = counted.where(c.deleted_at.is_not(None), c.purged_at.is_(None))

@@ -379,9 +379,9 @@ def test_planted_a_redis_that_loses_a_flush_unnoticed(monkeypatch: pytest.Monkey
 
 def test_planted_a_first_gateway_that_restarts_no_clock() -> None:
     class NoFirstClockRestart(SimulatedGatewayRegistry):
-        def register(self, gateway_id: str) -> None:
+        def _register(self, gateway_id: str) -> None:
             before = dict(self._db.rows)
-            super().register(gateway_id)
+            super()._register(gateway_id)
             self._db.rows = before
 
     class FaultyGateway(Gateway):
