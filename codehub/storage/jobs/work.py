@@ -42,7 +42,7 @@ from codehub.storage.volumes.changed_home import check_unchanged
 from codehub.storage.volumes.free_space import free_space
 from codehub.storage.volumes.new_home import make_new_home
 from codehub.storage.volumes.workspace_directory import WorkspaceDirectory
-from codehub.storage.volumes.workspace_lock import held
+from codehub.storage.volumes.workspace_lock import locked_workspace
 
 # A start holds the lock only for a moment. If it stays locked longer, another job holds it.
 _LOCK_WAIT = 10.0
@@ -89,7 +89,7 @@ def run_job(spec: JobSpec, context: JobContext) -> JobOutcome:
 
 @contextmanager
 def _workspace_lock(directory: WorkspaceDirectory, spec: JobSpec, context: JobContext) -> Iterator[None]:
-    with held(directory, spec.location.installation_id, spec.epoch, wait=_LOCK_WAIT) as fd:
+    with locked_workspace(directory, spec.location.installation_id, spec.epoch, wait=_LOCK_WAIT) as fd:
         context.locks.append(fd)
         try:
             yield

@@ -17,7 +17,7 @@ import zstandard
 
 from codehub.domain.observation import ArchiveFact
 from codehub.host.filesystem_sync import sync_filesystem
-from codehub.storage.child_processes import BYTES, PIPE, failure, spawn
+from codehub.storage.child_processes import BYTES, PIPE, spawn, tool_failure
 from codehub.storage.errors import CannotArchive, CorruptedArchive, reports_full_disk
 from codehub.storage.tar.archive_filter import ArchiveFilter
 from codehub.storage.tar.foreign_owners import ForeignEntries, give_all
@@ -316,7 +316,7 @@ def _check_extraction(code: int, stderr: IO[bytes]) -> None:
     # Another tar may still be writing at the offset that all of them share.
     lines = os.pread(stderr.fileno(), _CHUNK, 0).splitlines()
     if code != 0 or lines:
-        raise failure(f"the archive cannot be unpacked: {_cause(lines) or f'tar ended with {code}'}")
+        raise tool_failure(f"the archive cannot be unpacked: {_cause(lines) or f'tar ended with {code}'}")
 
 
 def _cause(lines: Sequence[bytes]) -> str:

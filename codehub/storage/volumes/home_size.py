@@ -1,7 +1,8 @@
-"""The size of a home, by a walk with limits.
+"""Size of a home, measured by a bounded walk.
 
-The home belongs to its user, who may change it during the walk. Directories are therefore opened one below
-the other and never through a symlink: no name or size from outside the home can get into the result.
+The home belongs to its user, who may change it during the walk. So each directory is opened
+relative to its parent, and never through a symbolic link. No name or size from outside the home
+gets into the result.
 """
 
 import os
@@ -12,26 +13,26 @@ from pathlib import Path
 
 from codehub.domain.disk import HomeSize, LargeEntry
 
-MOST_ENTRIES = 1_000_000
-MOST_SECONDS = 20.0
-MOST_DEPTH = 100
-"""Each level of a walk holds a descriptor."""
-REST_AFTER, REST = 250, 0.001
-"""After so many entries the walk sleeps, so that the event loop gets its turn: about half of the time."""
+MAX_ENTRIES = 1_000_000
+MAX_SECONDS = 20.0
+MAX_DEPTH = 100
+"""Each level of the walk holds a descriptor."""
+SLEEP_EVERY, SLEEP = 250, 0.001
+"""The walk sleeps after this many entries, to leave about half of the time to the event loop."""
 SHOWN = 5
 LONGEST_NAME = 80
 MAIN_PART = 0.8
-"""A directory of which one entry takes this much is shown by that entry."""
+"""A directory is shown as its largest entry if that takes this share of it."""
 
 
 @dataclass(frozen=True)
 class WalkLimits:
-    entries: int = MOST_ENTRIES
-    seconds: float = MOST_SECONDS
+    entries: int = MAX_ENTRIES
+    seconds: float = MAX_SECONDS
 
 
 def measure(home: Path, limits: WalkLimits | None = None) -> HomeSize:
-    """Return the size of a home and its largest entries; raises OSError when the home cannot be opened."""
+    """Return the size of a home and its largest entries; raise OSError if it cannot be opened."""
     return _Walk(limits or WalkLimits()).measure(home)
 
 
@@ -55,15 +56,17 @@ class _Walk:
                 for entry in entries:
                     if self._is_over():
                         break
-                    size, main = self._look(fd, entry, 1)
+                    size, main = self._measure_entry(fd, entry, 1)
                     total += size
                     largest = nlargest(SHOWN, [*largest, _shown(entry.name, size, main)], key=_bytes)
         finally:
             os.close(fd)
         return HomeSize(total, self._entries, self._complete, tuple(largest))
 
-    def _look(self, parent: int, entry: "os.DirEntry[str]", depth: int) -> tuple[int, LargeEntry | None]:
-        """Return the size of an entry with all that is below it, and the largest that is right below it."""
+    def _measure_entry(
+        self, parent: int, entry: "os.DirEntry[str]", depth: int
+    ) -> tuple[int, LargeEntry | None]:
+        """Return the size of an entry with its content, and its largest direct child."""
         self._entries += 1
         try:
             found = entry.stat(follow_symlinks=False)
@@ -86,7 +89,7 @@ class _Walk:
         return found.st_blocks * 512
 
     def _directory(self, parent: int, name: str, depth: int, total: int) -> tuple[int, LargeEntry | None]:
-        if depth >= MOST_DEPTH:
+        if depth >= MAX_DEPTH:
             self._complete = False
             return total, None
         main: LargeEntry | None = None
@@ -96,7 +99,7 @@ class _Walk:
                 for entry in entries:
                     if self._is_over():
                         break
-                    size, _ = self._look(fd, entry, depth + 1)
+                    size, _ = self._measure_entry(fd, entry, depth + 1)
                     total += size
                     if depth == 1 and (main is None or size > main.bytes):
                         main = LargeEntry(entry.name, size)
@@ -105,8 +108,8 @@ class _Walk:
         return total, main
 
     def _is_over(self) -> bool:
-        if self._entries % REST_AFTER == REST_AFTER - 1:
-            time.sleep(REST)
+        if self._entries % SLEEP_EVERY == SLEEP_EVERY - 1:
+            time.sleep(SLEEP)
         if self._entries >= self._limits.entries or time.monotonic() > self._deadline:
             self._complete = False
             return True
@@ -120,7 +123,7 @@ def _shown(name: str, size: int, main: LargeEntry | None) -> LargeEntry:
 
 
 def _readable(name: str) -> str:
-    """Return a name as it can be shown: names are any bytes, of any length."""
+    """Return a name as a short printable text: names are any bytes, of any length."""
     text = os.fsencode(name).decode("utf-8", "replace")
     text = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
     return text if len(text) <= LONGEST_NAME else f"{text[: LONGEST_NAME - 1]}…"

@@ -28,13 +28,13 @@ from codehub.storage.volumes.quota import (
     usage_of,
 )
 from codehub.storage.volumes.workspace_directory import WorkspaceDirectory
-from codehub.storage.volumes.workspace_lock import acquire, held
+from codehub.storage.volumes.workspace_lock import lock_workspace, locked_workspace
 
 logger = structlog.get_logger(__name__)
 
 
 class LocalVolumes:
-    """Volumes below one root directory that carries the installation's marker."""
+    """Volumes below one root directory, which has the marker of the installation."""
 
     def __init__(self, root: Path, installation_id: str) -> None:
         self._root = root
@@ -44,7 +44,7 @@ class LocalVolumes:
         return self._directory(key).home
 
     async def free_space(self) -> FreeSpace:
-        """Return what is left on the disk; raises Unobservable when it is not mounted."""
+        """Return the free space of the disk; raise Unobservable if it is not mounted."""
         return await asyncio.to_thread(self._free_space)
 
     async def measure(self, key: str) -> HomeSize:
@@ -52,48 +52,49 @@ class LocalVolumes:
         return await asyncio.to_thread(self._measure, self._directory(key).home)
 
     async def usage(self, uid: int) -> Usage | None:
-        """Return what a workspace's user has on the disk, or None where user quotas do not count that."""
+        """Return what a workspace's user has on the disk, or None if there are no user quotas."""
         return await asyncio.to_thread(usage_of, self._root, uid)
 
     async def set_quota(self, uid: int, quota: HomeQuota) -> None:
-        """Limit what a workspace's user can have on the disk, where the file system enforces it."""
+        """Limit what a workspace's user can have on the disk, if quotas are enforced there."""
         await asyncio.to_thread(self._set_quota, uid, quota)
 
     def is_there(self) -> bool:
         return self._root.is_dir()
 
     async def check(self) -> None:
-        """Raise Unobservable unless the root is there and this installation's."""
+        """Raise Unobservable unless the root exists and belongs to this installation."""
         await asyncio.to_thread(check_directory, self._root, self._installation_id)
 
     def initialise(self) -> None:
-        """Mark an empty root as this installation's; a root with a marker is only checked."""
+        """Mark an empty root as this installation's, and check the marker of any other root."""
         claim_directory(self._root, self._installation_id)
 
     async def observe(self) -> dict[str, VolumeFact | Unknown]:
-        """Every home there is, by workspace id. One that cannot be looked at hides no other."""
+        """Return all homes by workspace id; one that cannot be read is Unknown."""
         return await asyncio.to_thread(self._observe)
 
     async def leftovers(self) -> list[Leftover]:
-        """Every home there is, and everything that lies beside one and is not in use.
+        """Return all homes, and all leftovers beside them.
 
-        What cannot be looked at is not listed, and so not removed; it hides no other.
+        A directory that cannot be read is not listed, and so not removed.
         """
         return await asyncio.to_thread(self._leftovers)
 
     async def status(self, key: str) -> VolumeFact | None:
+        """Return the state of a home, or None if there is none."""
         return await asyncio.to_thread(self._status, self._directory(key))
 
     @asynccontextmanager
     async def hold(self, key: str, epoch: int) -> AsyncIterator[None]:
-        """Keep every job and every earlier leader away from this home for a while."""
+        """Lock a home against jobs and earlier leaders."""
         locking = asyncio.ensure_future(
-            asyncio.to_thread(acquire, self._directory(key), self._installation_id, epoch)
+            asyncio.to_thread(lock_workspace, self._directory(key), self._installation_id, epoch)
         )
         try:
             fd = await asyncio.shield(locking)
         except asyncio.CancelledError:
-            # The thread cannot be cancelled: whatever it locks has to be let go.
+            # The thread cannot be cancelled, so a lock that it takes has to be released.
             locking.add_done_callback(_release)
             raise
         try:
@@ -109,11 +110,11 @@ class LocalVolumes:
         uid: int | None,
         files: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Make a home of this generation that holds these files, where there is none."""
+        """Make a home of this generation with these files, if there is no home."""
         await asyncio.to_thread(self._provision, self._directory(key), generation, epoch, uid, files)
 
     async def set_aside(self, key: str, generation: Generation, epoch: int) -> None:
-        """Keep the home of this generation under another name, and make room for another one."""
+        """Keep the home of this generation under another name, to make way for another one."""
         await asyncio.to_thread(self._set_aside, self._directory(key), generation, epoch)
 
     def _directory(self, key: str) -> WorkspaceDirectory:
@@ -160,7 +161,7 @@ class LocalVolumes:
             try:
                 found += _leftovers_of(directory)
             except OSError as error:
-                logger.warning("a home cannot be looked at", path=str(directory.path), error=str(error))
+                logger.warning("a home cannot be read", path=str(directory.path), error=str(error))
         return found
 
     def _directories(self) -> list[WorkspaceDirectory]:
@@ -187,7 +188,7 @@ class LocalVolumes:
         files: Mapping[str, str],
     ) -> None:
         try:
-            with held(directory, self._installation_id, epoch):
+            with locked_workspace(directory, self._installation_id, epoch):
                 fact = directory.observe()
                 if fact is None:
                     _make_home(directory, generation, uid, files)
@@ -202,12 +203,12 @@ class LocalVolumes:
 
     def _set_aside(self, directory: WorkspaceDirectory, generation: Generation, epoch: int) -> None:
         try:
-            with held(directory, self._installation_id, epoch):
+            with locked_workspace(directory, self._installation_id, epoch):
                 fact = directory.observe()
                 if fact is None:
                     return
                 if fact.generation != generation:
-                    raise GenerationMismatch("another home has taken the place of the one to set aside")
+                    raise GenerationMismatch("another home has replaced the one to set aside")
                 directory.set_aside(generation.op_id)
         except OSError as error:
             raise from_os_error(error, f"cannot set aside the home of {directory.workspace_id}") from error

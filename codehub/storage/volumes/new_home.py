@@ -1,4 +1,4 @@
-"""The first content of a home."""
+"""Initial content of a home."""
 
 import os
 from collections.abc import Mapping
@@ -8,13 +8,14 @@ from codehub.host.durable_files import fsync_path
 from codehub.storage.volumes.workspace_directory import make_private_directory
 
 _DIRECTORY_MODE, _FILE_MODE = 0o755, 0o644
-"""As the workspace's own umask would make them. The home around them is private."""
+"""The modes that the workspace's umask gives. The home itself is private."""
 
 
 def make_new_home(path: Path, uid: int | None, files: Mapping[str, str]) -> None:
-    """Make a private directory with these files, on the disk and owned by the workspace's user.
+    """Make a private directory with these files, durably, and give it to the workspace's user.
 
-    The user gets the directory last. Until then nobody but us can enter it, so that no link leads us astray.
+    The user gets the directory last. Until then the user cannot enter it, and so not redirect
+    CodeHub by a symbolic link.
     """
     make_private_directory(path, None)
     made = [path]

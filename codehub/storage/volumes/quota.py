@@ -1,4 +1,4 @@
-"""User quotas of the file system that the homes are on, by quotactl_fd(2)."""
+"""User quotas of the file system that holds the homes, through quotactl_fd(2) (ADR 0019)."""
 
 import ctypes
 import errno
@@ -12,7 +12,7 @@ from typing import Final
 
 HEADROOM: Final = 64 << 20
 HEADROOM_FILES: Final = 1000
-"""What a home at its quota gets on top, so that its IDE starts and its owner can make room."""
+"""Extra space for a full home, so that its IDE starts and its owner can free space."""
 
 _SYS_QUOTACTL_FD: Final = 443  # since Linux 5.14, and the same on every architecture
 _USER: Final = 0
@@ -25,6 +25,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class QuotaState(StrEnum):
+    """What a file system does about user quotas."""
+
     OFF = "off"
     COUNTED = "counted"
     ENFORCED = "enforced"
@@ -32,7 +34,7 @@ class QuotaState(StrEnum):
 
 @dataclass(frozen=True)
 class HomeQuota:
-    """0 stands for no limit."""
+    """Quota of a user; 0 means unlimited."""
 
     bytes: int = 0
     files: int = 0
@@ -43,6 +45,8 @@ NO_QUOTA: Final = HomeQuota()
 
 @dataclass(frozen=True)
 class Usage:
+    """What a user has on the disk."""
+
     bytes: int
     files: int
 
@@ -50,8 +54,8 @@ class Usage:
 class DiskQuota(ctypes.Structure):
     """`struct if_dqblk`: limits in blocks of 1 KiB, usage in bytes.
 
-    A soft limit that equals the hard one has no effect. CodeHub sets it to mark a limit that has been raised
-    above a quota that was lowered.
+    A soft limit that equals the hard one has no effect. CodeHub sets it to mark a limit that has
+    been raised above a quota that was lowered.
     """
 
     _fields_ = (
@@ -68,7 +72,7 @@ class DiskQuota(ctypes.Structure):
 
 
 class _State(ctypes.Structure):
-    """The beginning of `struct fs_quota_stat`, and room for the rest of it."""
+    """The first fields of `struct fs_quota_stat`, and space for the rest."""
 
     _fields_ = (
         ("version", ctypes.c_int8),
@@ -78,7 +82,7 @@ class _State(ctypes.Structure):
 
 
 def quota_state(path: Path) -> QuotaState:
-    """Return what the file system of this path does about user quotas, for this process."""
+    """Return what the file system of this path does about user quotas, as this process sees it."""
     state = _State()
     try:
         with _opened(path) as fd:
@@ -91,7 +95,7 @@ def quota_state(path: Path) -> QuotaState:
 
 
 def usage_of(path: Path, uid: int) -> Usage | None:
-    """Return what a user has on the file system of this path, or None where that is not counted."""
+    """Return what a user has on the file system of this path, or None if it is not counted."""
     try:
         with _opened(path) as fd:
             found = _get(fd, uid)
@@ -101,7 +105,7 @@ def usage_of(path: Path, uid: int) -> Usage | None:
 
 
 def set_quota(path: Path, uid: int, quota: HomeQuota) -> HomeQuota:
-    """Limit what a user can have on the file system of this path. Return the limit that is in force.
+    """Limit what a user can have on the file system of this path. Return the effective limit.
 
     A user who is near the quota already gets some headroom.
     """
@@ -126,7 +130,7 @@ def next_limits(found: DiskQuota, quota: HomeQuota) -> DiskQuota:
 
 
 def _next_limit(quota: int, used: int, in_force: tuple[int, int], headroom: int) -> tuple[int, int]:
-    """Return a hard and a soft limit that restarts cannot increase: at most the quota and one headroom.
+    """Return a hard and a soft limit: at most the quota and one headroom, however many restarts.
 
     A user who has more than that, because the quota was lowered, gets headroom once.
     """

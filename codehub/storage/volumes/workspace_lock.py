@@ -1,4 +1,4 @@
-"""Lock of a workspace, with the fence that rejects an earlier leader."""
+"""Lock of a workspace, with the fence that rejects an earlier leader (ADR 0002)."""
 
 import os
 from collections.abc import Iterator
@@ -12,8 +12,8 @@ from codehub.storage.installation_marker import check_directory
 from codehub.storage.volumes.workspace_directory import WorkspaceDirectory
 
 
-def acquire(directory: WorkspaceDirectory, installation_id: str, epoch: int, wait: float = 0.0) -> int:
-    """Lock a workspace for one leader's epoch, fencing out all earlier ones. Returns the descriptor."""
+def lock_workspace(directory: WorkspaceDirectory, installation_id: str, epoch: int, wait: float = 0.0) -> int:
+    """Lock a workspace for a leader's epoch, and fence off earlier ones. Return the descriptor."""
     check_directory(directory.root, installation_id)
     directory.ensure()
     fd = lock_within(directory.lock, wait)
@@ -28,8 +28,11 @@ def acquire(directory: WorkspaceDirectory, installation_id: str, epoch: int, wai
 
 
 @contextmanager
-def held(directory: WorkspaceDirectory, installation_id: str, epoch: int, wait: float = 0.0) -> Iterator[int]:
-    fd = acquire(directory, installation_id, epoch, wait)
+def locked_workspace(
+    directory: WorkspaceDirectory, installation_id: str, epoch: int, wait: float = 0.0
+) -> Iterator[int]:
+    """Hold the lock of a workspace, as taken by `lock_workspace`."""
+    fd = lock_workspace(directory, installation_id, epoch, wait)
     try:
         yield fd
     finally:
@@ -42,7 +45,7 @@ def _raise_fence(directory: WorkspaceDirectory, epoch: int) -> None:
         try:
             newest = int(content)
         except ValueError as error:
-            raise Unobservable(f"{directory.fence} does not hold an epoch") from error
+            raise Unobservable(f"{directory.fence} does not contain an epoch") from error
         if newest > epoch:
             raise StaleEpoch(epoch, newest)
         if newest == epoch:
@@ -51,7 +54,7 @@ def _raise_fence(directory: WorkspaceDirectory, epoch: int) -> None:
 
 
 def _write_fence(path: Path, content: bytes) -> None:
-    """Over what is there, in its one block: also on a full disk an archive must begin, which makes room."""
+    """Overwrite the fence in its block: on a full disk, an archive has to start to free space."""
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:

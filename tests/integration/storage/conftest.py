@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from codehub.domain.observation import Generation, JobFact, JobState
-from codehub.storage.archive.open_object_store import open_object_store
 from codehub.storage.archive.async_archive_store import ArchiveStore
+from codehub.storage.archive.open_object_store import open_object_store
 from codehub.storage.jobs.local_jobs import LocalJobs
 from codehub.storage.jobs.spec import (
     ArchiveJob,

@@ -17,8 +17,8 @@ from codehub.domain.gc import GcRules
 from codehub.domain.observation import ArchiveFact, Generation, JobFact, JobState
 from codehub.domain.states import DesiredState
 from codehub.storage.archive.archives import meta_text
-from codehub.storage.archive.open_object_store import open_object_store
 from codehub.storage.archive.async_archive_store import ArchiveStore
+from codehub.storage.archive.open_object_store import open_object_store
 from codehub.storage.jobs.spec import JobSpec
 from tests.faults import FaultyProxy
 from tests.halfway import sleepy_tar

@@ -11,8 +11,8 @@ import pytest
 from codehub.domain.archive_keys import archive_key
 from codehub.domain.observation import ArchiveFact
 from codehub.storage.archive.archives import Archives
-from codehub.storage.archive.open_object_store import open_object_store
 from codehub.storage.archive.async_archive_store import ArchiveStore
+from codehub.storage.archive.open_object_store import open_object_store
 from codehub.storage.errors import CorruptedArchive, InvalidKey, StorageProblem, Unobservable
 from tests.s3 import begin_upload, new_store_url
 from tests.waiting import wait_for

@@ -63,7 +63,7 @@ RESTORE = {
     "object: SlowDown": Case(Fault.SLOW_DOWN, OBJECT, "it answered 503 Service Unavailable (SlowDown)"),
     "object: hang": Case(Fault.HANG, OBJECT, "it did not answer in time"),
     "object: closed halfway": Case(Fault.CLOSE, OBJECT, "the connection to it broke"),
-    "object: truncated": Case(Fault.TRUNCATE, OBJECT, "returned fewer than was asked for"),
+    "object: truncated": Case(Fault.TRUNCATE, OBJECT, "returned fewer bytes than requested"),
     "object: bit flipped": Case(Fault.FLIP, OBJECT, "the archive cannot be decompressed", CORRUPTED),
     "size: 500": Case(Fault.ERROR, HEAD, "it answered 500 Internal Server Error"),
     "meta: 500": Case(Fault.ERROR, ("GET", "/.meta"), "it answered 500 Internal Server Error"),

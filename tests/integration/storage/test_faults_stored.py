@@ -106,13 +106,13 @@ HOSTILE = {
     "absolute path": Case(hostile(entry(f"{EVIL}", content=b"x")), CORRUPTED, "not below the home"),
     "dot dot": Case(hostile(entry(f"./../../..{EVIL}", content=b"x")), CORRUPTED, "unsafe component"),
     "hard link out": Case(hostile(entry("./l", tarfile.LNKTYPE, linkname="/etc/passwd")), CORRUPTED, "home"),
-    "through a symlink": Case(hostile(LINK, entry(f"./d/{EVIL.name}")), CORRUPTED, "not lie in a directory"),
+    "through a symlink": Case(hostile(LINK, entry(f"./d/{EVIL.name}")), CORRUPTED, "not in a directory"),
     "symlink for a directory": Case(hostile(FOLDER, LINK), CORRUPTED, "comes twice"),
     "device": Case(hostile(NULL), CORRUPTED, "a pipe or a device"),
     "pipe": Case(hostile(entry("./pipe", tarfile.FIFOTYPE)), CORRUPTED, "a pipe or a device"),
     "bomb": Case(hostile(entry("./zeros", content=bytes(1 << 28))), CORRUPTED, "more bytes than it declares"),
     "too many entries": Case(lambda a: a.replace(MANY, entries=10), CORRUPTED, "more entries than"),
-    "a second frame": Case(lambda a: a.replace(stream(HOME), behind=FRAME), CORRUPTED, "data behind"),
+    "a second frame": Case(lambda a: a.replace(stream(HOME), behind=FRAME), CORRUPTED, "data after"),
 }  # fmt: skip
 CASES = SPOILED | HOSTILE
 

@@ -12,8 +12,8 @@ from sqlalchemy.exc import DBAPIError
 from codehub.database.tables import archives
 from codehub.domain.archive_keys import archive_key
 from codehub.domain.observation import JobState
-from codehub.storage.archive.open_object_store import open_object_store
 from codehub.storage.archive.async_archive_store import ArchiveStore
+from codehub.storage.archive.open_object_store import open_object_store
 from codehub.storage.errors import StoreTrouble
 from codehub.storage.jobs.spec import ArchiveJob, DeleteJob, RestoreJob
 from tests.faults import Fault, FaultyProxy
@@ -26,7 +26,9 @@ IN_A_DIRECTORY = pytest.mark.parametrize("fixture", ["directory"], indirect=True
 
 
 @pytest.fixture(params=["directory", "s3"])
-async def fixture(request: pytest.FixtureRequest, database_url: str, redis_url: str) -> AsyncIterator[GcFixture]:
+async def fixture(
+    request: pytest.FixtureRequest, database_url: str, redis_url: str
+) -> AsyncIterator[GcFixture]:
     async with new_bench(database_url, redis_url) as bench:
         if request.param == "directory":
             yield GcFixture(bench, f"file://{bench.settings.data_dir}/archives", None)
@@ -181,7 +183,9 @@ async def test_a_service_that_cannot_be_listed_skips_the_cycle(fixture: GcFixtur
 
 
 @IN_A_DIRECTORY
-async def test_a_database_that_cannot_be_read_ends_the_cycle_before_anything_is_removed(fixture: GcFixture) -> None:
+async def test_a_database_that_cannot_be_read_ends_the_cycle_before_anything_is_removed(
+    fixture: GcFixture,
+) -> None:
     living = await fixture.archived("a2")
     fixture.put(living, "a1")
     await fixture.tick(0)
@@ -195,12 +199,17 @@ async def test_a_database_that_cannot_be_read_ends_the_cycle_before_anything_is_
 async def test_the_upload_of_a_living_job_stays_and_that_of_a_killed_one_goes(fixture: GcFixture) -> None:
     workspace_id = await fixture.workspace()
     await fixture.fill_home(workspace_id)
-    place, key = fixture.bench.providers.storage_location, (await fixture.bench.get(workspace_id)).home_store_key
+    place, key = (
+        fixture.bench.providers.storage_location,
+        (await fixture.bench.get(workspace_id)).home_store_key,
+    )
     if fixture.proxy is not None:
         fixture.proxy.break_requests("parts", Fault.SLOW, "PUT", "partNumber")
     job = ArchiveJob(place, workspace_id, key, GENERATION, "a1", 1, reserve=0)
     await fixture.halfway("op1", job, fixture.has_begun)
-    await fixture.change(workspace_id, archive_op_id="a1", operation="ARCHIVING", op_id="op1", op_started_at=NOW)
+    await fixture.change(
+        workspace_id, archive_op_id="a1", operation="ARCHIVING", op_id="op1", op_started_at=NOW
+    )
     await fixture.tick(0)
     assert await fixture.tick(3) == 0
     (unfinished,) = fixture.names()
@@ -225,7 +234,10 @@ async def test_the_upload_of_a_living_job_stays_and_that_of_a_killed_one_goes(fi
 async def test_the_staging_directory_of_a_killed_restore_goes(fixture: GcFixture) -> None:
     workspace_id = await fixture.workspace()
     home = await fixture.fill_home(workspace_id)
-    place, key = fixture.bench.providers.storage_location, (await fixture.bench.get(workspace_id)).home_store_key
+    place, key = (
+        fixture.bench.providers.storage_location,
+        (await fixture.bench.get(workspace_id)).home_store_key,
+    )
     await fixture.run("op1", ArchiveJob(place, workspace_id, key, GENERATION, "a1", 1, reserve=0))
     await fixture.run("op2", DeleteJob(place, workspace_id, key, GENERATION, 1))
     restore = RestoreJob(place, workspace_id, key, "op3", archive_key(workspace_id, "a1"), None, 1, 0)
