@@ -1,4 +1,4 @@
-"""A process runtime with a tiny IDE: an HTTP server on a Unix socket that also runs commands."""
+"""Fixtures: a process runtime, and a tiny IDE, which is an HTTP server that runs commands."""
 
 from __future__ import annotations
 
@@ -48,23 +48,23 @@ class Handler(http.server.BaseHTTPRequestHandler):
 class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     daemon_threads = True
 
-print("hello from the IDE", flush=True)
+print("answer_of from the IDE", flush=True)
 Server(sys.argv[1], Handler).serve_forever()
 """
 
 STOP_GRACE = 2.0
-"""Seconds. No test depends on whether an IDE ends within them or is killed afterwards."""
+"""Seconds. No test depends on whether an IDE ends in time or is killed afterwards."""
 UIDS_OF_A_PROCESS = 200
-"""As many as leave the largest PID's users below `HELPER_UID_OFFSET`."""
+"""Few enough that the users of the largest PID stay below `HELPER_UID_OFFSET`."""
 _first_uid = 10_000_000 + os.getpid() * UIDS_OF_A_PROCESS
 STRANGER = _first_uid
-"""A user without any rights. Like all users here, it belongs to this test process alone."""
+"""A user without privileges. Like all users here, no other test process uses it."""
 DELEGATE = _first_uid + 1
 """A user to whom a control group is delegated."""
 _uids = itertools.cycle(range(_first_uid + 2, _first_uid + UIDS_OF_A_PROCESS))
 ALONE = f"alone-{secrets.token_hex(4)}"
-"""A workspace that no other test process has. Without a readable state, the runtime ends every process on
-this machine that names the workspace."""
+"""A workspace that no other test process has. Without a readable state, the runtime ends every
+process on this machine that names the workspace."""
 
 
 def script_image(script: str, *arguments: str) -> Image:
@@ -79,7 +79,7 @@ UNCONFINED = replace(TINY, seccomp="unconfined")
 
 @dataclass
 class RuntimeFixture:
-    """A data directory, a runtime on it, and homes to start containers on."""
+    """A data directory with a runtime and homes."""
 
     data_dir: Path
     runtime: ProcessRuntime
@@ -113,7 +113,7 @@ class RuntimeFixture:
         return await eventually(lambda: self.runtime.status(workspace_id), what, holds)
 
     async def inside(self, workspace_id: str, script: str) -> str:
-        """What a shell inside the container prints."""
+        """Run a script inside the container and return its output."""
         upstream = await self.runtime.upstream(workspace_id)
         assert upstream is not None
         return await post(upstream.removeprefix("unix:"), script)
@@ -132,7 +132,7 @@ _barriers: dict[str, IsolationBarriers] = {}
 
 
 async def find_barriers_once() -> IsolationBarriers:
-    """This machine's do not change from test to test, unless one sees other programs."""
+    """Probe the barriers once for each PATH: they do not change from test to test."""
     path = os.environ["PATH"]
     if path not in _barriers:
         _barriers[path] = await find_barriers()
@@ -147,7 +147,8 @@ async def fixture(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RuntimeFixtu
         )
     if shutil.which("bwrap") is None:
         pytest.skip("needs bubblewrap: apt-get install bubblewrap")
-    # Short, because a Unix socket's path is; not below pytest's own directory, which only root may enter.
+    # Short, because a socket's path is limited; not in pytest's directory, which only root may
+    # enter.
     data_dir = Path(tempfile.mkdtemp(prefix="ch-", dir="/tmp"))
     data_dir.chmod(0o711)
     monkeypatch.setattr("codehub.runtimes.process.runtime.find_barriers", find_barriers_once)
@@ -162,7 +163,7 @@ async def fixture(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RuntimeFixtu
 
 
 def only_programs(fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch, *names: str) -> Path:
-    """A PATH on which there is nothing but these."""
+    """Set PATH to a directory with only these programs."""
     programs = fixture.data_dir / "programs"
     programs.mkdir(mode=0o755)
     for name in names:
@@ -174,7 +175,7 @@ def only_programs(fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch, *nam
 
 
 def tun_device(mode: str) -> str:
-    """Shell: in a mount namespace of one's own, the device that networks go through has this mode."""
+    """Return a shell command that gives /dev/net/tun this mode. Run it in a new mount namespace."""
     return f"/bin/mount -t tmpfs tmpfs /dev/net && /bin/mknod -m {mode} /dev/net/tun c 10 200"
 
 

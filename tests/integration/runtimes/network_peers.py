@@ -1,4 +1,4 @@
-"""A machine next to this one, and questions that are asked from inside a workspace."""
+"""Peers for network tests: other machines, servers, and probes from inside a workspace."""
 
 from __future__ import annotations
 
@@ -45,8 +45,10 @@ while True:
 
 @dataclass(frozen=True)
 class Machine:
-    """A network namespace with a private and a public address, where a server answers every datagram with
-    all messages that it has received."""
+    """A network namespace with a private and a public address.
+
+    Its server answers every datagram with all messages that it has received.
+    """
 
     name: str
     public: str
@@ -58,7 +60,7 @@ class Machine:
 
 @contextmanager
 def machine_that_answers() -> Iterator[Machine]:
-    # Not an address that `neighbour` gives to the host: workspaces may not send to the host's own.
+    # Not an address that `neighbour` gives to the host: workspaces may not send to those.
     name, public = f"chout{secrets.token_hex(3)}", "198.51.100.200"
     _ip(f"netns add {name}")
     try:
@@ -82,7 +84,7 @@ def machine_that_answers() -> Iterator[Machine]:
 
 @dataclass(frozen=True)
 class Neighbour:
-    """Addresses of one machine, on networks of the host's; it listens on `PORT` of each."""
+    """Addresses of another machine on networks of the host. It listens on `PORT` of each."""
 
     public: str
     ten: str
@@ -90,7 +92,7 @@ class Neighbour:
     shared: str
     link_local: str
     host_ten: str
-    """The host's own address on the network of `ten`."""
+    """The host's address on the network of `ten`."""
 
     @property
     def not_for_workspaces(self) -> list[str]:
@@ -119,9 +121,10 @@ def neighbour() -> Iterator[Neighbour]:
 
 @contextmanager
 def _block_of_four() -> Iterator[int]:
-    """The last byte of four addresses that no other test process on this machine uses.
+    """Yield the last byte of four addresses that no other test process on this machine uses.
 
-    A bound abstract socket is the lock: the kernel releases it when its process ends, however that ends.
+    A bound abstract socket is the lock: the kernel releases it when its process ends, however that
+    ends.
     """
     with socket.socket(socket.AF_UNIX) as lock:
         yield next(block for block in range(4, 252, 4) if _takes(lock, f"codehub-test-addresses-{block}"))
@@ -146,13 +149,13 @@ def _server(name: str) -> Iterator[None]:
             server.kill()
 
 
-def _ip(words: str) -> None:
-    subprocess.run(["ip", *words.split()], check=True)
+def _ip(arguments: str) -> None:
+    subprocess.run(["ip", *arguments.split()], check=True)
 
 
 @contextmanager
 def listening(address: str) -> Iterator[str]:
-    """A server of the host's: on `host:0`, `/path` or `@abstract`. Gives the address that it got."""
+    """Listen on the host, at `host:0`, `/path` or `@abstract`; yield the address."""
     is_unix = address[0] in "/@"
     with socket.socket(socket.AF_UNIX if is_unix else socket.AF_INET) as server:
         server.bind(address.replace("@", "\0", 1) if is_unix else (address.rpartition(":")[0], 0))
@@ -162,7 +165,7 @@ def listening(address: str) -> Iterator[str]:
 
 @contextmanager
 def name_server(answer: str) -> Iterator[str]:
-    """A name server that answers every query with this address; yields where it listens.
+    """Run a name server that answers every query with this address; yield its own address.
 
     Its loopback address belongs to this process alone: the port must be 53.
     """
@@ -191,7 +194,7 @@ def name_server(answer: str) -> Iterator[str]:
 
 
 async def from_inside(fixture: RuntimeFixture, workspace_id: str, *names: str) -> Answers:
-    """For each address: True, or why it cannot be connected to."""
+    """Return for each address True, or the error of the connection."""
     answers: Answers = json.loads(await fixture.inside(workspace_id, question(*names)))
     return answers
 
@@ -205,7 +208,7 @@ def uid_of(pid: int) -> int:
 
 
 def open_files(pid: int) -> list[str]:
-    """What a process has open, without what it closes meanwhile."""
+    """Return what a process has open, without what it closes meanwhile."""
     found = []
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
         for file in Path(f"/proc/{pid}/fd").iterdir():

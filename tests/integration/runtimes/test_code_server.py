@@ -1,4 +1,4 @@
-"""The built-in image, for real: code-server in a container of the process runtime."""
+"""The built-in image: code-server in a container of the process runtime."""
 
 from __future__ import annotations
 
@@ -54,4 +54,4 @@ async def test_code_server_serves_vs_code_from_its_home(with_code_server: Runtim
     fact, state = await fixture.runtime.status("w1"), fixture.directory("w1").read_state()
     assert fact.exists and not fact.running
     assert state is not None and state.ended is not None
-    assert state.ended.code != KILLED, "code-server ends when asked, without being killed"
+    assert state.ended.code != KILLED, "code-server ends by SIGTERM, without SIGKILL"

@@ -1,4 +1,4 @@
-"""What the sandbox's own process, PID 1 inside, shows of the host."""
+"""What the sandbox's PID 1 shows of the host."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ SHOWN = "cat /proc/1/cmdline /proc/1/environ /proc/2/cmdline 2>/dev/null | tr '\
 
 
 async def test_no_host_path_is_on_a_command_line_inside(fixture: RuntimeFixture) -> None:
-    """The data directory and the owner's id are in the path of a home. Nothing else need show them."""
+    """The path of a home has the data directory and the owner's id.
+
+    Nothing else should show them.
+    """
     spec = await fixture.started("w1")
     shown = await fixture.inside("w1", SHOWN)
     assert "bwrap" in shown, "it can be read"
@@ -27,7 +30,7 @@ async def test_no_descriptor_of_the_sandbox_is_open_inside(fixture: RuntimeFixtu
 
 
 async def test_the_kernel_still_names_the_home_in_the_list_of_mounts(fixture: RuntimeFixture) -> None:
-    """docs/process-runtime.md says so: a bind mount shows its source, and no program can hide that."""
+    """A bind mount shows its source, and no program can hide that."""
     spec = await fixture.started("w1")
     mounts = await fixture.inside("w1", "cat /proc/self/mountinfo")
     (home,) = [line for line in mounts.splitlines() if " /home/coder " in line]

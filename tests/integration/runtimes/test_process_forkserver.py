@@ -1,4 +1,4 @@
-"""Where keepers come from: a process that is ready, dies with its owner, and may die itself."""
+"""The keeper fork server: started on demand, replaced when it dies, and ended with its owner."""
 
 from __future__ import annotations
 
@@ -24,67 +24,67 @@ from tests.waiting import PATIENCE, wait_for
 
 @pytest.fixture
 def mark(monkeypatch: pytest.MonkeyPatch) -> str:
-    """On the environment of every nursery that is started from here: other tests have theirs."""
+    """Mark the environment of all fork servers that this test starts."""
     mark = secrets.token_hex(8)
     monkeypatch.setitem(forkserver_client.PYTHON_ENVIRONMENT, "MARK", mark)
     return mark
 
 
 @pytest.fixture
-def nursery(fixture: RuntimeFixture, mark: str, monkeypatch: pytest.MonkeyPatch) -> ForkServerClient:
-    made = ForkServerClient()
-    monkeypatch.setattr("codehub.runtimes.process.runtime.FORK_SERVER", made)
-    made.warm_up()
-    return made
+def fork_server(fixture: RuntimeFixture, mark: str, monkeypatch: pytest.MonkeyPatch) -> ForkServerClient:
+    client = ForkServerClient()
+    monkeypatch.setattr("codehub.runtimes.process.runtime.FORK_SERVER", client)
+    client.warm_up()
+    return client
 
 
-def nurseries(mark: str) -> set[ProcessId]:
+def fork_servers(mark: str) -> set[ProcessId]:
     marked = processes_with_variable(f"MARK={mark}")
-    return set(marked) & set(processes_with_argument("codehub-nursery"))
+    return set(marked) & set(processes_with_argument("codehub-keeper-forkserver"))
 
 
 async def test_a_keeper_is_named_for_its_directory(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     state = fixture.directory("w1").read_state()
     assert state is not None
-    words = Path(f"/proc/{state.keeper.pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
-    assert words == [b"codehub-keeper", os.fsencode(fixture.directory("w1").path)]
+    arguments = Path(f"/proc/{state.keeper.pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+    assert arguments == [b"codehub-keeper", os.fsencode(fixture.directory("w1").path)]
 
 
 async def test_a_killed_fork_server_is_replaced(
-    fixture: RuntimeFixture, nursery: ForkServerClient, mark: str
+    fixture: RuntimeFixture, fork_server: ForkServerClient, mark: str
 ) -> None:
-    (first,) = wait_for(lambda: nurseries(mark), "the nursery")
+    (first,) = wait_for(lambda: fork_servers(mark), "the fork server")
     await fixture.started("w1")
     first.send(signal.SIGKILL)
-    wait_for(lambda: not first.is_alive(), "the nursery to end")
+    wait_for(lambda: not first.is_alive(), "the fork server to end")
     await fixture.started("w2")
     await fixture.until("w1", lambda fact: fact.ready)
-    wait_for(lambda: len(nurseries(mark)) == 1, "the nursery")
+    wait_for(lambda: len(fork_servers(mark)) == 1, "the fork server")
 
 
 async def test_a_fork_server_ends_with_its_owner_and_its_keepers_run_on(
-    fixture: RuntimeFixture, nursery: ForkServerClient, mark: str
+    fixture: RuntimeFixture, fork_server: ForkServerClient, mark: str
 ) -> None:
     await fixture.started("w1")
-    assert nursery._requests is not None
-    nursery._requests.close()
-    wait_for(lambda: not nurseries(mark), "the nursery to end")
+    assert fork_server._requests is not None
+    fork_server._requests.close()
+    wait_for(lambda: not fork_servers(mark), "the fork server to end")
     await fixture.until("w1", lambda fact: fact.ready)
 
 
 class SlowForkServerClient(ForkServerClient):
-    """Has been asked, and takes its time."""
+    """Client that receives a request and waits before it passes it on."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked = threading.Event()
-        self.may_go_on = threading.Event()
+        self.requested = threading.Event()
+        self.may_continue = threading.Event()
         self.answered = False
 
     def start(self, request: KeeperRequest) -> str:
-        self.asked.set()
-        assert self.may_go_on.wait(PATIENCE)
+        self.requested.set()
+        assert self.may_continue.wait(PATIENCE)
         answer = super().start(request)
         self.answered = True
         return answer
@@ -93,16 +93,16 @@ class SlowForkServerClient(ForkServerClient):
 async def test_a_cancelled_start_returns_only_once_the_launch_has_finished(
     fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its caller holds the home meanwhile: what is launched after all is launched on that one."""
+    """Its caller reserves the home meanwhile, so a late launch uses the right home."""
     slow = SlowForkServerClient()
     monkeypatch.setattr("codehub.runtimes.process.runtime.FORK_SERVER", slow)
     starting = asyncio.create_task(fixture.runtime.start(fixture.spec("w1")))
-    assert await asyncio.to_thread(slow.asked.wait, PATIENCE)
+    assert await asyncio.to_thread(slow.requested.wait, PATIENCE)
     for _ in range(10):
         starting.cancel()
         await asyncio.sleep(0)
         assert not starting.done()
-    slow.may_go_on.set()
+    slow.may_continue.set()
     with pytest.raises(asyncio.CancelledError):
         await starting
     assert slow.answered
@@ -120,13 +120,13 @@ async def test_nothing_is_launched_after_the_deadline_of_the_request(
 
 def test_a_fork_server_does_not_outlive_a_killed_owner(mark: str) -> None:
     script = (
-        "from codehub.runtimes.process import keepers\n"
-        f"keepers.PYTHON_ENVIRONMENT['MARK'] = {mark!r}\n"
-        "keepers.FORK_SERVER.warm_up()\nprint('warm', flush=True)\ninput()"
+        "from codehub.runtimes.process import forkserver_client\n"
+        f"forkserver_client.PYTHON_ENVIRONMENT['MARK'] = {mark!r}\n"
+        "forkserver_client.FORK_SERVER.warm_up()\nprint('warm', flush=True)\ninput()"
     )
     command = [sys.executable, "-c", script]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
         assert owner.stdout is not None and owner.stdout.readline()
-        wait_for(lambda: len(nurseries(mark)) == 1, "the nursery")
+        wait_for(lambda: len(fork_servers(mark)) == 1, "the fork server")
         owner.kill()
-    wait_for(lambda: not nurseries(mark), "the nursery to end")
+    wait_for(lambda: not fork_servers(mark), "the fork server to end")

@@ -1,4 +1,4 @@
-"""What a workspace sees of the machine, of CodeHub and of the others: as little as can be."""
+"""Isolation of a workspace: how little it sees of the machine, CodeHub and other workspaces."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ async def test_the_system_is_read_only_and_scratch_is_private(fixture: RuntimeFi
 
 
 async def test_the_configuration_of_services_is_hidden(fixture: RuntimeFixture) -> None:
-    """Their credentials are there, often for everybody to read."""
+    """It has credentials that everybody can often read."""
     places = [place for place in ("/etc/default", "/etc/environment", "/etc/systemd") if Path(place).exists()]
     assert places
     await fixture.started("w1")
@@ -111,7 +111,7 @@ async def test_terminals_and_devices_work(fixture: RuntimeFixture) -> None:
 
 
 async def test_the_sandboxs_own_processes_give_no_access_to_the_host(fixture: RuntimeFixture) -> None:
-    """An open directory of the host, reached through /proc/1, would be a door."""
+    """A host directory that PID 1 had open could be reached through /proc/1."""
     await fixture.started("w1")
     for link in ("/proc/1/root/", "/proc/1/cwd/", "/proc/1/fd/"):
         listing = await fixture.inside("w1", f"ls {link} 2>&1")

@@ -1,4 +1,4 @@
-"""The life of a container on the process runtime: start, look, adopt, stop, delete."""
+"""Lifecycle of a container of the process runtime: start, observe, adopt, stop, delete."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_a_container_starts_becomes_ready_stops_and_is_deleted(fixture: Ru
     fact = await fixture.until("w1", lambda fact: fact.ready)
     assert (fact.exists, fact.running, fact.ready, fact.op_id) == (True, True, True, spec.op_id)
     assert fact.upstream == f"unix:{fixture.data_dir}/runtime/w1/up/ide.sock"
-    await eventually(fixture.runtime.observe, "the same look", lambda seen: seen == {"w1": fact})
+    await eventually(fixture.runtime.observe, "the same observation", lambda seen: seen == {"w1": fact})
     await fixture.runtime.stop("w1")
     fact = await fixture.runtime.status("w1")
     assert (fact.exists, fact.running, fact.ready, fact.upstream) == (True, False, False, None)
@@ -75,13 +75,13 @@ async def test_the_workspaces_name_is_only_an_argument_and_the_host_name(
 
 
 async def test_a_hint_follows_as_soon_as_the_ide_listens(fixture: RuntimeFixture) -> None:
-    told: asyncio.Queue[str] = asyncio.Queue()
-    listening = asyncio.create_task(fixture.runtime.hints(told.put_nowait, lambda: None))
+    hints: asyncio.Queue[str] = asyncio.Queue()
+    listening = asyncio.create_task(fixture.runtime.hints(hints.put_nowait, lambda: None))
     try:
         async with asyncio.timeout(PATIENCE):
             for workspace_id in ("w1", "w2"):
                 await fixture.runtime.start(fixture.spec(workspace_id))
-                assert await told.get() == workspace_id
+                assert await hints.get() == workspace_id
                 assert fixture.directory(workspace_id).bound_socket.is_socket()
     finally:
         listening.cancel()
@@ -212,7 +212,7 @@ async def test_a_reused_pid_is_not_taken_for_the_container(fixture: RuntimeFixtu
         json.dumps({**state_of(directory), "keeper": recycled, "child": recycled, "ended": None})
     )
     assert not (await fixture.runtime.status("w1")).running
-    await fixture.runtime.delete("w1")  # would end this very test if it took us for the keeper
+    await fixture.runtime.delete("w1")  # would end this test if it took this process for the keeper
     assert await fixture.runtime.status("w1") == ABSENT
 
 
@@ -370,7 +370,7 @@ async def test_the_logs_are_the_last_lines(fixture: RuntimeFixture) -> None:
     async def log() -> str:
         return await fixture.runtime.logs("w1", 1000)
 
-    assert "line 0" in await eventually(log, "its hello", lambda text: "hello from the IDE" in text)
+    assert "line 0" in await eventually(log, "its answer_of", lambda text: "answer_of from the IDE" in text)
     assert len((await fixture.runtime.logs("w1", 3)).splitlines()) == 3
     assert await fixture.runtime.logs("w2", 3) == ""
 
@@ -416,7 +416,7 @@ async def test_a_container_that_cannot_be_observed_hides_no_other(fixture: Runti
     state.rmdir()
     aside.rename(state)
     ready = await fixture.until("w1", lambda fact: fact.ready)
-    await eventually(fixture.runtime.observe, "the same look", lambda seen: seen["w1"] == ready)
+    await eventually(fixture.runtime.observe, "the same observation", lambda seen: seen["w1"] == ready)
 
 
 @pytest.mark.parametrize("workspace_id", ["", "..", "a/b", ".hidden", "../w1", "w1\n"])

@@ -1,4 +1,4 @@
-"""A process workspace in a network of its own: the way out, and what it does not lead to."""
+"""The network of a process workspace: what its uplink reaches, and what it does not."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def outside() -> Iterator[Neighbour]:
 @pytest.mark.parametrize("mode", ["600", "666"])
 def test_root_has_an_uplink_whatever_the_mode_of_the_device(mode: str) -> None:
     uplink = {"program": shutil.which("slirp4netns"), "uid": HELPER_UID_OFFSET, "rules": []}
-    probe = {"argv": ["/bin/true"], "env": {}, "groups": {}, "uplink": uplink}
+    check = {"argv": ["/bin/true"], "env": {}, "groups": {}, "uplink": uplink}
     machine = ["/usr/bin/unshare", "-m", "/bin/sh", "-c", f'{tun_device(mode)} && exec "$@"', "-"]
     done = subprocess.run(
         [*machine, sys.executable, "-m", "codehub.runtimes.process.isolation_check"],
-        input=json.dumps(probe).encode(),
+        input=json.dumps(check).encode(),
         capture_output=True,
         check=True,
     )
@@ -88,10 +88,10 @@ async def test_nothing_of_this_machine_is_reached_but_codehubs_port(fixture: Run
         host = addresses[0]
         names = [f"{address}:{other_port}" for address in addresses]
         reached = from_here(*names)
-        # Tests beside this one make networks, and remove them.
+        # Concurrent tests create and remove networks.
         still = [f"{address}:{other_port}" for address in (*own_addresses(), "127.0.0.1")]
         assert {reached[name] for name in still if name in reached} == {True}
-        # Where slirp4netns would otherwise show the host's loopback, and its name server.
+        # slirp4netns can forward these to the host's loopback and name server.
         names += [f"198.19.255.{last}:{other_port}" for last in (2, 3)]
         answers = await from_inside(fixture, "w1", f"{host}:{codehub_port}", *names)
         assert answers.pop(f"{host}:{codehub_port}") is True
@@ -149,7 +149,7 @@ if os.fork() == 0:
 async def test_names_are_resolved_by_the_hosts_name_servers(
     fixture: RuntimeFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a name server and an /etc/resolv.conf of the test's own, on loopback, as systemd's is."""
+    """With a name server and /etc/resolv.conf of this test, on loopback, as systemd has it."""
     resolv_conf = tmp_path / "resolv.conf"
     mounted = f'mount --bind {resolv_conf} /etc/resolv.conf && exec "$@"'
     program = forkserver_client.python_program
@@ -167,9 +167,10 @@ async def test_names_are_resolved_by_the_hosts_name_servers(
 
 
 async def test_multicast_and_broadcast_stay_inside(fixture: RuntimeFixture, outside: Neighbour) -> None:
-    """A socket that is bound to the interface passes by the routing rules.
+    """A socket that is bound to the interface bypasses the routing rules.
 
-    The helper takes packets in their order: once it has made the connection, it has handled what came before.
+    The helper takes packets in their order: once it has made the connection, it has handled what
+    came before.
     """
     await fixture.started("w1")
     group, here = "239.255.77.77", own_addresses()[0]
@@ -198,10 +199,10 @@ socket.create_connection(("{outside.public}", {PORT}))
 async def test_multicast_gets_no_answer_from_denied_addresses(
     fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a machine of the test's own.
+    """In a network namespace of this test.
 
-    Datagrams may be lost, above all on a loaded machine: each is sent until the server has it. The server
-    answers in the order of arrival, so the last answer comes after the one to the multicast.
+    Datagrams may be lost, above all on a loaded machine: each is sent until the server has it. The
+    server answers in the order of arrival, so the last answer comes after the one to the multicast.
     """
     with machine_that_answers() as machine:
         program = forkserver_client.python_program
@@ -247,7 +248,7 @@ print(by_multicast.recvfrom(100))
 async def test_a_socket_that_bypasses_the_rules_reaches_nothing(
     fixture: RuntimeFixture, outside: Neighbour
 ) -> None:
-    """One that is bound to the interface is sent out there, whatever the rules say; and nobody takes it."""
+    """A socket that is bound to the interface bypasses the rules, and slirp4netns has no route."""
     with listening("0.0.0.0:0") as of_the_host:
         port = int(of_the_host.rpartition(":")[2])
         denied = [(host, PORT) for host in outside.not_for_workspaces]
@@ -257,7 +258,7 @@ async def test_a_socket_that_bypasses_the_rules_reaches_nothing(
 import concurrent.futures, json, socket
 def is_reached(address):
     with socket.socket() as asking:
-        # Nobody answers the others: what is too slow for two seconds could only hide that it is reached.
+        # The others do not answer. A longer timeout could only help to find a reachable one.
         asking.settimeout({PATIENCE} if address[0] == "{outside.public}" else 2)
         asking.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"tap0")
         return asking.connect_ex(address) == 0
@@ -335,7 +336,7 @@ async def test_without_a_working_helper_a_workspace_is_in_the_hosts_network(
 async def test_a_network_that_can_no_longer_be_created_fails_the_start(
     fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rather than to let the workspace into the host's network unasked."""
+    """The alternative would be the host's network."""
     barriers = replace(await fixture.runtime.barriers(), slirp="/bin/false")
     monkeypatch.setattr(fixture.runtime, "_barriers", barriers)
     with pytest.raises(RuntimeFailure, match="has no uplink"):

@@ -1,4 +1,4 @@
-"""What a process workspace prints costs CodeHub no more than a little, and nothing of it is lost."""
+"""Output of a process workspace: it costs CodeHub little, and none is lost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if os.fork() == 0:
     while True:
         os.write(1, bytes(65536))
 """
-LAST_WORDS = f"""
+LAST_OUTPUT = f"""
 import os
 for _ in range({BURST_BYTES >> 16} + 3):
     os.write(1, b"x" * 65536)
@@ -23,7 +23,7 @@ print("\\nthe end", flush=True)
 raise SystemExit(3)
 """
 NOISE = READ_BYTES
-"""What a keeper writes besides: its state, a byte for each signal."""
+"""What a keeper writes besides: its state, and a byte for each signal."""
 
 
 def written_by_keeper(fixture: RuntimeFixture, workspace_id: str) -> int:
@@ -47,6 +47,6 @@ async def test_a_flood_of_output_is_read_within_a_budget_and_the_ide_goes_on(fix
 
 
 async def test_the_end_of_output_beyond_the_budget_is_kept(fixture: RuntimeFixture) -> None:
-    await fixture.runtime.start(fixture.spec("w1", script_image(LAST_WORDS)))
+    await fixture.runtime.start(fixture.spec("w1", script_image(LAST_OUTPUT)))
     fact = await fixture.until("w1", lambda fact: not fact.running)
     assert fact.message.startswith("it exited with code 3") and fact.message.endswith("the end")

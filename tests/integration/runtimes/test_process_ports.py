@@ -1,4 +1,4 @@
-"""The door to a process workspace's own network: what is reached through it, and by whom."""
+"""The port broker: what is reached through it, and by which processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from codehub.gateway.port_connect import connect_through
 from codehub.host.processes import descendants
 from tests.integration.runtimes.conftest import RuntimeFixture, only_programs
 from tests.integration.runtimes.network_peers import from_inside, listening, open_files
-from tests.integration.runtimes.test_process_reduced_isolation import LIFE, as_stranger
+from tests.integration.runtimes.test_process_reduced_isolation import LIFECYCLE, run_as_stranger
 from tests.reach import from_here
 from tests.waiting import eventually, until
 
@@ -34,8 +34,8 @@ async def start_app(fixture: RuntimeFixture, workspace_id: str, address: str, po
     await fixture.inside(workspace_id, f"setsid {command} > /dev/null 2>&1 < /dev/null &")
 
 
-async def hello(fixture: RuntimeFixture, workspace_id: str, port: int) -> str:
-    """What an app says to whoever comes through the door, or why nobody does."""
+async def answer_of(fixture: RuntimeFixture, workspace_id: str, port: int) -> str:
+    """Return what an app sends to a client of the port broker, or the name of the error."""
     try:
         with await connect_through(
             str(fixture.directory(workspace_id).port_broker_socket), port
@@ -45,9 +45,11 @@ async def hello(fixture: RuntimeFixture, workspace_id: str, port: int) -> str:
         return type(error).__name__
 
 
-async def hears(fixture: RuntimeFixture, workspace_id: str, port: int, words: str) -> None:
+async def expect_answer(fixture: RuntimeFixture, workspace_id: str, port: int, expected: str) -> None:
     await eventually(
-        lambda: hello(fixture, workspace_id, port), f"{words!r} on port {port}", lambda said: said == words
+        lambda: answer_of(fixture, workspace_id, port),
+        f"{expected!r} on port {port}",
+        lambda answer: answer == expected,
     )
 
 
@@ -63,10 +65,10 @@ async def test_an_app_on_either_loopback_address_is_reached_and_no_other(fixture
     await fixture.started("w2")
     await start_app(fixture, "w1", "127.0.0.1", 3000)
     await start_app(fixture, "w1", "::1", 3001)
-    await hears(fixture, "w1", 3000, "127.0.0.1")
-    await hears(fixture, "w1", 3001, "::1")
-    assert await hello(fixture, "w1", 3002) == "ConnectionRefusedError"
-    assert await hello(fixture, "w2", 3000) == "ConnectionRefusedError"
+    await expect_answer(fixture, "w1", 3000, "127.0.0.1")
+    await expect_answer(fixture, "w1", 3001, "::1")
+    assert await answer_of(fixture, "w1", 3002) == "ConnectionRefusedError"
+    assert await answer_of(fixture, "w2", 3000) == "ConnectionRefusedError"
 
 
 @pytest.mark.usefixtures("own_network")
@@ -75,7 +77,7 @@ async def test_what_listens_on_the_host_alone_is_not_reached(fixture: RuntimeFix
     with listening("0.0.0.0:0") as everywhere, listening("127.0.0.1:0") as on_loopback:
         for name in (everywhere, on_loopback):
             assert from_here(name) == {name: True}
-            assert await hello(fixture, "w1", int(name.rpartition(":")[2])) == "ConnectionRefusedError"
+            assert await answer_of(fixture, "w1", int(name.rpartition(":")[2])) == "ConnectionRefusedError"
 
 
 @pytest.mark.usefixtures("own_network")
@@ -84,12 +86,12 @@ async def test_only_codehub_reaches_the_port_broker_and_nothing_of_it_is_inside(
 ) -> None:
     await fixture.started("w1")
     await fixture.started("w2")
-    doors = [str(fixture.directory(name).port_broker_socket) for name in ("w1", "w2")]
-    assert set(from_here(*doors).values()) == {True}
-    for door in doors:
-        assert Path(door).stat().st_mode & 0o077 == 0
-        assert Path(door).parent.stat().st_mode & 0o077 == 0
-    assert True not in (await from_inside(fixture, "w1", *doors, "/run/codehub/net.sock")).values()
+    sockets = [str(fixture.directory(name).port_broker_socket) for name in ("w1", "w2")]
+    assert set(from_here(*sockets).values()) == {True}
+    for path in sockets:
+        assert Path(path).stat().st_mode & 0o077 == 0
+        assert Path(path).parent.stat().st_mode & 0o077 == 0
+    assert True not in (await from_inside(fixture, "w1", *sockets, "/run/codehub/net.sock")).values()
     assert await fixture.inside("w1", "ls /run/codehub") == "ide.sock\n"
     assert await fixture.inside("w1", "ls -l /proc/[0-9]*/fd 2>/dev/null | grep -E 'net:|user:'") == ""
     for process in descendants(keeper_of(fixture, "w1")):
@@ -97,10 +99,10 @@ async def test_only_codehub_reaches_the_port_broker_and_nothing_of_it_is_inside(
 
 
 @contextmanager
-def silent_clients(door: str, count: int) -> Iterator[None]:
+def silent_clients(path: str, count: int) -> Iterator[None]:
     connections = [socket.socket(socket.AF_UNIX) for _ in range(count)]
     for connection in connections:
-        connection.connect(door)
+        connection.connect(path)
     yield
     for connection in connections:
         connection.close()
@@ -108,15 +110,15 @@ def silent_clients(door: str, count: int) -> Iterator[None]:
 
 @pytest.mark.usefixtures("own_network")
 async def test_many_clients_of_the_port_broker_do_no_harm(fixture: RuntimeFixture) -> None:
-    """Some say nothing and take nothing; the others are served, and the keeper is as before."""
+    """Some send and receive nothing. The others are served, and the keeper is as before."""
     await fixture.started("w1")
     await start_app(fixture, "w1", "127.0.0.1", 3000)
-    await hears(fixture, "w1", 3000, "127.0.0.1")
+    await expect_answer(fixture, "w1", 3000, "127.0.0.1")
     keeper = keeper_of(fixture, "w1")
     before = open_files(keeper), len(descendants(keeper))
     with silent_clients(str(fixture.directory("w1").port_broker_socket), 100):
-        said = await asyncio.gather(*(hello(fixture, "w1", 3000) for _ in range(200)))
-    assert set(said) == {"127.0.0.1"}
+        answers = await asyncio.gather(*(answer_of(fixture, "w1", 3000) for _ in range(200)))
+    assert set(answers) == {"127.0.0.1"}
     files, children = before
     await until(lambda: {*open_files(keeper)} <= {*files}, "the keeper to close the rest")
     await until(lambda: len(descendants(keeper)) <= children, "the keeper's children to end")
@@ -127,7 +129,7 @@ async def test_many_clients_of_the_port_broker_do_no_harm(fixture: RuntimeFixtur
 async def test_the_port_broker_and_the_network_end_with_the_workspace(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     await start_app(fixture, "w1", "127.0.0.1", 3000)
-    await hears(fixture, "w1", 3000, "127.0.0.1")
+    await expect_answer(fixture, "w1", 3000, "127.0.0.1")
     state = fixture.directory("w1").read_state()
     assert state is not None and state.child is not None
     network = os.readlink(f"/proc/{state.child.pid}/ns/net")
@@ -135,38 +137,38 @@ async def test_the_port_broker_and_the_network_end_with_the_workspace(fixture: R
     await fixture.runtime.stop("w1")
     assert not fixture.directory("w1").port_broker_socket.exists()
     assert not state.keeper.is_alive()
-    assert await hello(fixture, "w1", 3000) == "FileNotFoundError"
+    assert await answer_of(fixture, "w1", 3000) == "FileNotFoundError"
     await fixture.started("w1")
-    assert await hello(fixture, "w1", 3000) == "ConnectionRefusedError"
+    assert await answer_of(fixture, "w1", 3000) == "ConnectionRefusedError"
 
 
 @pytest.mark.usefixtures("own_network")
 async def test_sockets_of_an_older_codehub_are_adopted_and_then_removed(
     fixture: RuntimeFixture,
 ) -> None:
-    """Its sockets lay where without a sandbox everybody may go."""
+    """They were in a directory that everybody can enter if there is no sandbox."""
     await fixture.started("w1")
     await start_app(fixture, "w1", "127.0.0.1", 3000)
-    await hears(fixture, "w1", 3000, "127.0.0.1")
+    await expect_answer(fixture, "w1", 3000, "127.0.0.1")
     directory = fixture.directory("w1")
     older = directory.socket.rename(directory.path / "ide.sock")
     directory.port_broker_socket.rename(directory.path / "ports.sock")
     directory.port_broker_socket.parent.rmdir()
     assert (await fixture.runtime.status("w1")).upstream == f"unix:{directory.socket}"
-    assert older.exists(), "the gateway has not been told yet"
+    assert older.exists(), "the gateway may still use it"
     await fixture.until("w1", lambda fact: fact.ready)
     assert not older.exists()
-    assert await hello(fixture, "w1", 3000) == "127.0.0.1"
+    assert await answer_of(fixture, "w1", 3000) == "127.0.0.1"
     await fixture.runtime.stop("w1")
     await fixture.started("w1")
     assert not (directory.path / "ports.sock").exists()
-    assert await hello(fixture, "w1", 3000) == "ConnectionRefusedError"
+    assert await answer_of(fixture, "w1", 3000) == "ConnectionRefusedError"
 
 
 async def test_in_the_hosts_network_there_is_no_port_broker(
     fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Behind it would be the host's own loopback."""
+    """It would give access to the host's loopback."""
     path = os.environ["PATH"]
     only_programs(fixture, monkeypatch, "bwrap", "setpriv")
     assert (await fixture.runtime.barriers()).slirp is None
@@ -175,10 +177,10 @@ async def test_in_the_hosts_network_there_is_no_port_broker(
     fixture.directory("w1").port_broker_socket.touch()  # of an earlier container that had one
     await fixture.started("w1")
     assert not fixture.directory("w1").port_broker_socket.exists()
-    assert await hello(fixture, "w1", 22) == "FileNotFoundError"
+    assert await answer_of(fixture, "w1", 22) == "FileNotFoundError"
 
 
-GO_THROUGH = """
+CONNECT_TO_PORTS = """
     import socket
     for port in (3000, 3001):
         with socket.socket(socket.AF_UNIX) as asking:
@@ -195,11 +197,11 @@ GO_THROUGH = """
 
 @pytest.mark.usefixtures("own_network")
 def test_without_root_there_is_a_port_broker_as_well(fixture: RuntimeFixture) -> None:
-    life = LIFE.replace('\n    await runtime.delete("w1")\n', GO_THROUGH)
-    assert life != LIFE
+    lifecycle = LIFECYCLE.replace('\n    await runtime.delete("w1")\n', CONNECT_TO_PORTS)
+    assert lifecycle != LIFECYCLE
     command = f"/usr/bin/python3 -c '{APP}' 127.0.0.1 3000"
     listens = "until (: < /dev/tcp/127.0.0.1/3000) 2>&-; do :; done"
     script = f"setsid {command} > /dev/null 2>&1 < /dev/null & {listens}"
-    assert as_stranger(fixture, script=script, life=life).split() == [
+    assert run_as_stranger(fixture, script=script, lifecycle=lifecycle).split() == [
         "sandbox", "ready", "127.0.0.1", "refused", "False",
     ]  # fmt: skip

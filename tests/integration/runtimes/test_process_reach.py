@@ -1,4 +1,4 @@
-"""No way from inside a process workspace to CodeHub or to another workspace, whatever barriers there are."""
+"""A process workspace reaches neither CodeHub nor another workspace, with any set of barriers."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ VARIANTS = {
 async def workspaces(
     request: pytest.FixtureRequest, own_network: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[RuntimeFixture]:
-    """Two of them, `w1` who asks and `w2` who must not be reached."""
+    """Two workspaces: `w1` tries to reach, `w2` must not be reached."""
     fixture, path = own_network, os.environ["PATH"]
     only_programs(fixture, monkeypatch, *VARIANTS[request.param])
     barriers = await fixture.runtime.barriers()
     monkeypatch.setenv("PATH", path)
     assert (barriers.slirp is not None) == ("slirp4netns" in VARIANTS[request.param])
     assert barriers.isolation is (Isolation.SANDBOX if "bwrap" in VARIANTS[request.param] else Isolation.USER)
-    await fixture.started("w1", UNCONFINED)  # without the filter of system calls, which hides what it denies
+    await fixture.started("w1", UNCONFINED)  # the seccomp filter would hide other failures
     await fixture.started("w2", UNCONFINED)
     yield fixture
 
@@ -54,7 +54,7 @@ async def test_no_socket_of_codehubs_can_be_reached(workspaces: RuntimeFixture, 
         str(fixture.directory("w2").bound_socket),
     ]
     with listening(f"{run}/api.sock") as api, listening(engine) as docker:
-        for path, mode in ((api, 0o600), (docker, 0o660)):  # as the API and Docker make theirs
+        for path, mode in ((api, 0o600), (docker, 0o660)):  # as the API and Docker do
             os.chmod(path, mode)
         names += [api, docker]
         assert set(from_here(*names).values()) == {True}
@@ -108,7 +108,7 @@ assert libc.syscall(add_key, b"user", names[1], b"secret", 6, -3) > 0
 
 @pytest.fixture
 def key_of_codehubs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the session keyring in which keepers are born."""
+    """Add a key to the session keyring that keepers inherit."""
     program = forkserver_client.python_program
     monkeypatch.setattr(
         forkserver_client,

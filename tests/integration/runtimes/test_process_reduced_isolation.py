@@ -1,4 +1,4 @@
-"""The weaker barriers: a user each where there is no sandbox, and none at all only when that was accepted."""
+"""Reduced isolation: separate users without a sandbox, and none only if that was accepted."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import structlog
 
 import codehub
 from codehub.domain.images import BUILT_IN
 from codehub.host.processes import processes_of_user
 from codehub.runtimes.base import RuntimeFailure
-from codehub.runtimes.process import isolation_probe as walls_module
-from codehub.runtimes.process import tmpfs
+from codehub.runtimes.process import isolation_probe, tmpfs
 from codehub.runtimes.process.resource_limits import NO_CGROUPS
 from codehub.runtimes.process.runtime import ProcessRuntime
 from codehub.runtimes.process.stale_processes import Isolation
@@ -37,7 +37,7 @@ from tests.waiting import PATIENCE, wait_for
 
 @pytest.fixture
 def no_bwrap(fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A PATH on which there is everything but bwrap."""
+    """Set PATH to a directory with every program but bwrap."""
     return only_programs(fixture, monkeypatch, "setpriv", "slirp4netns")
 
 
@@ -89,7 +89,7 @@ def fake(programs: Path, name: str, script: str) -> None:
 
 
 def has_process(argument: str) -> bool:
-    """Whoever it belongs to."""
+    """Return whether a process of any user has this in its command line."""
     return any(argument.encode() in _command_line(process) for process in Path("/proc").glob("[0-9]*"))
 
 
@@ -108,7 +108,7 @@ async def test_a_helper_that_hangs_weakens_no_isolation_and_is_killed(
     duration = f"601.{os.getpid()}"
     fake(no_bwrap, "slirp4netns", f"sleep {duration} & sleep {duration} & wait")
     with monkeypatch.context() as patched:
-        patched.setattr(walls_module, "_PROBE_SECONDS", 3)
+        patched.setattr(isolation_probe, "_PROBE_SECONDS", 3)
         with pytest.raises(RuntimeFailure, match=r"slirp4netns: no answer within 3 s.*The next start"):
             await fixture.runtime.start(fixture.spec("w1"))
     assert not has_process(duration)
@@ -194,7 +194,7 @@ async def test_without_bwrap_a_stop_ends_a_process_without_its_main_thread(
 
 
 def _tasks_of(uid: int | None) -> list[str]:
-    """By other means than the runtime's own."""
+    """Return the states of all threads of a user, without the runtime's own code."""
     listing = subprocess.run(
         ["/usr/bin/ps", "-L", "-U", str(uid), "-o", "stat="], capture_output=True, text=True, check=False
     )
@@ -214,7 +214,7 @@ async def test_a_socket_path_that_is_too_long_is_refused(fixture: RuntimeFixture
         await runtime.start(fixture.spec("w1"))
 
 
-LIFE = """
+LIFECYCLE = """
 import asyncio, sys
 from pathlib import Path
 from dataclasses import replace
@@ -263,10 +263,12 @@ async def main(base, insecure):
 asyncio.run(main(sys.argv[1], len(sys.argv) > 2))
 """.replace("PATIENCE", str(PATIENCE))
 
-LIFE_WITHOUT_PERMISSIONS = LIFE.replace("asyncio.run(main(", "asyncio.run(shut_itself_in(").replace(
+LIFECYCLE_WITHOUT_PERMISSIONS = LIFECYCLE.replace(
+    "asyncio.run(main(", "asyncio.run(lose_permissions("
+).replace(
     "async def main(",
     """
-async def shut_itself_in(base, _):
+async def lose_permissions(base, _):
     runtime = ProcessRuntime(Path(base, "data", "runtime"), Path(base, "tools"), stop_grace=2)
     for workspace_id in ("w1", "w2"):
         await runtime.start(spec(base, workspace_id))
@@ -286,10 +288,10 @@ async def main(""",
 )
 
 
-LIFE_BESIDE_SECRETS = LIFE.replace("asyncio.run(main(", "asyncio.run(look_around(").replace(
+LIFECYCLE_WITH_SECRETS = LIFECYCLE.replace("asyncio.run(main(", "asyncio.run(read_files(").replace(
     "async def main(",
     """
-async def look_around(base, _):
+async def read_files(base, _):
     root, secrets = Path(base, "data", "runtime"), [Path("/etc/secrets/link")]
     runtime = ProcessRuntime(root, Path(base, "tools"), stop_grace=2, secrets=secrets)
     await runtime.start(spec(base, "w1"))
@@ -301,26 +303,33 @@ async def main(""",
 )
 
 
-def as_stranger(
-    fixture: RuntimeFixture, *arguments: str, script: str = "", life: str = LIFE, etc: Path = Path("/etc")
+def run_as_stranger(
+    fixture: RuntimeFixture,
+    *arguments: str,
+    script: str = "",
+    lifecycle: str = LIFECYCLE,
+    etc: Path = Path("/etc"),
 ) -> str:
-    """Run a whole life as a user without any rights, on the system's Python; the script runs inside."""
+    """Run a whole lifecycle as a user without privileges, on the system's Python.
+
+    The script runs inside the workspace.
+    """
     base = fixture.data_dir / "u"
     package = Path(codehub.__file__).parent
-    for room in ("domain", "runtimes"):
-        shutil.copytree(
-            package / room, base / "lib" / "codehub" / room, ignore=shutil.ignore_patterns("*.pyc")
-        )
-    (base / "lib" / "codehub" / "__init__.py").touch()
+    lib, no_bytecode = base / "lib", shutil.ignore_patterns("*.pyc")
+    for name in ("domain", "host", "runtimes"):
+        shutil.copytree(package / name, lib / "codehub" / name, ignore=no_bytecode)
+    shutil.copytree(Path(structlog.__file__).parent, lib / "structlog", ignore=no_bytecode)
+    (lib / "codehub" / "__init__.py").touch()
     (base / "server.py").write_text(SERVER)
-    (base / "life.py").write_text(textwrap.dedent(life))
+    (base / "lifecycle.py").write_text(textwrap.dedent(lifecycle))
     os.chown(base, STRANGER, STRANGER)
     become = f"exec /usr/bin/setpriv --reuid {STRANGER} --regid {STRANGER} --clear-groups"
     machine = f'{tun_device("666")} && /bin/mount --bind "$0" /etc && {become} "$@"'
     on_machine = ["/usr/bin/unshare", "-m", "/bin/sh", "-c", machine]
     result = subprocess.run(
-        [*on_machine, str(etc), "/usr/bin/python3", str(base / "life.py"), str(base), *arguments],
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(base / "lib")},
+        [*on_machine, str(etc), "/usr/bin/python3", str(base / "lifecycle.py"), str(base), *arguments],
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(lib)},
         input=script,
         capture_output=True,
         text=True,
@@ -339,7 +348,7 @@ def test_without_root_bwrap_isolates_workspaces(
     fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     only_programs(fixture, monkeypatch, "bwrap", "setpriv")
-    assert as_stranger(fixture).split() == ["sandbox", "ready", "False"]
+    assert run_as_stranger(fixture).split() == ["sandbox", "ready", "False"]
 
 
 @pytest.mark.usefixtures("own_network")
@@ -348,10 +357,10 @@ def test_without_root_a_workspace_has_its_own_network_as_well(fixture: RuntimeFi
         names = [f"{outside.public}:{PORT}", f"{outside.ten}:{PORT}", of_the_host]
         assert set(from_here(*names).values()) == {True}
         script = f"id -u; {question(*names)}; ip rule del pref 1; unshare -rn true"
-        isolation, ready, uid, answers, *refusals = as_stranger(fixture, script=script).split(maxsplit=3)
+        isolation, ready, uid, answers, *refusals = run_as_stranger(fixture, script=script).split(maxsplit=3)
     assert (isolation, ready, uid) == ("sandbox", "ready", str(STRANGER))
-    told, _, rest = answers.partition("\n")
-    public, *others = json.loads(told).values()
+    answers, _, rest = answers.partition("\n")
+    public, *others = json.loads(answers).values()
     assert public is True and True not in others
     assert "Operation not permitted" in rest and not refusals
 
@@ -366,20 +375,20 @@ def test_without_root_files_in_memory_are_limited(
     fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     only_programs(fixture, monkeypatch, "bwrap", "setpriv")
-    assert_limited(as_stranger(fixture, script=MEASURE, life=LIFE_BESIDE_SECRETS))
+    assert_limited(run_as_stranger(fixture, script=MEASURE, lifecycle=LIFECYCLE_WITH_SECRETS))
 
 
 @pytest.mark.usefixtures("own_network")
 def test_with_its_own_network_the_number_of_files_in_memory_is_limited_as_well(
     fixture: RuntimeFixture,
 ) -> None:
-    files = assert_limited(as_stranger(fixture, script=MEASURE, life=LIFE_BESIDE_SECRETS))
+    files = assert_limited(run_as_stranger(fixture, script=MEASURE, lifecycle=LIFECYCLE_WITH_SECRETS))
     assert files == tmpfs.size_of("/tmp", BUILT_IN[0].memory_bytes) // 8192
 
 
-def assert_limited(told: str) -> int:
-    """Check the sizes, and that nothing can be written beside; return how many files /tmp may have."""
-    *numbers, rest = told.split(maxsplit=4)
+def assert_limited(output: str) -> int:
+    """Check the sizes, and that the rest is read-only; return how many files /tmp may have."""
+    *numbers, rest = output.split(maxsplit=4)
     sizes = [tmpfs.size_of(place, BUILT_IN[0].memory_bytes) for place in tmpfs.PARTS]
     assert [int(number) for number in numbers[:3]] == sizes
     assert rest.count("Read-only file system") == 3 and "written" not in rest
@@ -390,11 +399,16 @@ def test_without_root_a_workspace_without_permissions_hides_no_other_and_is_kill
     fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     only_programs(fixture, monkeypatch, "bwrap", "setpriv")
-    assert as_stranger(fixture, life=LIFE_WITHOUT_PERMISSIONS).split() == ["True", "False", "True", "{}"]
+    assert run_as_stranger(fixture, lifecycle=LIFECYCLE_WITHOUT_PERMISSIONS).split() == [
+        "True",
+        "False",
+        "True",
+        "{}",
+    ]
 
 
 def etc_with_secrets(fixture: RuntimeFixture) -> Path:
-    """A copy of this machine's, with files that CodeHub's own user may read and others may not."""
+    """Return a copy of /etc with files that CodeHub's user may read and others may not."""
     etc = fixture.data_dir / "etc"
     subprocess.run(["/bin/cp", "-a", "/etc", etc], check=True)
     for name, mode in (("secrets/own", 0o600), ("secrets/key", 0o644), ("closed/inner", 0o644)):
@@ -419,19 +433,21 @@ def test_without_root_files_that_only_codehub_may_read_are_hidden(
 ) -> None:
     only_programs(fixture, monkeypatch, "bwrap", "setpriv")
     script = "cat /etc/secrets/* /etc/closed/inner /etc/unlisted/key"
-    told = as_stranger(fixture, script=script, life=LIFE_BESIDE_SECRETS, etc=etc_with_secrets(fixture))
-    assert "for everybody" in told and "the contents of" not in told
+    output = run_as_stranger(
+        fixture, script=script, lifecycle=LIFECYCLE_WITH_SECRETS, etc=etc_with_secrets(fixture)
+    )
+    assert "for everybody" in output and "the contents of" not in output
 
 
 def test_without_root_and_bwrap_a_start_fails_and_says_what_to_do(
     fixture: RuntimeFixture, no_bwrap: Path
 ) -> None:
-    message = as_stranger(fixture)
-    assert "no wall between workspaces" in message
+    message = run_as_stranger(fixture)
+    assert "cannot isolate workspaces" in message
     assert "install" in message and "bubblewrap" in message and "--insecure-process-runtime" in message
 
 
 def test_without_root_and_bwrap_a_start_works_if_that_was_accepted(
     fixture: RuntimeFixture, no_bwrap: Path
 ) -> None:
-    assert as_stranger(fixture, "insecure").split() == ["none", "ready", "False"]
+    assert run_as_stranger(fixture, "insecure").split() == ["none", "ready", "False"]

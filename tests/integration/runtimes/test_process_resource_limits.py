@@ -1,4 +1,4 @@
-"""What a process workspace may take of the machine, and its control groups from beginning to end."""
+"""Resource limits of a process workspace, and the lifecycle of its control groups."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def groups_of(fixture: RuntimeFixture, workspace_id: str) -> list[Path]:
 
 
 def setting(groups: list[Path], *names: str) -> str:
-    """The contents of whichever of these files there is: version 2 and 1 have names of their own."""
+    """Return the contents of the one that exists: versions 1 and 2 have different names."""
     (file,) = [group / name for group in groups for name in names if (group / name).exists()]
     return file.read_text().strip()
 
@@ -70,7 +70,8 @@ def setting(groups: list[Path], *names: str) -> str:
 async def test_the_caps_of_the_image_apply_to_the_whole_tree_from_its_start(
     capped: RuntimeFixture,
 ) -> None:
-    # The child waits: a second server might take the socket, and the workspace would end with the first.
+    # The child waits: a second server might take the socket, and the workspace would end with the
+    # first.
     two = "import os, time\nif os.fork() == 0:\n    time.sleep(600)\n" + SERVER
     image = replace(script_image(two, "{socket}"), cpus=0.5, memory_bytes=96 << 20)
     await capped.runtime.start(capped.spec("w1", image))
@@ -79,12 +80,12 @@ async def test_the_caps_of_the_image_apply_to_the_whole_tree_from_its_start(
     assert state is not None
     keeper = state.keeper.pid
 
-    async def strangers() -> list[set[ProcessId]]:
-        """Who is in the tree and not in a group, or the other way round."""
+    async def mismatches() -> list[set[ProcessId]]:
+        """Return processes that are only in the tree or only in a group."""
         return [cgroups.members([str(group)]) ^ set(descendants(keeper)) for group in groups]
 
-    # A look at a tree that is just being born sees one half of it a little later than the other.
-    await eventually(strangers, "the groups to hold the tree", lambda found: not any(found))
+    # While the tree is starting, the two reads may differ.
+    await eventually(mismatches, "the groups to hold the tree", lambda found: not any(found))
     assert setting(groups, "cpu.max", "cpu.cfs_quota_us").split()[0] == "50000"
     assert setting(groups, "memory.max", "memory.limit_in_bytes") == str(96 << 20)
     assert int(setting(groups, "pids.max")) in (202, 203), "200 for the workspace, and its sandbox and helper"
@@ -102,7 +103,7 @@ async def test_the_disk_bandwidth_of_the_image_is_set_for_its_homes_disk(capped:
 
 
 async def test_a_workspace_has_no_more_open_files_than_a_process_needs(fixture: RuntimeFixture) -> None:
-    """CodeHub raises its own limit to the highest, which a workspace would inherit."""
+    """CodeHub raises its own limit to the maximum, and a workspace would inherit that."""
     await fixture.started("w1")
     assert (await fixture.inside("w1", "ulimit -Sn; ulimit -Hn")).split() == [str(open_files())] * 2
 
@@ -132,7 +133,7 @@ async def test_groups_go_with_the_last_process(capped: RuntimeFixture) -> None:
 
 
 async def test_keepers_and_workspaces_leave_codehubs_service(capped: RuntimeFixture) -> None:
-    """systemd ends whom it finds in the service's group of its own hierarchy, or of version 2."""
+    """systemd ends the processes in the service's group of its own hierarchy, or of version 2."""
     mounted = (await capped.runtime.barriers()).cgroups.keeper_groups
     if not mounted:
         pytest.skip("needs systemd's own hierarchy of control groups, or version 2")
@@ -188,7 +189,7 @@ async def test_a_stop_ends_a_fork_bomb(
 async def test_processes_that_a_killed_keeper_leaves_are_killed_by_their_group(
     capped: RuntimeFixture, state: str, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a sandbox a daemon outlives its keeper; nothing but the group tells whose this one is."""
+    """Without a sandbox a daemon outlives its keeper. Only the group shows its workspace."""
     only_programs(capped, monkeypatch, "setpriv")
     capped.runtime = capped.another_runtime()
     spec = await capped.started(ALONE)
@@ -213,8 +214,8 @@ async def test_processes_that_a_killed_keeper_leaves_are_killed_by_their_group(
 
 
 def _seconds_of(process: ProcessId) -> int | None:
-    words = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
-    return int(words[1]) if words[0] == b"sleep" else None
+    arguments = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
+    return int(arguments[1]) if arguments[0] == b"sleep" else None
 
 
 async def test_an_empty_leftover_group_is_removed(capped: RuntimeFixture) -> None:
@@ -272,7 +273,7 @@ async def test_a_group_that_cannot_be_created_affects_no_other(
 
 @pytest.fixture
 async def half_a_processor(capped: RuntimeFixture) -> AsyncIterator[str]:
-    """A group above, as in a container of which version 1 shows the own part alone."""
+    """A parent group with a cap, as a container has it with version 1."""
     found = (await capped.runtime.barriers()).cgroups
     if found.version == 2:
         pytest.skip("needs control groups of version 1: version 2 takes any number")
@@ -378,7 +379,7 @@ END = "kill_stale_processes('w1', None, 'sandbox', None, sys.argv[1:])"
 
 
 def test_groups_that_a_workspace_created_end_with_it(version_2: Path) -> None:
-    """Without root a workspace is CodeHub's own user, to whom a part of the hierarchy was delegated."""
+    """Without root a workspace runs as CodeHub's user, who can create groups as well."""
     version_2.mkdir()
     for path in (version_2, version_2 / "cgroup.procs", version_2 / "cgroup.subtree_control"):
         os.chown(path, DELEGATE, DELEGATE)
@@ -386,14 +387,14 @@ def test_groups_that_a_workspace_created_end_with_it(version_2: Path) -> None:
     as_delegate(MAKE, json.dumps({group: _core(settings) for group, settings in plan.items()}))
     with workspace_of_delegate(version_2 / "w1" / "run", MAKE_GROUPS) as workspace:
         assert workspace.stdout is not None
-        told = [workspace.stdout.readline() for _ in range(2)]
-        assert told == ["Resource temporarily unavailable\n", "done\n"]
+        lines = [workspace.stdout.readline() for _ in range(2)]
+        assert lines == ["Resource temporarily unavailable\n", "done\n"]
         as_delegate(END, *plan)
     assert not (version_2 / "w1").exists()
 
 
 def _core(settings: dict[str, str]) -> dict[str, str]:
-    """What version 2 has beside version 1 as well, where it has no controllers."""
+    """Return the settings that version 2 has even without controllers."""
     return {name: value for name, value in settings.items() if name.startswith("cgroup.")}
 
 
@@ -409,7 +410,7 @@ def as_delegate(code: str, *arguments: str) -> None:
 
 @contextmanager
 def workspace_of_delegate(group: Path, code: str) -> Iterator[subprocess.Popen[str]]:
-    """In namespaces of its own, and root there, as anybody can be."""
+    """Run a program as root of a new user namespace, which any user can create."""
     user = f"setpriv --reuid {DELEGATE} --regid {DELEGATE} --clear-groups"
     script = f'echo $$ > {group}/cgroup.procs && exec {user} unshare -UrmC /usr/bin/python3 -c "$0"'
     with subprocess.Popen(["/bin/sh", "-c", script, code], stdout=subprocess.PIPE, text=True) as process:

@@ -1,4 +1,4 @@
-"""Denied system calls of a process workspace, and images that have them."""
+"""Denied system calls of a process workspace, and images without the filter."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ SIGSYS = 31
 
 THREADS = """
 import subprocess, threading
-told = []
-thread = threading.Thread(target=lambda: told.append(subprocess.run(["echo", "works"], capture_output=True)))
+done = []
+thread = threading.Thread(target=lambda: done.append(subprocess.run(["echo", "works"], capture_output=True)))
 thread.start()
 thread.join()
-print(told[0].stdout.decode(), end="")
+print(done[0].stdout.decode(), end="")
 """
 
 DEBUGGED = "gdb -q -batch -ex 'break main' -ex run ./t 2>&1"
 
 
 @pytest.fixture(params=["sandbox", "user"])
-def bench_of_each_kind(
+def fixture_of_each_kind(
     request: pytest.FixtureRequest, fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
 ) -> RuntimeFixture:
-    """With bubblewrap, which puts the filter on, and without, where the keeper does."""
+    """With bubblewrap, which installs the filter, and without, when the keeper does."""
     if request.param == "user":
         only_programs(fixture, monkeypatch, "setpriv")
     return fixture
@@ -52,12 +52,12 @@ async def calls_inside(fixture: RuntimeFixture, calls: dict[str, tuple[int, ...]
     return answers(await fixture.inside("w1", command(calls)))
 
 
-async def test_denied_calls_are_refused_and_debuggers_work(bench_of_each_kind: RuntimeFixture) -> None:
-    fixture = bench_of_each_kind
+async def test_denied_calls_are_refused_and_debuggers_work(fixture_of_each_kind: RuntimeFixture) -> None:
+    fixture = fixture_of_each_kind
     await fixture.started("w1")
-    told = await calls_inside(fixture, denied_calls())
-    assert set(told) == set(denied_calls())
-    assert without(told, "EPERM") == {}
+    results = await calls_inside(fixture, denied_calls())
+    assert set(results) == set(denied_calls())
+    assert without(results, "EPERM") == {}
     assert await calls_inside(fixture, clone3()) == {"clone3": "ENOSYS"}
     assert without(await calls_inside(fixture, allowed_calls()), "") == {}
     assert await python_inside(fixture, "w1", THREADS) == "works\n"
@@ -65,7 +65,7 @@ async def test_denied_calls_are_refused_and_debuggers_work(bench_of_each_kind: R
 
 @pytest.mark.skipif(machine() != "x86_64", reason="32-bit calls of x86_64")
 async def test_a_call_of_another_architecture_ends_its_process(fixture: RuntimeFixture) -> None:
-    """It could make a namespace otherwise: its numbers mean other calls."""
+    """Its numbers mean other calls, so it could create a namespace."""
     await fixture.started("w1")
     assert await python_inside(fixture, "w1", FOREIGN) == f"-{SIGSYS}\n"
 
@@ -82,8 +82,8 @@ async def test_every_process_inside_has_the_filter_unless_its_image_says_otherwi
 
 async def test_an_unconfined_image_can_make_all_calls(fixture: RuntimeFixture) -> None:
     await fixture.started("w1", UNCONFINED)
-    told = await calls_inside(fixture, denied_calls())
-    assert {"unshare", "setns", "keyctl", "io_uring_enter", "mbind"} <= set(without(told, "EPERM"))
+    results = await calls_inside(fixture, denied_calls())
+    assert {"unshare", "setns", "keyctl", "io_uring_enter", "mbind"} <= set(without(results, "EPERM"))
 
 
 async def test_without_bubblewrap_the_filter_still_applies(

@@ -1,4 +1,4 @@
-"""What a workspace writes to in memory is smaller than its memory: full, it ends no process."""
+"""The tmpfs directories of a workspace: even when they are full, no process dies."""
 
 from __future__ import annotations
 
@@ -12,43 +12,43 @@ from tests.integration.runtimes.conftest import TINY, RuntimeFixture
 MEMORY = 96 << 20
 FILL = """
 import os
-place = "{place}"
+directory = "{directory}"
 try:
-    with open(place + "/file", "wb") as file:
+    with open(directory + "/file", "wb") as file:
         while True:
             file.write(bytes(1 << 20))
             file.flush()
 except OSError as error:
-    print(error.strerror, os.path.getsize(place + "/file") >> 20)
+    print(error.strerror, os.path.getsize(directory + "/file") >> 20)
 """
 MAKE_EMPTY_FILES = """
 import os
-place = "{place}"
+directory = "{directory}"
 made = 0
 try:
     while True:
-        os.close(os.open(place + "/" + str(made), os.O_CREAT))
+        os.close(os.open(directory + "/" + str(made), os.O_CREAT))
         made += 1
 except OSError as error:
     print(error.strerror, made)
 """
 
 
-async def in_all_places(fixture: RuntimeFixture, code: str) -> list[str]:
-    """What it prints in each place that can be written to, one after the other."""
-    scripts = [f"python3 -c '{code.format(place=place)}'" for place in tmpfs.PARTS]
+async def in_all_directories(fixture: RuntimeFixture, code: str) -> list[str]:
+    """Run the code for each directory, and return the lines that it prints."""
+    scripts = [f"python3 -c '{code.format(directory=directory)}'" for directory in tmpfs.PARTS]
     return (await fixture.inside("w1", "; ".join(scripts))).splitlines()
 
 
-async def a_small_workspace(fixture: RuntimeFixture) -> None:
+async def start_small_workspace(fixture: RuntimeFixture) -> None:
     if "memory" not in (await fixture.runtime.barriers()).cgroups.parents:
         pytest.skip("needs control groups that may be made: run as root, with /sys/fs/cgroup writable")
     await fixture.started("w1", replace(TINY, memory_bytes=MEMORY))
 
 
 async def test_full_tmpfs_directories_leave_the_ide_alive(fixture: RuntimeFixture) -> None:
-    await a_small_workspace(fixture)
-    assert await in_all_places(fixture, FILL) == [
+    await start_small_workspace(fixture)
+    assert await in_all_directories(fixture, FILL) == [
         "No space left on device 24",
         "No space left on device 12",
         "No space left on device 12",
@@ -57,10 +57,10 @@ async def test_full_tmpfs_directories_leave_the_ide_alive(fixture: RuntimeFixtur
 
 
 async def test_empty_files_without_end_leave_the_ide_alive(fixture: RuntimeFixture) -> None:
-    await a_small_workspace(fixture)
-    told = await in_all_places(fixture, MAKE_EMPTY_FILES)
-    assert told == [
-        f"No space left on device {(tmpfs.size_of(place, MEMORY) >> 13) - 1}" for place in tmpfs.PARTS
+    await start_small_workspace(fixture)
+    lines = await in_all_directories(fixture, MAKE_EMPTY_FILES)
+    assert lines == [
+        f"No space left on device {(tmpfs.size_of(directory, MEMORY) >> 13) - 1}" for directory in tmpfs.PARTS
     ]
     assert (await fixture.runtime.status("w1")).ready
 

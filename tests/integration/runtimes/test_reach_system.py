@@ -1,4 +1,4 @@
-"""No way from inside a process workspace to anything of a running `codehub up`, but to its public port."""
+"""A process workspace reaches nothing of a running `codehub up` but its public port."""
 
 import json
 import os
@@ -39,8 +39,11 @@ OWN_NETWORK, HOSTS_NETWORK = "a network of its own", "the host's network"
 
 
 @dataclass(frozen=True)
-class Stage:
-    """A running system with a workspace that asks, one that must not be reached, and one that is archived."""
+class SystemFixture:
+    """A running system with three workspaces.
+
+    One probes, one must not be reached, and one is archived.
+    """
 
     system: System
     asking: Owner
@@ -48,31 +51,31 @@ class Stage:
     has_own_network: bool
 
     def inside(self, command: str) -> Answers:
-        """What a shell in the asking workspace prints."""
+        """Run a command in the probing workspace and return its answers."""
         socket = self.system.data_dir / "runtime" / self.asking.id / "up" / "ide.sock"
         answers: Answers = json.loads(run(post(str(socket), command)))
         return answers
 
 
 @pytest.fixture(scope="module", params=[OWN_NETWORK, pytest.param(HOSTS_NETWORK, marks=pytest.mark.full)])
-def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
+def stage(request: pytest.FixtureRequest) -> Iterator[SystemFixture]:
     if os.geteuid() != 0 or not all(map(shutil.which, ("bwrap", "slirp4netns"))):
         pytest.skip("needs root, bubblewrap and slirp4netns: apt-get install bubblewrap slirp4netns")
-    place = short_temp_dir()  # PostgreSQL's user looks for programs there
-    (place / "images.toml").write_text(IMAGES)
-    environment = {"HOST": "0.0.0.0", "IMAGES_FILE": str(place / "images.toml")}
+    directory = short_temp_dir()  # PostgreSQL's user must be able to enter it
+    (directory / "images.toml").write_text(IMAGES)
+    environment = {"HOST": "0.0.0.0", "IMAGES_FILE": str(directory / "images.toml")}
     if request.param == HOSTS_NETWORK:
-        environment["PATH"] = programs_but("slirp4netns", place / "programs")
+        environment["PATH"] = programs_but("slirp4netns", directory / "programs")
     system = System(environment)
     try:
         yield set_up(system.start(), request.param == OWN_NETWORK)
     finally:
         system.close()
-        shutil.rmtree(place)
+        shutil.rmtree(directory)
 
 
 def programs_but(missing: str, place: Path) -> str:
-    """A PATH on which there is everything but one."""
+    """Return a PATH with every program but one."""
     place.mkdir()
     for directory in os.environ["PATH"].split(os.pathsep):
         for program in Path(directory).glob("*"):
@@ -81,25 +84,25 @@ def programs_but(missing: str, place: Path) -> str:
     return str(place)
 
 
-def set_up(system: System, has_own_network: bool) -> Stage:
+def set_up(system: System, has_own_network: bool) -> SystemFixture:
     asking, other, archived = Owner(system), Owner(system), Owner(system, state="ARCHIVED")
     asking.reaches("RUNNING")
     other.reaches("RUNNING")
     archived.reaches("ARCHIVED")
     (other.home / "private").write_text("secret")
-    return Stage(system, asking, other, has_own_network)
+    return SystemFixture(system, asking, other, has_own_network)
 
 
-def test_of_everything_that_listens_only_the_public_port_is_reached(stage: Stage) -> None:
+def test_of_everything_that_listens_only_the_public_port_is_reached(stage: SystemFixture) -> None:
     system = stage.system
     processes = outside_of_workspaces(processes_of(system.data_dir))
     sockets = listening_sockets(processes)
-    doors = {
+    broker_sockets = {
         f"{system.data_dir}/runtime/{owner.id}/up/{PORT_BROKER_SOCKET}"
         for owner in (stage.asking, stage.other)
     }
     assert {Path(name).name for name in sockets} >= {".s.PGSQL.5432", "redis.sock", "api.sock"}
-    assert doors <= sockets or not stage.has_own_network
+    assert broker_sockets <= sockets or not stage.has_own_network
     assert listening_ports(processes) == {system.port}
 
     sockets |= set(map(str, (system.data_dir / "runtime" / stage.other.id).rglob("ide.sock")))
@@ -109,13 +112,13 @@ def test_of_everything_that_listens_only_the_public_port_is_reached(stage: Stage
     expected = {here} if stage.has_own_network else {here, loopback}
     with listening(f"{stage.asking.home}/s") as socket:
         os.chmod(socket, 0o666)
-        its_own = f"{HOME}/s"  # without which refusals could be the probe's own
+        its_own = f"{HOME}/s"  # proves that the probe itself works
         assert successes(stage.inside(question(*asked, its_own))) == {*expected, its_own}
 
 
-def test_nothing_below_the_data_directory_is_read(stage: Stage) -> None:
+def test_nothing_below_the_data_directory_is_read(stage: SystemFixture) -> None:
     data_dir = stage.system.data_dir
-    # PostgreSQL's tables are many, and the length of a command has its limit.
+    # PostgreSQL has many tables, and the length of a command is limited.
     paths = [path for path in everything_below(data_dir) if "/postgres/base/" not in path]
     read = successes(read_here(*paths))
     for part in ("jobs", "archives", "logs", "volumes", "runtime", "postgres", "redis"):
