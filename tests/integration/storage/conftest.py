@@ -35,7 +35,7 @@ on_both_stores = pytest.mark.parametrize("site", ["directory", "s3"], indirect=T
 
 
 @dataclass
-class Site:
+class StorageFixture:
     root: Path
     location: StorageLocation
     server: S3Server | None = None
@@ -126,15 +126,15 @@ class Site:
         return {path.name for path in self.home.parent.iterdir() if path.suffix != ".tmp"}
 
 
-def site_at(root: Path, volumes: Path | None = None, archives: Path | None = None) -> Site:
-    return Site(
+def site_at(root: Path, volumes: Path | None = None, archives: Path | None = None) -> StorageFixture:
+    return StorageFixture(
         root,
         StorageLocation(volumes or root / "volumes", f"file://{archives or root / 'archives'}", INSTALLATION),
     )
 
 
 @pytest.fixture
-async def site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Site]:
+async def site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[StorageFixture]:
     """With its archives in a directory, unless a test asks for both kinds of store."""
     site = site_at(tmp_path)
     if getattr(request, "param", "directory") == "s3":

@@ -10,7 +10,7 @@ import pytest
 from codehub.domain.observation import JobState, VolumeFact
 from codehub.storage.errors import HomeChanged
 from codehub.storage.volumes.changed_home import check_unchanged
-from tests.integration.storage.conftest import FIRST, KEY, Site
+from tests.integration.storage.conftest import FIRST, KEY, StorageFixture
 from tests.selection import sample
 from tests.trees import tree_hash
 
@@ -36,7 +36,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.fixture
-async def archived_since(site: Site) -> float:
+async def archived_since(site: StorageFixture) -> float:
     """A home and its archive, and when the operation that made it began."""
     await site.make_home(files=4)
     (site.home / "left").mkdir()
@@ -48,7 +48,7 @@ async def archived_since(site: Site) -> float:
 
 @pytest.mark.parametrize("change", sample(list(CHANGES), 3, "changes of a home"))
 async def test_a_change_since_the_archive_was_begun_keeps_the_home(
-    site: Site, archived_since: float, change: str
+    site: StorageFixture, archived_since: float, change: str
 ) -> None:
     CHANGES[change](site.home)
     before = tree_hash(site.home)
@@ -59,14 +59,14 @@ async def test_a_change_since_the_archive_was_begun_keeps_the_home(
     assert tree_hash(site.home) == before
 
 
-async def test_a_home_that_was_only_read_since_is_removed(site: Site, archived_since: float) -> None:
+async def test_a_home_that_was_only_read_since_is_removed(site: StorageFixture, archived_since: float) -> None:
     assert tree_hash(site.home)
     await site.done("delete", site.delete_job(unchanged_since=archived_since))
     assert await site.volumes.status(KEY) is None
 
 
 async def test_what_was_changed_before_the_clock_was_put_back_is_no_change(
-    site: Site, archived_since: float, monkeypatch: pytest.MonkeyPatch
+    site: StorageFixture, archived_since: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("time.time", lambda: archived_since - 60)
     check_unchanged(site.home, archived_since - 120, [])
@@ -75,7 +75,7 @@ async def test_what_was_changed_before_the_clock_was_put_back_is_no_change(
         check_unchanged(site.home, archived_since - 120, [])
 
 
-async def test_a_home_that_cannot_be_looked_at_stays(site: Site, archived_since: float) -> None:
+async def test_a_home_that_cannot_be_looked_at_stays(site: StorageFixture, archived_since: float) -> None:
     """A number that `find` does not understand stands for any trouble of its."""
     fact = await site.run("delete", site.delete_job(unchanged_since=float("nan")))
     assert (fact.state, fact.outdated) == (JobState.FAILED, False)

@@ -10,7 +10,7 @@ from pathlib import Path
 from codehub.domain.observation import JobState
 from codehub.storage.jobs.spec import JobSpec
 from tests.halfway import sleepy_tar
-from tests.integration.storage.conftest import KEY, Site
+from tests.integration.storage.conftest import KEY, StorageFixture
 from tests.selection import sample
 from tests.trees import tree_hash
 from tests.waiting import until
@@ -20,7 +20,7 @@ RECORDS = 4 * MEGABYTES
 """Of tar, at least; either of two that restore gets half of them."""
 
 
-async def kill_after(site: Site, records: int, spec: JobSpec) -> None:
+async def kill_after(site: StorageFixture, records: int, spec: JobSpec) -> None:
     """Kill a job when its tar has read or written so many records, and no more."""
     job_id = f"killed-after-{records}"
     with sleepy_tar(create=records, extract=records) as is_asleep:
@@ -37,7 +37,7 @@ def add_bulk(home: Path) -> None:
         (home / "bulk" / f"{number}").write_bytes(os.urandom(1 << 20))
 
 
-async def test_an_archive_that_is_killed_in_the_middle_of_its_stream(site: Site) -> None:
+async def test_an_archive_that_is_killed_in_the_middle_of_its_stream(site: StorageFixture) -> None:
     await site.make_home()
     add_bulk(site.home)
     before = await asyncio.to_thread(tree_hash, site.home)
@@ -52,7 +52,7 @@ async def test_an_archive_that_is_killed_in_the_middle_of_its_stream(site: Site)
     assert tree_hash(site.home) == before
 
 
-async def test_a_restore_that_is_killed_in_the_middle_of_its_stream(site: Site) -> None:
+async def test_a_restore_that_is_killed_in_the_middle_of_its_stream(site: StorageFixture) -> None:
     await site.make_home()
     add_bulk(site.home)
     before = await asyncio.to_thread(tree_hash, site.home)

@@ -21,7 +21,7 @@ from codehub.storage.jobs.program import SPEC
 from codehub.storage.jobs.report import Reporter, read_ended
 from codehub.storage.jobs.spec import JobSpec, dump_spec
 from codehub.storage.jobs.work import JobContext, run_job
-from tests.integration.storage.conftest import KEY, Site, site_at
+from tests.integration.storage.conftest import KEY, StorageFixture, site_at
 from tests.s3 import new_store_url, use
 from tests.selection import sample
 from tests.services import run
@@ -121,13 +121,13 @@ CASES = SPOILED | HOSTILE
 class Scene:
     """A home in the store only, and what it was."""
 
-    site: Site
+    site: StorageFixture
     archive: Archive
     sha256: str
     tree: str
 
     @classmethod
-    def prepared(cls, site: Site) -> "Scene":
+    def prepared(cls, site: StorageFixture) -> "Scene":
         run(site.initialise())
         run(site.make_home())
         tree = tree_hash(site.home)

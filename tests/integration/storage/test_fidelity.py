@@ -12,7 +12,7 @@ import pytest
 
 from codehub.storage.jobs.program import SPEC
 from codehub.storage.jobs.spec import JobSpec, dump_spec
-from tests.integration.storage.conftest import FIRST, KEY, Site, site_at, small_disk
+from tests.integration.storage.conftest import FIRST, KEY, StorageFixture, site_at, small_disk
 from tests.selection import EVERYTHING
 from tests.services import short_temp_dir
 from tests.trees import (
@@ -94,7 +94,7 @@ def open_with_plain_tools(archive: Path, target: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the other tests run as an ordinary user already")
-async def test_an_ordinary_user_keeps_what_is_ones_own(nobodys_site: Site) -> None:
+async def test_an_ordinary_user_keeps_what_is_ones_own(nobodys_site: StorageFixture) -> None:
     site = nobodys_site
     as_nobody("-c", "import sys, tests.trees as t; t.make_tree(t.Path(sys.argv[1]), 12)", site.home)
     as_nobody(
@@ -115,7 +115,7 @@ async def test_an_ordinary_user_keeps_what_is_ones_own(nobodys_site: Site) -> No
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the other tests run as an ordinary user already")
-async def test_what_a_user_cannot_read_fails_the_archive(nobodys_site: Site) -> None:
+async def test_what_a_user_cannot_read_fails_the_archive(nobodys_site: StorageFixture) -> None:
     (nobodys_site.home / "closed").mkdir(mode=0)
     result = nobodys_job(nobodys_site, nobodys_site.archive_job())
     assert not result["ok"]
@@ -124,7 +124,7 @@ async def test_what_a_user_cannot_read_fails_the_archive(nobodys_site: Site) -> 
 
 
 @pytest.fixture
-async def nobodys_site() -> AsyncIterator[Site]:
+async def nobodys_site() -> AsyncIterator[StorageFixture]:
     """An installation with an empty home, all of which belongs to an ordinary user."""
     root = short_temp_dir()
     try:
@@ -144,7 +144,7 @@ def as_nobody(*words: str | Path, check: bool = True) -> subprocess.CompletedPro
     return subprocess.run([*AS_NOBODY, sys.executable, *words], check=check, env=environment, cwd="/")
 
 
-def nobodys_job(site: Site, spec: JobSpec) -> dict[str, Any]:
+def nobodys_job(site: StorageFixture, spec: JobSpec) -> dict[str, Any]:
     """Its result."""
     directory = site.root / "jobs" / spec.kind
     directory.mkdir(parents=True)

@@ -19,7 +19,7 @@ from codehub.storage.jobs import program
 from codehub.storage.jobs.report import Reporter
 from codehub.storage.jobs.spec import ClearJob
 from codehub.storage.jobs.work import JobContext, run_job
-from tests.integration.storage.conftest import FIRST, KEY, Site, on_both_stores
+from tests.integration.storage.conftest import FIRST, KEY, StorageFixture, on_both_stores
 from tests.trees import make_tree, tree_hash
 
 RESTORED = Generation("op2", "w1/a1/home.tar.zst")
@@ -27,7 +27,7 @@ ARCHIVE = {"w1/a1/home.tar.zst", "w1/a1/.meta"}
 
 
 @on_both_stores
-async def test_a_home_goes_to_the_store_and_comes_back(site: Site) -> None:
+async def test_a_home_goes_to_the_store_and_comes_back(site: StorageFixture) -> None:
     await site.make_home()
     before = tree_hash(site.home)
     fact = await site.done("archive", site.archive_job())
@@ -48,7 +48,7 @@ async def test_a_home_goes_to_the_store_and_comes_back(site: Site) -> None:
 
 
 @on_both_stores
-async def test_a_second_archive_of_the_same_operation_uploads_nothing(site: Site) -> None:
+async def test_a_second_archive_of_the_same_operation_uploads_nothing(site: StorageFixture) -> None:
     await site.make_home()
     await site.done("first", site.archive_job())
     stored = (site.archives_root / "w1/a1/home.tar.zst").stat()
@@ -60,7 +60,7 @@ async def test_a_second_archive_of_the_same_operation_uploads_nothing(site: Site
 
 
 @on_both_stores
-async def test_an_object_without_meta_is_overwritten(site: Site) -> None:
+async def test_an_object_without_meta_is_overwritten(site: StorageFixture) -> None:
     await site.make_home()
     (site.archives_root / "w1/a1").mkdir(parents=True)
     (site.archives_root / "w1/a1/home.tar.zst").write_bytes(b"half an upload")
@@ -73,7 +73,7 @@ async def test_an_object_without_meta_is_overwritten(site: Site) -> None:
 
 
 @on_both_stores
-async def test_an_archive_that_lost_its_object_is_made_anew(site: Site) -> None:
+async def test_an_archive_that_lost_its_object_is_made_anew(site: StorageFixture) -> None:
     await site.make_home()
     await site.done("archive", site.archive_job())
     stored = site.archives_root / "w1/a1/home.tar.zst"
@@ -85,7 +85,7 @@ async def test_an_archive_that_lost_its_object_is_made_anew(site: Site) -> None:
 
 @on_both_stores
 @pytest.mark.parametrize("meta", [b"", b"sha256:"], ids=["empty", "cut"])
-async def test_a_meta_that_a_power_cut_has_spoiled_is_written_again(site: Site, meta: bytes) -> None:
+async def test_a_meta_that_a_power_cut_has_spoiled_is_written_again(site: StorageFixture, meta: bytes) -> None:
     await site.make_home()
     place = site.archives_root / "w1/a1"
     place.mkdir(parents=True)
@@ -98,7 +98,7 @@ async def test_a_meta_that_a_power_cut_has_spoiled_is_written_again(site: Site, 
     assert site.stored_names() == ARCHIVE
 
 
-async def test_a_restore_that_would_use_up_the_reserve_is_refused(site: Site) -> None:
+async def test_a_restore_that_would_use_up_the_reserve_is_refused(site: StorageFixture) -> None:
     await site.make_home()
     before = tree_hash(site.home)
     await site.done("archive", site.archive_job())
@@ -112,7 +112,7 @@ async def test_a_restore_that_would_use_up_the_reserve_is_refused(site: Site) ->
     assert tree_hash(site.home) == before
 
 
-async def test_what_is_left_out_is_told(site: Site) -> None:
+async def test_what_is_left_out_is_told(site: StorageFixture) -> None:
     await site.make_home()
     os.mkfifo(site.home / "pipe")
     fact = await site.done("archive", site.archive_job())
@@ -121,7 +121,7 @@ async def test_what_is_left_out_is_told(site: Site) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of others")
-async def test_a_restored_home_belongs_to_its_user_and_what_did_not_is_told(site: Site) -> None:
+async def test_a_restored_home_belongs_to_its_user_and_what_did_not_is_told(site: StorageFixture) -> None:
     await site.make_home()
     before = {path.relative_to(site.home) for path in site.home.rglob("*")}
     await site.done("archive", site.archive_job())
@@ -134,7 +134,7 @@ async def test_a_restored_home_belongs_to_its_user_and_what_did_not_is_told(site
 
 
 async def test_what_is_left_out_is_told_by_the_attempt_that_finds_the_archive_complete(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+    site: StorageFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The commit reached the store, and its answer was lost."""
     await site.make_home()
@@ -154,7 +154,7 @@ async def test_what_is_left_out_is_told_by_the_attempt_that_finds_the_archive_co
 
 
 @on_both_stores
-async def test_an_empty_archive_restores_to_an_empty_home_of_its_user(site: Site) -> None:
+async def test_an_empty_archive_restores_to_an_empty_home_of_its_user(site: StorageFixture) -> None:
     await site.done("empty", site.empty_archive_job(uid=4242))
     assert await site.volumes.status(KEY) is None
     await site.done("restore", site.restore_job())
@@ -164,7 +164,7 @@ async def test_an_empty_archive_restores_to_an_empty_home_of_its_user(site: Site
         assert (site.home.stat().st_uid, site.home.stat().st_gid) == (4242, 4242)
 
 
-async def test_the_archive_of_a_new_home_holds_what_a_new_home_would(site: Site) -> None:
+async def test_the_archive_of_a_new_home_holds_what_a_new_home_would(site: StorageFixture) -> None:
     files = {".config/settings.json": "{}", "note": "한글"}
     await site.done("empty", replace(site.empty_archive_job(uid=4242), files=files))
     await site.done("restore", site.restore_job())
@@ -187,7 +187,7 @@ def facts(home: Path) -> dict[str, tuple[int, int, bytes]]:
     }
 
 
-async def test_an_archive_of_another_generation_does_nothing(site: Site) -> None:
+async def test_an_archive_of_another_generation_does_nothing(site: StorageFixture) -> None:
     await site.make_home()
     fact = await site.run("archive", site.archive_job(generation=Generation("other", None)))
     assert (fact.state, fact.reason) == (JobState.FAILED, ErrorReason.ActionFailed)
@@ -195,13 +195,13 @@ async def test_an_archive_of_another_generation_does_nothing(site: Site) -> None
     assert await site.store.list() == []
 
 
-async def test_an_archive_without_a_home_does_nothing(site: Site) -> None:
+async def test_an_archive_without_a_home_does_nothing(site: StorageFixture) -> None:
     fact = await site.run("archive", site.archive_job())
     assert fact.state == JobState.FAILED
     assert await site.store.list() == []
 
 
-async def test_a_delete_of_another_generation_does_nothing(site: Site) -> None:
+async def test_a_delete_of_another_generation_does_nothing(site: StorageFixture) -> None:
     await site.make_home()
     before = tree_hash(site.home)
     fact = await site.run("delete", site.delete_job(Generation("other", None)))
@@ -209,7 +209,7 @@ async def test_a_delete_of_another_generation_does_nothing(site: Site) -> None:
     assert tree_hash(site.home) == before
 
 
-async def test_a_delete_finishes_earlier_ones_and_a_missing_home_is_success(site: Site) -> None:
+async def test_a_delete_finishes_earlier_ones_and_a_missing_home_is_success(site: StorageFixture) -> None:
     await site.make_home()
     leftover = site.home.parent / ".deleted-op0"
     leftover.mkdir()
@@ -222,7 +222,7 @@ async def test_a_delete_finishes_earlier_ones_and_a_missing_home_is_success(site
     assert fact.message == "there was no home"
 
 
-async def test_a_clear_removes_what_it_names_and_nothing_else(site: Site) -> None:
+async def test_a_clear_removes_what_it_names_and_nothing_else(site: StorageFixture) -> None:
     await site.make_home()
     before = tree_hash(site.home)
     for name in (".staging-op0", ".aside-op0", ".aside-op1"):
@@ -233,7 +233,7 @@ async def test_a_clear_removes_what_it_names_and_nothing_else(site: Site) -> Non
     assert tree_hash(site.home) == before
 
 
-async def test_a_home_without_a_marker_is_deleted_only_when_that_is_meant(site: Site) -> None:
+async def test_a_home_without_a_marker_is_deleted_only_when_that_is_meant(site: StorageFixture) -> None:
     await site.make_home()
     unmarked = site.delete_job(None)
     assert (await site.run("marked", unmarked)).state == JobState.FAILED
@@ -242,7 +242,7 @@ async def test_a_home_without_a_marker_is_deleted_only_when_that_is_meant(site: 
     assert site.beside_home() == {".lock", ".fence"}
 
 
-async def test_a_delete_copes_with_very_deep_homes(site: Site) -> None:
+async def test_a_delete_copes_with_very_deep_homes(site: StorageFixture) -> None:
     await site.volumes.provision(KEY, FIRST, epoch=1, uid=None)
     directory = os.open(site.home, os.O_RDONLY)
     for _ in range(3000):
@@ -255,7 +255,7 @@ async def test_a_delete_copes_with_very_deep_homes(site: Site) -> None:
     assert site.beside_home() == {".lock", ".fence"}
 
 
-async def test_a_delete_copes_with_folders_without_permissions(site: Site) -> None:
+async def test_a_delete_copes_with_folders_without_permissions(site: StorageFixture) -> None:
     await site.volumes.provision(KEY, FIRST, epoch=1, uid=None)
     (site.home / "outer" / "inner").mkdir(parents=True)
     (site.home / "outer" / "inner" / "file").write_text("x")
@@ -265,7 +265,7 @@ async def test_a_delete_copes_with_folders_without_permissions(site: Site) -> No
     assert site.beside_home() == {".lock", ".fence"}
 
 
-async def test_an_immutable_file_is_reported(site: Site) -> None:
+async def test_an_immutable_file_is_reported(site: StorageFixture) -> None:
     await site.volumes.provision(KEY, FIRST, epoch=1, uid=None)
     (site.home / "fixed").write_text("x")
     made = subprocess.run(["chattr", "+i", site.home / "fixed"], capture_output=True, check=False)
@@ -281,7 +281,7 @@ async def test_an_immutable_file_is_reported(site: Site) -> None:
     await site.done("again", site.delete_job())
 
 
-async def test_a_restore_twice_is_one(site: Site) -> None:
+async def test_a_restore_twice_is_one(site: StorageFixture) -> None:
     await site.done("empty", site.empty_archive_job())
     await site.done("first", site.restore_job())
     (site.home / "work").write_text("precious")
@@ -290,7 +290,7 @@ async def test_a_restore_twice_is_one(site: Site) -> None:
     assert (site.home / "work").read_text() == "precious"
 
 
-async def test_a_restore_leaves_a_ready_home_alone(site: Site) -> None:
+async def test_a_restore_leaves_a_ready_home_alone(site: StorageFixture) -> None:
     await site.make_home()
     before = tree_hash(site.home)
     await site.done("archive", site.archive_job())
@@ -300,7 +300,7 @@ async def test_a_restore_leaves_a_ready_home_alone(site: Site) -> None:
     assert await site.volumes.status(KEY) == VolumeFact(FIRST)
 
 
-async def test_a_restore_keeps_an_unmarked_home_aside_and_removes_dead_attempts(site: Site) -> None:
+async def test_a_restore_keeps_an_unmarked_home_aside_and_removes_dead_attempts(site: StorageFixture) -> None:
     await site.done("empty", site.empty_archive_job())
     site.home.mkdir()
     (site.home / "work").write_text("nobody knows")
@@ -313,7 +313,7 @@ async def test_a_restore_keeps_an_unmarked_home_aside_and_removes_dead_attempts(
 
 @on_both_stores
 @pytest.mark.parametrize("missing", ["home.tar.zst", ".meta"])
-async def test_a_missing_archive_is_data_lost_and_an_unmarked_home_stays(site: Site, missing: str) -> None:
+async def test_a_missing_archive_is_data_lost_and_an_unmarked_home_stays(site: StorageFixture, missing: str) -> None:
     await site.done("empty", site.empty_archive_job())
     (site.archives_root / "w1/a1" / missing).unlink()
     site.home.mkdir()
@@ -324,7 +324,7 @@ async def test_a_missing_archive_is_data_lost_and_an_unmarked_home_stays(site: S
 
 
 @on_both_stores
-async def test_a_corrupted_archive_is_said_so_and_leaves_the_volume_untouched(site: Site) -> None:
+async def test_a_corrupted_archive_is_said_so_and_leaves_the_volume_untouched(site: StorageFixture) -> None:
     await archive_and_spoil(site)
     fact = await site.run("restore", site.restore_job())
     assert (fact.state, fact.reason) == (JobState.FAILED, ErrorReason.ArchiveCorrupted)
@@ -332,7 +332,7 @@ async def test_a_corrupted_archive_is_said_so_and_leaves_the_volume_untouched(si
 
 
 @on_both_stores
-async def test_a_corrupted_archive_leaves_an_unmarked_home_where_it_is(site: Site) -> None:
+async def test_a_corrupted_archive_leaves_an_unmarked_home_where_it_is(site: StorageFixture) -> None:
     await archive_and_spoil(site)
     make_tree(site.home, seed=2)
     before = tree_hash(site.home)
@@ -343,7 +343,7 @@ async def test_a_corrupted_archive_leaves_an_unmarked_home_where_it_is(site: Sit
     assert await site.volumes.status(KEY) == VolumeFact(None)
 
 
-async def archive_and_spoil(site: Site) -> None:
+async def archive_and_spoil(site: StorageFixture) -> None:
     """A home that is in the store only, and there with another bit."""
     await site.make_home()
     await site.done("archive", site.archive_job())
@@ -353,20 +353,20 @@ async def archive_and_spoil(site: Site) -> None:
 
 
 @on_both_stores
-async def test_an_archive_that_is_not_the_committed_one_is_corrupted(site: Site) -> None:
+async def test_an_archive_that_is_not_the_committed_one_is_corrupted(site: StorageFixture) -> None:
     await site.done("empty", site.empty_archive_job())
     fact = await site.run("restore", site.restore_job(sha256="0" * 64))
     assert (fact.state, fact.reason) == (JobState.FAILED, ErrorReason.ArchiveCorrupted)
     assert await site.volumes.status(KEY) is None
 
 
-async def test_a_restore_of_another_workspaces_archive_is_refused(site: Site) -> None:
+async def test_a_restore_of_another_workspaces_archive_is_refused(site: StorageFixture) -> None:
     fact = await site.run("restore", site.restore_job(archive_key="w2/a1/home.tar.zst"))
     assert fact.state == JobState.FAILED
     assert await site.volumes.status(KEY) is None
 
 
-async def test_a_late_leaders_jobs_do_nothing(site: Site) -> None:
+async def test_a_late_leaders_jobs_do_nothing(site: StorageFixture) -> None:
     await site.make_home()
     before = tree_hash(site.home)
     async with site.volumes.hold(KEY, epoch=9):
@@ -380,7 +380,7 @@ async def test_a_late_leaders_jobs_do_nothing(site: Site) -> None:
 
 
 @on_both_stores
-async def test_a_store_that_is_away_is_tried_three_times_and_unreachable(site: Site) -> None:
+async def test_a_store_that_is_away_is_tried_three_times_and_unreachable(site: StorageFixture) -> None:
     await site.make_home()
     before = tree_hash(site.home)
     (site.archives_root / ".codehub-installation").unlink()
@@ -390,7 +390,7 @@ async def test_a_store_that_is_away_is_tried_three_times_and_unreachable(site: S
     assert tree_hash(site.home) == before
 
 
-async def test_a_volumes_disk_that_is_away_is_not_written_to(site: Site) -> None:
+async def test_a_volumes_disk_that_is_away_is_not_written_to(site: StorageFixture) -> None:
     await site.done("empty", site.empty_archive_job())
     (site.location.volumes_root / ".codehub-installation").unlink()
     fact = await site.run("restore", site.restore_job())
@@ -405,7 +405,7 @@ def flip_a_bit(data: bytes) -> bytes:
 
 @pytest.mark.parametrize("spoil", [flip_a_bit, lambda data: data[:-1], lambda data: data + b"\0"])
 async def test_what_a_disk_has_kept_differently_is_not_committed(
-    site: Site, spoil: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch
+    site: StorageFixture, spoil: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await site.make_home()
     before = tree_hash(site.home)

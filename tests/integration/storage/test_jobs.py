@@ -16,11 +16,11 @@ from codehub.storage.jobs.local_jobs import LocalJobs
 from codehub.storage.jobs.report import Reporter
 from codehub.storage.jobs.spec import dump_spec, load_spec
 from codehub.storage.jobs.work import JobContext, run_job
-from tests.integration.storage.conftest import KEY, Site, on_both_stores
+from tests.integration.storage.conftest import KEY, StorageFixture, on_both_stores
 from tests.waiting import until
 
 
-async def test_a_job_that_waits_for_its_home_runs_and_can_be_cancelled(site: Site) -> None:
+async def test_a_job_that_waits_for_its_home_runs_and_can_be_cancelled(site: StorageFixture) -> None:
     await site.make_home()
     assert await site.jobs.status("archive") is None
     async with site.volumes.hold(KEY, epoch=1):
@@ -43,7 +43,7 @@ async def test_a_job_that_waits_for_its_home_runs_and_can_be_cancelled(site: Sit
     assert list((site.root / "jobs").iterdir()) == []
 
 
-async def test_a_job_that_never_gets_its_home_fails(site: Site) -> None:
+async def test_a_job_that_never_gets_its_home_fails(site: StorageFixture) -> None:
     await site.make_home()
     async with site.volumes.hold(KEY, epoch=1):
         fact = await site.run("archive", site.archive_job())
@@ -51,7 +51,7 @@ async def test_a_job_that_never_gets_its_home_fails(site: Site) -> None:
     assert "a storage job is working" in fact.message
 
 
-async def test_archives_wait_their_turn_and_nothing_waits_for_them(site: Site) -> None:
+async def test_archives_wait_their_turn_and_nothing_waits_for_them(site: StorageFixture) -> None:
     await site.make_home()
     jobs = LocalJobs(site.root / "jobs", archives_at_once=1)
     async with site.volumes.hold(KEY, epoch=1):
@@ -70,7 +70,7 @@ async def test_archives_wait_their_turn_and_nothing_waits_for_them(site: Site) -
     assert (await site.ended("second")).state == JobState.SUCCEEDED
 
 
-async def test_many_starters_start_one_job(site: Site) -> None:
+async def test_many_starters_start_one_job(site: StorageFixture) -> None:
     await site.make_home()
     async with site.volumes.hold(KEY, epoch=1):
         await asyncio.gather(*(site.jobs.start("archive", site.archive_job()) for _ in range(20)))
@@ -81,7 +81,7 @@ async def test_many_starters_start_one_job(site: Site) -> None:
     assert _processes(site.root / "jobs" / "archive") == []
 
 
-async def test_a_job_survives_its_starter_and_keeps_nothing_of_it(site: Site) -> None:
+async def test_a_job_survives_its_starter_and_keeps_nothing_of_it(site: StorageFixture) -> None:
     await site.make_home()
     script = (
         "import asyncio, os, signal, sys\n"
@@ -110,13 +110,13 @@ async def test_a_job_survives_its_starter_and_keeps_nothing_of_it(site: Site) ->
     assert (await site.ended("archive")).state == JobState.SUCCEEDED
 
 
-async def test_an_ended_job_leaves_no_zombie(site: Site) -> None:
+async def test_an_ended_job_leaves_no_zombie(site: StorageFixture) -> None:
     await site.done("empty", site.empty_archive_job())
     await until(lambda: not _children_that_are_zombies(), "the ended job to be reaped")
 
 
 @pytest.mark.parametrize("left", [b"", b'{"bytes": 1', b"\0\0\0\0", b"[]", b'{"unknown": 1}'])
-async def test_progress_that_a_power_cut_has_spoiled_is_none(site: Site, left: bytes) -> None:
+async def test_progress_that_a_power_cut_has_spoiled_is_none(site: StorageFixture, left: bytes) -> None:
     await site.done("empty", site.empty_archive_job())
     (site.root / "jobs/empty/progress.json").write_bytes(left)
     fact = await site.jobs.status("empty")
@@ -124,7 +124,7 @@ async def test_progress_that_a_power_cut_has_spoiled_is_none(site: Site, left: b
     assert (fact.state, fact.progress) == (JobState.SUCCEEDED, None)
 
 
-async def test_reading_an_archive_back_is_progress_too(site: Site) -> None:
+async def test_reading_an_archive_back_is_progress_too(site: StorageFixture) -> None:
     """So that the time-out of a huge home is not counted while its archive is verified."""
     await site.make_home()
     (site.home / "big").write_bytes(os.urandom(20 << 20))
@@ -142,7 +142,7 @@ async def test_reading_an_archive_back_is_progress_too(site: Site) -> None:
 
 
 @on_both_stores
-async def test_progress_is_told_while_a_job_runs(site: Site) -> None:
+async def test_progress_is_told_while_a_job_runs(site: StorageFixture) -> None:
     await site.make_home()
     fact = await site.done("archive", site.archive_job())
     assert fact.progress is not None
@@ -155,12 +155,12 @@ async def test_progress_is_told_while_a_job_runs(site: Site) -> None:
     assert fact.progress.total == archive.unpacked
 
 
-async def test_specs_survive_a_round_trip(site: Site) -> None:
+async def test_specs_survive_a_round_trip(site: StorageFixture) -> None:
     for spec in (site.archive_job(), site.empty_archive_job(), site.restore_job(), site.delete_job()):
         assert load_spec(dump_spec(spec)) == spec
 
 
-async def test_a_spec_that_cannot_be_read_is_a_failure_not_a_riddle(site: Site) -> None:
+async def test_a_spec_that_cannot_be_read_is_a_failure_not_a_riddle(site: StorageFixture) -> None:
     directory = site.root / "jobs" / "broken"
     directory.mkdir(parents=True)
     (directory / "spec.json").write_text("{")

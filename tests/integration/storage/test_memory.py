@@ -15,7 +15,7 @@ from codehub.storage.child_processes import remove_tree
 from codehub.storage.jobs.program import SPEC
 from codehub.storage.jobs.report import read_ended
 from codehub.storage.jobs.spec import JobSpec, dump_spec
-from tests.integration.storage.conftest import FIRST, KEY, Site, site_at
+from tests.integration.storage.conftest import FIRST, KEY, StorageFixture, site_at
 from tests.s3 import new_store_url, use
 from tests.selection import EVERYTHING
 from tests.services import run
@@ -54,7 +54,7 @@ def fill(home: Path) -> None:
 
 
 @pytest.fixture
-def site(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+def site(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StorageFixture]:
     site = site_at(tmp_path)
     if request.param == "s3":
         use(request.getfixturevalue("s3_server").environment(), monkeypatch)
@@ -66,7 +66,7 @@ def site(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     remove_tree(tmp_path)  # pytest would keep hundreds of megabytes of each run
 
 
-def peak_of(site: Site, spec: JobSpec, change: str) -> float:
+def peak_of(site: StorageFixture, spec: JobSpec, change: str) -> float:
     """Megabytes at most of a real job that succeeds."""
     directory = site.root / "jobs" / spec.kind
     directory.mkdir(parents=True)
@@ -80,7 +80,7 @@ def peak_of(site: Site, spec: JobSpec, change: str) -> float:
     return peak.megabytes
 
 
-def peaks(site: Site, change: str) -> tuple[float, float]:
+def peaks(site: StorageFixture, change: str) -> tuple[float, float]:
     """Of an archive, and of a restore."""
     archive = peak_of(site, site.archive_job(), change)
     peak_of(site, site.delete_job(), AS_IT_IS)
@@ -98,7 +98,7 @@ def peaks(site: Site, change: str) -> tuple[float, float]:
     ],
     indirect=["site"],
 )
-def test_archive_and_restore_stay_small(site: Site, change: str) -> None:
+def test_archive_and_restore_stay_small(site: StorageFixture, change: str) -> None:
     before = tree_hash(site.home)
     archive, restore = peaks(site, change)
     assert tree_hash(site.home) == before
@@ -108,7 +108,7 @@ def test_archive_and_restore_stay_small(site: Site, change: str) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("site", ["directory"], indirect=True)
-def test_jobs_that_keep_what_passes_are_seen(site: Site) -> None:
+def test_jobs_that_keep_what_passes_are_seen(site: StorageFixture) -> None:
     archive, restore = peaks(site, KEEPS_WHAT_PASSES)
     assert archive > LIMIT_MEGABYTES
     assert restore > LIMIT_MEGABYTES

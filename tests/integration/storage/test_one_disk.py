@@ -18,7 +18,7 @@ from codehub.storage.jobs.program import SPEC
 from codehub.storage.jobs.report import has_result, read_ended, reserve_result_space
 from codehub.storage.jobs.spec import dump_spec
 from tests.integration.coordinator.conftest import LIMITS, Bench, new_bench
-from tests.integration.storage.conftest import FIRST, KEY, Site, site_at, small_disk
+from tests.integration.storage.conftest import FIRST, KEY, StorageFixture, site_at, small_disk
 from tests.integration.storage.test_full_disk import fill
 from tests.trees import give_to_its_user, tree_hash
 
@@ -67,7 +67,7 @@ async def disk(tmp_path: Path) -> AsyncIterator[Disk]:
 
 
 @pytest.fixture
-async def site(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> Site:
+async def site(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> StorageFixture:
     monkeypatch.setenv("TMPDIR", str(disk.path))
     site = site_at(disk.path)
     await site.initialise()
@@ -78,7 +78,7 @@ async def site(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> Site:
 
 @pytest.mark.parametrize("left", [HOME - 1, 0.1])
 async def test_a_full_disk_fails_archive_and_restore_and_more_room_lets_both_go_on(
-    disk: Disk, site: Site, left: float
+    disk: Disk, site: StorageFixture, left: float
 ) -> None:
     before = tree_hash(site.home)
     disk.leave(left)
@@ -102,7 +102,7 @@ async def test_a_full_disk_fails_archive_and_restore_and_more_room_lets_both_go_
     assert tree_hash(site.home) == before
 
 
-async def test_an_archive_ends_where_the_reserve_begins(disk: Disk, site: Site) -> None:
+async def test_an_archive_ends_where_the_reserve_begins(disk: Disk, site: StorageFixture) -> None:
     """There would be room for it: the database needs that."""
     before = tree_hash(site.home)
     fact = await site.run("archive", site.archive_job(reserve=disk.free_bytes()))
@@ -113,7 +113,7 @@ async def test_an_archive_ends_where_the_reserve_begins(disk: Disk, site: Site) 
     await site.done("again", site.archive_job(reserve=disk.free_bytes() - (HOME + 1 << 20)))
 
 
-def test_a_job_that_ends_on_a_full_disk_has_said_why(disk: Disk, site: Site) -> None:
+def test_a_job_that_ends_on_a_full_disk_has_said_why(disk: Disk, site: StorageFixture) -> None:
     disk.leave(1)
     directory = site.root / "jobs" / "archive"
     directory.mkdir(parents=True)

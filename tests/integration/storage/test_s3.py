@@ -16,7 +16,7 @@ from codehub.storage.archive.open_object_store import open_object_store
 from codehub.storage.archive.s3_object_store import UPLOAD_MEMORY
 from codehub.storage.archive.s3_requests import S3Requests
 from tests.faults import Fault, FaultyProxy
-from tests.integration.storage.conftest import FIRST, INSTALLATION, KEY, Site
+from tests.integration.storage.conftest import FIRST, INSTALLATION, KEY, StorageFixture
 from tests.s3 import S3Server, use
 from tests.trees import tree_hash
 from tests.waiting import PATIENCE, until
@@ -24,7 +24,7 @@ from tests.waiting import PATIENCE, until
 CHUNK = 1 << 20
 
 
-async def test_a_home_goes_to_a_service_and_comes_back(site: Site, s3_url: str) -> None:
+async def test_a_home_goes_to_a_service_and_comes_back(site: StorageFixture, s3_url: str) -> None:
     site.location = replace(site.location, archive_url=s3_url)
     await site.store.initialise()
     await site.make_home()
@@ -41,7 +41,7 @@ async def test_a_home_goes_to_a_service_and_comes_back(site: Site, s3_url: str) 
     assert await site.store.list() == []
 
 
-async def test_a_service_keeps_no_reserve_of_a_disk_of_ours(site: Site, s3_url: str) -> None:
+async def test_a_service_keeps_no_reserve_of_a_disk_of_ours(site: StorageFixture, s3_url: str) -> None:
     site.location = replace(site.location, archive_url=s3_url)
     await site.store.initialise()
     await site.make_home()
@@ -100,7 +100,7 @@ async def test_a_slow_service_holds_the_stream_back(
 
 
 async def test_a_service_that_keeps_no_checksums_and_lists_no_uploads_has_its_archives_read_back(
-    site: Site, s3_server: S3Server, s3_url: str, monkeypatch: pytest.MonkeyPatch
+    site: StorageFixture, s3_server: S3Server, s3_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with FaultyProxy.before(s3_server.endpoint) as proxy:
         use(s3_server.environment(proxy.endpoint), monkeypatch)
