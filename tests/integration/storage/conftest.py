@@ -30,7 +30,7 @@ from tests.waiting import eventually
 KEY = "users/u1/workspaces/w1/home"
 FIRST = Generation("op1", None)
 INSTALLATION = "installation-1"
-on_both_stores = pytest.mark.parametrize("site", ["directory", "s3"], indirect=True)
+on_both_stores = pytest.mark.parametrize("storage", ["directory", "s3"], indirect=True)
 """For what is said of archives: it holds in a directory and on a real S3 server alike."""
 
 
@@ -134,16 +134,16 @@ def site_at(root: Path, volumes: Path | None = None, archives: Path | None = Non
 
 
 @pytest.fixture
-async def site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[StorageFixture]:
+async def storage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[StorageFixture]:
     """With its archives in a directory, unless a test asks for both kinds of store."""
-    site = site_at(tmp_path)
+    storage = site_at(tmp_path)
     if getattr(request, "param", "directory") == "s3":
-        site.location = replace(site.location, archive_url=request.getfixturevalue("s3_url"))
-        site.server = request.getfixturevalue("s3_server")
-    await site.initialise()
-    yield site
-    for job_id in await site.jobs.list():
-        await site.jobs.cancel(job_id)
+        storage.location = replace(storage.location, archive_url=request.getfixturevalue("s3_url"))
+        storage.server = request.getfixturevalue("s3_server")
+    await storage.initialise()
+    yield storage
+    for job_id in await storage.jobs.list():
+        await storage.jobs.cancel(job_id)
 
 
 @contextmanager

@@ -36,48 +36,48 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.fixture
-async def archived_since(site: StorageFixture) -> float:
+async def archived_since(storage: StorageFixture) -> float:
     """A home and its archive, and when the operation that made it began."""
-    await site.make_home(files=4)
-    (site.home / "left").mkdir()
-    (site.home / "left" / "file").write_bytes(b"old")
+    await storage.make_home(files=4)
+    (storage.home / "left").mkdir()
+    (storage.home / "left" / "file").write_bytes(b"old")
     began = time.time()
-    await site.done("archive", site.archive_job())
+    await storage.done("archive", storage.archive_job())
     return began
 
 
 @pytest.mark.parametrize("change", sample(list(CHANGES), 3, "changes of a home"))
 async def test_a_change_since_the_archive_was_begun_keeps_the_home(
-    site: StorageFixture, archived_since: float, change: str
+    storage: StorageFixture, archived_since: float, change: str
 ) -> None:
-    CHANGES[change](site.home)
-    before = tree_hash(site.home)
-    fact = await site.run("delete", site.delete_job(unchanged_since=archived_since))
+    CHANGES[change](storage.home)
+    before = tree_hash(storage.home)
+    fact = await storage.run("delete", storage.delete_job(unchanged_since=archived_since))
     assert (fact.state, fact.outdated) == (JobState.FAILED, True), fact
     assert "has changed since it was archived" in fact.message
-    assert await site.volumes.status(KEY) == VolumeFact(FIRST)
-    assert tree_hash(site.home) == before
+    assert await storage.volumes.status(KEY) == VolumeFact(FIRST)
+    assert tree_hash(storage.home) == before
 
 
-async def test_a_home_that_was_only_read_since_is_removed(site: StorageFixture, archived_since: float) -> None:
-    assert tree_hash(site.home)
-    await site.done("delete", site.delete_job(unchanged_since=archived_since))
-    assert await site.volumes.status(KEY) is None
+async def test_a_home_that_was_only_read_since_is_removed(storage: StorageFixture, archived_since: float) -> None:
+    assert tree_hash(storage.home)
+    await storage.done("delete", storage.delete_job(unchanged_since=archived_since))
+    assert await storage.volumes.status(KEY) is None
 
 
 async def test_what_was_changed_before_the_clock_was_put_back_is_no_change(
-    site: StorageFixture, archived_since: float, monkeypatch: pytest.MonkeyPatch
+    storage: StorageFixture, archived_since: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("time.time", lambda: archived_since - 60)
-    check_unchanged(site.home, archived_since - 120, [])
+    check_unchanged(storage.home, archived_since - 120, [])
     monkeypatch.setattr("time.time", lambda: archived_since + 60)
     with pytest.raises(HomeChanged):
-        check_unchanged(site.home, archived_since - 120, [])
+        check_unchanged(storage.home, archived_since - 120, [])
 
 
-async def test_a_home_that_cannot_be_looked_at_stays(site: StorageFixture, archived_since: float) -> None:
+async def test_a_home_that_cannot_be_looked_at_stays(storage: StorageFixture, archived_since: float) -> None:
     """A number that `find` does not understand stands for any trouble of its."""
-    fact = await site.run("delete", site.delete_job(unchanged_since=float("nan")))
+    fact = await storage.run("delete", storage.delete_job(unchanged_since=float("nan")))
     assert (fact.state, fact.outdated) == (JobState.FAILED, False)
     assert "cannot be compared with its archive" in fact.message
-    assert site.home.is_dir()
+    assert storage.home.is_dir()

@@ -20,14 +20,14 @@ RECORDS = 4 * MEGABYTES
 """Of tar, at least; either of two that restore gets half of them."""
 
 
-async def kill_after(site: StorageFixture, records: int, spec: JobSpec) -> None:
+async def kill_after(storage: StorageFixture, records: int, spec: JobSpec) -> None:
     """Kill a job when its tar has read or written so many records, and no more."""
     job_id = f"killed-after-{records}"
     with sleepy_tar(create=records, extract=records) as is_asleep:
-        await site.jobs.start(job_id, spec)
+        await storage.jobs.start(job_id, spec)
         await until(is_asleep, "tar to fall asleep")
-        await site.jobs.cancel(job_id)
-    fact = await site.jobs.status(job_id)
+        await storage.jobs.cancel(job_id)
+    fact = await storage.jobs.status(job_id)
     assert fact is not None and fact.state is JobState.GONE
 
 
@@ -37,30 +37,30 @@ def add_bulk(home: Path) -> None:
         (home / "bulk" / f"{number}").write_bytes(os.urandom(1 << 20))
 
 
-async def test_an_archive_that_is_killed_in_the_middle_of_its_stream(site: StorageFixture) -> None:
-    await site.make_home()
-    add_bulk(site.home)
-    before = await asyncio.to_thread(tree_hash, site.home)
+async def test_an_archive_that_is_killed_in_the_middle_of_its_stream(storage: StorageFixture) -> None:
+    await storage.make_home()
+    add_bulk(storage.home)
+    before = await asyncio.to_thread(tree_hash, storage.home)
     for records in sample(range(1, RECORDS, RECORDS // 12), 4, "killed archives"):
-        await kill_after(site, records, site.archive_job())
-        assert await asyncio.to_thread(tree_hash, site.home) == before
-        assert await site.store.find("w1", "a1") is None
-    await site.done("archive", site.archive_job())
-    assert sorted(path.name for path in (site.archives_root / "w1/a1").iterdir()) == [".meta", "home.tar.zst"]
-    await site.done("delete", site.delete_job())
-    await site.done("restore", site.restore_job())
-    assert tree_hash(site.home) == before
+        await kill_after(storage, records, storage.archive_job())
+        assert await asyncio.to_thread(tree_hash, storage.home) == before
+        assert await storage.store.find("w1", "a1") is None
+    await storage.done("archive", storage.archive_job())
+    assert sorted(path.name for path in (storage.archives_root / "w1/a1").iterdir()) == [".meta", "home.tar.zst"]
+    await storage.done("delete", storage.delete_job())
+    await storage.done("restore", storage.restore_job())
+    assert tree_hash(storage.home) == before
 
 
-async def test_a_restore_that_is_killed_in_the_middle_of_its_stream(site: StorageFixture) -> None:
-    await site.make_home()
-    add_bulk(site.home)
-    before = await asyncio.to_thread(tree_hash, site.home)
-    await site.done("archive", site.archive_job())
-    await site.done("delete", site.delete_job())
+async def test_a_restore_that_is_killed_in_the_middle_of_its_stream(storage: StorageFixture) -> None:
+    await storage.make_home()
+    add_bulk(storage.home)
+    before = await asyncio.to_thread(tree_hash, storage.home)
+    await storage.done("archive", storage.archive_job())
+    await storage.done("delete", storage.delete_job())
     for records in sample(range(1, RECORDS // 2, RECORDS // 24), 4, "killed restores"):
-        await kill_after(site, records, site.restore_job())
-        assert await site.volumes.status(KEY) is None
-    await site.done("restore", site.restore_job())
-    assert tree_hash(site.home) == before
-    assert site.beside_home() == {".lock", ".fence", ".marker", "home"}
+        await kill_after(storage, records, storage.restore_job())
+        assert await storage.volumes.status(KEY) is None
+    await storage.done("restore", storage.restore_job())
+    assert tree_hash(storage.home) == before
+    assert storage.beside_home() == {".lock", ".fence", ".marker", "home"}

@@ -77,20 +77,20 @@ RESTORES = sample(list(RESTORE), 4, "faults of a service while it restores")
 
 
 class Stage:
-    """One case: a site of its own, on a store of its own, behind the proxy that all share."""
+    """One case: a storage of its own, on a store of its own, behind the proxy that all share."""
 
     def __init__(self, root: Path, server: S3Server, proxy: FaultyProxy, case: Case) -> None:
         self.case, self.proxy, self.server = case, proxy, server
-        self.site: StorageFixture = site_at(root)
-        self.site.location = replace(self.site.location, archive_url=new_store_url())
+        self.storage: StorageFixture = site_at(root)
+        self.storage.location = replace(self.storage.location, archive_url=new_store_url())
         self.context = JobContext(Reporter(root), root)
-        run(self.site.initialise())
-        run(self.site.make_home())
-        (self.site.home / "bulk").write_bytes(os.urandom(9 << 20))
-        self.tree = tree_hash(self.site.home)
+        run(self.storage.initialise())
+        run(self.storage.make_home())
+        (self.storage.home / "bulk").write_bytes(os.urandom(9 << 20))
+        self.tree = tree_hash(self.storage.home)
 
     def fail(self, spec: JobSpec) -> JobFact:
-        name = self.site.location.archive_url.rpartition("/")[2]
+        name = self.storage.location.archive_url.rpartition("/")[2]
         method, words = self.case.requests
         self.proxy.break_requests(name, self.case.fault, method, name, words)
         try:
@@ -99,7 +99,7 @@ class Stage:
             self.proxy.heal(name)
 
     def _job(self, spec: JobSpec) -> JobFact:
-        directory = self.site.root / "jobs" / "job"
+        directory = self.storage.root / "jobs" / "job"
         directory.mkdir(parents=True)
         (directory / SPEC).write_bytes(dump_spec(spec))
         environment = os.environ | self.server.environment(self.proxy.endpoint)
@@ -110,32 +110,32 @@ class Stage:
         return read_ended(directory)
 
     def names(self) -> set[str]:
-        return {stored.path for stored in open_object_store(self.site.location.archive_url).list()}
+        return {stored.path for stored in open_object_store(self.storage.location.archive_url).list()}
 
     def archive(self) -> JobFact:
         """An archive that fails, and then succeeds; the home is the same throughout."""
-        site = self.site
-        fact = self.fail(site.archive_job())
-        assert run(site.store.find("w1", "a1")) is None
+        storage = self.storage
+        fact = self.fail(storage.archive_job())
+        assert run(storage.store.find("w1", "a1")) is None
         assert "w1/a1/.meta" not in self.names()
-        assert tree_hash(site.home) == self.tree
-        assert run(site.volumes.status(KEY)) == VolumeFact(FIRST)
-        run_job(site.archive_job(), self.context)
-        assert run(site.store.find("w1", "a1")) is not None
+        assert tree_hash(storage.home) == self.tree
+        assert run(storage.volumes.status(KEY)) == VolumeFact(FIRST)
+        run_job(storage.archive_job(), self.context)
+        assert run(storage.store.find("w1", "a1")) is not None
         assert self.names() == {".codehub-installation", "w1/a1/home.tar.zst", "w1/a1/.meta"}
         return fact
 
     def restore(self) -> JobFact:
         """A restore that fails and leaves no volume, and then succeeds."""
-        site = self.site
-        run_job(site.archive_job(), self.context)
-        run_job(site.delete_job(), self.context)
-        fact = self.fail(site.restore_job())
-        assert run(site.volumes.status(KEY)) is None
-        assert site.beside_home() == {".lock", ".fence"}
-        assert run(site.store.find("w1", "a1")) is not None
-        run_job(site.restore_job(), self.context)
-        assert tree_hash(site.home) == self.tree
+        storage = self.storage
+        run_job(storage.archive_job(), self.context)
+        run_job(storage.delete_job(), self.context)
+        fact = self.fail(storage.restore_job())
+        assert run(storage.volumes.status(KEY)) is None
+        assert storage.beside_home() == {".lock", ".fence"}
+        assert run(storage.store.find("w1", "a1")) is not None
+        run_job(storage.restore_job(), self.context)
+        assert tree_hash(storage.home) == self.tree
         return fact
 
 

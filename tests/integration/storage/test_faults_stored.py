@@ -121,25 +121,25 @@ CASES = SPOILED | HOSTILE
 class Scene:
     """A home in the store only, and what it was."""
 
-    site: StorageFixture
+    storage: StorageFixture
     archive: Archive
     sha256: str
     tree: str
 
     @classmethod
-    def prepared(cls, site: StorageFixture) -> "Scene":
-        run(site.initialise())
-        run(site.make_home())
-        tree = tree_hash(site.home)
-        context = JobContext(Reporter(site.root), site.root)
-        done = run_job(site.archive_job(), context)
+    def prepared(cls, storage: StorageFixture) -> "Scene":
+        run(storage.initialise())
+        run(storage.make_home())
+        tree = tree_hash(storage.home)
+        context = JobContext(Reporter(storage.root), storage.root)
+        done = run_job(storage.archive_job(), context)
         assert done.archive is not None
-        run_job(site.delete_job(), context)
-        return cls(site, Archive(site.archives_root / "w1/a1"), done.archive.sha256, tree)
+        run_job(storage.delete_job(), context)
+        return cls(storage, Archive(storage.archives_root / "w1/a1"), done.archive.sha256, tree)
 
     def run(self, job_id: str, spec: JobSpec) -> JobFact:
         """A job as a process of its own."""
-        directory = self.site.root / "jobs" / job_id
+        directory = self.storage.root / "jobs" / job_id
         directory.mkdir(parents=True)
         (directory / SPEC).write_bytes(dump_spec(spec))
         subprocess.run(
@@ -152,13 +152,13 @@ class Scene:
 
 @pytest.fixture(scope="module")
 def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    site = site_at(tmp_path_factory.mktemp("stored"))
+    storage = site_at(tmp_path_factory.mktemp("stored"))
     with pytest.MonkeyPatch.context() as monkeypatch:
         if request.param == "s3":
-            site.server = request.getfixturevalue("s3_server")
-            site.location = replace(site.location, archive_url=new_store_url())
-            use(site.server.environment(), monkeypatch)
-        yield Scene.prepared(site)
+            storage.server = request.getfixturevalue("s3_server")
+            storage.location = replace(storage.location, archive_url=new_store_url())
+            use(storage.server.environment(), monkeypatch)
+        yield Scene.prepared(storage)
 
 
 # What is in a stream does not depend on where it was kept.
@@ -171,22 +171,22 @@ def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     indirect=["scene"],
 )
 def test_a_spoiled_archive_is_refused_and_a_mended_one_is_restored(scene: Scene, name: str) -> None:
-    case, site = CASES[name], scene.site
+    case, storage = CASES[name], scene.storage
     committed = None if name in HOSTILE else scene.sha256
     case.spoil(scene.archive)
     try:
-        fact = scene.run(name.replace(" ", "-"), site.restore_job(sha256=committed))
+        fact = scene.run(name.replace(" ", "-"), storage.restore_job(sha256=committed))
     finally:
         scene.archive.mend()
     assert (fact.state, fact.reason) == (JobState.FAILED, case.reason), fact
     assert case.said in fact.message
-    assert run(site.volumes.status(KEY)) is None
-    assert site.beside_home() == {".lock", ".fence"}
+    assert run(storage.volumes.status(KEY)) is None
+    assert storage.beside_home() == {".lock", ".fence"}
     assert not EVIL.exists()
 
-    context = JobContext(Reporter(site.root), site.root)
-    run_job(site.restore_job(sha256=scene.sha256), context)
-    assert tree_hash(site.home) == scene.tree
-    restored = run(site.volumes.status(KEY))
+    context = JobContext(Reporter(storage.root), storage.root)
+    run_job(storage.restore_job(sha256=scene.sha256), context)
+    assert tree_hash(storage.home) == scene.tree
+    restored = run(storage.volumes.status(KEY))
     assert restored is not None
-    run_job(site.delete_job(restored.generation), context)
+    run_job(storage.delete_job(restored.generation), context)

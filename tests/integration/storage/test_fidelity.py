@@ -35,24 +35,24 @@ FACTS = r"%P %y %m %U %G %T@ %s %n %l\0"
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make and keep everything")
 async def test_every_kind_of_entry_and_very_many_come_back_as_they_were(tmp_path: Path) -> None:
     async with small_disk(tmp_path / "disk", megabytes=4096):
-        site = site_at(tmp_path / "disk")
-        await site.initialise()
-        await site.volumes.provision(KEY, FIRST, epoch=1, uid=None)
-        left_out = fill(site.home)
-        odd, many = odd_facts(site.home), many_facts(site.home)
+        storage = site_at(tmp_path / "disk")
+        await storage.initialise()
+        await storage.volumes.provision(KEY, FIRST, epoch=1, uid=None)
+        left_out = fill(storage.home)
+        odd, many = odd_facts(storage.home), many_facts(storage.home)
         assert len(many) > 2 * MANY
-        fact = await site.done("archive", site.archive_job())
+        fact = await storage.done("archive", storage.archive_job())
         named = ", ".join(f"./special/{name}" for name in left_out)
         assert fact.left_out == (
             f"left out 1 socket, 2 pipes and 2 devices: they cannot be archived ({named})"
         )
 
-        await site.done("delete", site.delete_job())
-        await site.done("restore", site.restore_job())
-        check(site.home, odd, many)
+        await storage.done("delete", storage.delete_job())
+        await storage.done("restore", storage.restore_job())
+        check(storage.home, odd, many)
 
-        subprocess.run(["rm", "-rf", site.home], check=True)
-        open_with_plain_tools(site.archives_root / "w1/a1/home.tar.zst", tmp_path / "disk/plain")
+        subprocess.run(["rm", "-rf", storage.home], check=True)
+        open_with_plain_tools(storage.archives_root / "w1/a1/home.tar.zst", tmp_path / "disk/plain")
         check(tmp_path / "disk/plain", odd, many)
 
 
@@ -95,21 +95,21 @@ def open_with_plain_tools(archive: Path, target: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the other tests run as an ordinary user already")
 async def test_an_ordinary_user_keeps_what_is_ones_own(nobodys_site: StorageFixture) -> None:
-    site = nobodys_site
-    as_nobody("-c", "import sys, tests.trees as t; t.make_tree(t.Path(sys.argv[1]), 12)", site.home)
+    storage = nobodys_site
+    as_nobody("-c", "import sys, tests.trees as t; t.make_tree(t.Path(sys.argv[1]), 12)", storage.home)
     as_nobody(
-        "-c", "import sys, tests.trees as t; t.make_environment(t.Path(sys.argv[1]))", site.home / "venv"
+        "-c", "import sys, tests.trees as t; t.make_environment(t.Path(sys.argv[1]))", storage.home / "venv"
     )
-    before = snapshot(site.home)
+    before = snapshot(storage.home)
     as_nobody(
-        "-c", "import sys, tests.trees as t; t.make_special_files(t.Path(sys.argv[1]))", site.home / "s"
+        "-c", "import sys, tests.trees as t; t.make_special_files(t.Path(sys.argv[1]))", storage.home / "s"
     )
-    assert "left out 1 socket and 2 pipes: they" in nobodys_job(site, site.archive_job())["message"]
+    assert "left out 1 socket and 2 pipes: they" in nobodys_job(storage, storage.archive_job())["message"]
 
-    assert nobodys_job(site, site.delete_job())["ok"]
-    assert nobodys_job(site, site.restore_job())["ok"]
-    (site.home / "s").rmdir()
-    after = snapshot(site.home)
+    assert nobodys_job(storage, storage.delete_job())["ok"]
+    assert nobodys_job(storage, storage.restore_job())["ok"]
+    (storage.home / "s").rmdir()
+    after = snapshot(storage.home)
     assert {path for path in before | after if before.get(path) != after.get(path)} == {b"."}
     assert len(before) >= 100
 
@@ -130,11 +130,11 @@ async def nobodys_site() -> AsyncIterator[StorageFixture]:
     try:
         if as_nobody("-c", "import codehub.storage.jobs.program", check=False).returncode:
             pytest.skip("an ordinary user cannot run this Python")
-        site = site_at(root)
-        await site.initialise()
-        await site.volumes.provision(KEY, FIRST, epoch=1, uid=None)
+        storage = site_at(root)
+        await storage.initialise()
+        await storage.volumes.provision(KEY, FIRST, epoch=1, uid=None)
         subprocess.run(["chown", "-R", f"{NOBODY}:{NOBODY}", root], check=True)
-        yield site
+        yield storage
     finally:
         subprocess.run(["rm", "-rf", root], check=True)
 
@@ -144,12 +144,12 @@ def as_nobody(*words: str | Path, check: bool = True) -> subprocess.CompletedPro
     return subprocess.run([*AS_NOBODY, sys.executable, *words], check=check, env=environment, cwd="/")
 
 
-def nobodys_job(site: StorageFixture, spec: JobSpec) -> dict[str, Any]:
+def nobodys_job(storage: StorageFixture, spec: JobSpec) -> dict[str, Any]:
     """Its result."""
-    directory = site.root / "jobs" / spec.kind
+    directory = storage.root / "jobs" / spec.kind
     directory.mkdir(parents=True)
     (directory / SPEC).write_bytes(dump_spec(spec))
-    subprocess.run(["chown", "-R", f"{NOBODY}:{NOBODY}", site.root / "jobs"], check=True)
+    subprocess.run(["chown", "-R", f"{NOBODY}:{NOBODY}", storage.root / "jobs"], check=True)
     as_nobody("-m", "codehub.storage.jobs.program", directory, check=False)
     found: dict[str, Any] = json.loads((directory / "result.json").read_bytes())
     return found

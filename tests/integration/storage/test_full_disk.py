@@ -23,16 +23,16 @@ async def test_a_restore_onto_a_full_disk_leaves_no_volume_and_works_with_more_r
     before = tree_hash(big.home)
     await big.done("archive", big.archive_job())
     async with small_disk(tmp_path / "small", 8):
-        site = site_at(tmp_path, volumes=tmp_path / "small")
-        site.volumes.initialise()
-        fact = await site.run("full", site.restore_job())
+        storage = site_at(tmp_path, volumes=tmp_path / "small")
+        storage.volumes.initialise()
+        fact = await storage.run("full", storage.restore_job())
         assert (fact.state, fact.reason) == (JobState.FAILED, ErrorReason.ActionFailed)
         assert "make room on the disk" in fact.message
-        assert await site.volumes.status(KEY) is None
-        assert site.beside_home() == {".lock", ".fence"}
+        assert await storage.volumes.status(KEY) is None
+        assert storage.beside_home() == {".lock", ".fence"}
         subprocess.run(["mount", "-o", "remount,size=64m", str(tmp_path / "small")], check=True)
-        await site.done("roomy", site.restore_job())
-        assert tree_hash(site.home) == before
+        await storage.done("roomy", storage.restore_job())
+        assert tree_hash(storage.home) == before
 
 
 async def test_a_restore_leaves_the_reserve_of_inodes(tmp_path: Path) -> None:
@@ -42,32 +42,32 @@ async def test_a_restore_leaves_the_reserve_of_inodes(tmp_path: Path) -> None:
     before = tree_hash(big.home)
     await big.done("archive", big.archive_job())
     async with small_disk(tmp_path / "small", 64, inodes=2000):
-        site = site_at(tmp_path, volumes=tmp_path / "small")
-        site.volumes.initialise()
-        fact = await site.run("full", site.restore_job(reserve_files=1800))
+        storage = site_at(tmp_path, volumes=tmp_path / "small")
+        storage.volumes.initialise()
+        fact = await storage.run("full", storage.restore_job(reserve_files=1800))
         assert (fact.state, fact.reason) == (JobState.FAILED, ErrorReason.ActionFailed)
         assert "more files, and 1,800 are kept in reserve: make room on the disk" in fact.message
-        assert await site.volumes.status(KEY) is None
-        assert site.beside_home() == {".lock", ".fence"}
-        await site.done("roomy", site.restore_job(reserve_files=100))
-        assert tree_hash(site.home) == before
+        assert await storage.volumes.status(KEY) is None
+        assert storage.beside_home() == {".lock", ".fence"}
+        await storage.done("roomy", storage.restore_job(reserve_files=100))
+        assert tree_hash(storage.home) == before
 
 
 async def test_an_archive_into_a_full_store_keeps_the_home_and_leaves_no_object(tmp_path: Path) -> None:
     async with small_disk(tmp_path / "small", 8):
-        site = site_at(tmp_path, archives=tmp_path / "small")
-        await site.initialise()
-        await site.volumes.provision(KEY, FIRST, epoch=1, uid=None)
-        fill(site.home, 12)
-        before = tree_hash(site.home)
-        fact = await site.run("full", site.archive_job())
+        storage = site_at(tmp_path, archives=tmp_path / "small")
+        await storage.initialise()
+        await storage.volumes.provision(KEY, FIRST, epoch=1, uid=None)
+        fill(storage.home, 12)
+        before = tree_hash(storage.home)
+        fact = await storage.run("full", storage.archive_job())
         assert (fact.state, fact.reason) == (JobState.FAILED, ErrorReason.ActionFailed)
         assert "No space left on device" in fact.message
-        assert await site.store.list() == []
-        assert tree_hash(site.home) == before
-        assert await site.volumes.status(KEY) == VolumeFact(FIRST)
+        assert await storage.store.list() == []
+        assert tree_hash(storage.home) == before
+        assert await storage.volumes.status(KEY) == VolumeFact(FIRST)
         subprocess.run(["mount", "-o", "remount,size=64m", str(tmp_path / "small")], check=True)
-        await site.done("roomy", site.archive_job())
-        await site.done("delete", site.delete_job())
-        await site.done("restore", site.restore_job())
-        assert tree_hash(site.home) == before
+        await storage.done("roomy", storage.archive_job())
+        await storage.done("delete", storage.delete_job())
+        await storage.done("restore", storage.restore_job())
+        assert tree_hash(storage.home) == before

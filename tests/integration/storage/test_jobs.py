@@ -20,69 +20,69 @@ from tests.integration.storage.conftest import KEY, StorageFixture, on_both_stor
 from tests.waiting import until
 
 
-async def test_a_job_that_waits_for_its_home_runs_and_can_be_cancelled(site: StorageFixture) -> None:
-    await site.make_home()
-    assert await site.jobs.status("archive") is None
-    async with site.volumes.hold(KEY, epoch=1):
-        await site.jobs.start("archive", site.archive_job())
-        fact = await site.jobs.status("archive")
+async def test_a_job_that_waits_for_its_home_runs_and_can_be_cancelled(storage: StorageFixture) -> None:
+    await storage.make_home()
+    assert await storage.jobs.status("archive") is None
+    async with storage.volumes.hold(KEY, epoch=1):
+        await storage.jobs.start("archive", storage.archive_job())
+        fact = await storage.jobs.status("archive")
         assert fact is not None
         assert fact.state == JobState.RUNNING
         with pytest.raises(JobIsRunning):
-            await site.jobs.forget("archive")
-        await site.jobs.cancel("archive")
-        fact = await site.jobs.status("archive")
+            await storage.jobs.forget("archive")
+        await storage.jobs.cancel("archive")
+        fact = await storage.jobs.status("archive")
         assert fact is not None
         assert fact.state == JobState.GONE
-    await site.done("archive", site.archive_job())
-    await site.jobs.cancel("archive")
-    assert await site.jobs.list() == ["archive"]
-    await site.jobs.forget("archive")
-    assert await site.jobs.list() == []
-    assert await site.jobs.status("archive") is None
-    assert list((site.root / "jobs").iterdir()) == []
+    await storage.done("archive", storage.archive_job())
+    await storage.jobs.cancel("archive")
+    assert await storage.jobs.list() == ["archive"]
+    await storage.jobs.forget("archive")
+    assert await storage.jobs.list() == []
+    assert await storage.jobs.status("archive") is None
+    assert list((storage.root / "jobs").iterdir()) == []
 
 
-async def test_a_job_that_never_gets_its_home_fails(site: StorageFixture) -> None:
-    await site.make_home()
-    async with site.volumes.hold(KEY, epoch=1):
-        fact = await site.run("archive", site.archive_job())
+async def test_a_job_that_never_gets_its_home_fails(storage: StorageFixture) -> None:
+    await storage.make_home()
+    async with storage.volumes.hold(KEY, epoch=1):
+        fact = await storage.run("archive", storage.archive_job())
     assert fact.state == JobState.FAILED
     assert "a storage job is working" in fact.message
 
 
-async def test_archives_wait_their_turn_and_nothing_waits_for_them(site: StorageFixture) -> None:
-    await site.make_home()
-    jobs = LocalJobs(site.root / "jobs", archives_at_once=1)
-    async with site.volumes.hold(KEY, epoch=1):
-        await jobs.start("restore", site.restore_job())
-        await jobs.start("first", site.archive_job())
-        await jobs.start("first", site.archive_job())
+async def test_archives_wait_their_turn_and_nothing_waits_for_them(storage: StorageFixture) -> None:
+    await storage.make_home()
+    jobs = LocalJobs(storage.root / "jobs", archives_at_once=1)
+    async with storage.volumes.hold(KEY, epoch=1):
+        await jobs.start("restore", storage.restore_job())
+        await jobs.start("first", storage.archive_job())
+        await jobs.start("first", storage.archive_job())
         with pytest.raises(TooManyArchives):
-            await jobs.start("second", site.archive_job("a2"))
+            await jobs.start("second", storage.archive_job("a2"))
         assert await jobs.status("second") is None
         for name in ("first", "restore"):
             fact = await jobs.status(name)
             assert fact is not None and fact.state == JobState.RUNNING
         await jobs.cancel("restore")
-    assert (await site.ended("first")).state == JobState.SUCCEEDED
-    await jobs.start("second", site.archive_job("a2"))
-    assert (await site.ended("second")).state == JobState.SUCCEEDED
+    assert (await storage.ended("first")).state == JobState.SUCCEEDED
+    await jobs.start("second", storage.archive_job("a2"))
+    assert (await storage.ended("second")).state == JobState.SUCCEEDED
 
 
-async def test_many_starters_start_one_job(site: StorageFixture) -> None:
-    await site.make_home()
-    async with site.volumes.hold(KEY, epoch=1):
-        await asyncio.gather(*(site.jobs.start("archive", site.archive_job()) for _ in range(20)))
-        assert len(_processes(site.root / "jobs" / "archive")) == 1
-    fact = await site.ended("archive")
+async def test_many_starters_start_one_job(storage: StorageFixture) -> None:
+    await storage.make_home()
+    async with storage.volumes.hold(KEY, epoch=1):
+        await asyncio.gather(*(storage.jobs.start("archive", storage.archive_job()) for _ in range(20)))
+        assert len(_processes(storage.root / "jobs" / "archive")) == 1
+    fact = await storage.ended("archive")
     assert fact.state == JobState.SUCCEEDED
-    await site.jobs.start("archive", site.archive_job())
-    assert _processes(site.root / "jobs" / "archive") == []
+    await storage.jobs.start("archive", storage.archive_job())
+    assert _processes(storage.root / "jobs" / "archive") == []
 
 
-async def test_a_job_survives_its_starter_and_keeps_nothing_of_it(site: StorageFixture) -> None:
-    await site.make_home()
+async def test_a_job_survives_its_starter_and_keeps_nothing_of_it(storage: StorageFixture) -> None:
+    await storage.make_home()
     script = (
         "import asyncio, os, signal, sys\n"
         "from pathlib import Path\n"
@@ -93,48 +93,48 @@ async def test_a_job_survives_its_starter_and_keeps_nothing_of_it(site: StorageF
         "asyncio.run(LocalJobs(Path(sys.argv[1])).start('archive', load_spec(sys.stdin.buffer.read())))\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    async with site.volumes.hold(KEY, epoch=1):
+    async with storage.volumes.hold(KEY, epoch=1):
         ended = await asyncio.to_thread(
             subprocess.run,
-            [sys.executable, "-c", script, str(site.root / "jobs")],
-            input=dump_spec(site.archive_job()),
+            [sys.executable, "-c", script, str(storage.root / "jobs")],
+            input=dump_spec(storage.archive_job()),
             check=False,
         )
         assert ended.returncode == -signal.SIGKILL
-        (pid,) = _processes(site.root / "jobs" / "archive")
+        (pid,) = _processes(storage.root / "jobs" / "archive")
         assert os.getsid(pid) == pid
         environment = Path(f"/proc/{pid}/environ").read_bytes()
         assert b"DATABASE_URL" not in environment
         assert b"AWS_SESSION_TOKEN=passed" in environment
         assert os.readlink(f"/proc/{pid}/cwd") == "/"
-    assert (await site.ended("archive")).state == JobState.SUCCEEDED
+    assert (await storage.ended("archive")).state == JobState.SUCCEEDED
 
 
-async def test_an_ended_job_leaves_no_zombie(site: StorageFixture) -> None:
-    await site.done("empty", site.empty_archive_job())
+async def test_an_ended_job_leaves_no_zombie(storage: StorageFixture) -> None:
+    await storage.done("empty", storage.empty_archive_job())
     await until(lambda: not _children_that_are_zombies(), "the ended job to be reaped")
 
 
 @pytest.mark.parametrize("left", [b"", b'{"bytes": 1', b"\0\0\0\0", b"[]", b'{"unknown": 1}'])
-async def test_progress_that_a_power_cut_has_spoiled_is_none(site: StorageFixture, left: bytes) -> None:
-    await site.done("empty", site.empty_archive_job())
-    (site.root / "jobs/empty/progress.json").write_bytes(left)
-    fact = await site.jobs.status("empty")
+async def test_progress_that_a_power_cut_has_spoiled_is_none(storage: StorageFixture, left: bytes) -> None:
+    await storage.done("empty", storage.empty_archive_job())
+    (storage.root / "jobs/empty/progress.json").write_bytes(left)
+    fact = await storage.jobs.status("empty")
     assert fact is not None
     assert (fact.state, fact.progress) == (JobState.SUCCEEDED, None)
 
 
-async def test_reading_an_archive_back_is_progress_too(site: StorageFixture) -> None:
+async def test_reading_an_archive_back_is_progress_too(storage: StorageFixture) -> None:
     """So that the time-out of a huge home is not counted while its archive is verified."""
-    await site.make_home()
-    (site.home / "big").write_bytes(os.urandom(20 << 20))
+    await storage.make_home()
+    (storage.home / "big").write_bytes(os.urandom(20 << 20))
     told: list[int] = []
 
     class Told(Reporter):
         def progress(self, done: int, files: int) -> None:
             told.append(done)
 
-    done = await asyncio.to_thread(run_job, site.archive_job(), JobContext(Told(site.root), site.root))
+    done = await asyncio.to_thread(run_job, storage.archive_job(), JobContext(Told(storage.root), storage.root))
     assert done.archive is not None
     assert len([bytes_ for bytes_ in told if bytes_ > done.archive.unpacked]) >= 2
     assert told[-1] == done.archive.unpacked + done.archive.bytes
@@ -142,32 +142,32 @@ async def test_reading_an_archive_back_is_progress_too(site: StorageFixture) -> 
 
 
 @on_both_stores
-async def test_progress_is_told_while_a_job_runs(site: StorageFixture) -> None:
-    await site.make_home()
-    fact = await site.done("archive", site.archive_job())
+async def test_progress_is_told_while_a_job_runs(storage: StorageFixture) -> None:
+    await storage.make_home()
+    fact = await storage.done("archive", storage.archive_job())
     assert fact.progress is not None
     assert fact.progress.bytes > 0
-    await site.done("delete", site.delete_job())
-    fact = await site.done("restore", site.restore_job())
-    archive = await site.store.find("w1", "a1")
+    await storage.done("delete", storage.delete_job())
+    fact = await storage.done("restore", storage.restore_job())
+    archive = await storage.store.find("w1", "a1")
     assert archive is not None
     assert fact.progress is not None
     assert fact.progress.total == archive.unpacked
 
 
-async def test_specs_survive_a_round_trip(site: StorageFixture) -> None:
-    for spec in (site.archive_job(), site.empty_archive_job(), site.restore_job(), site.delete_job()):
+async def test_specs_survive_a_round_trip(storage: StorageFixture) -> None:
+    for spec in (storage.archive_job(), storage.empty_archive_job(), storage.restore_job(), storage.delete_job()):
         assert load_spec(dump_spec(spec)) == spec
 
 
-async def test_a_spec_that_cannot_be_read_is_a_failure_not_a_riddle(site: StorageFixture) -> None:
-    directory = site.root / "jobs" / "broken"
+async def test_a_spec_that_cannot_be_read_is_a_failure_not_a_riddle(storage: StorageFixture) -> None:
+    directory = storage.root / "jobs" / "broken"
     directory.mkdir(parents=True)
     (directory / "spec.json").write_text("{")
     command = [sys.executable, "-m", "codehub.storage.jobs.program", str(directory)]
     ended = await asyncio.to_thread(subprocess.run, command, capture_output=True, check=False)
     assert ended.returncode == 1
-    fact = await site.jobs.status("broken")
+    fact = await storage.jobs.status("broken")
     assert fact is not None
     assert (fact.state, fact.reason) == (JobState.FAILED, ErrorReason.ActionFailed)
 

@@ -54,21 +54,21 @@ def fill(home: Path) -> None:
 
 
 @pytest.fixture
-def site(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StorageFixture]:
-    site = site_at(tmp_path)
+def storage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StorageFixture]:
+    storage = site_at(tmp_path)
     if request.param == "s3":
         use(request.getfixturevalue("s3_server").environment(), monkeypatch)
-        site.location = replace(site.location, archive_url=new_store_url())
-    run(site.initialise())
-    run(site.volumes.provision(KEY, FIRST, epoch=1, uid=None))
-    fill(site.home)
-    yield site
+        storage.location = replace(storage.location, archive_url=new_store_url())
+    run(storage.initialise())
+    run(storage.volumes.provision(KEY, FIRST, epoch=1, uid=None))
+    fill(storage.home)
+    yield storage
     remove_tree(tmp_path)  # pytest would keep hundreds of megabytes of each run
 
 
-def peak_of(site: StorageFixture, spec: JobSpec, change: str) -> float:
+def peak_of(storage: StorageFixture, spec: JobSpec, change: str) -> float:
     """Megabytes at most of a real job that succeeds."""
-    directory = site.root / "jobs" / spec.kind
+    directory = storage.root / "jobs" / spec.kind
     directory.mkdir(parents=True)
     (directory / SPEC).write_bytes(dump_spec(spec))
     command = [sys.executable, "-c", JOB.format(change=change), directory]
@@ -80,35 +80,35 @@ def peak_of(site: StorageFixture, spec: JobSpec, change: str) -> float:
     return peak.megabytes
 
 
-def peaks(site: StorageFixture, change: str) -> tuple[float, float]:
+def peaks(storage: StorageFixture, change: str) -> tuple[float, float]:
     """Of an archive, and of a restore."""
-    archive = peak_of(site, site.archive_job(), change)
-    peak_of(site, site.delete_job(), AS_IT_IS)
-    return archive, peak_of(site, site.restore_job(), change)
+    archive = peak_of(storage, storage.archive_job(), change)
+    peak_of(storage, storage.delete_job(), AS_IT_IS)
+    return archive, peak_of(storage, storage.restore_job(), change)
 
 
 # In `make test` only the case that needs the most memory: four threads, and parts on their way to a service.
 @pytest.mark.parametrize(
-    ("site", "change"),
+    ("storage", "change"),
     [
         pytest.param("directory", AS_IT_IS, id="directory-own-threads", marks=pytest.mark.full),
         pytest.param("directory", FOUR_THREADS, id="directory-four-threads", marks=pytest.mark.full),
         pytest.param("s3", AS_IT_IS, id="s3-own-threads", marks=pytest.mark.full),
         pytest.param("s3", FOUR_THREADS, id="s3-four-threads"),
     ],
-    indirect=["site"],
+    indirect=["storage"],
 )
-def test_archive_and_restore_stay_small(site: StorageFixture, change: str) -> None:
-    before = tree_hash(site.home)
-    archive, restore = peaks(site, change)
-    assert tree_hash(site.home) == before
+def test_archive_and_restore_stay_small(storage: StorageFixture, change: str) -> None:
+    before = tree_hash(storage.home)
+    archive, restore = peaks(storage, change)
+    assert tree_hash(storage.home) == before
     assert archive < LIMIT_MEGABYTES
     assert restore < LIMIT_MEGABYTES
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("site", ["directory"], indirect=True)
-def test_jobs_that_keep_what_passes_are_seen(site: StorageFixture) -> None:
-    archive, restore = peaks(site, KEEPS_WHAT_PASSES)
+@pytest.mark.parametrize("storage", ["directory"], indirect=True)
+def test_jobs_that_keep_what_passes_are_seen(storage: StorageFixture) -> None:
+    archive, restore = peaks(storage, KEEPS_WHAT_PASSES)
     assert archive > LIMIT_MEGABYTES
     assert restore > LIMIT_MEGABYTES

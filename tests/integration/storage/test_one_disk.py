@@ -67,57 +67,57 @@ async def disk(tmp_path: Path) -> AsyncIterator[Disk]:
 
 
 @pytest.fixture
-async def site(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> StorageFixture:
+async def storage(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> StorageFixture:
     monkeypatch.setenv("TMPDIR", str(disk.path))
-    site = site_at(disk.path)
-    await site.initialise()
-    await site.volumes.provision(KEY, FIRST, epoch=1, uid=None)
-    fill(site.home, HOME)
-    return site
+    storage = site_at(disk.path)
+    await storage.initialise()
+    await storage.volumes.provision(KEY, FIRST, epoch=1, uid=None)
+    fill(storage.home, HOME)
+    return storage
 
 
 @pytest.mark.parametrize("left", [HOME - 1, 0.1])
 async def test_a_full_disk_fails_archive_and_restore_and_more_room_lets_both_go_on(
-    disk: Disk, site: StorageFixture, left: float
+    disk: Disk, storage: StorageFixture, left: float
 ) -> None:
-    before = tree_hash(site.home)
+    before = tree_hash(storage.home)
     disk.leave(left)
-    fact = await site.run("archive", site.archive_job())
+    fact = await storage.run("archive", storage.archive_job())
     assert fact.state is JobState.FAILED
     assert "No space left on device; make room" in fact.message
-    assert await site.store.list() == []
-    assert tree_hash(site.home) == before
-    assert await site.volumes.status(KEY) == VolumeFact(FIRST)
+    assert await storage.store.list() == []
+    assert tree_hash(storage.home) == before
+    assert await storage.volumes.status(KEY) == VolumeFact(FIRST)
     disk.make_room()
-    await site.done("archive-again", site.archive_job())
-    await site.done("delete", site.delete_job())
+    await storage.done("archive-again", storage.archive_job())
+    await storage.done("delete", storage.delete_job())
 
     disk.leave(left)
-    fact = await site.run("restore", site.restore_job())
+    fact = await storage.run("restore", storage.restore_job())
     assert fact.state is JobState.FAILED
     assert "make room on the disk" in fact.message
-    assert site.beside_home() == ALONE
+    assert storage.beside_home() == ALONE
     disk.make_room()
-    await site.done("restore-again", site.restore_job())
-    assert tree_hash(site.home) == before
+    await storage.done("restore-again", storage.restore_job())
+    assert tree_hash(storage.home) == before
 
 
-async def test_an_archive_ends_where_the_reserve_begins(disk: Disk, site: StorageFixture) -> None:
+async def test_an_archive_ends_where_the_reserve_begins(disk: Disk, storage: StorageFixture) -> None:
     """There would be room for it: the database needs that."""
-    before = tree_hash(site.home)
-    fact = await site.run("archive", site.archive_job(reserve=disk.free_bytes()))
+    before = tree_hash(storage.home)
+    fact = await storage.run("archive", storage.archive_job(reserve=disk.free_bytes()))
     assert fact.state is JobState.FAILED
     assert "kept in reserve: make room on the disk" in fact.message
-    assert await site.store.list() == []
-    assert tree_hash(site.home) == before
-    await site.done("again", site.archive_job(reserve=disk.free_bytes() - (HOME + 1 << 20)))
+    assert await storage.store.list() == []
+    assert tree_hash(storage.home) == before
+    await storage.done("again", storage.archive_job(reserve=disk.free_bytes() - (HOME + 1 << 20)))
 
 
-def test_a_job_that_ends_on_a_full_disk_has_said_why(disk: Disk, site: StorageFixture) -> None:
+def test_a_job_that_ends_on_a_full_disk_has_said_why(disk: Disk, storage: StorageFixture) -> None:
     disk.leave(1)
-    directory = site.root / "jobs" / "archive"
+    directory = storage.root / "jobs" / "archive"
     directory.mkdir(parents=True)
-    (directory / SPEC).write_bytes(dump_spec(site.archive_job()))
+    (directory / SPEC).write_bytes(dump_spec(storage.archive_job()))
     rest = disk.path / "rest"
     subprocess.run([sys.executable, "-c", FILLS_UP, directory, rest], capture_output=True, check=False)
     assert disk.free_bytes() < ROOM, "only what the result has left of its room is free"

@@ -85,18 +85,18 @@ def test_a_full_home_gets_headroom_for_its_next_start_and_no_quota_frees_it(disk
 
 
 async def test_a_restore_is_not_held_up_by_a_quota_below_the_size_of_the_home(disk: Path) -> None:
-    site = site_at(disk)
-    await site.initialise()
-    await site.volumes.provision(KEY, FIRST, epoch=1, uid=ONE)
-    (site.home / "large").write_bytes(bytes(90 * MIB))
-    subprocess.run(["chown", "-R", f"{ONE}:{ONE}", site.home], check=True)
-    before = tree_hash(site.home)
-    await site.done("archive", site.archive_job())
-    await site.done("delete", site.delete_job())
+    storage = site_at(disk)
+    await storage.initialise()
+    await storage.volumes.provision(KEY, FIRST, epoch=1, uid=ONE)
+    (storage.home / "large").write_bytes(bytes(90 * MIB))
+    subprocess.run(["chown", "-R", f"{ONE}:{ONE}", storage.home], check=True)
+    before = tree_hash(storage.home)
+    await storage.done("archive", storage.archive_job())
+    await storage.done("delete", storage.delete_job())
     set_quota(disk, ONE, HomeQuota(70 * MIB))
-    await site.done("restore", site.restore_job())
-    assert tree_hash(site.home) == before
-    assert site.volumes.path(KEY).stat().st_uid == ONE
+    await storage.done("restore", storage.restore_job())
+    assert tree_hash(storage.home) == before
+    assert storage.volumes.path(KEY).stat().st_uid == ONE
 
 
 def test_a_file_system_without_quotas_counts_nothing(tmp_path: Path) -> None:

@@ -24,29 +24,29 @@ from tests.waiting import PATIENCE, until
 CHUNK = 1 << 20
 
 
-async def test_a_home_goes_to_a_service_and_comes_back(site: StorageFixture, s3_url: str) -> None:
-    site.location = replace(site.location, archive_url=s3_url)
-    await site.store.initialise()
-    await site.make_home()
-    (site.home / "bulk").write_bytes(os.urandom(30 << 20))
-    before = tree_hash(site.home)
-    await site.done("archive", site.archive_job())
-    assert [archive.complete for archive in await site.store.list()] == [True]
-    assert await site.volumes.status(KEY) == VolumeFact(FIRST)
-    await site.done("delete", site.delete_job())
-    await site.done("restore", site.restore_job())
-    assert tree_hash(site.home) == before
-    await site.store.remove("w1/a1/home.tar.zst")
-    assert await site.store.find("w1", "a1") is None
-    assert await site.store.list() == []
+async def test_a_home_goes_to_a_service_and_comes_back(storage: StorageFixture, s3_url: str) -> None:
+    storage.location = replace(storage.location, archive_url=s3_url)
+    await storage.store.initialise()
+    await storage.make_home()
+    (storage.home / "bulk").write_bytes(os.urandom(30 << 20))
+    before = tree_hash(storage.home)
+    await storage.done("archive", storage.archive_job())
+    assert [archive.complete for archive in await storage.store.list()] == [True]
+    assert await storage.volumes.status(KEY) == VolumeFact(FIRST)
+    await storage.done("delete", storage.delete_job())
+    await storage.done("restore", storage.restore_job())
+    assert tree_hash(storage.home) == before
+    await storage.store.remove("w1/a1/home.tar.zst")
+    assert await storage.store.find("w1", "a1") is None
+    assert await storage.store.list() == []
 
 
-async def test_a_service_keeps_no_reserve_of_a_disk_of_ours(site: StorageFixture, s3_url: str) -> None:
-    site.location = replace(site.location, archive_url=s3_url)
-    await site.store.initialise()
-    await site.make_home()
-    more_than_there_is = 2 * shutil.disk_usage(site.root).total
-    await site.done("archive", site.archive_job(reserve=more_than_there_is))
+async def test_a_service_keeps_no_reserve_of_a_disk_of_ours(storage: StorageFixture, s3_url: str) -> None:
+    storage.location = replace(storage.location, archive_url=s3_url)
+    await storage.store.initialise()
+    await storage.make_home()
+    more_than_there_is = 2 * shutil.disk_usage(storage.root).total
+    await storage.done("archive", storage.archive_job(reserve=more_than_there_is))
 
 
 @pytest.mark.parametrize("has_credentials", [True, False])
@@ -100,19 +100,19 @@ async def test_a_slow_service_holds_the_stream_back(
 
 
 async def test_a_service_that_keeps_no_checksums_and_lists_no_uploads_has_its_archives_read_back(
-    site: StorageFixture, s3_server: S3Server, s3_url: str, monkeypatch: pytest.MonkeyPatch
+    storage: StorageFixture, s3_server: S3Server, s3_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with FaultyProxy.before(s3_server.endpoint) as proxy:
         use(s3_server.environment(proxy.endpoint), monkeypatch)
-        site.location = replace(site.location, archive_url=s3_url)
-        await site.store.initialise()
+        storage.location = replace(storage.location, archive_url=s3_url)
+        await storage.store.initialise()
         proxy.break_requests("checksums", Fault.UNABLE, "HEAD", "home.tar.zst")
         assert not Archives(s3_url, INSTALLATION).upload("w1/a0/home.tar.zst", [b"x"], lambda: 1000)
         proxy.heal("checksums")
         proxy.break_requests("uploads", Fault.UNABLE, "GET", "uploads=")
-        await site.make_home()
-        await site.done("archive", site.archive_job())
-        assert [archive.archive_op_id for archive in await site.store.list() if archive.complete] == ["a1"]
+        await storage.make_home()
+        await storage.done("archive", storage.archive_job())
+        assert [archive.archive_op_id for archive in await storage.store.list() if archive.complete] == ["a1"]
 
 
 async def test_credentials_from_elsewhere_are_enough_for_everything_else(
