@@ -126,7 +126,7 @@ class StorageFixture:
         return {path.name for path in self.home.parent.iterdir() if path.suffix != ".tmp"}
 
 
-def site_at(root: Path, volumes: Path | None = None, archives: Path | None = None) -> StorageFixture:
+def storage_at(root: Path, volumes: Path | None = None, archives: Path | None = None) -> StorageFixture:
     return StorageFixture(
         root,
         StorageLocation(volumes or root / "volumes", f"file://{archives or root / 'archives'}", INSTALLATION),
@@ -136,7 +136,7 @@ def site_at(root: Path, volumes: Path | None = None, archives: Path | None = Non
 @pytest.fixture
 async def storage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[StorageFixture]:
     """With its archives in a directory, unless a test asks for both kinds of store."""
-    storage = site_at(tmp_path)
+    storage = storage_at(tmp_path)
     if getattr(request, "param", "directory") == "s3":
         storage.location = replace(storage.location, archive_url=request.getfixturevalue("s3_url"))
         storage.server = request.getfixturevalue("s3_server")

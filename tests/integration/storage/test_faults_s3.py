@@ -21,7 +21,7 @@ from codehub.storage.jobs.report import Reporter, read_ended
 from codehub.storage.jobs.spec import JobSpec, dump_spec
 from codehub.storage.jobs.work import JobContext, run_job
 from tests.faults import Fault, FaultyProxy
-from tests.integration.storage.conftest import FIRST, KEY, StorageFixture, site_at
+from tests.integration.storage.conftest import FIRST, KEY, StorageFixture, storage_at
 from tests.s3 import S3Server, new_store_url, use
 from tests.selection import sample
 from tests.services import run
@@ -81,7 +81,7 @@ class Stage:
 
     def __init__(self, root: Path, server: S3Server, proxy: FaultyProxy, case: Case) -> None:
         self.case, self.proxy, self.server = case, proxy, server
-        self.storage: StorageFixture = site_at(root)
+        self.storage: StorageFixture = storage_at(root)
         self.storage.location = replace(self.storage.location, archive_url=new_store_url())
         self.context = JobContext(Reporter(root), root)
         run(self.storage.initialise())

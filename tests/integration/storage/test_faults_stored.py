@@ -21,7 +21,7 @@ from codehub.storage.jobs.program import SPEC
 from codehub.storage.jobs.report import Reporter, read_ended
 from codehub.storage.jobs.spec import JobSpec, dump_spec
 from codehub.storage.jobs.work import JobContext, run_job
-from tests.integration.storage.conftest import KEY, StorageFixture, site_at
+from tests.integration.storage.conftest import KEY, StorageFixture, storage_at
 from tests.s3 import new_store_url, use
 from tests.selection import sample
 from tests.services import run
@@ -152,7 +152,7 @@ class Scene:
 
 @pytest.fixture(scope="module")
 def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    storage = site_at(tmp_path_factory.mktemp("stored"))
+    storage = storage_at(tmp_path_factory.mktemp("stored"))
     with pytest.MonkeyPatch.context() as monkeypatch:
         if request.param == "s3":
             storage.server = request.getfixturevalue("s3_server")

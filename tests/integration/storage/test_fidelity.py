@@ -12,7 +12,7 @@ import pytest
 
 from codehub.storage.jobs.program import SPEC
 from codehub.storage.jobs.spec import JobSpec, dump_spec
-from tests.integration.storage.conftest import FIRST, KEY, StorageFixture, site_at, small_disk
+from tests.integration.storage.conftest import FIRST, KEY, StorageFixture, storage_at, small_disk
 from tests.selection import EVERYTHING
 from tests.services import short_temp_dir
 from tests.trees import (
@@ -35,7 +35,7 @@ FACTS = r"%P %y %m %U %G %T@ %s %n %l\0"
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make and keep everything")
 async def test_every_kind_of_entry_and_very_many_come_back_as_they_were(tmp_path: Path) -> None:
     async with small_disk(tmp_path / "disk", megabytes=4096):
-        storage = site_at(tmp_path / "disk")
+        storage = storage_at(tmp_path / "disk")
         await storage.initialise()
         await storage.volumes.provision(KEY, FIRST, epoch=1, uid=None)
         left_out = fill(storage.home)
@@ -130,7 +130,7 @@ async def nobodys_site() -> AsyncIterator[StorageFixture]:
     try:
         if as_nobody("-c", "import codehub.storage.jobs.program", check=False).returncode:
             pytest.skip("an ordinary user cannot run this Python")
-        storage = site_at(root)
+        storage = storage_at(root)
         await storage.initialise()
         await storage.volumes.provision(KEY, FIRST, epoch=1, uid=None)
         subprocess.run(["chown", "-R", f"{NOBODY}:{NOBODY}", root], check=True)

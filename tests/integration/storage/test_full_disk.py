@@ -6,7 +6,7 @@ from pathlib import Path
 
 from codehub.domain.observation import JobState, VolumeFact
 from codehub.domain.states import ErrorReason
-from tests.integration.storage.conftest import FIRST, KEY, site_at, small_disk
+from tests.integration.storage.conftest import FIRST, KEY, storage_at, small_disk
 from tests.trees import tree_hash
 
 
@@ -16,14 +16,14 @@ def fill(home: Path, megabytes: int) -> None:
 
 
 async def test_a_restore_onto_a_full_disk_leaves_no_volume_and_works_with_more_room(tmp_path: Path) -> None:
-    big = site_at(tmp_path)
+    big = storage_at(tmp_path)
     await big.initialise()
     await big.volumes.provision(KEY, FIRST, epoch=1, uid=None)
     fill(big.home, 12)
     before = tree_hash(big.home)
     await big.done("archive", big.archive_job())
     async with small_disk(tmp_path / "small", 8):
-        storage = site_at(tmp_path, volumes=tmp_path / "small")
+        storage = storage_at(tmp_path, volumes=tmp_path / "small")
         storage.volumes.initialise()
         fact = await storage.run("full", storage.restore_job())
         assert (fact.state, fact.reason) == (JobState.FAILED, ErrorReason.ActionFailed)
@@ -36,13 +36,13 @@ async def test_a_restore_onto_a_full_disk_leaves_no_volume_and_works_with_more_r
 
 
 async def test_a_restore_leaves_the_reserve_of_inodes(tmp_path: Path) -> None:
-    big = site_at(tmp_path)
+    big = storage_at(tmp_path)
     await big.initialise()
     await big.make_home(files=600)
     before = tree_hash(big.home)
     await big.done("archive", big.archive_job())
     async with small_disk(tmp_path / "small", 64, inodes=2000):
-        storage = site_at(tmp_path, volumes=tmp_path / "small")
+        storage = storage_at(tmp_path, volumes=tmp_path / "small")
         storage.volumes.initialise()
         fact = await storage.run("full", storage.restore_job(reserve_files=1800))
         assert (fact.state, fact.reason) == (JobState.FAILED, ErrorReason.ActionFailed)
@@ -55,7 +55,7 @@ async def test_a_restore_leaves_the_reserve_of_inodes(tmp_path: Path) -> None:
 
 async def test_an_archive_into_a_full_store_keeps_the_home_and_leaves_no_object(tmp_path: Path) -> None:
     async with small_disk(tmp_path / "small", 8):
-        storage = site_at(tmp_path, archives=tmp_path / "small")
+        storage = storage_at(tmp_path, archives=tmp_path / "small")
         await storage.initialise()
         await storage.volumes.provision(KEY, FIRST, epoch=1, uid=None)
         fill(storage.home, 12)

@@ -15,7 +15,7 @@ from codehub.storage.child_processes import remove_tree
 from codehub.storage.jobs.program import SPEC
 from codehub.storage.jobs.report import read_ended
 from codehub.storage.jobs.spec import JobSpec, dump_spec
-from tests.integration.storage.conftest import FIRST, KEY, StorageFixture, site_at
+from tests.integration.storage.conftest import FIRST, KEY, StorageFixture, storage_at
 from tests.s3 import new_store_url, use
 from tests.selection import EVERYTHING
 from tests.services import run
@@ -55,7 +55,7 @@ def fill(home: Path) -> None:
 
 @pytest.fixture
 def storage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StorageFixture]:
-    storage = site_at(tmp_path)
+    storage = storage_at(tmp_path)
     if request.param == "s3":
         use(request.getfixturevalue("s3_server").environment(), monkeypatch)
         storage.location = replace(storage.location, archive_url=new_store_url())

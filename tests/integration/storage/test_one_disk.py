@@ -18,7 +18,7 @@ from codehub.storage.jobs.program import SPEC
 from codehub.storage.jobs.report import has_result, read_ended, reserve_result_space
 from codehub.storage.jobs.spec import dump_spec
 from tests.integration.coordinator.conftest import LIMITS, Bench, new_bench
-from tests.integration.storage.conftest import FIRST, KEY, StorageFixture, site_at, small_disk
+from tests.integration.storage.conftest import FIRST, KEY, StorageFixture, storage_at, small_disk
 from tests.integration.storage.test_full_disk import fill
 from tests.trees import give_to_its_user, tree_hash
 
@@ -69,7 +69,7 @@ async def disk(tmp_path: Path) -> AsyncIterator[Disk]:
 @pytest.fixture
 async def storage(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> StorageFixture:
     monkeypatch.setenv("TMPDIR", str(disk.path))
-    storage = site_at(disk.path)
+    storage = storage_at(disk.path)
     await storage.initialise()
     await storage.volumes.provision(KEY, FIRST, epoch=1, uid=None)
     fill(storage.home, HOME)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from codehub.storage.volumes.quota import HEADROOM, HomeQuota, QuotaState, quota_state, set_quota, usage_of
-from tests.integration.storage.conftest import FIRST, KEY, quota_disk, site_at
+from tests.integration.storage.conftest import FIRST, KEY, quota_disk, storage_at
 from tests.trees import tree_hash
 
 MIB = 1 << 20
@@ -85,7 +85,7 @@ def test_a_full_home_gets_headroom_for_its_next_start_and_no_quota_frees_it(disk
 
 
 async def test_a_restore_is_not_held_up_by_a_quota_below_the_size_of_the_home(disk: Path) -> None:
-    storage = site_at(disk)
+    storage = storage_at(disk)
     await storage.initialise()
     await storage.volumes.provision(KEY, FIRST, epoch=1, uid=ONE)
     (storage.home / "large").write_bytes(bytes(90 * MIB))
