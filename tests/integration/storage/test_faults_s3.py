@@ -76,7 +76,7 @@ ARCHIVES = sample(list(ARCHIVE), 4, "faults of a service while it archives")
 RESTORES = sample(list(RESTORE), 4, "faults of a service while it restores")
 
 
-class Stage:
+class FaultyService:
     """One case: a storage of its own, on a store of its own, behind the proxy that all share."""
 
     def __init__(self, root: Path, server: S3Server, proxy: FaultyProxy, case: Case) -> None:
@@ -151,7 +151,7 @@ def outcomes(
         use(s3_server.environment(), monkeypatch)
 
         def play(operation: str, case: Case) -> JobFact:
-            stage = Stage(tmp_path_factory.mktemp(operation), s3_server, proxy, case)
+            stage = FaultyService(tmp_path_factory.mktemp(operation), s3_server, proxy, case)
             return stage.archive() if operation == "archive" else stage.restore()
 
         began = {("archive", name): pool.submit(play, "archive", ARCHIVE[name]) for name in ARCHIVES}
