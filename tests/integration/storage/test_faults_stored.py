@@ -118,7 +118,7 @@ CASES = SPOILED | HOSTILE
 
 
 @dataclass(frozen=True)
-class Scene:
+class ArchivedHome:
     """A home in the store only, and what it was."""
 
     storage: StorageFixture
@@ -127,7 +127,7 @@ class Scene:
     tree: str
 
     @classmethod
-    def prepared(cls, storage: StorageFixture) -> "Scene":
+    def prepared(cls, storage: StorageFixture) -> "ArchivedHome":
         run(storage.initialise())
         run(storage.make_home())
         tree = tree_hash(storage.home)
@@ -151,14 +151,14 @@ class Scene:
 
 
 @pytest.fixture(scope="module")
-def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ArchivedHome]:
     storage = storage_at(tmp_path_factory.mktemp("stored"))
     with pytest.MonkeyPatch.context() as monkeypatch:
         if request.param == "s3":
             storage.server = request.getfixturevalue("s3_server")
             storage.location = replace(storage.location, archive_url=new_store_url())
             use(storage.server.environment(), monkeypatch)
-        yield Scene.prepared(storage)
+        yield ArchivedHome.prepared(storage)
 
 
 # What is in a stream does not depend on where it was kept.
@@ -170,7 +170,7 @@ def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     ],
     indirect=["scene"],
 )
-def test_a_spoiled_archive_is_refused_and_a_mended_one_is_restored(scene: Scene, name: str) -> None:
+def test_a_spoiled_archive_is_refused_and_a_mended_one_is_restored(scene: ArchivedHome, name: str) -> None:
     case, storage = CASES[name], scene.storage
     committed = None if name in HOSTILE else scene.sha256
     case.spoil(scene.archive)
