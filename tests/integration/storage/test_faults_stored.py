@@ -151,7 +151,7 @@ class ArchivedHome:
 
 
 @pytest.fixture(scope="module")
-def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ArchivedHome]:
+def archived(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ArchivedHome]:
     storage = storage_at(tmp_path_factory.mktemp("stored"))
     with pytest.MonkeyPatch.context() as monkeypatch:
         if request.param == "s3":
@@ -163,21 +163,21 @@ def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 # What is in a stream does not depend on where it was kept.
 @pytest.mark.parametrize(
-    ("scene", "name"),
+    ("archived", "name"),
     [
         *sample(list(product(["directory", "s3"], SPOILED)), 8, "spoiled archives"),
         *sample(list(product(["directory"], HOSTILE)), 4, "hostile archives"),
     ],
-    indirect=["scene"],
+    indirect=["archived"],
 )
-def test_a_spoiled_archive_is_refused_and_a_mended_one_is_restored(scene: ArchivedHome, name: str) -> None:
-    case, storage = CASES[name], scene.storage
-    committed = None if name in HOSTILE else scene.sha256
-    case.spoil(scene.archive)
+def test_a_spoiled_archive_is_refused_and_a_mended_one_is_restored(archived: ArchivedHome, name: str) -> None:
+    case, storage = CASES[name], archived.storage
+    committed = None if name in HOSTILE else archived.sha256
+    case.spoil(archived.archive)
     try:
-        fact = scene.run(name.replace(" ", "-"), storage.restore_job(sha256=committed))
+        fact = archived.run(name.replace(" ", "-"), storage.restore_job(sha256=committed))
     finally:
-        scene.archive.mend()
+        archived.archive.mend()
     assert (fact.state, fact.reason) == (JobState.FAILED, case.reason), fact
     assert case.said in fact.message
     assert run(storage.volumes.status(KEY)) is None
@@ -185,8 +185,8 @@ def test_a_spoiled_archive_is_refused_and_a_mended_one_is_restored(scene: Archiv
     assert not EVIL.exists()
 
     context = JobContext(Reporter(storage.root), storage.root)
-    run_job(storage.restore_job(sha256=scene.sha256), context)
-    assert tree_hash(storage.home) == scene.tree
+    run_job(storage.restore_job(sha256=archived.sha256), context)
+    assert tree_hash(storage.home) == archived.tree
     restored = run(storage.volumes.status(KEY))
     assert restored is not None
     run_job(storage.delete_job(restored.generation), context)
