@@ -151,8 +151,8 @@ def outcomes(
         use(s3_server.environment(), monkeypatch)
 
         def play(operation: str, case: Case) -> JobFact:
-            stage = FaultyService(tmp_path_factory.mktemp(operation), s3_server, proxy, case)
-            return stage.archive() if operation == "archive" else stage.restore()
+            service = FaultyService(tmp_path_factory.mktemp(operation), s3_server, proxy, case)
+            return service.archive() if operation == "archive" else service.restore()
 
         began = {("archive", name): pool.submit(play, "archive", ARCHIVE[name]) for name in ARCHIVES}
         began |= {("restore", name): pool.submit(play, "restore", RESTORE[name]) for name in RESTORES}
