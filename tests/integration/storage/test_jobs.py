@@ -130,11 +130,11 @@ async def test_reading_an_archive_back_is_progress_too(storage: StorageFixture) 
     (storage.home / "big").write_bytes(os.urandom(20 << 20))
     told: list[int] = []
 
-    class Told(Reporter):
+    class RecordingReporter(Reporter):
         def progress(self, done: int, files: int) -> None:
             told.append(done)
 
-    done = await asyncio.to_thread(run_job, storage.archive_job(), JobContext(Told(storage.root), storage.root))
+    done = await asyncio.to_thread(run_job, storage.archive_job(), JobContext(RecordingReporter(storage.root), storage.root))
     assert done.archive is not None
     assert len([bytes_ for bytes_ in told if bytes_ > done.archive.unpacked]) >= 2
     assert told[-1] == done.archive.unpacked + done.archive.bytes
