@@ -21,7 +21,7 @@ SHA = "ab" * 32
 
 
 @dataclass(frozen=True)
-class Place:
+class StoreFixture:
     """A store, and a way to its content past what is tested."""
 
     url: str
@@ -30,9 +30,9 @@ class Place:
     def is_service(self) -> bool:
         return self.url.startswith("s3:")
 
-    def other(self) -> "Place":
+    def other(self) -> "StoreFixture":
         """A store of the same kind with nothing in it."""
-        return Place(new_store_url() if self.is_service else f"{self.url}-other")
+        return StoreFixture(new_store_url() if self.is_service else f"{self.url}-other")
 
     def write(self, path: str, content: bytes) -> None:
         open_object_store(self.url, create=True).write(path, content)
@@ -58,21 +58,21 @@ class Place:
 
 
 @pytest.fixture(params=["directory", "s3"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> StoreFixture:
     if request.param == "s3":
-        return Place(request.getfixturevalue("s3_url"))
-    return Place(f"file://{tmp_path}/archives")
+        return StoreFixture(request.getfixturevalue("s3_url"))
+    return StoreFixture(f"file://{tmp_path}/archives")
 
 
 @pytest.fixture
-def archives(place: Place) -> Archives:
+def archives(place: StoreFixture) -> Archives:
     archives = Archives(place.url, "installation-1")
     archives.initialise()
     return archives
 
 
 @pytest.fixture
-def store(archives: Archives, place: Place) -> ArchiveStore:
+def store(archives: Archives, place: StoreFixture) -> ArchiveStore:
     return ArchiveStore(place.url, "installation-1")
 
 
@@ -116,20 +116,20 @@ def test_a_stream_of_unknown_length_is_read_back_as_it_was(archives: Archives) -
 
 
 def test_a_service_confirms_what_it_has_and_a_directory_is_read_back(
-    archives: Archives, place: Place
+    archives: Archives, place: StoreFixture
 ) -> None:
     for number, size in enumerate((5, 8 << 20, (8 << 20) + 1, 20 << 20)):
         confirmed = archives.upload(f"w1/a{number}/home.tar.zst", [os.urandom(size)], lambda: 1000)
         assert confirmed == place.is_service
 
 
-async def test_meta_is_the_text_that_is_specified(archives: Archives, place: Place) -> None:
+async def test_meta_is_the_text_that_is_specified(archives: Archives, place: StoreFixture) -> None:
     put(archives, "w1", "a1")
     assert place.read("w1/a1/.meta") == f"sha256:{SHA}\nbytes=5 unpacked=10 entries=1\n".encode()
 
 
 async def test_a_meta_without_its_object_is_not_an_archive(
-    archives: Archives, store: ArchiveStore, place: Place
+    archives: Archives, store: ArchiveStore, place: StoreFixture
 ) -> None:
     put(archives, "w1", "a1")
     place.remove("w1/a1/home.tar.zst")
@@ -138,7 +138,7 @@ async def test_a_meta_without_its_object_is_not_an_archive(
     assert not listed.complete
 
 
-async def test_a_malformed_meta_is_corruption(archives: Archives, store: ArchiveStore, place: Place) -> None:
+async def test_a_malformed_meta_is_corruption(archives: Archives, store: ArchiveStore, place: StoreFixture) -> None:
     put(archives, "w1", "a1")
     good = place.read("w1/a1/.meta") or b""
     for bad in (
@@ -156,7 +156,7 @@ async def test_a_malformed_meta_is_corruption(archives: Archives, store: Archive
 
 
 async def test_an_object_of_another_size_is_corruption(
-    archives: Archives, store: ArchiveStore, place: Place
+    archives: Archives, store: ArchiveStore, place: StoreFixture
 ) -> None:
     put(archives, "w1", "a1")
     place.write("w1/a1/home.tar.zst", b"1234")
@@ -164,14 +164,14 @@ async def test_an_object_of_another_size_is_corruption(
         await store.find("w1", "a1")
 
 
-def test_a_complete_archive_is_never_written_again(archives: Archives, place: Place) -> None:
+def test_a_complete_archive_is_never_written_again(archives: Archives, place: StoreFixture) -> None:
     put(archives, "w1", "a1", b"first")
     with pytest.raises(StorageProblem, match="never written again"):
         archives.upload("w1/a1/home.tar.zst", [b"other"], lambda: 1000)
     assert place.read("w1/a1/home.tar.zst") == b"first"
 
 
-def test_an_unfinished_archive_is_overwritten(archives: Archives, place: Place) -> None:
+def test_an_unfinished_archive_is_overwritten(archives: Archives, place: StoreFixture) -> None:
     archives.upload("w1/a1/home.tar.zst", [b"first"], lambda: 1000)
     place.leave_unfinished("w1/a1/home.tar.zst")
     archives.upload("w1/a1/home.tar.zst", [b"second"], lambda: 1000)
@@ -179,7 +179,7 @@ def test_an_unfinished_archive_is_overwritten(archives: Archives, place: Place) 
     assert place.names() == {".codehub-installation", "w1/a1/home.tar.zst"}
 
 
-def test_a_stream_that_fails_leaves_no_object(archives: Archives, place: Place) -> None:
+def test_a_stream_that_fails_leaves_no_object(archives: Archives, place: StoreFixture) -> None:
     class BrokenError(Exception):
         pass
 
@@ -201,7 +201,7 @@ def test_a_stream_that_fails_leaves_no_object(archives: Archives, place: Place) 
 
 
 async def test_a_listing_shows_complete_unfinished_and_abandoned_archives(
-    archives: Archives, store: ArchiveStore, place: Place
+    archives: Archives, store: ArchiveStore, place: StoreFixture
 ) -> None:
     put(archives, "w1", "a1")
     archives.upload("w1/a2/home.tar.zst", [b"1234567"], lambda: 1000)
@@ -216,7 +216,7 @@ async def test_a_listing_shows_complete_unfinished_and_abandoned_archives(
 
 
 async def test_removing_takes_everything_of_one_archive_and_nothing_else(
-    archives: Archives, store: ArchiveStore, place: Place
+    archives: Archives, store: ArchiveStore, place: StoreFixture
 ) -> None:
     put(archives, "w1", "a1")
     kept = put(archives, "w1", "a2")
@@ -230,7 +230,7 @@ async def test_removing_takes_everything_of_one_archive_and_nothing_else(
 
 
 async def test_a_removal_that_was_cut_short_leaves_an_unfinished_archive(
-    archives: Archives, store: ArchiveStore, place: Place
+    archives: Archives, store: ArchiveStore, place: StoreFixture
 ) -> None:
     put(archives, "w1", "a1")
     place.remove("w1/a1/.meta")
@@ -240,7 +240,7 @@ async def test_a_removal_that_was_cut_short_leaves_an_unfinished_archive(
     assert await store.list() == []
 
 
-async def test_a_store_that_is_not_there_or_not_ours_is_unknown(archives: Archives, place: Place) -> None:
+async def test_a_store_that_is_not_there_or_not_ours_is_unknown(archives: Archives, place: StoreFixture) -> None:
     put(archives, "w1", "a1")
     for url, owner in [(place.other().url, "installation-1"), (place.url, "installation-2")]:
         store = ArchiveStore(url, owner)
@@ -250,7 +250,7 @@ async def test_a_store_that_is_not_there_or_not_ours_is_unknown(archives: Archiv
     assert place.read("w1/a1/home.tar.zst") == b"12345"
 
 
-async def test_a_store_that_holds_something_is_not_claimed(place: Place) -> None:
+async def test_a_store_that_holds_something_is_not_claimed(place: StoreFixture) -> None:
     place.write("w1/a1/home.tar.zst", b"x")
     with pytest.raises(Unobservable):
         await ArchiveStore(place.url, "installation-1").initialise()
@@ -265,7 +265,7 @@ async def test_a_key_that_is_not_of_an_archive_is_refused(store: ArchiveStore, k
 
 
 async def test_a_complete_archive_has_no_unfinished_upload_beside_it(
-    archives: Archives, place: Place
+    archives: Archives, place: StoreFixture
 ) -> None:
     archives.upload("w1/a1/home.tar.zst", [b"12345"], lambda: 1000)
     place.leave_unfinished("w1/a1/home.tar.zst")
