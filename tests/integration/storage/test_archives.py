@@ -58,22 +58,22 @@ class StoreFixture:
 
 
 @pytest.fixture(params=["directory", "s3"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> StoreFixture:
+def backing(request: pytest.FixtureRequest, tmp_path: Path) -> StoreFixture:
     if request.param == "s3":
         return StoreFixture(request.getfixturevalue("s3_url"))
     return StoreFixture(f"file://{tmp_path}/archives")
 
 
 @pytest.fixture
-def archives(place: StoreFixture) -> Archives:
-    archives = Archives(place.url, "installation-1")
+def archives(backing: StoreFixture) -> Archives:
+    archives = Archives(backing.url, "installation-1")
     archives.initialise()
     return archives
 
 
 @pytest.fixture
-def store(archives: Archives, place: StoreFixture) -> ArchiveStore:
-    return ArchiveStore(place.url, "installation-1")
+def store(archives: Archives, backing: StoreFixture) -> ArchiveStore:
+    return ArchiveStore(backing.url, "installation-1")
 
 
 def put(archives: Archives, workspace_id: str, archive_op_id: str, content: bytes = b"12345") -> ArchiveFact:
@@ -116,31 +116,31 @@ def test_a_stream_of_unknown_length_is_read_back_as_it_was(archives: Archives) -
 
 
 def test_a_service_confirms_what_it_has_and_a_directory_is_read_back(
-    archives: Archives, place: StoreFixture
+    archives: Archives, backing: StoreFixture
 ) -> None:
     for number, size in enumerate((5, 8 << 20, (8 << 20) + 1, 20 << 20)):
         confirmed = archives.upload(f"w1/a{number}/home.tar.zst", [os.urandom(size)], lambda: 1000)
-        assert confirmed == place.is_service
+        assert confirmed == backing.is_service
 
 
-async def test_meta_is_the_text_that_is_specified(archives: Archives, place: StoreFixture) -> None:
+async def test_meta_is_the_text_that_is_specified(archives: Archives, backing: StoreFixture) -> None:
     put(archives, "w1", "a1")
-    assert place.read("w1/a1/.meta") == f"sha256:{SHA}\nbytes=5 unpacked=10 entries=1\n".encode()
+    assert backing.read("w1/a1/.meta") == f"sha256:{SHA}\nbytes=5 unpacked=10 entries=1\n".encode()
 
 
 async def test_a_meta_without_its_object_is_not_an_archive(
-    archives: Archives, store: ArchiveStore, place: StoreFixture
+    archives: Archives, store: ArchiveStore, backing: StoreFixture
 ) -> None:
     put(archives, "w1", "a1")
-    place.remove("w1/a1/home.tar.zst")
+    backing.remove("w1/a1/home.tar.zst")
     assert await store.find("w1", "a1") is None
     (listed,) = await store.list()
     assert not listed.complete
 
 
-async def test_a_malformed_meta_is_corruption(archives: Archives, store: ArchiveStore, place: StoreFixture) -> None:
+async def test_a_malformed_meta_is_corruption(archives: Archives, store: ArchiveStore, backing: StoreFixture) -> None:
     put(archives, "w1", "a1")
-    good = place.read("w1/a1/.meta") or b""
+    good = backing.read("w1/a1/.meta") or b""
     for bad in (
         b"",
         b"sha256:00\n",
@@ -150,36 +150,36 @@ async def test_a_malformed_meta_is_corruption(archives: Archives, store: Archive
         good[:-1],
         b"\xff" * 99,
     ):
-        place.write("w1/a1/.meta", bad)
+        backing.write("w1/a1/.meta", bad)
         with pytest.raises(CorruptedArchive):
             await store.find("w1", "a1")
 
 
 async def test_an_object_of_another_size_is_corruption(
-    archives: Archives, store: ArchiveStore, place: StoreFixture
+    archives: Archives, store: ArchiveStore, backing: StoreFixture
 ) -> None:
     put(archives, "w1", "a1")
-    place.write("w1/a1/home.tar.zst", b"1234")
+    backing.write("w1/a1/home.tar.zst", b"1234")
     with pytest.raises(CorruptedArchive):
         await store.find("w1", "a1")
 
 
-def test_a_complete_archive_is_never_written_again(archives: Archives, place: StoreFixture) -> None:
+def test_a_complete_archive_is_never_written_again(archives: Archives, backing: StoreFixture) -> None:
     put(archives, "w1", "a1", b"first")
     with pytest.raises(StorageProblem, match="never written again"):
         archives.upload("w1/a1/home.tar.zst", [b"other"], lambda: 1000)
-    assert place.read("w1/a1/home.tar.zst") == b"first"
+    assert backing.read("w1/a1/home.tar.zst") == b"first"
 
 
-def test_an_unfinished_archive_is_overwritten(archives: Archives, place: StoreFixture) -> None:
+def test_an_unfinished_archive_is_overwritten(archives: Archives, backing: StoreFixture) -> None:
     archives.upload("w1/a1/home.tar.zst", [b"first"], lambda: 1000)
-    place.leave_unfinished("w1/a1/home.tar.zst")
+    backing.leave_unfinished("w1/a1/home.tar.zst")
     archives.upload("w1/a1/home.tar.zst", [b"second"], lambda: 1000)
-    assert place.read("w1/a1/home.tar.zst") == b"second"
-    assert place.names() == {".codehub-installation", "w1/a1/home.tar.zst"}
+    assert backing.read("w1/a1/home.tar.zst") == b"second"
+    assert backing.names() == {".codehub-installation", "w1/a1/home.tar.zst"}
 
 
-def test_a_stream_that_fails_leaves_no_object(archives: Archives, place: StoreFixture) -> None:
+def test_a_stream_that_fails_leaves_no_object(archives: Archives, backing: StoreFixture) -> None:
     class BrokenError(Exception):
         pass
 
@@ -190,23 +190,23 @@ def test_a_stream_that_fails_leaves_no_object(archives: Archives, place: StoreFi
     def is_empty_after_a_removal() -> bool:
         """A part that is on its way may bring an aborted upload back, as S3 says: a later removal ends it."""
         archives.remove("w1/a1/home.tar.zst")
-        return place.names() == {".codehub-installation"}
+        return backing.names() == {".codehub-installation"}
 
     with pytest.raises(BrokenError):
         archives.upload("w1/a1/home.tar.zst", chunks(), lambda: 1000)
-    assert place.read("w1/a1/home.tar.zst") is None
-    if place.is_service:
+    assert backing.read("w1/a1/home.tar.zst") is None
+    if backing.is_service:
         wait_for(is_empty_after_a_removal, "the store to be empty")
-    assert place.names() == {".codehub-installation"}
+    assert backing.names() == {".codehub-installation"}
 
 
 async def test_a_listing_shows_complete_unfinished_and_abandoned_archives(
-    archives: Archives, store: ArchiveStore, place: StoreFixture
+    archives: Archives, store: ArchiveStore, backing: StoreFixture
 ) -> None:
     put(archives, "w1", "a1")
     archives.upload("w1/a2/home.tar.zst", [b"1234567"], lambda: 1000)
-    place.leave_unfinished("w2/a3/home.tar.zst")
-    place.write("notes.txt", b"not ours")
+    backing.leave_unfinished("w2/a3/home.tar.zst")
+    backing.write("notes.txt", b"not ours")
     listed = {archive.key: (archive.complete, archive.workspace_id) for archive in await store.list()}
     assert listed == {
         "w1/a1/home.tar.zst": (True, "w1"),
@@ -216,44 +216,44 @@ async def test_a_listing_shows_complete_unfinished_and_abandoned_archives(
 
 
 async def test_removing_takes_everything_of_one_archive_and_nothing_else(
-    archives: Archives, store: ArchiveStore, place: StoreFixture
+    archives: Archives, store: ArchiveStore, backing: StoreFixture
 ) -> None:
     put(archives, "w1", "a1")
     kept = put(archives, "w1", "a2")
-    place.leave_unfinished("w1/a1/home.tar.zst")
-    place.leave_unfinished("w1/a3/home.tar.zst")
+    backing.leave_unfinished("w1/a1/home.tar.zst")
+    backing.leave_unfinished("w1/a3/home.tar.zst")
     await store.remove("w1/a1/home.tar.zst")
     await store.remove("w1/a1/home.tar.zst")
     assert sorted(archive.archive_op_id for archive in await store.list()) == ["a2", "a3"]
-    assert not any(name.startswith("w1/a1") for name in place.names())
+    assert not any(name.startswith("w1/a1") for name in backing.names())
     assert await store.find("w1", "a2") == kept
 
 
 async def test_a_removal_that_was_cut_short_leaves_an_unfinished_archive(
-    archives: Archives, store: ArchiveStore, place: StoreFixture
+    archives: Archives, store: ArchiveStore, backing: StoreFixture
 ) -> None:
     put(archives, "w1", "a1")
-    place.remove("w1/a1/.meta")
+    backing.remove("w1/a1/.meta")
     assert await store.find("w1", "a1") is None
     assert [archive.complete for archive in await store.list()] == [False]
     await store.remove("w1/a1/home.tar.zst")
     assert await store.list() == []
 
 
-async def test_a_store_that_is_not_there_or_not_ours_is_unknown(archives: Archives, place: StoreFixture) -> None:
+async def test_a_store_that_is_not_there_or_not_ours_is_unknown(archives: Archives, backing: StoreFixture) -> None:
     put(archives, "w1", "a1")
-    for url, owner in [(place.other().url, "installation-1"), (place.url, "installation-2")]:
+    for url, owner in [(backing.other().url, "installation-1"), (backing.url, "installation-2")]:
         store = ArchiveStore(url, owner)
         for call in (store.check(), store.find("w1", "a1"), store.list(), store.remove("w1/a1/home.tar.zst")):
             with pytest.raises(Unobservable):
                 await call
-    assert place.read("w1/a1/home.tar.zst") == b"12345"
+    assert backing.read("w1/a1/home.tar.zst") == b"12345"
 
 
-async def test_a_store_that_holds_something_is_not_claimed(place: StoreFixture) -> None:
-    place.write("w1/a1/home.tar.zst", b"x")
+async def test_a_store_that_holds_something_is_not_claimed(backing: StoreFixture) -> None:
+    backing.write("w1/a1/home.tar.zst", b"x")
     with pytest.raises(Unobservable):
-        await ArchiveStore(place.url, "installation-1").initialise()
+        await ArchiveStore(backing.url, "installation-1").initialise()
 
 
 @pytest.mark.parametrize(
@@ -265,9 +265,9 @@ async def test_a_key_that_is_not_of_an_archive_is_refused(store: ArchiveStore, k
 
 
 async def test_a_complete_archive_has_no_unfinished_upload_beside_it(
-    archives: Archives, place: StoreFixture
+    archives: Archives, backing: StoreFixture
 ) -> None:
     archives.upload("w1/a1/home.tar.zst", [b"12345"], lambda: 1000)
-    place.leave_unfinished("w1/a1/home.tar.zst")
+    backing.leave_unfinished("w1/a1/home.tar.zst")
     archives.commit(ArchiveFact("w1", "a1", "w1/a1/home.tar.zst", SHA, 5, 10, 1))
-    assert place.names() == {".codehub-installation", "w1/a1/home.tar.zst", "w1/a1/.meta"}
+    assert backing.names() == {".codehub-installation", "w1/a1/home.tar.zst", "w1/a1/.meta"}
