@@ -11,7 +11,7 @@ import sys
 import httpx
 
 SIGN_INS, SEARCHES, STREAMS = 100, 8, 120
-TROUBLE = (httpx.HTTPError, OSError)
+CONNECTION_ERRORS = (httpx.HTTPError, OSError)
 
 
 def _client(port: int, address: str, session: str = "") -> httpx.AsyncClient:
@@ -25,7 +25,7 @@ def _client(port: int, address: str, session: str = "") -> httpx.AsyncClient:
 
 async def _sign_in(client: httpx.AsyncClient, number: int) -> None:
     for attempt in itertools.count():
-        with contextlib.suppress(*TROUBLE):
+        with contextlib.suppress(*CONNECTION_ERRORS):
             body = {"username": f"nobody-{number}-{attempt}", "password": "a guess"}
             await client.post("/api/v1/login", json=body)
 
@@ -33,7 +33,7 @@ async def _sign_in(client: httpx.AsyncClient, number: int) -> None:
 async def _search(client: httpx.AsyncClient) -> None:
     query = " ".join(["%_" * 6] * 8)
     while True:
-        with contextlib.suppress(*TROUBLE):
+        with contextlib.suppress(*CONNECTION_ERRORS):
             await client.get("/api/v1/workspaces", params={"q": query[:100]})
 
 

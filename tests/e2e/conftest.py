@@ -175,7 +175,7 @@ class Hub:
 
 
 @contextlib.contextmanager
-def a_hub(browser: Browser, **environment: str) -> Iterator[Hub]:
+def running_hub(browser: Browser, **environment: str) -> Iterator[Hub]:
     system = System(SYSTEM | environment)
     try:
         system.start()

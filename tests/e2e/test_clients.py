@@ -13,8 +13,16 @@ import psutil
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect
 
-from tests.e2e.conftest import Hub, a_hub
-from tests.e2e.vscode import choose, download, edit_a_file, ide_is_ready, open_file, run_in_terminal, upload
+from tests.e2e.conftest import Hub, running_hub
+from tests.e2e.vscode import (
+    choose,
+    download,
+    edit_a_file,
+    open_file,
+    run_in_terminal,
+    upload,
+    wait_until_ide_ready,
+)
 from tests.selection import EVERYTHING
 from tests.services import TOOLS_DIR
 from tests.waiting import wait_for, wait_while_growing
@@ -22,8 +30,8 @@ from tests.waiting import wait_for, wait_while_growing
 IMAGES = Path(__file__).parents[2] / "images" / "images.toml"
 MODES = {"own-origins": {}, "path-mode": {"APPS_DOMAIN": ""}}
 BOTH = tuple(MODES)
-OWN_ORIGINS_FIRST = ("own-origins", pytest.param("path-mode", marks=pytest.mark.full))
-PATH_MODE_FIRST = (pytest.param("own-origins", marks=pytest.mark.full), "path-mode")
+OWN_ORIGINS_BY_DEFAULT = ("own-origins", pytest.param("path-mode", marks=pytest.mark.full))
+PATH_MODE_BY_DEFAULT = (pytest.param("own-origins", marks=pytest.mark.full), "path-mode")
 """`make test` takes each client in one mode; the story has VS Code on its own origin already."""
 NODE_MODULES = Path(__file__).parents[2] / "web" / "node_modules"
 VITE_PACKAGES = (
@@ -34,8 +42,8 @@ VITE_PORT = 5173
 MIB = 1 << 20
 BIG = (500 if EVERYTHING else 16) * MIB
 """More than the 15 MiB above which JupyterLab asks before an upload."""
-MOST_GROWTH = 64 * MIB
-AS_IN_FIREFOX = "window.showDirectoryPicker = undefined"
+MAX_GROWTH = 64 * MIB
+WITHOUT_DIRECTORY_PICKER = "window.showDirectoryPicker = undefined"
 """The picker is a dialog of the system, which no test can answer."""
 
 
@@ -52,8 +60,8 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def hub(request: pytest.FixtureRequest, browser: Browser, images: Path) -> Iterator[Hub]:
-    with a_hub(browser, IMAGES_FILE=str(images), **MODES[request.param]) as made:
-        made.context.add_init_script(AS_IN_FIREFOX)
+    with running_hub(browser, IMAGES_FILE=str(images), **MODES[request.param]) as made:
+        made.context.add_init_script(WITHOUT_DIRECTORY_PICKER)
         yield made
 
 
@@ -75,7 +83,7 @@ def workspace_id(hub: Hub) -> str:
 @pytest.fixture(scope="module")
 def ide(hub: Hub, workspace_id: str) -> Page:
     page = hub.open(workspace_id)
-    ide_is_ready(page)
+    wait_until_ide_ready(page)
     return page
 
 
@@ -114,7 +122,7 @@ def digest(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def gateway_stays_small(hub: Hub) -> Iterator[None]:
+def bounded_gateway_memory(hub: Hub) -> Iterator[None]:
     """Fail if a process of the gateway grows by much while something big passes."""
     top = psutil.Process(hub.system.pids()["gateway"])
     processes = [top, *top.children(recursive=True)]
@@ -135,10 +143,10 @@ def gateway_stays_small(hub: Hub) -> Iterator[None]:
         done.set()
         watch.join()
     growth = max(after - at_first for after, at_first in zip(most, before, strict=True))
-    assert growth < MOST_GROWTH, f"a process of the gateway grew by {growth >> 20} MiB"
+    assert growth < MAX_GROWTH, f"a process of the gateway grew by {growth >> 20} MiB"
 
 
-@in_modes(PATH_MODE_FIRST)
+@in_modes(PATH_MODE_BY_DEFAULT)
 def test_vs_code_has_an_editor_and_a_terminal(hub: Hub, workspace_id: str, ide: Page) -> None:
     home = hub.home(workspace_id)
     run_in_terminal(ide, "echo $((6 * 7)) > answer")
@@ -147,7 +155,7 @@ def test_vs_code_has_an_editor_and_a_terminal(hub: Hub, workspace_id: str, ide: 
     wait_for(lambda: (home / "note.txt").read_text() == "typed in the browser", "the saved file")
 
 
-@in_modes(PATH_MODE_FIRST)
+@in_modes(PATH_MODE_BY_DEFAULT)
 def test_vs_code_shows_a_preview(ide: Page) -> None:
     """Open a page inside the IDE that has a service worker."""
     open_file(ide, "page.md")
@@ -166,13 +174,13 @@ def test_vs_code_shows_its_extensions(ide: Page, screenshots: Path, request: pyt
     ide.screenshot(path=screenshots / f"{request.node.name}.png")
 
 
-@in_modes(OWN_ORIGINS_FIRST)
-def test_big_files_go_down_and_up_by_vs_code(hub: Hub, workspace_id: str, ide: Page) -> None:
+@in_modes(OWN_ORIGINS_BY_DEFAULT)
+def test_vs_code_downloads_and_uploads_big_files(hub: Hub, workspace_id: str, ide: Page) -> None:
     """All of it in messages of VS Code's own socket, at a cost in the browser that grows with the size."""
     big = write_big_file(hub, workspace_id)
     choose(ide, ">Explorer: Focus on Files Explorer", "Explorer")
     rows = ide.locator(".explorer-folders-view .monaco-list-row")
-    with gateway_stays_small(hub):
+    with bounded_gateway_memory(hub):
         downloaded = download(ide, rows.filter(has_text=big.name), BIG)
         assert digest(downloaded) == digest(big)
 
@@ -182,7 +190,7 @@ def test_big_files_go_down_and_up_by_vs_code(hub: Hub, workspace_id: str, ide: P
     assert digest(uploaded) == digest(downloaded)
 
 
-@in_modes(OWN_ORIGINS_FIRST)
+@in_modes(OWN_ORIGINS_BY_DEFAULT)
 def test_a_notebook_in_jupyterlab_has_a_kernel(
     lab: Page, screenshots: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -199,11 +207,11 @@ def test_a_notebook_in_jupyterlab_has_a_kernel(
     lab.screenshot(path=screenshots / f"{request.node.name}.png")
 
 
-@in_modes(OWN_ORIGINS_FIRST)
-def test_big_files_go_down_and_up_by_jupyterlab(hub: Hub, lab_id: str, lab: Page) -> None:
+@in_modes(OWN_ORIGINS_BY_DEFAULT)
+def test_jupyterlab_downloads_and_uploads_big_files(hub: Hub, lab_id: str, lab: Page) -> None:
     home = hub.home(lab_id)
     files = lab.locator(".jp-DirListing-content")
-    with gateway_stays_small(hub):
+    with bounded_gateway_memory(hub):
         files.get_by_text("big.mp4").click(button="right")
         with lab.expect_download() as download:
             lab.locator(".lm-Menu-item", has_text="Download").first.click()
@@ -219,7 +227,7 @@ def test_big_files_go_down_and_up_by_jupyterlab(hub: Hub, lab_id: str, lab: Page
     assert digest(uploaded) == digest(downloaded)
 
 
-@in_modes(OWN_ORIGINS_FIRST)
+@in_modes(OWN_ORIGINS_BY_DEFAULT)
 def test_vite_on_a_forwarded_port_reloads_what_changed(
     hub: Hub, workspace_id: str, ide: Page, request: pytest.FixtureRequest
 ) -> None:

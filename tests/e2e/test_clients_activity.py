@@ -18,9 +18,9 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from tests.e2e import chromium
-from tests.e2e.conftest import ADMIN_PASSWORD, Hub, a_hub, new_context
+from tests.e2e.conftest import ADMIN_PASSWORD, Hub, new_context, running_hub
 from tests.e2e.dashboard import Visitor
-from tests.e2e.vscode import ide_is_ready, ide_is_there, open_file, run_in_terminal
+from tests.e2e.vscode import expect_ide, open_file, run_in_terminal, wait_until_ide_ready
 from tests.waiting import PATIENCE, wait_for
 
 TTL = 5
@@ -33,7 +33,7 @@ SYSTEM = {
 }
 NEVER = {"standby_ttl_seconds": 0, "archive_ttl_seconds": 0}
 """No test depends on how fast a page loads: a workspace gets a TTL once the test is ready for its end."""
-HURRIED = """{
+SHORT_IDLE_CHECKS = """{
     const setIntervalAsBefore = window.setInterval;
     window.setInterval = (work, time, ...rest) => time === 30000
         ? setIntervalAsBefore(() => window.isLeftAlone && work(), 500)
@@ -47,11 +47,11 @@ VS Code looks for input every 30 s. A report while it still loads would be lost:
 
 @pytest.fixture(scope="module")
 def hub(browser: Browser) -> Iterator[Hub]:
-    with a_hub(browser, **SYSTEM) as made:
+    with running_hub(browser, **SYSTEM) as made:
         yield made
 
 
-def test_left_alone_it_stands_by_and_archives_itself_and_a_visit_wakes_it(
+def test_an_idle_workspace_stops_and_archives_and_a_visit_starts_it(
     hub: Hub, browser: Browser, screenshots: Path
 ) -> None:
     (workspace_id,) = hub.create("left alone", **NEVER)
@@ -66,7 +66,7 @@ def test_left_alone_it_stands_by_and_archives_itself_and_a_visit_wakes_it(
     visit = visitor.context.new_page()
     visit.goto(f"{hub.system.base_url}/w/{workspace_id}/")
     visitor.shoot("9-loading", visit)
-    ide_is_there(visit)
+    expect_ide(visit)
     visit.close()
     hub.change(workspace_id, standby_ttl_seconds=None)
     visitor.is_in("STANDBY")
@@ -80,19 +80,19 @@ def test_left_alone_it_stands_by_and_archives_itself_and_a_visit_wakes_it(
     assert answer.status == 502
     visitor.shoot("10-needs-restore", needs_restore)
     needs_restore.get_by_role("button").first.click()
-    ide_is_there(needs_restore)
+    expect_ide(needs_restore)
     visitor.context.close()
 
 
-def test_a_tab_that_is_merely_open_stands_by_and_a_key_counts_as_use(hub: Hub) -> None:
+def test_an_open_tab_does_not_count_as_use_but_a_key_does(hub: Hub) -> None:
     used, merely_open = hub.create("used", "merely open", **NEVER)
     (hub.home(used) / "note.txt").touch()
     hub.write_settings(used)
-    page = hub.open(used, HURRIED)
-    other = hub.open(merely_open, HURRIED)
-    ide_is_ready(page)
+    page = hub.open(used, SHORT_IDLE_CHECKS)
+    other = hub.open(merely_open, SHORT_IDLE_CHECKS)
+    wait_until_ide_ready(page)
     open_file(page, "note.txt")
-    ide_is_ready(other)
+    wait_until_ide_ready(other)
     for window in (page, other):
         window.evaluate("window.isLeftAlone = true")
 
@@ -210,7 +210,7 @@ class Laptop:
 
     def sleep(self) -> None:
         """Cut the network of a window that is connected, without closing a connection."""
-        ide_is_ready(self._page)
+        wait_until_ide_ready(self._page)
         self._context.set_offline(True)
 
     def wake(self) -> None:
@@ -225,7 +225,9 @@ def act(pages: dict[str, Page], number: int) -> None:
 
 @pytest.mark.full
 @pytest.mark.timeout(600)
-def test_use_keeps_it_running_and_an_open_tab_does_not(hub: Hub, browser: Browser, real_tab: RealTab) -> None:
+def test_use_keeps_a_workspace_running_and_an_open_tab_does_not(
+    hub: Hub, browser: Browser, real_tab: RealTab
+) -> None:
     """All scenes at once and in real time, with VS Code's own 70 s before it reports an empty window."""
     ids = dict(zip((*BUSY, *QUIET), hub.create(*BUSY, *QUIET, **NEVER), strict=True))
     (hub.home(ids["editor"]) / "note.txt").touch()
@@ -234,7 +236,7 @@ def test_use_keeps_it_running_and_an_open_tab_does_not(hub: Hub, browser: Browse
 
     pages = {name: hub.open(ids[name]) for name in BUSY}
     for page in pages.values():
-        ide_is_ready(page)
+        wait_until_ide_ready(page)
     open_file(pages["editor"], "note.txt")
     run_in_terminal(pages["terminal"], "true")
     run_in_terminal(pages["output"], CHATTER)
@@ -242,7 +244,7 @@ def test_use_keeps_it_running_and_an_open_tab_does_not(hub: Hub, browser: Browse
     laptop = Laptop(hub, browser, ids["laptop"])
     visible = hub.open(ids["visible"])
     real_tab.open(hub, ids["hidden"])
-    ide_is_ready(visible)
+    wait_until_ide_ready(visible)
     laptop.sleep()
     left_at = time.monotonic()
     act(pages, 0)

@@ -12,14 +12,14 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.e2e.conftest import ADMIN_PASSWORD, Hub, a_hub, new_context
+from tests.e2e.conftest import ADMIN_PASSWORD, Hub, new_context, running_hub
 from tests.e2e.dashboard import Visitor
 from tests.e2e.vscode import (
     edit_a_file,
-    first_screen_is_plain,
-    ide_is_ready,
-    ide_is_there,
+    expect_ide,
+    expect_plain_first_screen,
     run_in_terminal,
+    wait_until_ide_ready,
 )
 from tests.services import System
 from tests.waiting import PATIENCE, wait_for
@@ -33,7 +33,7 @@ SERVICE_WORKER_IS_REGISTERED = "async () => Boolean(await navigator.serviceWorke
 
 @pytest.fixture(scope="module")
 def hub(browser: Browser) -> Iterator[Hub]:
-    with a_hub(browser) as made:
+    with running_hub(browser) as made:
         yield made
 
 
@@ -50,8 +50,8 @@ def test_the_story(hub: Hub, browser: Browser, screenshots: Path) -> None:
 
     ide = visitor.opens()
     ide.wait_for_url(re.compile(rf"//{workspace_id}\.localhost:"))
-    ide_is_ready(ide)
-    first_screen_is_plain(ide, "my first workspace")
+    wait_until_ide_ready(ide)
+    expect_plain_first_screen(ide, "my first workspace")
     visitor.shoot("4-first-screen", ide)
     ide.wait_for_function(SERVICE_WORKER_IS_REGISTERED)
     run_in_terminal(ide, "touch note.txt; echo from-the-terminal > terminal.txt; id -un")
@@ -74,7 +74,7 @@ def test_the_story(hub: Hub, browser: Browser, screenshots: Path) -> None:
     visitor.does("start")
     visitor.is_in("RUNNING")
     again = visitor.opens()
-    ide_is_there(again)
+    expect_ide(again)
     visitor.shoot("6-restored", again)
     again.close()
 
@@ -89,7 +89,7 @@ def test_the_story(hub: Hub, browser: Browser, screenshots: Path) -> None:
     visitor.page.get_by_test_id("nav-workspaces").click()
     visitor.is_in("ARCHIVED")
     from_archive = visitor.opens()
-    ide_is_there(from_archive)
+    expect_ide(from_archive)
     from_archive.close()
     visitor.is_in("RUNNING")
     assert (home / "note.txt").read_text() == TEXT
@@ -132,7 +132,7 @@ def test_an_admin_sets_a_password_with_their_own_and_finds_it_in_the_audit_log(
     page.close()
 
 
-def test_the_page_about_the_api_comes_from_here_alone(hub: Hub) -> None:
+def test_the_api_page_loads_nothing_from_other_hosts(hub: Hub) -> None:
     page = hub.context.new_page()
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
@@ -176,7 +176,7 @@ class Curl:
         return wait_for(settled, phase, every=0.2)
 
 
-def test_the_story_with_curl_and_who_may_come_in(hub: Hub, tmp_path: Path) -> None:
+def test_the_story_with_curl_and_access_checks(hub: Hub, tmp_path: Path) -> None:
     curl = Curl(hub.system, tmp_path / "cookies")
     curl.sign_in("admin", ADMIN_PASSWORD)
     status, made = curl("POST", "/api/v1/workspaces", {"name": "by curl"})
@@ -186,7 +186,7 @@ def test_the_story_with_curl_and_who_may_come_in(hub: Hub, tmp_path: Path) -> No
     curl.settle(workspace_id, "RUNNING")
     note = hub.home(workspace_id) / "note"
     note.write_text("mine")
-    who_may_come_in(hub.system, curl, workspace_id)
+    check_access(hub.system, curl, workspace_id)
 
     for desired in ("STANDBY", "ARCHIVED", "RUNNING"):
         assert curl("PATCH", path, {"desired_state": desired})[0] == 200
@@ -217,7 +217,7 @@ def in_trash(curl: Curl, workspace_id: str) -> dict[str, Any]:
     return workspace
 
 
-def who_may_come_in(system: System, curl: Curl, workspace_id: str) -> None:
+def check_access(system: System, curl: Curl, workspace_id: str) -> None:
     """Check the entrance of a running workspace for its owner, another user, an admin and a stranger."""
     for name, role in (("other", "user"), ("chief", "admin")):
         status, _ = curl("POST", "/api/v1/users", {"username": name, "password": PASSWORD, "role": role})

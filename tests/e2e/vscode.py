@@ -20,17 +20,17 @@ READY = """() => ["code/didLoadExtensions", "code/didCreateWorkbenchContribution
 """VS Code's own marks: every command is registered, and every part of the window exists."""
 
 
-def ide_is_there(page: Page) -> None:
+def expect_ide(page: Page) -> None:
     expect(page.locator(".monaco-workbench .activitybar")).to_be_visible()
 
 
-def ide_is_ready(page: Page) -> None:
+def wait_until_ide_ready(page: Page) -> None:
     """Wait until VS Code takes input: while it loads, keys are lost and the palette lacks commands."""
-    ide_is_there(page)
+    expect_ide(page)
     page.wait_for_function(READY)
 
 
-def first_screen_is_plain(page: Page, name: str) -> None:
+def expect_plain_first_screen(page: Page, name: str) -> None:
     """Check that a new workspace shows its name and its files, and no chat and no advertisement."""
     expect(page).to_have_title(re.compile(rf"- {re.escape(name)}$"))
     expect(page.locator(".explorer-folders-view")).to_be_visible()

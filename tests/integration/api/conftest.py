@@ -32,7 +32,7 @@ PASSWORD = "a good password"
 
 
 @pytest.fixture(autouse=True)
-def patient_and_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+def long_timeouts_and_cheap_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Raise the bounds that a busy machine would reach, and lower the cost of passwords (a unit test's)."""
     monkeypatch.setattr(readiness, "PATIENCE", PATIENCE)
     monkeypatch.setattr(bus_events, "SUBSCRIBE_TIMEOUT", PATIENCE)
@@ -68,7 +68,7 @@ class Api:
             httpx.AsyncClient(transport=transport, base_url=BASE, headers=headers)
         )
 
-    async def person(self, username: str, role: Role = Role.USER) -> httpx.AsyncClient:
+    async def signed_in_client(self, username: str, role: Role = Role.USER) -> httpx.AsyncClient:
         """A client signed in as this user, who is made when missing."""
         if username not in self.ids:
             account = await accounts.create_account(
@@ -80,7 +80,7 @@ class Api:
         assert answer.status_code == 200, answer.text
         return client
 
-    async def person_quickly(self, username: str, role: Role) -> httpx.AsyncClient:
+    async def quick_client(self, username: str, role: Role) -> httpx.AsyncClient:
         """A client with a session of a new user, without the work of hashing a password for each."""
         if not self.password_hash:
             self.password_hash = await hash_password(PASSWORD)

@@ -19,7 +19,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 async def test_the_cookie(api: Api) -> None:
-    await api.person("alice")
+    await api.signed_in_client("alice")
     client = await api.client()
     answer = await client.post(LOGIN, json={"username": "ALICE", "password": PASSWORD})
     assert answer.json() == {"user": {"id": api.ids["alice"], "username": "alice", "role": "user"}}
@@ -33,7 +33,7 @@ async def test_the_cookie(api: Api) -> None:
 
 
 async def test_wrong_password_and_unknown_name_look_alike(api: Api) -> None:
-    await api.person("alice")
+    await api.signed_in_client("alice")
     client = await api.client()
     answers = [
         await client.post(LOGIN, json={"username": name, "password": "a wrong password"})
@@ -44,7 +44,7 @@ async def test_wrong_password_and_unknown_name_look_alike(api: Api) -> None:
 
 
 async def test_logout_ends_the_session(api: Api) -> None:
-    alice = await api.person("alice")
+    alice = await api.signed_in_client("alice")
     token = alice.cookies["session"]
     answer = await alice.post("/api/v1/logout")
     assert answer.status_code == 204 and 'session=""' in answer.headers["set-cookie"]
@@ -53,7 +53,7 @@ async def test_logout_ends_the_session(api: Api) -> None:
 
 
 async def test_a_session_lasts_a_day(api: Api) -> None:
-    alice = await api.person("alice")
+    alice = await api.signed_in_client("alice")
     async with api.engine.begin() as conn:
         row = (await conn.execute(select(sessions))).one()
         assert row.expires_at - row.created_at == timedelta(hours=24)
@@ -73,7 +73,7 @@ async def _attempt(api: Api, name: str, password: str, address: str, now: dateti
 
 @pytest.mark.parametrize("name", ["alice", "nobody"])
 async def test_the_lock(api: Api, name: str) -> None:
-    await api.person("alice")
+    await api.signed_in_client("alice")
     for _ in range(5):
         assert await _attempt(api, name, "a wrong password", "192.0.2.1", NOW) == "wrong"
     assert await _attempt(api, name, PASSWORD, "192.0.2.1", NOW) == "locked 30"
@@ -85,8 +85,8 @@ async def test_the_lock(api: Api, name: str) -> None:
     assert await _attempt(api, name, "a wrong password", "192.0.2.1", later) == "locked 60"
 
 
-async def test_a_good_sign_in_forgets_the_failures(api: Api) -> None:
-    await api.person("alice")
+async def test_a_successful_sign_in_clears_the_failures(api: Api) -> None:
+    await api.signed_in_client("alice")
     for _ in range(2):
         for _ in range(4):
             assert await _attempt(api, "alice", "a wrong password", "192.0.2.1", NOW) == "wrong"
@@ -94,13 +94,13 @@ async def test_a_good_sign_in_forgets_the_failures(api: Api) -> None:
 
 
 async def test_parallel_guesses_get_no_more_than_five(api: Api) -> None:
-    await api.person("alice")
+    await api.signed_in_client("alice")
     guesses = (_attempt(api, "alice", f"wrong number {n}", "192.0.2.1", NOW) for n in range(12))
     outcomes = await asyncio.gather(*guesses)
     assert outcomes.count("wrong") == 5 and outcomes.count("locked 30") == 7
 
 
-async def test_the_lock_over_http_says_when_to_come_back(api: Api) -> None:
+async def test_a_locked_sign_in_has_a_retry_after_header(api: Api) -> None:
     client = await api.client(**{"X-Forwarded-For": "10.0.0.1, 192.0.2.9"})
     body = {"username": "alice", "password": "a wrong password"}
     statuses = [(await client.post(LOGIN, json=body)).status_code for _ in range(6)]
@@ -114,7 +114,7 @@ async def test_the_lock_over_http_says_when_to_come_back(api: Api) -> None:
 
 
 async def test_a_new_password_ends_the_other_sessions(api: Api) -> None:
-    here, there = await api.person("alice"), await api.person("alice")
+    here, there = await api.signed_in_client("alice"), await api.signed_in_client("alice")
     change = "/api/v1/session/password"
     wrong = await here.post(change, json={"current": "a wrong password", "new": "another good one"})
     assert wrong.status_code == 422
@@ -150,7 +150,7 @@ async def test_a_given_admin_password_is_not_returned(api: Api) -> None:
 
 
 async def test_users_are_made_changed_and_deleted(api: Api) -> None:
-    root = await api.person("root", Role.ADMIN)
+    root = await api.signed_in_client("root", Role.ADMIN)
     new = {"username": "Carol", "password": PASSWORD}
     made = await root.post("/api/v1/users", json=new)
     assert made.status_code == 201 and made.json()["username"] == "carol" and made.json()["role"] == "user"
@@ -158,7 +158,7 @@ async def test_users_are_made_changed_and_deleted(api: Api) -> None:
     listed = (await root.get("/api/v1/users")).json()
     assert [user["username"] for user in listed["items"]] == ["carol", "root"] and listed["total"] == 2
     api.ids["carol"] = made.json()["id"]
-    carol = await api.person("carol")
+    carol = await api.signed_in_client("carol")
     path = f"/api/v1/users/{made.json()['id']}"
     assert (await root.patch(path, json={"role": "admin"})).json()["role"] == "admin"
     assert (await carol.get("/api/v1/users")).status_code == 200
@@ -170,9 +170,9 @@ async def test_users_are_made_changed_and_deleted(api: Api) -> None:
     assert (await root.post("/api/v1/users", json=new)).status_code == 201
 
 
-async def test_the_last_admin_stays(api: Api) -> None:
-    root = await api.person("root", Role.ADMIN)
-    second = await api.person("second", Role.ADMIN)
+async def test_the_last_admin_cannot_be_removed(api: Api) -> None:
+    root = await api.signed_in_client("root", Role.ADMIN)
+    second = await api.signed_in_client("second", Role.ADMIN)
     for name in ("root", "second"):
         assert (await root.patch(f"/api/v1/users/{api.ids[name]}", json={"role": "admin"})).status_code == 200
 
@@ -194,8 +194,8 @@ async def test_the_last_admin_stays(api: Api) -> None:
         assert answer.status_code == 409 and answer.json()["error"]["code"] == "INVALID_STATE"
 
 
-async def test_a_deleted_user_takes_its_workspaces_along(api: Api) -> None:
-    root, alice = await api.person("root", Role.ADMIN), await api.person("alice")
+async def test_deleting_a_user_deletes_their_workspaces(api: Api) -> None:
+    root, alice = await api.signed_in_client("root", Role.ADMIN), await api.signed_in_client("alice")
     first, second = await api.workspace(alice), await api.workspace(alice)
     path = f"/api/v1/users/{api.ids['alice']}"
     await api.set(second["id"], operation="PROVISIONING", op_id="x", op_started_at=NOW)

@@ -42,8 +42,8 @@ class Stage:
 
     @classmethod
     async def set(cls, api: Api, number: int = 0) -> Self:
-        root = await api.person_quickly(f"root{number}", Role.ADMIN)
-        alice = await api.person_quickly(f"alice{number}", Role.USER)
+        root = await api.quick_client(f"root{number}", Role.ADMIN)
+        alice = await api.quick_client(f"alice{number}", Role.USER)
         workspace = (await api.workspace(alice, name="notes"))["id"]
         made = cls(api, number, root, alice, workspace)
         root.headers["X-Forwarded-For"], alice.headers["X-Forwarded-For"] = made.here, made.there
@@ -240,7 +240,7 @@ CASES = {
 }  # fmt: skip
 
 
-async def test_every_act_leaves_exactly_one_entry(api: Api) -> None:
+async def test_every_action_leaves_exactly_one_entry(api: Api) -> None:
     wrong = []
     for number, (name, case) in enumerate(CASES.items(), 1):
         stage = await Stage.set(api, number)
@@ -314,7 +314,7 @@ async def test_every_committed_entry_is_one_json_line_whatever_the_log_level(
     assert changed["details"] == {"before": "user", "after": "admin"} and changed["actor_name"] == "root0"
 
 
-async def test_an_act_that_is_rolled_back_leaves_no_entry_and_no_line(
+async def test_an_action_that_is_rolled_back_leaves_no_entry_and_no_line(
     stage: Stage, printed: io.StringIO
 ) -> None:
     before = len(await stage.entries())
@@ -327,7 +327,7 @@ async def test_an_act_that_is_rolled_back_leaves_no_entry_and_no_line(
     assert len(await stage.entries()) == before and printed.getvalue() == ""
 
 
-async def test_an_act_whose_entry_cannot_be_written_does_not_happen(stage: Stage) -> None:
+async def test_an_action_whose_entry_cannot_be_written_does_not_happen(stage: Stage) -> None:
     async with stage.api.engine.begin() as conn:
         await conn.execute(text("ALTER TABLE audit_log ADD CONSTRAINT full_disk CHECK (false) NOT VALID"))
     assert (await stage.root.delete(stage.path)).status_code == 500

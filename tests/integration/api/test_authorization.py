@@ -88,7 +88,7 @@ async def test_the_matrix_holds(api: Api) -> None:
     for call, rows in MATRIX.items():
         for row in rows:
             for who, expected in zip(WHO, row.statuses, strict=True):
-                answer = await _call(People(api), who, call, row)
+                answer = await _call(Callers(api), who, call, row)
                 if answer.status_code != expected:
                     wrong.append(f"{call} ({row.state}) by {who}: {answer.status_code}, not {expected}")
                 if answer.status_code >= 400:
@@ -96,14 +96,14 @@ async def test_the_matrix_holds(api: Api) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-async def test_a_session_that_is_made_up_is_nobodys(api: Api) -> None:
+async def test_an_invented_session_is_rejected(api: Api) -> None:
     client = await api.client()
     for value in ("x", "a" * 5000, "../../etc", "%00"):
         client.cookies.set("session", value)
         assert (await client.get("/api/v1/session")).status_code == 401
 
 
-class People:
+class Callers:
     """Fresh ones for each cell of the matrix, so that no cell changes the next; made when first needed."""
 
     def __init__(self, api: Api) -> None:
@@ -118,7 +118,7 @@ class People:
         if who not in self._clients:
             role = Role.ADMIN if who == "admin" else Role.USER
             anonymous = who == "anonymous"
-            made = self.api.client() if anonymous else self.api.person_quickly(self.name(who), role)
+            made = self.api.client() if anonymous else self.api.quick_client(self.name(who), role)
             self._clients[who] = await made
         return self._clients[who]
 
@@ -127,7 +127,7 @@ class People:
         return self.api.ids[self.name(who)]
 
 
-async def _call(people: People, who: str, call: str, row: Row) -> httpx.Response:
+async def _call(people: Callers, who: str, call: str, row: Row) -> httpx.Response:
     method, path = call.split(" ")
     if "{workspace_id}" in path:
         path = path.format(workspace_id=await _workspace(people, row.state))
@@ -143,7 +143,7 @@ async def _call(people: People, who: str, call: str, row: Row) -> httpx.Response
     return await (await people.client(who)).request(method, path, json=body)
 
 
-async def _workspace(people: People, state: str) -> str:
+async def _workspace(people: Callers, state: str) -> str:
     api, owner = people.api, await people.client("owner")
     workspace_id: str = (await api.workspace(owner))["id"]
     if state == "deleted":

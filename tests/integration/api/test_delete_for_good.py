@@ -29,8 +29,8 @@ async def actions(api: Api) -> list[tuple[str, str]]:
         return [(row.actor_name, row.action) for row in rows if row.action.startswith("workspace.")]
 
 
-async def test_the_name_confirms_it(api: Api) -> None:
-    ada = await api.person_quickly("ada", Role.USER)
+async def test_the_name_confirms_a_permanent_delete(api: Api) -> None:
+    ada = await api.quick_client("ada", Role.USER)
     made = await api.workspace(ada, name=NAME)
     for confirm in ({}, {"confirm": ""}, {"confirm": made["id"]}, {"confirm": NAME.upper()}):
         refused = await ask(ada, made["id"], without_archive="true", **confirm)
@@ -51,7 +51,7 @@ async def test_the_name_confirms_it(api: Api) -> None:
 
 
 async def test_an_undelete_takes_the_waiver_back(api: Api) -> None:
-    ada = await api.person_quickly("ada", Role.USER)
+    ada = await api.quick_client("ada", Role.USER)
     made = await api.workspace(ada, name=NAME)
     await ask(ada, made["id"], without_archive="true", confirm=NAME)
     assert (await ada.post(f"/api/v1/workspaces/{made['id']}/undelete")).status_code == 200
@@ -61,9 +61,11 @@ async def test_an_undelete_takes_the_waiver_back(api: Api) -> None:
 
 
 @pytest.mark.parametrize("in_trash", [False, True])
-async def test_it_waits_for_the_operation_and_is_the_owners_or_an_admins(api: Api, in_trash: bool) -> None:
-    ada, eve = [await api.person_quickly(name, Role.USER) for name in ("ada", "eve")]
-    root = await api.person_quickly("root", Role.ADMIN)
+async def test_a_permanent_delete_needs_the_owner_or_an_admin_and_no_operation(
+    api: Api, in_trash: bool
+) -> None:
+    ada, eve = [await api.quick_client(name, Role.USER) for name in ("ada", "eve")]
+    root = await api.quick_client("root", Role.ADMIN)
     made = await api.workspace(ada, name=NAME)
     if in_trash:
         await ask(ada, made["id"])

@@ -40,7 +40,7 @@ STREAMS = 32
 MEBIBYTE = 1 << 20
 
 
-async def make_many(api: Api, owner: str, count: int) -> None:
+async def insert_many_workspaces(api: Api, owner: str, count: int) -> None:
     """Workspaces with long texts, past the API because they are many."""
     now = utc_now()
     rows = [
@@ -82,34 +82,32 @@ async def open_unread(path: Path, session_id: str, stack: AsyncExitStack) -> asy
     return reader
 
 
-def buffered(served: Served) -> list[int]:
+def buffered_bytes(served: Served) -> list[int]:
     """Bytes that the server holds for each of its connections."""
     found = served.server.server_state.connections
     return [item.transport.get_write_buffer_size() for item in found if isinstance(item, ApiProtocol)]
 
 
-async def test_unread_streams_hold_one_event_each_and_give_it_back(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unread_streams_buffer_one_event_each(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "SEND_TIMEOUT", PATIENCE)
-    await served.api.person_quickly("alice", Role.USER)
-    await make_many(served.api, "alice", 200)
+    await served.api.quick_client("alice", Role.USER)
+    await insert_many_workspaces(served.api, "alice", 200)
     ids = [await another_session(served.api, "alice") for _ in range(4)]
     async with AsyncExitStack() as stack:
         for number in range(STREAMS):
             await open_unread(served.socket, ids[number % 4], stack)
-        await until(lambda: sum(map(bool, buffered(served))) == STREAMS, "every stream to be held up")
+        await until(lambda: sum(map(bool, buffered_bytes(served))) == STREAMS, "every stream to be held up")
         await publish(served.redis, [resync_message(PREFIX)] * 20)
-        assert max(buffered(served)) <= ONE_EVENT
-    await until(lambda: buffered(served) == [], "the connections to be gone")
+        assert max(buffered_bytes(served)) <= ONE_EVENT
+    await until(lambda: buffered_bytes(served) == [], "the connections to be gone")
 
 
 async def test_unread_streams_cost_an_api_process_little_memory(api: Api, tmp_path: Path) -> None:
     """By its resident memory. With memos and whole snapshots it grew by 532 MiB, without by 28 MiB."""
-    await api.person_quickly("alice", Role.USER)
-    await make_many(api, "alice", 200)
+    await api.quick_client("alice", Role.USER)
+    await insert_many_workspaces(api, "alice", 200)
     ids = [await another_session(api, "alice") for _ in range(4)]
-    with serving_apart(api, tmp_path / "apart.sock") as process:
+    with api_process(api, tmp_path / "apart.sock") as process:
         async with AsyncExitStack() as stack:
             await read_beginning(await open_unread(tmp_path / "apart.sock", ids[0], stack))
             before = process.memory_info().rss
@@ -121,7 +119,7 @@ async def test_unread_streams_cost_an_api_process_little_memory(api: Api, tmp_pa
 
 
 @contextmanager
-def serving_apart(api: Api, path: Path) -> Iterator[psutil.Process]:
+def api_process(api: Api, path: Path) -> Iterator[psutil.Process]:
     """`codehub serve api` as a process of its own."""
     environment = os.environ | {
         "DATABASE_URL": api.settings.database_url,
@@ -144,23 +142,23 @@ async def read_beginning(reader: asyncio.StreamReader) -> None:
         await reader.readuntil(b"event: snapshot")
 
 
-async def test_a_client_that_does_not_read_is_cut_off(
+async def test_a_client_that_does_not_read_is_disconnected(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(events, "SEND_TIMEOUT", 0.2)
     monkeypatch.setattr(events, "CLOSE_SECONDS", 0.1)
-    await served.api.person_quickly("alice", Role.USER)
-    await make_many(served.api, "alice", 200)
+    await served.api.quick_client("alice", Role.USER)
+    await insert_many_workspaces(served.api, "alice", 200)
     session_id = await another_session(served.api, "alice")
     async with AsyncExitStack() as stack:
         await open_unread(served.socket, session_id, stack)
-        await until(lambda: buffered(served), "the stream to begin")
-        await until(lambda: buffered(served) == [], "the server to give up the connection")
+        await until(lambda: buffered_bytes(served), "the stream to begin")
+        await until(lambda: buffered_bytes(served) == [], "the server to give up the connection")
 
 
-async def test_a_client_that_reads_gets_every_workspace_once_in_pieces(served: Served) -> None:
-    alice = await served.api.person_quickly("alice", Role.USER)
-    await make_many(served.api, "alice", 2 * event_source.BATCH_SIZE + 1)
+async def test_a_snapshot_in_batches_has_every_workspace_once(served: Served) -> None:
+    alice = await served.api.quick_client("alice", Role.USER)
+    await insert_many_workspaces(served.api, "alice", 2 * event_source.BATCH_SIZE + 1)
     seen: list[str] = []
     mores: list[bool] = []
     async with served.stream(alice) as stream:
@@ -174,15 +172,17 @@ async def test_a_client_that_reads_gets_every_workspace_once_in_pieces(served: S
     assert len(seen) == len(set(seen)) == 2 * event_source.BATCH_SIZE + 1
 
 
-async def test_nothing_is_missed_while_a_snapshot_goes_out_in_pieces(
+async def test_no_change_is_missed_while_a_snapshot_is_sent(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_source, "BATCH_SIZE", 2)
-    alice = await api.person_quickly("alice", Role.USER)
+    alice = await api.quick_client("alice", Role.USER)
     made = [await api.workspace(alice, name=f"w{number}") for number in range(5)]
     services = api.app.state.services
     async with api.engine.connect() as conn:
-        session = await sessions.find_session(conn, sessions.hash_session_id(alice.cookies["session"]), utc_now())
+        session = await sessions.find_session(
+            conn, sessions.hash_session_id(alice.cookies["session"]), utc_now()
+        )
     assert session is not None
     feed = Feed()
     feed.start_over()
@@ -228,7 +228,7 @@ async def test_beyond_its_bound_a_session_keeps_its_newest_streams(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(open_streams, "MAX_PER_SESSION", 2)
-    alice = await served.api.person_quickly("alice", Role.USER)
+    alice = await served.api.quick_client("alice", Role.USER)
     async with served.stream(alice) as oldest, served.stream(alice) as second:
         assert (await oldest.next())[0] == (await second.next())[0] == "snapshot"
         async with served.stream(alice) as newest:
@@ -242,11 +242,11 @@ async def test_beyond_the_bound_of_its_user_another_session_gets_429(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(open_streams, "MAX_PER_USER", 1)
-    alice = await served.api.person_quickly("alice", Role.USER)
+    alice = await served.api.quick_client("alice", Role.USER)
     session_id = await another_session(served.api, "alice")
     transport = httpx.AsyncHTTPTransport(uds=str(served.socket))
     elsewhere = httpx.AsyncClient(transport=transport, base_url=BASE, cookies={"session": session_id})
-    bob = await served.api.person_quickly("bob", Role.USER)
+    bob = await served.api.quick_client("bob", Role.USER)
     async with elsewhere, served.stream(alice) as stream:
         await stream.next()
         refused = await elsewhere.get("/api/v1/events")
@@ -256,9 +256,9 @@ async def test_beyond_the_bound_of_its_user_another_session_gets_429(
             assert (await other.next())[0] == "snapshot"
 
 
-async def test_lists_carry_no_memo_and_the_workspace_does(api: Api) -> None:
-    alice = await api.person_quickly("alice", Role.USER)
-    root = await api.person_quickly("root", Role.ADMIN)
+async def test_lists_have_no_memo_but_the_workspace_has(api: Api) -> None:
+    alice = await api.quick_client("alice", Role.USER)
+    root = await api.quick_client("root", Role.ADMIN)
     made = await api.workspace(alice)
     path = f"/api/v1/workspaces/{made['id']}"
     assert (await alice.patch(path, json={"memo": "mine"})).json()["memo"] == "mine"

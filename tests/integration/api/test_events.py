@@ -94,7 +94,7 @@ def listed(workspace: dict[str, Any]) -> dict[str, Any]:
 
 
 async def test_snapshot_updates_and_deletion(served: Served) -> None:
-    alice = await served.api.person_quickly("alice", Role.USER)
+    alice = await served.api.quick_client("alice", Role.USER)
     first = await served.api.workspace(alice, name="first")
     async with served.stream(alice) as stream:
         assert await stream.next() == ("snapshot", {"items": [listed(first)], "more": False})
@@ -117,9 +117,9 @@ async def test_anonymous_gets_no_stream(served: Served) -> None:
         assert (await client.get("/api/v1/events")).status_code == 401
 
 
-async def test_nobody_sees_anothers_workspaces(served: Served) -> None:
-    alice = await served.api.person_quickly("alice", Role.USER)
-    root = await served.api.person_quickly("root", Role.ADMIN)
+async def test_a_stream_shows_only_the_users_own_workspaces(served: Served) -> None:
+    alice = await served.api.quick_client("alice", Role.USER)
+    root = await served.api.quick_client("root", Role.ADMIN)
     secret = await served.api.workspace(alice)
     async with served.stream(root) as stream:
         assert await stream.next() == ("snapshot", {"items": [], "more": False})
@@ -128,8 +128,8 @@ async def test_nobody_sees_anothers_workspaces(served: Served) -> None:
         assert await stream.next() == ("workspace_deleted", {"id": secret["id"]})
 
 
-async def test_two_streams_of_one_user_both_hear(served: Served) -> None:
-    alice = await served.api.person_quickly("alice", Role.USER)
+async def test_two_streams_of_one_user_get_the_same_events(served: Served) -> None:
+    alice = await served.api.quick_client("alice", Role.USER)
     made = await served.api.workspace(alice)
     async with served.stream(alice) as one:
         await one.next()
@@ -142,7 +142,7 @@ async def test_two_streams_of_one_user_both_hear(served: Served) -> None:
 
 
 async def test_signing_out_ends_the_stream_at_once(served: Served) -> None:
-    alice = await served.api.person_quickly("alice", Role.USER)
+    alice = await served.api.quick_client("alice", Role.USER)
     async with served.stream(alice) as stream:
         await stream.next()
         assert (await alice.post("/api/v1/logout")).status_code == 204
@@ -150,16 +150,16 @@ async def test_signing_out_ends_the_stream_at_once(served: Served) -> None:
 
 
 async def test_deleting_the_user_ends_the_stream_at_once(served: Served) -> None:
-    alice = await served.api.person_quickly("alice", Role.USER)
-    root = await served.api.person_quickly("root", Role.ADMIN)
+    alice = await served.api.quick_client("alice", Role.USER)
+    root = await served.api.quick_client("root", Role.ADMIN)
     async with served.stream(alice) as stream:
         await stream.next()
         assert (await root.delete(f"/api/v1/users/{served.api.ids['alice']}")).status_code == 204
         assert (await stream.next())[0] == "end"
 
 
-async def test_an_end_missed_while_not_listening_is_made_up_for(served: Served) -> None:
-    alice = await served.api.person_quickly("alice", Role.USER)
+async def test_a_session_that_ended_while_not_listening_ends_its_stream(served: Served) -> None:
+    alice = await served.api.quick_client("alice", Role.USER)
     dsn = asyncpg_dsn(served.api.settings.database_url)
     async with served.stream(alice) as stream:
         await stream.next()
@@ -177,7 +177,7 @@ async def test_an_end_missed_while_not_listening_is_made_up_for(served: Served) 
 
 
 async def test_a_reconnect_to_redis_sends_a_fresh_snapshot(served: Served) -> None:
-    alice = await served.api.person_quickly("alice", Role.USER)
+    alice = await served.api.quick_client("alice", Role.USER)
     made = await served.api.workspace(alice)
     async with served.stream(alice) as stream:
         await stream.next()
@@ -189,7 +189,7 @@ async def test_a_reconnect_to_redis_sends_a_fresh_snapshot(served: Served) -> No
 
 
 async def test_a_resync_sends_everyone_a_fresh_snapshot(served: Served) -> None:
-    alice = await served.api.person_quickly("alice", Role.USER)
+    alice = await served.api.quick_client("alice", Role.USER)
     async with served.stream(alice) as stream:
         await stream.next()
         await publish(served.redis, [resync_message(PREFIX)])
@@ -198,7 +198,7 @@ async def test_a_resync_sends_everyone_a_fresh_snapshot(served: Served) -> None:
 
 async def test_heartbeats(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_source, "HEARTBEAT", 0.2)
-    alice = await served.api.person_quickly("alice", Role.USER)
+    alice = await served.api.quick_client("alice", Role.USER)
     async with served.stream(alice) as stream:
         assert await _after_heartbeats(stream) == ("snapshot", {"items": [], "more": False})
         assert await stream.next() == ("heartbeat", {})
@@ -209,7 +209,7 @@ async def test_a_change_whose_hint_was_lost_comes_with_the_heartbeat(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_source, "HEARTBEAT", 0.2)
-    alice = await served.api.person_quickly("alice", Role.USER)
+    alice = await served.api.quick_client("alice", Role.USER)
     async with served.stream(alice) as stream:
         assert (await _after_heartbeats(stream))[0] == "snapshot"
         made = await served.api.workspace(alice)
@@ -224,7 +224,7 @@ async def _after_heartbeats(stream: Stream) -> tuple[str, Any]:
     return event
 
 
-async def test_a_reader_that_does_not_read_does_not_hold_up_the_end(
+async def test_a_client_that_does_not_read_does_not_delay_the_end(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held_up = asyncio.Event()
@@ -235,7 +235,7 @@ async def test_a_reader_that_does_not_read_does_not_hold_up_the_end(
         pause_writing(flow)
 
     monkeypatch.setattr(FlowControl, "pause_writing", note)
-    alice = await served.api.person_quickly("alice", Role.USER)
+    alice = await served.api.quick_client("alice", Role.USER)
     for number in range(3):
         await served.api.workspace(alice, name=f"w{number}", description="x" * 1000)
     reader, writer = await asyncio.open_unix_connection(str(served.socket), limit=1024)
@@ -254,7 +254,7 @@ async def test_a_reader_that_does_not_read_does_not_hold_up_the_end(
 
 
 async def test_stopping_the_server_ends_the_streams(served: Served) -> None:
-    alice = await served.api.person_quickly("alice", Role.USER)
+    alice = await served.api.quick_client("alice", Role.USER)
     async with served.stream(alice) as stream:
         assert (await stream.next())[0] == "snapshot"
         served.server.should_exit = True

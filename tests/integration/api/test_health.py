@@ -41,7 +41,7 @@ async def look(api: Api) -> Readiness:
     return await readiness.look(api.settings.database_url, api.settings.redis_url)
 
 
-async def test_ready_names_what_is_wrong_and_what_to_do(api: Api) -> None:
+async def test_readiness_names_each_failure_and_its_remedy(api: Api) -> None:
     found = await look(api)
     assert not found.ready and not found.checks[CheckName.COORDINATOR].ok
     assert "codehub serve coordinator" in found.checks[CheckName.COORDINATOR].remedy
@@ -88,7 +88,7 @@ async def test_a_redis_that_is_gone_is_not_ready(api: Api, tmp_path: Path) -> No
     assert "REDIS_URL" in found.checks[CheckName.REDIS].remedy
 
 
-async def test_a_server_that_accepts_and_says_nothing_is_given_up(
+async def test_a_server_that_accepts_but_never_answers_times_out(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(readiness, "PATIENCE", 0.2)
@@ -100,7 +100,7 @@ async def test_a_server_that_accepts_and_says_nothing_is_given_up(
     assert "did not answer within" in found.checks[CheckName.REDIS].message
 
 
-async def test_everything_down_is_said_and_not_a_500(settings: Settings, tmp_path: Path) -> None:
+async def test_with_every_dependency_down_the_api_answers_503(settings: Settings, tmp_path: Path) -> None:
     nowhere = settings.model_copy(
         update={
             "database_url": f"postgresql://x:y@/codehub?host={tmp_path}",
@@ -162,8 +162,8 @@ async def test_the_internal_listener_of_the_api(settings: Settings, api: Api) ->
         shutil.rmtree(place)
 
 
-async def test_metrics_count_by_route_and_name_nobody(api: Api) -> None:
-    alice = await api.person_quickly("alice", Role.USER)
+async def test_metrics_count_by_route_without_user_names(api: Api) -> None:
+    alice = await api.quick_client("alice", Role.USER)
     made = await api.workspace(alice)
     await alice.get(f"/api/v1/workspaces/{made['id']}")
     page = api.app.state.metrics.exposition()[0].decode()
@@ -179,7 +179,7 @@ async def test_openapi_is_served_and_its_viewers_are_not(api: Api) -> None:
 
 
 async def test_the_overview(api: Api) -> None:
-    root, alice = await api.person_quickly("root", Role.ADMIN), await api.person_quickly("alice", Role.USER)
+    root, alice = await api.quick_client("root", Role.ADMIN), await api.quick_client("alice", Role.USER)
     await api.workspace(alice, desired_state="RUNNING")
     broken = await api.workspace(alice)
     await api.set(broken["id"], phase="ERROR", error_reason="Timeout", error_count=1, error_message="slow")
@@ -191,7 +191,7 @@ async def test_the_overview(api: Api) -> None:
 
 
 async def test_the_overview_shows_what_weakens_security(settings: Settings, api: Api) -> None:
-    root = await api.person_quickly("root", Role.ADMIN)
+    root = await api.quick_client("root", Role.ADMIN)
     seen = (await root.get("/api/v1/admin/overview")).json()
     assert (seen["insecure_http"], seen["wide_trusted_proxies"]) == (False, False)
     public = Settings(
@@ -209,7 +209,7 @@ async def test_the_overview_shows_what_weakens_security(settings: Settings, api:
 
 
 async def test_the_overview_shows_the_checks_of_readyz(api: Api) -> None:
-    root = await api.person_quickly("root", Role.ADMIN)
+    root = await api.quick_client("root", Role.ADMIN)
     await _lead(api, "0 seconds")
     async with api.engine.begin() as conn:
         values = {"ok": False, "message": "12 MiB free", "checked_at": func.now()}
@@ -249,7 +249,7 @@ async def test_the_dashboard_is_served_with_its_headers(dist: Path, api: Api) ->
     assert (await client.get("/api/v1/session")).headers["cache-control"] == "no-store"
 
 
-async def test_without_a_dashboard_it_says_how_to_build_one(
+async def test_without_a_dashboard_the_page_shows_how_to_build_it(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dashboard_files, "find_dist", lambda: None)

@@ -95,6 +95,6 @@ def test_an_address_is_a_path_or_a_host_and_a_port(address: str) -> None:
     "address",
     ["api:8000", "tcp:api", "tcp::8000", "tcp:api:0", "tcp:api:65536", "tcp:::1:80", "unix:a", "unix:"],
 )
-def test_what_is_no_address_is_refused(address: str) -> None:
+def test_an_invalid_address_is_rejected(address: str) -> None:
     with pytest.raises(SettingsError, match="API_UPSTREAM: must be unix:/path or tcp:host:port"):
         load(api_upstream=address)

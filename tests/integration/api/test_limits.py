@@ -19,7 +19,7 @@ def settings(settings: Settings) -> Settings:
 
 
 async def test_fifty_parallel_starts_never_exceed_the_limit(api: Api) -> None:
-    alice = await api.person_quickly("alice", Role.USER)
+    alice = await api.quick_client("alice", Role.USER)
     made = [await api.workspace(alice, name=f"w{number}") for number in range(10)]
 
     async def start(index: int) -> int:
@@ -41,7 +41,7 @@ async def test_fifty_parallel_starts_never_exceed_the_limit(api: Api) -> None:
 
 
 async def test_over_the_limit_is_429_and_creates_nothing(api: Api) -> None:
-    alice = await api.person_quickly("alice", Role.USER)
+    alice = await api.quick_client("alice", Role.USER)
     for number in range(2):
         await api.workspace(alice, name=f"w{number}", desired_state="RUNNING")
     refused = await alice.post("/api/v1/workspaces", json={"name": "third"})
@@ -53,11 +53,11 @@ async def test_over_the_limit_is_429_and_creates_nothing(api: Api) -> None:
     ] == "ARCHIVED"
 
 
-async def test_creating_while_the_user_is_deleted_leaves_nothing_behind(api: Api) -> None:
-    root = await api.person_quickly("root", Role.ADMIN)
+async def test_creating_while_the_user_is_deleted_leaves_no_workspace(api: Api) -> None:
+    root = await api.quick_client("root", Role.ADMIN)
     for attempt in range(5):
         name = f"user-{attempt}"
-        somebody = await api.person_quickly(name, Role.USER)
+        somebody = await api.quick_client(name, Role.USER)
         body = {"name": "late", "desired_state": "STANDBY"}
         creates = [somebody.post("/api/v1/workspaces", json=body) for _ in range(4)]
         await asyncio.gather(*creates, root.delete(f"/api/v1/users/{api.ids[name]}"))
@@ -66,7 +66,7 @@ async def test_creating_while_the_user_is_deleted_leaves_nothing_behind(api: Api
 
 
 async def test_parallel_creates_never_exceed_the_number_of_workspaces(api: Api) -> None:
-    alice = await api.person_quickly("alice", Role.USER)
+    alice = await api.quick_client("alice", Role.USER)
     body = {"name": "one more", "desired_state": "STANDBY"}
     answers = await asyncio.gather(*(alice.post("/api/v1/workspaces", json=body) for _ in range(20)))
     assert sorted(answer.status_code for answer in answers) == [201] * 12 + [429] * 8
@@ -74,12 +74,12 @@ async def test_parallel_creates_never_exceed_the_number_of_workspaces(api: Api) 
     assert refused.json()["error"]["code"] == "WORKSPACE_LIMIT_EXCEEDED"
     assert "12 of 12 workspaces" in refused.json()["error"]["message"]
     assert (await alice.get("/api/v1/workspaces")).json()["total"] == 12
-    bob = await api.person_quickly("bob", Role.USER)
+    bob = await api.quick_client("bob", Role.USER)
     assert (await bob.post("/api/v1/workspaces", json=body)).status_code == 201
 
 
 async def test_deleting_makes_room_until_the_trash_holds_as_many(api: Api) -> None:
-    alice = await api.person_quickly("alice", Role.USER)
+    alice = await api.quick_client("alice", Role.USER)
     body = {"name": "one more", "desired_state": "STANDBY"}
     for _ in range(24):
         made = await api.workspace(alice)
@@ -90,7 +90,7 @@ async def test_deleting_makes_room_until_the_trash_holds_as_many(api: Api) -> No
 
 
 async def test_a_workspace_returns_from_the_trash_only_within_the_limit(api: Api) -> None:
-    alice = await api.person_quickly("alice", Role.USER)
+    alice = await api.quick_client("alice", Role.USER)
     deleted = await api.workspace(alice)
     path = f"/api/v1/workspaces/{deleted['id']}"
     await alice.delete(path)
@@ -101,8 +101,8 @@ async def test_a_workspace_returns_from_the_trash_only_within_the_limit(api: Api
     assert (await alice.post(f"{path}/undelete")).status_code == 200
 
 
-async def test_the_calls_of_one_user_wait_their_turn_and_leave_room_for_others(api: Api) -> None:
-    alice, bob = [await api.person_quickly(name, Role.USER) for name in ("alice", "bob")]
+async def test_the_concurrent_calls_of_one_user_are_bounded(api: Api) -> None:
+    alice, bob = [await api.quick_client(name, Role.USER) for name in ("alice", "bob")]
     body = {"name": "one", "desired_state": "STANDBY"}
     async with api.engine.begin() as conn:
         await hold_lock(conn, AdvisoryLock.LIMITS)  # every create waits for this
@@ -122,24 +122,24 @@ async def test_beyond_the_bound_the_oldest_session_is_signed_out(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sessions, "MAX_PER_USER", 3)
-    bob = await api.person("bob")
-    oldest, *newer = [await api.person("alice") for _ in range(4)]
+    bob = await api.signed_in_client("bob")
+    oldest, *newer = [await api.signed_in_client("alice") for _ in range(4)]
     assert (await oldest.get("/api/v1/session")).status_code == 401
     for client in (*newer, bob):
         assert (await client.get("/api/v1/session")).status_code == 200
-    await asyncio.gather(*(api.person("alice") for _ in range(5)))
+    await asyncio.gather(*(api.signed_in_client("alice") for _ in range(5)))
     async with api.engine.connect() as conn:
         counted = select(func.count()).select_from(tables.sessions)
         assert await conn.scalar(counted.where(tables.sessions.c.user_id == api.ids["alice"])) == 3
 
 
-async def test_archives_count_towards_a_users_share_and_keep_nothing_from_being_deleted(
+async def test_archives_count_towards_the_limit_but_never_block_a_delete(
     settings: Settings,
 ) -> None:
     limited = settings.model_copy(update={"limits_max_archive_bytes_per_user": 1000})
     async with Api.running(limited) as api:
-        ada, eve = [await api.person_quickly(name, Role.USER) for name in ("ada", "eve")]
-        root = await api.person_quickly("root", Role.ADMIN)
+        ada, eve = [await api.quick_client(name, Role.USER) for name in ("ada", "eve")]
+        root = await api.quick_client("root", Role.ADMIN)
         kept, deleted = await api.workspace(ada), await api.workspace(ada)
         await api.add_archive(kept["id"], 600)
         assert (await ada.get("/api/v1/session")).json()["archives"] == {"bytes": 600, "max_bytes": 1000}

@@ -43,7 +43,7 @@ async def place() -> AsyncIterator[Path]:
 
 
 @pytest.fixture
-async def crowded(place: Path, redis_url: str) -> AsyncIterator[Api]:
+async def small_disk_api(place: Path, redis_url: str) -> AsyncIterator[Api]:
     url = EmbeddedPostgres(place / "pg", TOOLS_DIR).url
     settings = Settings(database_url=url, redis_url=redis_url, data_dir=place, port=8080)
     async with Api.running(settings) as api:
@@ -59,11 +59,11 @@ async def database_space(api: Api) -> tuple[bool, str]:
 
 
 async def test_a_full_disk_of_the_database_is_a_507_with_its_cause_and_degrades(
-    crowded: Api, place: Path
+    small_disk_api: Api, place: Path
 ) -> None:
-    disk, person = Disk(place), await crowded.person_quickly("ada", Role.USER)
-    workspace = await crowded.workspace(person)
-    assert await database_space(crowded) == (True, "")
+    disk, person = Disk(place), await small_disk_api.quick_client("ada", Role.USER)
+    workspace = await small_disk_api.workspace(person)
+    assert await database_space(small_disk_api) == (True, "")
     disk.leave(0)
     refused = await write_until_refused(person, workspace["id"])
     assert refused.status_code == 507
@@ -71,13 +71,13 @@ async def test_a_full_disk_of_the_database_is_a_507_with_its_cause_and_degrades(
     assert error["code"] == "INSUFFICIENT_STORAGE"
     assert error["message"].startswith("The disk of CodeHub's database is full")
     assert "Ask an admin to make room" in error["message"]
-    ok, remedy = await database_space(crowded)
+    ok, remedy = await database_space(small_disk_api)
     assert not ok and "delete workspaces without an archive" in remedy
     assert (await person.get("/api/v1/workspaces")).json()["total"] == 1, "what is there can be read"
 
     disk.make_room()
-    assert await database_space(crowded) == (True, "")
-    await crowded.workspace(person, name="two")
+    assert await database_space(small_disk_api) == (True, "")
+    await small_disk_api.workspace(person, name="two")
 
 
 async def write_until_refused(person: httpx.AsyncClient, workspace_id: str) -> httpx.Response:
@@ -90,14 +90,14 @@ async def write_until_refused(person: httpx.AsyncClient, workspace_id: str) -> h
     raise AssertionError("PostgreSQL takes writes although its disk is full")
 
 
-async def test_a_disk_without_inodes_degrades(crowded: Api, place: Path) -> None:
-    assert await database_space(crowded) == (True, "")
+async def test_a_disk_without_inodes_degrades(small_disk_api: Api, place: Path) -> None:
+    assert await database_space(small_disk_api) == (True, "")
     ballast = place / "files"
     ballast.mkdir()
     await asyncio.to_thread(use_up_inodes, ballast)
-    assert (await database_space(crowded))[0] is False
+    assert (await database_space(small_disk_api))[0] is False
     shutil.rmtree(ballast)
-    assert await database_space(crowded) == (True, "")
+    assert await database_space(small_disk_api) == (True, "")
 
 
 def use_up_inodes(directory: Path) -> None:

@@ -19,8 +19,8 @@ async def found(client_get: object, q: str) -> list[str]:
     return sorted(item["name"] for item in answer.json()["items"])
 
 
-async def test_every_word_is_in_the_name_the_description_or_the_memo(api: Api) -> None:
-    alice = await api.person_quickly("alice", Role.USER)
+async def test_a_search_finds_every_word_in_the_name_description_or_memo(api: Api) -> None:
+    alice = await api.quick_client("alice", Role.USER)
     one = await api.workspace(alice, name="Shop", description="100% of_it")
     await api.workspace(alice, name="Other", description="payments")
     await alice.patch(f"{V1}/workspaces/{one['id']}", json={"memo": "the Payment service\nback\\slash"})
@@ -33,8 +33,8 @@ async def test_every_word_is_in_the_name_the_description_or_the_memo(api: Api) -
     assert await found(alice.get, "") == ["Other", "Shop"]
 
 
-async def test_the_total_is_true_on_every_page_of_a_search(api: Api) -> None:
-    alice = await api.person_quickly("alice", Role.USER)
+async def test_every_page_of_a_search_has_the_total(api: Api) -> None:
+    alice = await api.quick_client("alice", Role.USER)
     for number in range(5):
         await api.workspace(alice, name=f"w{number}")
     for limit, offset, items in ((2, 0, 2), (2, 4, 1), (5, 0, 5), (2, 8, 0), (200, 0, 5)):
@@ -44,8 +44,8 @@ async def test_the_total_is_true_on_every_page_of_a_search(api: Api) -> None:
 
 
 async def test_an_admin_does_not_search_the_memos_of_others(api: Api) -> None:
-    alice = await api.person_quickly("alice", Role.USER)
-    root = await api.person_quickly("root", Role.ADMIN)
+    alice = await api.quick_client("alice", Role.USER)
+    root = await api.quick_client("root", Role.ADMIN)
     one = await api.workspace(alice, name="Shop")
     await alice.patch(f"{V1}/workspaces/{one['id']}", json={"memo": "private"})
     search = f"{V1}/admin/workspaces"
@@ -55,7 +55,7 @@ async def test_an_admin_does_not_search_the_memos_of_others(api: Api) -> None:
 
 @pytest.mark.parametrize("q", ["x" * 101, " ".join("abcdefghi")])
 async def test_a_long_search_is_422_and_names_the_bound(api: Api, q: str) -> None:
-    root = await api.person_quickly("root", Role.ADMIN)
+    root = await api.quick_client("root", Role.ADMIN)
     for path in ("workspaces", "admin/workspaces"):
         refused = await root.get(f"{V1}/{path}", params={"q": q})
         assert refused.status_code == 422 and refused.json()["error"]["code"] == "VALIDATION_ERROR"
@@ -66,7 +66,7 @@ async def test_a_search_that_takes_too_long_is_stopped_and_503(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workspace_calls, "SEARCH_SECONDS", 0.001)
-    alice = await api.person_quickly("alice", Role.USER)
+    alice = await api.quick_client("alice", Role.USER)
     one = await api.workspace(alice)
     async with api.engine.begin() as conn:  # a search has to wait for this lock
         await conn.execute(text("LOCK TABLE workspaces IN ACCESS EXCLUSIVE MODE"))
@@ -93,9 +93,9 @@ async def test_a_statement_of_any_call_ends_after_its_time(api: Api) -> None:
     assert answer.status_code == 503 and "too long" in answer.json()["error"]["message"]
 
 
-async def test_a_user_searches_one_at_a_time_and_others_meanwhile(api: Api) -> None:
-    alice = await api.person_quickly("alice", Role.USER)
-    bob = await api.person_quickly("bob", Role.USER)
+async def test_each_user_runs_one_search_at_a_time(api: Api) -> None:
+    alice = await api.quick_client("alice", Role.USER)
+    bob = await api.quick_client("bob", Role.USER)
     searches = api.app.state.services.searches_per_user
     async with searches.slot(api.ids["alice"]):
         waiting = asyncio.create_task(alice.get(f"{V1}/workspaces", params={"q": "x"}))

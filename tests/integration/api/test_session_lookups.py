@@ -49,33 +49,33 @@ async def test_random_sessions_of_one_network_cost_bounded_look_ups(api: Api, lo
     assert (await guess(api, 0, "192.0.2.7")).status_code == 401, "another network has its own allowance"
 
 
-async def test_living_sessions_of_that_network_go_on_and_new_ones_begin(api: Api) -> None:
-    alice = await api.person_quickly("alice", Role.USER)
+async def test_valid_sessions_of_a_blocked_network_keep_working(api: Api) -> None:
+    alice = await api.quick_client("alice", Role.USER)
     alice.headers["X-Forwarded-For"] = ATTACKER
     assert (await alice.get("/api/v1/session")).status_code == 200
     assert [(await guess(api, number)).status_code for number in range(MOST + 1)][-1] == 429
     assert (await alice.get("/api/v1/session")).status_code == 200
     bob = await api.client(**{"X-Forwarded-For": ATTACKER})
-    await api.person_quickly("bob", Role.USER)
+    await api.quick_client("bob", Role.USER)
     assert (await bob.post("/api/v1/login", json={"username": "bob", "password": PASSWORD})).is_success
     assert (await bob.get("/api/v1/session")).status_code == 200
     await bob.post("/api/v1/logout")
     assert (await alice.get("/api/v1/session")).status_code == 200
 
 
-async def test_sessions_that_are_found_use_up_nothing(api: Api) -> None:
+async def test_valid_sessions_cost_no_tokens(api: Api) -> None:
     for number in range(MOST + 3):
-        person = await api.person_quickly(f"person-{number}", Role.USER)
+        person = await api.quick_client(f"person-{number}", Role.USER)
         person.headers["X-Forwarded-For"] = ATTACKER
         assert (await person.get("/api/v1/session")).status_code == 200
 
 
-async def test_random_sessions_from_everywhere_leave_the_database_to_living_ones(
+async def test_random_sessions_from_many_networks_do_not_delay_valid_ones(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lookups = api.app.state.services.session_lookups
     lookups._share = FairQueue(2, 10, "Full.")
-    alice = await api.person_quickly("alice", Role.USER)
+    alice = await api.quick_client("alice", Role.USER)
     assert (await alice.get("/api/v1/session")).status_code == 200
     held, go_on = 0, asyncio.Event()
     find_session = permissions.find_session

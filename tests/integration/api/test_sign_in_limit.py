@@ -18,7 +18,7 @@ LOGIN = "/api/v1/login"
 HOME = "192.0.2.1"
 
 
-class HeldUp:
+class BlockedPasswordChecks:
     """Argon2 computations for unknown names that do not end before the test lets them."""
 
     def __init__(self) -> None:
@@ -27,8 +27,8 @@ class HeldUp:
 
 
 @pytest.fixture
-def held_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldUp]:
-    held = HeldUp()
+def blocked_checks(monkeypatch: pytest.MonkeyPatch) -> Iterator[BlockedPasswordChecks]:
+    held = BlockedPasswordChecks()
     fits = passwords._matches
 
     def hold(password: str, password_hash: str) -> bool:
@@ -57,52 +57,52 @@ def flood(api: Api, count: int, address: str = "") -> list["asyncio.Task[httpx.R
     ]
 
 
-async def test_during_a_flood_a_known_address_signs_in_before_all_that_wait(
-    api: Api, held_up: HeldUp
+async def test_during_a_flood_a_known_network_signs_in_before_all_that_wait(
+    api: Api, blocked_checks: BlockedPasswordChecks
 ) -> None:
-    await api.person_quickly("alice", Role.USER)
+    await api.quick_client("alice", Role.USER)
     assert (await sign_in(api, HOME, "alice")).status_code == 200
     attempts = flood(api, 100)
     lane = sign_in_limit.NEW_AT_ONCE + sign_in_limit.NEW_WAITING
     await until(lambda: sum(task.done() for task in attempts) == 100 - lane, "the lane to be full")
-    await until(lambda: held_up.running == sign_in_limit.NEW_AT_ONCE, "its places to be taken")
+    await until(lambda: blocked_checks.running == sign_in_limit.NEW_AT_ONCE, "its places to be taken")
     assert (await sign_in(api, HOME, "alice")).status_code == 200
-    assert held_up.running == sign_in_limit.NEW_AT_ONCE, "nobody of the flood had a turn in between"
+    assert blocked_checks.running == sign_in_limit.NEW_AT_ONCE, "nobody of the flood had a turn in between"
     rejected = [task.result() for task in attempts if task.done()]
     assert {answer.status_code for answer in rejected} == {429}
     assert all(int(answer.headers["retry-after"]) > 0 for answer in rejected)
-    held_up.go_on.set()
+    blocked_checks.go_on.set()
     assert [(await task).status_code for task in attempts].count(401) == lane
 
 
-async def test_a_flood_from_one_known_network_leaves_the_others_their_turns(
-    api: Api, held_up: HeldUp
+async def test_a_flood_from_one_known_network_does_not_block_the_others(
+    api: Api, blocked_checks: BlockedPasswordChecks
 ) -> None:
     """A user may send it from the office that people sign in from."""
     for name, address in (("alice", HOME), ("mallory", "192.0.2.66")):
-        await api.person_quickly(name, Role.USER)
+        await api.quick_client(name, Role.USER)
         assert (await sign_in(api, address, name)).status_code == 200
     attempts = flood(api, 90, "192.0.2.66")
     lane = sign_in_limit.KNOWN_AT_ONCE + sign_in_limit.KNOWN_WAITING
     await until(lambda: sum(task.done() for task in attempts) == 90 - lane, "the lane to be full")
-    await until(lambda: held_up.running == sign_in_limit.KNOWN_AT_ONCE, "its places to be taken")
+    await until(lambda: blocked_checks.running == sign_in_limit.KNOWN_AT_ONCE, "its places to be taken")
     alice = asyncio.create_task(sign_in(api, HOME, "alice"))
     await until(lambda: sum(task.done() for task in attempts) > 90 - lane or alice.done(), "room to be made")
-    held_up.go_on.set()
+    blocked_checks.go_on.set()
     assert (await alice).status_code == 200
     assert sum(task.done() for task in attempts) < 90 - lane // 2, "she did not wait for all the others"
     await asyncio.gather(*attempts)
 
 
 async def test_a_new_address_is_answered_at_once_during_a_flood_and_signs_in_after_it(
-    api: Api, held_up: HeldUp
+    api: Api, blocked_checks: BlockedPasswordChecks
 ) -> None:
-    await api.person_quickly("alice", Role.USER)
+    await api.quick_client("alice", Role.USER)
     attempts = flood(api, 100)
     await until(lambda: sum(task.done() for task in attempts) > 80, "the lane to be full")
     refused = await sign_in(api, "192.0.2.7", "alice")
     assert refused.status_code == 429 and refused.json()["error"]["code"] == "TOO_MANY_REQUESTS"
-    held_up.go_on.set()
+    blocked_checks.go_on.set()
     await asyncio.gather(*attempts)
     assert (await sign_in(api, "192.0.2.7", "alice")).status_code == 200
 
@@ -111,7 +111,7 @@ async def test_a_new_address_is_answered_at_once_during_a_flood_and_signs_in_aft
     "addresses", [["192.0.2.9"], ["2001:db8::1", "2001:db8::ffff:2", "2001:db8:0:0:7::"]]
 )
 async def test_a_network_has_an_allowance_of_failures(api: Api, addresses: list[str]) -> None:
-    await api.person_quickly("alice", Role.USER)
+    await api.quick_client("alice", Role.USER)
     answers = [
         await sign_in(api, addresses[number % len(addresses)], f"nobody-{number}")
         for number in range(sign_in_limit.FAILURES + 5)
@@ -123,15 +123,17 @@ async def test_a_network_has_an_allowance_of_failures(api: Api, addresses: list[
     assert (await sign_in(api, "192.0.2.10", "alice")).status_code == 200
 
 
-async def test_sign_ins_that_succeed_use_up_nothing(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_successful_sign_ins_cost_no_tokens(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api.app.state.services.sign_in_limit._allowance, "_refill_per_second", 1e-6)
-    await api.person_quickly("alice", Role.USER)
+    await api.quick_client("alice", Role.USER)
     for _ in range(sign_in_limit.FAILURES + 5):
         assert (await sign_in(api, HOME, "alice")).status_code == 200
 
 
-async def test_another_process_knows_the_address_too(api: Api, held_up: HeldUp) -> None:
-    await api.person_quickly("alice", Role.USER)
+async def test_known_addresses_are_shared_between_processes(
+    api: Api, blocked_checks: BlockedPasswordChecks
+) -> None:
+    await api.quick_client("alice", Role.USER)
     assert (await sign_in(api, HOME, "alice")).status_code == 200
     app = create_app(api.settings)
     async with app.router.lifespan_context(app):
@@ -145,14 +147,14 @@ async def test_another_process_knows_the_address_too(api: Api, held_up: HeldUp) 
         attempts = flood(other, 100)
         await until(lambda: sum(task.done() for task in attempts) > 80, "the lane to be full")
         assert (await sign_in(other, HOME, "alice")).status_code == 200
-        held_up.go_on.set()
+        blocked_checks.go_on.set()
         await asyncio.gather(*attempts)
 
 
-async def test_without_redis_signing_in_works_and_its_address_is_known(
+async def test_sign_in_works_without_redis_and_remembers_the_address(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await api.person_quickly("alice", Role.USER)
+    await api.quick_client("alice", Role.USER)
     services = api.app.state.services
     await services.redis.aclose()
     known = services.sign_in_limit._known
@@ -162,7 +164,7 @@ async def test_without_redis_signing_in_works_and_its_address_is_known(
 
 
 async def test_a_known_network_signs_in_many_at_once(api: Api) -> None:
-    await api.person_quickly("alice", Role.USER)
+    await api.quick_client("alice", Role.USER)
     assert (await sign_in(api, HOME, "alice")).status_code == 200
     answers = await asyncio.gather(*(sign_in(api, HOME, "alice") for _ in range(16)))
     assert {answer.status_code for answer in answers} == {200}

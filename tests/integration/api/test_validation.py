@@ -52,15 +52,15 @@ BAD_WORKSPACES: list[Any] = [
 ]
 
 
-async def test_workspaces_that_cannot_be_made(api: Api) -> None:
-    alice = await api.person_quickly("alice", Role.USER)
+async def test_invalid_workspaces(api: Api) -> None:
+    alice = await api.quick_client("alice", Role.USER)
     for body in BAD_WORKSPACES:
         _is_refused(await alice.post(f"{V1}/workspaces", json=body), body)
     assert (await alice.get(f"{V1}/workspaces")).json()["total"] == 0
 
 
-async def test_ttls_that_are_good(api: Api) -> None:
-    alice = await api.person_quickly("alice", Role.USER)
+async def test_valid_ttls(api: Api) -> None:
+    alice = await api.quick_client("alice", Role.USER)
     for ttl in (None, 0, 180, 31_536_000):
         made = await api.workspace(alice, standby_ttl_seconds=ttl, archive_ttl_seconds=ttl)
         assert made["standby_ttl_seconds"] == made["archive_ttl_seconds"] == ttl
@@ -81,16 +81,16 @@ NO_JSON: list[tuple[bytes, bytes]] = [
 ]
 
 
-async def test_bodies_that_are_no_json(api: Api) -> None:
-    alice = await api.person_quickly("alice", Role.USER)
+async def test_invalid_json_bodies(api: Api) -> None:
+    alice = await api.quick_client("alice", Role.USER)
     for content, content_type in NO_JSON:
         headers = [(b"content-type", content_type)]
         answer = await alice.post(f"{V1}/workspaces", content=content, headers=headers)
         _is_refused(answer, (content[:50], content_type))
 
 
-async def test_queries(api: Api) -> None:
-    root = await api.person_quickly("root", Role.ADMIN)
+async def test_invalid_queries(api: Api) -> None:
+    root = await api.quick_client("root", Role.ADMIN)
     for query in (
         *(
             "limit=0",
@@ -106,14 +106,14 @@ async def test_queries(api: Api) -> None:
         _is_refused(await root.get(f"{V1}/admin/workspaces?{query}"), query)
 
 
-async def test_odd_words_are_searched_for(api: Api) -> None:
-    alice = await api.person_quickly("alice", Role.USER)
+async def test_searches_accept_unusual_characters(api: Api) -> None:
+    alice = await api.quick_client("alice", Role.USER)
     for q in ("%FF%FE", "%ED%A0%80", "%25%5F%5C", "%E2%80%AE", "'; DROP TABLE users; --"):
         assert (await alice.get(f"{V1}/workspaces?q={q}")).status_code == 200, q
 
 
-async def test_ids_that_are_no_ids(api: Api) -> None:
-    root = await api.person_quickly("root", Role.ADMIN)
+async def test_invalid_ids(api: Api) -> None:
+    root = await api.quick_client("root", Role.ADMIN)
     for name in ("x", "%00", "..", "01ARZ3NDEKTSV4RRFFQ69G5FAV", "1" * 5000, "%FF", "💥"):
         answer = await root.get(f"{V1}/workspaces/{name}/timeline")
         assert answer.status_code == 404, name
@@ -122,7 +122,7 @@ async def test_ids_that_are_no_ids(api: Api) -> None:
 
 
 async def test_a_large_body_is_refused(api: Api) -> None:
-    alice = await api.person_quickly("alice", Role.USER)
+    alice = await api.quick_client("alice", Role.USER)
     answer = await alice.post(f"{V1}/workspaces", json={"name": "x" * (1 << 20)})
     assert answer.status_code == 413 and answer.json()["error"]["code"] == "PAYLOAD_TOO_LARGE"
     assert "256 KiB" in answer.json()["error"]["message"]
@@ -147,7 +147,7 @@ async def test_unknown_paths_and_methods(api: Api) -> None:
 
 
 async def test_cross_site_calls_are_refused(api: Api) -> None:
-    alice = await api.person("alice")
+    alice = await api.signed_in_client("alice")
     body = {"name": "a", "desired_state": "STANDBY"}
     made = await api.workspace(alice)
     for headers in ({"Sec-Fetch-Site": "cross-site"}, {"Origin": "http://evil.localhost:8080"}):
@@ -188,8 +188,8 @@ CALLS = st.sampled_from(
 
 
 async def test_no_json_body_is_ever_a_500(api: Api) -> None:
-    root = await api.person_quickly("root", Role.ADMIN)
-    somebody = await api.person_quickly("somebody", Role.USER)
+    root = await api.quick_client("root", Role.ADMIN)
+    somebody = await api.quick_client("somebody", Role.USER)
     made = await api.workspace(root)
     loop = asyncio.get_running_loop()
     names = {"w": made["id"], "u": api.ids["somebody"]}

@@ -11,7 +11,7 @@ UNKNOWN = "01arz3ndektsv4rrffq69g5fav"
 
 
 async def test_a_created_workspace_is_complete(api: Api) -> None:
-    alice = await api.person("alice")
+    alice = await api.signed_in_client("alice")
     made = await api.workspace(alice, name="  first  ", desired_state="RUNNING")
     assert made["name"] == "first"
     assert made["phase"] == "PENDING" and made["operation"] == "NONE" and made["desired_state"] == "RUNNING"
@@ -31,7 +31,7 @@ async def test_a_created_workspace_is_complete(api: Api) -> None:
 
 
 async def test_the_list_has_the_true_total(api: Api) -> None:
-    alice = await api.person("alice")
+    alice = await api.signed_in_client("alice")
     for number in range(5):
         await api.workspace(alice, name=f"ws {number}", description="50% of_it" if number == 3 else "")
     page = (await alice.get("/api/v1/workspaces?limit=2&offset=1")).json()
@@ -40,12 +40,12 @@ async def test_the_list_has_the_true_total(api: Api) -> None:
     assert [item["name"] for item in found["items"]] == ["ws 3"] and found["total"] == 1
     assert (await alice.get("/api/v1/workspaces", params={"q": "%"})).json()["total"] == 1
     assert (await alice.get("/api/v1/workspaces?phase=RUNNING")).json() == {"items": [], "total": 0}
-    bob = await api.person("bob")
+    bob = await api.signed_in_client("bob")
     assert (await bob.get("/api/v1/workspaces")).json() == {"items": [], "total": 0}
 
 
-async def test_only_what_is_given_is_changed(api: Api) -> None:
-    alice = await api.person("alice")
+async def test_a_missing_field_stays_unchanged(api: Api) -> None:
+    alice = await api.signed_in_client("alice")
     made = await api.workspace(alice, description="keep me", standby_ttl_seconds=3600)
     path = f"/api/v1/workspaces/{made['id']}"
     changed = (await alice.patch(path, json={"memo": "line\nline"})).json()
@@ -55,8 +55,8 @@ async def test_only_what_is_given_is_changed(api: Api) -> None:
     assert changed["standby_ttl_seconds"] is None and changed["name"] == "two"
 
 
-async def test_a_wish_during_an_operation_is_refused_unless_it_is_wished_already(api: Api) -> None:
-    alice = await api.person("alice")
+async def test_a_new_desired_state_during_an_operation_is_rejected(api: Api) -> None:
+    alice = await api.signed_in_client("alice")
     made = await api.workspace(alice, desired_state="STANDBY")
     await api.set(made["id"], operation="PROVISIONING", op_id="x", op_started_at=datetime.now(UTC))
     path = f"/api/v1/workspaces/{made['id']}"
@@ -69,7 +69,7 @@ async def test_a_wish_during_an_operation_is_refused_unless_it_is_wished_already
 
 
 async def test_delete_and_undelete(api: Api) -> None:
-    alice = await api.person("alice")
+    alice = await api.signed_in_client("alice")
     made = await api.workspace(alice)
     path = f"/api/v1/workspaces/{made['id']}"
     assert (await alice.post(f"{path}/undelete")).json()["error"]["code"] == "INVALID_STATE"
@@ -90,8 +90,8 @@ async def test_delete_and_undelete(api: Api) -> None:
     assert (await alice.get(path)).status_code == 200
 
 
-async def test_a_purged_workspace_is_gone(api: Api) -> None:
-    alice = await api.person("alice")
+async def test_a_purged_workspace_is_not_found(api: Api) -> None:
+    alice = await api.signed_in_client("alice")
     made = await api.workspace(alice)
     path = f"/api/v1/workspaces/{made['id']}"
     await alice.delete(path)
@@ -101,7 +101,7 @@ async def test_a_purged_workspace_is_gone(api: Api) -> None:
 
 
 async def test_extend_and_deadlines(api: Api) -> None:
-    alice = await api.person("alice")
+    alice = await api.signed_in_client("alice")
     made = await api.workspace(alice)
     await api.set(made["id"], phase="RUNNING", desired_state="RUNNING")
     before = (await alice.get(f"/api/v1/workspaces/{made['id']}")).json()
@@ -118,7 +118,7 @@ def seconds_between(earlier: str, later: str) -> float:
 
 
 async def test_recover_needs_an_error_and_a_lost_home_needs_a_choice(api: Api) -> None:
-    alice = await api.person("alice")
+    alice = await api.signed_in_client("alice")
     made = await api.workspace(alice)
     path = f"/api/v1/workspaces/{made['id']}/recover"
     assert (await alice.post(path)).json()["error"]["code"] == "INVALID_STATE"
@@ -135,8 +135,8 @@ async def test_recover_needs_an_error_and_a_lost_home_needs_a_choice(api: Api) -
 
 
 async def test_admins_stop_and_delete_but_neither_start_nor_edit(api: Api) -> None:
-    alice = await api.person("alice")
-    root = await api.person("root", Role.ADMIN)
+    alice = await api.signed_in_client("alice")
+    root = await api.signed_in_client("root", Role.ADMIN)
     made = await api.workspace(alice)
     path = f"/api/v1/workspaces/{made['id']}"
     await api.set(made["id"], phase="RUNNING", desired_state="RUNNING")
@@ -149,8 +149,8 @@ async def test_admins_stop_and_delete_but_neither_start_nor_edit(api: Api) -> No
     assert (await root.post(f"{path}/undelete")).status_code == 200
 
 
-async def test_the_home_is_shown_while_there_is_one(api: Api) -> None:
-    alice = await api.person("alice")
+async def test_the_home_is_shown_while_it_exists(api: Api) -> None:
+    alice = await api.signed_in_client("alice")
     made = await api.workspace(alice)
     assert made["home"] is None
     path, now = f"/api/v1/workspaces/{made['id']}", datetime.now(UTC)
@@ -179,7 +179,7 @@ async def test_the_home_is_shown_while_there_is_one(api: Api) -> None:
 
 
 async def test_a_workspace_has_the_time_and_the_size_of_its_current_archive(api: Api) -> None:
-    alice = await api.person("alice")
+    alice = await api.signed_in_client("alice")
     made = await api.workspace(alice)
     path = f"/api/v1/workspaces/{made['id']}"
     await api.add_archive(made["id"], 1)

@@ -9,7 +9,7 @@ from codehub.api import body_limit
 from tests.waiting import PATIENCE
 
 
-async def test_a_body_that_drips_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_body_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(body_limit, "MAX_SECONDS", 0.1)
     statuses: list[int] = []
 

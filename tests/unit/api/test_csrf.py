@@ -33,13 +33,13 @@ OWN = "https://codehub.example.com"
         ("cross-site", OWN, True),
     ],
 )
-def test_the_rule(fetch_site: str | None, origin: str | None, foreign: bool) -> None:
+def test_cross_site_detection(fetch_site: str | None, origin: str | None, foreign: bool) -> None:
     sites = [] if fetch_site is None else [fetch_site]
     origins = [] if origin is None else [origin]
     assert is_cross_site(sites, origins, OWN) is foreign
 
 
-def test_one_foreign_header_among_several_is_enough() -> None:
+def test_one_cross_site_header_among_several_is_enough() -> None:
     assert is_cross_site(["same-origin", "cross-site"], [], OWN)
     assert is_cross_site([], [OWN, "https://evil.example.com"], OWN)
 

@@ -74,7 +74,7 @@ async def test_an_unknown_name_takes_the_same_work(monkeypatch: pytest.MonkeyPat
     assert seen == [passwords.DUMMY_HASH]
 
 
-async def test_a_crowd_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_many_waiting_verifications_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(passwords, "MAX_WAITING", 2)
     outcomes = await asyncio.gather(
         *(passwords.verify_password("x" * 8, None) for _ in range(5)), return_exceptions=True
