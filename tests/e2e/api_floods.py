@@ -1,6 +1,6 @@
-"""Floods of the API from addresses of their own: sign-ins, costly searches, event streams that nobody reads.
+"""Floods of the API from separate addresses: sign-ins, costly searches, unread event streams.
 
-Run as a module in a process of its own, so that what they cost is not the test's. It ends with its input.
+Runs in a separate process, so that its cost is not the test's. It exits when its standard input closes.
 """
 
 import asyncio

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Run Chromium without its watch on the machine's network interfaces: `chromium.py ARGUMENT...`.
+"""Run Chromium without monitoring the machine's network interfaces: `chromium.py ARGUMENT...`.
 
-Chromium breaks off its requests, even to localhost, when an interface comes or goes (ERR_NETWORK_CHANGED).
-The tests of the Docker runtime, which run beside the browser's, create interfaces all the time. Chromium
-watches them with a netlink socket. If the kernel refuses that, it takes the network for unchanging.
+Chromium aborts its requests, even to localhost, when an interface appears or disappears
+(ERR_NETWORK_CHANGED). The tests of the Docker runtime, which run in parallel, create interfaces all the
+time. Chromium monitors them with a netlink socket. Without one, it assumes that the network is fixed.
 """
 
 import ctypes
@@ -24,7 +24,7 @@ ALLOW, FAIL_WITH = 0x7FFF0000, 0x00050000
 
 
 def refuse_netlink(socket_call: int) -> None:
-    """Make `socket(AF_NETLINK, ...)` fail in this process and in all that it starts (seccomp)."""
+    """Make `socket(AF_NETLINK, ...)` fail in this process and its children (seccomp)."""
     instructions = [
         (LOAD, 0, 0, NUMBER_AT),
         (JUMP_IF_EQUAL, 0, 3, socket_call),

@@ -44,7 +44,7 @@ def requirements() -> None:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Not for longer than a file: while it is open, no other event loop can run in this thread."""
+    """A Chromium per file: while it is open, no other event loop can run in this thread."""
     expect.set_options(timeout=MILLISECONDS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
@@ -65,18 +65,18 @@ def screenshots() -> Path:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Keep what the browser shows, and the logs, when a test fails."""
+    """Save screenshots and logs when a test fails."""
     report = yield
     given = getattr(item, "funcargs", {})
     browser, hub = given.get("browser"), given.get("hub")
     if report.failed and isinstance(browser, Browser):
-        report.sections.append(("screenshots", "\n".join(_keep_pages(browser, item.name))))
+        report.sections.append(("screenshots", "\n".join(_save_screenshots(browser, item.name))))
     if report.failed and isinstance(hub, Hub):
-        report.sections.append(("logs", str(_keep_logs(hub.system.data_dir, item.name))))
+        report.sections.append(("logs", str(_save_logs(hub.system.data_dir, item.name))))
     return report
 
 
-def _keep_pages(browser: Browser, name: str) -> Iterator[str]:
+def _save_screenshots(browser: Browser, name: str) -> Iterator[str]:
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     pages = [page for context in browser.contexts for page in context.pages]
     for number, page in enumerate(pages, 1):
@@ -88,8 +88,8 @@ def _keep_pages(browser: Browser, name: str) -> Iterator[str]:
             yield f"{page.url} cannot be shown: {error.message}"
 
 
-def _keep_logs(data_dir: Path, name: str) -> Path:
-    """Copy the logs of the system's parts, and those that VS Code writes into its homes."""
+def _save_logs(data_dir: Path, name: str) -> Path:
+    """Copy the logs of the system's processes and of VS Code in the homes."""
     kept = LOGS / f"failed-{name}"
     for log in (*data_dir.glob("logs/*"), *data_dir.glob("volumes/**/code-server/**/*.log")):
         copy = kept / log.relative_to(data_dir)
@@ -100,7 +100,7 @@ def _keep_logs(data_dir: Path, name: str) -> Path:
 
 
 def new_context(browser: Browser, **options: Any) -> BrowserContext:
-    """Return a fresh browser profile whose waits have the shared bound."""
+    """Return a new browser profile with the shared timeout."""
     context = browser.new_context(viewport={"width": 1280, "height": 800}, **options)
     context.set_default_timeout(MILLISECONDS)
     return context
@@ -108,14 +108,14 @@ def new_context(browser: Browser, **options: Any) -> BrowserContext:
 
 @dataclass
 class Hub:
-    """A whole system, and its administrator signed in with a browser and with a client of the API."""
+    """A running system whose admin is signed in with a browser and with an API client."""
 
     system: System
     context: BrowserContext
     client: httpx.Client
 
     def create(self, *names: str, image: str = "code-server", **options: object) -> list[str]:
-        """Return the ids of new workspaces, all of them RUNNING."""
+        """Create workspaces, wait until they run, and return their ids."""
         made = []
         for name in names:
             body = {"name": name, "image_ref": image, **options}
@@ -135,7 +135,7 @@ class Hub:
         assert answer.status_code == 200, answer.text
 
     def workspaces(self) -> dict[str, dict[str, Any]]:
-        """Return the workspaces by id; fail with the reason if one is in ERROR."""
+        """Return the workspaces by id. Fail with the reason if one is in ERROR."""
         answer = self.client.get("/api/v1/workspaces")
         assert answer.status_code == 200, answer.text
         items = answer.json()["items"]
@@ -150,14 +150,14 @@ class Hub:
         return home
 
     def write_settings(self, workspace_id: str) -> None:
-        """Add to a new home's settings of VS Code what a test needs to read its window."""
+        """Add the settings that tests need to the VS Code settings of a new home."""
         settings = self.home(workspace_id) / ".local/share/code-server/User/settings.json"
         added = json.dumps(vscode.SETTINGS).strip("{}")
         settings.write_text(settings.read_text().replace("{", f"{{{added},", 1))
         self.give_to_its_user(workspace_id)
 
     def give_to_its_user(self, workspace_id: str) -> None:
-        """Make the workspace's user own everything in the home, also what a test has put there."""
+        """Make the workspace's user own all files in the home, including those a test has created."""
         home = self.home(workspace_id)
         owner = home.stat()
         for directory, *names in os.walk(home):
@@ -166,7 +166,7 @@ class Hub:
                     os.chown(Path(directory, name), owner.st_uid, owner.st_gid, follow_symlinks=False)
 
     def open(self, workspace_id: str, script: str = "") -> Page:
-        """Open the workspace's page; the script runs before any of the page's own."""
+        """Open the workspace's page. The script runs before the page's scripts."""
         page = self.context.new_page()
         if script:
             page.add_init_script(script)

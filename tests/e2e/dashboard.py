@@ -1,4 +1,4 @@
-"""What a person does in the dashboard."""
+"""Page object of the dashboard."""
 
 from pathlib import Path
 
@@ -7,8 +7,8 @@ from playwright.sync_api import BrowserContext, Page, expect
 from tests.services import System
 
 
-class Visitor:
-    """A person at the dashboard who looks at one workspace."""
+class DashboardUser:
+    """A user with the dashboard open, on the card of one workspace."""
 
     def __init__(self, context: BrowserContext, system: System, screenshots: Path) -> None:
         self.context = context
@@ -17,35 +17,35 @@ class Visitor:
         self.card = self.page.get_by_test_id("workspace-card")
         self._screenshots = screenshots
 
-    def shoot(self, name: str, page: Page | None = None) -> None:
+    def take_screenshot(self, name: str, page: Page | None = None) -> None:
         (page or self.page).screenshot(path=self._screenshots / f"{name}.png")
 
     def sign_in(self, username: str, password: str) -> None:
         self.page.goto(self.system.base_url)
         self.page.get_by_test_id("login-username").fill(username)
         self.page.get_by_test_id("login-password").fill(password)
-        self.shoot("1-sign-in")
+        self.take_screenshot("1-sign-in")
         self.page.get_by_test_id("login-submit").click()
 
     def create(self, name: str) -> str:
         self.page.get_by_test_id("new-workspace").first.click()
         self.page.get_by_test_id("create-name").fill(name)
-        self.shoot("2-create")
+        self.take_screenshot("2-create")
         self.page.get_by_test_id("create-submit").click()
         return str(self.card.get_attribute("data-workspace-id"))
 
-    def watch(self, workspace_id: str) -> None:
-        """Look at this workspace's card only, where there are several."""
+    def select_workspace(self, workspace_id: str) -> None:
+        """Select the card of this workspace."""
         self.card = self.page.locator(f'[data-testid="workspace-card"][data-workspace-id="{workspace_id}"]')
 
-    def is_in(self, phase: str) -> None:
+    def expect_phase(self, phase: str) -> None:
         expect(self.card).to_have_attribute("data-phase", phase)
         expect(self.card).to_have_attribute("data-operation", "NONE")
 
-    def does(self, action: str) -> None:
+    def click_action(self, action: str) -> None:
         self.page.get_by_test_id(f"action-{action}").click()
 
-    def opens(self) -> Page:
+    def open_workspace(self) -> Page:
         with self.context.expect_page() as opened:
-            self.does("open")
+            self.click_action("open")
         return opened.value

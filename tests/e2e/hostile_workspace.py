@@ -1,6 +1,6 @@
-"""What a hostile workspace runs instead of an IDE. Only the standard library: it runs as `python3 -c`.
+"""The program of a hostile workspace. It uses only the standard library, because it runs as `python3 -c`.
 
-It answers with floods, writes output without end, and fills its own /tmp again and again.
+It answers with floods, writes endless output, and fills its /tmp repeatedly.
 """
 
 import contextlib
@@ -19,16 +19,16 @@ FLOODS = {
 }
 
 
-class Visit(socketserver.StreamRequestHandler):
+class RequestHandler(socketserver.StreamRequestHandler):
     def handle(self) -> None:
         path = self.rfile.readline().split(b" ")[1]
         while self.rfile.readline() not in (b"\r\n", b""):
             pass
         if path in FLOODS:
-            head, again = FLOODS[path]
+            head, repeated = FLOODS[path]
             self.wfile.write(head)
             while True:
-                self.wfile.write(again)
+                self.wfile.write(repeated)
         elif path == b"/sink":
             self.wfile.write(SWITCH)
             while self.rfile.read(BLOB):
@@ -42,15 +42,15 @@ class Server(socketserver.ThreadingUnixStreamServer):
     daemon_threads = True
 
     def handle_error(self, *_: object) -> None:
-        """A client that goes is no news."""
+        """Ignore clients that disconnect."""
 
 
-def write_output_without_end() -> None:
+def write_endless_output() -> None:
     while True:
         os.write(1, b"y\n" * 4096)
 
 
-def fill_tmp_again_and_again() -> None:
+def fill_tmp_repeatedly() -> None:
     path = pathlib.Path("/tmp/full")
     while True:
         with contextlib.suppress(OSError), path.open("wb") as file:
@@ -60,9 +60,9 @@ def fill_tmp_again_and_again() -> None:
 
 
 def main(path: str) -> None:
-    for work in (write_output_without_end, fill_tmp_again_and_again):
+    for work in (write_endless_output, fill_tmp_repeatedly):
         threading.Thread(target=work, daemon=True).start()
-    Server(path, Visit).serve_forever()
+    Server(path, RequestHandler).serve_forever()
 
 
 if __name__ == "__main__":

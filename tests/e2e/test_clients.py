@@ -1,4 +1,4 @@
-"""Real clients through the gateway, in both of its modes: VS Code, JupyterLab, Vite."""
+"""Real clients through the gateway, in both modes: VS Code, JupyterLab, Vite."""
 
 import contextlib
 import hashlib
@@ -32,7 +32,7 @@ MODES = {"own-origins": {}, "path-mode": {"APPS_DOMAIN": ""}}
 BOTH = tuple(MODES)
 OWN_ORIGINS_BY_DEFAULT = ("own-origins", pytest.param("path-mode", marks=pytest.mark.full))
 PATH_MODE_BY_DEFAULT = (pytest.param("own-origins", marks=pytest.mark.full), "path-mode")
-"""`make test` takes each client in one mode; the story has VS Code on its own origin already."""
+"""`make test` runs each client in one mode. The story covers VS Code on its own origin."""
 NODE_MODULES = Path(__file__).parents[2] / "web" / "node_modules"
 VITE_PACKAGES = (
     *("vite", "esbuild", "@esbuild", "rollup", "@rollup", "postcss", "nanoid", "picocolors", "source-map-js"),
@@ -41,18 +41,15 @@ VITE_PACKAGES = (
 VITE_PORT = 5173
 MIB = 1 << 20
 BIG = (500 if EVERYTHING else 16) * MIB
-"""More than the 15 MiB above which JupyterLab asks before an upload."""
+"""Above 15 MiB, JupyterLab asks before an upload."""
 MAX_GROWTH = 64 * MIB
 WITHOUT_DIRECTORY_PICKER = "window.showDirectoryPicker = undefined"
-"""The picker is a dialog of the system, which no test can answer."""
+"""Disables the picker, a system dialog that a test cannot answer."""
 
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project's images, each with more memory.
-
-    VS Code keeps in memory what the browser has not taken of a download: several times 500 MB if it is slow.
-    """
+    """The project's images with more memory: for a slow browser, VS Code buffers 500 MB several times."""
     path = tmp_path_factory.mktemp("images") / "images.toml"
     path.write_text(re.sub(r"^port = ", 'memory = "8g"\nport = ', IMAGES.read_text(), flags=re.MULTILINE))
     return path
@@ -102,7 +99,7 @@ def lab(hub: Hub, lab_id: str) -> Page:
 
 
 def write_big_file(hub: Hub, workspace_id: str) -> Path:
-    """Write megabytes that all differ, at the cost of one. code-server does not compress an mp4."""
+    """Write megabytes that all differ, from one random one. code-server does not compress an mp4."""
     path = hub.home(workspace_id) / "big.mp4"
     random = os.urandom(MIB)
     with path.open("wb") as file:
@@ -123,26 +120,26 @@ def digest(path: Path) -> str:
 
 @contextlib.contextmanager
 def bounded_gateway_memory(hub: Hub) -> Iterator[None]:
-    """Fail if a process of the gateway grows by much while something big passes."""
+    """Fail if the memory of a gateway process grows much during the block."""
     top = psutil.Process(hub.system.pids()["gateway"])
     processes = [top, *top.children(recursive=True)]
     before = [process.memory_info().rss for process in processes]
-    most = list(before)
+    peak = list(before)
     done = threading.Event()
 
-    def look() -> None:
+    def measure() -> None:
         while not done.wait(0.05):
             for position, process in enumerate(processes):
-                most[position] = max(most[position], process.memory_info().rss)
+                peak[position] = max(peak[position], process.memory_info().rss)
 
-    watch = threading.Thread(target=look)
-    watch.start()
+    sampler = threading.Thread(target=measure)
+    sampler.start()
     try:
         yield
     finally:
         done.set()
-        watch.join()
-    growth = max(after - at_first for after, at_first in zip(most, before, strict=True))
+        sampler.join()
+    growth = max(after - at_first for after, at_first in zip(peak, before, strict=True))
     assert growth < MAX_GROWTH, f"a process of the gateway grew by {growth >> 20} MiB"
 
 
@@ -166,7 +163,7 @@ def test_vs_code_shows_a_preview(ide: Page) -> None:
 @pytest.mark.full
 @in_modes(BOTH)
 def test_vs_code_shows_its_extensions(ide: Page, screenshots: Path, request: pytest.FixtureRequest) -> None:
-    """Accept the message about a marketplace that cannot be reached, too."""
+    """Also accept the message that the marketplace cannot be reached."""
     choose(ide, ">Extensions: Focus on Extensions View", "Extensions")
     view = ide.locator(".extensions-viewlet")
     found = view.locator(".extension-list-item").or_(view.get_by_text("Error while fetching extensions"))
@@ -176,7 +173,7 @@ def test_vs_code_shows_its_extensions(ide: Page, screenshots: Path, request: pyt
 
 @in_modes(OWN_ORIGINS_BY_DEFAULT)
 def test_vs_code_downloads_and_uploads_big_files(hub: Hub, workspace_id: str, ide: Page) -> None:
-    """All of it in messages of VS Code's own socket, at a cost in the browser that grows with the size."""
+    """The files pass through VS Code's WebSocket, at a cost in the browser that grows with the size."""
     big = write_big_file(hub, workspace_id)
     choose(ide, ">Explorer: Focus on Files Explorer", "Explorer")
     rows = ide.locator(".explorer-folders-view .monaco-list-row")
@@ -242,18 +239,18 @@ def test_vite_on_a_forwarded_port_reloads_what_changed(
         f"{VITE_PORT}--{workspace_id}.localhost:{hub.system.port}" if own else f"localhost:{hub.system.port}"
     )
     with page.expect_console_message(vite_listens_for_changes):
-        page.goto(f"http://{host}{base}")  # until Vite answers, the gateway's page reloads itself
+        page.goto(f"http://{host}{base}")  # until Vite answers, the gateway's page reloads
     shown = page.locator("#shown")
     expect(shown).to_have_text("before")
     page.evaluate("window.isTheSamePage = true")
-    (app / "words.js").write_text("export const words = 'after'")
+    (app / "texts.js").write_text("export const texts = 'after'")
     expect(shown).to_have_text("after")
     assert page.evaluate("window.isTheSamePage") is True
     page.close()
 
 
 def vite_listens_for_changes(message: ConsoleMessage) -> bool:
-    """Vite does not repeat a change for a page that connects after it."""
+    """Return whether the page has connected: Vite does not repeat earlier changes."""
     return "[vite] connected." in message.text
 
 
@@ -262,10 +259,10 @@ def make_vite_app(app: Path) -> None:
     for package in VITE_PACKAGES:
         shutil.copytree(NODE_MODULES / package, app / "node_modules" / package, symlinks=True)
     (app / "index.html").write_text('<p id="shown"></p><script type="module" src="/main.js"></script>')
-    (app / "words.js").write_text("export const words = 'before'")
+    (app / "texts.js").write_text("export const texts = 'before'")
     (app / "main.js").write_text(
-        "import { words } from './words.js'\n"
-        "const show = (words) => (document.querySelector('#shown').textContent = words)\n"
-        "show(words)\n"
-        "import.meta.hot.accept('./words.js', (changed) => show(changed.words))\n"
+        "import { texts } from './texts.js'\n"
+        "const show = (texts) => (document.querySelector('#shown').textContent = texts)\n"
+        "show(texts)\n"
+        "import.meta.hot.accept('./texts.js', (changed) => show(changed.texts))\n"
     )

@@ -1,4 +1,4 @@
-"""A workspace that is not used stands by and archives itself, even in an open tab (spec, section 6)."""
+"""An unused workspace is stopped and archived, even with an open tab."""
 
 import contextlib
 import itertools
@@ -19,7 +19,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from tests.e2e import chromium
 from tests.e2e.conftest import ADMIN_PASSWORD, Hub, new_context, running_hub
-from tests.e2e.dashboard import Visitor
+from tests.e2e.dashboard import DashboardUser
 from tests.e2e.vscode import expect_ide, open_file, run_in_terminal, wait_until_ide_ready
 from tests.waiting import PATIENCE, wait_for
 
@@ -32,16 +32,16 @@ SYSTEM = {
     "LIMITS_MAX_RUNNING_PER_USER": "9",
 }
 NEVER = {"standby_ttl_seconds": 0, "archive_ttl_seconds": 0}
-"""No test depends on how fast a page loads: a workspace gets a TTL once the test is ready for its end."""
+"""Tests set a TTL when they are ready for it, so that they do not depend on how fast a page loads."""
 SHORT_IDLE_CHECKS = """{
     const setIntervalAsBefore = window.setInterval;
     window.setInterval = (work, time, ...rest) => time === 30000
         ? setIntervalAsBefore(() => window.isLeftAlone && work(), 500)
         : setIntervalAsBefore(work, time, ...rest);
 }"""
-"""Shortens VS Code's wait before it reports an empty window from 70 s to 11 s, once `isLeftAlone` is set.
+"""Shortens the time until VS Code reports an idle window from 70 s to 11 s, once `isLeftAlone` is set.
 
-VS Code looks for input every 30 s. A report while it still loads would be lost: there is no connection yet.
+VS Code checks for input every 30 s. A report before it has connected would be lost.
 """
 
 
@@ -55,30 +55,30 @@ def test_an_idle_workspace_stops_and_archives_and_a_visit_starts_it(
     hub: Hub, browser: Browser, screenshots: Path
 ) -> None:
     (workspace_id,) = hub.create("left alone", **NEVER)
-    visitor = Visitor(new_context(browser), hub.system, screenshots)
+    visitor = DashboardUser(new_context(browser), hub.system, screenshots)
     visitor.sign_in("admin", ADMIN_PASSWORD)
-    visitor.watch(workspace_id)
-    visitor.is_in("RUNNING")
+    visitor.select_workspace(workspace_id)
+    visitor.expect_phase("RUNNING")
     hub.change(workspace_id, standby_ttl_seconds=None)
-    visitor.is_in("STANDBY")
+    visitor.expect_phase("STANDBY")
 
     hub.change(workspace_id, **NEVER)
     visit = visitor.context.new_page()
     visit.goto(f"{hub.system.base_url}/w/{workspace_id}/")
-    visitor.shoot("9-loading", visit)
+    visitor.take_screenshot("9-loading", visit)
     expect_ide(visit)
     visit.close()
     hub.change(workspace_id, standby_ttl_seconds=None)
-    visitor.is_in("STANDBY")
+    visitor.expect_phase("STANDBY")
     hub.change(workspace_id, archive_ttl_seconds=None)
-    visitor.is_in("ARCHIVED")
+    visitor.expect_phase("ARCHIVED")
 
     hub.change(workspace_id, **NEVER)
     needs_restore = visitor.context.new_page()
     answer = needs_restore.goto(f"{hub.system.base_url}/w/{workspace_id}/")
     assert answer is not None
     assert answer.status == 502
-    visitor.shoot("10-needs-restore", needs_restore)
+    visitor.take_screenshot("10-needs-restore", needs_restore)
     needs_restore.get_by_role("button").first.click()
     expect_ide(needs_restore)
     visitor.context.close()
@@ -118,11 +118,11 @@ def idle_seconds(hub: Hub, workspace_id: str) -> float:
 
 REAL_TTL = 20
 LOADED = 70
-"""Seconds for which a window that has just loaded counts as used."""
+"""Seconds for which a newly loaded window counts as used."""
 ACT_EVERY = 40
-"""Seconds between keys. It exceeds the TTL, so presence has to count in between.
+"""Seconds between keys, more than the TTL, so that presence has to count in between.
 
-VS Code reports an empty window 40 s after the last key at the earliest. The TTL then leaves 20 s more.
+VS Code reports an idle window at the earliest 40 s after the last key. The TTL adds 20 s.
 """
 BUSY = ("editor", "terminal", "output")
 QUIET = ("visible", "hidden", "laptop")
@@ -131,7 +131,7 @@ CHATTER = "while sleep 5; do echo still running; done"
 
 
 class RealTab:
-    """A tab of a Chromium that Playwright does not drive: Playwright shows every tab as visible."""
+    """A tab of a Chromium without Playwright, which makes every tab visible."""
 
     def __init__(self, devtools: ClientConnection) -> None:
         self._devtools = devtools
@@ -151,7 +151,7 @@ class RealTab:
         return result
 
     def open(self, hub: Hub, workspace_id: str) -> None:
-        """Open the IDE, and then another tab in front of it."""
+        """Open the IDE, then another tab in front of it."""
         url = hub.system.base_url
         cookies = [
             {"name": cookie["name"], "value": cookie["value"], "url": url}
@@ -196,7 +196,7 @@ def real_tab() -> Iterator[RealTab]:
 
 
 class Laptop:
-    """A browser whose network goes and comes back."""
+    """A browser whose network is lost and restored."""
 
     def __init__(self, hub: Hub, browser: Browser, workspace_id: str) -> None:
         self._context = new_context(browser, storage_state=hub.context.storage_state())
@@ -209,7 +209,7 @@ class Laptop:
         self.reconnects += "reconnection=true" in socket.url
 
     def sleep(self) -> None:
-        """Cut the network of a window that is connected, without closing a connection."""
+        """Cut the network of a connected window without closing its connections."""
         wait_until_ide_ready(self._page)
         self._context.set_offline(True)
 
@@ -218,7 +218,7 @@ class Laptop:
 
 
 def act(pages: dict[str, Page], number: int) -> None:
-    """Press one key in each window that is used; in the editor every second one saves."""
+    """Press a key in each used window. In the editor, every second one saves."""
     pages["editor"].keyboard.press("Control+S" if number % 2 else "x")
     pages["terminal"].keyboard.press("x")
 
@@ -228,7 +228,7 @@ def act(pages: dict[str, Page], number: int) -> None:
 def test_use_keeps_a_workspace_running_and_an_open_tab_does_not(
     hub: Hub, browser: Browser, real_tab: RealTab
 ) -> None:
-    """All scenes at once and in real time, with VS Code's own 70 s before it reports an empty window."""
+    """All cases at once and in real time, with VS Code's 70 s until it reports an idle window."""
     ids = dict(zip((*BUSY, *QUIET), hub.create(*BUSY, *QUIET, **NEVER), strict=True))
     (hub.home(ids["editor"]) / "note.txt").touch()
     for name in BUSY:

@@ -1,6 +1,6 @@
-"""What a page in one workspace can do to CodeHub and to other workspaces, in a real browser.
+"""Attacks by a page of one workspace on CodeHub and other workspaces, in a real browser.
 
-Over plain http on a public name: there browsers send no Sec-Fetch headers, and everything is same-site.
+Over plain http on a public name, browsers send no Sec-Fetch headers, and all hosts are same-site.
 """
 
 import asyncio
@@ -27,12 +27,12 @@ ARGUMENTS = [
 
 
 @dataclass
-class Stage:
+class AttackFixture:
     world: World
     context: BrowserContext
     app: App
     pages: dict[str, str]
-    """What upstreams answer, by `host/path`; anything else is a script that shows that it was loaded."""
+    """Responses of upstreams, by `host/path`. Other paths return a script that sets `loaded`."""
 
     @property
     def mine(self) -> str:
@@ -53,7 +53,7 @@ class Stage:
 
 
 @pytest.fixture
-async def stage() -> AsyncIterator[Stage]:
+async def fixture() -> AsyncIterator[AttackFixture]:
     pages: dict[str, str] = {}
 
     async def serve(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -76,7 +76,7 @@ async def stage() -> AsyncIterator[Stage]:
         async with chromium_for(made) as context:
             session = {"name": "session", "value": SESSION, "domain": PLATFORM, "path": "/"}
             await context.add_cookies([session | {"httpOnly": True, "sameSite": "Lax"}])  # type: ignore[list-item]
-            yield Stage(made, context, app, pages)
+            yield AttackFixture(made, context, app, pages)
 
 
 @asynccontextmanager
@@ -96,57 +96,57 @@ async def frame_urls(page: Page) -> list[str]:
     return [frame.url for frame in page.frames if frame is not page.main_frame]
 
 
-async def test_another_workspaces_page_can_neither_frame_nor_load(stage: Stage) -> None:
-    stage.pages[f"{stage.mine}/"] = "<title>mine</title>"
-    stage.pages[f"{stage.other}/"] = f"""<meta name="referrer" content="no-referrer">
-        <iframe src="http://{stage.mine}/"></iframe>
-        <script src="http://{stage.mine}/secret.js" onerror="window.failed = true"></script>"""
-    assert await (await stage.open(stage.mine)).title() == "mine", "the browser has its cookie"
-    page = await stage.open(stage.other)
+async def test_another_workspaces_page_can_neither_frame_nor_load(fixture: AttackFixture) -> None:
+    fixture.pages[f"{fixture.mine}/"] = "<title>mine</title>"
+    fixture.pages[f"{fixture.other}/"] = f"""<meta name="referrer" content="no-referrer">
+        <iframe src="http://{fixture.mine}/"></iframe>
+        <script src="http://{fixture.mine}/secret.js" onerror="window.failed = true"></script>"""
+    assert await (await fixture.open(fixture.mine)).title() == "mine", "the browser has its cookie"
+    page = await fixture.open(fixture.other)
     assert await page.evaluate("[window.loaded, window.failed]") == [None, True]
     await eventually(
         lambda: frame_urls(page), "the frame to be refused", lambda urls: "chrome-error" in str(urls)
     )
 
 
-async def test_the_ports_of_one_workspace_frame_and_load_each_other(stage: Stage) -> None:
-    stage.pages[f"{stage.port}/"] = "<title>app</title>"
-    assert await (await stage.open(stage.port)).title() == "app"
-    stage.pages[f"{stage.mine}/"] = f"""<iframe src="http://{stage.port}/"></iframe>
-        <script src="http://{stage.port}/shared.js"></script>"""
-    page = await stage.open(stage.mine)
+async def test_the_ports_of_one_workspace_frame_and_load_each_other(fixture: AttackFixture) -> None:
+    fixture.pages[f"{fixture.port}/"] = "<title>app</title>"
+    assert await (await fixture.open(fixture.port)).title() == "app"
+    fixture.pages[f"{fixture.mine}/"] = f"""<iframe src="http://{fixture.port}/"></iframe>
+        <script src="http://{fixture.port}/shared.js"></script>"""
+    page = await fixture.open(fixture.mine)
     assert await page.evaluate("window.loaded") is True
     assert await page.frames[1].title() == "app"
-    stage.pages[f"{stage.port}/framing"] = f"""<iframe src="http://{stage.mine}/framed"></iframe>"""
-    stage.pages[f"{stage.mine}/framed"] = "<title>ide</title>"
-    page = await stage.open(stage.port, "/framing")
+    fixture.pages[f"{fixture.port}/framing"] = f"""<iframe src="http://{fixture.mine}/framed"></iframe>"""
+    fixture.pages[f"{fixture.mine}/framed"] = "<title>ide</title>"
+    page = await fixture.open(fixture.port, "/framing")
     assert await page.frames[1].title() == "ide"
 
 
-async def test_a_session_planted_beside_the_browsers_own_is_refused(stage: Stage) -> None:
-    stage.pages[f"{PLATFORM}/"] = "<title>dashboard</title>"
-    stage.pages[f"{stage.other}/"] = """<script>
+async def test_a_session_planted_beside_the_browsers_own_is_refused(fixture: AttackFixture) -> None:
+    fixture.pages[f"{PLATFORM}/"] = "<title>dashboard</title>"
+    fixture.pages[f"{fixture.other}/"] = """<script>
         document.cookie = "session=planted; domain=example.org; path=/";
         document.cookie = "session=planted; domain=example.org; path=/api";
     </script>"""
-    await stage.open(stage.other)
-    page = await stage.open(PLATFORM)
+    await fixture.open(fixture.other)
+    page = await fixture.open(PLATFORM)
     assert await page.title() == "Sign in again · CodeHub"
     await page.goto(f"http://{PLATFORM}/")
     assert await page.title() == "dashboard", "both are gone"
     # What is planted for a longer path is neither sent here nor cleared: docs/threat-model.md, "Not stopped".
-    left = [cookie for cookie in await stage.context.cookies() if cookie["name"] == "session"]
+    left = [cookie for cookie in await fixture.context.cookies() if cookie["name"] == "session"]
     assert [cookie["path"] for cookie in left] == ["/api"]
 
 
-async def test_a_browser_full_of_planted_cookies_recovers(stage: Stage) -> None:
-    stage.pages[f"{PLATFORM}/"] = "<title>dashboard</title>"
-    stage.pages[f"{stage.other}/"] = """<script>
+async def test_a_browser_full_of_planted_cookies_recovers(fixture: AttackFixture) -> None:
+    fixture.pages[f"{PLATFORM}/"] = "<title>dashboard</title>"
+    fixture.pages[f"{fixture.other}/"] = """<script>
         const value = "x".repeat(3900);
         for (let i = 0; i < 60; i++) document.cookie = `bomb${i}=${value}; domain=example.org; path=/`;
     </script>"""
-    await stage.open(stage.other)
-    page = await stage.open(PLATFORM)
+    await fixture.open(fixture.other)
+    page = await fixture.open(PLATFORM)
     assert await page.title() == "Your browser sent too many cookies · CodeHub"
     for _ in range(10):
         await page.get_by_text("Try again").last.click()
@@ -156,12 +156,12 @@ async def test_a_browser_full_of_planted_cookies_recovers(stage: Stage) -> None:
     raise AssertionError("the cookies were not cleared")
 
 
-async def test_a_link_with_a_ticket_opens_nothing_in_another_browser(stage: Stage) -> None:
-    link = await Browser(stage.world).find_ticket(f"http://{PLATFORM}/w/{MINE}/")
-    page = await stage.context.new_page()
+async def test_a_link_with_a_ticket_opens_nothing_in_another_browser(fixture: AttackFixture) -> None:
+    link = await Browser(fixture.world).find_ticket(f"http://{PLATFORM}/w/{MINE}/")
+    page = await fixture.context.new_page()
     await page.goto(link)
     assert await page.title() == "This link does not open here · CodeHub"
-    stage.pages[f"{stage.mine}/"] = "<title>mine</title>"
+    fixture.pages[f"{fixture.mine}/"] = "<title>mine</title>"
     await page.get_by_text("Open the workspace").click()
-    await page.wait_for_url(f"http://{stage.mine}/")
+    await page.wait_for_url(f"http://{fixture.mine}/")
     assert await page.title() == "mine"

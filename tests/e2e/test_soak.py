@@ -1,7 +1,7 @@
-"""Every flood at once, for ten minutes, beside ordinary people in real Chromium: nobody notices.
+"""All floods at once, for ten minutes, beside ordinary users in real Chromium.
 
-The floods come from a stranger, from a user and from that user's workspaces. "Nobody notices" means: no
-connection of VS Code closes, no call is refused or fails, every edit is saved, every sign-in succeeds.
+The floods come from a stranger, from a user and from that user's workspaces. Other users notice nothing: no
+connection of VS Code closes, no call is rejected or fails, every edit is saved, every sign-in succeeds.
 """
 
 import base64
@@ -30,35 +30,35 @@ from tests.integration.gateway.flooding import Flood
 from tests.services import System, descendants
 from tests.waiting import wait_for
 
-PEOPLE = 10
+USERS = 10
 SECONDS = 600.0
 PASSWORD = "a password for the soak"
 IMAGES = Path(__file__).parents[2] / "images" / "images.toml"
 SYSTEM = {
-    "LIMITS_MAX_RUNNING_GLOBAL": str(PEOPLE + 2),
+    "LIMITS_MAX_RUNNING_GLOBAL": str(USERS + 2),
     "TTL_STANDBY_SECONDS": "7200",
     "DISK_RESERVE_BYTES": str(64 << 20),
 }
 UNPACK = "import base64, sys; exec(base64.b64decode(sys.argv[2]))"
-"""A command of an image takes braces for placeholders, and Python programs have some."""
+"""Encodes the program, because braces in an image's command are placeholders."""
 CONNECTIONS = 6
 HOARDED = 3000
 MAX_GROWTH = 96 << 20
-"""Bytes that all parts together may keep: allocators do not return everything."""
+"""Bytes that all processes together may keep: allocators do not return everything."""
 UPGRADE = (
     "Connection: Upgrade\r\nUpgrade: websocket\r\n"
     "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n"
 )
 
 
-class Person:
-    """Someone with VS Code and the dashboard open, who notices everything that goes wrong."""
+class User:
+    """A user with VS Code and the dashboard open, who records everything that goes wrong."""
 
     def __init__(self, hub: Hub, browser: Browser, name: str) -> None:
         self.name = name
-        self.noticed: list[str] = []
+        self.problems: list[str] = []
         self._hub = hub
-        self._is_watching = False
+        self._is_recording = False
         self._line = 0
         self._context = new_context(browser)
         entry = {"username": name, "password": PASSWORD}
@@ -71,9 +71,9 @@ class Person:
     def open(self) -> None:
         system = self._hub.system
         answer = self._context.request.get
-        one = f"{system.base_url}/api/v1/workspaces/{self._workspace_id}"
+        url = f"{system.base_url}/api/v1/workspaces/{self._workspace_id}"
         wait_for(
-            lambda: answer(one).json()["phase"] == "RUNNING", f"{self.name}'s workspace to run", every=0.2
+            lambda: answer(url).json()["phase"] == "RUNNING", f"{self.name}'s workspace to run", every=0.2
         )
         self._file = self._hub.home(self._workspace_id) / "notes.txt"
         self._file.touch()
@@ -87,11 +87,11 @@ class Person:
         for page in (self._ide, self._dashboard):
             page.on("response", self._watch_response)
 
-    def starts_watching(self) -> None:
-        self._is_watching = True
+    def start_recording(self) -> None:
+        self._is_recording = True
 
-    def works(self) -> float:
-        """Write a line, save it and look at the dashboard; return how long it took until it was saved."""
+    def work(self) -> float:
+        """Write and save a line, then open the dashboard. Return how long the save took."""
         began = time.monotonic()
         self._line += 1
         self._ide.bring_to_front()
@@ -105,20 +105,20 @@ class Person:
         expect(card).to_have_attribute("data-phase", "RUNNING")
         return took
 
-    def signs_in_elsewhere(self) -> None:
+    def sign_in_elsewhere(self) -> None:
         with contextlib.closing(self._hub.system.client(self.name, PASSWORD)) as client:
             assert client.post("/api/v1/logout").status_code == 204
 
     def _watch_socket(self, socket: WebSocket) -> None:
-        socket.on("close", lambda _: self._notice(f"a connection of VS Code closed: {socket.url}"))
+        socket.on("close", lambda _: self._record(f"a connection of VS Code closed: {socket.url}"))
 
     def _watch_response(self, response: Response) -> None:
         if response.status == 429 or response.status >= 500:
-            self._notice(f"{response.status} for {response.url}")
+            self._record(f"{response.status} for {response.url}")
 
-    def _notice(self, what: str) -> None:
-        if self._is_watching:
-            self.noticed.append(what)
+    def _record(self, what: str) -> None:
+        if self._is_recording:
+            self.problems.append(what)
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +131,7 @@ def hub(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         + f'process = ["/usr/bin/python3", "-c", "{UNPACK}", "{{socket}}", "{program}"]\nready_path = "/"\n'
     )
     with running_hub(browser, IMAGES_FILE=str(images), **SYSTEM) as made:
-        for name in ("mallory", *(f"person-{number}" for number in range(PEOPLE))):
+        for name in ("mallory", *(f"user-{number}" for number in range(USERS))):
             answer = made.client.post("/api/v1/users", json={"username": name, "password": PASSWORD})
             assert answer.status_code == 201, answer.text
         yield made
@@ -139,7 +139,7 @@ def hub(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @contextlib.contextmanager
 def running(module: str, *arguments: str) -> Iterator[None]:
-    """Run a module of floods until the end of the block, at a low priority: its own work is not the test."""
+    """Run a module of floods until the end of the block, at a low priority."""
     process = subprocess.Popen(
         [sys.executable, "-m", module, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         preexec_fn=lambda: os.nice(19) and None,
@@ -170,7 +170,7 @@ def start_hostile_workspaces(system: System, client: httpx.Client) -> list[str]:
 
 
 def open_hostile(hub: Hub, browser: Browser, workspace_id: str) -> tuple[str, str]:
-    """Open a hostile workspace in a browser; return its host and the cookies that a flood needs."""
+    """Open a hostile workspace in a browser. Return its host and the cookies that a flood needs."""
     context = new_context(browser)
     entry = {"username": "mallory", "password": PASSWORD}
     assert context.request.post(f"{hub.system.base_url}/api/v1/login", data=entry).ok
@@ -182,7 +182,7 @@ def open_hostile(hub: Hub, browser: Browser, workspace_id: str) -> tuple[str, st
 
 
 def floods(port: int, host: str, cookies: str) -> Iterator[Flood]:
-    """Each from an address of its own."""
+    """Yield floods, each from another address."""
 
     def head(path: str, fields: str = "", method: str = "GET") -> str:
         origin = f"Origin: http://{host}\r\n"
@@ -201,7 +201,7 @@ def floods(port: int, host: str, cookies: str) -> Iterator[Flood]:
 
 
 class Usage:
-    """Memory and descriptors of all parts."""
+    """Memory and file descriptors of the API and the gateway."""
 
     def __init__(self, system: System) -> None:
         self._pids = [
@@ -222,12 +222,12 @@ class Usage:
 @pytest.mark.timeout(3600)
 def test_users_notice_nothing_during_ten_minutes_of_floods(hub: Hub, browser: Browser) -> None:
     system = hub.system
-    people = [Person(hub, browser, f"person-{number}") for number in range(PEOPLE)]
-    for person in people:
-        person.open()
-    for person in people:
-        person.starts_watching()
-    quiet = [person.works() for person in people]
+    users = [User(hub, browser, f"user-{number}") for number in range(USERS)]
+    for user in users:
+        user.open()
+    for user in users:
+        user.start_recording()
+    quiet = [user.work() for user in users]
     usage = Usage(system)
     memory, descriptors = usage.memory(), usage.descriptors()
 
@@ -240,16 +240,16 @@ def test_users_notice_nothing_during_ten_minutes_of_floods(hub: Hub, browser: Br
         stack.enter_context(running("tests.e2e.api_floods", str(system.port), mallory.cookies["session"]))
         until, flooded = time.monotonic() + SECONDS, []
         while time.monotonic() < until:
-            for person in people:
-                flooded.append(person.works())
-                assert person.noticed == []
-            people[len(flooded) // PEOPLE % PEOPLE].signs_in_elsewhere()
+            for user in users:
+                flooded.append(user.work())
+                assert user.problems == []
+            users[len(flooded) // USERS % USERS].sign_in_elsewhere()
     print(
         f"saved after a median of {statistics.median(quiet):.2f} s, during the floods "
         f"{statistics.median(flooded):.2f} s ({len(flooded)} times)"
     )
-    for person in people:
-        person.works()
-        assert person.noticed == []
-    wait_for(lambda: usage.descriptors() <= descriptors + PEOPLE, "the descriptors to be back")
+    for user in users:
+        user.work()
+        assert user.problems == []
+    wait_for(lambda: usage.descriptors() <= descriptors + USERS, "the descriptors to be back")
     wait_for(lambda: usage.memory() <= memory + MAX_GROWTH, "the memory to be back", every=1)

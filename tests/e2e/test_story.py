@@ -1,4 +1,4 @@
-"""The story of a new user with real code-server: in Chromium, and with curl as four kinds of people."""
+"""The story of a new user with real code-server: in Chromium, and with curl as four kinds of users."""
 
 import functools
 import json
@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.e2e.conftest import ADMIN_PASSWORD, Hub, new_context, running_hub
-from tests.e2e.dashboard import Visitor
+from tests.e2e.dashboard import DashboardUser
 from tests.e2e.vscode import (
     edit_a_file,
     expect_ide,
@@ -28,7 +28,7 @@ TEXT = "a line that must come back"
 NAVIGATION = {"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document", "Accept": "text/html"}
 PASSWORD = "a password of their own"
 SERVICE_WORKER_IS_REGISTERED = "async () => Boolean(await navigator.serviceWorker.getRegistration('/'))"
-"""VS Code's own has a wider scope than its path, which only an origin of its own lets it have."""
+"""VS Code's service worker has a wider scope than its path. Only a separate origin allows that."""
 
 
 @pytest.fixture(scope="module")
@@ -40,62 +40,62 @@ def hub(browser: Browser) -> Iterator[Hub]:
 def test_the_story(hub: Hub, browser: Browser, screenshots: Path) -> None:
     newcomer = {"username": "newcomer", "password": PASSWORD, "role": "user"}
     assert hub.client.post("/api/v1/users", json=newcomer).status_code == 201
-    visitor = Visitor(new_context(browser), hub.system, screenshots)
+    visitor = DashboardUser(new_context(browser), hub.system, screenshots)
     visitor.sign_in("newcomer", PASSWORD)
     workspace_id = visitor.create("my first workspace")
-    visitor.is_in("RUNNING")
-    visitor.shoot("3-running")
+    visitor.expect_phase("RUNNING")
+    visitor.take_screenshot("3-running")
     home = hub.home(workspace_id)
     hub.write_settings(workspace_id)
 
-    ide = visitor.opens()
+    ide = visitor.open_workspace()
     ide.wait_for_url(re.compile(rf"//{workspace_id}\.localhost:"))
     wait_until_ide_ready(ide)
     expect_plain_first_screen(ide, "my first workspace")
-    visitor.shoot("4-first-screen", ide)
+    visitor.take_screenshot("4-first-screen", ide)
     ide.wait_for_function(SERVICE_WORKER_IS_REGISTERED)
     run_in_terminal(ide, "touch note.txt; echo from-the-terminal > terminal.txt; id -un")
     expect(ide.locator(".terminal-wrapper.active .xterm-rows")).to_contain_text("coder@my-first-workspace:")
     wait_for((home / "terminal.txt").exists, "the terminal's file")
     edit_a_file(ide, "note.txt", TEXT)
     wait_for(lambda: (home / "note.txt").read_text() == TEXT, "the saved file")
-    visitor.shoot("4-ide", ide)
+    visitor.take_screenshot("4-ide", ide)
     ide.close()
 
-    visitor.does("stop")
-    visitor.is_in("STANDBY")
-    visitor.does("archive")
-    visitor.is_in("ARCHIVED")
+    visitor.click_action("stop")
+    visitor.expect_phase("STANDBY")
+    visitor.click_action("archive")
+    visitor.expect_phase("ARCHIVED")
     assert not home.exists()
-    visitor.shoot("5-archived")
-    visitor.does("restore")
-    visitor.is_in("STANDBY")
+    visitor.take_screenshot("5-archived")
+    visitor.click_action("restore")
+    visitor.expect_phase("STANDBY")
     assert (home / "note.txt").read_text() == TEXT
-    visitor.does("start")
-    visitor.is_in("RUNNING")
-    again = visitor.opens()
+    visitor.click_action("start")
+    visitor.expect_phase("RUNNING")
+    again = visitor.open_workspace()
     expect_ide(again)
-    visitor.shoot("6-restored", again)
+    visitor.take_screenshot("6-restored", again)
     again.close()
 
-    visitor.does("delete")
+    visitor.click_action("delete")
     visitor.page.get_by_test_id("confirm-delete").click()
     expect(visitor.card).to_have_count(0)
     visitor.page.get_by_test_id("nav-trash").click()
-    visitor.is_in("DELETED")
-    visitor.shoot("7-trash")
-    visitor.does("undelete")
+    visitor.expect_phase("DELETED")
+    visitor.take_screenshot("7-trash")
+    visitor.click_action("undelete")
     expect(visitor.card).to_have_count(0)
     visitor.page.get_by_test_id("nav-workspaces").click()
-    visitor.is_in("ARCHIVED")
-    from_archive = visitor.opens()
+    visitor.expect_phase("ARCHIVED")
+    from_archive = visitor.open_workspace()
     expect_ide(from_archive)
     from_archive.close()
-    visitor.is_in("RUNNING")
+    visitor.expect_phase("RUNNING")
     assert (home / "note.txt").read_text() == TEXT
     visitor.page.get_by_test_id("lang-switch").click()
     expect(visitor.page.locator("html")).to_have_attribute("lang", "ko")
-    visitor.shoot("8-korean")
+    visitor.take_screenshot("8-korean")
 
 
 def test_an_admin_sets_a_password_with_their_own_and_finds_it_in_the_audit_log(
@@ -146,7 +146,7 @@ def test_the_api_page_loads_nothing_from_other_hosts(hub: Hub) -> None:
 
 
 class Curl:
-    """One person with curl and a cookie jar."""
+    """A user with curl and a cookie jar."""
 
     def __init__(self, system: System, jar: Path) -> None:
         self._system = system
@@ -218,11 +218,11 @@ def in_trash(curl: Curl, workspace_id: str) -> dict[str, Any]:
 
 
 def check_access(system: System, curl: Curl, workspace_id: str) -> None:
-    """Check the entrance of a running workspace for its owner, another user, an admin and a stranger."""
+    """Check access to a running workspace for its owner, another user, an admin and a stranger."""
     for name, role in (("other", "user"), ("chief", "admin")):
         status, _ = curl("POST", "/api/v1/users", {"username": name, "password": PASSWORD, "role": role})
         assert status == 201
-    entrance = f"{system.base_url}/w/{workspace_id}/"
+    entry_url = f"{system.base_url}/w/{workspace_id}/"
     own_host = f"{workspace_id}.localhost:{system.port}"
     visitors = {
         "nobody": httpx.Client(timeout=PATIENCE),
@@ -230,11 +230,11 @@ def check_access(system: System, curl: Curl, workspace_id: str) -> None:
         "chief": system.client("chief", PASSWORD),
         "owner": system.client("admin", ADMIN_PASSWORD),
     }
-    answers = {name: visitor.get(entrance, headers=NAVIGATION) for name, visitor in visitors.items()}
+    answers = {name: visitor.get(entry_url, headers=NAVIGATION) for name, visitor in visitors.items()}
     assert answers["nobody"].status_code == 302
     assert "/login?next=" in answers["nobody"].headers["location"]
     assert answers["other"].status_code == 403
-    assert answers["chief"].status_code == 403, "admins open none"
+    assert answers["chief"].status_code == 403, "an admin cannot open it"
     assert answers["owner"].status_code == 302
 
     direct, get = f"http://127.0.0.1:{system.port}", functools.partial(httpx.get, timeout=PATIENCE)
@@ -248,12 +248,12 @@ def check_access(system: System, curl: Curl, workspace_id: str) -> None:
     elsewhere = visitors["owner"].get(begun.headers["location"], headers=NAVIGATION)
     stolen = f"{direct}{httpx.URL(elsewhere.headers['location']).raw_path.decode()}"
     refused = get(stolen, headers=at_workspace)
-    assert refused.status_code == 403, "a ticket is good in one browser"
+    assert refused.status_code == 403, "a ticket is valid in one browser"
     assert "set-cookie" not in refused.headers
     enter = get(ticket, headers=at_workspace | nonce)
     assert enter.status_code == 302
     again = get(ticket, headers=at_workspace | nonce)
-    assert "set-cookie" not in again.headers, "a ticket is good once"
+    assert "set-cookie" not in again.headers, "a ticket is valid once"
 
     cookie = enter.headers["set-cookie"].split(";")[0]
     with_cookie = get(f"{direct}/healthz", headers={"Host": own_host, "Cookie": cookie})
@@ -266,7 +266,7 @@ def check_access(system: System, curl: Curl, workspace_id: str) -> None:
     visitors["owner"].post("/api/v1/logout")
     wait_for(
         lambda: get(f"{direct}/static/x", headers={"Host": own_host, "Cookie": cookie}).status_code == 401,
-        "the workspace's cookie to die with its session",
+        "the workspace's cookie to end with its session",
     )
     for visitor in visitors.values():
         visitor.close()

@@ -1,4 +1,4 @@
-"""What a person does in VS Code, each step once VS Code can take it."""
+"""Page object of VS Code. Each step waits until VS Code accepts it."""
 
 import re
 from pathlib import Path
@@ -8,16 +8,16 @@ from playwright.sync_api import Locator, Page, expect
 from tests.waiting import PATIENCE
 
 MILLISECONDS = PATIENCE * 1000
-"""The shared bound in Playwright's unit."""
+"""The shared timeout in Playwright's unit."""
 BYTES_PER_WAIT = 64 << 20
-"""A loaded machine moves this much within the shared bound."""
+"""A busy machine transfers this much within the shared timeout."""
 SETTINGS = {
-    # The terminal's lines are elements of the page, so that a test can read the prompt.
+    # Render the terminal as page elements, so that a test can read the prompt.
     "terminal.integrated.gpuAcceleration": "off",
 }
 READY = """() => ["code/didLoadExtensions", "code/didCreateWorkbenchContributions/4"]
     .every((mark) => performance.getEntriesByName(mark).length > 0)"""
-"""VS Code's own marks: every command is registered, and every part of the window exists."""
+"""VS Code's performance marks: every command is registered, and every part of the window exists."""
 
 
 def expect_ide(page: Page) -> None:
@@ -25,13 +25,13 @@ def expect_ide(page: Page) -> None:
 
 
 def wait_until_ide_ready(page: Page) -> None:
-    """Wait until VS Code takes input: while it loads, keys are lost and the palette lacks commands."""
+    """Wait until VS Code accepts input: while it loads, keys are lost and commands are missing."""
     expect_ide(page)
     page.wait_for_function(READY)
 
 
 def expect_plain_first_screen(page: Page, name: str) -> None:
-    """Check that a new workspace shows its name and its files, and no chat and no advertisement."""
+    """Expect a new workspace to show its name and files, without chat or advertisements."""
     expect(page).to_have_title(re.compile(rf"- {re.escape(name)}$"))
     expect(page.locator(".explorer-folders-view")).to_be_visible()
     expect(page.locator(".part.editor :focus")).to_have_count(1)
@@ -41,7 +41,7 @@ def expect_plain_first_screen(page: Page, name: str) -> None:
 
 
 def choose(page: Page, entry: str, shown: str) -> None:
-    """Choose in the command palette; a browser has shortcuts of its own that hide VS Code's."""
+    """Choose in the command palette, because the browser's shortcuts hide VS Code's."""
     palette = page.locator(".quick-input-box input")
     page.keyboard.press("F1")
     palette.fill(entry)
@@ -65,8 +65,8 @@ def run_in_terminal(page: Page, command: str) -> None:
 def open_file(page: Page, name: str) -> None:
     """Open a file, with the cursor in it.
 
-    It must have existed when the first file was opened in this window: while VS Code searches again, it shows
-    the matches among the names that it found the last time, and does not correct them.
+    It must have existed when the first file was opened in this window: during a new search, VS Code shows
+    matches of the previous one and does not correct them.
     """
     choose(page, name, name)
     editor = page.locator(f'.editor-instance .monaco-editor[data-uri$="/{name}"]')
@@ -83,7 +83,7 @@ def edit_a_file(page: Page, name: str, text: str) -> None:
 
 
 def choose_in_menu(row: Locator, entry: str) -> None:
-    """Choose in a row's context menu by key: a menu that has just opened ignores the mouse for a moment."""
+    """Choose in a row's context menu by key: a menu that has just opened ignores the mouse."""
     row.click(button="right")
     item = row.page.get_by_role("menuitem", name=entry)
     item.hover()
@@ -92,7 +92,7 @@ def choose_in_menu(row: Locator, entry: str) -> None:
 
 
 def download(page: Page, row: Locator, size: int) -> Path:
-    """Download a file of the explorer. VS Code reads all of it first: the wait grows with its size."""
+    """Download a file. VS Code reads all of it first, so the timeout grows with its size."""
     with page.expect_download(timeout=MILLISECONDS * max(1, size // BYTES_PER_WAIT)) as download:
         choose_in_menu(row, "Download...")
     return Path(download.value.path())

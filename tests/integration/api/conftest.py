@@ -33,7 +33,7 @@ PASSWORD = "a good password"
 
 @pytest.fixture(autouse=True)
 def long_timeouts_and_cheap_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Raise the bounds that a busy machine would reach, and lower the cost of passwords (a unit test's)."""
+    """Raise the timeouts that a busy machine would reach, and lower the cost of password hashes."""
     monkeypatch.setattr(readiness, "PATIENCE", PATIENCE)
     monkeypatch.setattr(bus_events, "SUBSCRIBE_TIMEOUT", PATIENCE)
     cheap = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
@@ -43,7 +43,7 @@ def long_timeouts_and_cheap_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass
 class Api:
-    """One running API with its database, and clients for the people in it."""
+    """A running API with its database, and clients of its users."""
 
     app: FastAPI
     engine: AsyncEngine
@@ -69,7 +69,7 @@ class Api:
         )
 
     async def signed_in_client(self, username: str, role: Role = Role.USER) -> httpx.AsyncClient:
-        """A client signed in as this user, who is made when missing."""
+        """Return a client signed in as this user, who is created if missing."""
         if username not in self.ids:
             account = await accounts.create_account(
                 self.engine, username, PASSWORD, role, actor=CLI, now=datetime.now(UTC)
@@ -81,7 +81,7 @@ class Api:
         return client
 
     async def quick_client(self, username: str, role: Role) -> httpx.AsyncClient:
-        """A client with a session of a new user, without the work of hashing a password for each."""
+        """Return a client with a session of a new user, without hashing a password for each."""
         if not self.password_hash:
             self.password_hash = await hash_password(PASSWORD)
         self.ids[username] = new_id()
@@ -115,7 +115,7 @@ class Api:
         return key
 
     async def set(self, workspace_id: str, **values: Any) -> None:
-        """Plays the controller, which alone writes these columns."""
+        """Set columns that only the controller writes."""
         async with self.engine.begin() as conn:
             await conn.execute(update(workspaces).where(workspaces.c.id == workspace_id).values(**values))
 

@@ -1,4 +1,4 @@
-"""Every act leaves exactly one entry, with who, from where and to whom; and no entry holds a secret."""
+"""Every action leaves exactly one entry with its actor, address and target. No entry holds a secret."""
 
 import io
 import json
@@ -27,10 +27,10 @@ NOW = datetime.now(UTC)
 
 
 @dataclass
-class Stage:
-    """An admin, alice with a workspace of hers, and every secret that a test uses.
+class AuditFixture:
+    """An admin, alice with a workspace, and every secret that a test uses.
 
-    Several may share an API: names and addresses end in a number of their own.
+    Several can share an API: the number makes names and addresses unique.
     """
 
     api: Api
@@ -82,73 +82,73 @@ class Stage:
         async with self.api.engine.connect() as conn:
             return list((await conn.execute(select(audit_log).order_by(audit_log.c.id))).all())
 
-    def told(self, row: Any) -> str:
-        """Who did what from where to whom, without the stage's number."""
+    def describe(self, row: Any) -> str:
+        """Return actor, address, action and target as text, without the number."""
         actor = f"{row.actor_kind} {row.actor_name}".strip()
         address = {self.here: "here", self.there: "there"}.get(str(row.address), str(row.address))
-        words = f"{actor} from {address}: {row.action} {row.target_kind or ''} {row.target_name or ''}"
-        return words.replace(f"root{self.number}", "root").replace(f"alice{self.number}", "alice").rstrip()
+        text = f"{actor} from {address}: {row.action} {row.target_kind or ''} {row.target_name or ''}"
+        return text.replace(f"root{self.number}", "root").replace(f"alice{self.number}", "alice").rstrip()
 
 
 @pytest.fixture
-async def stage(api: Api) -> Stage:
-    return await Stage.set(api)
+async def fixture(api: Api) -> AuditFixture:
+    return await AuditFixture.set(api)
 
 
-Act = Callable[[Stage], Awaitable[object]]
+Step = Callable[[AuditFixture], Awaitable[object]]
 
 
-async def nothing(_stage: Stage) -> None:
+async def nothing(_stage: AuditFixture) -> None:
     pass
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is done, after `first`; the entry that it leaves, or None, in the words of `told`."""
+    """An action, after `first`, and the entry that it leaves, or None, as `describe` returns it."""
 
-    act: Act
+    act: Step
     entry: str | None
     details: dict[str, object] = field(default_factory=dict)
-    first: Act = nothing
+    first: Step = nothing
 
 
-async def fail_four_times(stage: Stage) -> None:
+async def fail_four_times(fixture: AuditFixture) -> None:
     for _ in range(4):
-        await stage.sign_in("alice", WRONG)
+        await fixture.sign_in("alice", WRONG)
 
 
-async def fail_five_times(stage: Stage) -> None:
-    await fail_four_times(stage)
-    await stage.sign_in("alice", WRONG)
+async def fail_five_times(fixture: AuditFixture) -> None:
+    await fail_four_times(fixture)
+    await fixture.sign_in("alice", WRONG)
 
 
-async def delete_by_alice(stage: Stage) -> None:
-    assert (await stage.alice.delete(stage.path)).status_code == 204
+async def delete_by_alice(fixture: AuditFixture) -> None:
+    assert (await fixture.alice.delete(fixture.path)).status_code == 204
 
 
-async def run(stage: Stage) -> None:
-    await stage.api.set(stage.workspace, phase="RUNNING", desired_state="RUNNING")
+async def run(fixture: AuditFixture) -> None:
+    await fixture.api.set(fixture.workspace, phase="RUNNING", desired_state="RUNNING")
 
 
-def set_password(own: dict[str, str]) -> Act:
-    return lambda stage: stage.root.patch(stage.user, json={"password": NEW} | own)
+def set_password(own: dict[str, str]) -> Step:
+    return lambda fixture: fixture.root.patch(fixture.user, json={"password": NEW} | own)
 
 
-def patch_user(**changes: str) -> Act:
-    return lambda stage: stage.root.patch(stage.user, json=changes)
+def patch_user(**changes: str) -> Step:
+    return lambda fixture: fixture.root.patch(fixture.user, json=changes)
 
 
-def stop(who: str) -> Act:
-    return lambda stage: getattr(stage, who).patch(stage.path, json={"desired_state": "STANDBY"})
+def stop(who: str) -> Step:
+    return lambda fixture: getattr(fixture, who).patch(fixture.path, json={"desired_state": "STANDBY"})
 
 
-def ask(who: str, what: str, body: dict[str, str] | None = None) -> Act:
-    return lambda stage: getattr(stage, who).post(f"{stage.path}/{what}", json=body or {})
+def ask(who: str, what: str, body: dict[str, str] | None = None) -> Step:
+    return lambda fixture: getattr(fixture, who).post(f"{fixture.path}/{what}", json=body or {})
 
 
-def change_own(current: str) -> Act:
+def change_own(current: str) -> Step:
     body = {"current": current, "new": NEW}
-    return lambda stage: stage.alice.post("/api/v1/session/password", json=body)
+    return lambda fixture: fixture.alice.post("/api/v1/session/password", json=body)
 
 
 ALICE, ROOT = "user alice from there", "admin root from here"
@@ -212,11 +212,11 @@ CASES = {
     ),
     "an owner recovers": Case(
         ask("alice", "recover"), f"{ALICE}: workspace.recovered workspace notes", OF_ALICE,
-        Stage.break_workspace,
+        AuditFixture.break_workspace,
     ),
     "an admin recovers": Case(
         ask("root", "recover"), f"{ROOT}: workspace.recovered workspace notes", OF_ALICE,
-        Stage.break_workspace,
+        AuditFixture.break_workspace,
     ),
     "a recovery that has no cause": Case(ask("alice", "recover"), None),
     "an owner recovers with an empty home": Case(
@@ -243,13 +243,13 @@ CASES = {
 async def test_every_action_leaves_exactly_one_entry(api: Api) -> None:
     wrong = []
     for number, (name, case) in enumerate(CASES.items(), 1):
-        stage = await Stage.set(api, number)
-        await case.first(stage)
-        before = len(await stage.entries())
-        await case.act(stage)
-        added = (await stage.entries())[before:]
+        fixture = await AuditFixture.set(api, number)
+        await case.first(fixture)
+        before = len(await fixture.entries())
+        await case.act(fixture)
+        added = (await fixture.entries())[before:]
         expected = [] if case.entry is None else [(case.entry, case.details)]
-        found = [(stage.told(row), _without_number(row.details, number)) for row in added]
+        found = [(fixture.describe(row), _without_number(row.details, number)) for row in added]
         if found != expected:
             wrong.append(f"{name}: {found}, not {expected}")
         failed = case.entry is not None and any(word in case.entry for word in ("failed", "locked"))
@@ -263,15 +263,15 @@ def _without_number(details: dict[str, Any], number: int) -> dict[str, Any]:
     }
 
 
-async def test_the_ids_of_actor_and_target_are_recorded(stage: Stage) -> None:
-    await stage.root.delete(stage.path)
-    last = (await stage.entries())[-1]
-    assert (last.actor_id, last.target_id) == (stage.api.ids["root0"], stage.workspace)
+async def test_the_ids_of_actor_and_target_are_recorded(fixture: AuditFixture) -> None:
+    await fixture.root.delete(fixture.path)
+    last = (await fixture.entries())[-1]
+    assert (last.actor_id, last.target_id) == (fixture.api.ids["root0"], fixture.workspace)
 
 
 @pytest.fixture
 def printed() -> Iterator[io.StringIO]:
-    """What a part prints of its audit log, at a log level that drops everything else."""
+    """The audit lines that a process prints, at a log level that drops all others."""
     output, root = io.StringIO(), logging.getLogger()
     handlers, level = root.handlers[:], root.level
     log.configure("api", "error", terminal=False, audit=output)
@@ -281,86 +281,88 @@ def printed() -> Iterator[io.StringIO]:
 
 
 async def test_no_entry_and_no_printed_line_holds_a_secret(
-    stage: Stage, printed: io.StringIO, capfd: pytest.CaptureFixture[str]
+    fixture: AuditFixture, printed: io.StringIO, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Someone even types a password where the name belongs."""
-    await stage.sign_in("my-secret-password", WRONG)
+    """One case even enters a password as the user name."""
+    await fixture.sign_in("my-secret-password", WRONG)
     for number, case in enumerate(CASES.values(), 1):
-        other = await Stage.set(stage.api, number)
+        other = await AuditFixture.set(fixture.api, number)
         await case.first(other)
         await case.act(other)
-        stage.secrets |= other.secrets
-    async with stage.api.engine.connect() as conn:
+        fixture.secrets |= other.secrets
+    async with fixture.api.engine.connect() as conn:
         rows = "\n".join(await conn.scalars(text("SELECT audit_log::text FROM audit_log")))
         hashes = list(await conn.scalars(select(users.c.password_hash)))
     everything = rows + printed.getvalue() + "".join(capfd.readouterr())
     assert "user.password_set" in rows and "user.password_set" in printed.getvalue()
-    held = [secret for secret in {*stage.secrets, *hashes, "my-secret-password"} if secret in everything]
+    held = [secret for secret in {*fixture.secrets, *hashes, "my-secret-password"} if secret in everything]
     assert not held
 
 
 async def test_every_committed_entry_is_one_json_line_whatever_the_log_level(
-    stage: Stage, printed: io.StringIO
+    fixture: AuditFixture, printed: io.StringIO
 ) -> None:
-    before = len(await stage.entries())
-    await stage.sign_in("alice", WRONG)
-    await stage.root.patch(stage.user, json={"role": "admin"})
-    assert (await stage.root.post(f"{stage.path}/recover", json={})).status_code == 409
+    before = len(await fixture.entries())
+    await fixture.sign_in("alice", WRONG)
+    await fixture.root.patch(fixture.user, json={"role": "admin"})
+    assert (await fixture.root.post(f"{fixture.path}/recover", json={})).status_code == 409
     lines = [json.loads(line) for line in printed.getvalue().splitlines()]
-    rows = (await stage.entries())[before:]
+    rows = (await fixture.entries())[before:]
     assert [(line["id"], line["action"]) for line in lines] == [(row.id, row.action) for row in rows]
     changed = lines[-1]
-    assert changed["event"] == "audit" and changed["component"] == "api" and changed["address"] == stage.here
+    assert (
+        changed["event"] == "audit" and changed["component"] == "api" and changed["address"] == fixture.here
+    )
     assert changed["details"] == {"before": "user", "after": "admin"} and changed["actor_name"] == "root0"
 
 
 async def test_an_action_that_is_rolled_back_leaves_no_entry_and_no_line(
-    stage: Stage, printed: io.StringIO
+    fixture: AuditFixture, printed: io.StringIO
 ) -> None:
-    before = len(await stage.entries())
+    before = len(await fixture.entries())
     with pytest.raises(RuntimeError):
-        async with audit.transaction(stage.api.engine, CLI, NOW) as act:
-            await act.record(Action.USER_PASSWORD_SET)
+        async with audit.transaction(fixture.api.engine, CLI, NOW) as transaction:
+            await transaction.record(Action.USER_PASSWORD_SET)
             raise RuntimeError
-    await stage.api.set(stage.workspace, operation="STARTING", op_id="x", op_started_at=NOW)
-    assert (await stage.root.delete(stage.user)).status_code == 409
-    assert len(await stage.entries()) == before and printed.getvalue() == ""
+    await fixture.api.set(fixture.workspace, operation="STARTING", op_id="x", op_started_at=NOW)
+    assert (await fixture.root.delete(fixture.user)).status_code == 409
+    assert len(await fixture.entries()) == before and printed.getvalue() == ""
 
 
-async def test_an_action_whose_entry_cannot_be_written_does_not_happen(stage: Stage) -> None:
-    async with stage.api.engine.begin() as conn:
+async def test_an_action_whose_entry_cannot_be_written_does_not_happen(fixture: AuditFixture) -> None:
+    async with fixture.api.engine.begin() as conn:
         await conn.execute(text("ALTER TABLE audit_log ADD CONSTRAINT full_disk CHECK (false) NOT VALID"))
-    assert (await stage.root.delete(stage.path)).status_code == 500
-    assert (await stage.root.patch(stage.user, json={"role": "admin"})).status_code == 500
-    answer = await stage.sign_in("alice", PASSWORD)
+    assert (await fixture.root.delete(fixture.path)).status_code == 500
+    assert (await fixture.root.patch(fixture.user, json={"role": "admin"})).status_code == 500
+    answer = await fixture.sign_in("alice", PASSWORD)
     assert answer.status_code == 500 and not answer.cookies
-    async with stage.api.engine.connect() as conn:
+    async with fixture.api.engine.connect() as conn:
         query = select(func.count()).select_from(workspaces).where(workspaces.c.deleted_at.is_not(None))
         assert await conn.scalar(query) == 0
         assert await conn.scalar(select(users.c.role).where(users.c.username == "alice0")) == "user"
 
 
-async def test_setting_a_password_needs_the_admins_own(stage: Stage) -> None:
-    missing = await stage.root.patch(stage.user, json={"password": NEW})
+async def test_setting_a_password_needs_the_admins_own(fixture: AuditFixture) -> None:
+    missing = await fixture.root.patch(fixture.user, json={"password": NEW})
     assert missing.status_code == 422 and "your_password" in missing.json()["error"]["message"]
-    wrong = await stage.root.patch(stage.user, json={"password": NEW, "your_password": WRONG})
+    wrong = await fixture.root.patch(fixture.user, json={"password": NEW, "your_password": WRONG})
     assert wrong.status_code == 403 and "Your own password" in wrong.json()["error"]["message"]
-    own = f"/api/v1/users/{stage.api.ids['root0']}"
-    assert (await stage.root.patch(own, json={"password": NEW, "your_password": WRONG})).status_code == 403
+    own = f"/api/v1/users/{fixture.api.ids['root0']}"
+    assert (await fixture.root.patch(own, json={"password": NEW, "your_password": WRONG})).status_code == 403
     for name in ("alice", "root"):
-        assert (await stage.sign_in(name, PASSWORD)).status_code == 200
-    right = await stage.root.patch(stage.user, json={"password": NEW, "your_password": PASSWORD})
+        assert (await fixture.sign_in(name, PASSWORD)).status_code == 200
+    right = await fixture.root.patch(fixture.user, json={"password": NEW, "your_password": PASSWORD})
     assert right.status_code == 200
-    assert (await stage.sign_in("alice", NEW)).status_code == 200
+    assert (await fixture.sign_in("alice", NEW)).status_code == 200
 
 
-async def test_a_guessed_password_of_an_admin_is_locked_like_a_sign_in(stage: Stage) -> None:
+async def test_a_guessed_password_of_an_admin_is_locked_like_a_sign_in(fixture: AuditFixture) -> None:
     guess = {"password": NEW, "your_password": WRONG}
-    statuses = [(await stage.root.patch(stage.user, json=guess)).status_code for _ in range(6)]
+    statuses = [(await fixture.root.patch(fixture.user, json=guess)).status_code for _ in range(6)]
     assert statuses == [403] * 5 + [429]
-    right = await stage.root.patch(stage.user, json={"password": NEW, "your_password": PASSWORD})
+    right = await fixture.root.patch(fixture.user, json={"password": NEW, "your_password": PASSWORD})
     assert right.status_code == 429 and 0 < int(right.headers["retry-after"]) <= 30
-    assert (await stage.sign_in("root", PASSWORD, "192.0.2.99")).status_code == 200
+    assert (await fixture.sign_in("root", PASSWORD, "192.0.2.99")).status_code == 200
 
 
 async def pages(root: httpx.AsyncClient, **query: object) -> AsyncIterator[list[dict[str, Any]]]:
@@ -375,47 +377,47 @@ async def pages(root: httpx.AsyncClient, **query: object) -> AsyncIterator[list[
             return
 
 
-async def test_pages_stay_in_place_while_entries_arrive(stage: Stage) -> None:
+async def test_pages_stay_in_place_while_entries_arrive(fixture: AuditFixture) -> None:
     for number in range(7):
-        await stage.root.post("/api/v1/users", json={"username": f"u{number}", "password": NEW})
-    expected = [row.id for row in reversed(await stage.entries())]
+        await fixture.root.post("/api/v1/users", json={"username": f"u{number}", "password": NEW})
+    expected = [row.id for row in reversed(await fixture.entries())]
     read: list[int] = []
-    async for page in pages(stage.root, limit=3):
+    async for page in pages(fixture.root, limit=3):
         assert len(page) <= 3
         read += [item["id"] for item in page]
-        await stage.sign_in("alice", PASSWORD)
+        await fixture.sign_in("alice", PASSWORD)
     assert read == expected
 
 
-async def test_the_filters(stage: Stage) -> None:
-    await stage.sign_in("alice", PASSWORD)
-    await stage.root.delete(stage.path)
-    await stage.sign_in("alice", WRONG)
+async def test_the_filters(fixture: AuditFixture) -> None:
+    await fixture.sign_in("alice", PASSWORD)
+    await fixture.root.delete(fixture.path)
+    await fixture.sign_in("alice", WRONG)
 
     async def actions(**query: object) -> list[str]:
-        return [item["action"] async for page in pages(stage.root, limit=200, **query) for item in page]
+        return [item["action"] async for page in pages(fixture.root, limit=200, **query) for item in page]
 
     everything = await actions()
     assert everything == ["session.failed", "workspace.deleted", "session.opened"]
     assert await actions(action="workspace.deleted") == ["workspace.deleted"]
     assert await actions(actor="root0", target="notes") == ["workspace.deleted"]
-    assert await actions(target=stage.workspace) == ["workspace.deleted"]
-    assert await actions(actor=stage.api.ids["alice0"]) == ["session.opened"]
+    assert await actions(target=fixture.workspace) == ["workspace.deleted"]
+    assert await actions(actor=fixture.api.ids["alice0"]) == ["session.opened"]
     assert await actions(actor="nobody") == []
-    middle = (await stage.entries())[-1].at.isoformat()
+    middle = (await fixture.entries())[-1].at.isoformat()
     assert await actions(**{"from": middle}) == everything[:1]
     assert await actions(to=middle) == everything[1:]
 
 
-async def test_an_entry_reads_as_described(stage: Stage) -> None:
-    await stage.root.delete(stage.path)
-    [[entry]] = [page async for page in pages(stage.root, action="workspace.deleted")]
+async def test_an_entry_reads_as_described(fixture: AuditFixture) -> None:
+    await fixture.root.delete(fixture.path)
+    [[entry]] = [page async for page in pages(fixture.root, action="workspace.deleted")]
     assert entry.pop("id") > 0 and entry.pop("at").endswith("Z")
     assert entry == {
-        "actor": {"kind": "admin", "id": stage.api.ids["root0"], "name": "root0"},
-        "address": stage.here,
+        "actor": {"kind": "admin", "id": fixture.api.ids["root0"], "name": "root0"},
+        "address": fixture.here,
         "action": "workspace.deleted",
-        "target": {"kind": "workspace", "id": stage.workspace, "name": "notes"},
+        "target": {"kind": "workspace", "id": fixture.workspace, "name": "notes"},
         "outcome": "success",
         "details": {"owner": "alice0"},
     }
@@ -428,24 +430,24 @@ INVALID = (
 )  # fmt: skip
 
 
-async def test_a_filter_that_is_not_valid_is_refused(stage: Stage) -> None:
+async def test_a_filter_that_is_not_valid_is_refused(fixture: AuditFixture) -> None:
     for query in INVALID:
-        answer = await stage.root.get(f"{LOG}?{query}")
+        answer = await fixture.root.get(f"{LOG}?{query}")
         assert answer.status_code == 422, query
         assert answer.json()["error"]["code"] == "VALIDATION_ERROR"
 
 
-async def test_only_admins_read_it(stage: Stage) -> None:
-    assert (await stage.alice.get(LOG)).status_code == 403
-    assert (await (await stage.api.client()).get(LOG)).status_code == 401
+async def test_only_admins_read_it(fixture: AuditFixture) -> None:
+    assert (await fixture.alice.get(LOG)).status_code == 403
+    assert (await (await fixture.api.client()).get(LOG)).status_code == 401
 
 
-async def test_an_action_of_a_newer_version_can_be_read(stage: Stage) -> None:
-    async with stage.api.engine.begin() as conn:
+async def test_an_action_of_a_newer_version_can_be_read(fixture: AuditFixture) -> None:
+    async with fixture.api.engine.begin() as conn:
         values = {"actor_name": "x", "actor_kind": "system", "outcome": "success", "details": {}}
         await conn.execute(
             audit_log.insert().values(at=func.now(), action="rocket.launched", target_kind="moon",
                                       target_name="m", **values)
         )  # fmt: skip
-    answer = await stage.root.get(f"{LOG}?limit=1")
+    answer = await fixture.root.get(f"{LOG}?limit=1")
     assert answer.json()["items"][0]["action"] == "rocket.launched"

@@ -1,4 +1,4 @@
-"""Who may call what: every call x anonymous, owner, other, admin. A route without a row here fails."""
+"""The authorization matrix: every call by anonymous, owner, other and admin. A route without a row fails."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,11 +14,11 @@ WHO = ("anonymous", "owner", "other", "admin")
 
 @dataclass(frozen=True)
 class Row:
-    """What each of WHO gets, and the state in which the owner's workspace is asked."""
+    """The status for each of WHO, and the state of the owner's workspace during the call."""
 
     statuses: tuple[int, int, int, int]
     body: dict[str, Any] | None = None
-    state: str = "living"
+    state: str = "active"
 
 
 V1 = "/api/v1"
@@ -67,7 +67,7 @@ MATRIX: dict[str, tuple[Row, ...]] = {
     "GET /healthz": (Row((200, 200, 200, 200)),),
 }
 STREAMS = {f"GET {V1}/events"}
-"""Calls that do not end by themselves; test_events.py shows who may make them."""
+"""Calls that do not end. test_events.py tests their authorization."""
 
 STATES: dict[str, dict[str, Any]] = {
     "error": {"phase": "ERROR", "error_reason": "Timeout", "error_count": 1, "error_message": "too slow"},
@@ -104,7 +104,7 @@ async def test_an_invented_session_is_rejected(api: Api) -> None:
 
 
 class Callers:
-    """Fresh ones for each cell of the matrix, so that no cell changes the next; made when first needed."""
+    """Users of one cell of the matrix, created on first use, so that no cell affects the next."""
 
     def __init__(self, api: Api) -> None:
         self.api = api
@@ -127,27 +127,27 @@ class Callers:
         return self.api.ids[self.name(who)]
 
 
-async def _call(people: Callers, who: str, call: str, row: Row) -> httpx.Response:
+async def _call(callers: Callers, who: str, call: str, row: Row) -> httpx.Response:
     method, path = call.split(" ")
     if "{workspace_id}" in path:
-        path = path.format(workspace_id=await _workspace(people, row.state))
+        path = path.format(workspace_id=await _workspace(callers, row.state))
     if "{user_id}" in path:
-        path = path.format(user_id=await people.user_id("bystander"))
+        path = path.format(user_id=await callers.user_id("bystander"))
     body = row.body
     if body is not None and "username" in body:
-        name = people.name("new")
+        name = callers.name("new")
         if call.endswith("/login"):
-            await people.client("owner")
-            name = people.name("owner")
+            await callers.client("owner")
+            name = callers.name("owner")
         body = body | {"username": name}
-    return await (await people.client(who)).request(method, path, json=body)
+    return await (await callers.client(who)).request(method, path, json=body)
 
 
-async def _workspace(people: Callers, state: str) -> str:
-    api, owner = people.api, await people.client("owner")
+async def _workspace(callers: Callers, state: str) -> str:
+    api, owner = callers.api, await callers.client("owner")
     workspace_id: str = (await api.workspace(owner))["id"]
     if state == "deleted":
         assert (await owner.delete(f"/api/v1/workspaces/{workspace_id}")).status_code == 204
-    elif state != "living":
+    elif state != "active":
         await api.set(workspace_id, **STATES[state])
     return workspace_id

@@ -1,4 +1,4 @@
-"""Deleting a workspace for good: without an archive, without a grace period, and never by accident."""
+"""Permanent deletion of a workspace: without an archive or a grace period, and never by accident."""
 
 from datetime import UTC, datetime
 from typing import Any

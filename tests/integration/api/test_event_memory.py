@@ -35,13 +35,13 @@ __all__ = ["served"]
 MEMO = "m" * 20_000
 DESCRIPTION = "\N{GRINNING FACE}" * 1000
 ONE_EVENT = event_source.BATCH_SIZE * (4_000 + 3_000)
-"""Bytes: a piece of workspaces with the longest description each. All of them are ten times as much."""
+"""Bytes of a batch of workspaces with the longest descriptions. All of them are ten times as much."""
 STREAMS = 32
 MEBIBYTE = 1 << 20
 
 
 async def insert_many_workspaces(api: Api, owner: str, count: int) -> None:
-    """Workspaces with long texts, past the API because they are many."""
+    """Insert workspaces with long texts into the database, because the API would take too long."""
     now = utc_now()
     rows = [
         {
@@ -74,7 +74,7 @@ async def another_session(api: Api, name: str) -> str:
 
 
 async def open_unread(path: Path, session_id: str, stack: AsyncExitStack) -> asyncio.StreamReader:
-    """Open a stream and take no more than a few kilobytes of it."""
+    """Open a stream and read no more than a few kilobytes of it."""
     reader, writer = await asyncio.open_unix_connection(str(path), limit=1024)
     stack.callback(writer.close)
     head = f"GET /api/v1/events HTTP/1.1\r\nHost: x\r\nCookie: session={session_id}\r\n\r\n"
@@ -83,7 +83,7 @@ async def open_unread(path: Path, session_id: str, stack: AsyncExitStack) -> asy
 
 
 def buffered_bytes(served: Served) -> list[int]:
-    """Bytes that the server holds for each of its connections."""
+    """Return the bytes that the server buffers for each connection."""
     found = served.server.server_state.connections
     return [item.transport.get_write_buffer_size() for item in found if isinstance(item, ApiProtocol)]
 
@@ -96,14 +96,14 @@ async def test_unread_streams_buffer_one_event_each(served: Served, monkeypatch:
     async with AsyncExitStack() as stack:
         for number in range(STREAMS):
             await open_unread(served.socket, ids[number % 4], stack)
-        await until(lambda: sum(map(bool, buffered_bytes(served))) == STREAMS, "every stream to be held up")
+        await until(lambda: sum(map(bool, buffered_bytes(served))) == STREAMS, "every stream to block")
         await publish(served.redis, [resync_message(PREFIX)] * 20)
         assert max(buffered_bytes(served)) <= ONE_EVENT
     await until(lambda: buffered_bytes(served) == [], "the connections to be gone")
 
 
 async def test_unread_streams_cost_an_api_process_little_memory(api: Api, tmp_path: Path) -> None:
-    """By its resident memory. With memos and whole snapshots it grew by 532 MiB, without by 28 MiB."""
+    """Measure resident memory: with memos and whole snapshots it grew by 532 MiB, without by 28 MiB."""
     await api.quick_client("alice", Role.USER)
     await insert_many_workspaces(api, "alice", 200)
     ids = [await another_session(api, "alice") for _ in range(4)]
@@ -120,7 +120,7 @@ async def test_unread_streams_cost_an_api_process_little_memory(api: Api, tmp_pa
 
 @contextmanager
 def api_process(api: Api, path: Path) -> Iterator[psutil.Process]:
-    """`codehub serve api` as a process of its own."""
+    """Run `codehub serve api` in a separate process."""
     environment = os.environ | {
         "DATABASE_URL": api.settings.database_url,
         "REDIS_URL": api.settings.redis_url,
@@ -153,7 +153,7 @@ async def test_a_client_that_does_not_read_is_disconnected(
     async with AsyncExitStack() as stack:
         await open_unread(served.socket, session_id, stack)
         await until(lambda: buffered_bytes(served), "the stream to begin")
-        await until(lambda: buffered_bytes(served) == [], "the server to give up the connection")
+        await until(lambda: buffered_bytes(served) == [], "the server to close the connection")
 
 
 async def test_a_snapshot_in_batches_has_every_workspace_once(served: Served) -> None:
@@ -202,12 +202,12 @@ async def test_no_change_is_missed_while_a_snapshot_is_sent(
 
 
 class Client:
-    """Applies events as the dashboard does."""
+    """Client that applies events as the dashboard does."""
 
     def __init__(self) -> None:
         self.events: list[str] = []
         self.workspaces: dict[str, Any] = {}
-        self._pieces: dict[str, Any] = {}
+        self._batches: dict[str, Any] = {}
 
     def take(self, event: bytes) -> None:
         fields = dict(line.split(": ", 1) for line in event.decode().splitlines() if line)
@@ -215,9 +215,9 @@ class Client:
         self.events.append(fields["event"])
         match fields["event"]:
             case "snapshot":
-                self._pieces |= {item["id"]: item for item in data["items"]}
+                self._batches |= {item["id"]: item for item in data["items"]}
                 if not data["more"]:
-                    self.workspaces, self._pieces = self._pieces, {}
+                    self.workspaces, self._batches = self._batches, {}
             case "workspace_updated":
                 self.workspaces[data["id"]] = data
             case "workspace_deleted":

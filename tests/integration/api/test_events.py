@@ -27,7 +27,7 @@ PREFIX = "codehub:sse:"
 
 
 class Stream:
-    """Reads one event stream; `next()` gives (event, data)."""
+    """Reader of one event stream. `next()` returns (event, data)."""
 
     def __init__(self, lines: AsyncIterator[str]) -> None:
         self._lines = lines
@@ -67,8 +67,8 @@ class Served:
             assert response.headers["content-type"].startswith("text/event-stream")
             yield Stream(response.aiter_lines())
 
-    async def tell(self, username: str, workspace_id: str, kind: str = "workspace_updated") -> None:
-        """Plays the coordinator's listener."""
+    async def publish_hint(self, username: str, workspace_id: str, kind: str = "workspace_updated") -> None:
+        """Publish a hint, as the coordinator does."""
         event = {"type": kind, "id": workspace_id}
         await publish(self.redis, [sse_message(PREFIX, self.api.ids[username], event)])
 
@@ -89,7 +89,7 @@ async def served(api: Api, settings: Settings, tmp_path: Path) -> AsyncIterator[
 
 
 def listed(workspace: dict[str, Any]) -> dict[str, Any]:
-    """A workspace without a home as lists and events carry it."""
+    """Return a workspace without a home as in lists and events."""
     return {name: value for name, value in workspace.items() if name not in ("memo", "archive")}
 
 
@@ -99,14 +99,14 @@ async def test_snapshot_updates_and_deletion(served: Served) -> None:
     async with served.stream(alice) as stream:
         assert await stream.next() == ("snapshot", {"items": [listed(first)], "more": False})
         second = await served.api.workspace(alice, name="second")
-        await served.tell("alice", second["id"])
+        await served.publish_hint("alice", second["id"])
         assert await stream.next() == ("workspace_updated", listed(second))
         await served.api.set(first["id"], operation="NONE", phase="STANDBY")
-        await served.tell("alice", first["id"])
+        await served.publish_hint("alice", first["id"])
         name, data = await stream.next()
         assert (name, data["phase"]) == ("workspace_updated", "STANDBY")
         await alice.delete(f"/api/v1/workspaces/{first['id']}")
-        await served.tell("alice", first["id"], "workspace_deleted")
+        await served.publish_hint("alice", first["id"], "workspace_deleted")
         assert await stream.next() == ("workspace_deleted", {"id": first["id"]})
         assert len(set(stream.ids)) == len(stream.ids) == 4
 
@@ -123,8 +123,8 @@ async def test_a_stream_shows_only_the_users_own_workspaces(served: Served) -> N
     secret = await served.api.workspace(alice)
     async with served.stream(root) as stream:
         assert await stream.next() == ("snapshot", {"items": [], "more": False})
-        await served.tell("alice", secret["id"])
-        await served.tell("root", secret["id"])  # even a misdirected hint shows nothing of it
+        await served.publish_hint("alice", secret["id"])
+        await served.publish_hint("root", secret["id"])  # even a misdirected hint reveals nothing
         assert await stream.next() == ("workspace_deleted", {"id": secret["id"]})
 
 
@@ -135,9 +135,9 @@ async def test_two_streams_of_one_user_get_the_same_events(served: Served) -> No
         await one.next()
         async with served.stream(alice) as two:
             await two.next()
-            await served.tell("alice", made["id"])
+            await served.publish_hint("alice", made["id"])
             assert (await one.next())[0] == (await two.next())[0] == "workspace_updated"
-        await served.tell("alice", made["id"])
+        await served.publish_hint("alice", made["id"])
         assert (await one.next())[0] == "workspace_updated"
 
 
@@ -165,7 +165,7 @@ async def test_a_session_that_ended_while_not_listening_ends_its_stream(served: 
         await stream.next()
         conn = await asyncpg.connect(dsn)
         try:
-            await conn.execute("SET session_replication_role = replica")  # no trigger, so nobody is told
+            await conn.execute("SET session_replication_role = replica")  # no trigger, so no notification
             await conn.execute("DELETE FROM sessions")
             await conn.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
@@ -183,7 +183,7 @@ async def test_a_reconnect_to_redis_sends_a_fresh_snapshot(served: Served) -> No
         await stream.next()
         await served.redis.client_kill_filter(_type="pubsub")
         assert (await stream.next())[0] == "snapshot"
-        await served.tell("alice", made["id"])
+        await served.publish_hint("alice", made["id"])
         while (await stream.next())[0] == "snapshot":
             continue
 
@@ -227,11 +227,11 @@ async def _after_heartbeats(stream: Stream) -> tuple[str, Any]:
 async def test_a_client_that_does_not_read_does_not_delay_the_end(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held_up = asyncio.Event()
+    write_paused = asyncio.Event()
     pause_writing = FlowControl.pause_writing
 
     def note(flow: FlowControl) -> None:
-        held_up.set()
+        write_paused.set()
         pause_writing(flow)
 
     monkeypatch.setattr(FlowControl, "pause_writing", note)
@@ -244,7 +244,7 @@ async def test_a_client_that_does_not_read_does_not_delay_the_end(
     writer.write(head.encode())
     await reader.readuntil(b"event: snapshot")
     async with asyncio.timeout(PATIENCE):
-        while not held_up.is_set():
+        while not write_paused.is_set():
             await publish(served.redis, [resync_message(PREFIX)])
     await alice.post("/api/v1/logout")
     async with asyncio.timeout(PATIENCE):

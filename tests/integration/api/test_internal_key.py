@@ -1,4 +1,4 @@
-"""The API on a TCP port answers its gateways alone."""
+"""The API on a TCP port answers only its gateways."""
 
 import asyncio
 import re
@@ -18,7 +18,7 @@ KEY = "0123456789abcdef" * 2
 
 @pytest.fixture
 async def address(api: Api, settings: Settings) -> AsyncIterator[str]:
-    """Where an API listens whose settings name a TCP address."""
+    """The URL of an API that listens on TCP."""
     listening = listen("tcp:127.0.0.1:0")
     port = listening.getsockname()[1]
     over_tcp = {"api_listen": f"tcp:127.0.0.1:{port}", "internal_key": KEY}

@@ -1,4 +1,4 @@
-"""Limits are exact, however many ask at once."""
+"""Limits are exact under concurrent calls."""
 
 import asyncio
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""The API and `/readyz` while PostgreSQL or Redis has no room left."""
+"""The API and `/readyz` while PostgreSQL or Redis has no space left."""
 
 import asyncio
 import os
@@ -27,7 +27,7 @@ INODES = 6000
 
 
 @pytest.fixture
-async def place() -> AsyncIterator[Path]:
+async def disk_path() -> AsyncIterator[Path]:
     """A small disk with a PostgreSQL and nothing else."""
     made = short_temp_dir(Path("/tmp"))
     async with small_disk(made / "d", 200, inodes=INODES):
@@ -43,9 +43,9 @@ async def place() -> AsyncIterator[Path]:
 
 
 @pytest.fixture
-async def small_disk_api(place: Path, redis_url: str) -> AsyncIterator[Api]:
-    url = EmbeddedPostgres(place / "pg", TOOLS_DIR).url
-    settings = Settings(database_url=url, redis_url=redis_url, data_dir=place, port=8080)
+async def small_disk_api(disk_path: Path, redis_url: str) -> AsyncIterator[Api]:
+    url = EmbeddedPostgres(disk_path / "pg", TOOLS_DIR).url
+    settings = Settings(database_url=url, redis_url=redis_url, data_dir=disk_path, port=8080)
     async with Api.running(settings) as api:
         yield api
 
@@ -59,9 +59,9 @@ async def database_space(api: Api) -> tuple[bool, str]:
 
 
 async def test_a_full_disk_of_the_database_is_a_507_with_its_cause_and_degrades(
-    small_disk_api: Api, place: Path
+    small_disk_api: Api, disk_path: Path
 ) -> None:
-    disk, person = Disk(place), await small_disk_api.quick_client("ada", Role.USER)
+    disk, person = Disk(disk_path), await small_disk_api.quick_client("ada", Role.USER)
     workspace = await small_disk_api.workspace(person)
     assert await database_space(small_disk_api) == (True, "")
     disk.leave(0)
@@ -81,7 +81,7 @@ async def test_a_full_disk_of_the_database_is_a_507_with_its_cause_and_degrades(
 
 
 async def write_until_refused(person: httpx.AsyncClient, workspace_id: str) -> httpx.Response:
-    """Pages that have room left still take some writes."""
+    """Write until PostgreSQL fails: pages with free space still accept some writes."""
     for number in range(2000):
         memo = {"memo": os.urandom(8000).hex() + str(number)}
         answer = await person.patch(f"/api/v1/workspaces/{workspace_id}", json=memo)
@@ -90,9 +90,9 @@ async def write_until_refused(person: httpx.AsyncClient, workspace_id: str) -> h
     raise AssertionError("PostgreSQL takes writes although its disk is full")
 
 
-async def test_a_disk_without_inodes_degrades(small_disk_api: Api, place: Path) -> None:
+async def test_a_disk_without_inodes_degrades(small_disk_api: Api, disk_path: Path) -> None:
     assert await database_space(small_disk_api) == (True, "")
-    ballast = place / "files"
+    ballast = disk_path / "files"
     ballast.mkdir()
     await asyncio.to_thread(use_up_inodes, ballast)
     assert (await database_space(small_disk_api))[0] is False

@@ -1,4 +1,4 @@
-"""Searching workspaces: what is found, and what a search may cost."""
+"""Search for workspaces: results and limits."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""A flood of cookies that are no sessions: bounded look-ups, and living sessions do not wait behind it."""
+"""A flood of random session cookies: look-ups are bounded, and valid sessions do not wait."""
 
 import asyncio
 
@@ -11,19 +11,19 @@ from codehub.network_limits import FairQueue, TokenBuckets
 from tests.integration.api.conftest import PASSWORD, Api
 from tests.waiting import until
 
-MOST = 5
+ALLOWED = 5
 ATTACKER = "192.0.2.66"
 
 
 @pytest.fixture
 def api(api: Api) -> Api:
-    api.app.state.services.session_lookups._allowance = TokenBuckets(MOST, 1e-6, "Too many.")
+    api.app.state.services.session_lookups._allowance = TokenBuckets(ALLOWED, 1e-6, "Too many.")
     return api
 
 
 @pytest.fixture
 def looked_up(api: Api, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The sessions that the database was asked for."""
+    """The sessions that were looked up in the database."""
     found: list[bytes] = []
     find_session = permissions.find_session
 
@@ -41,11 +41,11 @@ async def guess(api: Api, number: int, address: str = ATTACKER) -> httpx.Respons
 
 
 async def test_random_sessions_of_one_network_cost_bounded_look_ups(api: Api, looked_up: list[bytes]) -> None:
-    answers = [await guess(api, number) for number in range(MOST + 15)]
-    assert [answer.status_code for answer in answers] == [401] * MOST + [429] * 15
+    answers = [await guess(api, number) for number in range(ALLOWED + 15)]
+    assert [answer.status_code for answer in answers] == [401] * ALLOWED + [429] * 15
     assert answers[-1].json()["error"]["code"] == "TOO_MANY_REQUESTS"
     assert int(answers[-1].headers["retry-after"]) > 0
-    assert len(looked_up) == MOST
+    assert len(looked_up) == ALLOWED
     assert (await guess(api, 0, "192.0.2.7")).status_code == 401, "another network has its own allowance"
 
 
@@ -53,7 +53,7 @@ async def test_valid_sessions_of_a_blocked_network_keep_working(api: Api) -> Non
     alice = await api.quick_client("alice", Role.USER)
     alice.headers["X-Forwarded-For"] = ATTACKER
     assert (await alice.get("/api/v1/session")).status_code == 200
-    assert [(await guess(api, number)).status_code for number in range(MOST + 1)][-1] == 429
+    assert [(await guess(api, number)).status_code for number in range(ALLOWED + 1)][-1] == 429
     assert (await alice.get("/api/v1/session")).status_code == 200
     bob = await api.client(**{"X-Forwarded-For": ATTACKER})
     await api.quick_client("bob", Role.USER)
@@ -64,7 +64,7 @@ async def test_valid_sessions_of_a_blocked_network_keep_working(api: Api) -> Non
 
 
 async def test_valid_sessions_cost_no_tokens(api: Api) -> None:
-    for number in range(MOST + 3):
+    for number in range(ALLOWED + 3):
         person = await api.quick_client(f"person-{number}", Role.USER)
         person.headers["X-Forwarded-For"] = ATTACKER
         assert (await person.get("/api/v1/session")).status_code == 200
@@ -77,23 +77,23 @@ async def test_random_sessions_from_many_networks_do_not_delay_valid_ones(
     lookups._share = FairQueue(2, 10, "Full.")
     alice = await api.quick_client("alice", Role.USER)
     assert (await alice.get("/api/v1/session")).status_code == 200
-    held, go_on = 0, asyncio.Event()
+    blocked, release = 0, asyncio.Event()
     find_session = permissions.find_session
 
     async def hold(conn: object, id_hash: bytes, *rest: object) -> object:
-        nonlocal held
+        nonlocal blocked
         found = await find_session(conn, id_hash, *rest)  # type: ignore[arg-type]
         if found is None:
-            held += 1
-            await go_on.wait()
+            blocked += 1
+            await release.wait()
         return found
 
     monkeypatch.setattr(permissions, "find_session", hold)
     guesses = [asyncio.create_task(guess(api, number, f"198.51.100.{number}")) for number in range(40)]
     await until(lambda: sum(task.done() for task in guesses) == 40 - 12, "the queue to be full")
-    await until(lambda: held == 2, "two look-ups to find nothing")
+    await until(lambda: blocked == 2, "two look-ups to find nothing")
     assert (await alice.get("/api/v1/session")).status_code == 200
-    assert held == 2
-    go_on.set()
+    assert blocked == 2
+    release.set()
     statuses = [(await task).status_code for task in guesses]
     assert (statuses.count(401), statuses.count(429)) == (12, 28)

@@ -1,4 +1,4 @@
-"""A flood of sign-ins does not hold up people who have signed in before."""
+"""A flood of sign-ins does not delay users who have signed in before."""
 
 import asyncio
 import threading
@@ -19,11 +19,11 @@ HOME = "192.0.2.1"
 
 
 class BlockedPasswordChecks:
-    """Argon2 computations for unknown names that do not end before the test lets them."""
+    """Argon2 computations for unknown names that block until the test releases them."""
 
     def __init__(self) -> None:
         self.running = 0
-        self.go_on = threading.Event()
+        self.release = threading.Event()
 
 
 @pytest.fixture
@@ -34,12 +34,12 @@ def blocked_checks(monkeypatch: pytest.MonkeyPatch) -> Iterator[BlockedPasswordC
     def hold(password: str, password_hash: str) -> bool:
         if password_hash == passwords.DUMMY_HASH:
             held.running += 1
-            assert held.go_on.wait(300)
+            assert held.release.wait(300)
         return fits(password, password_hash)
 
     monkeypatch.setattr(passwords, "_matches", hold)
     yield held
-    held.go_on.set()
+    held.release.set()
 
 
 async def sign_in(api: Api, address: str, name: str, password: str = PASSWORD) -> httpx.Response:
@@ -48,7 +48,7 @@ async def sign_in(api: Api, address: str, name: str, password: str = PASSWORD) -
 
 
 def flood(api: Api, count: int, address: str = "") -> list["asyncio.Task[httpx.Response]"]:
-    """Sign-ins with unknown names, from one address, or each from an address of its own."""
+    """Start sign-ins with unknown names, from one address or each from another."""
     return [
         asyncio.create_task(
             sign_in(api, address or f"198.51.{number // 250}.{number % 250}", f"nobody-{number}")
@@ -63,34 +63,36 @@ async def test_during_a_flood_a_known_network_signs_in_before_all_that_wait(
     await api.quick_client("alice", Role.USER)
     assert (await sign_in(api, HOME, "alice")).status_code == 200
     attempts = flood(api, 100)
-    lane = sign_in_limit.NEW_AT_ONCE + sign_in_limit.NEW_WAITING
-    await until(lambda: sum(task.done() for task in attempts) == 100 - lane, "the lane to be full")
-    await until(lambda: blocked_checks.running == sign_in_limit.NEW_AT_ONCE, "its places to be taken")
+    admitted = sign_in_limit.NEW_AT_ONCE + sign_in_limit.NEW_WAITING
+    await until(lambda: sum(task.done() for task in attempts) == 100 - admitted, "the queue to be full")
+    await until(lambda: blocked_checks.running == sign_in_limit.NEW_AT_ONCE, "its slots to be taken")
     assert (await sign_in(api, HOME, "alice")).status_code == 200
-    assert blocked_checks.running == sign_in_limit.NEW_AT_ONCE, "nobody of the flood had a turn in between"
+    assert blocked_checks.running == sign_in_limit.NEW_AT_ONCE, "no sign-in of the flood ran in between"
     rejected = [task.result() for task in attempts if task.done()]
     assert {answer.status_code for answer in rejected} == {429}
     assert all(int(answer.headers["retry-after"]) > 0 for answer in rejected)
-    blocked_checks.go_on.set()
-    assert [(await task).status_code for task in attempts].count(401) == lane
+    blocked_checks.release.set()
+    assert [(await task).status_code for task in attempts].count(401) == admitted
 
 
 async def test_a_flood_from_one_known_network_does_not_block_the_others(
     api: Api, blocked_checks: BlockedPasswordChecks
 ) -> None:
-    """A user may send it from the office that people sign in from."""
+    """A user may send it from the office network of other users."""
     for name, address in (("alice", HOME), ("mallory", "192.0.2.66")):
         await api.quick_client(name, Role.USER)
         assert (await sign_in(api, address, name)).status_code == 200
     attempts = flood(api, 90, "192.0.2.66")
-    lane = sign_in_limit.KNOWN_AT_ONCE + sign_in_limit.KNOWN_WAITING
-    await until(lambda: sum(task.done() for task in attempts) == 90 - lane, "the lane to be full")
-    await until(lambda: blocked_checks.running == sign_in_limit.KNOWN_AT_ONCE, "its places to be taken")
+    admitted = sign_in_limit.KNOWN_AT_ONCE + sign_in_limit.KNOWN_WAITING
+    await until(lambda: sum(task.done() for task in attempts) == 90 - admitted, "the queue to be full")
+    await until(lambda: blocked_checks.running == sign_in_limit.KNOWN_AT_ONCE, "its slots to be taken")
     alice = asyncio.create_task(sign_in(api, HOME, "alice"))
-    await until(lambda: sum(task.done() for task in attempts) > 90 - lane or alice.done(), "room to be made")
-    blocked_checks.go_on.set()
+    await until(
+        lambda: sum(task.done() for task in attempts) > 90 - admitted or alice.done(), "room to be made"
+    )
+    blocked_checks.release.set()
     assert (await alice).status_code == 200
-    assert sum(task.done() for task in attempts) < 90 - lane // 2, "she did not wait for all the others"
+    assert sum(task.done() for task in attempts) < 90 - admitted // 2, "she did not wait for all the others"
     await asyncio.gather(*attempts)
 
 
@@ -99,10 +101,10 @@ async def test_a_new_address_is_answered_at_once_during_a_flood_and_signs_in_aft
 ) -> None:
     await api.quick_client("alice", Role.USER)
     attempts = flood(api, 100)
-    await until(lambda: sum(task.done() for task in attempts) > 80, "the lane to be full")
+    await until(lambda: sum(task.done() for task in attempts) > 80, "the queue to be full")
     refused = await sign_in(api, "192.0.2.7", "alice")
     assert refused.status_code == 429 and refused.json()["error"]["code"] == "TOO_MANY_REQUESTS"
-    blocked_checks.go_on.set()
+    blocked_checks.release.set()
     await asyncio.gather(*attempts)
     assert (await sign_in(api, "192.0.2.7", "alice")).status_code == 200
 
@@ -145,9 +147,9 @@ async def test_known_addresses_are_shared_between_processes(
 
         await eventually(is_known, "the other process to read the known addresses")
         attempts = flood(other, 100)
-        await until(lambda: sum(task.done() for task in attempts) > 80, "the lane to be full")
+        await until(lambda: sum(task.done() for task in attempts) > 80, "the queue to be full")
         assert (await sign_in(other, HOME, "alice")).status_code == 200
-        blocked_checks.go_on.set()
+        blocked_checks.release.set()
         await asyncio.gather(*attempts)
 
 

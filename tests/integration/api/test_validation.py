@@ -1,4 +1,4 @@
-"""Bad input is a 422 in the one envelope, never a 500."""
+"""Invalid input is a 422 with an error body, never a 500."""
 
 import asyncio
 import json
@@ -55,7 +55,7 @@ BAD_WORKSPACES: list[Any] = [
 async def test_invalid_workspaces(api: Api) -> None:
     alice = await api.quick_client("alice", Role.USER)
     for body in BAD_WORKSPACES:
-        _is_refused(await alice.post(f"{V1}/workspaces", json=body), body)
+        _assert_rejected(await alice.post(f"{V1}/workspaces", json=body), body)
     assert (await alice.get(f"{V1}/workspaces")).json()["total"] == 0
 
 
@@ -66,7 +66,7 @@ async def test_valid_ttls(api: Api) -> None:
         assert made["standby_ttl_seconds"] == made["archive_ttl_seconds"] == ttl
 
 
-NO_JSON: list[tuple[bytes, bytes]] = [
+INVALID_JSON: list[tuple[bytes, bytes]] = [
     (b"{", b"application/json"),
     (b"", b"application/json"),
     (b"\xff\xfe", b"application/json"),
@@ -83,10 +83,10 @@ NO_JSON: list[tuple[bytes, bytes]] = [
 
 async def test_invalid_json_bodies(api: Api) -> None:
     alice = await api.quick_client("alice", Role.USER)
-    for content, content_type in NO_JSON:
+    for content, content_type in INVALID_JSON:
         headers = [(b"content-type", content_type)]
         answer = await alice.post(f"{V1}/workspaces", content=content, headers=headers)
-        _is_refused(answer, (content[:50], content_type))
+        _assert_rejected(answer, (content[:50], content_type))
 
 
 async def test_invalid_queries(api: Api) -> None:
@@ -102,8 +102,8 @@ async def test_invalid_queries(api: Api) -> None:
         ),
         *("phase=NOPE", "trash=maybe", "q=%00", "q=" + "x" * 201),
     ):
-        _is_refused(await root.get(f"{V1}/workspaces?{query}"), query)
-        _is_refused(await root.get(f"{V1}/admin/workspaces?{query}"), query)
+        _assert_rejected(await root.get(f"{V1}/workspaces?{query}"), query)
+        _assert_rejected(await root.get(f"{V1}/admin/workspaces?{query}"), query)
 
 
 async def test_searches_accept_unusual_characters(api: Api) -> None:
@@ -121,7 +121,7 @@ async def test_invalid_ids(api: Api) -> None:
         assert (await root.delete(f"{V1}/users/{name}")).status_code in (404, 405), name
 
 
-async def test_a_large_body_is_refused(api: Api) -> None:
+async def test_a_large_body_assert_rejected(api: Api) -> None:
     alice = await api.quick_client("alice", Role.USER)
     answer = await alice.post(f"{V1}/workspaces", json={"name": "x" * (1 << 20)})
     assert answer.status_code == 413 and answer.json()["error"]["code"] == "PAYLOAD_TOO_LARGE"
@@ -211,7 +211,7 @@ async def test_no_json_body_is_ever_a_500(api: Api) -> None:
     assert (await somebody.get(f"{V1}/session")).status_code in (200, 401)
 
 
-def _is_refused(answer: httpx.Response, what: object) -> None:
+def _assert_rejected(answer: httpx.Response, what: object) -> None:
     assert answer.status_code == 422, (what, answer.text)
     assert set(answer.json()) == {"error"} and answer.json()["error"]["code"] == "VALIDATION_ERROR"
     assert answer.json()["error"]["message"]

@@ -1,4 +1,4 @@
-"""Making, reading and changing workspaces through the API."""
+"""Creating, reading and changing workspaces through the API."""
 
 from datetime import UTC, datetime
 

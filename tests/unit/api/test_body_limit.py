@@ -1,4 +1,4 @@
-"""How long and how large a request's body may be."""
+"""Limits on the duration of request bodies."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The CSRF rule of the specification, as a table."""
+"""The rule for cross-site calls, as a table."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The dashboard's files: compressed for browsers that accept it, cached as long as their names last."""
+"""The dashboard's files: compression and caching."""
 
 import gzip
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Passwords and the lock after failed sign-ins, as far as no database is needed."""
+"""Passwords and the lock after failed sign-ins: the parts without a database."""
 
 import asyncio
 from datetime import timedelta
