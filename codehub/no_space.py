@@ -1,6 +1,6 @@
 """What a database or Redis without room for a write means to the person who asked."""
 
-from codehub.bus.write_refusals import refuses_writes
+from codehub.bus.write_rejections import rejects_writes
 from codehub.database.engine import is_out_of_space
 from codehub.domain.problems import InsufficientStorage
 
@@ -18,4 +18,4 @@ def insufficient_storage(error: Exception) -> InsufficientStorage | None:
     """Return the problem to answer with, or None if the error has another cause."""
     if is_out_of_space(error):
         return InsufficientStorage(_DATABASE)
-    return InsufficientStorage(_REDIS) if refuses_writes(error) else None
+    return InsufficientStorage(_REDIS) if rejects_writes(error) else None

@@ -10,7 +10,7 @@ from asyncpg import Connection, Record
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from codehub.bus.write_refusals import refuses_writes
+from codehub.bus.write_rejections import rejects_writes
 from codehub.database import health_checks, schema_version
 from codehub.database.engine import CONNECTION_ERRORS
 from codehub.domain.health_checks import (
@@ -110,7 +110,7 @@ async def _look_at_redis(url: str) -> CheckResult:
     except TimeoutError:
         return CheckResult(False, f"Redis did not answer within {PATIENCE:.0f} s.")
     except (RedisError, OSError) as error:
-        if refuses_writes(error):
+        if rejects_writes(error):
             return CheckResult(False, "Redis answers, and refuses to write: its disk or its memory is full.")
         return CheckResult(False, f"Redis does not answer ({type(error).__name__}).")
     finally:

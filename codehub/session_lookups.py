@@ -31,8 +31,8 @@ class SessionLookups:
         """`limited` is called for each look-up that is rejected."""
         self._limited = limited
         self._found: OrderedDict[bytes, None] = OrderedDict()
-        self._allowance = TokenBuckets(NOT_FOUND, REFILL_PER_SECOND, ALLOWANCE_USED)
-        self._share = FairQueue(UNKNOWN_AT_ONCE, UNKNOWN_WAITING, QUEUE_FULL)
+        self._buckets = TokenBuckets(NOT_FOUND, REFILL_PER_SECOND, ALLOWANCE_USED)
+        self._queue = FairQueue(UNKNOWN_AT_ONCE, UNKNOWN_WAITING, QUEUE_FULL)
 
     async def find(
         self, id_hash: bytes, address: str, look_up: Callable[[], Awaitable[Found | None]]
@@ -59,18 +59,18 @@ class SessionLookups:
     ) -> Found | None:
         """Look up for a token, which a cancelled look-up costs too: clients can cause that at will."""
         try:
-            self._allowance.take(network)
+            self._buckets.take(network)
         except TooManyRequests:
             self._limited()
             raise
         try:
-            async with self._share.place(network):
+            async with self._queue.slot(network):
                 session = await look_up()
         except Exception as error:
-            self._allowance.give_back(network)
+            self._buckets.refund(network)
             if isinstance(error, TooManyRequests):
                 self._limited()
             raise
         if session is not None:
-            self._allowance.give_back(network)
+            self._buckets.refund(network)
         return session

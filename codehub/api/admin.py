@@ -70,7 +70,7 @@ async def get_overview(admin: Admin, services: Shared) -> OverviewView:
     async with services.engine.connect() as conn:
         overview = await workspace_queries.read_overview(conn)
         usage = await gate.usage(conn, admin.user_id)
-    health = await readiness.look(config.settings.database_url, config.settings.redis_url)
+    health = await readiness.check(config.settings.database_url, config.settings.redis_url)
     return OverviewView(
         phases=overview.phases,
         running=usage.everyone,

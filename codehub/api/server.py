@@ -39,8 +39,8 @@ class _Server(uvicorn.Server):
         handlers = readiness.handlers(
             settings.database_url, settings.redis_url, self._app.state.metrics.exposition
         )
-        self._internal.callback(internal_http.remove, self._internal_listener)
-        await self._internal.enter_async_context(internal_http.serving(self._internal_listener, handlers))
+        self._internal.callback(internal_http.close_and_remove, self._internal_listener)
+        await self._internal.enter_async_context(internal_http.serve(self._internal_listener, handlers))
         await super().startup(sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -106,4 +106,4 @@ def run(settings: Settings, *, before_serving: Callable[[], None]) -> None:
             before_serving()
             make_server(settings, internal_listener).run(sockets=[listening])
         finally:
-            internal_http.remove(internal_listener)
+            internal_http.close_and_remove(internal_listener)

@@ -36,7 +36,7 @@ class SignInLimit:
     def __init__(self, known: KnownAddresses, on_reject: Callable[[str], None]) -> None:
         self._known = known
         self._on_reject = on_reject
-        self._allowance = TokenBuckets(FAILURES, REFILL_PER_SECOND, ALLOWANCE_USED)
+        self._buckets = TokenBuckets(FAILURES, REFILL_PER_SECOND, ALLOWANCE_USED)
         self._new_queue = FairQueue(NEW_AT_ONCE, NEW_WAITING, QUEUE_FULL)
         self._known_queue = FairQueue(KNOWN_AT_ONCE, KNOWN_WAITING, QUEUE_FULL)
 
@@ -47,19 +47,19 @@ class SignInLimit:
         is_known = network in self._known
         cost = KNOWN_COST if is_known else 1.0
         try:
-            self._allowance.take(network, cost)
+            self._buckets.take(network, cost)
         except TooManyRequests:
             self._on_reject("sign_in_address")
             raise
         async with AsyncExitStack() as stack:
             try:
                 await stack.enter_async_context(
-                    (self._known_queue if is_known else self._new_queue).place(network)
+                    (self._known_queue if is_known else self._new_queue).slot(network)
                 )
             except TooManyRequests:
                 self._on_reject("sign_in_lane")
-                self._allowance.give_back(network, cost)  # no password was checked
+                self._buckets.refund(network, cost)  # no password was checked
                 raise
             yield
-        self._allowance.give_back(network, cost)
+        self._buckets.refund(network, cost)
         await self._known.remember(network)

@@ -69,7 +69,7 @@ def gateway(user: PartUser | None = None) -> None:
             _leave_root(settings, "gateway", user)
             _run_gateway(settings, listener)
         finally:
-            internal_http.remove(listener)
+            internal_http.close_and_remove(listener)
 
 
 def _run_gateway(settings: Settings, listener: socket.socket) -> None:
@@ -222,7 +222,7 @@ async def _serve_gateway(
         ),
     )
     handlers = readiness.handlers(settings.database_url, settings.redis_url, metrics.exposition)
-    async with internal_http.serving(listener, handlers):
+    async with internal_http.serve(listener, handlers):
         await serve(
             config,
             stop=_stop_event(),

@@ -32,7 +32,7 @@ async def recorded_checks(settings: Settings) -> list[Finding]:
     database_url, redis_url = _urls(settings)
     if not database_url or not redis_url:
         return []
-    found = (await readiness.look(database_url, redis_url)).checks
+    found = (await readiness.check(database_url, redis_url)).checks
     if not found[CheckName.SCHEMA].ok:
         return []  # the database's own finding says why
     coordinator = found[CheckName.COORDINATOR]

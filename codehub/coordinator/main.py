@@ -46,7 +46,7 @@ async def run(settings: Settings, stop: asyncio.Event) -> None:
     """Coordinate until `stop` is set."""
     metrics = Metrics()
     handlers = readiness.handlers(settings.database_url, settings.redis_url, metrics.exposition)
-    async with internal_http.listening(settings.internal_addresses("coordinator"), handlers):
+    async with internal_http.listen_and_serve(settings.internal_addresses("coordinator"), handlers):
         await _coordinate(settings, stop, metrics)
 
 

@@ -42,10 +42,10 @@ def test_an_allowance_fills_up_again_with_time() -> None:
 
 def test_a_token_that_is_given_back_is_one_token() -> None:
     allowance = TokenBuckets(FAILURES, REFILL_PER_SECOND, "Too many.", Clock())
-    allowance.give_back("a")
+    allowance.refund("a")
     for _ in range(FAILURES):
         allowance.take("a")
-    allowance.give_back("a")
+    allowance.refund("a")
     allowance.take("a")
     with pytest.raises(TooManyRequests):
         allowance.take("a")
@@ -85,7 +85,7 @@ class Crowd:
             await asyncio.sleep(0)
 
     async def _sign_in(self, name: str) -> None:
-        async with self.share.place(name[0]):
+        async with self.share.slot(name[0]):
             self.order.append(name)
             await self.go_on.wait()
 

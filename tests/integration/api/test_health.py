@@ -38,7 +38,7 @@ async def _lead(api: Api, age: str) -> None:
 
 
 async def look(api: Api) -> Readiness:
-    return await readiness.look(api.settings.database_url, api.settings.redis_url)
+    return await readiness.check(api.settings.database_url, api.settings.redis_url)
 
 
 async def test_readiness_names_each_failure_and_its_remedy(api: Api) -> None:
@@ -72,7 +72,7 @@ async def test_a_database_of_another_version_is_not_ready(api: Api, version: str
 async def test_a_database_without_a_schema_is_not_ready(services: Services, redis_url: str) -> None:
     url = await services.empty_database()
     try:
-        found = await readiness.look(url, redis_url)
+        found = await readiness.check(url, redis_url)
     finally:
         await services.drop_database(url)
     assert found.checks[CheckName.DATABASE].ok and not found.ready
@@ -82,7 +82,7 @@ async def test_a_database_without_a_schema_is_not_ready(services: Services, redi
 async def test_a_redis_that_is_gone_is_not_ready(api: Api, tmp_path: Path) -> None:
     await _lead(api, "0 seconds")
     await _claim(api)
-    found = await readiness.look(api.settings.database_url, f"unix://{tmp_path}/redis.sock")
+    found = await readiness.check(api.settings.database_url, f"unix://{tmp_path}/redis.sock")
     wrong = [name for name in VITAL if not found.checks[name].ok]
     assert not found.ready and wrong == [CheckName.REDIS]
     assert "REDIS_URL" in found.checks[CheckName.REDIS].remedy
@@ -94,7 +94,7 @@ async def test_a_server_that_accepts_but_never_answers_times_out(
     monkeypatch.setattr(readiness, "PATIENCE", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         place = f"127.0.0.1:{silent.getsockname()[1]}"
-        found = await readiness.look(f"postgresql://x:y@{place}/codehub", f"redis://{place}/0")
+        found = await readiness.check(f"postgresql://x:y@{place}/codehub", f"redis://{place}/0")
     assert not any(check.ok for check in found.checks.values())
     assert "did not answer within" in found.checks[CheckName.DATABASE].message
     assert "did not answer within" in found.checks[CheckName.REDIS].message
@@ -107,7 +107,7 @@ async def test_with_every_dependency_down_the_api_answers_503(settings: Settings
             "redis_url": f"unix://{tmp_path}/redis.sock",
         }
     )
-    found = await readiness.look(nowhere.database_url, nowhere.redis_url)
+    found = await readiness.check(nowhere.database_url, nowhere.redis_url)
     assert not found.ready and not any(check.ok for check in found.checks.values())
     app = create_app(nowhere)
     async with app.router.lifespan_context(app):

@@ -17,7 +17,7 @@ ATTACKER = "192.0.2.66"
 
 @pytest.fixture
 def api(api: Api) -> Api:
-    api.app.state.services.session_lookups._allowance = TokenBuckets(ALLOWED, 1e-6, "Too many.")
+    api.app.state.services.session_lookups._buckets = TokenBuckets(ALLOWED, 1e-6, "Too many.")
     return api
 
 
@@ -74,7 +74,7 @@ async def test_random_sessions_from_many_networks_do_not_delay_valid_ones(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lookups = api.app.state.services.session_lookups
-    lookups._share = FairQueue(2, 10, "Full.")
+    lookups._queue = FairQueue(2, 10, "Full.")
     alice = await api.quick_client("alice", Role.USER)
     assert (await alice.get("/api/v1/session")).status_code == 200
     blocked, release = 0, asyncio.Event()

@@ -126,7 +126,7 @@ async def test_a_network_has_an_allowance_of_failures(api: Api, addresses: list[
 
 
 async def test_successful_sign_ins_cost_no_tokens(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api.app.state.services.sign_in_limit._allowance, "_refill_per_second", 1e-6)
+    monkeypatch.setattr(api.app.state.services.sign_in_limit._buckets, "_refill_per_second", 1e-6)
     await api.quick_client("alice", Role.USER)
     for _ in range(sign_in_limit.FAILURES + 5):
         assert (await sign_in(api, HOME, "alice")).status_code == 200

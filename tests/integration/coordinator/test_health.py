@@ -39,7 +39,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def look(bench: Bench) -> Readiness:
-    return await readiness.look(bench.settings.database_url, bench.settings.redis_url)
+    return await readiness.check(bench.settings.database_url, bench.settings.redis_url)
 
 
 async def until_degraded(bench: Bench, *names: CheckName) -> Readiness:

@@ -54,7 +54,7 @@ async def test_without_a_session_one_is_sent_to_sign_in(origin: World) -> None:
 async def test_random_sessions_of_one_network_cost_bounded_look_ups() -> None:
     """At the entrance, at its forms and on the event stream, which share one allowance."""
     async with world(trusted_proxies=TrustedProxies((ip_network("127.0.0.1"),))) as made:
-        made.gateway.directory._lookups._allowance = TokenBuckets(5, 1e-6, "Too many.")
+        made.gateway.directory._lookups._buckets = TokenBuckets(5, 1e-6, "Too many.")
 
         def guess(number: int, address: str = "192.0.2.66") -> str:
             more = f"X-Forwarded-For: {address}\r\n{FETCH}"
@@ -75,7 +75,7 @@ async def test_random_sessions_of_one_network_cost_bounded_look_ups() -> None:
 
 async def test_a_session_that_was_found_before_does_not_wait_behind_random_ones(origin: World) -> None:
     assert status((await origin.ask(origin.entrance()))[0]) == 302
-    origin.gateway.directory._lookups._allowance = TokenBuckets(1, 1e-6, "Too many.")
+    origin.gateway.directory._lookups._buckets = TokenBuckets(1, 1e-6, "Too many.")
     for expected in (302, 429):
         assert status((await origin.ask(origin.entrance("/", "guess")))[0]) == expected
     origin.gateway.directory.forget_all()
