@@ -1,35 +1,44 @@
-"""Every setting of CodeHub, read from the environment and checked before anything starts."""
+"""The settings of CodeHub, read from the environment and checked before anything starts."""
 
 import os
-import re
 from functools import cached_property
-from ipaddress import IPv4Network, IPv6Network, ip_network
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError
 
 from codehub.domain.backends import Backends
 from codehub.domain.disk import Reserve
 from codehub.domain.host_names import is_loopback
 from codehub.domain.limits import MAX_WORKSPACES_PER_USER
 from codehub.domain.weak_settings import Weakness, is_too_wide
+from codehub.setting_types import (
+    ArchiveUrl,
+    DatabaseUrl,
+    Domain,
+    InternalKey,
+    Ipv4Networks,
+    NetworkPool,
+    Networks,
+    OptionalPath,
+    Origin,
+    RedisUrl,
+    Seconds,
+    SocketAddress,
+    UserId,
+    WholeSeconds,
+    parse_ipv4_networks,
+    parse_networks,
+)
 
 SECRETS: Final = ("DATABASE_URL", "REDIS_URL", "ADMIN_PASSWORD", "INTERNAL_KEY")
-"""What is not repeated to whoever reads the terminal or the logs."""
-
-_ADDRESS = re.compile(r"unix:/.+|tcp:(?:\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(?P<port>\d{1,5})")
-_INTERNAL_KEY = re.compile(r"[!-~]{32,}")
+"""Settings whose values error messages do not repeat."""
 
 MAX_INTERNAL_SOCKETS: Final = 16
-"""Parts of one kind that find a default internal address on one data directory."""
-
-Seconds = Annotated[float, Field(gt=0, le=31_536_000, allow_inf_nan=False)]
-WholeSeconds = Annotated[int, Field(ge=0, le=31_536_000)]
+"""Default internal addresses for parts of one kind on one data directory."""
 
 
 def default_data_dir() -> Path:
@@ -41,43 +50,45 @@ def default_tools_dir() -> Path:
 
 
 class SettingsError(Exception):
-    """A setting is wrong; the message names it and says what it takes."""
+    """Invalid setting. The message names it and says what it must be."""
 
 
 class Settings(BaseSettings):
+    """Settings of CodeHub, one environment variable each. docs/configuration.md describes them."""
+
     model_config = SettingsConfigDict(extra="ignore", frozen=True, populate_by_name=True)
 
-    database_url: str = ""
-    redis_url: str = ""
-    archive_url: str = ""
+    database_url: DatabaseUrl = ""
+    redis_url: RedisUrl = ""
+    archive_url: ArchiveUrl = ""
     data_dir: Path = Field(default_factory=default_data_dir, validation_alias="CODEHUB_DATA_DIR")
     tools_dir: Path = Field(default_factory=default_tools_dir, validation_alias="CODEHUB_TOOLS_DIR")
-    images_file: Path | None = None
+    images_file: OptionalPath = None
     runtime: Literal["process", "docker"] = "process"
     insecure_process_runtime: bool = False
     docker_host: str = "unix:///var/run/docker.sock"
-    docker_network_pool: IPv4Network = IPv4Network("10.222.0.0/16")
+    docker_network_pool: NetworkPool = IPv4Network("10.222.0.0/16")
     docker_firewall: bool = True
-    gateway_uid: Annotated[int, Field(ge=0, lt=(1 << 32) - 1)] = Field(default_factory=os.geteuid)
-    api_uid: Annotated[int, Field(ge=0, lt=(1 << 32) - 1)] | None = None
-    workspace_allow_egress: str = ""
+    gateway_uid: UserId = Field(default_factory=os.geteuid)
+    api_uid: UserId | None = None
+    workspace_allow_egress: Ipv4Networks = ""
     workspace_uid_base: Annotated[int, Field(ge=65_536, le=1_000_000_000)] = 2_000_000
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=1, le=65535)] = 8080
-    tls_cert_file: Path | None = None
-    tls_key_file: Path | None = None
-    trusted_proxies: str = ""
-    api_listen: str = ""
-    api_upstream: str = ""
-    internal_key: str | None = None
-    public_base_url: str = ""
-    apps_domain: str | None = None
+    tls_cert_file: OptionalPath = None
+    tls_key_file: OptionalPath = None
+    trusted_proxies: Networks = ""
+    api_listen: SocketAddress = ""
+    api_upstream: SocketAddress = ""
+    internal_key: InternalKey = None
+    public_base_url: Origin = ""
+    apps_domain: Domain = None
     allow_insecure_http: bool = False
     gateway_workers: Annotated[int, Field(ge=1, le=256)] = Field(default_factory=lambda: os.cpu_count() or 1)
     gateway_max_connections: Annotated[int, Field(ge=16, le=1_000_000)] = 10_000
     gateway_max_connections_per_address: Annotated[int, Field(ge=0, le=1_000_000)] = 0
-    internal_listen: str = ""
+    internal_listen: SocketAddress = ""
     part_timeout_seconds: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] = 60
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
@@ -124,120 +135,26 @@ class Settings(BaseSettings):
     admin_username: str = "admin"
     admin_password: str | None = None
 
-    @field_validator("database_url")
-    @classmethod
-    def _a_database(cls, value: str) -> str:
-        if value and not _is_database_url(value):
-            raise ValueError("must be a URL such as postgresql://user:password@host/database")
-        return value
-
-    @field_validator("redis_url")
-    @classmethod
-    def _a_redis(cls, value: str) -> str:
-        if value and not _has_scheme(value, "redis", "rediss", "unix"):
-            raise ValueError("must be a URL such as redis://host:6379/0 or unix:///path")
-        return value
-
-    @field_validator("archive_url")
-    @classmethod
-    def _an_archive_store(cls, value: str) -> str:
-        if value and not _has_scheme(value, "file", "s3"):
-            raise ValueError("must be a URL such as file:///directory or s3://bucket/prefix")
-        return value
-
-    @field_validator("docker_network_pool", mode="before")
-    @classmethod
-    def _a_roomy_network(cls, value: object) -> IPv4Network:
-        try:
-            network = IPv4Network(str(value))
-        except ValueError:
-            network = None
-        if network is None or network.prefixlen > 24:
-            raise ValueError("must be a network of 256 addresses or more, such as 10.222.0.0/16")
-        return network
-
-    @field_validator("workspace_allow_egress")
-    @classmethod
-    def _networks(cls, value: str) -> str:
-        try:
-            _parse_networks(value)
-        except ValueError as error:
-            raise ValueError(f"must be networks such as 10.1.2.0/24, 192.168.0.7/32 ({error})") from error
-        return value
-
-    @field_validator("trusted_proxies")
-    @classmethod
-    def _addresses(cls, value: str) -> str:
-        try:
-            _parse_proxies(value)
-        except ValueError as error:
-            raise ValueError(
-                f"must be addresses or networks such as 192.168.0.7, 10.0.0.0/8, fd00::/8 ({error})"
-            ) from error
-        return value
-
-    @field_validator("api_listen", "api_upstream", "internal_listen")
-    @classmethod
-    def _an_address(cls, value: str) -> str:
-        found = _ADDRESS.fullmatch(value)
-        if value and (found is None or (found["port"] and not 0 < int(found["port"]) < 1 << 16)):
-            raise ValueError("must be unix:/path or tcp:host:port")
-        return value
-
-    @field_validator("internal_key")
-    @classmethod
-    def _a_long_key(cls, value: str | None) -> str | None:
-        if value and not _INTERNAL_KEY.fullmatch(value):
-            raise ValueError("must have at least 32 characters, all of them visible ASCII characters")
-        return value or None  # an empty variable counts as unset
-
-    @field_validator("images_file", "tls_cert_file", "tls_key_file", mode="before")
-    @classmethod
-    def _a_file(cls, value: object) -> object:
-        return value or None  # an empty variable is one that is not set
-
-    @field_validator("public_base_url")
-    @classmethod
-    def _an_origin(cls, value: str) -> str:
-        if not value:
-            return value
-        parts = urlsplit(value)
-        if (
-            parts.scheme not in ("http", "https")
-            or not parts.hostname
-            or parts.path.strip("/")
-            or parts.query
-        ):
-            raise ValueError("must be an origin such as https://codehub.example.com, without a path")
-        return f"{parts.scheme}://{parts.netloc}"
-
-    @field_validator("apps_domain")
-    @classmethod
-    def _a_domain(cls, value: str | None) -> str | None:
-        if value and ("/" in value or value.startswith((".", "*"))):
-            raise ValueError("must be a bare domain such as apps.example.com (or empty for the path mode)")
-        return value
-
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if 0 < self.ttl_standby_seconds < self.minimum_standby_ttl:
             raise ValueError(
-                f"TTL_STANDBY_SECONDS is {self.ttl_standby_seconds}, but activity needs up to "
-                f"{self.minimum_standby_ttl} s to be seen (two ACTIVITY_FLUSH_INTERVAL and "
+                f"TTL_STANDBY_SECONDS is {self.ttl_standby_seconds}, but activity may take "
+                f"{self.minimum_standby_ttl} s to arrive (twice ACTIVITY_FLUSH_INTERVAL and "
                 "COORDINATOR_TTL_INTERVAL together): raise it, set it to 0 (never), or "
                 "shorten those intervals"
             )
         if self.gateway_lost_after_seconds < 4 * self.activity_flush_interval:
             raise ValueError(
                 f"GATEWAY_LOST_AFTER_SECONDS is {self.gateway_lost_after_seconds}: it must be at least four "
-                "ACTIVITY_FLUSH_INTERVAL, or gateways that work are taken for lost"
+                "times ACTIVITY_FLUSH_INTERVAL, or running gateways count as lost"
             )
         if (self.tls_cert_file is None) != (self.tls_key_file is None):
             raise ValueError("TLS_CERT_FILE and TLS_KEY_FILE belong together: set both, or none")
         if self.speaks_tls and not self.base_url.startswith("https://"):
             raise ValueError(
                 f"PUBLIC_BASE_URL is {self.base_url}, but with TLS_CERT_FILE the port speaks https: "
-                "correct it, or leave it out"
+                "correct it, or unset it"
             )
         if not is_loopback(self.public_host) and self.apps_domain is None:
             raise ValueError(
@@ -253,7 +170,7 @@ class Settings(BaseSettings):
 
     @property
     def insecure_http(self) -> bool:
-        """Whether people reach CodeHub or workspaces by plain http on a name that is not loopback."""
+        """Whether CodeHub or workspaces are reached by plain http on a name that is not loopback."""
         return self.base_url.startswith("http://") and not (
             is_loopback(self.public_host) and self._apps_are_on_loopback
         )
@@ -279,7 +196,7 @@ class Settings(BaseSettings):
 
     @property
     def speaks_tls(self) -> bool:
-        """Whether the public port itself speaks TLS, and not a proxy in front of it."""
+        """Whether the public port speaks TLS, as opposed to a proxy in front of it."""
         return self.tls_cert_file is not None
 
     @cached_property
@@ -301,7 +218,7 @@ class Settings(BaseSettings):
 
     @property
     def weaknesses(self) -> tuple[Weakness, ...]:
-        """Return what these settings give up of the default security."""
+        """Return the settings that weaken the default security."""
         found = {
             Weakness.PATH_MODE: not self.apps_host,
             Weakness.PLAIN_HTTP: self.insecure_http
@@ -315,18 +232,18 @@ class Settings(BaseSettings):
 
     @cached_property
     def proxies(self) -> tuple[IPv4Network | IPv6Network, ...]:
-        """Networks of proxies whose X-Forwarded-For is believed."""
-        return tuple(_parse_proxies(self.trusted_proxies))
+        """Networks of proxies whose X-Forwarded-For is trusted."""
+        return tuple(parse_networks(self.trusted_proxies))
 
     @cached_property
     def wide_proxies(self) -> tuple[IPv4Network | IPv6Network, ...]:
-        """Networks among these in which clients are too, who can then forge their address."""
+        """Networks among these that also contain clients, which can then forge their address."""
         return tuple(network for network in self.proxies if is_too_wide(network))
 
     @property
     def wide_proxies_message(self) -> str:
         return (
-            f"TRUSTED_PROXIES has {', '.join(map(str, self.wide_proxies))}, which holds clients too: "
+            f"TRUSTED_PROXIES has {', '.join(map(str, self.wide_proxies))}, which contains clients too: "
             "they can forge the address that sign-in limits, lockouts and the audit log use"
         )
 
@@ -341,11 +258,11 @@ class Settings(BaseSettings):
     @cached_property
     def allowed_egress(self) -> tuple[str, ...]:
         """Networks that workspaces may reach although they are private."""
-        return tuple(map(str, _parse_networks(self.workspace_allow_egress)))
+        return tuple(map(str, parse_ipv4_networks(self.workspace_allow_egress)))
 
     @property
     def gateway_group(self) -> int | None:
-        """The group that may connect to workspaces' sockets. None: only the coordinator's user."""
+        """Group that may connect to workspaces' sockets. None: only the coordinator's user (ADR 0028)."""
         return self.gateway_uid if os.geteuid() == 0 and self.gateway_uid != 0 else None
 
     @cached_property
@@ -358,32 +275,32 @@ class Settings(BaseSettings):
 
     @property
     def api_listen_address(self) -> str:
-        """Where the API listens: `unix:/path` or `tcp:host:port`."""
+        """Address where the API listens: `unix:/path` or `tcp:host:port`."""
         return self.api_listen or f"unix:{self.api_socket}"
 
     @property
     def api_upstream_address(self) -> str:
-        """Where the gateway reaches the API."""
+        """Address at which the gateway reaches the API."""
         return self.api_upstream or f"unix:{self.api_socket}"
 
     def internal_key_for(self, name: str, address: str) -> str | None:
-        """Return the key that requests to this address carry, or None for a Unix socket.
+        """Return the key for requests to this address, or None for a Unix socket.
 
-        Raise SettingsError if it is missing: `name` is the setting that holds the address.
+        Raise SettingsError if the key is missing. `name` is the setting of the address.
         """
         if not address.startswith("tcp:"):
             return None
         if self.internal_key is None:
             raise SettingsError(
-                f"{name} is {address}, which others may reach: set INTERNAL_KEY, to the same secret of at "
-                "least 32 characters for the API and the gateway"
+                f"{name} is {address}, which others may reach: set INTERNAL_KEY to a secret of at least 32 "
+                "characters, the same for the API and the gateway"
             )
         return self.internal_key
 
     def internal_addresses(self, part: str) -> tuple[str, ...]:
-        """Return where a part may serve health and metrics: `unix:/path` or `tcp:host:port`.
+        """Return the addresses where a part may serve health and metrics: `unix:/path` or `tcp:host:port`.
 
-        By default several, in order, for parts of one kind on one data directory.
+        The part uses the first free one. By default there are several, for parts of one kind.
         """
         if self.internal_listen:
             return (self.internal_listen,)
@@ -392,7 +309,7 @@ class Settings(BaseSettings):
 
     @cached_property
     def images_text(self) -> str | None:
-        """The images file's text; None stands for the built-in list."""
+        """Content of the images file; None means the built-in list."""
         if self.images_file is None:
             return None
         try:
@@ -403,39 +320,15 @@ class Settings(BaseSettings):
             ) from error
 
 
-def _is_database_url(value: str) -> bool:
-    try:
-        return make_url(value).get_backend_name() in ("postgresql", "postgres")
-    except (ArgumentError, ValueError):
-        return False
-
-
-def _parse_networks(value: str) -> list[IPv4Network]:
-    return [IPv4Network(part.strip()) for part in value.split(",") if part.strip()]
-
-
-def _parse_proxies(value: str) -> list[IPv4Network | IPv6Network]:
-    """An address is the network of that address alone."""
-    return [ip_network(part.strip()) for part in value.split(",") if part.strip()]
-
-
-def _has_scheme(value: str, *schemes: str) -> bool:
-    try:
-        parts = urlsplit(value)
-        return parts.scheme in schemes and (parts.port is None or parts.port > 0)
-    except ValueError:
-        return False
-
-
 def load(**overrides: object) -> Settings:
-    """The settings of this process, or SettingsError with one line for each thing that is wrong."""
+    """Return the settings of this process, or raise SettingsError with one line for each error."""
     try:
         return Settings(**overrides)  # type: ignore[arg-type]
     except ValidationError as error:
         lines = []
         for problem in error.errors():
             name = str(problem["loc"][-1]).upper() if problem["loc"] else ""
-            words = problem["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+            message = problem["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
             given = "" if name in SECRETS else f" (it is {problem['input']!r})"
-            lines.append(f"{name}: {words}{given}" if name else words)
+            lines.append(f"{name}: {message}{given}" if name else message)
         raise SettingsError("\n".join(lines)) from error
