@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from codehub import internal_http
-from codehub.internal_http import Answer, ListenError, get, listening
+from codehub.internal_http import Response, ListenError, get, listen_and_serve
 from tests.services import free_port, short_temp_dir
 from tests.waiting import PATIENCE, until
 
 
-async def hello() -> Answer:
-    return Answer(200, b"hello\n", "text/plain")
+async def hello() -> Response:
+    return Response(200, b"hello\n", "text/plain")
 
 
-async def broken() -> Answer:
+async def broken() -> Response:
     raise ValueError("a defect")
 
 
@@ -36,7 +36,7 @@ def place() -> Iterator[Path]:
 @pytest.fixture
 async def address(place: Path) -> AsyncIterator[str]:
     address = f"unix:{place}/run/internal.sock"
-    async with listening([address], HANDLERS):
+    async with listen_and_serve([address], HANDLERS):
         yield address
 
 
@@ -121,7 +121,7 @@ async def test_connections_beyond_the_bound_are_closed_at_once(address: str) -> 
 
 async def test_only_its_own_user_may_connect_and_nothing_is_left_behind(place: Path) -> None:
     path = place / "internal.sock"
-    async with listening([f"unix:{path}"], HANDLERS):
+    async with listen_and_serve([f"unix:{path}"], HANDLERS):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert not path.exists()
 
@@ -132,7 +132,7 @@ async def test_a_stale_socket_is_replaced_and_a_living_one_is_not(address: str, 
     assert (await ask(address, "/hello"))[0] == 200
     stale = f"unix:{place}/stale.sock"
     internal_http.listen([stale]).close()
-    async with listening([stale], HANDLERS):
+    async with listen_and_serve([stale], HANDLERS):
         assert (await ask(stale, "/hello"))[0] == 200
     precious = place / "file"
     precious.write_text("precious")
@@ -143,7 +143,7 @@ async def test_a_stale_socket_is_replaced_and_a_living_one_is_not(address: str, 
 
 async def test_a_second_part_takes_the_next_address(place: Path) -> None:
     addresses = [f"unix:{place}/api-internal.sock", f"unix:{place}/api-internal-2.sock"]
-    async with listening(addresses, HANDLERS), listening(addresses, HANDLERS):
+    async with listen_and_serve(addresses, HANDLERS), listen_and_serve(addresses, HANDLERS):
         assert [(await ask(address, "/hello"))[0] for address in addresses] == [200, 200]
         with pytest.raises(ListenError, match="in use"):
             internal_http.listen(addresses)
@@ -151,7 +151,7 @@ async def test_a_second_part_takes_the_next_address(place: Path) -> None:
 
 async def test_it_listens_on_tcp_when_told_to() -> None:
     address = f"tcp:127.0.0.1:{free_port()}"
-    async with listening([address], HANDLERS):
+    async with listen_and_serve([address], HANDLERS):
         assert await ask(address, "/hello") == (200, b"hello\n")
         with pytest.raises(ListenError):
             internal_http.listen([address])
