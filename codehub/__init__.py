@@ -2,12 +2,12 @@
 
 
 def __getattr__(name: str) -> str:
-    """The version is looked up when somebody asks: that takes longer than a keeper may to start."""
+    """Look up the version on first use, since importlib.metadata delays the start of keepers."""
     if name != "__version__":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib.metadata import PackageNotFoundError, version
 
     try:
         return version("codehub")
-    except PackageNotFoundError:  # a checkout that is run without being installed
+    except PackageNotFoundError:  # a checkout that is not installed
         return "0+checkout"

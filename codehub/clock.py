@@ -1,4 +1,4 @@
-"""Where a process gets the time from. Everything below its entrance takes it as a parameter."""
+"""The clock of a process. Functions below its entry points take the time as a parameter."""
 
 from datetime import UTC, datetime
 

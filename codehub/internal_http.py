@@ -1,6 +1,6 @@
-"""Internal HTTP listener of a part, for monitoring, apart from the public port.
+"""Internal HTTP listener of a part, for monitoring, separate from the public port.
 
-It reads GET and HEAD only, one request per connection, and bounds everything that a peer can make it hold.
+It serves GET and HEAD only, one request per connection, and limits the memory that clients can use.
 """
 
 import asyncio
@@ -30,21 +30,23 @@ BACKLOG: Final = 32
 
 
 @dataclass(frozen=True)
-class Answer:
+class Response:
+    """Response to a monitoring request."""
+
     status: int
     body: bytes
     content_type: str
 
 
-Handler = Callable[[], Awaitable[Answer]]
+Handler = Callable[[], Awaitable[Response]]
 
 
 class ListenError(OSError):
-    """The address cannot be listened at."""
+    """The listener cannot bind its address."""
 
 
-class _RefusedError(Exception):
-    """A request that no handler gets."""
+class _RequestError(Exception):
+    """An invalid request."""
 
     def __init__(self, status: HTTPStatus) -> None:
         super().__init__(status.phrase)
@@ -52,12 +54,12 @@ class _RefusedError(Exception):
 
 
 def listen(addresses: Sequence[str]) -> socket.socket:
-    """Listen at the first of these that no one else uses.
+    """Listen at the first of these addresses that is free.
 
-    Each is `unix:/path`, for this user only, or `tcp:host:port`.
+    Each is `unix:/path`, which only this user can connect to, or `tcp:host:port`.
     """
-    *spare, last = addresses
-    for address in spare:
+    *preferred, last = addresses
+    for address in preferred:
         try:
             return _listen(address)
         except OSError as error:
@@ -70,18 +72,18 @@ def listen(addresses: Sequence[str]) -> socket.socket:
 
 
 def _listen(address: str) -> socket.socket:
-    scheme, _, place = address.partition(":")
-    return _listen_unix(Path(place)) if scheme == "unix" else listen_tcp(place)
+    scheme, _, location = address.partition(":")
+    return _listen_unix(Path(location)) if scheme == "unix" else listen_tcp(location)
 
 
 def _cannot_listen(address: str, error: OSError) -> ListenError:
     return ListenError(f"cannot listen at {address} ({error.strerror}): correct INTERNAL_LISTEN")
 
 
-def remove(listener: socket.socket) -> None:
+def close_and_remove(listener: socket.socket) -> None:
     """Close the listener, and remove its socket file.
 
-    A part that has left root may not remove it. The next one does so, before it leaves root.
+    A part that has dropped root privileges may not remove it. The next one does so, as root.
     """
     path = listener.getsockname() if listener.family == socket.AF_UNIX else None
     listener.close()
@@ -91,21 +93,21 @@ def remove(listener: socket.socket) -> None:
 
 
 @contextlib.asynccontextmanager
-async def serving(listener: socket.socket, handlers: Mapping[str, Handler]) -> AsyncIterator[None]:
-    """Answer requests for these paths beside the body. The caller closes the listener."""
+async def serve(listener: socket.socket, handlers: Mapping[str, Handler]) -> AsyncIterator[None]:
+    """Serve these paths while the body runs. The caller closes the listener."""
     server = _Server(handlers)
     start = asyncio.start_unix_server if listener.family == socket.AF_UNIX else asyncio.start_server
-    # A duplicate, since a server closes its socket; other processes may serve the same one.
-    listening = await start(server.connected, sock=listener.dup(), limit=MAX_HEAD, backlog=BACKLOG)
+    # A duplicate, as a server closes its socket; other processes may serve the same one.
+    asyncio_server = await start(server.connected, sock=listener.dup(), limit=MAX_HEAD, backlog=BACKLOG)
     try:
         yield
     finally:
-        listening.close()
+        asyncio_server.close()
         await server.end()
 
 
 def get(address: str, path: str, timeout: float = 10.0) -> tuple[int, bytes]:
-    """Ask the internal listener at the address; return the status and the body."""
+    """Send a GET request to an internal listener; return the status and the body."""
     with _connect(address, timeout) as connection:
         connection.sendall(f"GET {path} HTTP/1.1\r\nHost: internal\r\n\r\n".encode("ascii"))
         response = b"".join(iter(lambda: connection.recv(65536), b""))
@@ -117,14 +119,14 @@ def get(address: str, path: str, timeout: float = 10.0) -> tuple[int, bytes]:
 
 
 def _connect(address: str, timeout: float) -> socket.socket:
-    scheme, _, place = address.partition(":")
+    scheme, _, location = address.partition(":")
     if scheme == "tcp":
-        host, _, port = place.rpartition(":")
+        host, _, port = location.rpartition(":")
         return socket.create_connection((host.strip("[]"), int(port)), timeout)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(timeout)
-        connection.connect(place)
+        connection.connect(location)
     except OSError:
         connection.close()
         raise
@@ -132,14 +134,14 @@ def _connect(address: str, timeout: float) -> socket.socket:
 
 
 @contextlib.asynccontextmanager
-async def listening(addresses: Sequence[str], handlers: Mapping[str, Handler]) -> AsyncIterator[None]:
-    """Listen at one of the addresses and answer requests for these paths, beside the body."""
+async def listen_and_serve(addresses: Sequence[str], handlers: Mapping[str, Handler]) -> AsyncIterator[None]:
+    """Listen at one of the addresses, and serve these paths while the body runs."""
     listener = listen(addresses)
     try:
-        async with serving(listener, handlers):
+        async with serve(listener, handlers):
             yield
     finally:
-        remove(listener)
+        close_and_remove(listener)
 
 
 class _Server:
@@ -172,25 +174,25 @@ class _Server:
         try:
             async with asyncio.timeout(HEAD_SECONDS):
                 method, path = _request_line(await reader.readuntil(b"\r\n\r\n"))
-            answer = await self._answer(path)
+            response = await self._respond(path)
         except asyncio.LimitOverrunError:
-            answer = _plain(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+            response = _plain(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
         except TimeoutError:
-            answer = _plain(HTTPStatus.REQUEST_TIMEOUT)
-        except _RefusedError as refused:
-            answer = _plain(refused.status)
-        writer.write(_wire(answer, head_only=method == "HEAD"))
+            response = _plain(HTTPStatus.REQUEST_TIMEOUT)
+        except _RequestError as error:
+            response = _plain(error.status)
+        writer.write(_serialize(response, head_only=method == "HEAD"))
         async with asyncio.timeout(WRITE_SECONDS):
             await writer.drain()
             writer.write_eof()
-            for _ in range(MAX_READS):  # unread bytes would reset the connection, and lose the answer
+            for _ in range(MAX_READS):  # unread bytes would reset the connection and lose the response
                 if not await reader.read(MAX_HEAD):
                     return
 
-    async def _answer(self, path: str) -> Answer:
+    async def _respond(self, path: str) -> Response:
         handler = self._handlers.get(path)
         if handler is None:
-            raise _RefusedError(HTTPStatus.NOT_FOUND)
+            raise _RequestError(HTTPStatus.NOT_FOUND)
         try:
             return await handler()
         except Exception:
@@ -202,32 +204,32 @@ def _request_line(head: bytes) -> tuple[str, str]:
     try:
         method, target, version = head.partition(b"\r\n")[0].decode("ascii").split(" ")
     except ValueError as error:
-        raise _RefusedError(HTTPStatus.BAD_REQUEST) from error
+        raise _RequestError(HTTPStatus.BAD_REQUEST) from error
     if version not in ("HTTP/1.1", "HTTP/1.0") or not target.startswith("/"):
-        raise _RefusedError(HTTPStatus.BAD_REQUEST)
+        raise _RequestError(HTTPStatus.BAD_REQUEST)
     if method not in ("GET", "HEAD"):
-        raise _RefusedError(HTTPStatus.METHOD_NOT_ALLOWED)
+        raise _RequestError(HTTPStatus.METHOD_NOT_ALLOWED)
     return method, target.partition("?")[0]
 
 
-def _plain(status: HTTPStatus) -> Answer:
-    return Answer(status, f"{status.phrase}\n".encode(), "text/plain")
+def _plain(status: HTTPStatus) -> Response:
+    return Response(status, f"{status.phrase}\n".encode(), "text/plain")
 
 
-def _wire(answer: Answer, *, head_only: bool) -> bytes:
-    status = HTTPStatus(answer.status)
+def _serialize(response: Response, *, head_only: bool) -> bytes:
+    status = HTTPStatus(response.status)
     head = (
-        f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {answer.content_type}\r\n"
-        f"Content-Length: {len(answer.body)}\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n"
+        f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {response.content_type}\r\n"
+        f"Content-Length: {len(response.body)}\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n"
     ).encode("ascii")
-    return head if head_only else head + answer.body
+    return head if head_only else head + response.body
 
 
 def _listen_unix(path: Path) -> socket.socket:
     path.parent.mkdir(parents=True, exist_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        with locked(path.parent):  # else a socket that is bound and does not listen yet would look stale
+        with locked(path.parent):  # else a socket that is bound but not listening yet would look stale
             _remove_stale(path)
             listener.bind(str(path))
             path.chmod(0o600)
@@ -240,7 +242,7 @@ def _listen_unix(path: Path) -> socket.socket:
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove the socket that a killed process left; one that still answers belongs to another part."""
+    """Remove the socket of a dead process, or raise OSError if something else is there."""
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise OSError(errno.EEXIST, os.strerror(errno.EEXIST))
@@ -255,9 +257,9 @@ def _remove_stale(path: Path) -> None:
     raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
 
 
-def listen_tcp(place: str, backlog: int = BACKLOG) -> socket.socket:
-    """Listen at `host:port`; `[::]:port` takes IPv4 as well."""
-    host, _, port = place.rpartition(":")
+def listen_tcp(location: str, backlog: int = BACKLOG) -> socket.socket:
+    """Listen at `host:port`; `[::]:port` accepts IPv4 as well."""
+    host, _, port = location.rpartition(":")
     family, _, _, _, address = socket.getaddrinfo(
         host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]

@@ -1,12 +1,13 @@
-"""Structured logs: one line an event, JSON for machines and colours for a terminal."""
+"""Structured logs: one line per event, as JSON, or with colours on a terminal."""
 
 import logging
 import sys
 from collections.abc import Sequence
 from typing import TextIO
 
-# structlog loads Rich where it is installed, for tracebacks that CodeHub does not show: 5 MB and 60 ms in
-# every process. An entry of None makes the import fail, which structlog expects.
+# structlog loads Rich if it is installed, for tracebacks that CodeHub does not show: 5 MB and 60 ms
+# in every process. An entry of None makes the import fail, which structlog expects. Each process
+# therefore imports this module before it imports structlog.
 _hides_rich = sys.modules.setdefault("rich", None) is None  # type: ignore[arg-type]
 import structlog  # noqa: E402
 
@@ -15,7 +16,7 @@ if _hides_rich:
 
 
 AUDIT = "codehub.database.audit"
-"""The logger of the audit log's lines."""
+"""Name of the logger of audit entries."""
 
 _component = ""
 _configured: tuple[object, ...] = ()
@@ -24,11 +25,10 @@ _configured: tuple[object, ...] = ()
 def configure(
     component: str, level: str = "info", *, terminal: bool | None = None, audit: TextIO | None = None
 ) -> None:
-    """Send every log line of this process to standard error, marked with its component.
+    """Send every log line of this process, marked with its component, to standard error.
 
-    Lines of the audit log go to `audit`, if it is given, and are written whatever the level is. A process
-    that inherited the same configuration only takes its own name: what is not done again leaves the memory
-    shared.
+    Audit entries go to `audit`, if it is given, whatever the level. A forked process that inherited
+    the same configuration only sets its component, so that the memory remains shared.
     """
     global _component, _configured
     _component = component

@@ -1,4 +1,4 @@
-"""Bounds on what one network of clients may cost: a token bucket each, and turns in a shared queue."""
+"""Limits per network of clients: token buckets, and a fair queue."""
 
 import asyncio
 import math
@@ -20,7 +20,7 @@ class TokenBuckets:
     def __init__(
         self, tokens: int, refill_per_second: float, message: str, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._most = float(tokens)
+        self._capacity = float(tokens)
         self._refill_per_second = refill_per_second
         self._message = message
         self._clock = clock
@@ -33,12 +33,12 @@ class TokenBuckets:
             raise TooManyRequests(f"{self._message} Try again in {wait} s.", retry_after=wait)
         self._put(network, tokens - cost)
 
-    def give_back(self, network: str, cost: float = 1.0) -> None:
-        self._put(network, min(self._most, self._tokens(network) + cost))
+    def refund(self, network: str, cost: float = 1.0) -> None:
+        self._put(network, min(self._capacity, self._tokens(network) + cost))
 
     def _tokens(self, network: str) -> float:
-        tokens, at = self._buckets.get(network, (self._most, self._clock()))
-        return min(self._most, tokens + (self._clock() - at) * self._refill_per_second)
+        tokens, at = self._buckets.get(network, (self._capacity, self._clock()))
+        return min(self._capacity, tokens + (self._clock() - at) * self._refill_per_second)
 
     def _put(self, network: str, tokens: float) -> None:
         self._buckets[network] = (tokens, self._clock())
@@ -48,18 +48,18 @@ class TokenBuckets:
 
 
 class FairQueue:
-    """A bounded queue in front of some of the places, in which networks take turns."""
+    """Semaphore with a bounded queue, in which networks take turns (round robin)."""
 
-    def __init__(self, places: int, waiting: int, full: str) -> None:
-        """`full` is the message for those that find no room in the queue."""
-        self._free = places
-        self._most_waiting = waiting
-        self._full = full
+    def __init__(self, slots: int, max_waiting: int, full_message: str) -> None:
+        """`full_message` is the error when the queue is full."""
+        self._free = slots
+        self._max_waiting = max_waiting
+        self._full_message = full_message
         self._queues: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
-        """Those that wait, by network, in the order of their turns."""
+        """Waiters by network. The order of the networks is that of their turns."""
 
     @asynccontextmanager
-    async def place(self, network: str) -> AsyncIterator[None]:
+    async def slot(self, network: str) -> AsyncIterator[None]:
         if self._free:
             self._free -= 1
         else:
@@ -67,10 +67,10 @@ class FairQueue:
         try:
             yield
         finally:
-            self._hand_on()
+            self._release()
 
     async def _wait(self, network: str) -> None:
-        if sum(map(len, self._queues.values())) >= self._most_waiting:
+        if sum(map(len, self._queues.values())) >= self._max_waiting:
             self._make_room(network)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queues.setdefault(network, deque()).append(turn)
@@ -80,20 +80,20 @@ class FairQueue:
             if turn.cancelled():
                 self._withdraw(network, turn)
             elif turn.exception() is None:
-                self._hand_on()
+                self._release()
             raise
 
     def _make_room(self, network: str) -> None:
-        """Reject the newest of the network that has most waiting, unless that is the one that asks."""
+        """Reject the newest waiter of the network with most waiters, which may be the caller."""
         longest = max(self._queues, key=lambda name: len(self._queues[name]))
         if len(self._queues[longest]) <= len(self._queues.get(network, ())) + 1:
             raise self._rejection()
-        pushed_out = self._queues[longest].pop()
-        if not pushed_out.done():
-            pushed_out.set_exception(self._rejection())
+        rejected = self._queues[longest].pop()
+        if not rejected.done():
+            rejected.set_exception(self._rejection())
 
-    def _hand_on(self) -> None:
-        """Give a place to the network whose turn it is."""
+    def _release(self) -> None:
+        """Give the slot to the network whose turn it is."""
         while self._queues:
             network, queue = self._queues.popitem(last=False)
             turn = queue.popleft()
@@ -112,4 +112,4 @@ class FairQueue:
             self._queues.pop(network, None)
 
     def _rejection(self) -> TooManyRequests:
-        return TooManyRequests(self._full, retry_after=FULL_RETRY_SECONDS)
+        return TooManyRequests(self._full_message, retry_after=FULL_RETRY_SECONDS)

@@ -1,4 +1,4 @@
-"""What a database or Redis without room for a write means to the person who asked."""
+"""Problem responses for writes that fail because PostgreSQL or Redis has no space left."""
 
 from codehub.bus.write_rejections import rejects_writes
 from codehub.database.engine import is_out_of_space
@@ -15,7 +15,7 @@ _REDIS = (
 
 
 def insufficient_storage(error: Exception) -> InsufficientStorage | None:
-    """Return the problem to answer with, or None if the error has another cause."""
+    """Return the problem to respond with, or None if the error has another cause."""
     if is_out_of_space(error):
         return InsufficientStorage(_DATABASE)
     return InsufficientStorage(_REDIS) if rejects_writes(error) else None

@@ -1,4 +1,4 @@
-"""What every part answers on its internal listener: is it alive, is CodeHub ready, what does it count."""
+"""Handlers of the internal listener: liveness, readiness and metrics."""
 
 import asyncio
 import json
@@ -16,8 +16,8 @@ from codehub.database.engine import CONNECTION_ERRORS
 from codehub.domain.health_checks import (
     LEADER_CHECKS,
     CheckName,
-    Readiness,
     CheckResult,
+    Readiness,
     judge_claims,
     judge_database_space,
     judge_heartbeat,
@@ -25,27 +25,27 @@ from codehub.domain.health_checks import (
     unknown,
     with_remedies,
 )
-from codehub.internal_http import Answer, Handler
+from codehub.internal_http import Handler, Response
 
-PATIENCE: Final = 3.0
-"""Seconds for each service."""
-PROBE: Final = "codehub:readiness"
-"""Key that is written to see whether Redis takes writes."""
+CHECK_TIMEOUT: Final = 3.0
+"""Seconds that a check of one service may take."""
+PROBE_KEY: Final = "codehub:readiness"
+"""Key that is written to check whether Redis accepts writes."""
 
 Exposition = Callable[[], tuple[bytes, str]]
 """The metrics in Prometheus' text format, and its content type."""
 
 
 def handlers(database_url: str, redis_url: str, metrics: Exposition) -> Mapping[str, Handler]:
-    async def healthz() -> Answer:
+    async def healthz() -> Response:
         return _json(200, {"status": "ok"})
 
-    async def readyz() -> Answer:
-        found = await look(database_url, redis_url)
+    async def readyz() -> Response:
+        found = await check(database_url, redis_url)
         return _json(200 if found.ready else 503, as_json(found))
 
-    async def exposition() -> Answer:
-        return Answer(200, *metrics())
+    async def exposition() -> Response:
+        return Response(200, *metrics())
 
     return {"/healthz": healthz, "/readyz": readyz, "/metrics": exposition}
 
@@ -58,22 +58,22 @@ def as_json(found: Readiness) -> dict[str, object]:
     }
 
 
-async def look(database_url: str, redis_url: str) -> Readiness:
-    """Check the control plane, and read what its leader found."""
-    in_database, redis = await asyncio.gather(_look_in_database(database_url), _look_at_redis(redis_url))
-    return with_remedies({**in_database, CheckName.REDIS: redis})
+async def check(database_url: str, redis_url: str) -> Readiness:
+    """Check PostgreSQL and Redis, and read the results of the leader's checks."""
+    database, redis = await asyncio.gather(_check_database(database_url), _check_redis(redis_url))
+    return with_remedies({**database, CheckName.REDIS: redis})
 
 
-async def _look_in_database(url: str) -> dict[CheckName, CheckResult]:
+async def _check_database(url: str) -> dict[CheckName, CheckResult]:
     try:
-        async with asyncio.timeout(PATIENCE):
-            connection = await health_checks.connect(url, PATIENCE)
+        async with asyncio.timeout(CHECK_TIMEOUT):
+            connection = await health_checks.connect(url, CHECK_TIMEOUT)
             try:
                 return await _read(connection)
             finally:
                 connection.terminate()
     except TimeoutError:
-        failure = f"PostgreSQL did not answer within {PATIENCE:.0f} s."
+        failure = f"PostgreSQL did not answer within {CHECK_TIMEOUT:.0f} s."
     except CONNECTION_ERRORS as error:
         failure = f"PostgreSQL does not answer ({type(error).__name__})."
     rest = unknown("PostgreSQL does not answer.")
@@ -101,22 +101,22 @@ async def _read(connection: "Connection[Record]") -> dict[CheckName, CheckResult
     )
 
 
-async def _look_at_redis(url: str) -> CheckResult:
-    client = Redis.from_url(url, socket_connect_timeout=PATIENCE, socket_timeout=PATIENCE)
+async def _check_redis(url: str) -> CheckResult:
+    client = Redis.from_url(url, socket_connect_timeout=CHECK_TIMEOUT, socket_timeout=CHECK_TIMEOUT)
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(CHECK_TIMEOUT):
             await client.ping()
-            await client.set(PROBE, "", ex=60)
+            await client.set(PROBE_KEY, "", ex=60)
     except TimeoutError:
-        return CheckResult(False, f"Redis did not answer within {PATIENCE:.0f} s.")
+        return CheckResult(False, f"Redis did not answer within {CHECK_TIMEOUT:.0f} s.")
     except (RedisError, OSError) as error:
         if rejects_writes(error):
-            return CheckResult(False, "Redis answers, and refuses to write: its disk or its memory is full.")
+            return CheckResult(False, "Redis answers, but rejects writes: its disk or its memory is full.")
         return CheckResult(False, f"Redis does not answer ({type(error).__name__}).")
     finally:
         await client.aclose()
     return CheckResult(True, "Redis answers.")
 
 
-def _json(status: int, content: dict[str, object]) -> Answer:
-    return Answer(status, json.dumps(content).encode() + b"\n", "application/json")
+def _json(status: int, content: dict[str, object]) -> Response:
+    return Response(status, json.dumps(content).encode() + b"\n", "application/json")

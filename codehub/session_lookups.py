@@ -1,6 +1,6 @@
-"""Database look-ups of sessions, bounded per network of the client while they find nothing.
+"""Database lookups of sessions, limited per network as long as they find nothing.
 
-Any cookie may claim to be a session, and only the database shows which are.
+Anyone can send a cookie with an invented session, and each one costs a query.
 """
 
 from collections import OrderedDict
@@ -9,13 +9,13 @@ from typing import Final, TypeVar
 
 from codehub.domain.audit import network_of
 from codehub.domain.problems import TooManyRequests
-from codehub.network_limits import TokenBuckets, FairQueue
+from codehub.network_limits import FairQueue, TokenBuckets
 
-NOT_FOUND: Final = 200
+FAILED_LOOKUPS: Final = 200
 REFILL_PER_SECOND: Final = 5.0
-"""Look-ups of one network that find no session: enough for an office whose sessions ended overnight."""
+"""Failed lookups of one network: enough for an office whose sessions expired overnight."""
 UNKNOWN_AT_ONCE: Final = 4
-"""Of all networks together, so that most database connections stay free for living sessions."""
+"""In all networks together, so that most database connections remain free for known sessions."""
 UNKNOWN_WAITING: Final = 512
 MAX_FOUND: Final = 20_000
 ALLOWANCE_USED: Final = "Too many requests from your network came with a session that does not exist."
@@ -25,13 +25,16 @@ Found = TypeVar("Found")
 
 
 class SessionLookups:
-    """Admission of look-ups. A session that was found before neither waits nor costs its network a token."""
+    """Admission control for lookups.
 
-    def __init__(self, limited: Callable[[], object] = lambda: None) -> None:
-        """`limited` is called for each look-up that is rejected."""
-        self._limited = limited
+    A session that was found before neither waits nor costs a token.
+    """
+
+    def __init__(self, on_reject: Callable[[], object] = lambda: None) -> None:
+        """`on_reject` is called for each lookup that is rejected."""
+        self._on_reject = on_reject
         self._found: OrderedDict[bytes, None] = OrderedDict()
-        self._buckets = TokenBuckets(NOT_FOUND, REFILL_PER_SECOND, ALLOWANCE_USED)
+        self._buckets = TokenBuckets(FAILED_LOOKUPS, REFILL_PER_SECOND, ALLOWANCE_USED)
         self._queue = FairQueue(UNKNOWN_AT_ONCE, UNKNOWN_WAITING, QUEUE_FULL)
 
     async def find(
@@ -57,11 +60,14 @@ class SessionLookups:
     async def _find_unknown(
         self, network: str, look_up: Callable[[], Awaitable[Found | None]]
     ) -> Found | None:
-        """Look up for a token, which a cancelled look-up costs too: clients can cause that at will."""
+        """Look up a session for a token.
+
+        A cancelled lookup costs it too: clients can cancel at will.
+        """
         try:
             self._buckets.take(network)
         except TooManyRequests:
-            self._limited()
+            self._on_reject()
             raise
         try:
             async with self._queue.slot(network):
@@ -69,7 +75,7 @@ class SessionLookups:
         except Exception as error:
             self._buckets.refund(network)
             if isinstance(error, TooManyRequests):
-                self._limited()
+                self._on_reject()
             raise
         if session is not None:
             self._buckets.refund(network)

@@ -1,1 +1,1 @@
-"""Redis: hints, activity and tickets. Nothing here is the truth; everything here may be lost."""
+"""Redis: event hints, activity and tickets. CodeHub keeps working if Redis loses all of it."""

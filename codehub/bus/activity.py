@@ -1,7 +1,8 @@
-"""The activity ZSET: when each workspace was last used, on its way to last_access_at.
+"""Activity log: a sorted set with the time of the last use of each workspace.
 
-Each gateway worker has a member with the number of its last flush in the same set. A Redis that loses a flush
-loses its number too, so the coordinator notices (ADR 0018).
+The coordinator writes these times to last_access_at. The set also has a member for each gateway
+worker, with the number of its last flush. If Redis loses a flush, it loses the number too, so the
+coordinator notices (ADR 0018).
 """
 
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from codehub.domain.gateway_reports import ActivitySnapshot
 KEY: Final = "codehub:activity"
 GATEWAY: Final = "gateway:"
 
-# A member whose score has grown since it was read is newer activity, and stays.
+# A member whose score has grown since it was read is newer activity, and remains.
 _REMOVE: Final = """
 local removed = 0
 for i = 1, #ARGV, 2 do
@@ -30,12 +31,14 @@ return removed
 
 @dataclass(frozen=True)
 class ActivityLog:
+    """Reader and writer of the sorted set."""
+
     redis: Redis
 
     async def flush(self, uses: Mapping[str, float], gateway_id: str, number: int) -> None:
-        """Record when workspaces were used (seconds since the epoch), and that this flush did it.
+        """Record the times of use (seconds since the epoch), and the number of this flush.
 
-        A score only ever grows.
+        Scores only grow.
         """
         await self.redis.zadd(KEY, {**uses, GATEWAY + gateway_id: number}, gt=True)
 
@@ -52,7 +55,7 @@ class ActivityLog:
         )
 
     async def remove(self, carried: ActivitySnapshot) -> int:
-        """Remove these members, unless they have grown since. Return how many were removed."""
+        """Remove these members, unless their scores have grown; return how many were removed."""
         numbers = {GATEWAY + gateway_id: float(number) for gateway_id, number in carried.flushes.items()}
         scores = {**carried.uses, **numbers}
         if not scores:

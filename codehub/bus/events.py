@@ -1,7 +1,7 @@
-"""Hints about workspaces, on their way through Redis to the event streams of their owners.
+"""Publish/subscribe of hints: Redis messages that a workspace has changed, for event streams.
 
-A hint carries an id only. Redis keeps no history, so whenever hints may have been lost a feed is told
-to start over, and its reader sends a fresh snapshot.
+A hint carries an id only. Redis keeps no history. If hints may have been lost, a feed starts over,
+and its reader sends a new snapshot.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ from codehub.host.cancellation import raise_if_cancelled
 logger = structlog.get_logger(__name__)
 
 EVERYONE: Final = "all"
-"""The channel suffix for `resync`; no user id looks like it."""
+"""Channel suffix of `resync`. No user id has this form."""
 
-MAX_WAITING_HINTS: Final = 256
+MAX_PENDING_HINTS: Final = 256
 SUBSCRIBE_TIMEOUT: Final = 2.0
-SILENCE: Final = 10.0
-"""Seconds without a word from Redis before it is asked whether it is there, and as many to answer."""
+SILENCE_SECONDS: Final = 10.0
+"""Time without a message before a ping is sent, and time for its answer."""
 LONGEST_PAUSE: Final = 5.0
 
 
@@ -37,17 +37,17 @@ class Message:
 
 
 def sse_message(prefix: str, user_id: str, payload: Mapping[str, str]) -> Message:
-    """Tells the streams of one user that a workspace changed: `{"type": ..., "id": workspace_id}`."""
+    """Return a hint for the streams of one user: `{"type": ..., "id": workspace_id}`."""
     return Message(prefix + user_id, json.dumps(payload))
 
 
 def resync_message(prefix: str) -> Message:
-    """Tells every stream to send a fresh snapshot, because hints may have been lost on the way here."""
+    """Return a message that makes every stream send a new snapshot."""
     return Message(prefix + EVERYONE, json.dumps({"type": "resync"}))
 
 
 async def publish(redis: Redis, messages: Iterable[Message]) -> None:
-    """All of them in one round trip."""
+    """Publish all messages in one round trip."""
     async with redis.pipeline(transaction=False) as pipeline:
         for message in messages:
             pipeline.publish(message.channel, message.payload)
@@ -56,33 +56,36 @@ async def publish(redis: Redis, messages: Iterable[Message]) -> None:
 
 @dataclass(frozen=True)
 class Changes:
-    """What a feed has to look at: everything, or some workspaces. Both empty means nothing happened."""
+    """Workspaces that have changed: all, some, or none."""
 
     everything: bool = False
     workspace_ids: tuple[str, ...] = ()
 
 
 class Feed:
-    """The hints that wait for one stream. Repeated hints are one; too many become "everything"."""
+    """Queue of hints for one stream.
+
+    It removes duplicates, and replaces too many by "everything".
+    """
 
     def __init__(self) -> None:
-        self._waiting: dict[str, None] = {}
+        self._pending: dict[str, None] = {}
         self._everything = False
         self._ended = asyncio.Event()
-        self._stirred = asyncio.Event()
+        self._changed = asyncio.Event()
 
     def hint(self, workspace_id: str) -> None:
         if self._everything:
             return
-        self._waiting[workspace_id] = None
-        if len(self._waiting) > MAX_WAITING_HINTS:
+        self._pending[workspace_id] = None
+        if len(self._pending) > MAX_PENDING_HINTS:
             self.start_over()
-        self._stirred.set()
+        self._changed.set()
 
     def start_over(self) -> None:
         self._everything = True
-        self._waiting.clear()
-        self._stirred.set()
+        self._pending.clear()
+        self._changed.set()
 
     def end(self) -> None:
         self._ended.set()
@@ -91,21 +94,21 @@ class Feed:
         await self._ended.wait()
 
     async def changes(self, timeout: float) -> Changes:
-        """What has happened since the last call; waits for something up to `timeout` seconds."""
+        """Return the changes since the last call; wait for one for up to `timeout` seconds."""
         try:
             async with asyncio.timeout(timeout):
-                await self._stirred.wait()
+                await self._changed.wait()
         except TimeoutError:
             return Changes()
-        found = Changes(self._everything, tuple(self._waiting))
+        found = Changes(self._everything, tuple(self._pending))
         self._everything = False
-        self._waiting.clear()
-        self._stirred.clear()
+        self._pending.clear()
+        self._changed.clear()
         return found
 
 
 class Subscriptions:
-    """One Redis subscription connection for the process, fanned out to the feeds of its streams."""
+    """One Redis subscription of the process, with a fan-out to the feeds of its streams."""
 
     def __init__(self, redis: Redis, prefix: str) -> None:
         self._redis = redis
@@ -116,9 +119,9 @@ class Subscriptions:
 
     @asynccontextmanager
     async def feed(self, user_id: str) -> AsyncIterator[Feed]:
-        """A feed that misses nothing from here on; its first changes are "everything".
+        """Yield a feed that misses nothing from here on. Its first changes are "everything".
 
-        When Redis is away it is given out all the same, and told to start over once Redis is back.
+        Without Redis, the feed starts over once Redis answers again.
         """
         feed = Feed()
         feeds = self._feeds.setdefault(user_id, set())
@@ -127,7 +130,7 @@ class Subscriptions:
             if len(feeds) == 1:
                 self._confirmed[user_id] = asyncio.Event()
                 await self._send_subscribe(user_id)
-            await self._await_confirmation(user_id)
+            await self._wait_for_confirmation(user_id)
             feed.start_over()
             yield feed
         finally:
@@ -142,7 +145,7 @@ class Subscriptions:
             feed.end()
 
     async def run(self) -> None:
-        """Listen until cancelled; reconnect whenever Redis goes."""
+        """Listen until cancelled; reconnect with back-off."""
         pause = 0.1
         while True:
             try:
@@ -167,20 +170,20 @@ class Subscriptions:
             await pubsub.subscribe(self._prefix + user_id)
 
     async def _listen(self, pubsub: PubSub) -> None:
-        asked = False
+        has_pinged = False
         while True:
             raise_if_cancelled()
-            message = await pubsub.get_message(timeout=SILENCE)
+            message = await pubsub.get_message(timeout=SILENCE_SECONDS)
             if message is not None:
-                asked = False
-                self._take(message)
-            elif asked:
+                has_pinged = False
+                self._dispatch(message)
+            elif has_pinged:
                 raise OSError("Redis does not answer")
             else:
-                asked = True
+                has_pinged = True
                 await pubsub.ping()
 
-    def _take(self, message: Mapping[str, Any]) -> None:
+    def _dispatch(self, message: Mapping[str, Any]) -> None:
         if message["type"] not in ("subscribe", "message"):
             return
         name = _text(message["channel"]).removeprefix(self._prefix)
@@ -193,7 +196,7 @@ class Subscriptions:
             self._hint(name, message["data"])
 
     def _confirm(self, user_id: str) -> None:
-        """A confirmation that comes again means a reconnect, so it also starts the feeds over."""
+        """Mark a subscription as confirmed. It may follow a reconnect, so its feeds start over."""
         for feed in self._feeds.get(user_id, ()):
             feed.start_over()
         if confirmed := self._confirmed.get(user_id):
@@ -213,7 +216,7 @@ class Subscriptions:
     def _every_feed(self) -> list[Feed]:
         return [feed for feeds in self._feeds.values() for feed in feeds]
 
-    async def _await_confirmation(self, user_id: str) -> None:
+    async def _wait_for_confirmation(self, user_id: str) -> None:
         try:
             async with asyncio.timeout(SUBSCRIBE_TIMEOUT):
                 await self._confirmed[user_id].wait()
@@ -226,7 +229,7 @@ class Subscriptions:
         try:
             await self._pubsub.subscribe(self._prefix + user_id)
         except (RedisError, OSError) as error:
-            logger.warning("subscribing failed, and is repeated on reconnect", error=str(error))
+            logger.warning("subscribing failed; it is repeated after a reconnect", error=str(error))
 
     async def _send_unsubscribe(self, user_id: str) -> None:
         if self._pubsub is None:

@@ -1,4 +1,4 @@
-"""Networks that people have signed in from, so that a flood from elsewhere does not hold them up."""
+"""Networks that users have signed in from, which a flood from other networks must not delay."""
 
 import asyncio
 from collections.abc import Mapping
@@ -21,10 +21,10 @@ SAVE_SECONDS: Final = 1.0
 
 
 class KnownAddresses:
-    """In-memory copy of a Redis sorted set, so that asking for an address costs no call during a flood.
+    """In-memory copy of a Redis sorted set, so that a lookup during a flood costs no call.
 
-    Each process adds to the set and reads it once a minute. Without Redis, a process still knows what it
-    has seen itself.
+    Each process adds to the set and reads it once a minute. Without Redis, a process knows the
+    networks that it has seen.
     """
 
     def __init__(self, redis: Redis) -> None:
@@ -35,7 +35,7 @@ class KnownAddresses:
         return network in self._known
 
     async def remember(self, network: str) -> None:
-        """Record a sign-in. A failure of Redis must not fail the sign-in."""
+        """Record a sign-in; if Redis fails, in this process only."""
         seen = {network: utc_now().timestamp()}
         self._merge(seen)
         try:

@@ -1,4 +1,4 @@
-"""Tickets: how a session that the platform checked is handed over to a workspace's own origin."""
+"""One-time tickets, which pass a session on from the platform's origin to a workspace's origin."""
 
 import json
 import secrets
@@ -8,12 +8,13 @@ from typing import Final
 from redis.asyncio import Redis
 
 _PREFIX: Final = "codehub:ticket:2:"
-"""With the version of its content: a gateway of another version does not find the ticket, and starts over."""
+"""Contains the version of the content: a gateway of another version does not find the ticket, and
+starts over."""
 
 
 @dataclass(frozen=True)
 class Ticket:
-    """Good once, for this session at this workspace's host, in the browser that has the nonce."""
+    """Ticket for one use: by this session, at this host, in the browser with this nonce."""
 
     session_hash: str
     workspace_id: str
@@ -28,6 +29,6 @@ async def issue(redis: Redis, ticket: Ticket, seconds: int) -> str:
 
 
 async def consume(redis: Redis, token: str) -> Ticket | None:
-    """The ticket, taken out atomically: a second visitor with the same token gets nothing."""
+    """Return and remove a ticket, atomically, or return None."""
     value = await redis.getdel(_PREFIX + token)
     return None if value is None else Ticket(**json.loads(value))

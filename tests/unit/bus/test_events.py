@@ -2,7 +2,7 @@
 
 import asyncio
 
-from codehub.bus.events import MAX_WAITING_HINTS, Changes, Feed
+from codehub.bus.events import MAX_PENDING_HINTS, Changes, Feed
 from tests.waiting import PATIENCE
 
 
@@ -16,7 +16,7 @@ async def test_repeated_hints_are_one() -> None:
 
 async def test_too_many_hints_become_a_fresh_start() -> None:
     feed = Feed()
-    for number in range(MAX_WAITING_HINTS + 1):
+    for number in range(MAX_PENDING_HINTS + 1):
         feed.hint(str(number))
     assert await feed.changes(PATIENCE) == Changes(everything=True)
     feed.hint("a")
