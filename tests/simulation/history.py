@@ -250,10 +250,11 @@ class History:
 
     def _disturb(self) -> None:
         disturbances: tuple[Callable[[], None], ...] = (
-            self._kill_coordinator, self._kill_coordinator, self._pause_coordinator, self._pause_coordinator,
-            self._restart_database, self._break_component, self._break_component, self._kill_job, self._kill_job,
-            self._end_container, self._hang_container, self._remove_home, self._damage_archive, self._create_unmarked_home,
-            self._lose_redis, self._replace_gateway, self._close_all_gateways,
+            self._kill_coordinator, self._kill_coordinator, self._pause_coordinator,
+            self._pause_coordinator, self._restart_database, self._break_component, self._break_component,
+            self._kill_job, self._kill_job, self._end_container, self._hang_container, self._remove_home,
+            self._damage_archive, self._create_unmarked_home, self._lose_redis, self._replace_gateway,
+            self._close_all_gateways,
         )  # fmt: skip
         self.chance.choice(disturbances)()
 

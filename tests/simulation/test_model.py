@@ -7,7 +7,7 @@ from concurrent.futures import ProcessPoolExecutor
 import pytest
 
 from tests.selection import EVERYTHING, sample
-from tests.simulation.model.scenarios import SCENARIOS, Report, explored
+from tests.simulation.model.scenarios import SCENARIOS, Report, explore_scenario
 
 SMALL = 5
 """The last scenarios take a few seconds each. `make test` explores these and one of the others."""
@@ -27,11 +27,11 @@ def test_every_reachable_state_keeps_the_contracts(capsys: pytest.CaptureFixture
     worlds: set[int] = set()
     reports: list[Report] = []
     with ProcessPoolExecutor(PROCESSES, mp_context=context, max_tasks_per_child=1) as pool:
-        for report in pool.map(explored, CHOSEN):
+        for report in pool.map(explore_scenario, CHOSEN):
             worlds.update(report.digests)
             reports.append(report)
     states = sum(report.states for report in reports)
-    lines = ["", *(report.told() for report in reports)]
+    lines = ["", *(report.report() for report in reports)]
     lines.append(f"{len(worlds):,} distinct states, {states:,} with their budgets")
     with capsys.disabled():
         print(*lines, sep="\n", file=sys.stderr)

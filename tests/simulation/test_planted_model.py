@@ -1,4 +1,4 @@
-"""The model check can fail: each planted bug breaks the contract that it should, and nothing does without."""
+"""Planted bugs: each breaks the contract that it should, and nothing breaks without them (ADR 0008)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -24,19 +24,19 @@ from codehub.domain.effects import DeleteVolume
 from codehub.domain.error_policy import Failure
 from codehub.domain.observation import ArchiveFact, VolumeFact
 from codehub.domain.states import DesiredState, ErrorReason, Operation
-from tests.simulation.model import controller, people, runners, storage
-from tests.simulation.model.parts import Arc, Disk, Generation, Leader, Op, Record, Row, Store, Stored
-from tests.simulation.model.rows import LONG_AGO
-from tests.simulation.model.scenarios import ARCHIVED, RUNNING, STANDBY, Scenario, beginning, model
+from tests.simulation.model import controller, runners, storage, user_actions
+from tests.simulation.model.convergence import settles
+from tests.simulation.model.row_conversion import LONG_AGO
+from tests.simulation.model.scenarios import ARCHIVED, RUNNING, STANDBY, Scenario, initial_state, model
 from tests.simulation.model.search import explore
-from tests.simulation.model.settling import settles
+from tests.simulation.model.state_parts import Arc, Disk, Generation, Leader, Op, Record, Row, Store, Stored
 
 Patch = tuple[ModuleType | type, str, Any]
 
 
 @dataclass(frozen=True)
 class Plant:
-    """A bug: what it replaces, where it shows, and which contract it breaks."""
+    """A planted bug: its patches, a scenario that shows it, and the contract that it breaks."""
 
     name: str
     contract: str
@@ -47,11 +47,11 @@ class Plant:
 def _volume_first() -> list[Patch]:
     real = next_effect._archive
 
-    def archive(workspace: Any, look: Any, context: Any) -> Decision:
-        if not next_effect.archive_seen(workspace, look):
-            return real(workspace, look, context)
+    def archive(workspace: Any, observed: Any, context: Any) -> Decision:
+        if not next_effect.archive_seen(workspace, observed):
+            return real(workspace, observed, context)
         deletion = DeleteVolume(attempt_jobs.current_deletion_job_id(workspace), workspace.home_ctx)
-        return attempt_jobs.run_job(workspace, look.deletion, look.job_is_ours, deletion, context)
+        return attempt_jobs.run_job(workspace, observed.deletion, observed.job_is_ours, deletion, context)
 
     return [(next_effect, "_archive", archive)]
 
@@ -59,9 +59,9 @@ def _volume_first() -> list[Patch]:
 def _any_volume_will_do() -> list[Patch]:
     real = steps.is_done
 
-    def is_done(workspace: Any, look: Any) -> bool:
+    def is_done(workspace: Any, observed: Any) -> bool:
         restoring = workspace.operation is Operation.RESTORING
-        return isinstance(look.volume, VolumeFact) if restoring else real(workspace, look)
+        return isinstance(observed.volume, VolumeFact) if restoring else real(workspace, observed)
 
     return [(steps, "is_done", is_done)]
 
@@ -70,18 +70,18 @@ def _any_archive_will_do() -> list[Patch]:
     def committed(workspace: Any) -> bool:
         return workspace.archive_key is not None
 
-    def seen(workspace: Any, look: Any) -> bool:
-        return isinstance(look.archive, ArchiveFact)
+    def seen(workspace: Any, observed: Any) -> bool:
+        return isinstance(observed.archive, ArchiveFact)
 
     return [
         *((module, "archive_committed", committed) for module in (next_effect, steps, observed_conditions)),
         *((module, "archive_seen", seen) for module in (next_effect, steps)),
-        (controller, "archive_looked_for", lambda row: row.archive_key),
+        (controller, "observed_archive", lambda row: row.archive_key),
     ]
 
 
 def _error_is_forgotten() -> list[Patch]:
-    def in_error(workspace: Any, look: Any, context: Any) -> Decision:
+    def in_error(workspace: Any, observed: Any, context: Any) -> Decision:
         return Decision("Trying again.", without_errors(workspace))
 
     return [(plan, "_in_error", in_error)]
@@ -104,7 +104,7 @@ def _ttl_without_condition() -> list[Patch]:
 
 def _no_compare_and_swap() -> list[Patch]:
     def outdated(me: str, leader: Leader, before: Row) -> Leader:
-        if leader.at in controller.LOOKING and leader.row is None:
+        if leader.at in controller.OBSERVING and leader.row is None:
             return leader._replace(row=before)
         return leader
 
@@ -119,7 +119,7 @@ def _activity_removed_first() -> list[Patch]:
     return [(runners, "carrying", lambda: (runners.remove, runners.commit))]
 
 
-def _clock_starts_at_the_wish() -> list[Patch]:
+def _idle_starts_with_the_request() -> list[Patch]:
     return [(ttl, "_idle_since", lambda workspace: workspace.last_access_at)]
 
 
@@ -134,17 +134,17 @@ def _activity_read_before_heartbeats() -> list[Patch]:
 def _delete_without_archive() -> list[Patch]:
     real = next_effect._archive
 
-    def archive(workspace: Any, look: Any, context: Any) -> Decision:
+    def archive(workspace: Any, observed: Any, context: Any) -> Decision:
         if workspace.deleted_at is None:
-            return real(workspace, look, context)
+            return real(workspace, observed, context)
         deletion = DeleteVolume(attempt_jobs.current_deletion_job_id(workspace), workspace.home_ctx)
-        return attempt_jobs.run_job(workspace, look.deletion, look.job_is_ours, deletion, context)
+        return attempt_jobs.run_job(workspace, observed.deletion, observed.job_is_ours, deletion, context)
 
     return [(next_effect, "_archive", archive)]
 
 
 def _unobservable_is_gone() -> list[Patch]:
-    return [(controller, "unobservable_or", lambda fact: None if fact == "unknown" else fact)]
+    return [(controller, "archive_fact", lambda fact: None if fact == "unknown" else fact)]
 
 
 def _archive_op_id_reused() -> list[Patch]:
@@ -170,8 +170,8 @@ def _everyone_waives_the_grace() -> list[Patch]:
 
 
 def _waived_without_being_asked() -> list[Patch]:
-    """The flag of a delete that asked for it, left behind by an undelete, counts for the next delete."""
-    return [(people, "WAIVER_AFTER_UNDELETE", True)]
+    """An undelete keeps the waiver of an earlier delete, so that it counts for the next delete."""
+    return [(user_actions, "WAIVER_AFTER_UNDELETE", True)]
 
 
 def _hung_counts_as_none() -> list[Patch]:
@@ -184,12 +184,12 @@ def _hung_counts_as_none() -> list[Patch]:
 
 
 def _slow_counts_as_hung() -> list[Patch]:
-    return [(hung_ide, "_silent_since", lambda workspace, look: LONG_AGO)]
+    return [(hung_ide, "_silent_since", lambda workspace, observed: LONG_AGO)]
 
 
 def _hung_replaced_again_and_again() -> list[Patch]:
-    def replace_own(workspace: Any, words: str, context: Any) -> Decision:
-        return record_failure(workspace, Failure(ErrorReason.ActionFailed, words), context)
+    def replace_own(workspace: Any, message: str, context: Any) -> Decision:
+        return record_failure(workspace, Failure(ErrorReason.ActionFailed, message), context)
 
     return [(hung_ide, "_replace_own", replace_own)]
 
@@ -203,62 +203,62 @@ FOREIGN_HOME = {
     ),
 }
 COPY = "at least one complete copy of the home exists"
-DELETES = "archive_key is committed, and no container there, before a volume is deleted"
-HALF = "an IDE has half of the time of its start"
-ONCE = "an operation replaces an IDE that it has started once"
+DELETES = "archive_key is committed, and no container exists, before a volume is deleted"
+HALF = "an IDE has half of its start timeout"
+ONCE = "an operation replaces its own IDE once"
 
 PLANTS = [
     Plant("volume_deleted_before_archive_key_is_committed", DELETES, Scenario(
-        "archive", {"wish": 1}, values=STANDBY), _volume_first),
+        "archive", {"request": 1}, values=STANDBY), _volume_first),
     Plant("restore_taken_as_done_because_a_volume_exists", "a restored home has every byte", Scenario(
         "foreign home", {}, values=FOREIGN_HOME), _any_volume_will_do),
     Plant("archiving_satisfied_by_an_older_archive", DELETES, Scenario(
-        "archive", {"wish": 1}, values=STANDBY), _any_archive_will_do),
+        "archive", {"request": 1}, values=STANDBY), _any_archive_will_do),
     Plant("error_forgotten_on_the_next_tick", "ERROR stays until someone recovers it", Scenario(
-        "timeout", {"wish": 1, "trouble": 1, "timeout": 1}, values=STANDBY), _error_is_forgotten),
+        "timeout", {"request": 1, "trouble": 1, "timeout": 1}, values=STANDBY), _error_is_forgotten),
     Plant("gc_without_grace", "GC removes only what was an orphan for its grace", Scenario(
-        "gc", {"wish": 1, "gc": 1}, values=STANDBY), _no_grace),
+        "gc", {"request": 1, "gc": 1}, values=STANDBY), _no_grace),
     Plant("gc_on_an_empty_database", "GC never removes a protected archive", Scenario(
-        "blind gc", {"gc": 2, "time": 1, "blind": 1}, values=ARCHIVED), _no_alarm),
-    Plant("ttl_overwriting_a_newer_wish", "a TTL never overwrites a newer wish", Scenario(
-        "ttl", {"wish": 1, "ttl": 1, "time": 1}, values=STANDBY), _ttl_without_condition),
-    Plant("claim_without_compare_and_swap", "an operation leads to what is requested_versions", Scenario(
-        "wish while deciding", {"wish": 2}, values=STANDBY), _no_compare_and_swap),
-    Plant("write_without_the_epoch", "a leader that wakes up late writes nothing", Scenario(
-        "hang", {"wish": 1, "trouble": 1, "hang": 1}, values=STANDBY), _no_epoch),
+        "empty_database gc", {"gc": 2, "time": 1, "empty_database": 1}, values=ARCHIVED), _no_alarm),
+    Plant("ttl_overwriting_a_newer_request", "a TTL never overwrites a newer request", Scenario(
+        "ttl", {"request": 1, "ttl": 1, "time": 1}, values=STANDBY), _ttl_without_condition),
+    Plant("claim_without_compare_and_swap", "an operation leads to the desired state", Scenario(
+        "request while deciding", {"request": 2}, values=STANDBY), _no_compare_and_swap),
+    Plant("write_without_the_epoch", "a leader that resumes late writes nothing", Scenario(
+        "hang", {"request": 1, "trouble": 1, "hang": 1}, values=STANDBY), _no_epoch),
     Plant("activity_removed_from_redis_before_the_commit", "no activity is lost", Scenario(
         "activity", {"use": 1, "ttl": 1}, values=RUNNING), _activity_removed_first),
-    Plant("slow_start_stopped_by_the_ttl", "the clock of use starts at RUNNING", Scenario(
-        "slow start", {"wish": 1, "ttl": 1, "time": 1}, values=STANDBY), _clock_starts_at_the_wish),
-    Plant("idle_on_the_word_of_a_silent_gateway", "nothing expires while a gateway is silent", Scenario(
+    Plant("slow_start_stopped_by_the_ttl", "the idle time starts at RUNNING", Scenario(
+        "slow start", {"request": 1, "ttl": 1, "time": 1}, values=STANDBY), _idle_starts_with_the_request),
+    Plant("idle_although_a_gateway_is_silent", "nothing expires while a gateway is silent", Scenario(
         "silence", {"ttl": 1, "time": 1}, values=RUNNING), _silent_gateways_count_as_idle),
     Plant("activity_read_before_the_heartbeats", "a use that was reported keeps a workspace", Scenario(
         "late report", {"use": 1, "ttl": 1, "time": 1}, values=RUNNING), _activity_read_before_heartbeats),
     Plant("delete_that_skips_the_archive", DELETES, Scenario(
-        "delete", {"wish": 1}, values=STANDBY), _delete_without_archive),
-    Plant("unobservable_store_read_as_gone", "what cannot be observed never reads as gone", Scenario(
-        "store down", {"wish": 1, "trouble": 3, "unseen": 3}, values=ARCHIVED), _unobservable_is_gone),
+        "delete", {"request": 1}, values=STANDBY), _delete_without_archive),
+    Plant("unobservable_store_read_as_gone", "a fact that cannot be observed never reads as gone", Scenario(
+        "store down", {"request": 1, "trouble": 3, "unseen": 3}, values=ARCHIVED), _unobservable_is_gone),
     Plant("archive_op_id_reused_after_a_success", "a claim takes a new archive_op_id", Scenario(
-        "archive", {"wish": 1}, values=STANDBY), _archive_op_id_reused),
-    Plant("late_job_swapping_in_an_old_home", COPY, Scenario(
-        "late job", {"wish": 1, "write": 1, "trouble": 1, "hang": 1}, values=ARCHIVED), _late_job_swaps_in),
+        "archive", {"request": 1}, values=STANDBY), _archive_op_id_reused),
+    Plant("late_job_swapping_in_an_old_home", COPY, Scenario("late job", {
+        "request": 1, "write": 1, "trouble": 1, "hang": 1}, values=ARCHIVED), _late_job_swaps_in),
     Plant("grace_waived_for_everyone", "GC removes only what was an orphan for its grace", Scenario(
-        "purge", {"wish": 1, "gc": 2, "time": 2}, values=STANDBY), _everyone_waives_the_grace),
+        "purge", {"request": 1, "gc": 2, "time": 2}, values=STANDBY), _everyone_waives_the_grace),
     Plant("grace_waived_by_an_earlier_delete", "a grace period is waived by the delete", Scenario(
-        "undelete", {"wish": 2}, values=STANDBY), _waived_without_being_asked),
+        "undelete", {"request": 2}, values=STANDBY), _waived_without_being_asked),
     Plant("archiving_under_a_hung_container", "an archive is never taken under a container", Scenario(
-        "hung container", {"wish": 1, "trouble": 1, "die": 1}, values=RUNNING), _hung_counts_as_none),
+        "hung container", {"request": 1, "trouble": 1, "die": 1}, values=RUNNING), _hung_counts_as_none),
     Plant("slow_start_taken_for_a_hung_one", HALF, Scenario(
-        "start", {"wish": 1}, values=STANDBY), _slow_counts_as_hung),
+        "start", {"request": 1}, values=STANDBY), _slow_counts_as_hung),
     Plant("hung_ide_replaced_again_and_again", ONCE, Scenario(
-        "hung", {"wish": 1, "trouble": 2, "timeout": 2}, values=STANDBY), _hung_replaced_again_and_again),
+        "hung", {"request": 1, "trouble": 2, "timeout": 2}, values=STANDBY), _hung_replaced_again_and_again),
 ]  # fmt: skip
 NAMES = [plant.name for plant in PLANTS]
 
 
 def _explored(scenario: Scenario) -> Any:
     made = model(scenario)
-    return explore(made, beginning(made, scenario), violations=10)
+    return explore(made, initial_state(made, scenario), violations=10)
 
 
 @pytest.mark.parametrize("plant", PLANTS, ids=NAMES)
@@ -267,44 +267,44 @@ def test_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr(module, name, bug)
     found = _explored(plant.scenario)
     assert found.violations, f"{found.states} states, and nothing was broken"
-    told = "\n\n".join(violation.told() for violation in found.violations)
-    assert any(violation.contract.startswith(plant.contract) for violation in found.violations), told
+    reports = "\n\n".join(violation.report() for violation in found.violations)
+    assert any(violation.contract.startswith(plant.contract) for violation in found.violations), reports
 
 
-def test_planted_forgotten_wish_never_converges(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_forgotten_request_never_converges(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "next_operation", lambda workspace: Operation.NONE)
-    assert _settled({"wish": 1}).startswith(
-        "it converges to its wish: STANDBY where RUNNING is requested_versions"
+    assert _settled({"request": 1}).startswith(
+        "it converges to its desired state: STANDBY where RUNNING is desired"
     )
 
 
 def test_planted_attempt_without_a_new_job_ends_in_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What fails once is tried again; a failed job that is only looked at again fails three times at once."""
+    """Without a new job per attempt, one failed job counts three times and ends in ERROR."""
     monkeypatch.setattr(attempt_jobs, "job_id", lambda op_id, number: f"{op_id}-0")
-    assert "ERROR (RetryExceeded)" in _settled({"wish": 1, "trouble": 1, "fault": 1})
+    assert "ERROR (RetryExceeded)" in _settled({"request": 1, "trouble": 1, "fault": 1})
 
 
 def test_planted_ide_that_is_never_replaced_ends_in_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(next_effect, "replace_if_hung", lambda *_: None)
-    assert "ERROR (Timeout)" in _settled({"wish": 1, "trouble": 1, "die": 1}, RUNNING)
+    assert "ERROR (Timeout)" in _settled({"request": 1, "trouble": 1, "die": 1}, RUNNING)
 
 
 def test_control_converges_without_the_planted_bugs() -> None:
-    assert _settled({"wish": 1, "trouble": 1, "fault": 1}) == ""
-    assert _settled({"wish": 1, "trouble": 1, "die": 1}, RUNNING) == ""
-    assert _settled({"wish": 1, "trouble": 1, "timeout": 1}) == ""
+    assert _settled({"request": 1, "trouble": 1, "fault": 1}) == ""
+    assert _settled({"request": 1, "trouble": 1, "die": 1}, RUNNING) == ""
+    assert _settled({"request": 1, "trouble": 1, "timeout": 1}) == ""
 
 
 def _settled(budget: dict[str, int], values: dict[str, Any] = STANDBY) -> str:
-    """What is wrong with the way to rest from any state; nothing when each leads there."""
+    """Return what is wrong with convergence from any state, or an empty string."""
     scenario = Scenario("convergence", budget, values=values)
     made = model(scenario)
-    found = explore(made, beginning(made, scenario), sample=1, settle=settles)
+    found = explore(made, initial_state(made, scenario), sample=1, settle=settles)
     return found.violations[0].contract if found.violations else ""
 
 
 @pytest.mark.parametrize("plant", PLANTS, ids=NAMES)
 def test_control_without_the_planted_bug(plant: Plant) -> None:
     found = _explored(plant.scenario)
-    assert not found.violations, found.violations[0].told()
+    assert not found.violations, found.violations[0].report()
     assert found.complete

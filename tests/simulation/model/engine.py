@@ -1,7 +1,7 @@
-"""The exploration: breadth-first over all states, each rule computed once for each projection it depends on.
+"""Engine of the model: rules, checks and states, with a cache of the outcomes of each rule.
 
-A rule names the parts of a state that it reads; for equal parts it has equal outcomes, so that they are
-remembered. A rule may not look at anything else, and what an outcome costs is taken from the state's budget.
+A rule lists the parts of a state that it reads, and may read nothing else. Equal parts give equal
+outcomes, which are cached. The cost of an outcome is taken from the budget of the state.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from tests.simulation.model.names import fresh_names, mask_of, renamed, renaming
 
 SLOTS = (
     "row",
-    "truth",
+    "expected",
     "container",
     "disk",
     "store",
@@ -30,11 +30,11 @@ INDEX = {name: number for number, name in enumerate(SLOTS)}
 ROW, LEAD, STALE, JOBS, BUDGET = (INDEX[name] for name in ("row", "lead", "stale", "jobs", "budget"))
 
 HELD, DELETING = 1, 2
-"""What a rule may ask of leaders and jobs: does a leader hold the lock, is a volume's deletion decided."""
+"""Flags for rules: a leader holds the lock; the deletion of a volume is decided."""
 
 
 class Part:
-    """One part of a state, interned: the same value is the same object."""
+    """One interned part of a state: equal values are the same object."""
 
     __slots__ = ("at", "digest", "flags", "mask", "value")
 
@@ -43,15 +43,15 @@ class Part:
         self.mask = mask_of(value)
         self.flags = _flags(slot, value)
         self.at = value.at if slot in ("lead", "stale") and value is not None else None
-        told = repr((slot, value)).encode()
-        self.digest = int.from_bytes(blake2b(told, digest_size=8).digest())
+        encoded = repr((slot, value)).encode()
+        self.digest = int.from_bytes(blake2b(encoded, digest_size=8).digest())
 
 
 State = tuple[Part, ...]
 
 
 class Step(NamedTuple):
-    """One outcome of a rule: what changes, what it costs, and which contract it breaks, if any."""
+    """One outcome of a rule: its changes, its cost, and the contract that it breaks, if any."""
 
     label: str
     changes: dict[str, Any]
@@ -76,7 +76,7 @@ class Rule:
     needs: tuple[str, ...]
 
     def applies(self, lead_at: str | None, stale_at: str | None) -> bool:
-        """Whether the leader that it is about is where it must be."""
+        """Return whether the leader that the rule concerns is at the right point."""
         return self.at is None or self.at == (stale_at if self.names.get("me") == "stale" else lead_at)
 
 
@@ -102,11 +102,12 @@ def rule(
     at: str | None = None,
     needs: str = "",
 ) -> Callable[[Callable[..., Iterator[Step]]], Callable[..., Iterator[Step]]]:
-    """A kind of step. `leaders`: once for the current leader and once for the stale one, as `me` and `other`.
+    """Register a kind of step.
 
-    `fresh`: it may need new names. `flags`: it asks for HELD or DELETING. `commits`: it changes the row in
-    the database. `progress`: it happens by itself in good weather, the lowest number first. `at`: only when
-    the leader is there. `needs`: not at all when an exploration has none of these to spend.
+    `leaders`: once for the current leader and once for the stale one, as `me` and `other`. `fresh`:
+    it may need new names. `flags`: it reads HELD or DELETING. `commits`: it changes the row in the
+    database. `progress`: it happens without any disturbance, the lowest number first. `at`: only
+    when the leader is at this point. `needs`: only in explorations with one of these in the budget.
     """
 
     def register(call: Callable[..., Iterator[Step]]) -> Callable[..., Iterator[Step]]:
@@ -125,7 +126,7 @@ def rule(
 def check(
     reads: str, *, flags: bool = False
 ) -> Callable[[Callable[..., str | None]], Callable[..., str | None]]:
-    """A contract that holds in every state: it returns what is wrong, or None."""
+    """Register a contract that holds in every state: it returns what is wrong, or None."""
 
     def register(call: Callable[..., str | None]) -> Callable[..., str | None]:
         CHECKS.append(Check(call, tuple(reads.split()), flags))
@@ -139,7 +140,7 @@ Hook = Callable[[str, Any, Any, Any], Any]
 
 @dataclass
 class Model:
-    """Rules and checks with their memory; made anew for each exploration, so that nothing leaks."""
+    """Rules and checks with their caches, created for one exploration."""
 
     spend: Callable[[Any, str], Any]
     on_commit: Hook
@@ -156,7 +157,7 @@ class Model:
             item for item in RULES if not item.needs or any(getattr(self.budget, n) for n in item.needs)
         ]
         self._rules = [(_getter(item.reads), {}, item) for item in useful]
-        self.resting: set[State] = set()
+        self.settled_states: set[State] = set()
         self._applicable: dict[tuple[str | None, str | None], list[Any]] = {}
         self._checks = [(_getter(item.reads), {}, item) for item in self.checks]
 
@@ -201,8 +202,8 @@ class Model:
                     self._commit(new, state, changes)
                 yield made, self.canonical(tuple(new)), item
 
-    def good_step(self, state: State) -> tuple[str, State] | None:
-        """What happens next when nothing disturbs: the first that can, in the order of `progress`."""
+    def undisturbed_step(self, state: State) -> tuple[str, State] | None:
+        """Return the next step without any disturbance: the first that applies, in order of `progress`."""
         best: tuple[int, Step, State] | None = None
         for made, new, item in self.outcomes_of(state):
             if item.progress is None or made.cost is not None or new == state:
@@ -251,7 +252,7 @@ class Model:
         return self._budgets[key]
 
     def _commit(self, new: list[Part], old: State, changes: list[tuple[int, Part]]) -> None:
-        """Whoever had read the row now has an old one."""
+        """Update the leaders and the TTL runner that had read the row."""
         written = {slot for slot, _ in changes}
         for name in ("lead", "stale", "ttl"):
             slot = INDEX[name]

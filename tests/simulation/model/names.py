@@ -1,11 +1,11 @@
-"""Names in a state: which are used, and how the gaps are closed that unused ones have left."""
+"""Names in a state: which are used, and how to close the gaps between them."""
 
 from typing import Any
 
-from tests.simulation.model.parts import Arc, Op, Stamp
+from tests.simulation.model.state_parts import Arc, Op, Stamp
 
 FAMILIES = {Op: 0, Arc: 16, Stamp: 32}
-"""Each family has sixteen bits of a mask, one for each name."""
+"""Offset of each family's sixteen bits in a mask, one bit per name."""
 
 _BITS = 0xFFFF
 
@@ -23,7 +23,7 @@ def mask_of(value: Any) -> int:
 
 
 def renaming(mask: int) -> dict[type, dict[int, int]] | None:
-    """How to close the gaps that names which nobody uses any more have left; None when there are none."""
+    """Return the renaming that closes the gaps of unused names, or None if there are no gaps."""
     names, gaps = {}, False
     for family, shift in FAMILIES.items():
         used = [number + 1 for number in range(16) if mask >> shift & 1 << number]
@@ -43,5 +43,5 @@ def renamed(value: Any, names: dict[type, dict[int, int]]) -> Any:
 
 
 def fresh_names(mask: int) -> tuple[Op, Arc]:
-    """The next op_id and archive_op_id: later than all that are used."""
+    """Return the next op_id and archive_op_id, later than all that are used."""
     return Op((mask & _BITS).bit_length() + 1), Arc((mask >> FAMILIES[Arc] & _BITS).bit_length() + 1)

@@ -1,5 +1,4 @@
-"""The TTL runner and the GC runner, step by step: `coordinator/ttl.py`, `coordinator/gc.py` and
-`store/gc.py`.
+"""The steps of `coordinator/ttl_runner.py` and `coordinator/gc_runner.py`.
 
 There is one of each at a time: a stale leader's runner ends before the next leader's begins.
 """
@@ -20,21 +19,7 @@ from codehub.domain.volume_leftovers import Leftover
 from tests.simulation.model import contracts
 from tests.simulation.model.effects import job_order
 from tests.simulation.model.engine import Step, rule, step
-from tests.simulation.model.parts import (
-    Activity,
-    Arc,
-    Disk,
-    Gc,
-    Job,
-    Leader,
-    Row,
-    Seen,
-    Stamp,
-    Store,
-    Truth,
-    Ttl,
-)
-from tests.simulation.model.rows import (
+from tests.simulation.model.row_conversion import (
     A_MOMENT_AGO,
     LONG_AGO,
     arc_name,
@@ -42,6 +27,20 @@ from tests.simulation.model.rows import (
     key_name,
     marker_of,
     to_workspace,
+)
+from tests.simulation.model.state_parts import (
+    Activity,
+    Arc,
+    Disk,
+    Expected,
+    Gc,
+    Job,
+    Leader,
+    Row,
+    Stamp,
+    Store,
+    Ttl,
+    TtlSnapshot,
 )
 from tests.simulation.model.storage import ASIDE, STAGING
 from tests.unit.domain.builders import ID, NOW
@@ -54,13 +53,13 @@ _HOME_KEY = f"users/01us/workspaces/{ID}/home"
 
 
 def is_stale(epoch: int, lead: Leader) -> bool:
-    """`store.leader.fence`, for the runners."""
+    """`leadership.fence`, for the runners."""
     return epoch != lead.epoch
 
 
 @rule("ttl activity lead", needs="ttl")
 def ttl_reads(ttl: Ttl, activity: Activity, lead: Leader) -> Iterator[Step]:
-    """The heartbeats before the activity: every use that they vouch for must be among it."""
+    """Read the heartbeats before the activity, which then contains every use that they cover."""
     if ttl.at not in ("idle", "begun"):
         return
     first, second = reading()
@@ -87,7 +86,7 @@ def reading() -> tuple[Any, Any]:
 
 @rule("ttl activity lead", needs="ttl")
 def ttl_carries(ttl: Ttl, activity: Activity, lead: Leader) -> Iterator[Step]:
-    """Removed from Redis only after the commit, and only what was committed."""
+    """Commit the activity, and only then remove it from Redis."""
     if ttl.at not in ("read", "carried") or ttl.read is None:
         return
     first, second = carrying()
@@ -95,10 +94,10 @@ def ttl_carries(ttl: Ttl, activity: Activity, lead: Leader) -> Iterator[Step]:
     if call is commit and is_stale(ttl.epoch, lead):
         yield step("ttl: may not carry the activity over", ttl=Ttl())
         return
-    words, after = call(activity, ttl.read)
+    label, after = call(activity, ttl.read)
     broken = "last_access_at only moves forward" if after.last_access < activity.last_access else None
     at = "carried" if ttl.at == "read" else "ready"
-    yield step(f"ttl: {words}", None, broken, activity=after, ttl=ttl._replace(at=at))
+    yield step(f"ttl: {label}", None, broken, activity=after, ttl=ttl._replace(at=at))
 
 
 def commit(activity: Activity, read: int) -> tuple[str, Activity]:
@@ -117,7 +116,7 @@ def carrying() -> tuple[object, object]:
 
 
 @rule("ttl row activity", needs="ttl")
-def ttl_looks(ttl: Ttl, row: Row, activity: Activity) -> Iterator[Step]:
+def ttl_decides(ttl: Ttl, row: Row, activity: Activity) -> Iterator[Step]:
     if ttl.at != "ready":
         return
     idle = activity.idle is not None and activity.last_access <= activity.idle
@@ -127,7 +126,7 @@ def ttl_looks(ttl: Ttl, row: Row, activity: Activity) -> Iterator[Step]:
     if expiry is None:
         yield step("ttl: nothing has expired", ttl=Ttl())
         return
-    seen = Seen(
+    seen = TtlSnapshot(
         row.desired,
         row.phase,
         row.operation,
@@ -136,7 +135,7 @@ def ttl_looks(ttl: Ttl, row: Row, activity: Activity) -> Iterator[Step]:
         activity.last_access,
         expiry.desired,
     )
-    broken = contracts.of_an_expiry(ttl, expiry.desired, row, activity)
+    broken = contracts.check_expiry(ttl, expiry.desired, row, activity)
     after = Ttl(ttl.epoch, "seen", seen=seen)
     yield step(f"ttl: {expiry.desired} is due", None, broken, ttl=after)
 
@@ -146,15 +145,15 @@ def ttl_expires(ttl: Ttl, row: Row, activity: Activity, lead: Leader) -> Iterato
     if ttl.at != "seen" or ttl.seen is None:
         return
     if is_stale(ttl.epoch, lead) or not nothing_has_changed(ttl.seen, row, activity):
-        yield step("ttl: something has changed, or another leads", ttl=Ttl())
+        yield step("ttl: something has changed, or another coordinator leads", ttl=Ttl())
         return
     newer = row.desired is not ttl.seen.desired
-    broken = f"a TTL never overwrites a newer wish: {row.desired}" if newer else None
-    words = f"ttl: wishes {ttl.seen.expiry}"
-    yield step(words, None, broken, row=row._replace(desired=ttl.seen.expiry), ttl=Ttl())
+    broken = f"a TTL never overwrites a newer request: {row.desired}" if newer else None
+    label = f"ttl: requests {ttl.seen.expiry}"
+    yield step(label, None, broken, row=row._replace(desired=ttl.seen.expiry), ttl=Ttl())
 
 
-def nothing_has_changed(seen: Seen, row: Row, activity: Activity) -> bool:
+def nothing_has_changed(seen: TtlSnapshot, row: Row, activity: Activity) -> bool:
     """`gate.apply_expiry`."""
     now = (row.desired, row.phase, row.operation, row.deleted > 0, row.request, activity.last_access)
     return now == seen[:6] and not seen.moved
@@ -162,23 +161,23 @@ def nothing_has_changed(seen: Seen, row: Row, activity: Activity) -> bool:
 
 @rule("row gc", commits=True, needs="gc")
 def gc_purges(row: Row, gc: Gc) -> Iterator[Step]:
-    """`gate.purge`: purged_at is committed first."""
+    """Commit purged_at before anything is removed."""
     over = row.deleted == 2 or row.waived
     ends = over and row.phase is Phase.DELETED and row.operation is Operation.NONE
-    if gc.at == "idle" and ends and not row.purged and not gc.blind:
+    if gc.at == "idle" and ends and not row.purged and not gc.empty_database:
         yield step("gc: purges the workspace", row=row._replace(purged=True))
 
 
-@rule("gc", needs="blind")
+@rule("gc", needs="empty_database")
 def database_is_lost(gc: Gc) -> Iterator[Step]:
-    if not gc.blind and gc.at == "idle":
-        words = "the GC runner reads an empty database"
-        yield step(words, "blind", gc=gc._replace(blind=True, orphans=(), remains=()))
+    if not gc.empty_database and gc.at == "idle":
+        label = "the GC runner reads an empty database"
+        yield step(label, "empty_database", gc=gc._replace(empty_database=True, orphans=(), remains=()))
 
 
 @rule("gc store disk lead", needs="gc")
 def gc_lists(gc: Gc, store: Store, disk: Disk, lead: Leader) -> Iterator[Step]:
-    """The store first, the database after."""
+    """List the store before the database is read."""
     if gc.at != "idle":
         return
     beside = [f"{ASIDE}{number}" for number in range(1, len(disk.asides) + 1)]
@@ -190,9 +189,9 @@ def gc_lists(gc: Gc, store: Store, disk: Disk, lead: Leader) -> Iterator[Step]:
         yield step("gc: lists the store and the homes", "gc", gc=made)
 
 
-def holders(row: Row, store: Store, blind: bool) -> dict[str, ArchiveHolder]:
+def holders(row: Row, store: Store, empty_database: bool) -> dict[str, ArchiveHolder]:
     """`gc_queries.archive_holders`."""
-    if blind:
+    if empty_database:
         return {}
     kept = frozenset(key_name(item.arc) or "" for item in store.records if item.kept)
     workspace = to_workspace(row)
@@ -204,8 +203,8 @@ def holders(row: Row, store: Store, blind: bool) -> dict[str, ArchiveHolder]:
     }  # fmt: skip
 
 
-def _stored(arc: Arc) -> archives.Stored:
-    return archives.Stored(key_name(arc) or "", ID, arc_name(arc) or "", 1, complete=True)
+def _stored(arc: Arc) -> archives.StoredArchive:
+    return archives.StoredArchive(key_name(arc) or "", ID, arc_name(arc) or "", 1, complete=True)
 
 
 @rule("gc row store disk lead", needs="gc")
@@ -213,9 +212,9 @@ def gc_selects(gc: Gc, row: Row, store: Store, disk: Disk, lead: Leader) -> Iter
     if gc.at != "listed":
         return
     if is_stale(gc.epoch, lead):
-        yield step("gc: may not select", gc=ended(gc))
+        yield step("gc: may not select", gc=idle_gc(gc))
         return
-    known = holders(row, store, gc.blind)
+    known = holders(row, store, gc.empty_database)
     seen = {key_name(arc) or "": _SEEN_AT[age] for arc, age in gc.orphans}
     listed = {name: Leftover(_HOME_KEY, ID, name, marker_of(disk.marker)) for name in gc.leftovers}
     seen |= {listed[name].key: _SEEN_AT[age] for name, age in gc.remains if name in listed}
@@ -232,71 +231,71 @@ def gc_selects(gc: Gc, row: Row, store: Store, disk: Disk, lead: Leader) -> Iter
     )  # fmt: skip
     alarmed = found.alarm is not None or cleared.alarm is not None
     nothing = not after.due and not after.clear
-    words = (
+    label = (
         found.alarm or cleared.alarm or f"gc: {len(after.due)} archives, {len(after.clear)} leftovers are due"
     )
     if alarmed:
-        # What is doubted is not counted: after an alarm every grace begins anew.
+        # In doubt, no time counts: every grace restarts after an alarm.
         after = after._replace(orphans=(), remains=())
-    yield step(words, gc=ended(after) if alarmed or nothing else after)
+    yield step(label, gc=idle_gc(after) if alarmed or nothing else after)
 
 
 def _age(first_seen: datetime) -> int:
     return {NOW: 0, **{at: age for age, at in enumerate(_SEEN_AT)}}[first_seen]
 
 
-def ended(gc: Gc) -> Gc:
-    return Gc(orphans=gc.orphans, remains=gc.remains, blind=gc.blind)
+def idle_gc(gc: Gc) -> Gc:
+    return Gc(orphans=gc.orphans, remains=gc.remains, empty_database=gc.empty_database)
 
 
 @rule("gc jobs disk row lead", needs="gc")
 def gc_clears(gc: Gc, jobs: tuple[Job, ...], disk: Disk, row: Row, lead: Leader) -> Iterator[Step]:
-    """One job a workspace and cycle."""
+    """Start one job per workspace and cycle."""
     if gc.at != "due" or not gc.clear:
         return
     home = volume_leftovers.HOME in gc.clear
     kind = "purge" if home else "clear"
     job = Job(None, 0, kind, disk.marker if home else None, None, gc.epoch, names=() if home else gc.clear)
     after = gc._replace(clear=())
-    after = after if after.due else ended(after)
+    after = after if after.due else idle_gc(after)
     if any(item.name == job.name for item in jobs):
-        yield step("gc: its job is there already", gc=after)
+        yield step("gc: its job already exists", gc=after)
         return
-    broken = contracts.of_a_clearing(gc, row)
-    words = f"gc: starts the job {kind} of {', '.join(gc.clear)}"
-    yield step(words, None, broken, jobs=tuple(sorted((*jobs, job), key=job_order)), gc=after)
+    broken = contracts.check_clearing(gc, row)
+    label = f"gc: starts the job {kind} of {', '.join(gc.clear)}"
+    yield step(label, None, broken, jobs=tuple(sorted((*jobs, job), key=job_order)), gc=after)
 
 
-@rule("gc row store truth lead", needs="gc")
-def gc_asks_again(gc: Gc, row: Row, store: Store, truth: Truth, lead: Leader) -> Iterator[Step]:
-    """Asked once more with the row locked, and committed: from then on nothing can choose it."""
+@rule("gc row store expected lead", needs="gc")
+def gc_checks_again(gc: Gc, row: Row, store: Store, expected: Expected, lead: Leader) -> Iterator[Step]:
+    """Check once more with the row locked, and commit: from then on nothing can choose the archive."""
     if gc.at != "due" or gc.clear or not gc.due:
         return
     if is_stale(gc.epoch, lead):
-        yield step("gc: may not remove", gc=ended(gc))
+        yield step("gc: may not remove", gc=idle_gc(gc))
         return
     arc = gc.due[0]
     present = frozenset(key_name(item) or "" for item in gc.listed)
-    reason = archives.protection(_stored(arc), holders(row, store, gc.blind).get(ID), present)
+    reason = archives.protection(_stored(arc), holders(row, store, gc.empty_database).get(ID), present)
     if reason is not None:
         left = gc._replace(due=gc.due[1:])
-        yield step(f"gc: ar{arc} stays: {reason}", gc=left if left.due else ended(left))
+        yield step(f"gc: ar{arc} stays: {reason}", gc=left if left.due else idle_gc(left))
         return
     records = tuple(item._replace(removed=True) if item.arc == arc else item for item in store.records)
-    broken = contracts.of_a_removal(arc, gc, row, store)
-    marked = store if gc.blind else store._replace(records=records)
-    yield step(f"gc: ar{arc} may go", None, broken, gc=gc._replace(at="asked"), store=marked)
+    broken = contracts.check_removal(arc, gc, row, store)
+    marked = store if gc.empty_database else store._replace(records=records)
+    yield step(f"gc: ar{arc} may go", None, broken, gc=gc._replace(at="checked"), store=marked)
 
 
-@rule("gc store row truth", needs="gc")
-def gc_removes(gc: Gc, store: Store, row: Row, truth: Truth) -> Iterator[Step]:
-    """`.meta` first: a crash in between leaves what counts as unfinished."""
-    if gc.at != "asked":
+@rule("gc store row expected", needs="gc")
+def gc_removes(gc: Gc, store: Store, row: Row, expected: Expected) -> Iterator[Step]:
+    """Remove the `.meta` first: after a crash in between, the archive counts as incomplete."""
+    if gc.at != "checked":
         return
     arc = gc.due[0]
     left = gc._replace(at="due", due=gc.due[1:])
-    left = left if left.due else ended(left)
-    broken = contracts.of_a_late_removal(arc, row)
+    left = left if left.due else idle_gc(left)
+    broken = contracts.check_late_removal(arc, row)
     yield step(f"gc: removes ar{arc}", None, broken, gc=left, store=store.without(arc))
     found = store.find(arc)
     if found is not None and found.complete:

@@ -1,8 +1,8 @@
-"""Where an exploration begins, and how much of each trouble it may spend.
+"""Scenarios: where an exploration starts, and its budget of requests and disturbances.
 
-Within its budget each scenario is explored to the end: every order of every step. Left out of the model are
-other workspaces and the limits, image pulls and their progress, `keep_until`, archives that rot in the store,
-clocks that disagree, and a second GC or TTL runner beside a stale leader's.
+Within its budget each scenario is explored completely: every order of every step. The model leaves
+out other workspaces and the limits, image pulls and their progress, `keep_until`, archives that rot
+in the store, clocks that disagree, and a second GC or TTL runner beside a stale leader's.
 """
 
 import time
@@ -11,13 +11,17 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from codehub.domain.states import DesiredState, Phase
-from tests.simulation.model import controller, effects, people, runners, storage, troubles
+from tests.simulation.model import controller, disturbances, effects, runners, storage, user_actions
+from tests.simulation.model.convergence import settles
 from tests.simulation.model.engine import Model, State
-from tests.simulation.model.parts import (
+from tests.simulation.model.row_conversion import NEW_ROW
+from tests.simulation.model.search import explore
+from tests.simulation.model.state_parts import (
     Activity,
     Arc,
     Container,
     Disk,
+    Expected,
     Fact,
     Gc,
     Generation,
@@ -26,22 +30,18 @@ from tests.simulation.model.parts import (
     Record,
     Store,
     Stored,
-    Truth,
     Ttl,
 )
-from tests.simulation.model.rows import NEW_ROW
-from tests.simulation.model.search import explore
-from tests.simulation.model.settling import settles
 
-RULES_FROM = (controller, effects, storage, people, troubles, runners)
+RULES_FROM = (controller, effects, storage, user_actions, disturbances, runners)
 DISTURBANCES = ("crash", "hang", "fault", "unseen", "outside", "kill", "die", "timeout")
 
 
 class Budget(NamedTuple):
-    """What may still be spent. `trouble` is spent together with each disturbance."""
+    """What is left to spend. Each disturbance also costs one `trouble`."""
 
     trouble: int = 0
-    wish: int = 0
+    request: int = 0
     write: int = 0
     crash: int = 0
     hang: int = 0
@@ -55,7 +55,7 @@ class Budget(NamedTuple):
     ttl: int = 0
     gc: int = 0
     use: int = 0
-    blind: int = 0
+    empty_database: int = 0
 
 
 def spend(budget: Budget, cost: str) -> Budget | None:
@@ -81,7 +81,7 @@ STANDBY: dict[str, Any] = {
         exists=Fact(False, "NoContainer"), ready=Fact(False, "NotRunning"), healthy=Fact(True, "Healthy"),
         archive_op=Arc(1), archive_key=Arc(1), home=_HOME,
     ),
-    "truth": Truth(b"ab", writes=2),
+    "expected": Expected(b"ab", writes=2),
     "disk": Disk(b"ab", _HOME, fence=1),
     "store": Store((Stored(Arc(1), b"a", True),), (Record(Arc(1)),)),
     "lead": Leader(1, seen=True),
@@ -102,22 +102,22 @@ ARCHIVED: dict[str, Any] = {
     "row": STANDBY["row"]._replace(
         desired=DesiredState.ARCHIVED, phase=Phase.ARCHIVED, volume=Fact(False, "NoVolume"), home=None
     ),
-    "truth": Truth(b"ab", writes=2),
+    "expected": Expected(b"ab", writes=2),
     "disk": Disk(fence=1),
     "store": Store((Stored(Arc(1), b"ab", True),), (Record(Arc(1)),)),
 }
 
 
 def model(scenario: Scenario) -> Model:
-    controller.planned.cache_clear()
+    controller.cached_plan.cache_clear()
     return Model(spend, controller.on_commit, Budget(**scenario.budget))
 
 
-def beginning(made: Model, scenario: Scenario) -> State:
-    """A workspace that was just created."""
+def initial_state(made: Model, scenario: Scenario) -> State:
+    """Return the state of a workspace that was just created."""
     values = {
         "row": NEW_ROW._replace(desired=scenario.desired),
-        "truth": Truth(),
+        "expected": Expected(),
         "container": None,
         "disk": Disk(),
         "store": Store(),
@@ -133,11 +133,11 @@ def beginning(made: Model, scenario: Scenario) -> State:
 
 
 SAMPLE = 10
-"""From every tenth state on the way to rest is walked."""
+"""From every tenth state, convergence is checked."""
 
 
 class Report(NamedTuple):
-    """What an exploration amounts to, as it goes from one process to another."""
+    """The result of an exploration, in a form that can be sent between processes."""
 
     scenario: Scenario
     states: int
@@ -149,20 +149,20 @@ class Report(NamedTuple):
     seconds: float
     broken: str | None
 
-    def told(self) -> str:
+    def report(self) -> str:
         spent = ", ".join(f"{kind} {count}" for kind, count in self.scenario.budget.items())
         return (
-            f"{self.scenario.name}: {self.states:,} states ({len(self.digests):,} but for what is "
-            f"left to spend), {self.transitions:,} steps, depth {self.depth}, "
-            f"{self.settled:,} brought to rest, {self.seconds:.0f} s; {spent}"
+            f"{self.scenario.name}: {self.states:,} states ({len(self.digests):,} without "
+            f"their budgets), {self.transitions:,} steps, depth {self.depth}, "
+            f"{self.settled:,} settled, {self.seconds:.0f} s; {spent}"
         )
 
 
-def explored(scenario: Scenario) -> Report:
-    """Everything that can be reached, and from some of it the way to rest."""
+def explore_scenario(scenario: Scenario) -> Report:
+    """Explore every reachable state, and check convergence from some of them."""
     made = model(scenario)
     begun = time.monotonic()
-    found = explore(made, beginning(made, scenario), sample=SAMPLE, settle=settles)
+    found = explore(made, initial_state(made, scenario), sample=SAMPLE, settle=settles)
     return Report(
         scenario,
         found.states,
@@ -172,16 +172,16 @@ def explored(scenario: Scenario) -> Report:
         found.settled,
         found.complete,
         time.monotonic() - begun,
-        found.violations[0].told() if found.violations else None,
+        found.violations[0].report() if found.violations else None,
     )
 
 
 ONCE = {"crash": 1, "hang": 1, "fault": 1, "unseen": 1, "outside": 1, "kill": 1, "die": 1, "timeout": 1}
 TWICE = {"crash": 2, "hang": 1, "fault": 2, "unseen": 2, "outside": 2, "kill": 2, "die": 2, "timeout": 1}
 
-PAIRS = {"wish": 1, "write": 1, "trouble": 2}
-EACH = {"wish": 2, "write": 1, "trouble": 1, **ONCE}
-THREE = {"wish": 1, "write": 1, "trouble": 3}
+PAIRS = {"request": 1, "write": 1, "trouble": 2}
+EACH = {"request": 2, "write": 1, "trouble": 1, **ONCE}
+THREE = {"request": 1, "write": 1, "trouble": 3}
 TTL = {"use": 1, "ttl": 1, "time": 1}
 
 
@@ -192,20 +192,22 @@ def _scenario(name: str, values: dict[str, Any], budget: dict[str, int], **more:
 SCENARIOS = (
     _scenario("new, every pair of troubles", {}, PAIRS, **ONCE),
     _scenario("running, every pair of troubles", RUNNING, PAIRS, **TWICE),
-    _scenario("standby, losses and recoveries", STANDBY, PAIRS, wish=3, outside=2),
+    _scenario("standby, losses and recoveries", STANDBY, PAIRS, request=3, outside=2),
     _scenario("running, TTL and activity", RUNNING, PAIRS, trouble=1, crash=1, hang=1, unseen=1, **TTL),
-    _scenario("standby, GC and each trouble", STANDBY, ONCE, wish=1, gc=2, time=1, trouble=1),
+    _scenario("standby, GC and each trouble", STANDBY, ONCE, request=1, gc=2, time=1, trouble=1),
     _scenario("standby, every pair of troubles", STANDBY, PAIRS, **TWICE),
     _scenario("archived, every pair of troubles", ARCHIVED, PAIRS, **TWICE),
     _scenario("standby, three failures", STANDBY, THREE, fault=3, kill=3, unseen=3, crash=3),
     _scenario("standby, three changes of the leader", STANDBY, THREE, hang=2, crash=2, timeout=1),
     _scenario("running, three changes of the leader", RUNNING, THREE, hang=2, die=2),
-    _scenario("standby, a slow start beside the TTL", STANDBY, TTL, wish=1, trouble=1, crash=1, hang=1),
-    _scenario("standby, trash and purge", STANDBY, {}, wish=1, gc=2, time=3, trouble=1, crash=1, hang=1),
-    _scenario("running, two wishes and each trouble", RUNNING, EACH),
-    _scenario("new, two wishes and each trouble", {}, EACH),
-    _scenario("standby, two wishes and each trouble", STANDBY, EACH),
-    _scenario("archived, two wishes and each trouble", ARCHIVED, EACH),
-    _scenario("archived, an empty database", ARCHIVED, {}, gc=3, time=2, blind=1, trouble=1, crash=1),
+    _scenario("standby, a slow start beside the TTL", STANDBY, TTL, request=1, trouble=1, crash=1, hang=1),
+    _scenario("standby, trash and purge", STANDBY, {}, request=1, gc=2, time=3, trouble=1, crash=1, hang=1),
+    _scenario("running, two requests and each trouble", RUNNING, EACH),
+    _scenario("new, two requests and each trouble", {}, EACH),
+    _scenario("standby, two requests and each trouble", STANDBY, EACH),
+    _scenario("archived, two requests and each trouble", ARCHIVED, EACH),
+    _scenario(
+        "archived, an empty database", ARCHIVED, {}, gc=3, time=2, empty_database=1, trouble=1, crash=1
+    ),
 )
-"""The largest first, so that two processes end together."""
+"""The largest first, so that two processes finish together."""

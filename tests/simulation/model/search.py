@@ -1,4 +1,4 @@
-"""Breadth-first through all that can be reached; what breaks a contract is told with its shortest history."""
+"""Breadth-first search of all states. It reports violations with their shortest history."""
 
 import gc
 from array import array
@@ -14,7 +14,7 @@ class Violation(NamedTuple):
     history: list[str]
     state: State
 
-    def told(self) -> str:
+    def report(self) -> str:
         lines = [f"{number:3}. {line}" for number, line in enumerate(self.history, 1)]
         parts = [f"  {name}: {part.value}" for name, part in zip(SLOTS, self.state, strict=True)]
         return "\n".join([self.contract, *lines, "in the state", *parts])
@@ -22,7 +22,7 @@ class Violation(NamedTuple):
 
 @dataclass
 class Exploration:
-    """What was found. `digests` are the distinct states, whatever was left to spend in them."""
+    """The result of a search. `digests` are the distinct states without their budgets."""
 
     states: int
     depth: int
@@ -42,7 +42,7 @@ def explore(
     settle: Callable[[Model, State], str | None] | None = None,
     violations: int = 1,
 ) -> Exploration:
-    """Visit every state that can be reached, or the first `limit` of them."""
+    """Visit every reachable state, or the first `limit` of them."""
     gc.disable()
     try:
         return _Search(model, start, limit, sample, settle, violations).run()
@@ -58,7 +58,7 @@ class _Search:
         self.wanted = violations
         self.visited = {start: 0}
         self.parents = array("L", [0])
-        self.labels: list[str] = ["the beginning"]
+        self.labels: list[str] = ["the initial_state"]
         self.found: list[Violation] = []
         self.start = start
         self.transitions = self.settled = 0
@@ -117,7 +117,7 @@ class _Search:
 
 
 def digest_of(state: State) -> int:
-    """Of everything but the budget: the same world reached with more or less left to spend is one."""
+    """Return the digest of everything but the budget, so that equal worlds count once."""
     digest = 0
     for part in state[:BUDGET]:
         digest ^= part.digest

@@ -1,4 +1,4 @@
-"""Between the model's values and the domain's: rows and looks one way, decisions and effects the other."""
+"""Conversion between the model's values and the domain's."""
 
 from datetime import timedelta
 from functools import cache
@@ -22,13 +22,23 @@ from codehub.domain.observation import (
 from codehub.domain.observation import Generation as Marker
 from codehub.domain.states import DesiredState, Operation, Phase
 from codehub.domain.workspace import PendingRequest, RecoverSource, RequestKind, Workspace
-from tests.simulation.model.parts import Act, Arc, Ask, Fact, Generation, JobLook, Look, Op, Row
+from tests.simulation.model.state_parts import (
+    Act,
+    Arc,
+    Fact,
+    Generation,
+    ObservedJob,
+    Op,
+    PartialObservation,
+    Request,
+    Row,
+)
 from tests.unit.domain import builders
 from tests.unit.domain.builders import ARCHIVE, EXISTS, HEALTHY, ID, NOW, READY, VOLUME
 
 LONG_AGO = NOW - timedelta(days=30)
 A_MOMENT_AGO = NOW - timedelta(seconds=1)
-SOON = NOW + timedelta(seconds=20)
+IN_20_SECONDS = NOW + timedelta(seconds=20)
 _CLAIMED = (A_MOMENT_AGO, NOW - timedelta(seconds=200), LONG_AGO)
 
 NOT_OBSERVED = Fact(False, "NotObserved")
@@ -113,14 +123,14 @@ def to_workspace(row: Row) -> Workspace:
         error_count=row.errors,
         error_reason=row.error,
         error_message=None if row.error is None else "why",
-        next_retry_at={None: None, "waiting": SOON, "due": A_MOMENT_AGO}[row.retry],
+        next_retry_at={None: None, "waiting": IN_20_SECONDS, "due": A_MOMENT_AGO}[row.retry],
         started_at={None: None, "recent": A_MOMENT_AGO, "stable": LONG_AGO}[row.started],
         home_ctx=marker_of(row.home),
     )
 
 
 def from_decision(decision: Decision) -> Row:
-    """The row once a decision is saved."""
+    """Return the row after a decision is saved."""
     after = decision.after
     desired = after.desired_state if decision.desired is None else decision.desired
     kept = after.request if not (decision.consume or decision.desired is not None) else None
@@ -135,7 +145,7 @@ def from_decision(decision: Decision) -> Row:
         waived=after.grace_waived_at is not None,
         request=None
         if kept is None
-        else Ask(kept.kind.value, _value(kept.source), arc_of(kept.archive_op_id)),
+        else Request(kept.kind.value, _value(kept.source), arc_of(kept.archive_op_id)),
         **facts,
         phase=after.phase,
         phase_due=after.phase_changed_at == LONG_AGO,
@@ -158,17 +168,19 @@ def _value(source: RecoverSource | None) -> str | None:
     return None if source is None else source.value
 
 
-def to_observation(look: Look, archive: Arc | str | None, silent: int, first: bool) -> Observation:
+def to_observation(
+    observed: PartialObservation, archive: Arc | str | None, silent: int, first: bool
+) -> Observation:
     return Observation(
         at=NOW,
-        container=_container(look.container),
-        volume=_volume(look.volume),
+        container=_container(observed.container),
+        volume=_volume(observed.volume),
         archive=_archive(archive),
-        job=_job(look.job),
-        deletion=_job(look.deletion),
+        job=_job(observed.job),
+        deletion=_job(observed.deletion),
         silent_since=(None, A_MOMENT_AGO, LONG_AGO)[silent],
         is_first=first,
-        job_is_ours=look.ours,
+        job_is_ours=observed.ours,
     )
 
 
@@ -190,16 +202,16 @@ def _volume(seen: tuple[Generation | None] | str | None) -> VolumeFact | Unknown
 
 def _archive(seen: Arc | str | None) -> ArchiveFact | Unknown | Skipped | None:
     if isinstance(seen, str):
-        return SKIPPED if seen == "unlooked" else builders.UNKNOWN
+        return SKIPPED if seen == "skipped" else builders.UNKNOWN
     return None if seen is None else builders.archive(arc_name(seen) or "")
 
 
-def _job(seen: JobLook | None) -> JobFact | None:
+def _job(seen: ObservedJob | None) -> JobFact | None:
     return None if seen is None else JobFact(_JOB_STATES[seen.state], None, seen.reason, "")
 
 
 def to_act(effect: domain_effects.Effect) -> Act:
-    """A decided effect as a value."""
+    """Convert a decided effect to a value of the model."""
     match effect:
         case domain_effects.Provision():
             return Act("provision", home=generation_of(effect.generation))
@@ -230,5 +242,5 @@ def _parse(name: str) -> tuple[Op | None, int]:
 
 
 def present_attempt(row: Row) -> tuple[Op | None, int]:
-    """Which jobs belong to the operation under way."""
+    """Return the op_id and attempt of the current operation's jobs."""
     return _parse(current_job_id(to_workspace(row)))

@@ -1,43 +1,42 @@
-"""Convergence: when nothing disturbs it any more, a workspace comes to rest where it is wanted, or in ERROR.
+"""Convergence: without further disturbances, a workspace settles in its desired state or in ERROR.
 
-In good weather the next step is a function of the state: whatever happens by itself happens before the leader
-looks again, so that each look shows what has become of the last. A state that comes again is a circle, and
-never comes to rest.
+Without disturbances the next step is a function of the state: everything that happens on its own
+happens before the leader observes again. A state that repeats is a cycle, which never settles.
 """
 
 from codehub.domain.judge import level_of
 from codehub.domain.states import DesiredState, Operation, Phase
 from tests.simulation.model.engine import INDEX, Model, State
-from tests.simulation.model.parts import Leader, Row
-from tests.simulation.model.rows import to_workspace
+from tests.simulation.model.row_conversion import to_workspace
+from tests.simulation.model.state_parts import Leader, Row
 
-PATIENCE = 600
-"""Steps of leaders and jobs within which everything must have come to rest, back-off included."""
+MAX_STEPS = 600
+"""Steps of leaders and jobs within which everything must settle, back-off included."""
 
 
 def settles(model: Model, state: State) -> str | None:
-    """None when the workspace comes to rest, else what is wrong."""
+    """Return None if the workspace settles, or else what is wrong."""
     path: list[State] = []
     labels: list[str] = []
-    known = model.resting
+    known = model.settled_states
     quiet: State | None = None
     while state not in known and not _is_purged(state):
-        if len(path) > PATIENCE:
+        if len(path) > MAX_STEPS:
             return "it converges without help: not within\n  " + "\n  ".join(labels[-40:])
         path.append(state)
         if _is_idle(state):
-            if quiet is not None and _world(state) == _world(quiet):
+            if quiet is not None and _compared_parts(state) == _compared_parts(quiet):
                 late = _timed_out(model, state)
                 if late is not None:
                     state, quiet = late, None
                     labels.append("time passes until the operation times out")
                     continue
-                wrong = _wrong_rest(model, state)
+                wrong = _wrong_end(model, state)
                 if wrong is not None:
-                    return f"it converges to its wish: {wrong}\n  " + "\n  ".join(labels[-40:])
+                    return f"it converges to its desired state: {wrong}\n  " + "\n  ".join(labels[-40:])
                 break
             quiet = state
-        step = model.good_step(state)
+        step = model.undisturbed_step(state)
         if step is None:
             return "it converges without help: nothing goes on\n  " + "\n  ".join(labels[-40:])
         label, state = step
@@ -47,12 +46,12 @@ def settles(model: Model, state: State) -> str | None:
 
 
 def _is_purged(state: State) -> bool:
-    """Nothing of it is promised any more."""
+    """Return whether no contract protects the workspace any longer."""
     return bool(state[INDEX["row"]].value.purged)
 
 
 def _timed_out(model: Model, state: State) -> State | None:
-    """An operation that waits for what will not come, ends by its timeout."""
+    """Return the state after the timeout of an operation that waits in vain."""
     row: Row = state[INDEX["row"]].value
     if row.operation is Operation.NONE or row.op_due == 2:
         return None
@@ -68,12 +67,12 @@ def _has_running_jobs(state: State) -> bool:
     return any(job.is_running for job in state[INDEX["jobs"]].value)
 
 
-def _world(state: State) -> tuple[object, ...]:
-    """What a whole reconcile must leave as it was."""
+def _compared_parts(state: State) -> tuple[object, ...]:
+    """Return the parts that a complete reconcile must leave unchanged."""
     return tuple(state[INDEX[name]] for name in ("row", "container", "disk", "store", "jobs", "lead"))
 
 
-def _wrong_rest(model: Model, state: State) -> str | None:
+def _wrong_end(model: Model, state: State) -> str | None:
     row: Row = state[INDEX["row"]].value
     if row.operation is not Operation.NONE or row.request is not None:
         return f"{row.operation} with the request {row.request} goes nowhere"
@@ -83,11 +82,11 @@ def _wrong_rest(model: Model, state: State) -> str | None:
         return None if row.phase is Phase.DELETED else f"deleted, and still {row.phase}"
     level = level_of(to_workspace(row).conditions)
     rests = row.desired is DesiredState.PENDING or row.desired.value == level.value
-    return None if rests else f"{level} where {row.desired} is wished"
+    return None if rests else f"{level} where {row.desired} is desired"
 
 
 def _error_has_a_cause(model: Model, state: State) -> bool:
-    """Passing troubles are tried again: fewer than three of them, and nothing worse, never end in ERROR."""
+    """Return whether enough happened to explain ERROR: passing faults are retried three times."""
     given, left = model.budget, state[INDEX["budget"]].value
     spent = given.trouble - left.trouble
     return spent >= 3 or left.outside < given.outside or left.timeout < given.timeout

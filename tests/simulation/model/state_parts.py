@@ -1,8 +1,8 @@
-"""What a state of the model is made of. Every part is a value: equal parts are the same part of a state.
+"""The parts of a state of the model. Every part is a value.
 
-Times are not kept, only what they amount to (`op_due`, `retry`, ...); "time passes" is a step like any other.
-Names are small numbers of three families that are renamed to 1, 2, 3, ... in the order of their age after
-each step, so that two states that differ in names alone are one.
+Instead of times, a state has what they amount to (`op_due`, `retry`, ...), and "time passes" is a
+step like any other. Names are small numbers of three families. After each step they are renamed to
+1, 2, 3, ... in the order of their age, so that states that differ only in names are equal.
 """
 
 from typing import NamedTuple
@@ -30,13 +30,13 @@ class Generation(NamedTuple):
 
 
 class Fact(NamedTuple):
-    """A condition, as far as decisions depend on it."""
+    """The part of a condition that decisions depend on."""
 
     status: bool
     reason: str
 
 
-class Ask(NamedTuple):
+class Request(NamedTuple):
     """The `request` column."""
 
     kind: str
@@ -54,8 +54,8 @@ class Row(NamedTuple):
     deleted: int
     purged: bool
     waived: bool
-    """Its deletion without an archive and without a grace period was asked for."""
-    request: Ask | None
+    """Whether its deletion without an archive and a grace period was requested."""
+    request: Request | None
     volume: Fact
     archive: Fact
     exists: Fact
@@ -75,10 +75,10 @@ class Row(NamedTuple):
     home: Generation | None
 
 
-class Truth(NamedTuple):
-    """What no program knows: what the user last had by right, whether it was destroyed from outside."""
+class Expected(NamedTuple):
+    """The content that the user must get back, and whether it was destroyed from outside."""
 
-    owed: bytes | None = None
+    content: bytes | None = None
     lost: bool = False
     writes: int = 0
 
@@ -93,7 +93,7 @@ class Container(NamedTuple):
 
 
 class Disk(NamedTuple):
-    """What lies in the workspace's directory; `fence` is the highest epoch that has acted there."""
+    """The workspace's directory. `fence` is the highest epoch that has changed it."""
 
     home: bytes | None = None
     marker: Generation | None = None
@@ -103,7 +103,7 @@ class Disk(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """An archive in the store; without its `.meta` it is not complete."""
+    """An archive in the store. It is complete once it has its `.meta`."""
 
     arc: Arc
     content: bytes
@@ -177,7 +177,7 @@ JOB_ROLES = {
 
 
 class Act(NamedTuple):
-    """An effect that was decided, and saved, and is to be carried out."""
+    """A decided and saved effect that is still to be carried out."""
 
     kind: str
     op: Op | None = None
@@ -186,40 +186,39 @@ class Act(NamedTuple):
     arc: Arc | None = None
 
 
-class JobLook(NamedTuple):
+class ObservedJob(NamedTuple):
     state: str
     reason: ErrorReason | None
 
 
-class Look(NamedTuple):
-    """What a leader has seen so far in this reconcile. "unknown" and "unlooked" are facts, too."""
+class PartialObservation(NamedTuple):
+    """What a leader has observed so far in this reconcile. "unknown" and "skipped" are values too."""
 
-    job: JobLook | None = None
-    deletion: JobLook | None = None
+    job: ObservedJob | None = None
+    deletion: ObservedJob | None = None
     ours: bool = True
     container: tuple[str, Op | None, int] | str | None = None
     volume: tuple[Generation | None] | str | None = None
 
 
 class Leader(NamedTuple):
-    """A controller. `at`: idle, jobs, container, volume (what it has looked at), act, held, fenced, failed.
+    """A controller. `at`: idle, jobs, container, volume (last observed), act, held, fenced or failed.
 
-    `row` is the row that it loaded, where that is no longer the row; `valid` says that the row has not
-    changed since it saved, `beside_job` that a job of the attempt ran when the effect was decided. `seen`,
-    `silent` and `fenced` (it has kept earlier leaders from the disk before an operation broke off) are its
-    memory, which dies with it.
+    `row` is the row that it loaded, if that has changed since. `valid`: the row has not changed since
+    the save. `job_runs`: a job of the attempt ran when the effect was decided. `seen`, `silent` and
+    `fenced` (the disk is fenced against earlier leaders) are in memory only.
     """
 
     epoch: int
     at: str = "idle"
-    look: Look = Look()
+    observed: PartialObservation = PartialObservation()
     act: Act | None = None
     valid: bool = True
     row: Row | None = None
     seen: bool = False
     silent: int = 0
     fenced: bool = False
-    beside_job: bool = False
+    job_runs: bool = False
     failure: ErrorReason | None = None
 
 
@@ -227,7 +226,7 @@ class Activity(NamedTuple):
     """`last_access` is the row's, `redis` the ZSET's, `unsent` the gateway's; up to `idle` is long ago.
 
     `heard`: the gateway has reported within the standby TTL. `sent`: it has written to Redis, and its
-    heartbeat is to follow.
+    heartbeat is still to come.
     """
 
     last_access: Stamp = Stamp(1)
@@ -239,14 +238,14 @@ class Activity(NamedTuple):
     heard: bool = True
 
 
-class Seen(NamedTuple):
-    """What the TTL's update is conditional on."""
+class TtlSnapshot(NamedTuple):
+    """The values that the TTL runner's update is conditional on."""
 
     desired: DesiredState
     phase: Phase
     operation: Operation
     deleted: bool
-    request: Ask | None
+    request: Request | None
     last_access: Stamp
     expiry: DesiredState
     moved: bool = False
@@ -256,23 +255,23 @@ class Seen(NamedTuple):
 class Ttl(NamedTuple):
     """The TTL runner. `at`: idle, begun, read, carried, ready, seen.
 
-    `heard` is what it read of the gateway's heartbeat, `reported` the newest use that had been reported then.
+    `heard` is the gateway's heartbeat as it was read, `reported` the newest use that was reported then.
     """
 
     epoch: int = 0
     at: str = "idle"
     read: Stamp | None = None
-    seen: Seen | None = None
+    seen: TtlSnapshot | None = None
     heard: bool = False
     reported: Stamp | None = None
 
 
 class Gc(NamedTuple):
-    """The GC runner. `at`: idle, listed, due, asked.
+    """The GC runner. `at`: idle, listed, due or checked.
 
-    What lies in the store (`orphans`) or beside the home (`remains`) and was seen before carries an age: 0
-    new, 1 over the orphan grace, 2 over the retention. `blind` says that the database which it reads is
-    empty: not ours, or lost.
+    Known orphans in the store (`orphans`) and beside the home (`remains`) have an age: 0 new, 1 over
+    the orphan grace, 2 over the retention. `empty_database`: the database that it reads is empty,
+    because it was lost or is another installation's.
     """
 
     epoch: int = 0
@@ -283,4 +282,4 @@ class Gc(NamedTuple):
     clear: tuple[str, ...] = ()
     orphans: tuple[tuple[Arc, int], ...] = ()
     remains: tuple[tuple[str, int], ...] = ()
-    blind: bool = False
+    empty_database: bool = False
